@@ -174,7 +174,7 @@ impl Service {
                 let mut after = None;
                 while !stop.load(Ordering::Relaxed) {
                     let selection = DeviceSelection::default();
-                    let request = DevicesRequest { selection, after, limit: 1_000, now_ms: 0 };
+                    let request = DevicesRequest { selection, after, limit: 1_000, now_ms: 0, skips_any: false };
                     let page = queries.devices(DeviceScope::all(), &request).await.expect("the store answers");
                     after = page.body.next.map(|next| next.to_string());
                     pages.fetch_add(1, Ordering::Relaxed);

@@ -108,7 +108,13 @@ impl DeviceScope {
     /// The client ID of a stored ID; `None` if the scope does not cover the device.
     #[must_use]
     pub fn to_client_id<'a>(&self, stored_id: &'a str) -> Option<&'a str> {
-        stored_id.strip_prefix(self.prefix.as_str()).filter(|id| self.matches(id))
+        self.without_prefix(stored_id).filter(|id| self.matches(id))
+    }
+
+    /// The rest of a stored ID after the prefix, whether the scope covers the device or not.
+    #[must_use]
+    pub fn without_prefix<'a>(&self, stored_id: &'a str) -> Option<&'a str> {
+        stored_id.strip_prefix(self.prefix.as_str())
     }
 
     /// The place of a text (the start of a client ID, a cursor) among the stored IDs.
@@ -134,12 +140,6 @@ impl DeviceScope {
         ranges.sort_unstable();
         ranges.dedup_by(|next, last| if last.is_one_id { next == last } else { next.prefix.starts_with(&last.prefix) });
         ranges
-    }
-
-    /// Whether [`Self::ranges`] hold no device that the scope does not cover.
-    #[must_use]
-    pub fn has_exact_ranges(&self) -> bool {
-        self.patterns.as_ref().is_none_or(|patterns| patterns.iter().all(DevicePattern::is_by_start))
     }
 
     /// Whether the scope covers all devices and has no prefix.

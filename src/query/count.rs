@@ -24,7 +24,7 @@ impl Queries {
     ) -> Result<u64, QueryError> {
         scope.to_stored_id(device)?;
         let selection = DeviceSelection { ids: Some(vec![device.into()]), ..DeviceSelection::default() };
-        let request = DevicesRequest { selection, after: None, limit: 1, now_ms };
+        let request = DevicesRequest { selection, after: None, limit: 1, now_ms, skips_any: false };
         let found = self.devices(scope, &request).await?.body.devices;
         let Some(known) = found.first() else { return Ok(0) };
         let range_ms = range_ms.unwrap_or(i64::MIN..i64::MAX);

@@ -40,6 +40,9 @@ pub struct DevicesRequest {
     pub limit: usize,
     /// The instant of the request, in Unix milliseconds.
     pub now_ms: i64,
+    /// Whether the list may skip any number of devices outside of the scope. Then [`Listed::next`] may be one
+    /// of these, so clients must not see it.
+    pub skips_any: bool,
 }
 
 /// A page of a list, in the order of the IDs.
@@ -205,9 +208,11 @@ impl Queries {
         let (mut found, mut partial) = (Vec::new(), false);
         let (mut outside, mut looked_at, mut looked_up) = (0, 0, 0);
         let (mut last_found, mut last_looked_at) = (None, None);
+        let mut last_fetched = None;
         while let Some(page) = pages.next(self, deadline).await? {
             partial |= page.partial;
             let fetched = page.devices.len();
+            last_fetched = page.devices.last().map(|last| Arc::clone(&last.device)).or(last_fetched);
             let inside = page.devices.into_iter().filter_map(|summary| Some((client_id(scope, &summary)?, summary)));
             let mut inside: Vec<(Arc<str>, DeviceSummary)> = inside.collect();
             outside += fetched - inside.len();
@@ -225,10 +230,13 @@ impl Queries {
             let is_short = page.is_cut && keeping == Keeping::Entries && !found.is_empty();
             let is_long = !selection.is_by_id() && (looked_at >= MAX_LOOKED_AT || looked_up >= MAX_LOOKED_UP);
             if is_late || ((is_short || is_long || outside > MAX_FETCHED) && !pages.is_done()) {
-                if last_looked_at.is_none() {
+                let skipped = last_fetched.filter(|_| request.skips_any && !is_late);
+                let skipped = skipped.and_then(|last| scope.without_prefix(&last).map(Arc::from));
+                let next = skipped.or(last_looked_at);
+                if next.is_none() {
                     return Err(QueryError::TooManyDevices(outside));
                 }
-                return Ok(Answer { body: Listed { devices: found, next: last_looked_at }, lagging, partial });
+                return Ok(Answer { body: Listed { devices: found, next }, lagging, partial });
             }
         }
         Ok(Answer { body: Listed { devices: found, next: None }, lagging, partial })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::readings::{ReadingSlices, ReadingsRequest, Slice};
-use super::{Answer, DeviceSelection, DevicesRequest, Listed, Queries, QueryError, blocking};
+use super::{Answer, DevicesRequest, Listed, Queries, QueryError, blocking};
 use crate::access::{DeviceScope, Grant};
 use crate::model::{Day, Hour, Metric, SeriesFilter};
 
@@ -58,24 +58,6 @@ impl Queries {
             grant.device_scope.to_stored_id(device)?;
         }
         Ok(Export { queries: self.clone(), grant, request, next, list, open: None })
-    }
-
-    /// Looks through the devices of a list, so that a file of them does not end early because of devices
-    /// outside of the scope.
-    ///
-    /// # Errors
-    /// If too many of these follow each other, or the store does not answer.
-    pub async fn check_list(&self, scope: &DeviceScope, list: &DevicesRequest) -> Result<(), QueryError> {
-        let DevicesRequest { selection: DeviceSelection { ids, prefix, .. }, after, limit, now_ms } = list;
-        if ids.is_some() || scope.has_exact_ranges() {
-            return Ok(());
-        }
-        let selection = DeviceSelection { prefix: prefix.clone(), ..DeviceSelection::default() };
-        let mut rest = DevicesRequest { selection, after: after.clone(), limit: *limit, now_ms: *now_ms };
-        while let Some(last) = self.device_ids(scope, &rest).await?.body.next {
-            rest.after = Some(last.to_string());
-        }
-        Ok(())
     }
 
     /// Returns the series that a device may have in a range from `from_ms` on, sorted.

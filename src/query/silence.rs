@@ -43,7 +43,7 @@ impl Queries {
             let now_ms = clock.now_ms();
             let silent_since_ms = Some(now_ms.saturating_sub(silent_after_ms));
             let selection = DeviceSelection { silent_since_ms, ..DeviceSelection::default() };
-            let request = DevicesRequest { selection, after, limit: PAGE, now_ms };
+            let request = DevicesRequest { selection, after, limit: PAGE, now_ms, skips_any: false };
             let page = self.list(self.deadline(), DeviceScope::all(), &request, Keeping::Ids, |_, _| ()).await?;
             if page.partial {
                 return Err(StoreError::new(Cause::Network, "only pending devices are known").into());

@@ -37,7 +37,8 @@ impl Stored<'_> {
         mut visit: impl FnMut(&mut Self, Device) -> Result<(), StatementError>,
     ) -> Result<(), StatementError> {
         let selection = DeviceSelection { ids, ..DeviceSelection::default() };
-        let mut request = DevicesRequest { selection, after: None, limit: DEVICES_PER_PAGE, now_ms: self.now_ms };
+        let (limit, now_ms) = (DEVICES_PER_PAGE, self.now_ms);
+        let mut request = DevicesRequest { selection, after: None, limit, now_ms, skips_any: true };
         loop {
             let (queries, scope) = (self.queries, self.scope);
             let Listed { devices, next } = self.wait_for_all(queries.device_entries(scope, &request))?;

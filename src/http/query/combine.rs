@@ -135,7 +135,8 @@ impl Devices {
             Which::Named(ids) => {
                 let selection = DeviceSelection { ids: Some(ids.clone()), ..DeviceSelection::default() };
                 let limit = app.limits.max_devices;
-                (Some(ids), DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms() })
+                let now_ms = app.clock.now_ms();
+                (Some(ids), DevicesRequest { selection, after: None, limit, now_ms, skips_any: false })
             }
             Which::Listed(request) => (None, request),
         };

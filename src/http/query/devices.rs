@@ -117,6 +117,7 @@ pub(in crate::http) async fn devices(
     let silent_for = silent_for(&mut params)?;
     let mut request = request(&app, &grant, &mut params, limit)?;
     params.end()?;
+    request.skips_any = reply.is_whole();
     request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
     admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
     respond_list(DeviceList { app, grant, request, format }, reply).await
@@ -139,10 +140,6 @@ impl List for DeviceList {
 
     fn go_on_after(&mut self, last: &str) {
         self.request.after = Some(last.to_owned());
-    }
-
-    async fn check(&self) -> Result<(), QueryError> {
-        self.app.queries.check_list(&self.grant.device_scope, &self.request).await
     }
 
     fn table(&self) -> Table {
@@ -184,7 +181,7 @@ pub(in crate::http) async fn device(
     admitted.reserve(ONE_DEVICE_BYTES).await?;
     grant.device_scope.to_stored_id(&device).map_err(QueryError::from)?;
     let selection = DeviceSelection { ids: Some(vec![device.as_str().into()]), ..DeviceSelection::default() };
-    let request = DevicesRequest { selection, after: None, limit: 1, now_ms: app.clock.now_ms() };
+    let request = DevicesRequest { selection, after: None, limit: 1, now_ms: app.clock.now_ms(), skips_any: false };
     let Answer { body, lagging, partial } = app.queries.devices(&grant.device_scope, &request).await?;
     let found = body.devices.into_iter().next().ok_or_else(|| Problem::unknown_device(&device))?;
     Ok(answer(Answer { body: found, lagging, partial }, Device::from))
@@ -218,7 +215,7 @@ pub(super) fn first_page(
         return Err(Problem::invalid_parameter("prefix", "cannot be combined with device"));
     }
     let selection = DeviceSelection { ids, prefix, metadata: params.metadata()?, silent_since_ms: None };
-    Ok(DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms() })
+    Ok(DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false })
 }
 
 /// Reads all parameters `device`, each ID once. `None`: there is none.

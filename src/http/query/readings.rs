@@ -28,7 +28,7 @@ use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::params::Params;
 use crate::http::problem::{Problem, ProblemCode};
 use crate::model::{Metric, SeriesFilter, Wanted};
-use crate::query::{ExportRequest, ExportedDevices, ReadingsRequest};
+use crate::query::{DevicesRequest, ExportRequest, ExportedDevices, ReadingsRequest};
 
 /// The most columns of a file of one device.
 const MAX_COLUMNS: usize = 1_000;
@@ -93,7 +93,7 @@ pub(in crate::http) fn describe_readings_of_devices() -> Operation {
         .parameters(OF_DEVICES)
         .answers_file("All readings of the range. The answer has no clean end if the store stops answering.")
         .queries()
-        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::HttpVersionNotSupported])
 }
 
 /// The rest of a request for readings, beside its parameters.
@@ -190,16 +190,12 @@ impl Asked {
             ExportedDevices::Named(super::devices::named(&self.app, &self.grant, &mut params)?.unwrap_or_default())
         } else {
             let max = self.app.limits.max_devices;
-            ExportedDevices::Listed(super::devices::first_page(&self.app, &self.grant, &mut params, max)?)
+            let first = super::devices::first_page(&self.app, &self.grant, &mut params, max)?;
+            ExportedDevices::Listed(DevicesRequest { skips_any: true, ..first })
         };
         let request = self.export_request(devices, params)?;
         let lease = self.admit_file().await?;
         let lagging = self.app.queries.catch_up().await;
-        if let ExportedDevices::Listed(list) = &request.devices
-            && request.limit == usize::MAX
-        {
-            self.app.queries.check_list(&self.grant.device_scope, list).await?;
-        }
         let response = if format == Format::Csv {
             self.respond(lease, request, Values).await?
         } else {

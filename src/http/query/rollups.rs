@@ -145,8 +145,11 @@ pub(in crate::http) async fn of_devices(
     let (format, timeout) = (question.form.format, app.limits.body_timeout);
     let reply = ListReply::new("rollups", format, &params, &admitted, request_head, timeout);
     let combine = Combine::of(&mut params)?;
-    let which = Which::of(&app, &grant, &mut params, combine != Combine::No)?;
+    let mut which = Which::of(&app, &grant, &mut params, combine != Combine::No)?;
     params.end()?;
+    if let Which::Listed(list) = &mut which {
+        list.skips_any = combine == Combine::No && reply.is_whole();
+    }
     admitted.reserve(question.bytes(app.limits.max_points) + reply.bytes()).await?;
     if combine == Combine::No {
         respond_list(RollupsList { app, grant, question, which }, reply).await
@@ -192,11 +195,6 @@ impl List for RollupsList {
             }
             Which::Listed(request) => request.after = Some(last.to_owned()),
         }
-    }
-
-    async fn check(&self) -> Result<(), QueryError> {
-        let Which::Listed(list) = &self.which else { return Ok(()) };
-        self.app.queries.check_list(&self.grant.device_scope, list).await
     }
 
     fn table(&self) -> Table {

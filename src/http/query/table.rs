@@ -52,9 +52,6 @@ pub(super) trait List: Send + 'static {
     /// Lets the next page begin after this client ID.
     fn go_on_after(&mut self, last: &str);
 
-    /// Looks ahead, so that a file of all pages does not end early.
-    fn check(&self) -> impl Future<Output = Result<(), QueryError>> + Send;
-
     /// A table without rows.
     fn table(&self) -> Table;
 
@@ -98,6 +95,11 @@ impl ListReply {
         Self { name, uri: uri.clone(), whole }
     }
 
+    /// Whether the answer has all pages.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.whole.is_some()
+    }
+
     /// The memory beside that of a page.
     pub(super) const fn bytes(&self) -> usize {
         if self.whole.is_some() { TEXT_BYTES } else { 0 }
@@ -133,7 +135,6 @@ pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Resu
     let (Some(after), Some(whole)) = (&next, whole) else {
         return Ok(table.into_response(name, next.map(|next| next_page(&uri, &next)), lagging));
     };
-    list.check().await?;
     let (format, after) = (table.format, Arc::clone(after));
     let mut response = table.into_file(list, after, whole).await?;
     format.mark_file(&mut response, name);
