@@ -169,12 +169,12 @@ async fn what_no_file_can_be_is_refused() {
     assert_eq!(problem(&refused, 406)["code"], "not_acceptable");
     assert!(refused.text().contains("application/json, text/csv, application/x-ndjson"), "{}", refused.text());
     for (path, detail) in [
-        (format!("{of_device}&format=xml"), "format: expected json, csv, ndjson"),
+        (format!("{of_device}&format=xml"), "format: expected one of json, csv, ndjson"),
         (format!("{of_device}&format=csv&cursor=1"), "cursor: cannot be combined with"),
         (format!("{of_device}&format=csv&limit=0"), "limit: expected a number"),
         (format!("{of_device}&format=csv&prefix=x"), "prefix: this path has no such parameter"),
-        (format!("/v1/readings?{RANGE}&format=json"), "format: expected ndjson, csv"),
-        (format!("/v1/readings?{RANGE}&device=x:1&prefix=x"), "prefix: cannot be combined with device"),
+        (format!("/v1/readings?{RANGE}&format=json"), "format: expected one of ndjson, csv"),
+        (format!("/v1/readings?{RANGE}&device=x:1&prefix=x"), "prefix: cannot be combined with `device`"),
         (format!("/v1/readings?{RANGE}&device=%20"), "device:"),
     ] {
         let answer = get(&path, "*/*").await;

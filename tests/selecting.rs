@@ -261,7 +261,7 @@ async fn selections_that_are_none_are_refused() {
         ),
         (&*many, "meta: a query may have 64 values for metadata, this one has 65"),
         ("silent_for=x", "silent_for: "),
-        ("device=a&prefix=a", "prefix: cannot be combined with device"),
+        ("device=a&prefix=a", "prefix: cannot be combined with `device`"),
         ("meta=1", "meta: this path has no such parameter"),
     ] {
         let refused = server.get(&format!("/v1/devices?{query}")).await;

@@ -239,14 +239,14 @@ async fn rollups_of_too_many_devices_are_refused() {
 async fn parameters_that_cannot_be_combined_are_named() {
     let server = Server::start(Setup::sqlite()).await;
     for (query, detail) in [
-        ("device=a&prefix=b", "prefix cannot be combined with device"),
-        ("device=a&limit=3", "limit cannot be combined with device"),
+        ("device=a&prefix=b", "prefix cannot be combined with `device`"),
+        ("device=a&limit=3", "limit cannot be combined with `device`"),
         ("device=a&cursor=b", "cursor: is not a `next` of these devices"),
-        ("combine=true&limit=3", "limit cannot be combined with combine"),
-        ("combine=true&device=a&cursor=a", "cursor cannot be combined with combine"),
+        ("combine=true&limit=3", "limit cannot be combined with `combine`"),
+        ("combine=true&device=a&cursor=a", "cursor cannot be combined with `combine`"),
         ("combine=by:", "combine: expected true, false, or by:KEY"),
         ("combine=by:a,b,c,d,e,f,g,h,i", "combine: expected true, false, or by:KEY"),
-        ("combine=by:floor&limit=3", "limit cannot be combined with combine"),
+        ("combine=by:floor&limit=3", "limit cannot be combined with `combine`"),
         ("device=a&colour=3", "colour: this path has no such parameter"),
     ] {
         let answer = server.get(&format!("/v1/rollups?{RANGE}&{query}")).await;

@@ -47,7 +47,7 @@ impl Format {
             let named = offered.iter().find(|format| *name == *format.name());
             return named.copied().ok_or_else(|| {
                 let names: Vec<_> = offered.iter().map(|format| format.name()).collect();
-                Problem::invalid_parameter("format", format!("expected {}", names.join(", ")))
+                Problem::invalid_parameter("format", format!("expected one of {}", names.join(", ")))
             });
         }
         let accepted: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(chosen("format=ndjson", "text/csv").expect("a format"), Format::Ndjson);
         assert_eq!(chosen("", "text/csv").expect("a format"), Format::Csv);
         let refused = chosen("format=xml", "text/csv").expect_err("no such format");
-        assert_eq!((refused.status().as_u16(), refused.detail()), (400, "format: expected json, csv, ndjson"));
+        assert_eq!((refused.status().as_u16(), refused.detail()), (400, "format: expected one of json, csv, ndjson"));
         let refused = chosen("", "text/html").expect_err("no such media type");
         assert_eq!(refused.status().as_u16(), 406);
         let types = "application/json, text/csv, application/x-ndjson";

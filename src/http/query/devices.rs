@@ -212,7 +212,7 @@ pub(super) fn first_page(
     check_prefix(&prefix)?;
     let ids = named(app, grant, params)?;
     if ids.is_some() && !prefix.is_empty() {
-        return Err(Problem::invalid_parameter("prefix", "cannot be combined with device"));
+        return Err(Problem::invalid_parameter("prefix", "cannot be combined with `device`"));
     }
     let selection = DeviceSelection { ids, prefix, metadata: params.metadata()?, silent_since_ms: None };
     Ok(DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false })

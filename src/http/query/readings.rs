@@ -186,7 +186,7 @@ impl Asked {
     async fn file_of_devices(self, format: Format, mut params: Params<'_>) -> Result<Response, Problem> {
         params.exclude(&["cursor"], "a format that has no pages")?;
         let devices = if params.has("device") && !params.has_metadata() {
-            params.exclude(&["prefix"], "device")?;
+            params.exclude(&["prefix"], "`device`")?;
             ExportedDevices::Named(super::devices::named(&self.app, &self.grant, &mut params)?.unwrap_or_default())
         } else {
             let max = self.app.limits.max_devices;

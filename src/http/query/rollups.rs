@@ -258,10 +258,10 @@ impl Which {
     fn of(app: &App, grant: &Grant, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
         let max = app.limits.max_devices;
         if combined {
-            params.exclude(&["limit", "cursor"], "combine, which includes all devices")?;
+            params.exclude(&["limit", "cursor"], "`combine`, which includes all devices")?;
         }
         if params.has("device") && !params.has_metadata() {
-            params.exclude(&["prefix", "limit"], "device")?;
+            params.exclude(&["prefix", "limit"], "`device`")?;
             let mut devices = super::devices::named(app, grant, params)?.unwrap_or_default();
             if let Some(cursor) = params.one("cursor")? {
                 let last = devices.iter().position(|device| **device == *cursor);
