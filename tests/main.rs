@@ -5,6 +5,7 @@ mod auth;
 mod backup;
 mod browsers;
 mod bson_column;
+mod check;
 mod cli;
 mod clients;
 mod dashboard;

@@ -1,7 +1,9 @@
 //! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it checks the log too;
-//! with `--ready`, it asks the running server instead.
+//! with `--full`, it looks at everything that the service uses; with `--ready`, it asks the running server
+//! instead.
 
 use std::io::Write;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
@@ -13,12 +15,15 @@ use tidegauge::telemetry::logs;
 use super::serve::rollups;
 use super::settings::Settings;
 
+mod files;
+mod full;
 mod log;
 mod ready;
 
 /// The flags of `tidegauge check`.
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct CheckArgs {
     #[command(flatten)]
     settings: Settings,
@@ -29,6 +34,16 @@ pub(super) struct CheckArgs {
     /// to the folder quarantine in the data folder, and the server loses the readings in them
     #[arg(long, requires = "log")]
     quarantine: bool,
+    /// Look at all that the service uses, also while it runs: the database with its indexes, expiry and
+    /// queries, the log, the disks. Each finding says how to mend it. Nothing is changed
+    #[arg(long, conflicts_with_all = ["log", "ready"])]
+    full: bool,
+    /// With --full, read all pages of SQLite and the whole log, however long that takes
+    #[arg(long, requires = "full")]
+    deep: bool,
+    /// With --full, print the findings as one JSON object
+    #[arg(long, requires = "full")]
+    json: bool,
     /// Only ask the running server with these flags whether it accepts readings (GET /readyz), and print
     /// "ready" if it does: the health check of a container
     #[arg(long, conflicts_with = "log")]
@@ -40,22 +55,26 @@ Use the flags and the environment of the server: the printed values are then in 
 each value of the file that a flag or a variable overrides. All mistakes of a configuration are reported at once, each \
 with its place.
 
-Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged, the server is not ready or \
-another error occurred.";
+Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged, the server is not ready, \
+--full found an error or another error occurred, 2 if --full found warnings and no errors.";
 
 /// Prints the configuration in force as TOML, or fails like a server with these flags.
 ///
 /// Secrets are hidden, and values that follow from other keys are filled in. With `--log` it then reports on
-/// the log; damage is an error.
-pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
+/// the log; damage is an error. With `--full` it prints findings instead.
+pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let (config, remarks) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
     if args.ready {
-        return ready::check(&config.http, &mut std::io::stdout()).await;
+        return ready::check(&config.http, &mut std::io::stdout()).await.map(|()| ExitCode::SUCCESS);
     }
     Tls::load(&config.http.tls, &Clock::system())?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
         check_uri(uri).await?;
+    }
+    if args.full {
+        let findings = full::look(&config, &remarks, args.deep).await?;
+        return full::report(config.store_kind(), &findings, args.json, &mut std::io::stdout().lock());
     }
     let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
     let mut out = std::io::stdout().lock();
@@ -76,5 +95,5 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
         writeln!(out)?;
         log::check(&config.server.data_dir, args.quarantine, &mut out)?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

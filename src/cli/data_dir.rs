@@ -61,7 +61,7 @@ impl DataDir {
 
     /// The folder for damaged bytes that were set aside.
     pub(super) fn quarantine_dir(&self) -> PathBuf {
-        self.path.join("quarantine")
+        quarantine_dir(&self.path)
     }
 }
 
@@ -73,6 +73,11 @@ pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
 /// The dead-letter file in a data folder that is not locked.
 pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
     data_dir.join("dead-letters.ndjson")
+}
+
+/// The folder for damaged bytes in a data folder that is not locked.
+pub(super) fn quarantine_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("quarantine")
 }
 
 /// Adds the way to repair it to the error of a log.

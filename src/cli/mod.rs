@@ -49,7 +49,8 @@ Examples:
   tidegauge serve --config /etc/tidegauge/tidegauge.toml --data-dir /var/lib/tidegauge
   tidegauge serve --mongodb-uri 'mongodb://localhost:27017/?replicaSet=rs0'
   tidegauge check --config /etc/tidegauge/tidegauge.toml --data-dir /var/lib/tidegauge
-      Report the mistakes of a configuration, or print the values in force with these flags
+      Report the mistakes of a configuration, or print the values in force with these flags; with --full, check the
+      database, the log and the disks too
   tidegauge token new --name gateway-1 --scope ingest,query
   tidegauge import history.csv --device machine-1
 
@@ -71,7 +72,7 @@ enum Command {
     Import(import::ImportArgs),
     /// List the readings that the store refused permanently, or send them again
     DeadLetters(dead_letters::DeadLettersArgs),
-    /// Check the configuration and print the values in force; with --log, check the log too
+    /// Check the configuration and print the values in force; with --full, check all that the service uses
     Check(check::CheckArgs),
     /// Create, hash and check the tokens of clients
     Token(token::TokenArgs),
@@ -97,7 +98,10 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::Demo(args) => demo::run(&args).await,
         Command::Import(args) => import::run(args).await,
         Command::DeadLetters(args) => dead_letters::run(args).await,
-        Command::Check(args) => check::run(&args).await,
+        Command::Check(args) => match check::run(&args).await {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Token(args) => token::run(args),
         Command::Key(args) => key::run(args),
     };

@@ -31,7 +31,7 @@ use super::data_dir::{self, DataDir};
 use super::settings::Settings;
 
 mod open_files;
-mod options;
+pub(super) mod options;
 mod reload;
 mod signals;
 mod store_watch;

@@ -5,6 +5,7 @@ pub mod clock;
 #[cfg(test)]
 pub(crate) mod counting;
 pub mod cursor;
+pub mod finding;
 pub mod generations;
 pub mod once_per_change;
 pub mod zigzag;

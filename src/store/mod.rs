@@ -34,6 +34,7 @@ use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, Metric, SeriesFi
 pub mod device_index;
 mod error;
 pub mod expiry;
+mod growth;
 mod hour_samples;
 mod instances;
 mod metric_names;

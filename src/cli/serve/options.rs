@@ -25,7 +25,7 @@ use super::open_files;
 /// Connections to MongoDB for queries, in addition to those for writes.
 const QUERY_CONNECTIONS: u32 = 16;
 
-pub(super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
+pub(in super::super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOptions {
     let mongodb = &config.mongodb;
     MongodbOptions {
         uri: mongodb.uri.clone().expect("a configuration with a MongoDB store has a URI"),
@@ -72,7 +72,7 @@ const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 /// The time for which a day's first readings must stay after the day could be rolled up: for days with many
 /// devices, and for a service that was down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
-pub(super) fn timeseries(config: &Config) -> TimeseriesOptions {
+pub(in super::super) fn timeseries(config: &Config) -> TimeseriesOptions {
     let timeseries = &config.mongodb.timeseries;
     let max_span = timeseries.bucket_max_span.map(Period::as_duration);
     TimeseriesOptions {
@@ -126,7 +126,7 @@ pub(in super::super) fn rollups(config: &Config) -> &'static str {
 /// The space that the log leaves free without an SQLite file on its disk, for dead letters and its own files.
 const MIN_FREE_WITHOUT_STORE_BYTES: u64 = 16 << 20;
 
-pub(super) fn min_free(config: &Config) -> MinFree {
+pub(in super::super) fn min_free(config: &Config) -> MinFree {
     match config.log.min_free_bytes {
         config::MinFree::Bytes(bytes) => MinFree::Bytes(bytes.0),
         config::MinFree::Auto if has_sqlite_on_the_disk_of_the_log(config) => {

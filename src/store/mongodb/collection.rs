@@ -19,7 +19,7 @@ use crate::store::{Cause, StoreError};
 pub(super) const CREATED_AT: &str = "createdAt";
 
 /// The largest `expireAfterSeconds` that the server accepts.
-const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
+pub(super) const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
@@ -44,7 +44,7 @@ pub enum Deployment {
 
 impl Deployment {
     /// Derives the kind from the reply to `hello`.
-    fn of(hello: &Document) -> Self {
+    pub(super) fn of(hello: &Document) -> Self {
         if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
             Self::Sharded
         } else if hello.contains_key("setName") {
@@ -65,7 +65,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "collection",
             Self::Timeseries => "timeseries",
@@ -339,7 +339,7 @@ fn has_name(listed: &Document, name: &str) -> bool {
     listed.get_str("name").is_ok_and(|found| found == name)
 }
 
-fn has_keys(listed: &Document, keys: &Document) -> bool {
+pub(super) fn has_keys(listed: &Document, keys: &Document) -> bool {
     listed.get_document("key").is_ok_and(|found| found.iter().eq(keys)) // in their order
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::by_device::ByDevice;
+use super::check::{Example, Expected, Question};
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing};
 use super::seek::Seek;
@@ -51,6 +52,12 @@ pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
     /// Brings the collection of the readings to what the options ask for. `was_ensured` says whether this
     /// instance has done so before.
     async fn ensure_schema(&self, was_ensured: bool) -> Result<Deployment, StoreError>;
+
+    /// The state that the collection of the readings should have, for `tidegauge check`.
+    fn expected(&self) -> Expected;
+
+    /// The queries and statements that the layout sends, as they would be for `example`.
+    fn questions(&self, example: &Example) -> Vec<Question>;
 
     /// Writes buckets; see [`Store::write`](crate::store::Store::write).
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>>;

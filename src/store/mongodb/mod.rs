@@ -3,8 +3,9 @@
 //!
 //! These are two layouts (`layout`) of one store (`store`), which share
 //! - the connection: `connect`, `uri`, and the state of the servers (`servers`);
-//! - the schema: collections and their indexes (`collection`), and whether they are still the same
-//!   (`schema_state`);
+//! - the schema: collections and their indexes (`collection`, `plain_schema`), and whether they are still the
+//!   same (`schema_state`);
+//! - the findings of `tidegauge check --full` (`check`);
 //! - commands: replies and queries (`command`), many statements in few commands (`statements`), sessions
 //!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
 //! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
@@ -20,6 +21,7 @@
 pub mod bench;
 mod bucket;
 mod by_device;
+mod check;
 mod collection;
 mod command;
 mod connect;
@@ -37,6 +39,7 @@ mod instances;
 mod layout;
 mod metadata;
 mod names;
+mod plain_schema;
 mod rollups;
 mod schema_state;
 mod seek;

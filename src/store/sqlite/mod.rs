@@ -18,6 +18,7 @@
 //! All calls into SQLite run on tokio's blocking threads. Only this room knows SQLite.
 
 mod bucket;
+mod check;
 mod delete;
 mod devices;
 mod error;
@@ -39,6 +40,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::Mutex;
 
+pub use self::check::SqliteCheck;
 use self::error::{CAUSES, SqliteError};
 use self::expire::{Expired, Expiry};
 use self::file::DatabaseFile;

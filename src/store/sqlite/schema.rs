@@ -17,9 +17,9 @@ use crate::disk;
 
 /// The version of the file, kept in its `user_version`. Version 5 has the tables of version 4, and chunks of
 /// version 2. Since version 6 the first chunks have a table of their own.
-const VERSION: i32 = 6;
+pub(super) const VERSION: i32 = 6;
 /// `Tide` in ASCII. It marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
-const APPLICATION_ID: i32 = 0x5469_6465;
+pub(super) const APPLICATION_ID: i32 = 0x5469_6465;
 
 /// The tables. Times are Unix milliseconds; `hour` is the start of the hour.
 ///

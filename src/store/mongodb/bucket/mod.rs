@@ -97,6 +97,7 @@ use self::overflow::Overflowing;
 use self::packed::{KnownParts, view};
 use self::recent_buckets::RecentBuckets;
 use self::schema::Schema;
+use super::check::{Example, Expected, Question, questions};
 use super::collection::Deployment;
 use super::command::Commands;
 use super::connect::MongodbOptions;
@@ -185,6 +186,14 @@ impl Layout for Buckets {
             view::ensure(&self.schema.collection).await;
         }
         Ok(deployment)
+    }
+
+    fn expected(&self) -> Expected {
+        self.schema.expected()
+    }
+
+    fn questions(&self, example: &Example) -> Vec<Question> {
+        questions::of_buckets(&self.collection, example)
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 
+use super::super::check::{Expected, ExpectedValidator};
 use super::super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
+use super::super::plain_schema::PlainSchema;
 use super::document::PACKED_VERSION;
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::store::StoreError;
@@ -32,11 +34,25 @@ impl Schema {
     pub(super) async fn ensure(&self) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
         self.ensure_collection().await?;
-        self.collection.drop_unused_index(UNUSED_INDEX, &doc! { "deviceId": 1, "bucket": 1 }).await?;
-        let expiry = self.retention.map(|retention| retention.saturating_add(HOUR));
-        self.collection.ensure_expiry(CREATED_AT, expiry).await?;
-        self.collection.ensure_sharding(deployment, "deviceId").await?;
+        self.plain().ensure(deployment).await?;
         Ok(deployment)
+    }
+
+    /// The schema without the validator.
+    pub(super) fn plain(&self) -> PlainSchema {
+        PlainSchema {
+            collection: self.collection.clone(),
+            age_field: CREATED_AT,
+            expiry: self.retention.map(|retention| retention.saturating_add(HOUR)),
+            unused_index: Some((UNUSED_INDEX, doc! { "deviceId": 1, "bucket": 1 })),
+        }
+    }
+
+    /// The state that the collection should have.
+    pub(super) fn expected(&self) -> Expected {
+        let own = older_validators().chain([validator()]).collect();
+        let wanted = self.validate.then(validator);
+        Expected { validator: Some(ExpectedValidator { wanted, own }), ..Expected::plain(self.plain()) }
     }
 
     /// Brings the collection and its validator to this schema. It leaves a foreign validator alone unless the

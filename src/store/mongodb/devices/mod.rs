@@ -52,6 +52,7 @@ use mongodb::Collection;
 
 use super::collection::{Deployment, Kind, ManagedCollection};
 use super::command::Commands;
+use super::plain_schema::PlainSchema;
 use crate::store::StoreError;
 use crate::store::noted_devices::NotedDevices;
 
@@ -98,13 +99,21 @@ impl DeviceIndex {
         if self.managed.present(Kind::Plain).await?.is_none() {
             self.managed.create(doc! {}).await?;
         }
-        let expiry = self.retention.map(|retention| retention.saturating_add(DAYS));
-        self.managed.ensure_expiry(AGE_FIELD, expiry).await?;
-        self.managed.ensure_sharding(deployment, "deviceId").await?;
+        self.schema().ensure(deployment).await?;
         self.is_sharded.store(deployment == Deployment::Sharded, Ordering::SeqCst);
         self.is_complete.store(false, Ordering::SeqCst);
         self.noted.clear();
         Ok(())
+    }
+
+    /// The schema that the options ask for.
+    pub(super) fn schema(&self) -> PlainSchema {
+        PlainSchema {
+            collection: self.managed.clone(),
+            age_field: AGE_FIELD,
+            expiry: self.retention.map(|retention| retention.saturating_add(DAYS)),
+            unused_index: None,
+        }
     }
 
     /// The name of the collection.

@@ -59,6 +59,7 @@ use mongodb::Collection;
 pub(super) use self::missing::{Missing, grouped, missing};
 use super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
 use super::command::Commands;
+use super::plain_schema::PlainSchema;
 use crate::config::BucketLayout;
 use crate::store::{HourStats, StoreError};
 
@@ -123,10 +124,17 @@ impl RollupCollection {
         if self.managed.present(Kind::Plain).await?.is_none() {
             self.managed.create(doc! {}).await?;
         }
-        self.managed.drop_unused_index(UNUSED_INDEX, &doc! { "deviceId": 1, "day": 1 }).await?;
-        let expiry = self.retention.map(|retention| retention.saturating_add(DAY));
-        self.managed.ensure_expiry(CREATED_AT, expiry).await?;
-        self.managed.ensure_sharding(deployment, "deviceId").await
+        self.schema().ensure(deployment).await
+    }
+
+    /// The schema that the options ask for.
+    pub(super) fn schema(&self) -> PlainSchema {
+        PlainSchema {
+            collection: self.managed.clone(),
+            age_field: CREATED_AT,
+            expiry: self.retention.map(|retention| retention.saturating_add(DAY)),
+            unused_index: Some((UNUSED_INDEX, doc! { "deviceId": 1, "day": 1 })),
+        }
     }
 
     /// The name of the collection.

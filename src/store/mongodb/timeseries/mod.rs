@@ -49,7 +49,9 @@ use bson::RawDocumentBuf;
 use mongodb::Collection;
 
 use self::known::KnownDevices;
+pub(super) use self::schema::QUERY_INDEX;
 use self::schema::Schema;
+use super::check::{Example, Expected, Question, questions};
 use super::collection::Deployment;
 use super::command::Commands;
 use super::connect::{MongodbOptions, TimeseriesOptions};
@@ -120,6 +122,14 @@ impl Layout for Timeseries {
 
     async fn ensure_schema(&self, was_ensured: bool) -> Result<Deployment, StoreError> {
         self.schema.ensure(was_ensured).await
+    }
+
+    fn expected(&self) -> Expected {
+        self.schema.expected()
+    }
+
+    fn questions(&self, example: &Example) -> Vec<Question> {
+        questions::of_measurements(&self.collection, example)
     }
 
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 
+use super::super::check::Expected;
 use super::super::collection::{Deployment, Kind, ManagedCollection};
 use super::super::connect::{Granularity, TimeseriesSpan};
 use super::super::decode::server_integer;
 use crate::store::{Cause, StoreError};
 
 /// The index that every query of a device uses.
-const QUERY_INDEX: &str = "deviceId_ts";
+pub(in super::super) const QUERY_INDEX: &str = "deviceId_ts";
 
 /// The schema that the options ask for.
 #[derive(Debug, Clone)]
@@ -44,7 +45,7 @@ impl Schema {
             None => self.create().await?,
             Some(present) => self.adjust(&present).await?,
         }
-        self.collection.ensure_index(QUERY_INDEX, doc! { "meta.deviceId": 1, "ts": 1 }).await?;
+        self.collection.ensure_index(QUERY_INDEX, query_keys()).await?;
         self.collection.ensure_sharding(deployment, "meta.deviceId").await?;
         Ok(deployment)
     }
@@ -59,10 +60,25 @@ impl Schema {
         }
     }
 
-    async fn create(&self) -> Result<(), StoreError> {
+    /// The state that the collection should have.
+    pub(super) fn expected(&self) -> Expected {
+        Expected::timeseries(
+            self.collection.clone(),
+            self.retention,
+            (QUERY_INDEX, query_keys()),
+            (self.timeseries(), self.span_fields()),
+        )
+    }
+
+    /// The fields and the span of a new collection.
+    fn timeseries(&self) -> Document {
         let mut timeseries = doc! { "timeField": "ts", "metaField": "meta" };
         timeseries.extend(self.span_fields());
-        let mut options = doc! { "timeseries": timeseries };
+        timeseries
+    }
+
+    async fn create(&self) -> Result<(), StoreError> {
+        let mut options = doc! { "timeseries": self.timeseries() };
         if let Some(retention) = self.retention {
             options.insert("expireAfterSeconds", seconds(retention));
         }
@@ -123,6 +139,10 @@ impl Schema {
             }
         }
     }
+}
+
+fn query_keys() -> Document {
+    doc! { "meta.deviceId": 1, "ts": 1 }
 }
 
 fn seconds(period: Duration) -> i64 {

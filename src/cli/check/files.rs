@@ -1,0 +1,200 @@
+//! The part of `tidegauge check --full` about the data folder: the log, its disk, dead letters, quarantine.
+
+use std::path::Path;
+
+use tidegauge::common::finding::{Finding, count, size};
+use tidegauge::config::{Bytes, Config};
+use tidegauge::disk;
+use tidegauge::log::recovery::{self, Inspection};
+use tidegauge::log::{LogError, MinFree};
+
+use crate::cli::serve::options;
+use crate::cli::{counted, data_dir};
+
+const SEGMENTS: &str = "log-segments";
+const SIZE: &str = "log-size";
+const DISK: &str = "log-disk";
+const DEAD_LETTERS: &str = "log-dead-letters";
+const QUARANTINE: &str = "log-quarantine";
+
+/// The largest log that is read, unless all of it is asked for: some seconds of reading.
+const READ_MAX: u64 = 2 << 30;
+
+/// The share of `log.max_bytes` from which on the log is a warning: it flushes early then.
+const USED_PERCENT: u64 = 75;
+
+/// How often a damaged log is read. The service may cut the log meanwhile, which looks like damage.
+const ATTEMPTS: usize = 3;
+
+/// Looks at the data folder. Blocks on the disk.
+pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
+    let data_dir = &config.server.data_dir;
+    let log = data_dir::log_dir(data_dir);
+    let mut findings = Vec::new();
+    match bytes_in(&log) {
+        None => {
+            findings.push(Finding::note(SEGMENTS, format!("there is no log {} yet", log.display())));
+        }
+        Some(used) => {
+            findings.push(segments(&log, used, is_deep, data_dir));
+            findings.push(log_size(used, config.log.max_bytes));
+        }
+    }
+    findings.extend(disk_of_log(config, &log));
+    findings.extend(dead_letters(data_dir));
+    findings.extend(quarantine(data_dir));
+    findings
+}
+
+/// The bytes of the files in a folder; `None` if there is no such folder.
+fn bytes_in(folder: &Path) -> Option<u64> {
+    let files = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    Some(files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())
+}
+
+fn segments(log: &Path, used: u64, is_deep: bool, data_dir: &Path) -> Finding {
+    if used > READ_MAX && !is_deep {
+        let why = format!("the log has {}, more than {}; --deep reads any size", size(used), size(READ_MAX));
+        return Finding::skipped(SEGMENTS, why);
+    }
+    let command = format!("tidegauge check --log --data-dir {}", data_dir.display());
+    match inspect(log) {
+        Ok(found) if found.damage.is_empty() => {
+            let readings: u64 = found.segments.iter().map(|segment| segment.readings).sum();
+            Finding::ok(
+                SEGMENTS,
+                format!(
+                    "the checksums of {} segments are right; {} readings behind the checkpoint are not stored yet",
+                    count(found.segments.len() as u64),
+                    count(readings)
+                ),
+            )
+        }
+        Ok(found) => {
+            let first = &found.damage[0];
+            let place = format!("{}, byte {}: {}", first.path.display(), first.offset, first.detail);
+            Finding::error(
+                SEGMENTS,
+                format!("the log is damaged in {}, first in {place}", counted(found.damage.len() as u64, "place")),
+                format!("stop the service and run: {command}; with --quarantine it sets the damaged bytes aside"),
+            )
+        }
+        Err(error @ LogError::BadCheckpoint { .. }) => {
+            Finding::error(SEGMENTS, error.to_string(), format!("stop the service and run: {command} --quarantine"))
+        }
+        Err(error) => Finding::error(
+            SEGMENTS,
+            error.to_string(),
+            format!("run the check as the user of the service: sudo -u tidegauge {command}"),
+        ),
+    }
+}
+
+/// Reads the log of a service that may be running.
+fn inspect(log: &Path) -> Result<Inspection, LogError> {
+    let mut last = recovery::inspect(log);
+    for _ in 1..ATTEMPTS {
+        if last.as_ref().is_ok_and(|found| found.damage.is_empty()) {
+            break;
+        }
+        last = recovery::inspect(log);
+    }
+    last
+}
+
+fn log_size(used: u64, Bytes(max): Bytes) -> Finding {
+    let message = format!("the log takes {} of log.max_bytes, which is {}", size(used), size(max));
+    if used / (max / 100).max(1) < USED_PERCENT {
+        return Finding::ok(SIZE, message);
+    }
+    Finding::warning(
+        SIZE,
+        format!("{message}: buckets are stored before their time, and readings are refused when it is full"),
+        "repair the store if it is away, or raise log.max_bytes and restart (docs/operations.md, Log filling)",
+    )
+}
+
+/// Compares the disk with the most that the log may take, and with what it leaves free.
+fn disk_of_log(config: &Config, log: &Path) -> Option<Finding> {
+    let place = log.ancestors().find(|folder| folder.exists())?;
+    let space = match disk::space(place) {
+        Ok(space) => space,
+        Err(error) => return Some(Finding::skipped(DISK, format!("the space at {}: {error}", place.display()))),
+    };
+    let reserve = match options::min_free(config) {
+        MinFree::Bytes(bytes) => bytes,
+        MinFree::ForStore(bytes) => bytes.min(space.total / 2),
+    };
+    Some(judge_disk(space, bytes_in(log).unwrap_or(0), reserve, config.log.max_bytes.0))
+}
+
+fn judge_disk(space: disk::Space, used: u64, reserve: u64, max: u64) -> Finding {
+    let most = (space.free.saturating_add(used)).saturating_sub(reserve);
+    let message = format!("the disk of the log has {} of {} free", size(space.free), size(space.total));
+    if space.free < reserve {
+        return Finding::error(
+            DISK,
+            format!("{message}, less than the {} that the log leaves free: readings are refused", size(reserve)),
+            "remove other files from the disk, or enlarge it; no restart is needed",
+        );
+    }
+    if most < max {
+        let fits = Bytes(most >> 20 << 20);
+        return Finding::warning(
+            DISK,
+            format!("{message}: the log can take {}, and log.max_bytes is {}", size(most), size(max)),
+            format!("set log.max_bytes = \"{fits}\" or less, so that its alerts come in time, or enlarge the disk"),
+        );
+    }
+    Finding::ok(DISK, format!("{message}, enough for log.max_bytes of {}", size(max)))
+}
+
+fn dead_letters(data_dir: &Path) -> Option<Finding> {
+    let bytes = data_dir::dead_letters(data_dir).metadata().ok()?.len();
+    (bytes > 0).then(|| {
+        let folder = data_dir.display();
+        Finding::warning(
+            DEAD_LETTERS,
+            format!("the store refused readings permanently: {} of them are kept", size(bytes)),
+            format!(
+                "tidegauge dead-letters list --data-dir {folder} shows the reasons; remove these, then run: tidegauge \
+                 dead-letters retry --data-dir {folder}"
+            ),
+        )
+    })
+}
+
+fn quarantine(data_dir: &Path) -> Option<Finding> {
+    let folder = data_dir::quarantine_dir(data_dir);
+    let bytes = bytes_in(&folder).filter(|bytes| *bytes > 0)?;
+    let note = Finding::note(
+        QUARANTINE,
+        format!("{} of damaged bytes were set aside in {}: their readings are lost", size(bytes), folder.display()),
+    );
+    Some(note.with_mend("send those readings again if their senders still have them, then remove the folder"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegauge::common::finding::Severity;
+    use tidegauge::disk::Space;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_has_to_hold_the_largest_log_and_its_reserve() {
+        let of = |free: u64, used: u64| {
+            judge_disk(Space { free: free << 20, total: 1 << 30 }, used << 20, 100 << 20, 500 << 20)
+        };
+        assert_eq!((of(600, 0).severity, of(400, 200).severity), (Severity::Ok, Severity::Ok));
+        let small = of(400, 100);
+        assert_eq!((small.severity, of(99, 501).severity), (Severity::Warning, Severity::Error));
+        assert!(small.mend.unwrap().contains("\"400MiB\""));
+    }
+
+    #[test]
+    fn a_log_of_three_quarters_is_a_warning() {
+        let severity = |used: u64| log_size(used << 20, Bytes::gib(1)).severity;
+        assert_eq!((severity(700), severity(800)), (Severity::Ok, Severity::Warning));
+    }
+}

@@ -1,0 +1,136 @@
+//! A finding of `tidegauge check --full`: what was found, how serious it is, and how to mend it.
+
+use std::fmt;
+use std::time::Duration;
+
+use indicatif::{BinaryBytes, HumanCount};
+use serde::Serialize;
+
+/// How serious a finding is, from the least to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// It is as it should be.
+    Ok,
+    /// It works, and an operator should know it; or it was not checked.
+    Note,
+    /// It works now, or for a part only. An operator should mend it soon.
+    Warning,
+    /// It does not work, or readings are at risk.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// One finding. Its fields are those of the JSON of `tidegauge check --full --json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How serious it is.
+    pub severity: Severity,
+    /// The part that was looked at, such as `collection-expiry`: a stable name.
+    pub part: &'static str,
+    /// A sentence that says what was found, with figures, without its full stop.
+    pub found: String,
+    /// The mend: what to do, with the exact command if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mend: Option<String>,
+}
+
+impl Finding {
+    /// It is as it should be.
+    #[must_use]
+    pub fn ok(part: &'static str, found: impl Into<String>) -> Self {
+        Self { severity: Severity::Ok, part, found: found.into(), mend: None }
+    }
+
+    /// An operator should know it.
+    #[must_use]
+    pub fn note(part: &'static str, found: impl Into<String>) -> Self {
+        Self { severity: Severity::Note, part, found: found.into(), mend: None }
+    }
+
+    /// It was not checked, for this reason.
+    #[must_use]
+    pub fn skipped(part: &'static str, why: impl fmt::Display) -> Self {
+        Self::note(part, format!("not checked: {why}"))
+    }
+
+    /// An operator should mend it soon.
+    #[must_use]
+    pub fn warning(part: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, part, found: found.into(), mend: Some(mend.into()) }
+    }
+
+    /// It does not work, or readings are at risk.
+    #[must_use]
+    pub fn error(part: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, part, found: found.into(), mend: Some(mend.into()) }
+    }
+
+    /// Adds what to do.
+    #[must_use]
+    pub fn with_mend(self, mend: impl Into<String>) -> Self {
+        Self { mend: Some(mend.into()), ..self }
+    }
+}
+
+/// A number of bytes for people: `1.50 MiB`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    BinaryBytes(bytes).to_string()
+}
+
+/// A number for people: `1,000`.
+#[must_use]
+pub fn count(number: u64) -> String {
+    HumanCount(number).to_string()
+}
+
+/// A length of time for people, in its largest unit: `2.5 days`.
+#[must_use]
+pub fn span(length: Duration) -> String {
+    let seconds = length.as_secs_f64();
+    let units = [(365.0 * 86_400.0, "years"), (86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes")];
+    let fits = |&(of, _): &(f64, &str)| seconds >= 2.0 * of;
+    let (of, unit) = units.into_iter().find(fits).unwrap_or((1.0, "seconds"));
+    format!("{:.1} {unit}", seconds / of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_for_people() {
+        assert_eq!((size(0), size(3 << 19), count(12_345)), ("0 B".into(), "1.50 MiB".into(), "12,345".into()));
+        for (seconds, text) in [
+            (0, "0.0 seconds"),
+            (90, "90.0 seconds"),
+            (150, "2.5 minutes"),
+            (7_200, "2.0 hours"),
+            (216_000, "2.5 days"),
+        ] {
+            assert_eq!(span(Duration::from_secs(seconds)), text);
+        }
+        assert_eq!(span(Duration::from_secs(3 * 365 * 86_400)), "3.0 years");
+    }
+
+    #[test]
+    fn the_json_of_a_finding_has_stable_names() {
+        let json = |finding: &Finding| serde_json::to_string(finding).unwrap();
+        let warning = Finding::warning("log-size", "it is full", "empty it");
+        let text = r#"{"severity":"warning","part":"log-size","found":"it is full","mend":"empty it"}"#;
+        assert_eq!(json(&warning), text);
+        assert_eq!(json(&Finding::skipped("x", "why")), r#"{"severity":"note","part":"x","found":"not checked: why"}"#);
+        assert!(Severity::Error > Severity::Warning && Severity::Warning > Severity::Note);
+    }
+}

@@ -1,0 +1,75 @@
+//! The state that a collection should have.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+
+use super::super::collection::{Kind, ManagedCollection};
+use super::super::plain_schema::{DEVICE_FIELD, PlainSchema};
+
+/// The state that a collection should have.
+#[derive(Debug, Clone)]
+pub struct Expected {
+    pub(in super::super) collection: ManagedCollection,
+    pub(in super::super) kind: Kind,
+    /// The name of the index that queries need beside the one of `_id`s, and its keys.
+    pub(in super::super) index: (&'static str, Document),
+    /// The age at which documents or measurements expire; `None` keeps them forever.
+    pub(in super::super) expiry: Option<Duration>,
+    /// The name and the keys of the index that queries of older versions used.
+    pub(in super::super) unused_index: Option<(&'static str, Document)>,
+    /// The validator; `None`: the collection has none of tidegauge's.
+    pub(in super::super) validator: Option<ExpectedValidator>,
+    /// The fields of a new time series, and those that say the span of its buckets.
+    pub(in super::super) timeseries: Option<(Document, Document)>,
+    /// The field of the shard key, which is hashed.
+    pub(in super::super) device_field: &'static str,
+}
+
+/// The validator that a collection should have.
+#[derive(Debug, Clone)]
+pub(in super::super) struct ExpectedValidator {
+    /// The validator that the options ask for.
+    pub(in super::super) wanted: Option<Document>,
+    /// The validators of this version and of older ones.
+    pub(in super::super) own: Vec<Document>,
+}
+
+impl Expected {
+    /// A collection of documents.
+    pub(in super::super) fn plain(schema: PlainSchema) -> Self {
+        Self {
+            index: (schema.age_field, doc! { schema.age_field: 1 }),
+            kind: Kind::Plain,
+            expiry: schema.expiry,
+            unused_index: schema.unused_index,
+            collection: schema.collection,
+            validator: None,
+            timeseries: None,
+            device_field: DEVICE_FIELD,
+        }
+    }
+
+    /// A time-series collection, with the fields of a new one and those of its span.
+    pub(in super::super) const fn timeseries(
+        collection: ManagedCollection,
+        expiry: Option<Duration>,
+        index: (&'static str, Document),
+        timeseries: (Document, Document),
+    ) -> Self {
+        Self {
+            collection,
+            kind: Kind::Timeseries,
+            index,
+            expiry,
+            unused_index: None,
+            validator: None,
+            timeseries: Some(timeseries),
+            device_field: "meta.deviceId",
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.collection.name
+    }
+}

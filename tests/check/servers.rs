@@ -1,0 +1,70 @@
+//! Servers that are away, alone, or whose clock differs; and connection strings that ask for less than
+//! tidegauge.
+
+use std::process::{Command, Stdio};
+
+use crate::check::{check, check_with, small};
+use crate::harness::mongod::{self, free_port};
+use crate::harness::{Clock, Database, Setup, binary, wait_until};
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let port = free_port();
+    let setup = small(Setup::sqlite())
+        .set("mongodb.uri", format!("mongodb://127.0.0.1:{port}"))
+        .set("mongodb.timeout", "500ms");
+    let found = check(&setup, folder.path()).await;
+    found.has("error", "server-reach", &format!("127.0.0.1:{port}: Connection refused"));
+}
+
+#[tokio::test]
+async fn a_standalone_server_is_a_warning() {
+    let (folder, port) = (tempfile::tempdir().expect("a temporary folder"), free_port());
+    let mut mongod = Command::new(mongod::binary());
+    mongod
+        .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--dbpath"])
+        .arg(folder.path());
+    let mut child = mongod.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a mongod that runs");
+    let setup = small(Setup::sqlite())
+        .set("mongodb.uri", format!("mongodb://127.0.0.1:{port}"))
+        .set("mongodb.timeout", "500ms");
+    let answers = async || {
+        let checked = check(&setup, &folder.path().join("data")).await;
+        (!checked.report.to_string().contains("server-reach")).then_some(checked)
+    };
+    let found = wait_until("the server answers", answers).await;
+    child.kill().expect("our child");
+    child.wait().expect("our child");
+    let mend = found.has("warning", "server-topology", "the server is a standalone one");
+    assert!(mend.contains("rs.initiate()"), "{mend}");
+    assert_eq!(found.code, Some(2), "{found:#?}");
+}
+
+#[tokio::test]
+async fn a_write_concern_of_the_connection_string_that_has_no_effect_is_found() {
+    let (database, folder) = (Database::new(), tempfile::tempdir().expect("a temporary folder"));
+    for (w, severity) in [("0", "error"), ("1", "warning")] {
+        let separator = if database.uri.contains('?') { '&' } else { '?' };
+        let setup = small(Setup::mongodb(&database)).set("mongodb.uri", format!("{}{separator}w={w}", database.uri));
+        let mend =
+            check(&setup, folder.path()).await.has(severity, "server-write-concern", &format!("w={w}")).to_owned();
+        assert!(mend.starts_with(&format!("remove w={w} from mongodb.uri")), "{mend}");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_differs_from_that_of_the_server_is_found() {
+    let (database, folder, clock) = (Database::new(), tempfile::tempdir().expect("a temporary folder"), Clock::new());
+    let setup = small(Setup::mongodb(&database));
+    for (offset_seconds, severity, found) in
+        [(-20, "warning", "s ahead of the clock of this machine"), (120, "error", "s behind the clock of this machine")]
+    {
+        clock.set(offset_seconds);
+        let mut command = Command::new(binary());
+        clock.apply_to(&mut command);
+        let checked = check_with(&setup, folder.path(), command).await;
+        let mend = checked.has(severity, "server-clock", found);
+        assert!(mend.contains("timedatectl"), "{mend}");
+    }
+}
