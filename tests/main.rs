@@ -14,6 +14,7 @@ mod deletion;
 mod demo;
 mod deploy;
 mod device_index;
+mod estimate;
 mod failure_details;
 mod faults;
 mod files;

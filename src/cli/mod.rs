@@ -19,6 +19,7 @@ mod credential;
 mod data_dir;
 mod dead_letters;
 mod demo;
+mod estimate;
 mod import;
 mod key;
 mod serve;
@@ -74,6 +75,8 @@ enum Command {
     DeadLetters(dead_letters::DeadLettersArgs),
     /// Check the configuration and print the values in force; with --full, check all that the service uses
     Check(check::CheckArgs),
+    /// Estimate the storage, memory, processors and nodes that a fleet of devices needs
+    Estimate(estimate::EstimateArgs),
     /// Create, hash and check the tokens of clients
     Token(token::TokenArgs),
     /// Create the keys that sign datagrams, and sign with them
@@ -102,6 +105,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::Estimate(args) => estimate::run(&args),
         Command::Token(args) => token::run(args),
         Command::Key(args) => key::run(args),
     };

@@ -1,0 +1,112 @@
+//! The measured figures, from `constants.toml`.
+
+use serde::Deserialize;
+
+use super::fleet::Layout;
+
+/// The file of the figures in the tree, for people.
+pub(super) const FILE: &str = "src/cli/estimate/constants.toml";
+
+/// All figures.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Constants {
+    /// The day of the newest measurement.
+    pub(super) date: String,
+    /// The machine that they were measured on.
+    pub(super) machine: String,
+    pub(super) service: Service,
+    pub(super) log_bytes_per: LogBytesPer,
+    pub(super) mongod: Mongod,
+    pub(super) readable: Stored,
+    pub(super) packed: Stored,
+    pub(super) timeseries: Stored,
+    pub(super) sqlite: Stored,
+    pub(super) node: Node,
+}
+
+/// The cost of tidegauge.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Service {
+    pub(super) cpu_us_per_request: f64,
+    pub(super) cpu_us_per_reading: f64,
+    pub(super) cpu_us_per_reading_and_tenfold_devices: f64,
+    pub(super) cpu_us_per_further_value: f64,
+    pub(super) cpu_us_per_bucket: f64,
+    pub(super) base_bytes: f64,
+    pub(super) bytes_per_known_device: f64,
+    pub(super) bytes_per_pending_bucket: f64,
+    pub(super) bytes_per_pending_reading: f64,
+    pub(super) bytes_per_pending_further_value: f64,
+}
+
+/// The bytes of the log for each of these.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogBytesPer {
+    pub(super) request: f64,
+    pub(super) metric_of_request: f64,
+    pub(super) reading: f64,
+    pub(super) value: f64,
+}
+
+/// The habits of mongod, in every layout.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Mongod {
+    pub(super) index_page_bytes: f64,
+    pub(super) checkpoint_seconds: f64,
+}
+
+/// The cost of stored readings in one layout. A bucket is a device and an hour.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stored {
+    pub(super) cpu_us_per_first_write: f64,
+    pub(super) cpu_us_per_further_write: f64,
+    pub(super) cpu_us_per_reading: f64,
+    pub(super) cpu_us_per_value: f64,
+    pub(super) disk_bytes_per_document: f64,
+    pub(super) disk_bytes_per_metric_of_document: f64,
+    pub(super) disk_bytes_per_reading: f64,
+    pub(super) disk_bytes_per_value: f64,
+    pub(super) index_bytes_per_document: f64,
+    pub(super) oplog_bytes_per_document: f64,
+    pub(super) oplog_bytes_per_metric_of_document: f64,
+    pub(super) oplog_bytes_per_reading: f64,
+    pub(super) oplog_bytes_per_value: f64,
+    pub(super) journal_bytes_per_oplog_byte: f64,
+    pub(super) rollup_bytes_per_day: f64,
+    pub(super) rollup_bytes_per_metric_of_hour: f64,
+    pub(super) bytes_per_device: f64,
+    pub(super) max_readings_per_document: f64,
+}
+
+/// The shares of a node that an estimate plans with.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Node {
+    pub(super) cpu_share_of_service: f64,
+    pub(super) cpu_share_of_store: f64,
+    pub(super) memory_share_of_service: f64,
+    pub(super) memory_share_of_cache: f64,
+    pub(super) disk_share_of_store: f64,
+}
+
+impl Constants {
+    /// The figures of this version.
+    pub(super) fn measured() -> Result<Self, toml::de::Error> {
+        toml::from_str(include_str!("constants.toml"))
+    }
+
+    /// The figures of a layout.
+    pub(super) const fn of(&self, layout: Layout) -> &Stored {
+        match layout {
+            Layout::Readable => &self.readable,
+            Layout::Packed => &self.packed,
+            Layout::Timeseries => &self.timeseries,
+            Layout::Sqlite => &self.sqlite,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Computes an estimate from a fleet and the measured figures. Pure.
+//!
+//! A bucket is a device and an hour in which it sends. Each figure is a sum over requests, readings, values
+//! and buckets, with a measured constant for each. A peak counts for the service and the log; the store is
+//! written to at the mean rate, because the log takes peaks.
+
+use serde::Serialize;
+use tidegauge::config::Period;
+
+use super::constants::{Constants, Stored};
+use super::fleet::{Fleet, Layout};
+
+const HOUR: f64 = 3_600.0;
+const DAY: f64 = 86_400.0;
+
+/// The outage of the store for which the log is sized.
+const OUTAGE_SECONDS: f64 = HOUR;
+
+/// The log flushes early above three quarters of `log.max_bytes`, and pending above those of its own limit.
+const USABLE_SHARE: f64 = 0.75;
+
+/// The needs of a fleet. The names are those of the JSON; they end with the unit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Estimate {
+    pub(super) readings_per_second: Rate,
+    pub(super) requests_per_second: Rate,
+    pub(super) network_bytes_per_second: Rate,
+    /// The bytes as they were sent, of all readings that are kept.
+    pub(super) sent_bytes: f64,
+    pub(super) readings: f64,
+    pub(super) readings_per_document: f64,
+    pub(super) documents_per_day: f64,
+    pub(super) documents: f64,
+    pub(super) rollup_documents: f64,
+    pub(super) storage_bytes: f64,
+    pub(super) storage_bytes_per_reading: f64,
+    pub(super) index_bytes: f64,
+    pub(super) rollup_bytes: f64,
+    /// The pages of the index of `_id`s that an hour of writes touches: those of each device are apart.
+    pub(super) hot_index_bytes: f64,
+    /// The reads of such pages if none is in the cache.
+    pub(super) index_reads_per_second: f64,
+    /// The documents that the store changes, and what it has not written to its disk yet.
+    pub(super) working_set_bytes: f64,
+    pub(super) oplog_bytes_per_second: f64,
+    pub(super) oplog_bytes_per_day: f64,
+    pub(super) journal_bytes_per_second: f64,
+    pub(super) log_bytes_per_second: Rate,
+    /// The log of an outage of an hour, and of the readings that gather before they are stored.
+    pub(super) log_bytes: Rate,
+    /// The `log.max_bytes` for that at the peak.
+    pub(super) log_max_bytes: f64,
+    pub(super) service_memory_bytes: Rate,
+    /// The `pending.max_bytes` for the peak.
+    pub(super) pending_max_bytes: f64,
+    pub(super) service_cores: Rate,
+    pub(super) store_cores: f64,
+    pub(super) instances: f64,
+    /// None with the embedded store: each instance has its own.
+    pub(super) shards: f64,
+    pub(super) is_one_node_enough: bool,
+    /// The resource of one node that runs out first.
+    pub(super) first_limit: &'static str,
+    /// The share of what one node has of it, 1 is all that is planned with.
+    pub(super) first_limit_use: f64,
+}
+
+/// A figure at the mean load and at the peak.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Rate {
+    pub(super) average: f64,
+    pub(super) peak: f64,
+}
+
+/// The fleet in numbers.
+struct Load {
+    devices: f64,
+    metrics: f64,
+    /// Readings a second.
+    rate: Rate,
+    /// Buckets an hour: devices that send in it.
+    buckets_per_hour: f64,
+    readings_per_bucket: f64,
+    /// The writes of a bucket.
+    writes: f64,
+    /// The documents of a bucket.
+    documents: f64,
+    retention_hours: f64,
+}
+
+fn seconds(period: Period) -> f64 {
+    period.as_duration().as_secs_f64()
+}
+
+impl Rate {
+    fn map(self, of: impl Fn(f64) -> f64) -> Self {
+        Self { average: of(self.average), peak: of(self.peak) }
+    }
+}
+
+impl Load {
+    fn of(fleet: &Fleet, stored: &Stored) -> Self {
+        let (devices, per_hour) = (fleet.devices as f64, HOUR / seconds(fleet.interval));
+        let average = devices * per_hour / HOUR;
+        let readings_per_bucket = per_hour.max(1.0);
+        let writes = (HOUR / seconds(fleet.max_age)).ceil().clamp(1.0, readings_per_bucket.ceil());
+        let in_documents = (readings_per_bucket / stored.max_readings_per_document).ceil().max(1.0);
+        Self {
+            devices,
+            metrics: f64::from(fleet.metrics),
+            rate: Rate { average, peak: average * fleet.peak },
+            buckets_per_hour: devices * per_hour.min(1.0),
+            readings_per_bucket,
+            writes,
+            documents: if fleet.layout == Layout::Packed { in_documents.max(writes) } else { in_documents },
+            retention_hours: seconds(fleet.retention) / HOUR,
+        }
+    }
+
+    /// A sum over a bucket of constants for each document, each metric of it, each reading and each value.
+    fn per_bucket(&self, document: f64, metric: f64, reading: f64, value: f64) -> f64 {
+        self.documents * (document + metric * self.metrics)
+            + self.readings_per_bucket * (reading + value * self.metrics)
+    }
+
+    /// The writes of a bucket after the first, if they change its document.
+    fn appends(&self, layout: Layout) -> f64 {
+        if layout == Layout::Readable { self.writes - 1.0 } else { 0.0 }
+    }
+}
+
+impl Estimate {
+    pub(super) fn of(fleet: &Fleet, constants: &Constants) -> Self {
+        let stored = constants.of(fleet.layout);
+        let load = Load::of(fleet, stored);
+        let mut estimate = Self::of_load(fleet, &load);
+        estimate.add_storage(fleet, &load, stored);
+        estimate.add_writing(fleet, &load, stored, constants);
+        estimate.add_service(fleet, &load, constants);
+        estimate.add_nodes(fleet, constants);
+        estimate
+    }
+
+    fn of_load(fleet: &Fleet, load: &Load) -> Self {
+        let none = Rate { average: 0.0, peak: 0.0 };
+        let readings = load.rate.average * seconds(fleet.retention);
+        let buckets = load.buckets_per_hour * load.retention_hours;
+        Self {
+            readings_per_second: load.rate,
+            requests_per_second: load.rate.map(|rate| rate / f64::from(fleet.batch)),
+            network_bytes_per_second: load.rate.map(|rate| rate * f64::from(fleet.bytes)),
+            sent_bytes: readings * f64::from(fleet.bytes),
+            readings,
+            readings_per_document: load.readings_per_bucket / load.documents,
+            documents_per_day: load.buckets_per_hour * 24.0 * load.documents,
+            documents: buckets * load.documents,
+            rollup_documents: 0.0,
+            storage_bytes: 0.0,
+            storage_bytes_per_reading: 0.0,
+            index_bytes: 0.0,
+            rollup_bytes: 0.0,
+            hot_index_bytes: 0.0,
+            index_reads_per_second: 0.0,
+            working_set_bytes: 0.0,
+            oplog_bytes_per_second: 0.0,
+            oplog_bytes_per_day: 0.0,
+            journal_bytes_per_second: 0.0,
+            log_bytes_per_second: none,
+            log_bytes: none,
+            log_max_bytes: 0.0,
+            service_memory_bytes: none,
+            pending_max_bytes: 0.0,
+            service_cores: none,
+            store_cores: 0.0,
+            instances: 1.0,
+            shards: 0.0,
+            is_one_node_enough: true,
+            first_limit: "",
+            first_limit_use: 0.0,
+        }
+    }
+
+    fn add_storage(&mut self, fleet: &Fleet, load: &Load, stored: &Stored) {
+        let buckets = load.buckets_per_hour * load.retention_hours;
+        let of_bucket = load.per_bucket(
+            stored.disk_bytes_per_document,
+            stored.disk_bytes_per_metric_of_document,
+            stored.disk_bytes_per_reading,
+            stored.disk_bytes_per_value,
+        );
+        let days_of_rollups = seconds(fleet.retention.max(fleet.rollups_retention)) / DAY;
+        let active_days = load.devices * (DAY / seconds(fleet.interval)).min(1.0) * days_of_rollups;
+        let active_hours = load.buckets_per_hour * 24.0 * days_of_rollups;
+        self.rollup_documents = active_days;
+        self.rollup_bytes = active_days * stored.rollup_bytes_per_day
+            + active_hours * load.metrics * stored.rollup_bytes_per_metric_of_hour;
+        self.index_bytes = self.documents * stored.index_bytes_per_document;
+        let of_readings = buckets * of_bucket + self.index_bytes;
+        self.storage_bytes = of_readings + self.rollup_bytes + load.devices * stored.bytes_per_device;
+        self.storage_bytes_per_reading = of_readings / self.readings;
+    }
+
+    /// Adds the writes of the store, and what it keeps in its cache for them.
+    fn add_writing(&mut self, fleet: &Fleet, load: &Load, stored: &Stored, constants: &Constants) {
+        let buckets_per_second = load.buckets_per_hour / HOUR;
+        let appends = load.appends(fleet.layout);
+        let writes = if fleet.layout == Layout::Packed { load.writes } else { 1.0 };
+        self.store_cores = buckets_per_second / 1e6
+            * (stored.cpu_us_per_first_write * writes
+                + stored.cpu_us_per_further_write * appends
+                + (stored.cpu_us_per_reading + stored.cpu_us_per_value * load.metrics) * load.readings_per_bucket);
+        if fleet.layout == Layout::Sqlite {
+            return;
+        }
+        let of_bucket = load.per_bucket(
+            stored.oplog_bytes_per_document,
+            stored.oplog_bytes_per_metric_of_document,
+            stored.oplog_bytes_per_reading,
+            stored.oplog_bytes_per_value,
+        );
+        let of_appends = appends * load.metrics * stored.oplog_bytes_per_metric_of_document;
+        self.oplog_bytes_per_second = buckets_per_second * (of_bucket + of_appends);
+        self.oplog_bytes_per_day = self.oplog_bytes_per_second * DAY;
+        self.journal_bytes_per_second = self.oplog_bytes_per_second * stored.journal_bytes_per_oplog_byte;
+        self.hot_index_bytes = self.index_bytes.min(load.buckets_per_hour * constants.mongod.index_page_bytes);
+        self.index_reads_per_second = buckets_per_second * load.writes;
+        let open = if appends > 0.0 { load.buckets_per_hour * of_bucket } else { 0.0 };
+        let until_checkpoint = self.oplog_bytes_per_second * constants.mongod.checkpoint_seconds;
+        self.working_set_bytes = open + until_checkpoint;
+    }
+
+    fn add_service(&mut self, fleet: &Fleet, load: &Load, constants: &Constants) {
+        let (service, log) = (&constants.service, &constants.log_bytes_per);
+        let per_request = 1.0 / f64::from(fleet.batch);
+        let log_per_reading =
+            per_request * (log.request + log.metric_of_request * load.metrics) + log.reading + log.value * load.metrics;
+        self.log_bytes_per_second = load.rate.map(|rate| rate * log_per_reading);
+        let waiting = seconds(fleet.max_age) + OUTAGE_SECONDS;
+        self.log_bytes = self.log_bytes_per_second.map(|rate| rate * waiting);
+        self.log_max_bytes = self.log_bytes.peak / USABLE_SHARE;
+
+        let gathered = seconds(fleet.max_age).min(HOUR) / seconds(fleet.interval);
+        let open_buckets = load.devices * gathered.min(1.0);
+        let of_reading =
+            service.bytes_per_pending_reading + (load.metrics - 1.0) * service.bytes_per_pending_further_value;
+        let pending =
+            |factor: f64| open_buckets * (service.bytes_per_pending_bucket + (gathered * factor).max(1.0) * of_reading);
+        let other = service.base_bytes + load.devices * service.bytes_per_known_device;
+        let average = pending(1.0);
+        let peak = pending(fleet.peak);
+        self.service_memory_bytes = Rate { average: other + average, peak: other + peak };
+        self.pending_max_bytes = peak / USABLE_SHARE;
+
+        let tenfolds = (load.devices / 1_000.0).log10().max(0.0);
+        let cpu_us = service.cpu_us_per_reading
+            + service.cpu_us_per_reading_and_tenfold_devices * tenfolds
+            + service.cpu_us_per_further_value * (load.metrics - 1.0)
+            + service.cpu_us_per_request * per_request;
+        let of_buckets = load.buckets_per_hour / HOUR * load.writes * service.cpu_us_per_bucket / 1e6;
+        self.service_cores = load.rate.map(|rate| rate * cpu_us / 1e6 + of_buckets);
+        if fleet.layout == Layout::Sqlite {
+            self.service_cores = self.service_cores.map(|cores| cores + self.store_cores);
+            self.store_cores = 0.0;
+        }
+    }
+
+    /// Compares the needs with one node, and counts nodes.
+    fn add_nodes(&mut self, fleet: &Fleet, constants: &Constants) {
+        let node = &constants.node;
+        let (cores, memory, disk) = (f64::from(fleet.node_cores), fleet.node_memory.0 as f64, fleet.node_disk.0 as f64);
+        let of_service = [
+            ("processor of tidegauge, at the peak", self.service_cores.peak / (cores * node.cpu_share_of_service)),
+            (
+                "memory of tidegauge, at the peak",
+                self.service_memory_bytes.peak / (memory * node.memory_share_of_service),
+            ),
+        ];
+        let of_store = [
+            ("processor of mongod", self.store_cores / (cores * node.cpu_share_of_store)),
+            ("memory for the cache of mongod", self.working_set_bytes / (memory * node.memory_share_of_cache)),
+            ("disk of the store", self.storage_bytes / (disk * node.disk_share_of_store)),
+        ];
+        let most = |uses: &[(&'static str, f64)]| uses.iter().map(|(_, share)| *share).fold(0.0, f64::max);
+        let needed = |uses: &[(&'static str, f64)]| most(uses).ceil().max(1.0);
+        let all = [&of_service[..], &of_store[..]].concat();
+        let first = all.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are some");
+        (self.first_limit, self.first_limit_use) = *first;
+        self.is_one_node_enough = self.first_limit_use <= 1.0;
+        if fleet.layout == Layout::Sqlite {
+            self.instances = needed(&all);
+        } else {
+            (self.instances, self.shards) = (needed(&of_service), needed(&of_store));
+        }
+    }
+}
