@@ -117,10 +117,14 @@ async fn check_store(config: &Config, is_deep: bool, clock: &Clock) -> anyhow::R
             let clock = clock.clone();
             tokio::task::spawn_blocking(move || check.run(&clock)).await?
         }
-        StoreKind::Mongodb => BucketStore::connect(options::mongodb(config, &metrics)).await?.check(clock).await,
+        StoreKind::Mongodb => {
+            let store = BucketStore::connect(options::mongodb(config, &metrics)).await?;
+            Box::pin(store.check(clock)).await // large, and run once
+        }
         StoreKind::MongodbTimeseries => {
             let (options, timeseries) = (options::mongodb(config, &metrics), options::timeseries(config));
-            TimeseriesStore::connect(options, timeseries).await?.check(clock).await
+            let store = TimeseriesStore::connect(options, timeseries).await?;
+            Box::pin(store.check(clock)).await
         }
     })
 }

@@ -34,8 +34,8 @@ pub(in super::super) struct Fleet {
     /// The readings of a request, 1 to 100000. Devices that send for themselves send one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) batch: u32,
-    /// How long readings gather before they are stored (flush.max_age), 1s to 1d
-    #[arg(long, default_value = "30m", value_parser = |text: &str| period(text, Period::secs(1), Period::days(1)))]
+    #[arg(long, default_value = "30m", value_parser = |text: &str| period(text, Period::secs(1), Period::days(1)),
+          help = "How long readings gather before they are stored (flush.max_age), 1s to 1d")]
     pub(super) max_age: Period,
     /// The processor cores of a node, 1 to 1024
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]

@@ -105,11 +105,10 @@ fn buckets_of_server(name: &str, stats: &Document) -> Option<Finding> {
     let (buckets, average) = (number(of_series, "bucketCount")?, number(of_series, "avgBucketSize").unwrap_or(0));
     let (inserted, measurements) =
         (number(of_series, "numBucketInserts")?, number(of_series, "numMeasurementsCommitted")?);
-    let since = if inserted == 0 {
-        "none since the server started".to_owned()
-    } else {
-        format!("{} measurements in a bucket since the server started", count(measurements / inserted))
-    };
+    let since = measurements.checked_div(inserted).map_or_else(
+        || "none since the server started".to_owned(),
+        |of_each| format!("{} measurements in a bucket since the server started", count(of_each)),
+    );
     let message = format!("{name} has {} buckets of {} on average, {since}", count(buckets), size(average));
     Some(Finding::ok(READINGS, message))
 }

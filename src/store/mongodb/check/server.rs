@@ -276,7 +276,7 @@ fn oplog(window: Duration, used: u64, max: u64) -> Finding {
         return Finding::ok(OPLOG, message);
     }
     let factor = OPLOG_MIN.as_secs_f64() / window.as_secs_f64().max(1.0);
-    let megabytes = (max as f64 / (1 << 20) as f64 * factor).ceil().min(u64::MAX as f64) as u64;
+    let megabytes = (max as f64 / f64::from(1 << 20) * factor).ceil().min(u64::MAX as f64) as u64;
     Finding::warning(
         OPLOG,
         format!("{message}: a member that is away for longer has to be copied anew"),
