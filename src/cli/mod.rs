@@ -20,8 +20,10 @@ mod data_dir;
 mod dead_letters;
 mod demo;
 mod estimate;
+mod export;
 mod import;
 mod key;
+mod mover;
 mod serve;
 mod settings;
 mod token;
@@ -58,7 +60,7 @@ Examples:
 Environment:
   TIDEGAUGE_<SECTION>__<KEY>  Sets a key of the configuration, with two underscores: TIDEGAUGE_HTTP__LISTEN sets
                               http.listen. A flag overrides the environment, which overrides the file.
-  TIDEGAUGE_TOKEN             The token that import and dead-letters retry send to the server.
+  TIDEGAUGE_TOKEN             The token that import, export and dead-letters retry send to the server.
 
 Exit status: 0 on success, 64 if the command line or the configuration is wrong (a restart does not help until it is \
 corrected), 1 for every other error.";
@@ -71,6 +73,10 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Send readings from CSV and NDJSON files to a running server
     Import(import::ImportArgs),
+    /// Write the readings of a running server to a file, which import reads
+    Export(export::ExportArgs),
+    /// Copy all readings of one store into another, which a running service uses
+    Move(mover::MoveArgs),
     /// List the readings that the store refused permanently, or send them again
     DeadLetters(dead_letters::DeadLettersArgs),
     /// Check the configuration and print the values in force; with --full, check all that the service uses
@@ -100,6 +106,8 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(&settings).await,
         Command::Demo(args) => demo::run(&args).await,
         Command::Import(args) => import::run(args).await,
+        Command::Export(args) => export::run(&args).await,
+        Command::Move(args) => mover::run(args).await,
         Command::DeadLetters(args) => dead_letters::run(args).await,
         Command::Check(args) => match check::run(&args).await {
             Ok(code) => return code,

@@ -36,7 +36,7 @@ mod reload;
 mod signals;
 mod store_watch;
 
-pub(super) use options::rollups;
+pub(super) use options::{newest_closed_hour, rollups};
 use reload::Replaceable;
 use signals::StopSignals;
 
@@ -360,7 +360,8 @@ fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(L
     Ok((log, recovery))
 }
 
-async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Result<Arc<dyn Store>> {
+/// Opens the store of a configuration.
+pub(super) async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match config.store_kind() {
         StoreKind::Sqlite => {
             let file = config.sqlite_file();

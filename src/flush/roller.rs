@@ -67,7 +67,8 @@ impl Closing {
     }
 
     /// The newest hour that is closed at `now_ms`, if hours are closed `delay` after the last of them ends.
-    pub(super) fn newest_closed(self, now_ms: i64, delay: Duration) -> Hour {
+    #[must_use]
+    pub fn newest_closed(self, now_ms: i64, delay: Duration) -> Hour {
         let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
         let open = self.hours_with(Hour::of(now_ms.saturating_sub(delay_ms)));
         Hour(open.start.0 - 1)

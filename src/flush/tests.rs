@@ -125,6 +125,10 @@ impl Store for Faulty {
         self.store.expire_readings(oldest_ms).await
     }
 
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+        self.store.add_expired(device, hours).await
+    }
+
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
         self.store.expire_rollups(oldest_ms).await
     }

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::HourStats;
 use crate::model::{Day, Hour, Metric};
 
 /// The most series of a device in the index. Of more, those without a reading for longest are left out.
@@ -120,6 +121,29 @@ impl DeviceSummary {
             first_ts_ms: self.first_ts_ms,
             last_ts_ms: self.last_ts_ms,
         }
+    }
+
+    /// The summary of these hours of the device, by their stats.
+    #[must_use]
+    pub(super) fn of_stats(&self, hours: &[HourStats]) -> Option<Self> {
+        let of_hour = |of: &HourStats| {
+            let span = (of.first_ts_ms(), of.last_ts_ms);
+            let metrics = of.stats.iter().map(|(metric, _)| self.known(metric));
+            Self::of_hour(Arc::clone(&self.device), of.hour, span, metrics)
+        };
+        let mut all = hours.iter().map(of_hour).reduce(|mut all, more| {
+            all.merge(more);
+            all
+        })?;
+        all.metadata.clone_from(&self.metadata);
+        Some(all)
+    }
+
+    /// The metric as this entry knows it, with its measurement.
+    #[must_use]
+    pub fn known(&self, metric: &Metric) -> Metric {
+        let known = self.series.binary_search_by(|series| series.metric.cmp(metric));
+        known.map_or_else(|_| metric.clone(), |at| self.series[at].metric.clone())
     }
 
     /// Adds another summary of the same device. Its metadata counts as written last.

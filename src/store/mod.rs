@@ -6,8 +6,9 @@
 //! Every store keeps these promises, which the scenario tests check:
 //! - **Stored once.** Writing a [`BucketWrite`] any number of times, from any number of instances, in any
 //!   order among late and resent ones, leaves each identity stored once. Of different values of one identity,
-//!   the one that was *written* last stays, or the first one if [`Store::keeps`] says so. The store does not
-//!   know which value a client sent last: two instances, or one that restarts, may write in another order.
+//!   the one that was *written* last stays, or the first one if [`Store::keeps`] says so, or the contents of
+//!   the write do ([`Contents::keep`]). The store does not know which value a client sent last: two
+//!   instances, or one that restarts, may write in another order.
 //! - **Stats equal the readings.** The stats of an hour always equal the count, minimum, maximum, sum, first
 //!   and last value of its stored readings. When readings expire, their stats stay as they were. (In a store
 //!   with [`Rollups`], stats are as new as the last rollup.) Only stats that an older version has written may
@@ -77,6 +78,12 @@ pub struct HourStats {
 }
 
 impl HourStats {
+    /// The first instant that the stats know; the start of the hour if they know none.
+    fn first_ts_ms(&self) -> i64 {
+        let known = self.stats.iter().map(|(_, stats)| Some(stats.first?.ts_ms)).min().flatten();
+        known.unwrap_or_else(|| self.hour.start_ms())
+    }
+
     /// Adds the stats of other readings of the same hour.
     fn merge(&mut self, other: Self) {
         self.last_ts_ms = self.last_ts_ms.max(other.last_ts_ms);
@@ -227,6 +234,12 @@ pub trait Store: Send + Sync {
     /// Deletes the readings and stats of hours that ended before `oldest_ms`, and returns the number of their
     /// buckets. Does nothing if the store expires rollups by itself.
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError>;
+
+    /// Adds stats of hours whose readings have expired in another store. `device` is its entry there.
+    ///
+    /// Stats of as many values that the store has already stay. Ok means that those of each hour are durable,
+    /// and that the device and the series of these hours are in the device index.
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError>;
 
     /// The rollups that `flush` has to derive; `None` if the store writes stats together with the readings.
     fn rollups(&self) -> Option<&dyn Rollups> {

@@ -80,6 +80,7 @@ macro_rules! store_scenarios {
             late_readings_are_stored_before_and_between,
             readings_out_of_order_in_one_write_are_sorted,
             of_one_identity_in_one_write_the_last_value_stays,
+            a_write_that_keeps_the_first_value_changes_none,
             a_second_metric_at_the_same_instant_counts_as_stored,
             readings_of_different_metrics_share_a_bucket,
             a_reading_that_is_partly_new_counts_as_stored,
@@ -121,6 +122,7 @@ macro_rules! store_scenarios {
             a_series_keeps_its_measurement,
             a_device_has_a_bounded_number_of_series,
             a_list_of_devices_with_many_series_is_cut,
+            stats_of_readings_that_expired_elsewhere_are_added_once,
         );
         $crate::store::scenarios::store_scenarios!(@guarded $open, devices:
             devices_whose_readings_have_expired_are_listed,

@@ -17,6 +17,13 @@ pub(super) struct Wanted {
     pub(super) metrics: Vec<WantedMetric>,
 }
 
+impl Wanted {
+    /// Whether the command line names nothing.
+    pub(super) const fn is_nothing(&self) -> bool {
+        matches!(self.device, WantedDevice::Customary) && self.time_column.is_none() && self.metrics.is_empty()
+    }
+}
+
 /// The source of the device ID.
 #[derive(Debug, Clone)]
 pub(super) enum WantedDevice {
@@ -80,6 +87,8 @@ pub(super) enum ColumnsError {
     NoValues(String),
     #[error("the metric {0:?} would be read from two columns")]
     Twice(String),
+    #[error("a file of an export has the columns deviceId,ts,series,value,metadata; this one has {0:?} too")]
+    NotOfExport(String),
 }
 
 /// The columns to read, by their position in a row.

@@ -2,13 +2,15 @@
 //!
 //! A row that cannot be converted yields its error, and the next row follows.
 
-use std::io::{Chain, Read};
+use std::io::Read;
 
-use csv::{ErrorKind, StringRecord};
+use csv::StringRecord;
 use jiff::tz::TimeZone;
 use tidegauge::model::check_device_id;
 
+use super::cells::{Found, Input};
 use super::columns::{Columns, ColumnsError, DeviceSource, ValueColumn, Wanted};
+use super::exported::{self, ValueRows};
 use super::time;
 
 /// The number of rows that decide which columns contain numbers.
@@ -62,7 +64,15 @@ pub(super) struct Rows<R: Read> {
     /// The rows that were read to find the columns and are not converted yet.
     sample: std::vec::IntoIter<(Found, StringRecord)>,
     record: StringRecord,
-    convert: Converter,
+    convert: Convert,
+}
+
+/// How rows become lines.
+enum Convert {
+    /// A row is a reading with several values.
+    Columns(Converter),
+    /// A row is one value, as in the files of an export.
+    Values(ValueRows),
 }
 
 impl<R: Read> Rows<R> {
@@ -70,6 +80,10 @@ impl<R: Read> Rows<R> {
     pub(super) fn open(input: R, wanted: &Wanted, zone: TimeZone) -> Result<Self, CsvError> {
         let mut input = Input::new(input);
         let header = input.header()?;
+        if wanted.is_nothing() && exported::is_header(&header)? {
+            let convert = Convert::Values(ValueRows::new(&header, zone));
+            return Ok(Self { input, sample: Vec::new().into_iter(), record: StringRecord::new(), convert });
+        }
         let mut record = StringRecord::new();
         let mut sample = Vec::new();
         while sample.len() < SAMPLE_ROWS
@@ -79,13 +93,16 @@ impl<R: Read> Rows<R> {
         }
         let rows: Vec<&StringRecord> = sample.iter().map(|(_, row)| row).collect();
         let columns = Columns::find(&header, &rows, wanted)?;
-        let convert = Converter::new(columns, &header, zone);
+        let convert = Convert::Columns(Converter::new(columns, &header, zone));
         Ok(Self { input, sample: sample.into_iter(), record, convert })
     }
 
-    /// The columns found in the header.
-    pub(super) fn columns(&self) -> &Columns {
-        &self.convert.columns
+    /// The columns found in the header; `None` if a row is one value.
+    pub(super) fn columns(&self) -> Option<&Columns> {
+        match &self.convert {
+            Convert::Columns(convert) => Some(&convert.columns),
+            Convert::Values(_) => None,
+        }
     }
 
     /// Converts the next row, a reading into `text`. `None` after the last.
@@ -98,74 +115,14 @@ impl<R: Read> Rows<R> {
             None => self.input.read(&mut self.record)?,
         };
         let row = |Found { line, is_text }| {
-            let outcome = if is_text { self.convert.row(&self.record, text) } else { Err("not UTF-8".to_owned()) };
+            let outcome = match &self.convert {
+                _ if !is_text => Err("not UTF-8".to_owned()),
+                Convert::Columns(convert) => convert.row(&self.record, text),
+                Convert::Values(convert) => convert.row(&self.record, text),
+            };
             Row { line, outcome: outcome.unwrap_or_else(Outcome::Bad) }
         };
         Ok(found.map(row))
-    }
-}
-
-/// A row of the file. If it is not UTF-8, its cells are not kept.
-#[derive(Clone, Copy)]
-struct Found {
-    line: u64,
-    is_text: bool,
-}
-
-/// The cells of a file, with line numbers that are right for any line end and after blank lines.
-///
-/// The line of the csv crate is where its search for a row started. So rows end at `\n` alone, the last one
-/// too, and a row is located from its end. The `\r` of `\r\n` is white space at the end of a cell.
-struct Input<R: Read>(csv::Reader<Bytes<R>>);
-
-/// The bytes of a file, followed by a line end.
-struct Bytes<R> {
-    bytes: Chain<R, &'static [u8]>,
-    /// A read reached the end.
-    is_over: bool,
-}
-
-impl<R: Read> Read for Bytes<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.bytes.read(buffer)?;
-        self.is_over |= count == 0;
-        Ok(count)
-    }
-}
-
-impl<R: Read> Input<R> {
-    fn new(input: R) -> Self {
-        let mut builder = csv::ReaderBuilder::new();
-        builder.flexible(true).terminator(csv::Terminator::Any(b'\n'));
-        Self(builder.from_reader(Bytes { bytes: input.chain(&b"\n"[..]), is_over: false }))
-    }
-
-    fn header(&mut self) -> Result<StringRecord, CsvError> {
-        match self.0.headers() {
-            Ok(header) => Ok(header.clone()),
-            Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => Err(CsvError::Header),
-            Err(error) => Err(CsvError::Io(error.into())),
-        }
-    }
-
-    /// Reads the next row that is not blank.
-    fn read(&mut self, record: &mut StringRecord) -> std::io::Result<Option<Found>> {
-        loop {
-            let mut cells = std::mem::take(record).into_byte_record(); // reuses its memory
-            if !self.0.read_byte_record(&mut cells)? {
-                return Ok(None);
-            }
-            // After an unclosed quote the row extends to the end of the file and has no line end.
-            let end = u64::from(!self.0.get_ref().is_over);
-            let line_ends = end + memchr::memchr_iter(b'\n', cells.as_slice()).count() as u64;
-            let text = StringRecord::from_byte_record(cells);
-            let is_text = text.is_ok();
-            *record = text.unwrap_or_default();
-            if record.len() == 1 && record[0].trim().is_empty() {
-                continue;
-            }
-            return Ok(Some(Found { line: self.0.position().line().saturating_sub(line_ends), is_text }));
-        }
     }
 }
 
@@ -222,14 +179,18 @@ impl Converter {
     }
 
     fn bad(&self, at: usize, cell: &str, why: &dyn std::fmt::Display) -> String {
-        let column = &self.header[at];
-        let shown: String = cell.chars().take(SHOWN_CHARS).collect();
-        let more = if shown.len() < cell.len() { "..." } else { "" };
-        format!("column {column:?}: {shown:?}{more}: {why}")
+        bad_cell(&self.header[at], cell, why)
     }
 }
 
-fn number(cell: &str) -> Result<f64, &'static str> {
+/// Why a row is rejected because of a cell.
+pub(super) fn bad_cell(column: &str, cell: &str, why: &dyn std::fmt::Display) -> String {
+    let shown: String = cell.chars().take(SHOWN_CHARS).collect();
+    let more = if shown.len() < cell.len() { "..." } else { "" };
+    format!("column {column:?}: {shown:?}{more}: {why}")
+}
+
+pub(super) fn number(cell: &str) -> Result<f64, &'static str> {
     let number: f64 = cell.parse().map_err(|_| "not a number")?;
     if number.is_finite() { Ok(number) } else { Err("not a finite number") }
 }

@@ -24,14 +24,17 @@ use self::columns::{Columns, Wanted, WantedDevice, WantedMetric};
 use self::csv::{CsvError, Outcome, Row, Rows};
 use self::progress::Progress;
 use self::send::Answer;
-pub(super) use self::send::Sender;
-use self::source::{Format, Source};
+pub(super) use self::send::{Sender, is_temporary, refusal_text, retry_after};
+pub(super) use self::source::Format;
+use self::source::Source;
 use super::client::ClientArgs;
 use super::{Usage, counted};
 
 mod batch;
+mod cells;
 mod columns;
 mod csv;
+mod exported;
 mod ndjson;
 mod progress;
 mod send;
@@ -93,6 +96,9 @@ is not empty. Without --metric, a column is a metric if most of its non-empty ce
 the import prints the columns that it does not read. `--metric temp` reads the column temp or, if there is none, the \
 only column of numbers; `--metric temp=value` reads the column value. Labels follow the name of a metric in braces, in \
 the header and in --metric: cpu_idle{cpu=cpu0}.
+
+A file of `tidegauge export` has one value in each row: deviceId,ts,series,value, and the metadata of a device in its \
+first row. It needs no flags.
 
 Times may be RFC 3339 with an offset; YYYY-MM-DD HH:MM[:SS[.fff]], with a space or a T, in the zone of --tz; or Unix \
 time in seconds, milliseconds, microseconds or nanoseconds, by magnitude. When clocks are set back, a repeated time \
@@ -191,7 +197,9 @@ fn read_csv(source: Source, args: &ImportArgs, mut batcher: Batcher<'_>, progres
         other => anyhow!(other).context(name.to_string()),
     };
     let mut rows = Rows::open(input, &args.wanted(), args.tz.clone()).map_err(failed)?;
-    announce(&name, rows.columns(), progress);
+    if let Some(columns) = rows.columns() {
+        announce(&name, columns, progress);
+    }
     let mut text = Vec::new();
     while let Some(Row { line, outcome }) = rows.next(&mut text).map_err(failed)? {
         add(&progress.counts.rows, 1);

@@ -165,7 +165,7 @@ impl Verdict {
 }
 
 /// Whether the status reports a temporary failure.
-fn is_temporary(status: StatusCode) -> bool {
+pub(in crate::cli) fn is_temporary(status: StatusCode) -> bool {
     let passing = [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::BAD_GATEWAY,
@@ -176,13 +176,13 @@ fn is_temporary(status: StatusCode) -> bool {
 }
 
 /// The seconds of a `Retry-After`, if there are any.
-fn retry_after(response: &Response) -> Option<Duration> {
+pub(in crate::cli) fn retry_after(response: &Response) -> Option<Duration> {
     let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
 /// The text of a refusal: the detail of a problem document, or the beginning of any other body.
-fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
+pub(in crate::cli) fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Problem {
         code: String,

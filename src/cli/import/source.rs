@@ -13,7 +13,7 @@ const UTF8_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
+pub(in crate::cli) enum Format {
     /// Comma-separated values with a header.
     Csv,
     /// One JSON value per line, in any form that POST /v1/readings accepts.

@@ -12,6 +12,7 @@ use tidegauge::ingest::Rules;
 use tidegauge::ingest::devices::DeviceLimits;
 use tidegauge::limits::Rate;
 use tidegauge::log::MinFree;
+use tidegauge::model::Hour;
 use tidegauge::store::UnreadableDocuments;
 use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use tidegauge::store::sqlite::SqliteStore;
@@ -110,6 +111,11 @@ fn closing(retention: config::Keep) -> Closing {
         Some(period) if period.as_duration() < DAY + ROLLUP_DELAY + ROLLUP_MARGIN => Closing::Hourly,
         _ => Closing::Daily,
     }
+}
+
+/// The newest hour that is closed now: a write to it, or to one before it, has to roll it up.
+pub(in super::super) fn newest_closed_hour(config: &Config, clock: &Clock) -> Hour {
+    closing(config.retention.readings).newest_closed(clock.now_ms(), ROLLUP_DELAY)
 }
 
 /// When hours are rolled up, for people.

@@ -14,7 +14,7 @@ use super::connect::MongodbOptions;
 use super::devices::{DeviceIndex, Step};
 use super::errors::CAUSES;
 use super::layout::Layout;
-use super::rollups::{RollupCollection, missing};
+use super::rollups::{HourRollup, RollupCollection, missing};
 use super::schema_state::SchemaState;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, SeriesFilter};
@@ -226,6 +226,23 @@ impl<L: Layout> Store for MongoStore<L> {
 
     async fn bytes(&self) -> Result<u64, StoreError> {
         self.commands.database_bytes().await
+    }
+
+    /// The `rev` of the rollups is the number of their values: at least as many as the changes that stored
+    /// them. So the readings that are left of an hour, and late ones, do not replace them.
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+        let Some(summary) = device.of_stats(hours) else { return Ok(()) };
+        let _shared = self.changes.read().await;
+        self.deployment().await?;
+        self.devices.add(&[summary]).await?;
+        let rollup = |of: &HourStats| HourRollup {
+            device: Arc::clone(&device.device),
+            rev: of.stats.iter().map(|(_, stats)| stats.count.cast_signed()).sum(),
+            first_ts_ms: of.first_ts_ms(),
+            stats: of.clone(),
+        };
+        let rollups: Vec<HourRollup> = hours.iter().map(rollup).collect();
+        self.rollups.put_all(&rollups).await.into_iter().collect()
     }
 
     fn deletions(&self) -> Option<&dyn Deletions> {

@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::Day;
+use crate::model::{Day, ValueAt};
 use crate::store::device_index::MAX_SERIES;
 use crate::store::{DeviceMetadata, DeviceSeries, DeviceSummary};
 
@@ -225,4 +225,39 @@ pub(in crate::store) async fn two_writers_of_one_device_leave_one_entry(store: &
     assert_eq!(metadata_of(&device(other, "shared").await), Some((hour(80), json!({ "by": 3 }))));
     write(other, &sent(81, "one", r#"{"by":4}"#)).await;
     assert_eq!(metadata_of(&device(store, "shared").await), Some((hour(81), json!({ "by": 4 }))));
+}
+
+pub(in crate::store) async fn stats_of_readings_that_expired_elsewhere_are_added_once(store: &dyn Store) {
+    let at = |offset, value| Some(ValueAt { ts_ms: HOUR.instant_ms(offset), value });
+    let of_a = Stats { count: 3, min: -1.0, max: 4.0, sum: 5.0, first: at(10, 2.0), last: at(50, 4.0) };
+    let hours = [HOUR, Hour(HOUR.0 + 30)].map(|hour| {
+        let (first, last) = (of_a.first.filter(|_| hour == HOUR), of_a.last.filter(|_| hour == HOUR));
+        let stats = vec![("a".into(), Stats { first, last, ..of_a })];
+        HourStats { hour, last_ts_ms: hour.instant_ms(50), stats }
+    });
+    let metadata = Some(DeviceMetadata { hour: Hour(HOUR.0 - 2), text: r#"{"floor":2}"#.into() });
+    let (first_ts_ms, last_ts_ms) = (HOUR.instant_ms(10), Hour(HOUR.0 + 30).instant_ms(50));
+    let summary = DeviceSummary::of_hour("elsewhere".into(), HOUR, (first_ts_ms, last_ts_ms), ["a".into()]);
+    let entry = DeviceSummary { metadata: metadata.clone(), ..summary };
+    let all = HOUR..Hour(HOUR.0 + 40);
+    for _ in 0..2 {
+        store.add_expired(&entry, &hours).await.unwrap();
+        let found = hour_stats(store, "elsewhere", all.clone(), &SeriesFilter::ALL).await;
+        assert_eq!(found.len(), hours.len());
+        for (found, added) in found.iter().zip(&hours) {
+            assert_eq!((found.hour, &found.stats), (added.hour, &added.stats));
+            assert!(found.last_ts_ms >= added.last_ts_ms, "exact only if the stats have a last value");
+        }
+        let known = store.device("elsewhere").await.unwrap().expect("it is in the device index");
+        assert_eq!((known.metadata, known.first_ts_ms, known.last_ts_ms), (metadata.clone(), first_ts_ms, last_ts_ms));
+        assert_eq!(known.series, [DeviceSeries::of("a".into(), Hour(HOUR.0 + 30))]);
+        assert_eq!(store.contents("elsewhere", all.clone()).await.unwrap(), []);
+    }
+    // Late readings that are fewer leave the stats.
+    assert_eq!(write(store, &write_of("elsewhere", HOUR, &[(20, &[("a", 7.0)])])).await, written(1, 0));
+    if let Some(rollups) = store.rollups() {
+        assert_eq!(rollups.roll_up(&[("elsewhere".into(), HOUR)]).await.len(), 1);
+    }
+    let found = hour_stats(store, "elsewhere", only(HOUR), &SeriesFilter::ALL).await;
+    assert_eq!(found[0].stats, hours[0].stats);
 }

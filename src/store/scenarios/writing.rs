@@ -82,6 +82,20 @@ pub(in crate::store) async fn of_one_identity_across_writes_the_first_value_stay
     }
 }
 
+/// As of readings that are copied from another store while devices send.
+pub(in crate::store) async fn a_write_that_keeps_the_first_value_changes_none(store: &dyn Store) {
+    let stored: &[Sent<'_>] = &[(1, &[("a", 9.0)]), (2, &[("a", 2.0)])];
+    assert_eq!(write(store, &write_of("keeping", HOUR, stored)).await, written(2, 0));
+    let mut other = write_of("keeping", HOUR, &[(1, &[("a", 1.0), ("b", 5.0)]), (3, &[("a", 3.0)])]);
+    let contents = other.contents.clone().with_keep(Keep::First);
+    Arc::make_mut(&mut other).contents = contents;
+    let both: &[Sent<'_>] = &[(1, &[("a", 9.0), ("b", 5.0)]), (2, &[("a", 2.0)]), (3, &[("a", 3.0)])];
+    for expected in [written(2, 0), written(0, 2)] {
+        assert_eq!(write(store, &other).await, expected);
+        expect(store, "keeping", HOUR, &model_of(both)).await;
+    }
+}
+
 pub(in crate::store) async fn a_second_metric_at_the_same_instant_counts_as_stored(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(1, &[("temp", 20.5)]), (1, &[("hum", 40.0)])];
     assert_eq!(write(store, &write_of("second-metric", HOUR, &readings[..1])).await, written(1, 0));

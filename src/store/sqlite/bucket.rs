@@ -28,8 +28,8 @@ use super::read::stats_at;
 use super::schema::ReadingsState;
 use crate::codec::{ChunkEncoder, ChunkError, VALUES_MAX};
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, MetricTable, Stats};
-use crate::store::Written;
 use crate::store::hour_samples::HourSamples;
+use crate::store::{HourStats, Written};
 
 /// The number of appends to a bucket between two compactions.
 pub(super) const COMPACT_EVERY: i64 = 16;
@@ -66,6 +66,13 @@ const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, 
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT (device, hour)
         DO UPDATE SET first_ts = ?3, last_ts = ?4, readings = ?5, metadata = ?6, first_chunk = ?7";
+
+/// Adds the row of a bucket without readings; or notes that some readings of a bucket have expired. See
+/// [`ReadingsState`].
+pub(super) const ADD_EXPIRED: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, outlived)
+    VALUES (?1, ?2, ?3, ?4, ?5, 1)
+    ON CONFLICT (device, hour) DO UPDATE SET first_ts = min(first_ts, ?3), last_ts = max(last_ts, ?4),
+        outlived = CASE outlived WHEN 0 THEN 2 ELSE outlived END";
 
 /// The error of a write to an hour that then has more values than a chunk.
 const TOO_MANY_VALUES: SqliteError = SqliteError::Chunk(ChunkError::Invalid("its hour has too many values"));
@@ -240,6 +247,22 @@ impl<'a> BucketRows<'a> {
     }
 }
 
+/// Expired readings.
+impl BucketRows<'_> {
+    /// Adds the rollups of readings that have expired elsewhere, unless those of as many values are there.
+    pub(super) fn add_expired(&self, of: &HourStats) -> Result<(), SqliteError> {
+        let known = self.stats_of(&of.stats)?;
+        if of.stats.iter().zip(known).all(|((_, stats), known)| known.is_some_and(|known| known.count >= stats.count)) {
+            return Ok(());
+        }
+        self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &of.stats)?;
+        let readings = of.stats.iter().map(|(_, stats)| stats.count).max().unwrap_or_default().cast_signed();
+        let values = params![self.device, self.hour, of.first_ts_ms(), of.last_ts_ms, readings];
+        self.prepare(ADD_EXPIRED)?.execute(values)?;
+        Ok(())
+    }
+}
+
 /// Deletions.
 impl BucketRows<'_> {
     /// Removes the bucket with all that belongs to it, and returns the number of its readings.
@@ -330,6 +353,21 @@ impl BucketRows<'_> {
         let values = params![self.device, self.hour, to.first_ts, to.last_ts, to.readings, to.metadata, to.first_chunk];
         self.prepare(PUT_BUCKET)?.execute(values)?;
         Ok(())
+    }
+
+    /// The stored stats of these metrics.
+    fn stats_of(&self, metrics: &[(Metric, Stats)]) -> Result<Vec<Option<Stats>>, SqliteError> {
+        let mut found = vec![None; metrics.len()];
+        let mut table = MetricTable::new(metrics.iter().map(|(metric, _)| metric.clone()).collect());
+        let mut statement = self.prepare(ROLLUPS)?;
+        let mut rows = statement.query(params![self.device, self.hour])?;
+        while let Some(row) = rows.next()? {
+            let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+            if let Some(at) = table.find(name) {
+                found[at as usize] = Some(stats_at(row, 1)?);
+            }
+        }
+        Ok(found)
     }
 
     /// The stored stats of the metrics of `write`, with its samples added, which are all later. Sums are

@@ -40,6 +40,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::Mutex;
 
+use self::bucket::BucketRows;
 pub use self::check::SqliteCheck;
 use self::error::{CAUSES, SqliteError};
 use self::expire::{Expired, Expiry};
@@ -227,6 +228,22 @@ impl Store for SqliteStore {
 
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
         self.expire(expire::ROLLUPS, oldest_ms).await
+    }
+
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+        let Some(summary) = device.of_stats(hours) else { return Ok(()) };
+        let hours = hours.to_vec();
+        let add = move |writer: &mut Writer| {
+            let transaction = write::begin(&mut writer.connection)?;
+            let before = transaction.total_changes();
+            devices::note(&transaction, &summary)?;
+            for of_hour in &hours {
+                BucketRows::at(&transaction, &summary.device, of_hour.hour).add_expired(of_hour)?;
+            }
+            history::count(&transaction, before)?;
+            Ok(transaction.commit()?)
+        };
+        self.with_writer(add).await.map_err(|error| WriteError::from(&error))
     }
 
     fn deletions(&self) -> Option<&dyn Deletions> {

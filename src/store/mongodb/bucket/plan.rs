@@ -18,7 +18,7 @@ use self::placement::{add_to_last, add_to_open, chunks};
 use super::capacity::{Capacity, Keys, Size};
 use super::document::Part;
 use crate::config::BucketLayout;
-use crate::model::{BucketWrite, Contents, HourOffset, MetricTable, Sample};
+use crate::model::{BucketWrite, Contents, HourOffset, Keep, MetricTable, Sample};
 
 mod placement;
 #[cfg(test)]
@@ -67,7 +67,11 @@ pub(super) fn plan(
     let mut drafts: Vec<Draft<'_>> = parts.iter().map(|part| Draft::of(part, layout)).collect();
     let mut fresh = Vec::new();
     let keys = Keys::of(&write.contents);
+    let keeps_first = write.contents.keep() == Keep::First;
     for (&sample, home) in write.contents.samples().iter().zip(find_homes(parts, &write.contents)) {
+        if keeps_first && home.value.is_some() {
+            continue;
+        }
         match part_for(&mut drafts, home, &sample, &keys, capacity) {
             Some(at) => drafts[at].added.push(sample),
             None => fresh.push(sample),

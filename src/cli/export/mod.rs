@@ -1,0 +1,189 @@
+//! `tidegauge export`: writes the readings of a running server to a file.
+//!
+//! An export is an ordinary client, so pending readings are in it. It lists the devices page by page, and
+//! asks for the readings of each page as one file. The first row of each device gets its metadata
+//! (`rows.rs`); all other bytes are those of the server. So the memory is constant, and every number is the
+//! shortest decimal that is the same 64-bit float.
+//!
+//! The rows are in the order of the devices and times. So the last whole row of a file says where it ends,
+//! and `--resume` needs no state beside the file (`place.rs`).
+
+use std::fs::{File, TryLockError};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tidegauge::model::check_device_id;
+
+use self::place::{Next, Place};
+use self::requests::{Listed, Requests};
+use self::rows::{Counts, Rows};
+use super::client::ClientArgs;
+use super::import::Format;
+use super::{Usage, counted};
+
+mod place;
+mod requests;
+mod rows;
+
+/// The years 0 to 9999: all instants that a reading may have.
+const ALWAYS: (&str, &str) = ("0000-01-01T00:00:00Z", "253402300800000");
+
+/// Write the readings of a running server to a file, which import reads.
+#[derive(Debug, Args)]
+#[command(after_long_help = LONG_HELP)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// The format of the file
+    #[arg(long, default_value = "ndjson")]
+    format: Format,
+    /// The first instant: RFC 3339, Unix milliseconds, or a time before now such as -24h [default: all]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// The end of the range, exclusive [default: all]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Only this device; may be repeated
+    #[arg(long = "device", value_name = "ID", conflicts_with = "prefix", value_parser = parse_device)]
+    devices: Vec<String>,
+    /// Only devices whose ID starts with this text
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Only devices with this metadata; may be repeated. KEY!=VALUE excludes it
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    metadata: Vec<(String, String)>,
+    /// Only this metric or series; may be repeated
+    #[arg(long = "metric", value_name = "NAME")]
+    metrics: Vec<String>,
+    /// The file to write; it must not exist [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Continue the file of an interrupted export; the other flags must be those of that export
+    #[arg(long, requires = "output")]
+    resume: bool,
+}
+
+const LONG_HELP: &str = "\
+The file has every reading that the server has stored or accepted, in the order of the devices and their times. NDJSON \
+has a line for each instant of a device; its first line also has the metadata of the device. CSV has a row for each \
+value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and then each value has the same bits.
+
+Readings that arrive during the export are in the file if their device has not been passed yet. Devices whose readings \
+have expired are not in it, and neither are their rollups: `tidegauge move` takes these along.
+
+Exit status: 0 if the file is complete, 1 if not (then repeat the command with --resume), 64 for bad usage.";
+
+/// Runs the export.
+pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
+    let requests = Requests::to(&args.client)?;
+    let counts = match &args.output {
+        None => write_all(args, &requests, Place::default(), BufWriter::new(std::io::stdout())).await?,
+        Some(path) => {
+            let mut file = open(path, args.resume)?;
+            let place = place::find(&mut file, args.format).with_context(|| path.display().to_string())?;
+            file.set_len(place.bytes)?;
+            file.seek(SeekFrom::End(0))?;
+            let resume = "repeat the command with --resume to continue the file";
+            let counts = write_all(args, &requests, place, BufWriter::new(&file)).await.context(resume)?;
+            file.sync_all().with_context(|| path.display().to_string())?;
+            counts
+        }
+    };
+    let Counts { devices, rows } = counts;
+    eprintln!("{} of {} written", counted(rows, "row"), counted(devices, "device"));
+    Ok(())
+}
+
+/// Opens the file and locks it: two exports would mix their rows.
+fn open(path: &Path, resume: bool) -> anyhow::Result<File> {
+    let shown = || path.display().to_string();
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path).with_context(shown)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => bail!("another export writes {}", shown()),
+        Err(TryLockError::Error(error)) => return Err(error).with_context(shown),
+    }
+    if !resume && file.metadata()?.len() > 0 {
+        let why = format!("{} exists: continue it with --resume, or remove it first", shown());
+        return Err(Usage(why).into());
+    }
+    Ok(file)
+}
+
+/// Writes all rows from a place on.
+async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: impl Write) -> anyhow::Result<Counts> {
+    let mut rows = Rows::new(args.format, out);
+    if place.bytes == 0 {
+        rows.begin()?;
+    }
+    let mut after = None;
+    if let Some(Next { device, ts, has_metadata }) = place.next {
+        let mut open = requests.devices(&[("device", &device)], None).await?.devices;
+        if has_metadata {
+            for device in &mut open {
+                device.metadata = None;
+            }
+        }
+        write_page(args, requests, &open, Some(&ts), &mut rows).await?;
+        after = Some(device);
+    }
+    let selection = args.selection();
+    loop {
+        let page = requests.devices(&as_params(&selection), after.as_deref()).await?;
+        write_page(args, requests, &page.devices, None, &mut rows).await?;
+        match page.next {
+            Some(last) => after = Some(last),
+            None => return rows.finish(),
+        }
+    }
+}
+
+/// Writes the readings of some devices.
+async fn write_page(
+    args: &ExportArgs,
+    requests: &Requests,
+    devices: &[Listed],
+    from: Option<&str>,
+    rows: &mut Rows<impl Write>,
+) -> anyhow::Result<()> {
+    if devices.is_empty() {
+        return Ok(());
+    }
+    let from = from.or(args.from.as_deref()).unwrap_or(ALWAYS.0);
+    let format = if args.format == Format::Csv { "csv" } else { "ndjson" };
+    let mut params = vec![("format", format), ("from", from), ("to", args.to.as_deref().unwrap_or(ALWAYS.1))];
+    params.extend(args.metrics.iter().map(|metric| ("metric", metric.as_str())));
+    params.extend(devices.iter().map(|device| ("device", device.device_id.as_str())));
+    let mut answer = requests.get("/v1/readings", &params).await?;
+    rows.start_file(devices);
+    while let Some(piece) = answer.chunk().await.context("the server has ended its answer early")? {
+        rows.add(&piece)?;
+    }
+    rows.end_file()
+}
+
+impl ExportArgs {
+    /// The parameters of `GET /v1/devices` that select the devices.
+    fn selection(&self) -> Vec<(String, String)> {
+        let named = self.devices.iter().map(|device| ("device".to_owned(), device.clone()));
+        let prefix = self.prefix.iter().map(|prefix| ("prefix".to_owned(), prefix.clone()));
+        let metadata = self.metadata.iter().map(|(key, value)| (format!("meta.{key}"), value.clone()));
+        named.chain(prefix).chain(metadata).collect()
+    }
+}
+
+fn as_params(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
+    pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+fn parse_device(text: &str) -> anyhow::Result<String> {
+    check_device_id(text)?;
+    Ok(text.to_owned())
+}
+
+fn parse_pair(text: &str) -> anyhow::Result<(String, String)> {
+    let (key, value) = text.split_once('=').context("write KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}

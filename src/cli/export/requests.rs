@@ -1,0 +1,89 @@
+//! The requests of an export to the server.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use reqwest::{Client, RequestBuilder, Response, Url};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tidegauge::common::backoff::Backoff;
+
+use super::super::client::ClientArgs;
+use super::super::import::{is_temporary, refusal_text, retry_after};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest silence of the server, longer than it gives one slice of a file.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+const LAST_WAIT: Duration = Duration::from_secs(10);
+
+/// How often a request is sent to a server that refuses it for the moment.
+const ATTEMPTS: u32 = 20;
+
+/// Sends requests to one server.
+pub(super) struct Requests {
+    client: Client,
+    url: String,
+    token: Option<String>,
+}
+
+/// A page of devices.
+#[derive(Debug, Deserialize)]
+pub(super) struct Page {
+    pub(super) devices: Vec<Listed>,
+    /// The cursor of the next page.
+    pub(super) next: Option<String>,
+    /// The store did not answer.
+    #[serde(default)]
+    partial: bool,
+}
+
+/// A device of a page.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listed {
+    pub(super) device_id: String,
+    /// The newest metadata: a JSON object in one line.
+    pub(super) metadata: Option<Box<RawValue>>,
+}
+
+impl Requests {
+    pub(super) fn to(server: &ClientArgs) -> anyhow::Result<Self> {
+        let client = server.http()?.connect_timeout(CONNECT_TIMEOUT).read_timeout(READ_TIMEOUT).build()?;
+        Ok(Self { client, url: server.url().trim_end_matches('/').to_owned(), token: server.token()? })
+    }
+
+    /// A page of the devices that `selection` selects, in the order of their IDs.
+    pub(super) async fn devices(&self, selection: &[(&str, &str)], after: Option<&str>) -> anyhow::Result<Page> {
+        let params = selection.iter().copied().chain(after.map(|after| ("cursor", after)));
+        let answer = self.get("/v1/devices", &params.collect::<Vec<_>>()).await?;
+        let page: Page = serde_json::from_slice(&answer.bytes().await?).context("the list of devices")?;
+        if page.partial {
+            bail!("the store of the server does not answer, so the list of devices is not complete");
+        }
+        Ok(page)
+    }
+
+    /// The answer to a request. It is repeated while the server refuses it for the moment.
+    pub(super) async fn get(&self, path: &str, params: &[(&str, &str)]) -> anyhow::Result<Response> {
+        let mut backoff = Backoff::new(FIRST_WAIT..=LAST_WAIT);
+        for attempt in 1.. {
+            let url = Url::parse_with_params(&format!("{}{path}", self.url), params)?;
+            let request = self.token.iter().fold(self.client.get(url), RequestBuilder::bearer_auth);
+            let answer = request.send().await.with_context(|| format!("ask {}{path}", self.url))?;
+            let status = answer.status();
+            if status.is_success() {
+                return Ok(answer);
+            }
+            let wait = retry_after(&answer).unwrap_or_else(|| backoff.next_wait());
+            let body = answer.bytes().await.unwrap_or_default();
+            if !is_temporary(status) || attempt == ATTEMPTS {
+                bail!(refusal_text(&format!("{}{path}", self.url), status, &body));
+            }
+            tokio::time::sleep(wait.min(LAST_WAIT)).await;
+        }
+        unreachable!("the last attempt returns")
+    }
+}

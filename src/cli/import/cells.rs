@@ -1,0 +1,127 @@
+//! The cells of a CSV file, row by row, with the line of each row.
+
+use std::io::{Chain, Read};
+
+use csv::{ErrorKind, StringRecord};
+
+use super::csv::CsvError;
+
+/// The longest row, in bytes. It limits the memory of the rows that are read to find the columns, too.
+const ROW_MAX_BYTES: usize = 1 << 20;
+
+/// A row of the file. If it is not UTF-8, its cells are not kept.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) line: u64,
+    pub(super) is_text: bool,
+}
+
+/// The cells of a file, with line numbers that are right for any line end and after blank lines.
+///
+/// The line of the csv crate is where its search for a row started. So rows end at `\n` alone, the last one
+/// too, and a row is located from its end. The `\r` of `\r\n` is white space at the end of a cell.
+pub(super) struct Input<R: Read>(csv::Reader<Bytes<R>>);
+
+/// The bytes of a file, followed by a line end.
+struct Bytes<R> {
+    input: Chain<R, &'static [u8]>,
+    /// A read reached the end.
+    is_over: bool,
+    /// The bytes that may still be read for this row.
+    left: usize,
+}
+
+impl<R: Read> Read for Bytes<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.left == 0 {
+            let why = format!("the row is longer than {ROW_MAX_BYTES} bytes; a quote may not be closed");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+        }
+        let most = buffer.len().min(self.left);
+        let count = self.input.read(&mut buffer[..most])?;
+        self.is_over |= count == 0;
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+impl<R: Read> Input<R> {
+    pub(super) fn new(input: R) -> Self {
+        let mut builder = csv::ReaderBuilder::new();
+        builder.flexible(true).terminator(csv::Terminator::Any(b'\n'));
+        Self(builder.from_reader(Bytes { input: input.chain(&b"\n"[..]), is_over: false, left: ROW_MAX_BYTES }))
+    }
+
+    pub(super) fn header(&mut self) -> Result<StringRecord, CsvError> {
+        match self.0.headers() {
+            Ok(header) => Ok(header.clone()),
+            Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => Err(CsvError::Header),
+            Err(error) => Err(CsvError::Io(error.into())),
+        }
+    }
+
+    /// Reads the next row that is not blank.
+    pub(super) fn read(&mut self, record: &mut StringRecord) -> std::io::Result<Option<Found>> {
+        loop {
+            let mut cells = std::mem::take(record).into_byte_record(); // reuses its memory
+            self.0.get_mut().left = ROW_MAX_BYTES;
+            let more = self.0.read_byte_record(&mut cells).map_err(|error| self.at_line(&error.into()))?;
+            if !more {
+                return Ok(None);
+            }
+            // After an unclosed quote the row extends to the end of the file and has no line end.
+            let end = u64::from(!self.0.get_ref().is_over);
+            let line_ends = end + memchr::memchr_iter(b'\n', cells.as_slice()).count() as u64;
+            let text = StringRecord::from_byte_record(cells);
+            let is_text = text.is_ok();
+            *record = text.unwrap_or_default();
+            if record.len() == 1 && record[0].trim().is_empty() {
+                continue;
+            }
+            return Ok(Some(Found { line: self.0.position().line().saturating_sub(line_ends), is_text }));
+        }
+    }
+
+    /// Adds the line on which the row begins.
+    fn at_line(&self, error: &std::io::Error) -> std::io::Error {
+        std::io::Error::new(error.kind(), format!("line {}: {error}", self.0.position().line()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_without_end_is_refused_with_its_line_and_not_kept_in_memory() {
+        for endless in [&b"\"a"[..], b"a", b"\"\"", b"a,"] {
+            let head = &b"ts,v\n1,1\n2,2\n"[..];
+            let mut input = Input::new(head.chain(Endless(endless)));
+            input.header().unwrap();
+            let mut record = StringRecord::new();
+            for _ in 0..2 {
+                input.read(&mut record).unwrap().unwrap();
+            }
+            let error = input.read(&mut record).err().unwrap().to_string();
+            assert!(error.starts_with("line 4: the row is longer than 1048576 bytes"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_header_without_end_is_refused() {
+        let error = Input::new(Endless(b"a")).header().err().unwrap().to_string();
+        assert!(error.contains("longer than 1048576 bytes"), "{error}");
+    }
+
+    /// The same bytes again and again.
+    struct Endless(&'static [u8]);
+
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            for (at, byte) in buffer.iter_mut().enumerate() {
+                *byte = self.0[at % self.0.len()];
+            }
+            Ok(buffer.len())
+        }
+    }
+}

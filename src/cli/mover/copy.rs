@@ -1,0 +1,281 @@
+//! Copies the readings: one task reads the old store, and a few batches at a time are written.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, StreamExt};
+use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep};
+use tidegauge::store::{DeviceMetadata, DeviceSummary, Store, WriteError};
+use tokio::sync::mpsc;
+
+use super::progress::{Place, Progress, ProgressFile};
+use super::stores::{Patience, Stores, patiently};
+use super::walk::{Devices, END_MS, Slices};
+
+/// The most values in a batch; a single hour may exceed it.
+const VALUES_PER_BATCH: usize = 1 << 16;
+
+/// The most buckets in a batch.
+const BUCKETS_PER_BATCH: usize = 1_000;
+
+/// The longest rest after a write.
+const MAX_REST: Duration = Duration::from_secs(1);
+
+/// The time between two saves of the progress.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The number of refused readings that are listed one by one.
+const LISTED: u64 = 20;
+
+/// The counts of what was copied.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Moved {
+    /// The readings of the old store.
+    pub(super) readings: u64,
+    /// The readings that the new store did not have.
+    pub(super) stored: u64,
+    /// The readings that it does not take.
+    pub(super) refused: u64,
+}
+
+/// Buckets that are written together, no two of them the same.
+#[derive(Default)]
+struct Batch {
+    writes: Vec<Arc<BucketWrite>>,
+    values: usize,
+    /// The devices that end in this batch.
+    devices: u64,
+    /// After the batch and all before it, everything before this place is written.
+    end: Option<Place>,
+}
+
+/// Copies all readings from the place of the file on.
+pub(super) async fn readings(stores: &Stores, file: &ProgressFile, progress: &mut Progress) -> anyhow::Result<Moved> {
+    let start = file.load()?;
+    if let Some(Place { device, .. }) = &start {
+        progress.note(&format!("continuing at the device {device}"));
+    }
+    let (queue, batches) = mpsc::channel(1);
+    let reading = read(stores, start, queue);
+    let writing = async {
+        let batches = stream::unfold(batches, async |mut batches: mpsc::Receiver<Batch>| {
+            batches.recv().await.map(|batch| (batch, batches))
+        });
+        let mut written = std::pin::pin!(batches.map(|batch| write(stores, batch)).buffered(stores.writers()));
+        let (mut all, mut saved, mut last) = (Moved::default(), Instant::now(), None);
+        while let Some(batch) = written.next().await {
+            let Written { moved, devices, end, refused } = batch?;
+            for why in refused.iter().take(LISTED.saturating_sub(all.refused) as usize) {
+                progress.note(why);
+            }
+            all.readings += moved.readings;
+            all.stored += moved.stored;
+            all.refused += moved.refused;
+            progress.add(devices, moved.readings);
+            last = end.or(last);
+            if let Some(place) = last.as_ref().filter(|_| saved.elapsed() > SAVE_INTERVAL) {
+                file.save(place)?;
+                saved = Instant::now();
+            }
+        }
+        if let Some(place) = &last {
+            file.save(place)?;
+        }
+        anyhow::Ok(all)
+    };
+    let ((), moved) = tokio::try_join!(reading, writing)?;
+    Ok(moved)
+}
+
+/// Reads the old store, and passes on batches.
+async fn read(stores: &Stores, start: Option<Place>, queue: mpsc::Sender<Batch>) -> anyhow::Result<()> {
+    let kept_ms = stores.first_kept_hour().start_ms();
+    let mut batcher = Batcher { queue, batch: Batch::default() };
+    if let Some(Place { device, from_ms }) = start.as_ref().filter(|place| place.from_ms < END_MS) {
+        let of_device = [Arc::clone(device)];
+        let open = patiently(async || stores.from.entries_of(&of_device).await).await?;
+        read_devices(stores, open, (*from_ms).max(kept_ms), &mut batcher).await?;
+    }
+    let mut devices = Devices::after(&*stores.from, start.map(|place| place.device.to_string()));
+    while let Some(page) = devices.next_page().await? {
+        read_devices(stores, page, kept_ms, &mut batcher).await?;
+    }
+    batcher.pass_on().await
+}
+
+/// Reads the readings of devices from an instant on.
+async fn read_devices(
+    stores: &Stores,
+    devices: Vec<DeviceSummary>,
+    from_ms: i64,
+    batcher: &mut Batcher,
+) -> anyhow::Result<()> {
+    let ids: Vec<Arc<str>> = devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
+    let known = patiently(async || stores.to.entries_of(&ids).await).await?;
+    let known: HashMap<Arc<str>, DeviceMetadata> =
+        known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect();
+    for entry in devices {
+        let metadata = entry.metadata.as_ref().filter(|of| known.get(&entry.device).is_none_or(|is| is.hour < of.hour));
+        let mut maker = Maker { entry: &entry, metadata, is_first: true };
+        let mut slices = Slices::of(&*stores.from, &entry.device, entry.first_ts_ms.max(from_ms)..END_MS);
+        while let Some(slice) = slices.next().await? {
+            for (hour, contents) in slice {
+                batcher.push(maker.write(hour, &contents)).await?;
+            }
+        }
+        batcher.end_device(&entry.device);
+    }
+    Ok(())
+}
+
+/// Makes the writes of a device.
+struct Maker<'a> {
+    entry: &'a DeviceSummary,
+    /// The metadata to write, unless the new store has newer.
+    metadata: Option<&'a DeviceMetadata>,
+    is_first: bool,
+}
+
+impl Maker<'_> {
+    /// The write of readings of an hour. Of two values of one reading, the one that is stored stays.
+    ///
+    /// Metadata is written with the hours up to the one that it was sent with, and with the first hour at
+    /// least. So it replaces no newer one.
+    fn write(&mut self, hour: Hour, contents: &Contents) -> BucketWrite {
+        let is_first = std::mem::take(&mut self.is_first);
+        let metadata = self.metadata.filter(|metadata| is_first || hour <= metadata.hour);
+        let metadata = metadata.map(|metadata| Arc::clone(&metadata.text));
+        let mut arrivals = Arrivals::with_capacity(contents.samples().len());
+        let mut last = None;
+        for sample in contents.samples() {
+            arrivals.push(*sample, last != Some(sample.offset));
+            last = Some(sample.offset);
+        }
+        let metrics = contents.metrics().iter().map(|metric| self.entry.known(metric)).collect();
+        BucketWrite::keeping(Keep::First, Arc::clone(&self.entry.device), hour, metadata, metrics, arrivals)
+    }
+}
+
+/// Collects writes, and passes on full batches.
+struct Batcher {
+    queue: mpsc::Sender<Batch>,
+    batch: Batch,
+}
+
+impl Batcher {
+    async fn push(&mut self, write: BucketWrite) -> anyhow::Result<()> {
+        let values = write.contents.samples().len();
+        let is_full = self.batch.writes.len() >= BUCKETS_PER_BATCH || self.batch.values + values > VALUES_PER_BATCH;
+        let is_same = |last: &Arc<BucketWrite>| last.device == write.device && last.hour == write.hour;
+        if self.batch.writes.last().is_some_and(|last| is_full || is_same(last)) {
+            self.batch.end = Some(Place { device: Arc::clone(&write.device), from_ms: write.hour.start_ms() });
+            self.pass_on().await?;
+        }
+        self.batch.values += values;
+        self.batch.writes.push(Arc::new(write));
+        Ok(())
+    }
+
+    /// Notes that all readings of a device are in this batch or an earlier one.
+    fn end_device(&mut self, device: &Arc<str>) {
+        self.batch.devices += 1;
+        self.batch.end = Some(Place { device: Arc::clone(device), from_ms: i64::MAX });
+    }
+
+    async fn pass_on(&mut self) -> anyhow::Result<()> {
+        let batch = std::mem::take(&mut self.batch);
+        Ok(self.queue.send(batch).await?)
+    }
+}
+
+/// The result of a batch.
+struct Written {
+    moved: Moved,
+    devices: u64,
+    end: Option<Place>,
+    /// The refused readings that are listed.
+    refused: Vec<String>,
+}
+
+/// Writes a batch and the rollups of its closed hours, then rests.
+async fn write(stores: &Stores, batch: Batch) -> anyhow::Result<Written> {
+    let started = Instant::now();
+    let Batch { writes, devices, end, .. } = batch;
+    let mut written = Written { moved: Moved::default(), devices, end, refused: Vec::new() };
+    written.moved.readings = writes.iter().map(|write| u64::from(write.accepted)).sum();
+    let buckets: Vec<(Arc<str>, Hour)> = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
+    let mut too_large = attempt(&*stores.to, writes, &mut written.moved).await?;
+    while let Some((write, error)) = too_large.pop() {
+        let Some(halves) = write.halves() else {
+            written.moved.refused += u64::from(write.accepted);
+            let (device, hour_ms) = (&write.device, write.hour.start_ms());
+            written.refused.push(format!("refused: a reading of {device} in the hour of {hour_ms}: {error}"));
+            continue;
+        };
+        for half in halves {
+            too_large.extend(attempt(&*stores.to, vec![Arc::new(half)], &mut written.moved).await?);
+        }
+    }
+    roll_up(stores, buckets).await?;
+    tokio::time::sleep(started.elapsed().min(MAX_REST)).await;
+    Ok(written)
+}
+
+/// Writes buckets until each is stored or refused for good, and returns the refused ones.
+async fn attempt(
+    store: &dyn Store,
+    mut writes: Vec<Arc<BucketWrite>>,
+    moved: &mut Moved,
+) -> anyhow::Result<Vec<(Arc<BucketWrite>, WriteError)>> {
+    let (mut refused, mut patience) = (Vec::new(), Patience::new());
+    while !writes.is_empty() {
+        let outcomes = store.write(&writes).await;
+        let (mut again, mut trouble) = (Vec::new(), None);
+        for (write, outcome) in writes.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(written) => moved.stored += u64::from(written.stored),
+                Err(error) if error.is_permanent() => refused.push((write, error)),
+                Err(error) => {
+                    again.push(write);
+                    trouble = Some(error);
+                }
+            }
+        }
+        if let Some(error) = trouble {
+            patience.wait(&error.detail).await?;
+        }
+        writes = again;
+    }
+    Ok(refused)
+}
+
+/// Rolls up the hours that are closed: the check must follow the write, as in the service.
+async fn roll_up(stores: &Stores, mut buckets: Vec<(Arc<str>, Hour)>) -> anyhow::Result<()> {
+    let Some(rollups) = stores.to.rollups() else { return Ok(()) };
+    let newest_closed = stores.newest_closed_hour();
+    buckets.retain(|(_, hour)| *hour <= newest_closed);
+    let mut patience = Patience::new();
+    while !buckets.is_empty() {
+        let outcomes = rollups.roll_up(&buckets).await;
+        let (mut again, mut trouble) = (Vec::new(), None);
+        for (bucket, outcome) in buckets.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => {}
+                Err(error) if error.is_permanent() => {
+                    let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
+                    tracing::warn!(device, hour_ms, %error, "cannot roll up an hour");
+                }
+                Err(error) => {
+                    again.push(bucket);
+                    trouble = Some(error);
+                }
+            }
+        }
+        if let Some(error) = trouble {
+            patience.wait(&error.detail).await?;
+        }
+        buckets = again;
+    }
+    Ok(())
+}

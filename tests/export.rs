@@ -1,0 +1,143 @@
+//! `tidegauge export` writes what the server has, `tidegauge import` brings it back to the bit, and an
+//! interrupted export continues.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Finished, Server, Setup, run};
+
+/// Values that lose bits in careless hands.
+const VALUES: [f64; 8] = [0.1, -0.0, 5e-324, f64::MAX, -1.7e-300, 1e21, 1.0 / 3.0, 9_007_199_254_740_991.0];
+
+/// Readings of three devices with labels and metadata.
+fn readings() -> Value {
+    let mut all = Vec::new();
+    for (nth, device) in ["a", "a/1", "b"].into_iter().enumerate() {
+        for (at, value) in VALUES.into_iter().enumerate() {
+            let ts = 1_776_693_600_000_i64 + 1_700_001 * at as i64;
+            let series = format!("x{{core={nth},name=a b}}");
+            all.push(json!({"deviceId": device, "ts": ts, "values": {"t": value, (series): -value}}));
+        }
+    }
+    let metadata = json!({"note": "x, \"y\"", "n": [1, 2.5]});
+    all.push(json!({"deviceId": "a", "ts": 1_776_710_000_000_i64, "value": 1, "metadata": metadata}));
+    json!(all)
+}
+
+async fn server_with_readings(setup: Setup) -> Server {
+    let server = Server::start(setup).await;
+    assert_eq!(server.ingest(&readings()).await.status, 200);
+    server
+}
+
+async fn export(server: &Server, file: &Path, more: &[&str]) -> Finished {
+    let fixed = ["export", "--url", server.url(), "--output", file.to_str().expect("UTF-8")];
+    run(&[&fixed[..], more].concat()).await
+}
+
+/// The text of a whole export.
+async fn exported(server: &Server, format: &str) -> String {
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("out");
+    let done = export(server, &file, &["--format", format]).await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    fs::read_to_string(&file).expect("it was written")
+}
+
+#[tokio::test]
+async fn an_export_comes_back_to_the_bit() {
+    let server = server_with_readings(Setup::sqlite().all_pending()).await; // pending readings are exported too
+    for format in ["ndjson", "csv"] {
+        let text = exported(&server, format).await;
+        let folder = TempDir::new().expect("a temporary folder");
+        let file = folder.path().join(format!("all.{format}"));
+        fs::write(&file, &text).expect("the folder is writable");
+        let other = Server::start(Setup::sqlite()).await;
+        for pass in 1..=2 {
+            let done = run(&["import", file.to_str().expect("UTF-8"), "--url", other.url()]).await;
+            assert_eq!(done.code, Some(0), "{}", done.stderr);
+            let metrics = other.settled().await;
+            let rows = text.lines().count() as u64 - u64::from(format == "csv");
+            assert_eq!(metrics.count("tidegauge_readings_accepted_total"), pass * rows);
+            assert_eq!(exported(&other, format).await, text, "{format}, pass {pass}");
+        }
+        let metadata = other.get_json("/v1/devices/a").await["metadata"].take();
+        assert_eq!(metadata, json!({"n": [1, 2.5], "note": "x, \"y\""}));
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_export_continues_to_the_same_bytes() {
+    let server = server_with_readings(Setup::sqlite()).await;
+    server.settled().await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("out");
+    for format in ["ndjson", "csv"] {
+        let whole = exported(&server, format).await;
+        for bytes in [0, 5, 60, whole.len() / 3, whole.len() / 2, whole.len() - 1, whole.len()] {
+            fs::write(&file, &whole[..bytes]).expect("the folder is writable");
+            let done = export(&server, &file, &["--format", format, "--resume"]).await;
+            assert_eq!(done.code, Some(0), "{}", done.stderr);
+            assert_eq!(fs::read_to_string(&file).expect("a file"), whole, "{format} from byte {bytes}");
+        }
+    }
+    let done = export(&server, &file, &[]).await;
+    assert_eq!(done.code, Some(64), "{}", done.stderr);
+    assert!(done.stderr.contains("--resume"), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn an_export_has_what_was_asked_for() {
+    let server = server_with_readings(Setup::sqlite()).await;
+    let rows = async |flags: &[&str]| {
+        let done = run(&[&["export", "--url", server.url()], flags].concat()).await;
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        done.stdout.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&["--device", "b", "--device", "a/1"]).await.len(), 2 * VALUES.len());
+    assert_eq!(rows(&["--prefix", "a/"]).await.len(), VALUES.len());
+    assert_eq!(rows(&["--meta", "note=x, \"y\""]).await.len(), VALUES.len() + 1);
+    assert_eq!(rows(&["--metric", "value"]).await.len(), 1);
+    let range = ["--from", "2026-04-20T14:00:00.001Z", "--to", "1776697000003", "--device", "b"];
+    assert_eq!(rows(&range).await.len(), 2);
+    assert_eq!(rows(&["--device", "unknown"]).await, Vec::<String>::new());
+    let done = run(&["export", "--url", server.url(), "--from", "soon"]).await;
+    assert_eq!((done.code, done.stderr.contains("from")), (Some(1), true), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn a_hostile_file_is_refused_with_its_lines() {
+    let server = Server::start(Setup::sqlite()).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("in");
+    let good = "a,2026-04-20T14:00:00.000Z,t,1,\r\n";
+    let csv = format!(
+        "deviceId,ts,series,value,metadata\r\n{good}{good}a,2026-04-20T14:00:00.000Z,t,NaN,\r\n\
+         a,2026-04-20T14:00:00.000Z,t,one,\r\na,2026-04-20T14:00:00.000Z,t,1,[]\r\na,b\r\n"
+    );
+    let ndjson = concat!(
+        "{\"deviceId\":\"a\",\"ts\":\"2026-04-20T14:00:00Z\",\"values\":{\"t\":1}}\n",
+        "{\"deviceId\":\"a\",\"ts\":\"2026-04-20T14:00:00Z\",\"values\":{\"t\":NaN}}\n",
+        "{\"deviceId\":\"a\",\"ts\":\"2026-04-20T14:00:00Z\",\"values\":{\"t\":\"x\"}}\n",
+        "{\"deviceId\":\"a\",\"ts\":\"2026-04-20T14:00:00Z\",\"colour\":1,\"values\":{\"t\":1}}\n"
+    );
+    let long = format!("deviceId,ts,series,value\r\n{good}\"{}", "x".repeat(3 << 20));
+    let other = format!("deviceId,ts,series,value,unit\r\n{good}");
+    for (text, code, lines) in [
+        (csv.as_str(), 1, &[":4: ", ":5: ", ":6: ", ":7: "][..]),
+        (ndjson, 1, &[":2: ", ":3: ", ":4: "]),
+        (&long, 1, &["line 3: the row is longer than"]),
+        (&other, 64, &["\"unit\""]),
+    ] {
+        fs::write(&file, text).expect("the folder is writable");
+        let done = run(&["import", file.to_str().expect("UTF-8"), "--url", server.url()]).await;
+        assert_eq!(done.code, Some(code), "{}", done.stderr);
+        for line in lines {
+            assert!(done.stderr.contains(line), "{line}: {}", done.stderr);
+        }
+    }
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
+}

@@ -1,0 +1,267 @@
+//! `tidegauge move` copies any store into any other while devices send: readings, metadata, rollups.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use bson::doc;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Database, Finished, Server, Setup, binary, run, wait_until};
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// 2026-01-01T00:00:00Z.
+const START_MS: i64 = 1_767_225_600_000;
+
+/// The hours of each device: enough that a move has several batches.
+const HOURS: i64 = 750;
+
+/// The expected values by device, instant and series.
+#[derive(Default)]
+struct Model(BTreeMap<String, BTreeMap<i64, BTreeMap<String, f64>>>);
+
+impl Model {
+    /// Adds readings, and returns their JSON.
+    fn add(&mut self, device: &str, readings: impl Iterator<Item = (i64, f64)>) -> Vec<Value> {
+        let of_device = self.0.entry(device.to_owned()).or_default();
+        let add = |(ts, value): (i64, f64)| {
+            let values = BTreeMap::from([("t".to_owned(), value), ("x{core=1}".to_owned(), -value)]);
+            let json = json!({"deviceId": device, "ts": ts, "values": values});
+            of_device.insert(ts, values);
+            json
+        };
+        readings.map(add).collect()
+    }
+
+    /// Checks the readings, the rollups and the metadata that a server answers with.
+    async fn check(&self, server: &Server) {
+        for (device, readings) in &self.0 {
+            let found = server.readings(device).await;
+            let found = found.as_array().expect("a list");
+            assert_eq!(found.len(), readings.len(), "{device}");
+            for (found, (ts, values)) in found.iter().zip(readings) {
+                let found_values: BTreeMap<String, f64> =
+                    serde_json::from_value(found["values"].clone()).expect("numbers");
+                let bits =
+                    |values: &BTreeMap<String, f64>| values.values().map(|value| value.to_bits()).collect::<Vec<_>>();
+                assert_eq!(
+                    (found["ts"].as_str(), bits(&found_values)),
+                    (Some(&*rfc3339(*ts)), bits(values)),
+                    "{device}"
+                );
+            }
+            let path = format!("/v1/devices/{}", device.replace('/', "%2F"));
+            let range = "from=2026-01-01T00:00:00Z&to=2026-06-01T00:00:00Z";
+            let found = server.get_json(&format!("{path}/rollups?{range}")).await;
+            for series in ["t", "x{core=1}"] {
+                let expected = hours(readings, series);
+                let found = found["metrics"][series].as_array().expect("hours");
+                assert_eq!(found.len(), expected.len(), "{device} {series}");
+                for (found, (hour_ms, values)) in found.iter().zip(expected) {
+                    let number = |key: &str| found[key].as_f64().expect("a number");
+                    let fold = |with: fn(f64, f64) -> f64| values.iter().copied().reduce(with).expect("not empty");
+                    assert_eq!(found["ts"].as_str(), Some(&*rfc3339(hour_ms)), "{device} {series}");
+                    assert_eq!(found["count"].as_u64(), Some(values.len() as u64), "{device} {series} {found}");
+                    assert_eq!((number("min"), number("max")), (fold(f64::min), fold(f64::max)), "{device} {series}");
+                    assert!((number("sum") - fold(|sum, value| sum + value)).abs() < 1e-9, "{device} {series} {found}");
+                }
+            }
+            let known = server.get_json(&path).await;
+            assert_eq!(known["metadata"], json!({"of": device}), "{known}");
+            assert_eq!(known["metrics"], json!(["t", "x{core=1}"]));
+        }
+    }
+}
+
+/// The values of a series by hour.
+fn hours(readings: &BTreeMap<i64, BTreeMap<String, f64>>, series: &str) -> Vec<(i64, Vec<f64>)> {
+    let mut hours: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
+    for (ts, values) in readings {
+        hours.entry(ts.div_euclid(HOUR_MS) * HOUR_MS).or_default().push(values[series]);
+    }
+    hours.into_iter().collect()
+}
+
+fn rfc3339(ts_ms: i64) -> String {
+    tidegauge::common::clock::rfc3339(ts_ms)
+}
+
+/// The configuration files of a move.
+struct Files {
+    folder: TempDir,
+    data_dir: PathBuf,
+}
+
+impl Files {
+    fn of(server: &Server) -> Self {
+        Self { folder: TempDir::new().expect("a temporary folder"), data_dir: server.data_dir() }
+    }
+
+    /// The arguments of a move between these stores.
+    fn args(&self, from: &Setup, to: &Setup, kinds: [&str; 2]) -> Vec<String> {
+        let file = |name: &str, setup: &Setup| {
+            let path = self.folder.path().join(name);
+            fs::write(&path, setup.to_toml()).expect("the folder is writable");
+            path.display().to_string()
+        };
+        let [from, to] = [file("from.toml", from), file("to.toml", to)];
+        let data_dir = self.data_dir.display().to_string();
+        let given = ["move", "--from", kinds[0], "--to", kinds[1], "--config", &to, "--from-config", &from];
+        given.into_iter().chain(["--data-dir", &data_dir]).map(str::to_owned).collect()
+    }
+
+    fn progress(&self) -> PathBuf {
+        self.data_dir.join("move.json")
+    }
+}
+
+async fn run_move(args: &[String]) -> Finished {
+    run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await
+}
+
+fn assert_complete(done: &Finished) {
+    assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
+    let nothing = "missing in the new store: 0 values, 0 rollups of expired readings; wrong stats of 0 device-hours";
+    assert!(done.stdout.contains(nothing), "{}", done.stdout);
+}
+
+/// Sends readings with the metadata of their device.
+async fn send(server: &Server, mut readings: Vec<Value>) {
+    for reading in &mut readings {
+        reading["metadata"] = json!({"of": reading["deviceId"]});
+    }
+    let answer = server.ingest(&json!(readings)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// Four moves, the first of them killed once, each while devices send.
+#[tokio::test]
+async fn a_round_trip_through_all_stores_is_exact_while_devices_send() {
+    let databases = [Database::new(), Database::new(), Database::new()];
+    let last = TempDir::new().expect("a temporary folder");
+    let stages = [
+        ("sqlite", Setup::sqlite()),
+        ("mongodb", Setup::mongodb(&databases[0])),
+        ("mongodb", Setup::packed(&databases[1])),
+        ("mongodb-timeseries", Setup::timeseries(&databases[2])),
+        ("sqlite", Setup::sqlite().set("sqlite.file", last.path().join("last.sqlite").display().to_string())),
+    ];
+    let mut model = Model::default();
+    let mut server = Server::start(stages[0].1.clone()).await;
+    let files = Files::of(&server);
+    for (nth, device) in ["a", "a/1", "b"].into_iter().enumerate() {
+        let value = |at: i64| (at as f64 + nth as f64) * 0.1;
+        let readings = model.add(device, (0..HOURS).map(|at| (START_MS + at * HOUR_MS + 7 * nth as i64, value(at))));
+        send(&server, readings).await;
+    }
+    let dense = model.add("dense", (0..2_000).map(|at| (START_MS + at * 1_500, (at as f64).sin() * 1e-9)));
+    send(&server, dense).await;
+    for (step, pair) in stages.windows(2).enumerate() {
+        let [(from_kind, from), (to_kind, to)] = pair else { unreachable!("windows of two") };
+        server.terminate().await;
+        server.start_again_with(to.clone()).await;
+        let args = files.args(from, to, [from_kind, to_kind]);
+        if step == 0 {
+            kill_in_the_middle(&args, &databases[0]).await;
+        }
+        let first_ms = START_MS + HOURS * HOUR_MS + step as i64 * 50 * HOUR_MS;
+        let live = async {
+            let mut all = Vec::new();
+            for at in 0..20 {
+                // Later hours, hours that are moved at the same time, and one that both stores have.
+                let hour_ms = START_MS + at * HOUR_MS;
+                let late = (hour_ms + 100 + step as i64, 0.5);
+                let known = (hour_ms, at as f64 * 0.1);
+                let sent = model.add("a", [(first_ms + at * 60_000, at as f64), late, known].into_iter());
+                send(&server, sent.clone()).await;
+                all.extend(sent);
+            }
+            send(&server, all).await; // resent
+        };
+        let (done, ()) = tokio::join!(run_move(&args), live);
+        assert_complete(&done);
+        assert!(!files.progress().exists(), "the move is complete");
+        server.settled().await;
+        model.check(&server).await;
+        let again = run_move(&args).await;
+        assert_complete(&again);
+        assert!(again.stderr.contains(": 0 new"), "{}", again.stderr);
+    }
+    model.check(&server).await;
+}
+
+/// Starts a move, and kills it once the new store has something.
+async fn kill_in_the_middle(args: &[String], database: &Database) {
+    let mut child =
+        Command::new(binary()).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let buckets = database.handle().await.collection::<bson::Document>("buckets");
+    wait_until("something is copied", async || (buckets.count_documents(doc! {}).await.ok()? > 0).then_some(())).await;
+    child.kill().expect("our child");
+    let status = child.wait().expect("our child");
+    assert_eq!(status.code(), None, "it was killed before its end");
+}
+
+/// The rollups of readings that have expired go along, to MongoDB and back.
+#[tokio::test]
+async fn rollups_of_expired_readings_are_moved() {
+    let database = Database::new();
+    let last = TempDir::new().expect("a temporary folder");
+    let mut server = Server::start(Setup::sqlite()).await;
+    let files = Files::of(&server);
+    let path = "/v1/devices/a/rollups?from=2026-01-01T00:00:00Z&to=2026-01-03T00:00:00Z";
+    send(&server, Model::default().add("a", (0..48).map(|at| (START_MS + at * HOUR_MS / 2, at as f64)))).await;
+    server.settled().await;
+    let before = server.get_json(path).await;
+    assert_eq!(before["metrics"]["t"].as_array().map(Vec::len), Some(24));
+    server.terminate().await;
+    let short = |setup: Setup| setup.set("retention.readings", "30d");
+    server.start_again_with(short(Setup::sqlite())).await;
+    wait_until("the readings have expired", async || (server.readings("a").await == json!([])).then_some(())).await;
+    assert_eq!(server.get_json(path).await, before);
+    let back = short(Setup::sqlite()).set("sqlite.file", last.path().join("last.sqlite").display().to_string());
+    let stages = [("sqlite", short(Setup::sqlite())), ("mongodb", short(Setup::mongodb(&database))), ("sqlite", back)];
+    for pair in stages.windows(2) {
+        let [(from_kind, from), (to_kind, to)] = pair else { unreachable!("windows of two") };
+        server.terminate().await;
+        server.start_again_with(to.clone()).await;
+        let done = run_move(&files.args(from, to, [from_kind, to_kind])).await;
+        assert_complete(&done);
+        assert!(done.stderr.contains("24 hourly rollups of expired readings"), "{}", done.stderr);
+        assert_eq!(server.get_json(path).await, before);
+        assert_eq!(server.get_json("/v1/devices/a").await["metadata"], json!({"of": "a"}));
+    }
+}
+
+/// A comparison finds what is missing, and says where.
+#[tokio::test]
+async fn a_comparison_finds_a_reading_that_is_missing() {
+    let database = Database::new();
+    let mut server = Server::start(Setup::sqlite()).await;
+    let files = Files::of(&server);
+    send(&server, Model::default().add("a", (0..48).map(|at| (START_MS + at * HOUR_MS / 2, at as f64)))).await;
+    server.terminate().await;
+    let args = files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"]);
+    assert_complete(&run_move(&args).await);
+    let buckets = database.handle().await.collection::<bson::Document>("buckets");
+    buckets.delete_one(doc! { "_id": "a/2026-01-01T05" }).await.expect("it is deleted");
+    let only_compare: Vec<String> = args.iter().cloned().chain(["--verify".to_owned()]).collect();
+    let rollups = database.handle().await.collection::<bson::Document>("rollups");
+    rollups.delete_many(doc! {}).await.expect("they are deleted");
+    let done = run_move(&only_compare).await;
+    assert_eq!(done.code, Some(1), "{}{}", done.stdout, done.stderr);
+    assert!(done.stderr.contains("a, hour of 2026-01-01T05:00:00.000Z: 4 values are missing"), "{}", done.stderr);
+    assert_complete(&run_move(&args).await);
+    assert_complete(&run_move(&only_compare).await);
+}
+
+#[tokio::test]
+async fn a_move_of_a_store_into_itself_is_refused() {
+    let server = Server::start(Setup::sqlite()).await;
+    let files = Files::of(&server);
+    let same = run_move(&files.args(&Setup::sqlite(), &Setup::sqlite(), ["sqlite", "sqlite"])).await;
+    assert_eq!(same.code, Some(64), "{}", same.stderr);
+    assert!(same.stderr.contains("both stores are sqlite"), "{}", same.stderr);
+}
