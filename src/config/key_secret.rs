@@ -1,16 +1,13 @@
 //! The secret of a key, which is hidden unless code asks for it by name.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
+use super::secret::{self, Secret};
 
 /// 32 bytes in base64 without padding.
 const MIN_BYTES: usize = 43;
@@ -20,11 +17,9 @@ const MAX_BYTES: usize = 256;
 ///
 /// It is in the configuration or in a file of its own. Unlike a token, of which the hash suffices, the secret
 /// itself is needed to verify signatures. `Debug` and `Serialize` hide it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KeySecret {
-    text: String,
-    file: Option<PathBuf>,
-}
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeySecret(Secret);
 
 /// A text is not the secret of a key. The error does not quote it, because it may be a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +32,7 @@ impl KeySecret {
     /// # Errors
     /// The text is not a secret.
     pub fn new(text: impl Into<String>) -> Result<Self, KeySecretError> {
-        let secret = Self { text: text.into(), file: None };
+        let secret = Self(Secret::new(text));
         secret.check()?;
         Ok(secret)
     }
@@ -47,85 +42,32 @@ impl KeySecret {
     /// # Errors
     /// The file cannot be read, or its content is not a secret.
     pub fn from_file(path: &Path) -> io::Result<Self> {
-        Self::new(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("it is {error}")))
+        let text = secret::read(path)?;
+        Self::new(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("it is {error}")))
     }
 
     /// The secret itself.
     #[must_use]
     pub fn expose(&self) -> &str {
-        &self.text
+        self.0.expose()
     }
 
     /// Reads the secret from its file, if it has one.
     pub(super) fn read(&mut self) -> Result<(), ConfigError> {
-        let Some(file) = &self.file else { return Ok(()) };
-        self.text = read(file).map_err(|error| {
-            ConfigError::invalid("auth.keys.secret", format!("cannot be read from {}: {error}", file.display()))
-        })?;
-        Ok(())
+        self.0.read("auth.keys.secret")
     }
 
     pub(super) fn check(&self) -> Result<(), KeySecretError> {
-        let is_good = (MIN_BYTES..=MAX_BYTES).contains(&self.text.len())
-            && self.text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        let text = self.expose();
+        let is_good = (MIN_BYTES..=MAX_BYTES).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         if is_good { Ok(()) } else { Err(KeySecretError) }
     }
 }
 
-/// Reads a file, but only its start if it is too long for a secret.
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(64 << 10).read_to_string(&mut text)?;
-    Ok(text.trim().to_owned())
-}
-
 impl fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.file {
-            Some(file) => write!(f, "*** of {}", file.display()),
-            None => f.write_str("***"),
-        }
-    }
-}
-
-impl Serialize for KeySecret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Some(file) = &self.file else { return serializer.serialize_str("***") };
-        let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry("file", file)?;
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for KeySecret {
-    /// Accepts any text, so that a serialized configuration can be read. `KeySecret::check` follows later.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextOrFile)
-    }
-}
-
-/// A text, or a table that names a file.
-struct TextOrFile;
-
-impl<'de> Visitor<'de> for TextOrFile {
-    type Value = KeySecret;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a secret, or { file = \"PATH\" }")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<KeySecret, E> {
-        Ok(KeySecret { text: text.to_owned(), file: None })
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeySecret, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct InFile {
-            file: PathBuf,
-        }
-        let InFile { file } = InFile::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(KeySecret { text: String::new(), file: Some(file) })
+        self.0.fmt(f)
     }
 }
 
