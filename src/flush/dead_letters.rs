@@ -1,22 +1,21 @@
 //! The dead-letter file: readings that the store refuses permanently.
 
-use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-
 use crate::common::clock::{Clock, rfc3339};
 use crate::disk::OsFolder;
-use crate::model::{BucketWrite, Deletion, Metric};
+use crate::model::{BucketWrite, Deletion};
 
-use self::file::Change;
+use self::line::{Line, without};
 
 mod file;
+mod line;
+
+pub use line::Letter;
 
 /// Appends refused buckets to a file, one JSON object a line.
 ///
@@ -33,51 +32,6 @@ pub struct DeadLetters {
     clock: Clock,
     /// Serializes the appends of this process.
     turn: Arc<Mutex<()>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Line<'a> {
-    refused_at: String,
-    reason: &'a str,
-    detail: &'a str,
-    device_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a serde_json::value::RawValue>,
-    readings: Vec<LineReading>,
-}
-
-#[derive(Serialize)]
-struct LineReading {
-    ts: i64,
-    values: BTreeMap<Metric, f64>,
-}
-
-/// The device of a line.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct DeviceOf<'a> {
-    #[serde(borrow)]
-    device_id: std::borrow::Cow<'a, str>,
-}
-
-/// A line that was read back.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OwnedLine {
-    refused_at: String,
-    reason: String,
-    detail: String,
-    device_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<Box<RawValue>>,
-    readings: Vec<OwnedReading>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct OwnedReading {
-    ts: i64,
-    values: BTreeMap<String, Box<RawValue>>,
 }
 
 impl DeadLetters {
@@ -118,11 +72,27 @@ impl DeadLetters {
         appended.unwrap_or_else(|error| Err(std::io::Error::other(error)))
     }
 
+    /// Appends letters. When this returns, they survive a crash.
+    ///
+    /// # Errors
+    /// When the file cannot be written or is full. The letters before may be in it.
+    pub async fn append_letters(&self, letters: Vec<Letter>) -> std::io::Result<()> {
+        let this = self.clone();
+        let appended = tokio::task::spawn_blocking(move || {
+            let refused_at = rfc3339(this.clock.now_ms());
+            this.append_lines(letters.iter().map(|letter| letter.line(&refused_at)))
+        });
+        appended.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+    }
+
     /// Removes the readings that a deletion selects, and returns their number. When this returns, they do not
     /// come back after a crash.
     ///
     /// The file of a retry that is running stays as it is: what it sends comes after the deletion.
-    pub(super) async fn delete(&self, deletion: &Deletion) -> std::io::Result<u64> {
+    ///
+    /// # Errors
+    /// When a file cannot be locked, read or written.
+    pub async fn delete(&self, deletion: &Deletion) -> std::io::Result<u64> {
         let (this, deletion) = (self.clone(), deletion.clone());
         let deleted = tokio::task::spawn_blocking(move || this.delete_now(&deletion)).await;
         deleted.unwrap_or_else(|error| Err(std::io::Error::other(error)))
@@ -154,12 +124,16 @@ impl DeadLetters {
     }
 
     fn append_now(&self, write: &BucketWrite, reason: &str, detail: &str) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(&line(write, reason, detail, self.clock.now_ms()))?;
+        let mut line = serde_json::to_vec(&Line::of(write, reason, detail, self.clock.now_ms()))?;
         line.push(b'\n');
+        self.append_lines([Ok(line)])
+    }
+
+    fn append_lines(&self, lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>) -> std::io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let _lock = Self::lock(&self.path)?;
         let (folder, name) = OsFolder::of_file(&self.path)?;
-        file::add_lines(&folder, name, [Ok(line)], self.max_bytes)
+        file::add_lines(&folder, name, lines, self.max_bytes)
     }
 
     /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file.
@@ -193,22 +167,6 @@ impl DeadLetters {
     }
 }
 
-fn line<'a>(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i64) -> Line<'a> {
-    let contents = &write.contents;
-    let readings = contents.readings().map(|reading| LineReading {
-        ts: write.hour.instant_ms(reading.offset),
-        values: reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value)).collect(),
-    });
-    Line {
-        refused_at: rfc3339(now_ms),
-        reason,
-        detail,
-        device_id: &write.device,
-        metadata: write.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()),
-        readings: readings.collect(),
-    }
-}
-
 /// Removes from one file what a deletion selects, and returns the number of readings.
 fn delete_of(path: &Path, deletion: &Deletion) -> std::io::Result<u64> {
     if !path.exists() {
@@ -222,35 +180,6 @@ fn delete_of(path: &Path, deletion: &Deletion) -> std::io::Result<u64> {
         left
     })?;
     Ok(deleted)
-}
-
-/// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no
-/// dead letter stays as it is.
-fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
-    // Most lines are of other devices, and are not parsed as a whole.
-    let is_of_device = serde_json::from_slice::<DeviceOf<'_>>(line).is_ok_and(|of| *of.device_id == *deletion.device);
-    let Some(mut letter) = is_of_device.then(|| serde_json::from_slice::<OwnedLine>(line).ok()).flatten() else {
-        return (Change::Keep, 0);
-    };
-    let (mut deleted, mut has_changed) = (0, false);
-    letter.readings.retain_mut(|reading| {
-        if !deletion.has_instant(reading.ts) {
-            return true;
-        }
-        let before = reading.values.len();
-        reading.values.retain(|metric, _| !deletion.series.matches(metric));
-        has_changed |= reading.values.len() < before;
-        deleted += u64::from(reading.values.len() < before);
-        !reading.values.is_empty()
-    });
-    match (has_changed, letter.readings.is_empty()) {
-        (false, _) => (Change::Keep, 0),
-        (true, true) => (Change::Remove, deleted),
-        (true, false) => match serde_json::to_vec(&letter) {
-            Ok(line) => (Change::Replace(line), deleted),
-            Err(_) => (Change::Keep, 0),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ mod scheduler;
 mod store_state;
 mod write;
 
-pub use dead_letters::DeadLetters;
+pub use dead_letters::{DeadLetters, Letter};
 pub use deleter::{DeletionError, DeletionOutcome};
 pub use roller::Closing;
 pub use running::Running;
