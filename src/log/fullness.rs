@@ -61,7 +61,8 @@ pub(super) fn log_change(change: Option<FullnessChange>) {
     match change {
         FullnessChange::Full(max_bytes) => tracing::warn!(
             max_bytes,
-            "the log is full (log.max_bytes): readings are refused until the store has stored some of its readings"
+            "the log is full (log.max_bytes): readings are refused until some of its readings are stored, and \
+             forwarded if forward.url is set"
         ),
         FullnessChange::HasSpace(used_bytes) => {
             tracing::info!(used_bytes, "the log has room again: readings are accepted");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::checkpoint::{Checkpoint, CheckpointFile};
 use super::quarantine::set_aside_in;
 use super::recovery::{Damage, inspect_folder, recover};
-use super::{LogError, Position, Reader, record, segment};
+use super::{LogError, Position, Reader, record, segment, slots};
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, OpenMode};
 
@@ -93,13 +93,13 @@ fn check_good(disk: &Disk) {
 pub fn checkpoint(bytes: &[u8]) {
     let disk = Disk::new(0);
     put(&disk, "checkpoint", bytes);
-    if let Ok(found) = Checkpoint::load(&disk) {
+    if let Ok(found) = slots::load::<Checkpoint>(&disk) {
         let (mut file, _) = CheckpointFile::open(&disk).expect("the disk is sound").expect("it is there");
-        assert_eq!(Checkpoint::load(&disk).expect("it was good"), found);
+        assert_eq!(slots::load::<Checkpoint>(&disk).expect("it was good"), found);
         let end = Position(Position::MAX);
         let last = Checkpoint { position: end, durable: end };
         file.save(last).expect("the disk is sound");
-        assert_eq!(Checkpoint::load(&disk).expect("it is good"), Some(last));
+        assert_eq!(slots::load::<Checkpoint>(&disk).expect("it is good"), Some(last));
     }
 }
 

@@ -13,6 +13,7 @@ use super::appender::Appender;
 use super::batch::{Batch, MAX_PAYLOAD_BYTES};
 use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::committer::Committer;
+use super::follower::{self, SavedFollower};
 use super::fullness::{self, Fullness};
 use super::reading::Readers;
 use super::record;
@@ -88,6 +89,7 @@ pub struct Log {
     folder: Arc<dyn Folder>,
     /// The start and the durable end of the log, as the checkpoint file has them.
     saved: Arc<SavedCheckpoint>,
+    follower: Mutex<SavedFollower>,
     /// Serializes cuts.
     cutting: Mutex<()>,
     writer: Option<JoinHandle<()>>,
@@ -135,6 +137,7 @@ impl Log {
         instruments: Instruments,
     ) -> Result<(Self, Committer, Recovery), LogError> {
         let (recovery, saved) = recovery::recover(&*folder)?;
+        let follower = follower::resume(&*folder, &recovery)?;
         let saved = Arc::new(saved);
         let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
         let appender =
@@ -145,6 +148,7 @@ impl Log {
             writer: Writer::Works,
             readers: Readers::default(),
             bases: recovery.bases.clone(),
+            held: follower.as_ref().map(|(followed, _)| followed.position),
             readable: recovery.end,
             durable: recovery.end,
             appended_readings: 0,
@@ -158,7 +162,8 @@ impl Log {
             (Mutex::new(state), Condvar::new(), Condvar::new(), CancellationToken::new());
         let shared = Arc::new(Shared { state, work, progress, failed });
         let committer = Committer::new(Arc::clone(&shared), appender, &options, instruments);
-        Ok((Self { shared, options, folder, saved, cutting: Mutex::default(), writer: None }, committer, recovery))
+        let (follower, cutting) = (Mutex::new(follower), Mutex::default());
+        Ok((Self { shared, options, folder, saved, follower, cutting, writer: None }, committer, recovery))
     }
 
     /// Queues a batch. The writer writes it, whether or not the caller awaits the [`Ack`].
@@ -245,8 +250,8 @@ impl Log {
     }
 
     /// Cuts the log before `position`: saves `position` as the start and the durable end of the log, then
-    /// removes the segments that end at or before the start. The start never moves back, and never beyond the
-    /// synced records. If neither position has moved, this writes nothing.
+    /// removes the segments that end at or before the start and that the follower has passed. The start never
+    /// moves back, and never beyond the synced records. If neither position has moved, this writes nothing.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
@@ -256,7 +261,8 @@ impl Log {
         let start = self.saved.advance(Checkpoint { position: position.min(durable), durable })?.position;
         let stale = {
             let state = self.shared.lock();
-            let keep_from = state.bases.partition_point(|&base| base <= start).saturating_sub(1);
+            let needed = follower::needed_from(start, state.held);
+            let keep_from = state.bases.partition_point(|&base| base <= needed).saturating_sub(1);
             state.bases[..keep_from].to_vec()
         };
         for base in stale {
@@ -324,6 +330,14 @@ impl Drop for Log {
 impl Log {
     pub(super) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    pub(super) fn folder(&self) -> &dyn Folder {
+        &*self.folder
+    }
+
+    pub(super) const fn follower(&self) -> &Mutex<SavedFollower> {
+        &self.follower
     }
 
     pub(super) const fn max_bytes(&self) -> u64 {

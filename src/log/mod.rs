@@ -3,15 +3,16 @@
 //!
 //! Requests append whole batches. One writer thread writes all queued batches at once, syncs once, and only
 //! then wakes the requests (group commit). With a group window it first waits a moment for more batches,
-//! unless many are queued. The flush side reads the log in order and cuts it behind stored
-//! readings. The log is also the queue: memory stays bounded however far the store falls behind, because
-//! readings wait in the log.
+//! unless many are queued. The flush side reads the log in order and cuts it behind stored readings. A second
+//! reader, the [`follower`], may hold back the cuts. The log is also the queue: memory stays bounded however
+//! far the store falls behind, because readings wait in the log.
 //!
 //! # On disk
-//! A folder of segments, and the [`checkpoint`]. A **position** counts bytes from the beginning of the log's
-//! first segment. The name of a segment is the position of its first byte (twenty digits, `.log`), so the
-//! byte at position `p` has offset `p - base` in its segment, and the segments join without gaps. The grammar
-//! of a segment is on `segment::Header`, that of a record on `record::Header`, that of its payload on
+//! A folder of segments, the [`checkpoint`], and the position of the follower. A **position** counts bytes
+//! from the beginning of the log's first segment. The name of a segment is the position of its first byte
+//! (twenty digits, `.log`), so the byte at position `p` has offset `p - base` in its segment, and the
+//! segments join without gaps. The grammar of a segment is on `segment::Header`, that of a record on
+//! `record::Header`, that of its payload on
 //! [`batch::Batch`].
 //!
 //! # Promises
@@ -41,6 +42,7 @@ pub mod bench;
 pub mod checkpoint;
 mod committer;
 mod deletion_record;
+pub mod follower;
 mod fullness;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -52,6 +54,7 @@ mod record;
 pub mod recovery;
 mod reserve;
 mod segment;
+mod slots;
 mod state;
 
 #[cfg(test)]
@@ -62,6 +65,7 @@ mod tests;
 pub use batch::{Batch, BatchBuilder, MAX_PAYLOAD_BYTES, PushError};
 pub use batch_view::BatchView;
 pub use deletion_record::{BegunDeletion, DeletionRecord};
+pub use follower::Followed;
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use reading::Lag;

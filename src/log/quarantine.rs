@@ -6,10 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
+use super::checkpoint::Checkpoint;
 use super::record::Kind;
 use super::recovery::Damage;
 use super::segment::{self, Header, WITH_DELETIONS};
-use super::{LogError, Position, checkpoint, record};
+use super::{LogError, Position, record, slots};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 /// Copies the bytes of `damage` to `aside` and replaces them with filler, so that the log opens again.
@@ -33,8 +34,8 @@ pub fn repair_checkpoint(log: &Path, aside: &Path) -> Result<Option<PathBuf>, Lo
 }
 
 pub(super) fn repair_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
-    let copy = copy_aside(&checkpoint::bytes(folder)?, "checkpoint", aside)?;
-    checkpoint::repair(folder)?;
+    let copy = copy_aside(&slots::bytes::<Checkpoint>(folder)?, "checkpoint", aside)?;
+    slots::repair::<Checkpoint>(folder)?;
     Ok(copy)
 }
 

@@ -20,8 +20,10 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Checkpoint, CheckpointFile, SavedCheckpoint};
 use super::deletion_record::{BegunDeletion, DeletionRecord};
+use super::follower;
 use super::record::{self, ALIGNMENT, Kind};
 use super::segment::{self, Header};
+use super::slots;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenMode, OsFolder};
 
@@ -55,17 +57,19 @@ pub struct RecoveredDeletion {
 /// The state of a log folder, found without changing anything.
 #[derive(Debug)]
 pub struct Inspection {
-    /// The checkpoint. The log before its position is not needed.
+    /// The checkpoint. The store does not need the log before its position.
     pub checkpoint: Checkpoint,
+    /// The position before which the follower does not need the log; `None` without a follower.
+    pub followed: Option<Position>,
     /// The segments that are needed, in order.
     pub segments: Vec<Segment>,
-    /// Segments before the checkpoint, which a crash kept from being removed.
+    /// Segments that are not needed, which a crash kept from being removed.
     pub stale: Vec<PathBuf>,
     /// Bytes that the log recorded as durable, and that cannot be read.
     pub damage: Vec<Damage>,
     /// The torn tail.
     pub torn: Option<Torn>,
-    /// The deletions in these segments, in order.
+    /// The deletions behind the checkpoint, in order.
     pub deletions: Vec<RecoveredDeletion>,
     /// The furthest position that a record or the checkpoint claims to be durable.
     pub(super) claimed: Position,
@@ -189,10 +193,12 @@ pub fn inspect(dir: &Path) -> Result<Inspection, LogError> {
 }
 
 pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError> {
-    let saved = Checkpoint::load(folder)?;
-    let checkpoint = saved.unwrap_or_default();
+    let saved = slots::load(folder)?;
+    let checkpoint: Checkpoint = saved.unwrap_or_default();
+    let followed = follower::position_in(folder)?;
+    let needed = follower::needed_from(checkpoint.position, followed);
     let mut bases = segment::list(folder)?;
-    let mut needed_from = bases.partition_point(|&base| base <= checkpoint.position).saturating_sub(1);
+    let mut needed_from = bases.partition_point(|&base| base <= needed).saturating_sub(1);
     if needed_from > 0 && needed_from + 1 == bases.len() && is_unfinished(folder, bases[needed_from], checkpoint)? {
         needed_from -= 1; // the last whole segment stays until another one is durable
     }
@@ -200,6 +206,7 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     let claimed = checkpoint.durable;
     let mut inspection = Inspection {
         checkpoint,
+        followed,
         segments: Vec::new(),
         stale,
         damage: Vec::new(),
@@ -301,13 +308,15 @@ impl Inspection {
             Err(error) => self.damage.push(segment.damage(0, Header::BYTES, &error.to_string())),
         }
         let segment = &self.without_overlap(segment);
-        let start = offset(self.checkpoint.position.0.saturating_sub(segment.base.0).max(Header::BYTES as u64));
-        let mut scan = Scan::of(segment, start);
+        let stored = self.checkpoint.position;
+        let needed = follower::needed_from(stored, self.followed);
+        let start = offset(needed.0.saturating_sub(segment.base.0).max(Header::BYTES as u64));
+        let mut scan = Scan::of(segment, start, stored);
         self.claimed = self.claimed.max(scan.claimed);
         self.sort_gaps(segment, start, &scan);
         if let Some(torn) = &self.torn {
             let kept = &segment.bytes[..offset(torn.offset)];
-            scan = Scan::of(&LoadedSegment { bytes: kept, ..*segment }, start);
+            scan = Scan::of(&LoadedSegment { bytes: kept, ..*segment }, start, stored);
         }
         self.add_deletions(segment, &scan)?;
         self.segments.push(Segment {
@@ -386,28 +395,32 @@ impl Inspection {
 /// The records and gaps of a segment.
 #[derive(Default)]
 struct Scan {
+    /// The number of good records behind the checkpoint.
     records: u64,
     readings: u64,
     /// The furthest position that a good record claims to be durable.
     claimed: Position,
     /// The offsets of bytes that are no good record.
     gaps: Vec<std::ops::Range<usize>>,
-    /// The offsets of the payloads of deletions.
+    /// The offsets of the payloads of these deletions.
     deletions: Vec<std::ops::Range<usize>>,
 }
 
 impl Scan {
-    fn of(segment: &LoadedSegment<'_>, start: usize) -> Self {
+    /// Scans a segment from the offset `start` on. Counts the records from the position `stored` on.
+    fn of(segment: &LoadedSegment<'_>, start: usize, stored: Position) -> Self {
         let mut scan = Self::default();
         let mut at = start;
         while at < segment.bytes.len() {
             if let Some((header, payload)) = record::decode(&segment.bytes[at..], segment.position(at)) {
-                scan.records += u64::from(!header.is_filler());
-                if header.kind == Kind::Deletion {
-                    let start = at + record::Header::BYTES;
-                    scan.deletions.push(start..start + payload.len());
+                if segment.position(at) >= stored {
+                    scan.records += u64::from(!header.is_filler());
+                    if header.kind == Kind::Deletion {
+                        let start = at + record::Header::BYTES;
+                        scan.deletions.push(start..start + payload.len());
+                    }
+                    scan.readings += u64::from(header.readings);
                 }
-                scan.readings += u64::from(header.readings);
                 scan.claimed = scan.claimed.max(header.durable);
                 at += header.record_bytes();
             } else {

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) readers: Readers,
     /// The positions of the segments on disk, ascending. The last one is being written.
     pub(super) bases: Vec<Position>,
+    /// The follower needs the records from here on. `None`: there is no follower.
+    pub(super) held: Option<Position>,
     /// The end of the readable records: those that are acknowledged.
     pub(super) readable: Position,
     /// The end of the synced records.

@@ -36,16 +36,16 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-fn open(dir: &Path) -> (Log, super::recovery::Recovery) {
+pub(super) fn open(dir: &Path) -> (Log, super::recovery::Recovery) {
     Log::open(options(dir), Instruments::default()).expect("opens")
 }
 
 /// The folder at a path, as the parts of the log see it.
-fn folder(dir: &Path) -> Arc<OsFolder> {
+pub(super) fn folder(dir: &Path) -> Arc<OsFolder> {
     Arc::new(OsFolder::new(dir))
 }
 
-fn append(log: &Log, batch: Batch) -> Result<(), super::AppendError> {
+pub(super) fn append(log: &Log, batch: Batch) -> Result<(), super::AppendError> {
     let mut ack = log.append(batch)?;
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(ack.durable())
 }
@@ -54,7 +54,7 @@ fn segment_path(dir: &Path, base: Position) -> std::path::PathBuf {
     dir.join(segment::name(base))
 }
 
-fn read_all(log: &Log, from: Position) -> Vec<Vec<u8>> {
+pub(super) fn read_all(log: &Log, from: Position) -> Vec<Vec<u8>> {
     let mut reader = log.reader(from);
     let readable = log.usage().readable;
     std::iter::from_fn(|| reader.next(readable).expect("readable").map(|record| record.payload.to_vec())).collect()
@@ -265,7 +265,7 @@ fn with_interval_sync_an_ack_does_not_wait_and_the_sync_follows() {
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
         log.cut(readable).unwrap(); // moves no further than the synced records
-        if super::checkpoint::Checkpoint::load(&*folder(dir.path()))
+        if super::slots::load::<super::checkpoint::Checkpoint>(&*folder(dir.path()))
             .unwrap()
             .is_some_and(|saved| saved.position == readable)
         {

@@ -66,6 +66,9 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
         "  checkpoint: position {}, {readings} readings after it are not stored yet",
         found.checkpoint.position
     )?;
+    if let Some(followed) = found.followed {
+        writeln!(out, "  follower: position {followed}, the log from there on is not forwarded yet")?;
+    }
     if let Some(torn) = &found.torn {
         let (name, bytes) = (name(&torn.path), HumanCount(torn.bytes));
         writeln!(

@@ -1,0 +1,251 @@
+//! The follower: a second reader of the log, with a durable position of its own.
+//!
+//! The log keeps the records that the follower has not passed, although they are stored. The position is in
+//! the file `follower`, which has [two slots](super::slots). Without that file there is no follower.
+//!
+//! The saved position is never beyond the synced records: after a power cut, other records may take the place
+//! of unsynced ones. If the file cannot be read, the follower begins again with the oldest record.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use super::handle::Log;
+use super::recovery::Recovery;
+use super::slots::{self, Slot, SlotFile};
+use super::{LogError, Position};
+use crate::disk::Folder;
+
+/// How far the follower has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Followed {
+    /// The follower needs no record before this position.
+    pub position: Position,
+    /// When the record at this position was appended, or earlier: Unix milliseconds.
+    pub as_of_ms: u64,
+}
+
+impl Slot for Followed {
+    const NAME: &'static str = "follower";
+    const MAGIC: [u8; 4] = *b"TGFW";
+
+    fn to_numbers(self) -> [u64; 2] {
+        [self.position.0, self.as_of_ms]
+    }
+
+    fn of_numbers([position, as_of_ms]: [u64; 2]) -> Option<Self> {
+        let position = Position(position);
+        position.is_possible().then_some(Self { position, as_of_ms })
+    }
+}
+
+/// The saved state of the follower and its file, if there is a follower.
+pub(super) type SavedFollower = Option<(Followed, SlotFile<Followed>)>;
+
+/// The position from which the follower needs the log; `None` without a follower.
+pub(super) fn position_in(folder: &dyn Folder) -> Result<Option<Position>, LogError> {
+    match slots::load::<Followed>(folder) {
+        Err(LogError::BadCheckpoint { .. }) => Ok(Some(Position::default())),
+        loaded => Ok(loaded?.map(|followed| followed.position)),
+    }
+}
+
+/// The position from which the log is needed, by the store and by the follower, if there is one.
+pub(super) fn needed_from(stored: Position, followed: Option<Position>) -> Position {
+    followed.map_or(stored, |followed| followed.min(stored))
+}
+
+/// Opens the file, if it exists. The log may have lost records that the follower has not read, if a program
+/// that knows no follower has cut it.
+pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFollower, LogError> {
+    let first = recovery.bases[0];
+    let (saved, file) = match SlotFile::<Followed>::open(folder) {
+        Ok(None) => return Ok(None),
+        Ok(Some((file, saved))) => (saved, file),
+        Err(error @ LogError::BadCheckpoint { .. }) => {
+            tracing::warn!(%error, "the log is forwarded from its oldest record on");
+            let oldest = Followed { position: first, as_of_ms: 0 };
+            (oldest, SlotFile::create(folder, oldest)?)
+        }
+        Err(error) => return Err(error),
+    };
+    if saved.position < first {
+        let bytes = first.0 - saved.position.0;
+        tracing::warn!(bytes, "the log no longer has these bytes, which were not forwarded");
+    }
+    Ok(Some((Followed { position: saved.position.clamp(first, recovery.end), ..saved }, file)))
+}
+
+impl Log {
+    /// Lets the follower continue, and returns how far it has read. Without a follower, a new one begins
+    /// with `new`.
+    ///
+    /// # Errors
+    /// When the file cannot be created.
+    pub fn follow(&self, new: Followed) -> Result<Followed, LogError> {
+        let mut follower = self.lock_follower();
+        if let Some((saved, _)) = &*follower {
+            return Ok(*saved);
+        }
+        *follower = Some((new, SlotFile::create(self.folder(), new)?));
+        self.shared().lock().held = Some(new.position);
+        Ok(new)
+    }
+
+    /// Saves how far the follower has read, as far as the records are synced. The next cut may remove what
+    /// precedes. Does nothing if the position has not moved.
+    ///
+    /// # Errors
+    /// When the file cannot be written. Saving again later is safe.
+    pub fn save_followed(&self, to: Followed) -> Result<(), LogError> {
+        let mut follower = self.lock_follower();
+        let Some((saved, file)) = &mut *follower else { return Ok(()) };
+        let durable = self.shared().lock().durable;
+        let to = Followed { position: to.position.min(durable), ..to };
+        if to.position > saved.position {
+            file.save(to)?;
+            *saved = to;
+            self.shared().lock().held = Some(to.position);
+        }
+        Ok(())
+    }
+
+    /// Ends the follower, so that the log is cut without it. Returns the number of bytes that it has not
+    /// read; `None` if there is no follower.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn end_follower(&self) -> Result<Option<u64>, LogError> {
+        let mut follower = self.lock_follower();
+        let Some((saved, _)) = &*follower else { return Ok(None) };
+        slots::remove::<Followed>(self.folder())?;
+        let unread = self.usage().readable.0.saturating_sub(saved.position.0);
+        *follower = None;
+        self.shared().lock().held = None;
+        Ok(Some(unread))
+    }
+
+    fn lock_follower(&self) -> MutexGuard<'_, SavedFollower> {
+        self.follower().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::crash_tests::{batch, open_log};
+    use super::super::tests::{append, folder, open, read_all};
+    use super::super::{Batch, Sync, segment};
+    use super::*;
+    use crate::disk::OsFolder;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn at(position: Position) -> Followed {
+        Followed { position, as_of_ms: 7 }
+    }
+
+    fn bases(dir: &Path) -> Vec<Position> {
+        segment::list(&OsFolder::new(dir)).unwrap()
+    }
+
+    /// A log of some segments with a follower at its start, and its batches.
+    fn followed_log(dir: &Path) -> (Log, Recovery, Vec<Batch>) {
+        let (log, recovery) = open(dir);
+        log.follow(at(recovery.start)).unwrap();
+        let batches: Vec<_> = (0..10).map(|id| batch(id, 2)).collect();
+        for batch in &batches {
+            append(&log, batch.clone()).unwrap();
+        }
+        (log, recovery, batches)
+    }
+
+    #[test]
+    fn the_log_is_cut_only_behind_the_follower_and_the_stored_readings() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, recovery, batches) = followed_log(dir.path());
+        let all = bases(dir.path());
+        assert!(all.len() >= 4, "{all:?}");
+        let end = log.usage().readable;
+        log.cut(end).unwrap();
+        assert_eq!(bases(dir.path()), all, "the follower has read nothing");
+        log.save_followed(at(all[2])).unwrap();
+        log.cut(end).unwrap();
+        assert_eq!(bases(dir.path()), all[2..]);
+        drop(log);
+
+        // The store begins at its own position, and the follower at its own.
+        let (log, again) = open(dir.path());
+        assert_eq!((again.start, again.readings), (end, 0));
+        let followed = log.follow(at(recovery.start)).unwrap();
+        assert_eq!(followed, at(all[2]));
+        let left = read_all(&log, followed.position);
+        assert!(left.len() > 2 && batches.iter().rev().zip(left.iter().rev()).all(|(a, b)| a.payload() == b));
+        log.save_followed(at(end)).unwrap();
+        log.cut(end).unwrap();
+        assert_eq!(bases(dir.path()).len(), 1);
+    }
+
+    #[test]
+    fn the_log_is_not_cut_beyond_what_is_stored_if_the_follower_is_ahead() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, recovery, _) = followed_log(dir.path());
+        let all = bases(dir.path());
+        log.save_followed(at(log.usage().readable)).unwrap();
+        log.cut(recovery.start).unwrap();
+        assert_eq!(bases(dir.path()), all);
+    }
+
+    #[test]
+    fn without_a_follower_the_log_is_cut_at_once_and_the_bytes_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, recovery, _) = followed_log(dir.path());
+        let end = log.usage().readable;
+        log.cut(end).unwrap();
+        drop(log);
+        let (log, _) = open(dir.path());
+        assert_eq!(log.end_follower().unwrap(), Some(end.0 - recovery.start.0));
+        assert_eq!(log.end_follower().unwrap(), None);
+        log.cut(end).unwrap();
+        assert_eq!(bases(dir.path()).len(), 1);
+        assert!(!dir.path().join(Followed::NAME).exists());
+    }
+
+    #[test]
+    fn damage_that_only_the_follower_needs_refuses_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, ..) = followed_log(dir.path());
+        let first = bases(dir.path())[0];
+        log.cut(log.usage().readable).unwrap();
+        drop(log);
+        let path = dir.path().join(segment::name(first));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[70] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let refused = super::super::recovery::recover(&*folder(dir.path())).map(drop);
+        assert!(matches!(refused, Err(LogError::Damaged { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn an_unreadable_file_means_the_oldest_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, recovery, batches) = followed_log(dir.path());
+        log.save_followed(at(log.usage().readable)).unwrap();
+        drop(log);
+        std::fs::write(dir.path().join(Followed::NAME), b"damaged").unwrap();
+        let (log, _) = open(dir.path());
+        let followed = log.follow(at(log.usage().readable)).unwrap();
+        assert_eq!((followed.position, followed.as_of_ms), (bases(dir.path())[0], 0));
+        assert_eq!(read_all(&log, followed.position).len(), batches.len());
+        assert!(followed.position <= recovery.start);
+    }
+
+    #[test]
+    fn the_saved_position_is_never_beyond_the_synced_records() {
+        let (log, mut committer, recovery) = open_log(Sync::Every(Duration::from_secs(3_600)), Duration::ZERO);
+        log.follow(at(recovery.start)).unwrap();
+        let ack = log.append(batch(0, 1)).unwrap();
+        let group = committer.next_group().unwrap();
+        committer.commit(group);
+        ack.wait().unwrap();
+        log.save_followed(at(log.usage().readable)).unwrap();
+        assert_eq!(log.follow(at(Position(0))).unwrap(), at(recovery.end), "the record was not synced");
+    }
+}
