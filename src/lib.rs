@@ -33,6 +33,7 @@
 //! - [`pending`]: buckets in memory, and when they are due. Pure.
 //! - [`store`]: the stores, and what each of them promises.
 //! - [`flush`]: feeds pending from the log, and the store from pending.
+//! - [`forward`]: sends what the log accepts to another server too.
 //! - [`query`]: merges pending and stored readings.
 //! - [`influxql`]: the query language of InfluxDB 1, from text to answer. Pure.
 //! - [`ingest`]: admission, the only way into the log.
@@ -48,6 +49,7 @@ pub mod common;
 pub mod config;
 pub mod disk;
 pub mod flush;
+pub mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod http;

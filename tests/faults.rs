@@ -25,6 +25,7 @@ mod deletions;
 mod fail_points;
 mod failover;
 mod fault_test;
+mod forwarding;
 mod full_disk;
 mod history;
 mod kills;

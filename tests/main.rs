@@ -19,6 +19,7 @@ mod export;
 mod failure_details;
 mod faults;
 mod files;
+mod forward;
 mod harness;
 mod hostile_http;
 mod http_contract;

@@ -4,6 +4,7 @@ mod authority;
 mod commands;
 mod devices;
 mod files;
+mod forward;
 mod handshakes;
 mod peers;
 

@@ -12,7 +12,7 @@ use tidegauge::http::Tls;
 use tidegauge::store::mongodb::check_uri;
 use tidegauge::telemetry::logs;
 
-use super::serve::rollups;
+use super::serve::{forwarding_options, rollups};
 use super::settings::Settings;
 
 mod files;
@@ -69,6 +69,7 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         return ready::check(&config.http, &mut std::io::stdout()).await.map(|()| ExitCode::SUCCESS);
     }
     Tls::load(&config.http.tls, &Clock::system())?;
+    forwarding_options(&config, &Clock::system())?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
         check_uri(uri).await?;
     }

@@ -47,13 +47,8 @@ impl ClientArgs {
             return Ok(plain_http());
         }
         let mut builder = match &self.ca_file {
-            Some(file) => {
-                let authorities = Certificate::from_pem_bundle(&read(file, "--ca-file")?).ok();
-                let authorities = authorities.filter(|all| !all.is_empty());
-                let named = || format!("{} (--ca-file) holds no certificate as PEM", file.display());
-                with_provider().tls_certs_only(authorities.with_context(named)?)
-            }
-            None => with_provider(),
+            Some(file) => trusting(file, "--ca-file")?,
+            None => trusting_the_system(),
         };
         if let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) {
             let both = [read(key, "--client-key")?, read(cert, "--client-cert")?].join(&b'\n');
@@ -81,6 +76,18 @@ impl ClientArgs {
 /// A client for plain HTTP, which needs no certificate authorities: a system may have none.
 pub(super) fn plain_http() -> ClientBuilder {
     with_provider().tls_certs_only([])
+}
+
+/// A client for HTTPS that trusts the certificate authorities of the system.
+pub(super) fn trusting_the_system() -> ClientBuilder {
+    with_provider()
+}
+
+/// A client for HTTPS that trusts the certificate authorities in this file only. `name` says who names it.
+pub(super) fn trusting(file: &Path, name: &str) -> anyhow::Result<ClientBuilder> {
+    let authorities = Certificate::from_pem_bundle(&read(file, name)?).ok().filter(|all| !all.is_empty());
+    let named = || format!("{} ({name}) holds no certificate as PEM", file.display());
+    Ok(with_provider().tls_certs_only(authorities.with_context(named)?))
 }
 
 /// A client for HTTPS to this machine itself, which accepts any certificate: that of the server names the

@@ -39,6 +39,11 @@ impl DataDir {
         dead_letters(&self.path)
     }
 
+    /// The dead-letter file of forwarding.
+    pub(super) fn forward_dead_letters(&self) -> PathBuf {
+        forward_dead_letters(&self.path)
+    }
+
     /// The file that says which hours are rolled up. Without it all hours are rolled up again.
     pub(super) fn rollup_progress(&self) -> PathBuf {
         self.path.join("rollups.json")
@@ -78,6 +83,11 @@ pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
 /// The folder for damaged bytes in a data folder that is not locked.
 pub(super) fn quarantine_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("quarantine")
+}
+
+/// The dead-letter file of forwarding in a data folder that is not locked.
+pub(super) fn forward_dead_letters(data_dir: &Path) -> PathBuf {
+    data_dir.join("forward-dead-letters.ndjson")
 }
 
 /// Adds the way to repair it to the error of a log.

@@ -1,4 +1,5 @@
-//! `tidegauge dead-letters`: lists readings that the store refuses permanently, and sends them again.
+//! `tidegauge dead-letters`: lists readings that the store refuses permanently, and sends them again. With
+//! `--forward`, those that the server refuses to which readings are forwarded.
 //!
 //! `retry` first takes the file away: it renames the file, under the lock that the server holds while it adds
 //! a line, so that the server adds later lines to a new file. It sends the lines, appends those that the
@@ -47,6 +48,9 @@ enum Command {
 struct ListArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    /// Show the readings that the server at forward.url refuses, instead of those that the store refuses
+    #[arg(long)]
+    forward: bool,
     /// Show only dead letters of this device
     #[arg(long, value_name = "ID")]
     device: Option<String>,
@@ -62,6 +66,9 @@ struct ListArgs {
 struct RetryArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    /// Send the readings that the server at forward.url refuses: to this server, which forwards them again
+    #[arg(long)]
+    forward: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -91,7 +98,7 @@ pub(super) async fn run(args: DeadLettersArgs) -> anyhow::Result<()> {
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
-    let files = Files::of(&args.config)?;
+    let files = Files::of(&args.config, args.forward)?;
     let mut out = std::io::stdout().lock();
     let (mut letters, mut readings) = (0, 0);
     for path in [&files.taken, &files.current] {
@@ -132,7 +139,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
 }
 
 async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
-    let files = Files::of(&args.config)?;
+    let files = Files::of(&args.config, args.forward)?;
     let Some(taken) = files.take()? else {
         println!("0 dead letters");
         return Ok(());
@@ -175,13 +182,15 @@ struct Files {
 }
 
 impl Files {
-    fn of(config: &ConfigArgs) -> anyhow::Result<Self> {
+    /// The files of the store, or those of forwarding.
+    fn of(config: &ConfigArgs, forward: bool) -> anyhow::Result<Self> {
         let data_dir = config.load()?.server.data_dir;
         if !data_dir.is_dir() {
             let folder = data_dir.display();
             return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
         }
-        let current = data_dir::dead_letters(&data_dir);
+        let current =
+            if forward { data_dir::forward_dead_letters(&data_dir) } else { data_dir::dead_letters(&data_dir) };
         Ok(Self { taken: DeadLetters::taken_path(&current), current })
     }
 

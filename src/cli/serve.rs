@@ -14,6 +14,7 @@ use tidegauge::access::{Gate, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Pipeline, Running};
+use tidegauge::forward::Forwarding;
 use tidegauge::http::{self, App, Budget, Tls};
 use tidegauge::ingest::Ingest;
 use tidegauge::ingest::devices::Devices;
@@ -30,12 +31,14 @@ use tokio_util::sync::CancellationToken;
 use super::data_dir::{self, DataDir};
 use super::settings::Settings;
 
+mod forwarding;
 mod open_files;
 pub(super) mod options;
 mod reload;
 mod signals;
 mod store_watch;
 
+pub(super) use forwarding::options as forwarding_options;
 pub(super) use options::{newest_closed_hour, rollups};
 use reload::Replaceable;
 use signals::StopSignals;
@@ -72,6 +75,7 @@ pub(super) async fn serve(
     }
     let clock = Clock::system();
     let tls = Tls::load(&config.http.tls, &clock)?.map(Arc::new);
+    let forward = forwarding::options(config, &clock)?;
     let data = DataDir::lock(&config.server.data_dir)?;
     let listen = config.http.listen;
     let listener = http::listen(listen).with_context(|| format!("listen on {listen} (http.listen)"))?;
@@ -80,7 +84,7 @@ pub(super) async fn serve(
     let (metrics, exposition) = Metrics::new();
     metrics.record_config(true, clock.now_ms());
     let threads = http::Threads::start().context("start the threads of connections")?;
-    let service = Service::start(config, &data, &clock, Arc::new(metrics), exposition, sockets).await?;
+    let service = Service::start(config, &data, &clock, (Arc::new(metrics), exposition), sockets, forward).await?;
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
     }
@@ -174,6 +178,7 @@ struct Service {
     store: Arc<dyn Store>,
     pipeline: Arc<Pipeline>,
     running: Running,
+    forwarding: Option<Forwarding>,
     app: Arc<App>,
     receiving: Option<udp::Receiving>,
     /// Cancelled when the service stops accepting requests and datagrams.
@@ -187,12 +192,14 @@ impl Service {
         config: &Config,
         data: &DataDir,
         clock: &Clock,
-        metrics: Arc<Metrics>,
-        exposition: Exposition,
+        (metrics, exposition): (Arc<Metrics>, Exposition),
         sockets: Option<udp::Sockets>,
+        forward: Option<tidegauge::forward::Options>,
     ) -> anyhow::Result<Self> {
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
+        // Before the first cut, which would remove what is not forwarded yet.
+        let forwarding = forwarding::start(config, data, forward, (&log, recovery.start), clock, &metrics)?;
         let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;
         store_watch::compare(config, &data.known_store(), &recovery, &*store, sqlite_was_there).await;
@@ -252,7 +259,7 @@ impl Service {
             .map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &app.refusals, &closing))
             .transpose();
         let receiving = receiving.context("start receiving datagrams")?;
-        Ok(Self { log, store, pipeline, running, app: Arc::new(app), receiving, closing, helpers })
+        Ok(Self { log, store, pipeline, running, forwarding, app: Arc::new(app), receiving, closing, helpers })
     }
 
     /// Serves until there is a reason to stop, then completes the requests in progress.
@@ -288,7 +295,8 @@ impl Service {
         }
         self.log.close();
         let reported = log_waiting_readings(&self.pipeline);
-        let left = self.running.drain(grace).await;
+        let forwarded = OptionFuture::from(self.forwarding.map(|forwarding| forwarding.drain(grace)));
+        let (left, _) = tokio::join!(self.running.drain(grace), forwarded);
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
         if let Err(error) = self.store.close().await {
             tracing::warn!(%error, "the store was not closed; no reading is lost by that");

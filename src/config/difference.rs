@@ -16,6 +16,9 @@ impl Config {
         if self.mongodb.uri != other.mongodb.uri {
             keys.insert("mongodb.uri".to_owned()); // the serialized URI hides its secrets
         }
+        if self.forward.token != other.forward.token {
+            keys.insert("forward.token".to_owned()); // likewise
+        }
         keys.into_iter().collect()
     }
 }

@@ -232,8 +232,8 @@ impl Layers {
     /// A wrong key is left out from then on, and mistakes of other keys that only follow from it are ignored.
     fn check(&mut self, mistakes: &mut Vec<ConfigError>) {
         loop {
-            let secrets = self.config.auth.read_secrets().err();
-            let found: Vec<ConfigError> = secrets.into_iter().chain(self.config.check_sections()).collect();
+            let secrets = [self.config.auth.read_secrets().err(), self.config.forward.read_secret().err()];
+            let found: Vec<ConfigError> = secrets.into_iter().flatten().chain(self.config.check_sections()).collect();
             let before = mistakes.len();
             for mistake in found {
                 let ConfigError::Invalid { key, problem, .. } = mistake else { continue };

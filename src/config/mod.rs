@@ -14,6 +14,7 @@ mod difference;
 mod environment;
 mod error;
 mod flush;
+mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod hook_path;
@@ -57,6 +58,7 @@ pub use devices::Devices;
 pub use environment::environment;
 pub use error::{ConfigError, Place};
 pub use flush::Flush;
+pub use forward::Forward;
 pub use hook_path::{DEVICE_SEGMENT, HookPath, OWN_PATHS};
 pub use http::Http;
 pub use ingest::{Ingest, Json, LineProtocol, Senml, Strings, UnknownKeys};
@@ -110,6 +112,8 @@ pub struct Config {
     pub pending: Pending,
     /// Writing pending buckets to the store.
     pub flush: Flush,
+    /// Sending accepted readings to another server too.
+    pub forward: Forward,
     /// The choice of the store.
     pub store: Store,
     /// The embedded store.
@@ -177,6 +181,7 @@ impl Config {
             self.log.check(),
             self.pending.check(),
             self.flush.check(),
+            self.forward.check(),
             self.sqlite.check(),
             self.mongodb.check(),
             self.retention.check(),

@@ -156,6 +156,22 @@ table! {
     /// and not written. 0 if none is.
     rollup_lag_seconds: Gauge, Seconds;
 
+    /// Readings that the server at forward.url has accepted. Those sent again after a crash count again.
+    forward_readings_total: Counter, Count;
+    /// Readings that the server at forward.url has refused for good, by code. They are in a dead-letter file
+    /// of their own, as long as it has space.
+    forward_refused_total: Labelled<Counter>, Count {reason};
+    /// Requests to forward.url that are sent again: no connection (connection), no answer in time (timeout),
+    /// a token without the right (unauthorized), a rate (rate_limited), a server that takes no readings at
+    /// the moment (unavailable), or an answer of something else, such as a proxy (unexpected).
+    forward_errors_total: Labelled<Counter>, Count {reason};
+    /// Bytes of the compressed bodies sent to forward.url.
+    forward_bytes_total: Counter, Bytes;
+    /// Age of the oldest reading in the log that is not forwarded. 0 if all are, and without forward.url.
+    forward_lag_seconds: Gauge, Seconds;
+    /// Bytes of the log that are not forwarded. 0 without forward.url.
+    forward_lag_bytes: Gauge, Bytes;
+
     /// Time from the head of a request to its answer, by route, method and status.
     http_request_seconds: RequestSeconds, Seconds {route, method, status} in SECONDS;
     /// Open connections.
@@ -232,6 +248,8 @@ mod tests {
         metrics.flush_retries_total.with("timeout").increment(1);
         metrics.rollup_retries_total.with("timeout").increment(1);
         metrics.store_unreadable_total.with("readings").increment(1);
+        metrics.forward_refused_total.with("timestamp_too_old").increment(1);
+        metrics.forward_errors_total.with("connection").increment(1);
         metrics.udp_dropped_total.with("kernel").increment(1);
         metrics.tls_handshakes_failed_total.with("timeout").increment(1);
         metrics.http_request_seconds.record("/v1/readings", "POST", 200, Duration::from_millis(1));

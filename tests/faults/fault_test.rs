@@ -243,6 +243,13 @@ impl<'a> FaultTest<'a> {
         findings
     }
 
+    /// The findings of an audit of a server that is no part of the test and must have the same readings.
+    pub(crate) async fn findings_at(&self, server: &Server, store: Store<'_>) -> audit::Findings {
+        let mut findings = audit::Findings::default();
+        audit::check(server, &self.devices, &self.history, store, &mut findings).await;
+        findings
+    }
+
     /// Ends the test with an audit: exactly the acknowledged values are stored, each of them once.
     pub(crate) async fn audit(mut self) {
         let findings = self.findings().await;

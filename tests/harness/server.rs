@@ -147,6 +147,13 @@ impl Server {
         self.start_again().await;
     }
 
+    /// Ends the server with SIGTERM, and starts it again with another configuration.
+    pub(crate) async fn start_again_after_stop(&mut self, setup: Setup) {
+        let status = self.terminate().await;
+        assert_eq!(status.code(), Some(0), "{status}: {}", self.log());
+        self.start_again_with(setup).await;
+    }
+
     /// Kills the server with SIGKILL.
     pub(crate) fn kill9(&mut self) {
         let mut running = self.running.take().expect("it is running");

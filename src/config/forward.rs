@@ -1,0 +1,153 @@
+//! `[forward]`: sending all accepted readings to another server too.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::check::within;
+use super::secret::Secret;
+use super::{Bytes, ConfigError, Period};
+
+const TOKEN_MAX_BYTES: usize = 1_024;
+
+/// Sending all accepted readings to another server too. It is on if there is a URL.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Forward {
+    /// The other server, such as `https://centre.example.com`. `None`: readings are not forwarded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The token for it, with the scope `ingest`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Secret>,
+    /// The certificate authorities of the other server. PEM. `None`: those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// The bytes of compressed bodies a second. 0: no limit. At most 1GiB.
+    pub max_bytes_per_second: Bytes,
+    /// The size of a batch of readings as JSON, before its compression. 1KiB to 64MiB.
+    pub max_batch_bytes: Bytes,
+    /// The time until a request is answered. 1ms to 1h.
+    pub timeout: Period,
+}
+
+impl Default for Forward {
+    fn default() -> Self {
+        Self {
+            url: None,
+            token: None,
+            ca_file: None,
+            max_bytes_per_second: Bytes(0),
+            max_batch_bytes: Bytes::mib(1),
+            timeout: Period::minutes(1),
+        }
+    }
+}
+
+impl Forward {
+    /// Reads the token from its file.
+    pub(super) fn read_secret(&mut self) -> Result<(), ConfigError> {
+        self.token.as_mut().map_or(Ok(()), |token| token.read("forward.token"))
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within("forward.max_bytes_per_second", self.max_bytes_per_second, Bytes(0), Bytes::gib(1))?;
+        within("forward.max_batch_bytes", self.max_batch_bytes, Bytes::kib(1), Bytes::mib(64))?;
+        within("forward.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
+        let Some(url) = &self.url else {
+            let set = [("forward.token", self.token.is_some()), ("forward.ca_file", self.ca_file.is_some())];
+            let set = set.into_iter().find(|(_, is_set)| *is_set);
+            return set.map_or(Ok(()), |(key, _)| Err(ConfigError::invalid(key, "is set, so forward.url must be set")));
+        };
+        check_url(url)?;
+        // The text of a hidden token is not one.
+        let is_token = |text: &str| {
+            (1..=TOKEN_MAX_BYTES).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_graphic())
+                && text != "***"
+        };
+        if self.token.as_ref().is_some_and(|token| !is_token(token.expose())) {
+            let problem = format!("is not 1 to {TOKEN_MAX_BYTES} visible ASCII characters without spaces");
+            return Err(ConfigError::invalid("forward.token", problem));
+        }
+        match &self.ca_file {
+            Some(file) if file == Path::new("") => {
+                Err(ConfigError::invalid("forward.ca_file", "is empty; remove it if you do not need it"))
+            }
+            Some(_) if !url.starts_with("https:") => {
+                Err(ConfigError::invalid("forward.ca_file", format!("is for https://, and forward.url is {url}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks the form of a URL. A secret belongs into the token, because URLs are logged.
+fn check_url(url: &str) -> Result<(), ConfigError> {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let is_good = rest.is_some_and(|rest| {
+        !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"@?#\\\"<>".contains(&byte))
+    });
+    if is_good {
+        return Ok(());
+    }
+    let problem = "must be http:// or https://, a host, and perhaps a port and a path, as in \
+                   https://centre.example.com:8080; it has no user, no \"?\" and no \"#\"";
+    Err(ConfigError::invalid("forward.url", problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(keys: &str) -> Option<String> {
+        let mut forward: Forward = toml::from_str(keys).expect("TOML");
+        forward.read_secret().and_then(|()| forward.check()).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_url_names_a_server_and_no_secret() {
+        for url in ["http://h", "https://h:8443/", "https://[::1]:8080", "http://10.0.0.1/tidegauge"] {
+            assert_eq!(problem(&format!("url = {url:?}")), None, "{url}");
+        }
+        for url in ["h:8080", "ftp://h", "https://", "https://ann:hunter2@h", "https://h/?token=hunter2", "http://h h"]
+        {
+            let problem = problem(&format!("url = {url:?}")).expect(url);
+            assert!(problem.starts_with("forward.url must be http://") && !problem.contains("hunter2"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn the_keys_of_a_server_need_one() {
+        for (keys, expected) in [
+            ("token = 'x'", "forward.token is set, so forward.url must be set"),
+            ("ca_file = 'x'", "forward.ca_file is set, so forward.url must be set"),
+            ("url = 'http://h'\nca_file = 'x'", "forward.ca_file is for https://, and forward.url is http://h"),
+            ("url = 'https://h'\nca_file = ''", "forward.ca_file is empty; remove it if you do not need it"),
+            ("url = 'https://h'\ntoken = ''", "forward.token is not 1 to 1024 visible ASCII characters without spaces"),
+            (
+                "url = 'https://h'\ntoken = '***'",
+                "forward.token is not 1 to 1024 visible ASCII characters without spaces",
+            ),
+        ] {
+            assert_eq!(problem(keys).as_deref(), Some(expected));
+        }
+        let missing = problem("url = 'https://h'\ntoken = { file = '/nowhere' }").expect("no file");
+        assert!(missing.starts_with("forward.token cannot be read from /nowhere"), "{missing}");
+    }
+
+    #[test]
+    fn a_token_is_never_shown_and_may_be_in_a_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        std::fs::write(&path, "hunter2\n").expect("writable");
+        for token in ["'hunter2'".to_owned(), format!("{{ file = {path:?} }}")] {
+            let keys = format!("url = 'https://h'\ntoken = {token}");
+            let mut forward: Forward = toml::from_str(&keys).expect("TOML");
+            forward.read_secret().expect("the file is there");
+            assert_eq!(forward.token.as_ref().map(Secret::expose), Some("hunter2"));
+            let shown = toml::to_string(&forward).expect("TOML");
+            assert!(!format!("{forward:?}{shown}").contains("hunter2"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Batches: readings of the log as the texts of which bodies and dead letters are made.
+
+use std::io::Write;
+use std::ops::Range;
+
+use crate::log::batch_view::{BadPayload, BatchView, Name, Step};
+
+/// The most readings of a batch: half of what a server with the default configuration takes at once.
+const MAX_READINGS: usize = 50_000;
+
+/// Readings in the order of the log.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    texts: Vec<u8>,
+    /// The places of the devices with their metadata in the text: `"deviceId":"d","metadata":{}`.
+    owners: Vec<Range<usize>>,
+    /// The owner of each reading, and the place of the reading in the text: `{"ts":1,"values":{"m":2.5}}`.
+    readings: Vec<(usize, Range<usize>)>,
+}
+
+impl Batch {
+    /// The number of readings.
+    pub(super) const fn len(&self) -> usize {
+        self.readings.len()
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.readings.is_empty()
+    }
+
+    /// Whether the batch has this size in bytes, or the most readings of a batch.
+    pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
+        self.texts.len() >= max_bytes || self.readings.len() >= MAX_READINGS
+    }
+
+    /// Removes all readings, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.texts.clear();
+        self.owners.clear();
+        self.readings.clear();
+    }
+
+    /// Adds the readings of a record. Calls `on_full` each time the batch is full, which must empty it or
+    /// return an error.
+    pub(super) fn push_record<E: From<BadPayload>>(
+        &mut self,
+        payload: &[u8],
+        max_bytes: usize,
+        mut on_full: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let view = BatchView::new(payload)?;
+        let names = view.names().to_vec();
+        let mut owner = None;
+        for step in view.steps() {
+            match step? {
+                Step::Group { device, metadata } => owner = Some((device, metadata)),
+                Step::Reading { ts_ms, values } => {
+                    let Some((device, metadata)) = owner else { continue };
+                    self.push_owner(device.as_bytes(), metadata);
+                    self.push_reading(ts_ms, values.map(|(name, value)| (names[usize::from(name)], value)));
+                    if self.is_full(max_bytes) {
+                        on_full(self)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes this the owner of the next reading.
+    fn push_owner(&mut self, device: &[u8], metadata: Option<&str>) {
+        let start = self.texts.len();
+        self.texts.extend_from_slice(b"\"deviceId\":\""); // a device ID needs no escapes
+        self.texts.extend_from_slice(device);
+        self.texts.push(b'"');
+        if let Some(metadata) = metadata {
+            self.texts.extend_from_slice(b",\"metadata\":");
+            let start = self.texts.len();
+            self.texts.extend_from_slice(metadata.as_bytes());
+            for byte in self.texts[start..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
+                *byte = b' '; // in JSON text it is white space between two tokens, and here it would end the line
+            }
+        }
+        let is_same = self.owners.last().is_some_and(|last| self.texts[last.clone()] == self.texts[start..]);
+        if is_same {
+            self.texts.truncate(start);
+        } else {
+            self.owners.push(start..self.texts.len());
+        }
+    }
+
+    fn push_reading<'a>(&mut self, ts_ms: i64, values: impl Iterator<Item = (Name<'a>, f64)>) {
+        let start = self.texts.len();
+        let text = &mut self.texts;
+        write!(text, "{{\"ts\":{ts_ms},\"values\":").expect("memory");
+        let mut separator = b'{';
+        for (Name { text: series, .. }, value) in values {
+            text.push(std::mem::replace(&mut separator, b','));
+            serde_json::to_writer(&mut *text, series).expect("memory");
+            text.push(b':');
+            serde_json::to_writer(&mut *text, &value).expect("memory"); // the shortest text of this very number
+        }
+        text.extend_from_slice(b"}}");
+        self.readings.push((self.owners.len() - 1, start..text.len()));
+    }
+
+    /// These readings, by their numbers, as NDJSON: a line for readings in a row that share a device.
+    pub(super) fn body(&self, readings: &[usize]) -> Vec<u8> {
+        let mut body = Vec::with_capacity(self.texts.len());
+        for of_owner in readings.chunk_by(|&one, &next| self.readings[one].0 == self.readings[next].0) {
+            self.append_object(&mut body, of_owner);
+            body.push(b'\n');
+        }
+        body
+    }
+
+    /// Appends readings that share a device as one object.
+    pub(super) fn append_object(&self, to: &mut Vec<u8>, readings: &[usize]) {
+        let Some(&first) = readings.first() else { return };
+        to.push(b'{');
+        to.extend_from_slice(&self.texts[self.owners[self.readings[first].0].clone()]);
+        to.extend_from_slice(b",\"readings\":");
+        let mut separator = b'[';
+        for &reading in readings {
+            to.push(std::mem::replace(&mut separator, b','));
+            to.extend_from_slice(&self.texts[self.readings[reading].1.clone()]);
+        }
+        to.extend_from_slice(b"]}");
+    }
+
+    /// Whether two readings share a device with its metadata.
+    pub(super) fn share_owner(&self, one: usize, other: usize) -> bool {
+        self.readings[one].0 == self.readings[other].0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::log::BatchBuilder;
+    use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
+
+    /// A reading as the log has it and as a server finds it in a body: device, metadata, instant, and the
+    /// series with the bits of their values.
+    type Found = (String, Option<String>, i64, Vec<(String, u64)>);
+
+    #[derive(Default)]
+    struct Parsed(Vec<Found>);
+
+    impl Sink for Parsed {
+        fn reading(&mut self, incoming: Incoming<'_>) {
+            let Incoming { device, metadata, ts_ms, values, .. } = incoming;
+            let values = values.iter().map(|(name, value): &(Cow<'_, str>, f64)| (name.to_string(), value.to_bits()));
+            self.0.push((device.to_owned(), metadata.map(str::to_owned), ts_ms.unwrap(), values.collect()));
+        }
+
+        fn reject(&mut self, rejection: Rejection) {
+            panic!("{rejection:?}");
+        }
+
+        fn reject_value(&mut self, rejection: Rejection) {
+            panic!("{rejection:?}");
+        }
+
+        fn ignore(&mut self, _: Ignored, name: &str) {
+            panic!("{name}");
+        }
+    }
+
+    fn parsed(body: &[u8]) -> Vec<Found> {
+        let mut found = Parsed::default();
+        json::parse_lines(body, &json::Options::default(), &mut found);
+        found.0
+    }
+
+    fn record(readings: &[Found]) -> crate::log::Batch {
+        let mut builder = BatchBuilder::default();
+        for (device, metadata, ts_ms, values) in readings {
+            let values = values.iter().map(|(name, bits)| (name.as_str(), f64::from_bits(*bits)));
+            builder.push(device, metadata.as_deref(), *ts_ms, values).unwrap();
+        }
+        builder.finish()
+    }
+
+    fn pushed(readings: &[Found]) -> Batch {
+        let mut batch = Batch::default();
+        let full = |_: &mut Batch| -> Result<(), BadPayload> { panic!("it is not full") };
+        batch.push_record(record(readings).payload(), usize::MAX, full).unwrap();
+        batch
+    }
+
+    fn any_value() -> impl Strategy<Value = u64> {
+        let some = [0.0, -0.0, 1.0, -1e-320, f64::MAX, f64::MIN_POSITIVE, 0.1, 1e23, 9_007_199_254_740_993.0];
+        let finite = any::<f64>().prop_filter("admission accepts finite numbers", |value| value.is_finite());
+        prop_oneof![prop::sample::select(some.to_vec()), finite].prop_map(f64::to_bits)
+    }
+
+    fn any_reading() -> impl Strategy<Value = Found> {
+        let metadata = prop::option::of(prop::sample::select(vec![r#"{"floor":2}"#.to_owned(), "{}".to_owned()]));
+        let series =
+            prop::sample::select(vec!["m", "é\"x", "a{b=c}", r"a{b=C:\\,d=\{\=}", "v.w/x"]).prop_map(str::to_owned);
+        let values = prop::collection::btree_map(series, any_value(), 1..4).prop_map(|all| all.into_iter().collect());
+        let ts_ms = -62_167_219_200_000_i64..253_402_300_799_999;
+        ("[a-c]{1,2}|t/[A-C]:1", metadata, ts_ms, values)
+    }
+
+    proptest! {
+        #[test]
+        fn a_server_finds_in_a_body_what_the_log_has_bit_by_bit(
+            readings in prop::collection::vec(any_reading(), 1..20), seed in any::<u64>(),
+        ) {
+            let mut readings = readings;
+            for at in 1..readings.len() {
+                // In a record, a reading without metadata has that of the one before of its device.
+                if readings[at].0 == readings[at - 1].0 && readings[at].1.is_none() {
+                    readings[at].1 = readings[at - 1].1.clone();
+                }
+            }
+            let batch = pushed(&readings);
+            let all: Vec<usize> = (0..batch.len()).collect();
+            prop_assert_eq!(parsed(&batch.body(&all)), readings.clone());
+            let some: Vec<usize> = all.into_iter().filter(|at| seed >> (at % 64) & 1 == 1).collect();
+            let expected: Vec<Found> = some.iter().map(|&at| readings[at].clone()).collect();
+            prop_assert_eq!(parsed(&batch.body(&some)), expected);
+        }
+    }
+
+    #[test]
+    fn metadata_on_several_lines_stays_in_one() {
+        let of = |metadata: &str| vec![("d".to_owned(), Some(metadata.to_owned()), 1, vec![("m".to_owned(), 0)])];
+        let batch = pushed(&of("{\r\n  \"floor\": 2\n}"));
+        assert_eq!(parsed(&batch.body(&[0])), of("{    \"floor\": 2 }"));
+    }
+
+    #[test]
+    fn a_record_larger_than_a_batch_becomes_several() {
+        let readings: Vec<Found> = (0..100).map(|ts| ("d".to_owned(), None, ts, vec![("m".to_owned(), 0)])).collect();
+        let (mut batch, mut sent) = (Batch::default(), Vec::new());
+        let mut sizes = Vec::new();
+        batch
+            .push_record(record(&readings).payload(), 500, |batch| -> Result<(), BadPayload> {
+                let all: Vec<usize> = (0..batch.len()).collect();
+                sizes.push(batch.len());
+                sent.extend(parsed(&batch.body(&all)));
+                batch.clear();
+                Ok(())
+            })
+            .unwrap();
+        let rest: Vec<usize> = (0..batch.len()).collect();
+        sent.extend(parsed(&batch.body(&rest)));
+        assert!(sizes.len() > 3 && sizes.iter().all(|&size| size < 30), "{sizes:?}");
+        assert_eq!(sent, readings);
+    }
+}

@@ -1,0 +1,229 @@
+//! Deliveries to servers that answer as the test says.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::routing::post;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::batch::Batch;
+use super::delivery::Delivery;
+use super::progress::Progress;
+use super::upstream::Upstream;
+use super::{Followed, Options};
+use crate::common::clock::Clock;
+use crate::flush::DeadLetters;
+use crate::log::batch_view::BadPayload;
+use crate::log::{BatchBuilder, Instruments, Log, MinFree, Sync};
+use crate::telemetry::{Exposition, Metrics};
+
+/// An answer: status, seconds of `Retry-After`, body.
+type Answer = (u16, u32, Value);
+
+/// A delivery to a server, and what that server was sent.
+struct Case {
+    delivery: Delivery,
+    progress: Progress,
+    draining: CancellationToken,
+    exposition: Exposition,
+    /// The instants of the readings in each request.
+    requests: Arc<Mutex<Vec<Vec<i64>>>>,
+    folder: TempDir,
+}
+
+impl Case {
+    /// `answer` gets the number of the request and the instants of its readings.
+    async fn new(answer: impl Fn(usize, &[i64]) -> Answer + Send + std::marker::Sync + 'static) -> Self {
+        let requests: Arc<Mutex<Vec<Vec<i64>>>> = Arc::default();
+        let (seen, answer) = (Arc::clone(&requests), Arc::new(answer));
+        let handler = move |body: Bytes| {
+            let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
+            async move {
+                let instants = instants_in(&zstd::decode_all(&*body).unwrap());
+                let number = {
+                    let mut seen = seen.lock().unwrap();
+                    seen.push(instants.clone());
+                    seen.len() - 1
+                };
+                let (status, retry_after, body) = answer(number, &instants);
+                let text = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
+                (StatusCode::from_u16(status).unwrap(), [("retry-after", retry_after.to_string())], text)
+            }
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = axum::Router::new().route("/v1/readings", post(handler));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self::to(address, requests)
+    }
+
+    fn to(address: SocketAddr, requests: Arc<Mutex<Vec<Vec<i64>>>>) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let (metrics, exposition) = Metrics::new();
+        let (metrics, clock) = (Arc::new(metrics), Clock::fixed(0));
+        let options = Options {
+            url: format!("http://{address}/"),
+            token: None,
+            client: reqwest::Client::builder().tls_certs_only([]).build().unwrap(),
+            bandwidth: None,
+            max_batch_bytes: 1 << 20,
+            clock: clock.clone(),
+        };
+        let log = crate::log::Options {
+            dir: folder.path().join("log"),
+            sync: Sync::Always,
+            group_window: Duration::ZERO,
+            segment_bytes: 1 << 20,
+            max_bytes: 1 << 30,
+            min_free: MinFree::Bytes(0),
+        };
+        let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
+        let followed = log.follow(Followed { position: recovery.start, as_of_ms: 0 }).unwrap();
+        let progress = Progress::new(Arc::new(log), followed, clock.clone(), Arc::clone(&metrics));
+        let letters = DeadLetters::new(folder.path().join("letters.ndjson"), 1 << 20, clock);
+        let draining = CancellationToken::new();
+        let stops = [draining.clone(), CancellationToken::new()];
+        let delivery = Delivery::new(Upstream::new(&options, Arc::clone(&metrics)), letters, metrics, stops);
+        Self { delivery, progress, draining, exposition, requests, folder }
+    }
+
+    async fn deliver(&mut self, readings: i64) -> ControlFlow<()> {
+        self.delivery.deliver(&batch(readings), &mut self.progress).await
+    }
+
+    fn requests(&self) -> Vec<Vec<i64>> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// The value of a line of the metrics.
+    fn count(&self, line: &str) -> u64 {
+        let text = self.exposition.render();
+        let found = text.lines().find_map(|rendered| rendered.strip_prefix(line)?.trim().parse().ok());
+        found.unwrap_or_else(|| panic!("{line} in\n{text}"))
+    }
+
+    /// The instants of the readings in the dead letters, and their reasons.
+    fn letters(&self) -> Vec<(String, Vec<i64>)> {
+        let text = std::fs::read_to_string(self.folder.path().join("letters.ndjson")).unwrap_or_default();
+        let letter = |line: &str| {
+            let reason = serde_json::from_str::<Value>(line).unwrap()["reason"].as_str().unwrap().to_owned();
+            (reason, instants_in(line.as_bytes()))
+        };
+        text.lines().map(letter).collect()
+    }
+}
+
+/// Readings of two devices in turn, at the instants from 0.
+fn batch(readings: i64) -> Batch {
+    let mut builder = BatchBuilder::default();
+    for ts_ms in 0..readings {
+        let device = if ts_ms / 3 % 2 == 0 { "a" } else { "b" };
+        builder.push(device, None, ts_ms, [("m", 1.0)].into_iter()).unwrap();
+    }
+    let mut batch = Batch::default();
+    let full = |_: &mut Batch| -> Result<(), BadPayload> { panic!("it is not full") };
+    batch.push_record(builder.finish().payload(), usize::MAX, full).unwrap();
+    batch
+}
+
+fn instants_in(body: &[u8]) -> Vec<i64> {
+    let lines = std::str::from_utf8(body).unwrap().lines();
+    let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.flat_map(|line| line["readings"].as_array().unwrap().clone()).map(|it| it["ts"].as_i64().unwrap()).collect()
+}
+
+fn accepted(instants: &[i64]) -> Answer {
+    (200, 0, json!({ "accepted": instants.len() }))
+}
+
+/// Refuses the readings at these places with a code, and lists at most a hundred.
+fn refused(instants: &[i64], code: &str, is_refused: impl Fn(i64) -> bool) -> Answer {
+    let error = |(index, _)| json!({ "index": index, "code": code, "detail": "why" });
+    let errors: Vec<Value> = instants.iter().enumerate().filter(|(_, ts)| is_refused(**ts)).map(error).collect();
+    let (rejected, listed) = (errors.len(), &errors[..errors.len().min(100)]);
+    (400, 0, json!({ "accepted": instants.len() - rejected, "rejected": rejected, "errors": listed }))
+}
+
+#[tokio::test]
+async fn a_failure_or_an_answer_of_something_else_is_retried_with_the_same_readings() {
+    let answers: [Answer; 5] = [
+        (503, 1, json!({ "code": "overloaded", "detail": "full" })),
+        (200, 0, json!("<html>Welcome to the wireless network</html>")),
+        (404, 0, json!("no such page")),
+        (302, 0, json!("")),
+        (401, 0, json!({ "code": "unauthorized", "detail": "who?" })),
+    ];
+    let mut case =
+        Case::new(move |request, instants| answers.get(request).cloned().unwrap_or_else(|| accepted(instants))).await;
+    let began = Instant::now();
+    assert!(case.deliver(4).await.is_continue());
+    assert!(began.elapsed() >= Duration::from_secs(1), "Retry-After");
+    assert_eq!(case.requests(), vec![vec![0, 1, 2, 3]; 6]);
+    for (reason, count) in [("unavailable", 1), ("unexpected", 3), ("unauthorized", 1)] {
+        assert_eq!(case.count(&format!("tidegauge_forward_errors_total{{reason=\"{reason}\"}}")), count, "{reason}");
+    }
+    assert_eq!((case.count("tidegauge_forward_readings_total"), case.letters()), (4, vec![]));
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_large_is_halved_and_the_next_ones_are_smaller() {
+    let too_large = (413, 0, json!("<html>proxy</html>"));
+    let mut case = Case::new(move |_, instants| match instants {
+        [5] => (413, 0, json!({ "code": "request_too_large", "detail": "one reading" })),
+        [_, _, _, ..] => too_large.clone(),
+        few if few.contains(&5) => too_large.clone(),
+        few => accepted(few),
+    })
+    .await;
+    assert!(case.deliver(8).await.is_continue());
+    let delivered: Vec<i64> = case.requests().into_iter().filter(|request| request.len() < 3).flatten().collect();
+    assert_eq!(delivered, [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]);
+    assert_eq!(case.letters(), [("request_too_large".to_owned(), vec![5])]);
+    assert_eq!(case.count("tidegauge_forward_refused_total{reason=\"request_too_large\"}"), 1);
+    let before = case.requests().len();
+    assert!(case.deliver(4).await.is_continue());
+    assert!(case.requests()[before..].iter().all(|request| request.len() < 3), "{:?}", case.requests());
+}
+
+#[tokio::test]
+async fn each_of_many_refused_readings_is_found_although_a_list_has_a_hundred() {
+    let is_refused = |ts_ms: i64| ts_ms % 5 != 0;
+    let mut case = Case::new(move |_, instants| refused(instants, "timestamp_too_old", is_refused)).await;
+    assert!(case.deliver(1_000).await.is_continue());
+    let refused: Vec<i64> = case.letters().into_iter().flat_map(|(_, instants)| instants).collect();
+    assert_eq!(refused, (0..1_000).filter(|&ts_ms| is_refused(ts_ms)).collect::<Vec<_>>());
+    assert_eq!(case.count("tidegauge_forward_readings_total"), 200);
+    assert_eq!(case.count("tidegauge_forward_refused_total{reason=\"timestamp_too_old\"}"), 800);
+    assert!(case.requests().len() <= 10, "{} requests", case.requests().len());
+}
+
+#[tokio::test]
+async fn readings_beyond_a_rate_are_sent_again_and_no_others() {
+    let mut case = Case::new(|request, instants| match request {
+        0 => {
+            let (_, _, body) = refused(instants, "too_many_new_devices", |ts_ms| ts_ms / 3 % 2 == 1);
+            (429, 1, body)
+        }
+        _ => accepted(instants),
+    })
+    .await;
+    assert!(case.deliver(8).await.is_continue());
+    assert_eq!(case.requests(), [vec![0, 1, 2, 3, 4, 5, 6, 7], vec![3, 4, 5]]);
+    assert_eq!((case.count("tidegauge_forward_readings_total"), case.letters()), (8, vec![]));
+}
+
+#[tokio::test]
+async fn a_drain_tries_once_and_leaves_the_rest_in_the_log() {
+    let mut case = Case::new(|_, _| (503, 60, json!("away"))).await;
+    case.draining.cancel();
+    assert!(case.deliver(3).await.is_break());
+    assert_eq!(case.requests().len(), 1);
+}
