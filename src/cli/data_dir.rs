@@ -4,8 +4,13 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use tidegauge::disk::make_folder;
+use tidegauge::disk::{make_folder, replace_file, sync_folder};
 use tidegauge::log::LogError;
+
+use super::Usage;
+
+/// The file that marks a data folder whose restore has not ended.
+const RESTORING: &str = "restoring";
 
 /// The data folder of `server.data_dir`, locked until this is dropped.
 #[derive(Debug)]
@@ -16,17 +21,45 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// Locks the folder, and creates it if necessary. Fails while another process has locked it.
+    /// Locks the folder, and creates it if necessary. Fails while another process has locked it, and if a
+    /// restore into it was interrupted.
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
         make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
         let file = path.join("lock");
         let lock = File::options().write(true).create(true).truncate(false).open(&file);
         let lock = lock.with_context(|| format!("open {}", file.display()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!("another tidegauge uses this data folder: {}", path.display()),
-            Err(TryLockError::Error(error)) => Err(anyhow!(error).context(format!("lock {}", file.display()))),
+            Err(TryLockError::Error(error)) => return Err(anyhow!(error).context(format!("lock {}", file.display()))),
         }
+        if path.join(RESTORING).exists() {
+            bail!("a restore into the data folder {} did not end: empty the folder, and restore again", path.display());
+        }
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Marks the folder as incomplete until [`Self::end_restore`]. A folder with files is refused.
+    pub(super) fn begin_restore(&self) -> anyhow::Result<()> {
+        let entries = std::fs::read_dir(&self.path).with_context(|| format!("read {}", self.path.display()))?;
+        for entry in entries {
+            let name = entry.with_context(|| format!("read {}", self.path.display()))?.file_name();
+            if name != "lock" {
+                let (folder, name) = (self.path.display(), Path::new(&name).display());
+                return Err(
+                    Usage(format!("the data folder {folder} is not empty, it has {name}: name another one")).into()
+                );
+            }
+        }
+        let marker = self.path.join(RESTORING);
+        replace_file(&marker, b"").with_context(|| format!("create {}", marker.display()))
+    }
+
+    /// Ends a restore. When this returns, the folder is the data of a service, also after a crash.
+    pub(super) fn end_restore(&self) -> anyhow::Result<()> {
+        let marker = self.path.join(RESTORING);
+        let removed = std::fs::remove_file(&marker).and_then(|()| sync_folder(&self.path));
+        removed.with_context(|| format!("remove {}", marker.display()))
     }
 
     /// The folder of the log.

@@ -13,6 +13,7 @@ use tidegauge::telemetry::{VERSION, logs};
 
 use self::settings::Settings;
 
+mod backup;
 mod check;
 mod client;
 mod credential;
@@ -83,6 +84,10 @@ enum Command {
     Check(check::CheckArgs),
     /// Estimate the storage, memory, processors and nodes that a fleet of devices needs
     Estimate(estimate::EstimateArgs),
+    /// Copy the log, the dead letters and the SQLite file of a service, which may be running
+    Backup(backup::BackupArgs),
+    /// Fill an empty data folder from a backup
+    Restore(backup::RestoreArgs),
     /// Create, hash and check the tokens of clients
     Token(token::TokenArgs),
     /// Create the keys that sign datagrams, and sign with them
@@ -114,6 +119,8 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Estimate(args) => estimate::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => backup::restore(&args),
         Command::Token(args) => token::run(args),
         Command::Key(args) => key::run(args),
     };

@@ -304,7 +304,11 @@ pub fn make_folder(path: &Path) -> Result<()> {
     }
 }
 
-fn sync_folder(path: &Path) -> Result<()> {
+/// Makes the names of the files in the folder at `path` survive a crash.
+///
+/// # Errors
+/// When the operating system fails to open or sync the folder.
+pub fn sync_folder(path: &Path) -> Result<()> {
     open_folder(path)?.sync_all()
 }
 

@@ -34,6 +34,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod appender;
+pub mod backup;
 pub mod batch;
 pub mod batch_view;
 #[cfg(any(test, feature = "bench"))]

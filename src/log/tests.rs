@@ -16,7 +16,7 @@ use super::{Batch, BatchBuilder, Instruments, Lag, Log, LogError, MinFree, Optio
 use crate::disk::OsFolder;
 
 /// A batch of `readings` readings, which `id` tells from other batches.
-fn batch(id: u32, readings: u32) -> Batch {
+pub(super) fn batch(id: u32, readings: u32) -> Batch {
     let mut builder = BatchBuilder::default();
     for reading in 0..readings {
         builder.push(&format!("device-{id}"), None, i64::from(reading), [("m", f64::from(id))].into_iter()).unwrap();

@@ -17,6 +17,7 @@
 //!
 //! All calls into SQLite run on tokio's blocking threads. Only this room knows SQLite.
 
+pub mod backup;
 mod bucket;
 mod check;
 mod delete;

@@ -1,0 +1,196 @@
+//! `backup.json`: the files of a backup, each with its length and its checksum.
+//!
+//! ```json
+//! {"format": 1, "program": "0.1.0 (3f1b446)", "begunAt": "2026-11-22T10:00:00.000Z", "store": "sqlite",
+//!  "files": [{"path": "log/checkpoint", "bytes": 4124, "sha256": "9f86d0…"}]}
+//! ```
+//!
+//! The file is written last, so a folder that has it has all files of the list.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tidegauge::config::{Config, StoreKind};
+use tidegauge::disk::replace_file;
+use tidegauge::flush::DeadLetters;
+use tidegauge::telemetry::VERSION;
+
+use super::super::data_dir;
+
+/// The folder of the log in a backup.
+pub(super) const LOG: &str = "log";
+/// The SQLite file in a backup.
+pub(super) const DATABASE: &str = "tidegauge.sqlite";
+
+/// The name of the list itself.
+const NAME: &str = "backup.json";
+
+/// The version of the list and of the folder.
+const FORMAT: u64 = 1;
+
+/// The longest list: some hundred thousand files.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// The list of the files of a backup.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: u64,
+    /// The version of the program that made the backup.
+    program: String,
+    /// When the backup began. It has all readings that were acknowledged before.
+    pub(super) begun_at: String,
+    /// The store of the service.
+    pub(super) store: StoreKind,
+    pub(super) files: Vec<ListedFile>,
+}
+
+/// A file of a backup.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListedFile {
+    /// The path in the folder of the backup.
+    pub(super) path: String,
+    bytes: u64,
+    sha256: String,
+}
+
+impl Manifest {
+    /// The list of the files in the folder of a backup.
+    pub(super) fn of(folder: &Path, begun_at: String, store: StoreKind) -> anyhow::Result<Self> {
+        let mut files = Vec::new();
+        for path in names_in(&folder.join(LOG))?.into_iter().map(|name| format!("{LOG}/{name}")) {
+            files.push(path);
+        }
+        files.extend(letters(folder).into_iter().flatten().filter_map(|path| name_of(&path)));
+        files.push(DATABASE.to_owned());
+        files.retain(|path| folder.join(path).exists());
+        let files = files.into_iter().map(|path| ListedFile::of(folder, path)).collect::<anyhow::Result<_>>()?;
+        Ok(Self { format: FORMAT, program: VERSION.to_owned(), begun_at, store, files })
+    }
+
+    /// Completes a backup. When this returns, the backup survives a crash.
+    pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        let path = folder.join(NAME);
+        replace_file(&path, &serde_json::to_vec_pretty(self)?).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Reads the list of the backup in a folder.
+    pub(super) fn read(folder: &Path) -> anyhow::Result<Self> {
+        let path = folder.join(NAME);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+                "{} has no {NAME}: it is no backup, or the backup was interrupted; make another one",
+                folder.display()
+            ),
+            opened => opened.with_context(|| format!("open {}", path.display()))?,
+        };
+        let mut text = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut text).with_context(|| format!("read {}", path.display()))?;
+        let unreadable = || format!("{} is damaged", path.display());
+        let value: serde_json::Value = serde_json::from_slice(&text).with_context(unreadable)?;
+        match value["format"].as_u64() {
+            Some(FORMAT) => serde_json::from_value(value).with_context(unreadable),
+            Some(found) => bail!("{} has format {found}, this program reads format {FORMAT}", path.display()),
+            None => bail!("{} is damaged: it has no format", path.display()),
+        }
+    }
+
+    /// The length of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+impl ListedFile {
+    fn of(folder: &Path, path: String) -> anyhow::Result<Self> {
+        let summed = File::open(folder.join(&path)).and_then(|mut file| copy_and_sum(&mut file, &mut std::io::sink()));
+        let (bytes, sha256) = summed.with_context(|| format!("read {}", folder.join(&path).display()))?;
+        Ok(Self { path, bytes, sha256 })
+    }
+
+    /// Where the file belongs in the data of a service; `None` if a backup has no such file.
+    pub(super) fn destination(&self, config: &Config) -> Option<PathBuf> {
+        let data_dir = &config.server.data_dir;
+        match self.path.as_str() {
+            DATABASE => Some(config.sqlite_file()),
+            path if !path.contains('/') => {
+                letters(data_dir).into_iter().flatten().find(|file| name_of(file).as_deref() == Some(path))
+            }
+            path => {
+                let name = path.strip_prefix(LOG)?.strip_prefix('/')?;
+                let is_segment = name
+                    .strip_suffix(".log")
+                    .is_some_and(|digits| digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit()));
+                (is_segment || ["checkpoint", "follower"].contains(&name))
+                    .then(|| data_dir::log_dir(data_dir).join(name))
+            }
+        }
+    }
+
+    /// Copies the file from the folder of a backup to `to`, where no file is, and compares it with the list.
+    /// When this returns, the bytes of the copy survive a crash.
+    pub(super) fn copy(&self, folder: &Path, to: &Path) -> anyhow::Result<()> {
+        let from = folder.join(&self.path);
+        let mut file = File::open(&from).with_context(|| format!("open {}", from.display()))?;
+        let copied = File::create_new(to).and_then(|mut copy| {
+            let summed = copy_and_sum(&mut file, &mut copy)?;
+            copy.sync_all()?;
+            Ok(summed)
+        });
+        let (bytes, sha256) = copied.with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+        if bytes != self.bytes {
+            bail!("{} is damaged: it has {bytes} bytes, and had {} when the backup ended", from.display(), self.bytes);
+        }
+        if sha256 != self.sha256 {
+            bail!("{} is damaged: its SHA-256 is not that of the list in {NAME}", from.display());
+        }
+        Ok(())
+    }
+}
+
+/// The files of dead letters in a data folder, of the store and of forwarding, each with the file of a retry.
+/// They have the same names in a backup.
+pub(super) fn letters(data_dir: &Path) -> [[PathBuf; 2]; 2] {
+    let current = [data_dir::dead_letters(data_dir), data_dir::forward_dead_letters(data_dir)];
+    current.map(|current| {
+        let taken = DeadLetters::taken_path(&current);
+        [current, taken]
+    })
+}
+
+/// The name of a file.
+pub(super) fn name_of(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_str()?.to_owned())
+}
+
+/// The names of the files in a folder, in order.
+fn names_in(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let names = std::fs::read_dir(folder).and_then(|entries| {
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<std::io::Result<Vec<_>>>()
+    });
+    let mut names = names.with_context(|| format!("read the folder {}", folder.display()))?;
+    names.sort();
+    Ok(names)
+}
+
+/// Copies bytes, and returns their number and their SHA-256 in hexadecimal digits.
+fn copy_and_sum(from: &mut File, to: &mut impl Write) -> std::io::Result<(u64, String)> {
+    let (mut chunk, mut sum, mut bytes) = (vec![0; 1 << 20], Sha256::new(), 0);
+    loop {
+        let have = match from.read(&mut chunk) {
+            Ok(0) => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        sum.update(&chunk[..have]);
+        to.write_all(&chunk[..have])?;
+        bytes += have as u64;
+    }
+    let digits = sum.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    Ok((bytes, digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()))
+}

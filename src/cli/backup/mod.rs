@@ -1,0 +1,165 @@
+//! `tidegauge backup` and `tidegauge restore`: the data of a service, copied to another folder and back.
+//!
+//! A backup reads the files of a service that may be running, which does not notice. It takes snapshots of
+//! the parts in an order that loses nothing: the log, then the dead letters, then the SQLite file. A reading
+//! that was acknowledged before is in one of them, because the log is cut only behind readings that the
+//! others have. Readings that two of them have are stored once after the restore. A deletion must not be
+//! between two snapshots, so in that rare case they are taken again. The copies are made afterwards, and
+//! take as long as they take.
+//!
+//! ```text
+//! backup.json                    the list of the other files with their checksums, written last
+//! log/                           the checkpoint, the segments, and the position of forwarding
+//! dead-letters.ndjson            if there are dead letters; also those of forwarding, and those that a
+//!                                retry has taken
+//! tidegauge.sqlite               with the store sqlite
+//! ```
+//!
+//! A folder without `backup.json` is not a backup: `restore` refuses it. So the end of the process at any
+//! moment leaves no backup that lacks something.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::HumanBytes;
+use tidegauge::common::clock::{Clock, rfc3339};
+use tidegauge::config::{Config, StoreKind};
+use tidegauge::disk::make_folder;
+use tidegauge::flush::DeadLetters;
+use tidegauge::log::{self, recovery};
+use tidegauge::store::sqlite;
+
+use self::manifest::{DATABASE, LOG, Manifest, letters, name_of};
+use super::settings::ConfigArgs;
+use super::{Usage, counted, data_dir};
+
+mod manifest;
+mod restore;
+
+pub(super) use restore::{RestoreArgs, run as restore};
+
+/// How often the snapshots are taken again because of a deletion between them.
+const ATTEMPTS: usize = 100;
+
+/// The flags of `tidegauge backup`.
+#[derive(Debug, Args)]
+#[command(after_long_help = HELP)]
+pub(super) struct BackupArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The folder of the backup, which is created; it must be empty if it exists
+    #[arg(long, value_name = "FOLDER")]
+    to: PathBuf,
+}
+
+const HELP: &str = "\
+The service may be running. Run the command as its user, with its configuration and environment. The backup has every \
+reading that the service acknowledged before the command began: the log, the dead letters and, with the store sqlite, \
+the database. With MongoDB, copy the database afterwards with its own tools: docs/operations.md.
+
+A folder with the file backup.json is a whole backup. Without it, the command was interrupted: remove the folder.";
+
+/// Backs up the data folder, and prints the size of the backup.
+pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
+    let config = args.config.load()?;
+    if !config.server.data_dir.is_dir() {
+        let folder = config.server.data_dir.display();
+        return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
+    }
+    if config.store_kind() == StoreKind::Sqlite && !config.sqlite_file().exists() {
+        let file = config.sqlite_file();
+        return Err(Usage(format!(
+            "there is no SQLite file {}; with MongoDB, run this command with the configuration and the environment of \
+             the service",
+            file.display()
+        ))
+        .into());
+    }
+    prepare(&args.to)?;
+    let begun_at = rfc3339(Clock::system().now_ms());
+    Snapshots::take(&config)?.copy_to(&args.to)?;
+    let copy = recovery::inspect(&args.to.join(LOG)).map_err(data_dir::explain)?;
+    if let Some(damage) = copy.damage.first() {
+        let place = format!("{}, byte {}", damage.path.display(), damage.offset);
+        bail!("the log is damaged: the copy has no whole record at {place}; `tidegauge check --log` has more");
+    }
+    let manifest = Manifest::of(&args.to, begun_at, config.store_kind())?;
+    manifest.write(&args.to)?;
+    let (files, bytes) = (counted(manifest.files.len() as u64, "file"), HumanBytes(manifest.bytes()));
+    println!("{} is a backup: {files}, {bytes}", args.to.display());
+    if config.store_kind().is_mongodb() {
+        println!("It has the log, and not what MongoDB has: copy the database now, with mongodump or a snapshot");
+    }
+    Ok(())
+}
+
+/// Creates the folder of a backup. A folder with files is refused.
+fn prepare(to: &Path) -> anyhow::Result<()> {
+    make_folder(to).with_context(|| format!("create the folder {}", to.display()))?;
+    if std::fs::read_dir(to).with_context(|| format!("read the folder {}", to.display()))?.next().is_some() {
+        return Err(Usage(format!("{} is not empty; a backup needs a folder of its own", to.display())).into());
+    }
+    Ok(())
+}
+
+/// The parts of a data folder at almost one moment, not copied yet.
+struct Snapshots {
+    log: log::backup::Snapshot,
+    /// The names of the files, and the bytes that they had.
+    letters: Vec<(String, std::io::Take<File>)>,
+    database: Option<sqlite::backup::Snapshot>,
+}
+
+impl Snapshots {
+    fn take(config: &Config) -> anyhow::Result<Self> {
+        for _ in 0..ATTEMPTS {
+            let log = log::backup::Snapshot::take(&data_dir::log_dir(&config.server.data_dir));
+            let log = log.map_err(data_dir::explain)?;
+            let letters = open_letters(&config.server.data_dir).context("read the dead letters")?;
+            let is_sqlite = config.store_kind() == StoreKind::Sqlite;
+            let database = is_sqlite.then(|| sqlite::backup::Snapshot::take(&config.sqlite_file())).transpose()?;
+            if !log.has_later_deletion()? {
+                return Ok(Self { log, letters, database });
+            }
+        }
+        bail!(
+            "readings were deleted while the backup began, {ATTEMPTS} times; run it again when there is less to delete"
+        )
+    }
+
+    fn copy_to(self, to: &Path) -> anyhow::Result<()> {
+        self.log.copy_to(&to.join(LOG))?;
+        for (name, mut letters) in self.letters {
+            let copied = File::create_new(to.join(&name)).and_then(|mut copy| {
+                std::io::copy(&mut letters, &mut copy)?;
+                copy.sync_all()
+            });
+            copied.with_context(|| format!("copy {name}"))?;
+        }
+        self.database.map_or(Ok(()), |database| Ok(database.copy_to(&to.join(DATABASE))?))
+    }
+}
+
+/// Opens the files of dead letters while no process changes them. They are changed by new lines or new files,
+/// so the bytes that they have now stay readable.
+fn open_letters(data_dir: &Path) -> std::io::Result<Vec<(String, std::io::Take<File>)>> {
+    let mut opened = Vec::new();
+    for files in letters(data_dir) {
+        if !files.iter().any(|path| path.exists()) {
+            continue;
+        }
+        let _lock = DeadLetters::lock(&files[0])?;
+        for path in files {
+            let file = match File::open(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                file => file?,
+            };
+            let bytes = file.metadata()?.len();
+            opened.extend(name_of(&path).map(|name| (name, file.take(bytes))));
+        }
+    }
+    Ok(opened)
+}

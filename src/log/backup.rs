@@ -1,0 +1,268 @@
+//! A copy of the log for a backup, made while another process writes the log.
+//!
+//! A [`Snapshot`] holds the checkpoint, the position of the follower, and the open files of all segments. The
+//! checkpoint is read first: all readings before it are stored by then. A cut may remove segments meanwhile.
+//! If one of the needed segments is gone, the snapshot is taken again; once a segment is open, its bytes stay
+//! readable without a name.
+//!
+//! The copy of the newest segment ends where the file ended. If the writer was writing a group there, the
+//! copy has a torn tail, which recovery cuts off: nothing in it was acknowledged.
+//!
+//! **With a store.** A backup takes the snapshot of the log first, and then that of the store. So both
+//! together have each reading that was acknowledged before. Readings that both have are the same readings. A
+//! deletion that is in the store's snapshot only would be executed in part: the log's copy has the readings
+//! and not the deletion. So the backup asks [`Snapshot::has_later_deletion`], and starts again if there is
+//! one.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::checkpoint::{Checkpoint, CheckpointFile};
+use super::follower::Followed;
+use super::record::{self, Kind};
+use super::segment::{self, Header};
+use super::slots::{self, SlotFile};
+use super::{LogError, Position};
+use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
+
+/// How often a snapshot is taken again because a cut has removed a segment meanwhile.
+const ATTEMPTS: usize = 100;
+
+/// The bytes of one read of a copy.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// The state of a log at one moment, for a copy.
+#[derive(Debug)]
+pub struct Snapshot {
+    folder: OsFolder,
+    checkpoint: Checkpoint,
+    followed: Option<Followed>,
+    segments: Vec<OpenSegment>,
+}
+
+#[derive(Debug)]
+struct OpenSegment {
+    base: Position,
+    file: Box<dyn OpenFile>,
+    /// The length of the file when the snapshot was taken.
+    bytes: u64,
+}
+
+impl OpenSegment {
+    const fn end(&self) -> Position {
+        Position(self.base.0 + self.bytes)
+    }
+}
+
+impl Snapshot {
+    /// Takes a snapshot of the log in `dir`. It has all records that were acknowledged before the call.
+    ///
+    /// # Errors
+    /// When `dir` has no log, or a file cannot be read.
+    pub fn take(dir: &Path) -> Result<Self, LogError> {
+        let folder = OsFolder::new(dir);
+        for _ in 0..ATTEMPTS {
+            let checkpoint = slots::load::<Checkpoint>(&folder)?.unwrap_or_default();
+            let followed = slots::load(&folder)?; // before the segments, so that it is not beyond them
+            let segments = open_all(&folder)?;
+            if segments.first().is_some_and(|oldest| oldest.base <= checkpoint.position) {
+                return Ok(Self { folder, checkpoint, followed, segments });
+            }
+        }
+        let missing = std::io::Error::new(ErrorKind::NotFound, "no segment has the position of the checkpoint");
+        Err(LogError::io("read", dir)(missing))
+    }
+
+    /// Whether a deletion has entered the log since the snapshot, or was being written then.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn has_later_deletion(&self) -> Result<bool, LogError> {
+        let Some(newest) = self.segments.last() else { return Ok(true) };
+        let since: Vec<_> = open_all(&self.folder)?.into_iter().filter(|segment| segment.base >= newest.base).collect();
+        if since.first().is_none_or(|first| first.base != newest.base) {
+            return Ok(true); // a cut has removed it already, so the records in it are unknown
+        }
+        let mut bytes = Vec::new();
+        for segment in &since {
+            let path = self.folder.path_of(&segment::name(segment.base));
+            segment.file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
+            // The durable end of the checkpoint is the end of a record.
+            let known = self.checkpoint.durable.0.saturating_sub(segment.base.0) as usize;
+            if has_deletion_after(newest.end(), &bytes, segment.base, known.max(Header::BYTES)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Copies the log to the folder `to`, which has no log. When this returns, the copy survives a crash.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written.
+    pub fn copy_to(&self, to: &Path) -> Result<(), LogError> {
+        let target = OsFolder::new(to);
+        target.make().map_err(LogError::io("create", to))?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        for segment in &self.segments {
+            let name = segment::name(segment.base);
+            let (from, to) = (self.folder.path_of(&name), target.path_of(&name));
+            let copy = target.open(&name, OpenMode::Truncate).map_err(LogError::io("create", &to))?;
+            let mut at = 0;
+            while at < segment.bytes {
+                let wanted = (segment.bytes - at).min(CHUNK_BYTES as u64) as usize;
+                let have = segment.file.fill(&mut chunk[..wanted], at).map_err(LogError::io("read", &from))?;
+                if have < wanted {
+                    return Err(LogError::io("read", &from)(ErrorKind::UnexpectedEof.into()));
+                }
+                copy.write_all_at(&chunk[..have], at).map_err(LogError::io("write", &to))?;
+                at += have as u64;
+            }
+            copy.sync().map_err(LogError::io("sync", &to))?;
+        }
+        if let Some(followed) = self.followed {
+            SlotFile::create(&target, followed)?;
+        }
+        CheckpointFile::create(&target, self.checkpoint)?; // syncs the folder
+        Ok(())
+    }
+}
+
+/// Opens all segments, oldest first. Segments that a cut removes meanwhile are left out, and those before
+/// them.
+fn open_all(folder: &OsFolder) -> Result<Vec<OpenSegment>, LogError> {
+    let mut segments = Vec::new();
+    for base in segment::list(folder)? {
+        let name = segment::name(base);
+        let file = match folder.open(&name, OpenMode::Read) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                segments.clear();
+                continue;
+            }
+            opened => opened.map_err(LogError::io("open", &folder.path_of(&name)))?,
+        };
+        let bytes = file.len().map_err(LogError::io("read", &folder.path_of(&name)))?;
+        segments.push(OpenSegment { base, file, bytes });
+    }
+    Ok(segments)
+}
+
+/// Whether the records of a segment from the offset `at` on have a deletion that ends after `end`. The
+/// records end where the writer is writing.
+fn has_deletion_after(end: Position, bytes: &[u8], base: Position, mut at: usize) -> bool {
+    while let Some(rest) = bytes.get(at..) {
+        let Some((header, _)) = record::decode(rest, Position(base.0 + at as u64)) else { return false };
+        at += header.record_bytes();
+        if header.kind == Kind::Deletion && base.0 + at as u64 > end.0 {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use tempfile::TempDir;
+
+    use super::super::batch_view::{BatchView, Step};
+    use super::super::tests::{append, batch, open, read_all};
+    use super::super::{BegunDeletion, DeletionRecord, recovery};
+    use super::*;
+    use crate::model::{Deletion, SeriesFilter};
+
+    fn delete(log: &super::super::Log) {
+        let deletion = Deletion { device: "d".into(), range_ms: None, series: SeriesFilter::ALL };
+        let begun = BegunDeletion { id: 1, by: "me".into(), deletion: Arc::new(deletion), from: None };
+        append(log, DeletionRecord::Begun(begun).to_batch()).unwrap();
+    }
+
+    /// The number of a batch of this test.
+    fn number_of(payload: &[u8]) -> u32 {
+        let view = BatchView::new(payload).unwrap();
+        let first = view.steps().next().unwrap().unwrap();
+        let Step::Group { device, .. } = first else { panic!("{first:?}") };
+        device.as_str().strip_prefix("device-").unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_copy_of_a_log_that_is_written_and_cut_has_all_records_from_its_checkpoint() {
+        let place = TempDir::new().unwrap();
+        let dir = place.path().join("log");
+        let (log, _) = open(&dir);
+        append(&log, batch(0, 1)).unwrap();
+        // The last record that is acknowledged, and the last one that a cut may have removed.
+        let (acknowledged, cut, stopped) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let (log, acknowledged, cut, stopped) = (&log, &acknowledged, &cut, &stopped);
+            scope.spawn(move || {
+                for id in 1..100_000 {
+                    append(log, batch(id, 1)).unwrap();
+                    acknowledged.store(id, Ordering::SeqCst);
+                    if id % 40 == 0 {
+                        cut.store(id, Ordering::SeqCst);
+                        log.cut(log.usage().readable).unwrap();
+                    }
+                    if stopped.load(Ordering::SeqCst) {
+                        break;
+                    }
+                }
+            });
+            for round in 0..30 {
+                let before = acknowledged.load(Ordering::SeqCst);
+                let snapshot = Snapshot::take(&dir).unwrap();
+                let stored = cut.load(Ordering::SeqCst);
+                let copied = place.path().join(format!("copy-{round}"));
+                snapshot.copy_to(&copied).unwrap();
+                assert_eq!(recovery::inspect(&copied).unwrap().damage, []);
+                let (copy, found) = open(&copied);
+                let copied: Vec<u32> = read_all(&copy, found.start).iter().map(|payload| number_of(payload)).collect();
+                assert!(copied.windows(2).all(|pair| pair[1] == pair[0] + 1), "{copied:?}");
+                assert!(copied.first().is_none_or(|&first| first <= stored + 1), "{stored}: {copied:?}");
+                assert!(copied.last().copied().unwrap_or(stored) >= before, "{before}, {stored}: {copied:?}");
+            }
+            stopped.store(true, Ordering::SeqCst);
+        });
+    }
+
+    #[test]
+    fn a_deletion_after_the_snapshot_is_noticed_also_in_a_later_segment() {
+        for batches in [0, 1, 30] {
+            let place = TempDir::new().unwrap();
+            let (log, _) = open(place.path());
+            append(&log, batch(0, 1)).unwrap();
+            delete(&log);
+            let before = Snapshot::take(place.path()).unwrap();
+            (0..batches).for_each(|id| append(&log, batch(id, 1)).unwrap());
+            assert!(!before.has_later_deletion().unwrap(), "{batches}");
+            delete(&log);
+            assert!(before.has_later_deletion().unwrap(), "{batches}");
+            assert!(!Snapshot::take(place.path()).unwrap().has_later_deletion().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_segment_that_a_cut_removed_may_have_had_a_deletion() {
+        let place = TempDir::new().unwrap();
+        let (log, _) = open(place.path());
+        append(&log, batch(0, 1)).unwrap();
+        let before = Snapshot::take(place.path()).unwrap();
+        (0..30).for_each(|id| append(&log, batch(id, 1)).unwrap());
+        log.cut(log.usage().readable).unwrap();
+        assert!(before.has_later_deletion().unwrap());
+        let copied = place.path().join("copy");
+        before.copy_to(&copied).unwrap();
+        let (copy, found) = open(&copied);
+        assert_eq!((read_all(&copy, found.start).len(), found.readings), (1, 1));
+    }
+
+    #[test]
+    fn a_folder_without_a_log_is_refused() {
+        let place = TempDir::new().unwrap();
+        Snapshot::take(&place.path().join("none")).unwrap_err();
+        let refused = Snapshot::take(place.path()).unwrap_err().to_string();
+        assert!(refused.contains("no segment has the position of the checkpoint"), "{refused}");
+    }
+}
