@@ -1,6 +1,7 @@
 //! The command line: refused input with its place and exit code.
 
 use std::fs;
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -175,4 +176,32 @@ async fn with_config(command: &str, config: &str, flags: &[&str]) -> Finished {
     let (file, data) = (file.to_str().expect("UTF-8"), data.to_str().expect("UTF-8"));
     let data_dir: &[&str] = if command == "serve" { &["--data-dir", data] } else { &[] };
     run(&[&[command, "--config", file], data_dir, flags].concat()).await
+}
+
+#[tokio::test]
+async fn each_shell_has_a_script_and_that_of_bash_completes_commands_and_flags() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = run(&["completions", shell]).await;
+        assert!(script.code == Some(0) && script.stdout.contains("dead-letters"), "{shell}: {script:?}");
+    }
+    let script = run(&["completions", "bash"]).await.stdout;
+    for (words, expected) in [("tidegauge comp", "completions"), ("tidegauge restore --fr", "--from")] {
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+             _tidegauge tidegauge \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
+             echo \"${{COMPREPLY[@]}}\""
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("bash is installed");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{output:?}");
+    }
+    let unknown = run(&["completions", "tcsh"]).await;
+    assert!(unknown.code == USAGE && unknown.stderr.contains("bash"), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn the_manual_page_of_a_command_is_printed() {
+    let page = run(&["man", "dead-letters", "list"]).await;
+    assert!(page.code == Some(0) && page.stdout.contains(".TH tidegauge-dead-letters-list 1"), "{page:?}");
+    let unknown = run(&["man", "dead-letters", "lost"]).await;
+    assert!(unknown.code == USAGE && unknown.stderr.contains("no command \"dead-letters lost\""), "{unknown:?}");
 }

@@ -24,6 +24,7 @@ mod estimate;
 mod export;
 mod import;
 mod key;
+mod man;
 mod mover;
 mod serve;
 mod settings;
@@ -92,6 +93,10 @@ enum Command {
     Token(token::TokenArgs),
     /// Create the keys that sign datagrams, and sign with them
     Key(key::KeyArgs),
+    /// Print the script that completes commands and flags in a shell
+    Completions(man::CompletionsArgs),
+    /// Print the manual page of a command
+    Man(man::ManArgs),
 }
 
 /// The command line is wrong.
@@ -123,6 +128,8 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::Restore(args) => backup::restore(&args),
         Command::Token(args) => token::run(args),
         Command::Key(args) => key::run(args),
+        Command::Completions(args) => man::complete(&args),
+        Command::Man(args) => man::run(&args),
     };
     let Err(error) = done else {
         return ExitCode::SUCCESS;

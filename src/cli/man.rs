@@ -1,0 +1,82 @@
+//! `tidegauge man` and `tidegauge completions`: pages and scripts made from the flags themselves.
+
+use std::io::Write;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use tidegauge::telemetry::VERSION;
+
+use super::{Cli, Usage};
+
+/// The flags of `tidegauge man`.
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// The command of the page, such as serve or "dead-letters list" [default: tidegauge itself, with a list
+    /// of all commands]
+    #[arg(value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// The flags of `tidegauge completions`.
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell of the script
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Prints the page of a command, in the format of man (roff).
+pub(super) fn run(args: &ManArgs) -> anyhow::Result<()> {
+    Ok(std::io::stdout().write_all(&page(&args.command)?)?)
+}
+
+/// Prints a script that completes commands and flags in a shell.
+pub(super) fn complete(args: &CompletionsArgs) -> anyhow::Result<()> {
+    let mut script = Vec::new(); // on standard output, the generator would panic when a pipe is closed
+    clap_complete::generate(args.shell, &mut Cli::command(), "tidegauge", &mut script);
+    Ok(std::io::stdout().write_all(&script)?)
+}
+
+fn page(names: &[String]) -> anyhow::Result<Vec<u8>> {
+    let mut all = Cli::command();
+    all.build(); // each command then knows its whole name
+    let mut command = &all;
+    for name in names {
+        let below = command.get_subcommands().find(|below| below.get_name() == name);
+        command = below.ok_or_else(|| Usage(format!("tidegauge has no command \"{}\"", names.join(" "))))?;
+    }
+    let mut page = Vec::new();
+    Man::new(command.clone()).manual("tidegauge").source(format!("tidegauge {VERSION}")).render(&mut page)?;
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the pages of a command and of those below it, and returns their number.
+    fn check(command: &clap::Command, names: &mut Vec<String>) -> usize {
+        let page = String::from_utf8(page(names).unwrap()).unwrap().replace("\\-", "-");
+        assert!(page.starts_with(".ie") && page.contains("\n.SH NAME\n"), "{page}");
+        for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
+            assert!(page.contains(&format!("--{flag}")), "the page of {names:?} lacks --{flag}: {page}");
+        }
+        let mut pages = 1;
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            assert!(page.contains(below.get_name()), "the page of {names:?} lacks {}", below.get_name());
+            names.push(below.get_name().to_owned());
+            pages += check(below, names);
+            names.pop();
+        }
+        pages
+    }
+
+    #[test]
+    fn every_command_has_a_page_with_all_its_flags() {
+        let mut all = Cli::command();
+        all.build();
+        assert!(check(&all, &mut Vec::new()) > 15);
+        page(&["no-such-command".to_owned()]).unwrap_err();
+    }
+}
