@@ -96,6 +96,31 @@ async fn a_reload_that_fails_shows_in_the_metrics() {
 }
 
 #[tokio::test]
+async fn a_reload_changes_the_log_level() {
+    let level = |level: &str| Setup::sqlite().set("udp.listen", "127.0.0.1:0").set("telemetry.log_level", level);
+    let server = Server::start(level("error")).await;
+    let reloads = async || server.metrics().await.value("tidegauge_config_last_reload_success_timestamp_seconds");
+    let change_to = async |filter: &str| {
+        let before = reloads().await;
+        server.write_config(&level(filter).to_toml());
+        server.signal("HUP");
+        wait_until("it is reloaded", async || (reloads().await != before).then_some(())).await;
+    };
+    server.signal("USR1");
+    change_to("info").await;
+    assert!(!server.log().contains("SIGUSR1"), "{}", server.log());
+    server.signal("USR2");
+    server.logged("SIGUSR2").await;
+    change_to("off,tidegauge::cli=warn").await;
+    server.logged("telemetry.log_level changes before=info now=off,tidegauge::cli=warn").await;
+    server.signal("USR1");
+    change_to("tidegauge::cli=info").await;
+    server.signal("USR2");
+    wait_until("it logs again", async || (server.log().matches("SIGUSR2").count() == 2).then_some(())).await;
+    assert!(!server.log().contains("SIGUSR1"), "{}", server.log());
+}
+
+#[tokio::test]
 async fn the_size_of_the_store_shows_in_the_metrics() {
     let mongodb = Database::new();
     for setup in [Setup::sqlite(), Setup::mongodb(&mongodb)] {

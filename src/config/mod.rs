@@ -248,6 +248,7 @@ impl Config {
     /// The combination is invalid, or it would give access without authentication that was required before.
     pub fn reloaded(&self, other: &Self) -> Result<Self, ConfigError> {
         let mut changed = Self { auth: other.auth.clone(), ..self.clone() };
+        changed.telemetry.log_level = other.telemetry.log_level.clone();
         if self.http.tls.is_on() && other.http.tls.is_on() {
             changed.http.tls = other.http.tls.clone();
         }

@@ -1,20 +1,29 @@
 //! Log lines: their format, their level, and their output to stderr.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value};
 use tracing::Dispatch;
 use tracing::dispatcher::{SetGlobalDefaultError, set_global_default};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
 
 use crate::common::clock::{Clock, rfc3339};
-use crate::config::{LogFormat, Telemetry};
+use crate::config::{LogFilter, LogFormat, Telemetry};
 
 /// Whether the log lines of this process are JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// The filter of the log lines of this process.
+static FILTER: OnceLock<Filter> = OnceLock::new();
+
+/// A filter that can be replaced while it is in use.
+type Filter = reload::Handle<Targets, Registry>;
 
 /// Sends the log lines of this process to stderr.
 ///
@@ -24,8 +33,25 @@ pub fn init(config: &Telemetry) -> Result<(), SetGlobalDefaultError> {
     if config.log_format == LogFormat::Json {
         expect_json();
     }
-    set_global_default(dispatch(config, std::io::stderr, std::io::stderr().is_terminal()))
+    let (dispatch, filter) = dispatch(config, std::io::stderr, std::io::stderr().is_terminal());
+    set_global_default(dispatch)?;
+    let _ = FILTER.set(filter); // the line above succeeds once
+    Ok(())
 }
+
+/// Replaces the filter of the log lines of this process.
+///
+/// # Errors
+/// When [`init`] was not called.
+pub fn set_level(level: &LogFilter) -> Result<(), NoLogError> {
+    let filter = FILTER.get().ok_or(NoLogError)?;
+    filter.reload(level.to_filter()).map_err(|_| NoLogError)
+}
+
+/// The process writes no log lines, so their filter cannot be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the process writes no log lines")]
+pub struct NoLogError;
 
 /// Makes [`json_line`] write JSON before [`init`] is called, for messages about the configuration itself.
 pub fn expect_json() {
@@ -45,16 +71,18 @@ pub fn json_line(level: &str, message: &str, fields: &[(&str, &str)]) -> Option<
     Some(Value::Object(line).to_string())
 }
 
-fn dispatch<W>(config: &Telemetry, writer: W, colors: bool) -> Dispatch
+fn dispatch<W>(config: &Telemetry, writer: W, colors: bool) -> (Dispatch, Filter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filtered = Registry::default().with(config.log_level.to_filter());
+    let (filter, handle) = reload::Layer::new(config.log_level.to_filter());
+    let filtered = Registry::default().with(filter);
     let lines = fmt::layer().with_writer(writer);
-    match config.log_format {
+    let dispatch = match config.log_format {
         LogFormat::Text => filtered.with(lines.with_ansi(colors)).into(),
         LogFormat::Json => filtered.with(lines.json().flatten_event(true)).into(),
-    }
+    };
+    (dispatch, handle)
 }
 
 #[cfg(test)]
@@ -82,7 +110,8 @@ mod tests {
         let lines = Lines::default();
         let config = Telemetry { log_format, log_level: log_level.parse().expect("a level") };
         let writer = lines.clone();
-        tracing::dispatcher::with_default(&dispatch(&config, move || writer.clone(), false), || {
+        let (dispatch, _filter) = dispatch(&config, move || writer.clone(), false);
+        tracing::dispatcher::with_default(&dispatch, || {
             tracing::info!(port = 8080, "listening");
             tracing::debug!("detail");
         });

@@ -1,4 +1,5 @@
-//! SIGHUP reloads tokens and keys for further requests, and certificates for further connections.
+//! SIGHUP reloads tokens and keys for further requests, certificates for further connections, and the filter
+//! of log lines.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use tidegauge::access::{Gate, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::Config;
 use tidegauge::http::Tls;
-use tidegauge::telemetry::Metrics;
+use tidegauge::telemetry::{Metrics, logs};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::settings::Settings;
@@ -22,7 +23,7 @@ pub(super) struct Replaceable {
     pub(super) clock: Clock,
 }
 
-/// Handles SIGHUP from now on: reads `[auth]`, `[http.tls]` and its files again.
+/// Handles SIGHUP from now on: reads `[auth]`, `[http.tls]` and its files, and `telemetry.log_level` again.
 ///
 /// If any of it cannot be used, nothing changes.
 pub(super) fn on_hangup(
@@ -37,7 +38,7 @@ pub(super) fn on_hangup(
             running.metrics.record_config(reloaded.is_ok(), running.clock.now_ms());
             if let Err(error) = reloaded {
                 let error = format!("{error:#}");
-                tracing::error!(error, "nothing was reloaded; tokens, keys and certificates are unchanged");
+                tracing::error!(error, "nothing was reloaded; log level, tokens, keys and certificates are unchanged");
             }
         }
     })
@@ -52,11 +53,17 @@ impl Replaceable {
             let keys = changed.differing_keys(&now).join(", ");
             tracing::warn!(
                 keys,
-                "keys outside [auth] and the files of [http.tls] have changed: restart the server to apply them"
+                "keys outside [auth], telemetry.log_level and the files of [http.tls] have changed: restart the server \
+                 to apply them"
             );
         }
         if changed.auth.lets_anybody_in() && !self.config.auth.lets_anybody_in() {
             tracing::warn!("from now on no token is needed: every client that can connect may do everything");
+        }
+        let (level, before) = (&changed.telemetry.log_level, &self.config.telemetry.log_level);
+        if level != before {
+            tracing::info!(%before, now = %level, "telemetry.log_level changes");
+            logs::set_level(level)?;
         }
         let tokens = Tokens::new(&changed);
         let (count, keys) = (tokens.count(), tokens.keys().count());

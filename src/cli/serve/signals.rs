@@ -11,7 +11,10 @@ pub(super) fn ignore_user_signals() -> std::io::Result<()> {
         let mut received = signal(kind)?;
         tokio::spawn(async move {
             while received.recv().await.is_some() {
-                tracing::info!(signal = name, "does nothing; SIGHUP reloads tokens, keys and certificates");
+                tracing::info!(
+                    signal = name,
+                    "does nothing; SIGHUP reloads tokens, keys, certificates and the log level"
+                );
             }
         });
     }
