@@ -90,3 +90,32 @@ async fn queries_while_the_store_is_away_are_not_logged_one_by_one() {
     tokio::task::block_in_place(|| mongod.start_again());
     server.settled().await;
 }
+
+#[tokio::test]
+async fn a_request_has_the_id_of_its_traceparent_in_the_answer_and_in_the_log() {
+    const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let server = Server::start(Setup::sqlite().set("telemetry.log_level", "info,tidegauge::http=debug")).await;
+    let valid = format!("00-{ID}-00f067aa0ba902b7-01");
+    let ask = async |traceparents: &[&str]| {
+        let mut request = server.request(Method::POST, "/v1/readings").header("content-type", "application/json");
+        for traceparent in traceparents {
+            request = request.header("traceparent", *traceparent);
+        }
+        let answer = request.body("{").send().await.expect("an answer");
+        assert_eq!(answer.status(), 400);
+        answer.headers()["x-request-id"].to_str().expect("text").to_owned()
+    };
+    assert_eq!(ask(&[&valid]).await, ID);
+    server.logged(&format!("request_id=\"{ID}\"")).await;
+    let log = server.logged("a request was answered").await;
+    assert!(lines(&log, "127.0.0.1", "invalid_json")[0].contains(&format!("request_id=\"{ID}\"")), "{log}");
+    let long = format!("{valid}-{}", "x".repeat(30_000));
+    let mut given = std::collections::BTreeSet::from([ID.to_owned()]);
+    for traceparents in [&[][..], &["nonsense"], &[&valid, &valid], &[&long]] {
+        let id = ask(traceparents).await;
+        assert!(id.len() == 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
+        assert!(given.insert(id), "a new one each time: {given:?}");
+    }
+    let answered = server.get("/healthz").await;
+    assert!(answered.headers.contains_key("x-request-id"), "{answered:?}");
+}

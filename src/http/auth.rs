@@ -30,7 +30,7 @@ use crate::common::clock::Clock;
 use crate::config::{Audience, Scope};
 use crate::ingest::RefusalReason;
 use crate::limits::Quota;
-use crate::telemetry::{Limit, RefusalEntry, Sender, What};
+use crate::telemetry::{Limit, RefusalEntry, RequestId, Sender, What};
 use crate::wire::{Format, Source};
 
 /// The access that a route requires.
@@ -68,6 +68,7 @@ pub(super) async fn authorize(
     let peer = request.extensions().get::<Peer>();
     let certificate = peer.and_then(|peer| peer.certificate.as_deref());
     let address = peer.map(|peer| peer.address);
+    let id = request.extensions().get().copied();
     let is_over_tls = peer.is_some_and(|peer| peer.is_over_tls);
     let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().allows_anonymous();
     let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(AccessError::Browser);
@@ -84,7 +85,7 @@ pub(super) async fn authorize(
             let sender = sender(grant.name.clone(), address);
             request.extensions_mut().insert(grant);
             let mut response = next.run(request).await;
-            log_refusals(&app, need, &sender, &mut response);
+            log_refusals(&app, need, &sender, id, &mut response);
             response
         }
         Err(error) => {
@@ -92,7 +93,7 @@ pub(super) async fn authorize(
                 app.ingest.count_refused_request(Source::http(format).into(), error.reason());
             }
             let mut response = need.answer(&error, request.headers());
-            log_refusals(&app, need, &sender(None, address), &mut response);
+            log_refusals(&app, need, &sender(None, address), id, &mut response);
             response
         }
     }
@@ -105,7 +106,7 @@ fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
 /// Logs the refusals of an answer: readings, unauthorized requests, and queries without a store.
 ///
 /// Other refused queries are not logged: their sender sees the error.
-fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response) {
+fn log_refusals(app: &App, need: Need, sender: &Sender, request: Option<RequestId>, response: &mut Response) {
     let is_authorized = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
     let is_server_error = response.status().is_server_error();
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
@@ -114,7 +115,7 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, response: &mut Response)
         _ => need.carries_readings() || !is_authorized,
     };
     for refusal in refusals.into_iter().filter(is_logged) {
-        app.refusals.record(if is_server_error { Sender::All } else { sender.clone() }, refusal);
+        app.refusals.record(if is_server_error { Sender::All } else { sender.clone() }, refusal, request);
     }
 }
 

@@ -1,6 +1,8 @@
-//! The security headers of every answer.
+//! The headers of every answer: security, and the ID of the request.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::telemetry::RequestId;
 
 /// The headers of every answer, unless a handler sets its own.
 ///
@@ -17,6 +19,23 @@ const STRICT: [(HeaderName, HeaderValue); 4] = [
 /// The header of answers over TLS: for a year, a browser uses only TLS with this host.
 const OVER_TLS: (HeaderName, HeaderValue) =
     (header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+
+/// The header of an answer with the ID of its request.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The ID of a request: the trace ID of its only `traceparent`, if that is valid, or a new one.
+pub(super) fn request_id(headers: &HeaderMap) -> RequestId {
+    let mut all = headers.get_all("traceparent").iter();
+    let only = all.next().filter(|_| all.next().is_none());
+    only.and_then(|header| RequestId::of_traceparent(header.as_bytes())).unwrap_or_else(RequestId::random)
+}
+
+/// Adds the ID of the request to its answer.
+pub(super) fn identify(headers: &mut HeaderMap, id: RequestId) {
+    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
+        headers.insert(REQUEST_ID, value);
+    }
+}
 
 /// Adds the missing headers.
 pub(super) fn harden(headers: &mut HeaderMap, is_over_tls: bool) {

@@ -49,6 +49,8 @@ pub(super) struct Problem {
     limit: Option<Limit>,
     /// The entries for the log, where they are not the code and the detail.
     refusals: Option<Box<Refusals>>,
+    /// Why the server failed.
+    internal: Option<Box<str>>,
 }
 
 /// Why a request is refused (RFC 9457).
@@ -71,6 +73,10 @@ pub(super) struct Document<'a> {
 /// The refusals of one answer, for the log.
 #[derive(Debug, Clone)]
 pub(super) struct Refusals(pub(super) Vec<RefusalEntry>);
+
+/// Why the server failed, for the log. The client does not see it.
+#[derive(Debug, Clone)]
+pub(super) struct InternalError(pub(super) Box<str>);
 
 /// The accepted and rejected readings of a request of which some are rejected.
 #[derive(Debug, Serialize, ToSchema)]
@@ -107,7 +113,8 @@ struct Error {
 
 impl Problem {
     fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), counts: None, retry_after: None, limit: None, refusals: None }
+        let detail = detail.into();
+        Self { code, detail, counts: None, retry_after: None, limit: None, refusals: None, internal: None }
     }
 
     fn after(self, wait: Duration) -> Self {
@@ -139,7 +146,8 @@ impl Problem {
         serde_json::to_vec(&document).unwrap_or_default()
     }
 
-    /// Adds to `response` when to try again, for the metrics the limit, and for the log the refusals.
+    /// Adds to `response` when to try again, for the metrics the limit, and for the log the refusals and the
+    /// error of the server.
     pub(super) fn mark(&self, response: &mut Response) {
         set_retry_after(response, self.retry_after);
         if self.code == ProblemCode::LengthRequired {
@@ -153,6 +161,9 @@ impl Problem {
         response.extensions_mut().insert(self.refusals.as_deref().cloned().unwrap_or_else(of_request));
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(limit);
+        }
+        if let Some(error) = &self.internal {
+            response.extensions_mut().insert(InternalError(error.clone()));
         }
     }
 
@@ -269,8 +280,8 @@ impl Problem {
     }
 
     pub(super) fn internal(why: &str) -> Self {
-        tracing::error!(error = why, "a request failed");
-        Self::new(ProblemCode::Internal, "the server failed; its log has the reason")
+        let detail = "the server failed; its log has the reason, with the ID in the header x-request-id";
+        Self { internal: Some(why.into()), ..Self::new(ProblemCode::Internal, detail) }
     }
 
     /// Some or all readings of a request are rejected.
@@ -313,7 +324,8 @@ impl Problem {
         let counts =
             Counts { accepted: receipt.accepted, rejected, rejected_values: NonZeroU32::new(values), remarks, errors };
         let (code, detail) = code_and_detail;
-        Self { code, detail, counts: Some(Box::new(counts)), retry_after: receipt.retry_after, limit: None, refusals }
+        let counts = Some(Box::new(counts));
+        Self { counts, retry_after: receipt.retry_after, refusals, ..Self::new(code, detail) }
     }
 
     /// No reading of a request was accepted. A full log has space again only when the store is back.

@@ -16,7 +16,7 @@ use super::auth::{Need, authorize};
 use super::body_completion::BodyCompletion;
 use super::influx::Version;
 use super::openapi::{self, Operation, Paths};
-use super::problem::Problem;
+use super::problem::{InternalError, Problem};
 use super::server::Peer;
 use super::{
     App, dashboard, deletion, headers, influx, influxql, ingest, operate, otlp, query, remote_write, time, webhook,
@@ -128,11 +128,13 @@ impl Routes {
     }
 }
 
-/// Middleware of all requests: security headers, metrics, and the end of connections with unread bodies.
+/// Middleware of all requests: IDs, security headers, metrics, and the end of connections with unread bodies.
 ///
 /// Requests without a route share one label in the metrics, because clients choose their paths freely.
-async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn at_the_edge(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
+    let id = headers::request_id(request.headers());
+    request.extensions_mut().insert(id);
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let is_over_tls = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_over_tls);
@@ -140,11 +142,17 @@ async fn at_the_edge(State(app): State<Arc<App>>, request: Request, next: Next) 
     let (body, completion) = BodyCompletion::observe(body);
     let mut response = next.run(Request::from_parts(head, body)).await;
     completion.close_if_unread(&mut response);
+    headers::identify(response.headers_mut(), id);
     headers::harden(response.headers_mut(), is_over_tls);
     if let Some(limit) = response.extensions().get::<Limit>() {
         app.metrics.limited_total.of(*limit).increment(1);
     }
+    if let Some(InternalError(error)) = response.extensions().get() {
+        tracing::error!(error, request_id = id.as_str(), "a request failed");
+    }
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
-    app.metrics.http_request_seconds.record(route, method.as_str(), response.status().as_u16(), start.elapsed());
+    let (status, took) = (response.status().as_u16(), start.elapsed());
+    app.metrics.http_request_seconds.record(route, method.as_str(), status, took);
+    tracing::debug!(request_id = id.as_str(), route, %method, status, ?took, "a request was answered");
     response
 }

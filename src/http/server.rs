@@ -149,7 +149,7 @@ struct Edge {
 
 impl Edge {
     fn log_refused_connection(&self, sender: Sender, code: &'static str, example: String) {
-        self.refusals.record(sender, RefusalEntry { what: What::Connections, code, count: 1, example });
+        self.refusals.record(sender, RefusalEntry { what: What::Connections, code, count: 1, example }, None);
     }
 
     async fn connection(&self, stream: TcpStream, address: IpAddr) {

@@ -16,6 +16,7 @@ pub mod logs;
 mod metrics;
 mod process;
 mod refusals;
+mod request_id;
 mod request_seconds;
 
 pub use exposition::Exposition;
@@ -23,6 +24,7 @@ pub use instrument::{BuildInfo, Labelled, PerVariant};
 pub use limit::Limit;
 pub use metrics::Metrics;
 pub use refusals::{RefusalEntry, RefusalLog, Sender, What};
+pub use request_id::RequestId;
 pub use request_seconds::RequestSeconds;
 
 /// The version of the program and the commit that it was built from, such as `0.1.0 (1a2b3c4d5e6f)`.

@@ -10,6 +10,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::RequestId;
+
 /// The shortest time between two lines of the same sender and code.
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -72,8 +74,16 @@ struct Unreported(HashMap<Key, Counted>);
 #[derive(Debug)]
 struct Counted {
     count: u64,
-    example: String,
+    example: Example,
     reported_at: Instant,
+}
+
+/// One of the refused items.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Example {
+    text: String,
+    /// The request that it was in.
+    request: Option<RequestId>,
 }
 
 /// A log line.
@@ -81,13 +91,13 @@ struct Counted {
 struct Line {
     key: Key,
     count: u64,
-    example: String,
+    example: Example,
 }
 
 impl RefusalLog {
-    /// Logs a refusal at once, or later together with others.
-    pub fn record(&self, sender: Sender, entry: RefusalEntry) {
-        let line = self.unreported(|unreported| unreported.add(sender, entry, Instant::now()));
+    /// Logs a refusal at once, or later together with others. `request` is the HTTP request, if it is of one.
+    pub fn record(&self, sender: Sender, entry: RefusalEntry, request: Option<RequestId>) {
+        let line = self.unreported(|unreported| unreported.add(sender, entry, request, Instant::now()));
         line.iter().for_each(Line::write);
     }
 
@@ -108,21 +118,21 @@ impl RefusalLog {
 
 impl Unreported {
     /// Adds a refusal. Returns the line to write now; `None` if the refusal was counted for later.
-    fn add(&mut self, sender: Sender, entry: RefusalEntry, now: Instant) -> Option<Line> {
+    fn add(&mut self, sender: Sender, entry: RefusalEntry, request: Option<RequestId>, now: Instant) -> Option<Line> {
         let RefusalEntry { what, code, count, example } = entry;
+        let example = Example { text: shortened(example), request };
         let mut key = (sender, what, code);
         if !self.0.contains_key(&key) && self.0.len() >= MAX_OWN_LINES {
             key.0 = Sender::Others; // exceeds the limit by at most one entry per code
         }
         if let Some(counted) = self.0.get_mut(&key) {
             counted.count += count;
-            if counted.example.is_empty() {
-                counted.example = shortened(example);
+            if counted.example.text.is_empty() {
+                counted.example = example;
             }
             return None;
         }
-        let example = shortened(example);
-        self.0.insert(key.clone(), Counted { count: 0, example: String::new(), reported_at: now });
+        self.0.insert(key.clone(), Counted { count: 0, example: Example::default(), reported_at: now });
         Some(Line { key, count, example })
     }
 
@@ -153,7 +163,8 @@ fn shortened(mut example: String) -> String {
 
 impl Line {
     fn write(&self) {
-        let Self { key: (sender, what, code), count, example } = self;
+        let Self { key: (sender, what, code), count, example: Example { text: example, request } } = self;
+        let request_id = request.as_ref().map(RequestId::as_str);
         let message = match what {
             What::Connections => "connections are refused",
             What::Requests => "requests are refused",
@@ -161,7 +172,7 @@ impl Line {
             What::Readings => "readings are rejected",
             What::Queries => "queries are not answered",
         };
-        tracing::warn!(%sender, code, count, example, "{message}");
+        tracing::warn!(%sender, code, count, example, request_id, "{message}");
     }
 }
 
@@ -191,25 +202,25 @@ mod tests {
     }
 
     fn found(lines: &[Line]) -> Vec<(u64, &str)> {
-        lines.iter().map(|line| (line.count, line.example.as_str())).collect()
+        lines.iter().map(|line| (line.count, line.example.text.as_str())).collect()
     }
 
     #[test]
     fn a_flood_has_a_line_at_once_and_one_a_minute_with_all_since() {
         let (mut unreported, start) = (Unreported::default(), Instant::now());
-        let first = unreported.add(from(1), bad("a", "first"), start).expect("at once");
+        let first = unreported.add(from(1), bad("a", "first"), None, start).expect("at once");
         assert_eq!(found(&[first]), [(2, "first")]);
         for ms in 1..60_000 {
             let now = start + Duration::from_millis(ms);
-            assert_eq!(unreported.add(from(1), bad("a", &ms.to_string()), now), None);
+            assert_eq!(unreported.add(from(1), bad("a", &ms.to_string()), None, now), None);
             assert!(unreported.due(now).is_empty());
         }
         assert_eq!(found(&unreported.due(start + INTERVAL)), [(2 * 59_999, "1")]);
-        assert_eq!(unreported.add(from(1), bad("a", "later"), start + INTERVAL), None);
+        assert_eq!(unreported.add(from(1), bad("a", "later"), None, start + INTERVAL), None);
         assert!(unreported.due(start + INTERVAL).is_empty());
         assert_eq!(found(&unreported.due(start + 2 * INTERVAL)), [(2, "later")], "without another one");
         assert!(unreported.due(start + 3 * INTERVAL).is_empty() && unreported.0.is_empty(), "quiet, and forgotten");
-        assert!(unreported.add(from(1), bad("a", "new"), start + 3 * INTERVAL).is_some());
+        assert!(unreported.add(from(1), bad("a", "new"), None, start + 3 * INTERVAL).is_some());
     }
 
     #[test]
@@ -217,10 +228,10 @@ mod tests {
         let (mut unreported, now) = (Unreported::default(), Instant::now());
         for sender in [from(1), from(2), Sender::Named("gateway-1".into())] {
             for code in ["a", "b"] {
-                assert!(unreported.add(sender.clone(), bad(code, ""), now).is_some(), "{sender} {code}");
+                assert!(unreported.add(sender.clone(), bad(code, ""), None, now).is_some(), "{sender} {code}");
             }
         }
-        let lines = (0..100_000).filter_map(|nth| unreported.add(from(nth), bad("a", ""), now));
+        let lines = (0..100_000).filter_map(|nth| unreported.add(from(nth), bad("a", ""), None, now));
         let senders: Vec<_> = lines.map(|line| line.key.0).collect();
         assert!(senders.len() < MAX_OWN_LINES && senders.last() == Some(&Sender::Others), "{}", senders.len());
         assert!(unreported.0.len() <= MAX_OWN_LINES + 1, "{}", unreported.0.len());
@@ -229,7 +240,7 @@ mod tests {
 
     #[test]
     fn an_example_is_cut_between_characters() {
-        let line = Unreported::default().add(from(1), bad("a", &"ä".repeat(1_000)), Instant::now());
-        assert_eq!(line.expect("at once").example, "ä".repeat(MAX_EXAMPLE_BYTES / 2));
+        let line = Unreported::default().add(from(1), bad("a", &"ä".repeat(1_000)), None, Instant::now());
+        assert_eq!(line.expect("at once").example.text, "ä".repeat(MAX_EXAMPLE_BYTES / 2));
     }
 }

@@ -157,7 +157,7 @@ impl Worker {
                 tracing::debug!(from, line = rejected.line, code, detail, "a reading is rejected");
             }
             for refusal in admission.take_refusals() {
-                self.refusals.record(sender(datagram, signer), refusal);
+                self.refusals.record(sender(datagram, signer), refusal, None);
             }
         }
         let has_reading = admission.accepted() > accepted;
@@ -178,7 +178,7 @@ impl Worker {
         }
         tracing::debug!(from = datagram.from.map(tracing::field::display), %error, "a datagram is refused");
         let entry = RefusalEntry { what: What::Datagrams, code: error.code(), count: 1, example: error.to_string() };
-        self.refusals.record(sender(datagram, None), entry);
+        self.refusals.record(sender(datagram, None), entry, None);
     }
 
     /// Waits for the oldest batch and counts its datagrams together with their readings, so that the metrics
@@ -188,7 +188,7 @@ impl Worker {
         if let Err(error) = submission.wait() {
             let (code, example) = (RefusalReason::Overloaded.as_str(), error.to_string());
             let entry = RefusalEntry { what: What::Datagrams, code, count: with_readings, example };
-            self.refusals.record(Sender::All, entry);
+            self.refusals.record(Sender::All, entry, None);
             self.counters.overload.increment(with_readings);
         }
         self.counters.bytes.increment(bytes as u64);
