@@ -45,6 +45,7 @@ mod readme;
 mod refusal_log;
 mod remote_write;
 mod resending;
+mod restarts;
 mod revision;
 mod rollups;
 mod selecting;

@@ -36,12 +36,14 @@ mod open_files;
 pub(super) mod options;
 mod reload;
 mod signals;
+mod sockets;
 mod store_watch;
 
 pub(super) use forwarding::options as forwarding_options;
 pub(super) use options::{newest_closed_hour, rollups};
 use reload::Replaceable;
 use signals::StopSignals;
+use sockets::PassedSockets;
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
@@ -61,12 +63,15 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
 
 /// Serves with a configuration until SIGTERM or SIGINT, then drains.
 ///
-/// SIGHUP reloads the settings if there are any, else it stops the server too.
+/// Sockets that were passed to the process take the place of its addresses. SIGHUP reloads the settings if
+/// there are any, else it stops the server too.
 pub(super) async fn serve(
-    config: &Config,
+    configured: &Config,
     settings: Option<&Settings>,
     announce: impl FnOnce(Listening) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let passed = PassedSockets::take()?;
+    let config = &configured.listening_at(passed.http_addr()?, passed.udp_addr()?)?;
     open_files::raise_limit();
     signals::ignore_user_signals()?;
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
@@ -77,9 +82,7 @@ pub(super) async fn serve(
     let tls = Tls::load(&config.http.tls, &clock)?.map(Arc::new);
     let forward = forwarding::options(config, &clock)?;
     let data = DataDir::lock(&config.server.data_dir)?;
-    let listen = config.http.listen;
-    let listener = http::listen(listen).with_context(|| format!("listen on {listen} (http.listen)"))?;
-    let sockets = bind_udp(config)?;
+    let (listener, sockets) = passed.or_bound(config)?;
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
     metrics.record_config(true, clock.now_ms());
@@ -89,7 +92,7 @@ pub(super) async fn serve(
         tls.record_expiry(&service.app.metrics);
     }
     let replaceable = Replaceable {
-        config: config.clone(),
+        config: configured.clone(),
         gate: Arc::clone(&service.app.gate),
         tls: tls.clone(),
         metrics: Arc::clone(&service.app.metrics),
@@ -323,20 +326,6 @@ fn log_waiting_readings(pipeline: &Pipeline) -> Option<u64> {
         tracing::warn!(readings, why, "the store is away: these readings stay in the log for the next start");
     }
     Some(readings)
-}
-
-fn bind_udp(config: &Config) -> anyhow::Result<Option<udp::Sockets>> {
-    let Some(listen) = config.udp.listen.address() else { return Ok(None) };
-    let options = udp::Options {
-        listen,
-        sockets: config.udp.sockets,
-        receive_buffer_bytes: config.udp.receive_buffer.as_usize(),
-        max_datagram_bytes: config.udp.max_datagram_bytes.as_usize(),
-        max_sequences: config.udp.max_sequences,
-        line_protocol: config.ingest.line_protocol.clone(),
-        json: options::json(config),
-    };
-    udp::Sockets::bind(options).map(Some).with_context(|| format!("listen on {listen} (udp.listen)"))
 }
 
 fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(Log, Recovery)> {

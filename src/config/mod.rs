@@ -257,6 +257,24 @@ impl Config {
         Ok(changed)
     }
 
+    /// This configuration with other addresses to listen on, where they are given.
+    ///
+    /// # Errors
+    /// Without authentication, other machines can reach an address; or UDP is off and has an address.
+    pub fn listening_at(&self, http: Option<SocketAddr>, udp: Option<SocketAddr>) -> Result<Self, ConfigError> {
+        let mut changed = self.clone();
+        changed.http.listen = http.unwrap_or(self.http.listen);
+        if let Some(udp) = udp {
+            if self.udp.listen == Listen::Off {
+                let problem = format!("is off, and a UDP socket ({udp}) was passed to the server; do not pass it");
+                return Err(ConfigError::invalid("udp.listen", problem));
+            }
+            changed.udp.listen = Listen::At(udp);
+        }
+        changed.check()?;
+        Ok(changed)
+    }
+
     /// Checks that a reload removes no authentication.
     ///
     /// An emptied file would admit every client, and behind a reverse proxy the address gives no hint of it.

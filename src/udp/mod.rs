@@ -92,10 +92,29 @@ impl Sockets {
     pub fn bind(options: Options) -> io::Result<Self> {
         let (bound, receive_buffer_bytes) =
             sockets::bind(options.listen, options.sockets, options.receive_buffer_bytes)?;
+        Ok(Self::warned(options, bound, receive_buffer_bytes))
+    }
+
+    /// Uses sockets that are bound already, at least one, all to one address. Asks the kernel for the same
+    /// buffers as [`Self::bind`].
+    ///
+    /// # Errors
+    /// When a socket does not take its options.
+    pub fn adopt(options: Options, bound: Vec<UdpSocket>) -> io::Result<Self> {
+        let mut receive_buffer_bytes = usize::MAX;
+        for socket in &bound {
+            let granted_bytes = sockets::ask_for_buffer(socket, options.receive_buffer_bytes)?;
+            receive_buffer_bytes = receive_buffer_bytes.min(granted_bytes);
+        }
+        Ok(Self::warned(options, bound, receive_buffer_bytes))
+    }
+
+    /// Warns if the kernel grants less than the options ask for.
+    fn warned(options: Options, bound: Vec<UdpSocket>, receive_buffer_bytes: usize) -> Self {
         if let Some(advice) = sockets::advice(options.receive_buffer_bytes, receive_buffer_bytes) {
             tracing::warn!("{advice}");
         }
-        Ok(Self { bound, receive_buffer_bytes, options })
+        Self { bound, receive_buffer_bytes, options }
     }
 
     /// The address in use.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
 
@@ -38,12 +38,17 @@ pub(super) fn advice(asked_bytes: usize, granted_bytes: usize) -> Option<String>
 fn open(address: SocketAddr, buffer_bytes: usize) -> io::Result<(OwnedFd, usize)> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket::socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // The system's limit does not apply to processes with the capability CAP_NET_ADMIN.
-    setsockopt(&socket, sockopt::RcvBufForce, &buffer_bytes)
-        .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &buffer_bytes))?;
-    // The kernel doubles the size for its own bookkeeping, see socket(7).
-    let granted_bytes = socket::getsockopt(&socket, sockopt::RcvBuf)? / 2;
+    let granted_bytes = ask_for_buffer(&socket, buffer_bytes)?;
     Ok((socket, granted_bytes))
+}
+
+/// Asks the kernel for a receive buffer. Returns the bytes that it grants.
+pub(super) fn ask_for_buffer(socket: &impl AsFd, buffer_bytes: usize) -> io::Result<usize> {
+    // The system's limit does not apply to processes with the capability CAP_NET_ADMIN.
+    setsockopt(socket, sockopt::RcvBufForce, &buffer_bytes)
+        .or_else(|_| setsockopt(socket, sockopt::RcvBuf, &buffer_bytes))?;
+    // The kernel doubles the size for its own bookkeeping, see socket(7).
+    Ok(socket::getsockopt(socket, sockopt::RcvBuf)? / 2)
 }
 
 fn bind_to(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {

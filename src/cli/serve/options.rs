@@ -18,7 +18,7 @@ use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpa
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, json, senml::NameSplit};
-use tidegauge::{access, http, pending, query};
+use tidegauge::{access, http, pending, query, udp};
 
 use super::super::data_dir::{self, DataDir};
 use super::open_files;
@@ -165,6 +165,19 @@ pub(super) fn rules(config: &Config) -> Rules {
             max_metadata_bytes: config.ingest.max_metadata_bytes.as_usize(),
         },
     }
+}
+
+/// The options of UDP ingest; `None` if it is off.
+pub(super) fn udp(config: &Config) -> Option<udp::Options> {
+    Some(udp::Options {
+        listen: config.udp.listen.address()?,
+        sockets: config.udp.sockets,
+        receive_buffer_bytes: config.udp.receive_buffer.as_usize(),
+        max_datagram_bytes: config.udp.max_datagram_bytes.as_usize(),
+        max_sequences: config.udp.max_sequences,
+        line_protocol: config.ingest.line_protocol.clone(),
+        json: json(config),
+    })
 }
 
 pub(super) fn devices(config: &Config) -> DeviceLimits {
