@@ -15,7 +15,8 @@
 //! - Authentication precedes the handler and the first byte of the body. No answer shows a token, the version
 //!   to a client without a token, or a device outside the client's device scope.
 //! - A listener with TLS (`tls`) accepts nothing but TLS.
-//! - On shutdown, the server answers the requests in progress and accepts no new ones.
+//! - On shutdown, the server answers the requests of the connections that it has accepted, and accepts no
+//!   new ones.
 
 use std::sync::Arc;
 use std::time::Duration;

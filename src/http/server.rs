@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,7 +17,7 @@ use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -39,6 +40,13 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The number of connections that the system queues until the server accepts them.
 const BACKLOG: u32 = 1024;
 
+/// How long a connection without a request may stay open after the shutdown. Its client has connected to
+/// send one.
+const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a connection that has had requests may stay open after the shutdown, for one that is under way.
+const NEXT_REQUEST_WAIT: Duration = Duration::from_millis(50);
+
 /// Listens on `address`.
 ///
 /// # Errors
@@ -52,7 +60,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves on `threads` until `shutdown` is cancelled, then completes the requests in progress.
 ///
-/// Returns when the last connection is closed. With `tls` all connections use TLS.
+/// A connection that was accepted by then gets the answer to a request that arrives within moments. Returns
+/// when the last connection is closed. With `tls` all connections use TLS.
 pub async fn serve(
     listener: TcpListener,
     threads: Threads,
@@ -157,16 +166,20 @@ impl Edge {
         let service = TowerToHyperService::new(self.router.clone());
         let Some(tls) = &self.tls else {
             let peer = Peer { address, is_over_tls: false, certificate: None };
-            return self.requests(stream, FromPeer { service, peer }).await;
+            return self.requests(stream, FromPeer::new(service, peer)).await;
+        };
+        let closing = async {
+            self.shutdown.cancelled().await;
+            tokio::time::sleep(FIRST_REQUEST_WAIT).await;
         };
         let accepted = tokio::select! {
             accepted = tls.accept(stream) => accepted,
-            () = self.shutdown.cancelled() => return,
+            () = closing => return,
         };
         match accepted {
             Ok((stream, certificate)) => {
                 let peer = Peer { address, is_over_tls: true, certificate };
-                self.requests(stream, FromPeer { service, peer }).await;
+                self.requests(stream, FromPeer::new(service, peer)).await;
             }
             Err(why) => {
                 self.metrics.tls_handshakes_failed_total.with(why.reason()).increment(1);
@@ -175,11 +188,12 @@ impl Edge {
         }
     }
 
-    async fn requests<S, T>(&self, stream: T, service: S)
+    async fn requests<S, T>(&self, stream: T, service: FromPeer<S>)
     where
         S: Service<Request<Incoming>, Response = Response, Error = Infallible>,
         T: AsyncRead + AsyncWrite + Unpin,
     {
+        let requests = Arc::clone(&service.requests);
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
         // With `half_close`, a client that has closed its sending side still gets answers.
@@ -191,7 +205,7 @@ impl Edge {
         let mut connection = std::pin::pin!(connection);
         let served = tokio::select! {
             served = connection.as_mut() => served,
-            () = self.shutdown.cancelled() => {
+            () = requests.last_begun(&self.shutdown) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -211,10 +225,41 @@ pub(super) struct Peer {
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 
-/// Adds the [`Peer`] of a connection to each of its requests.
+/// The requests of a connection.
+#[derive(Debug, Default)]
+struct Requests {
+    has_begun: AtomicBool,
+    begun: Notify,
+}
+
+impl Requests {
+    fn begin(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+        self.begun.notify_waiters();
+    }
+
+    /// Waits for the shutdown, and then for the next request or until it is too late for one.
+    ///
+    /// A connection that closed at once would lose a request that its client has just sent.
+    async fn last_begun(&self, shutdown: &CancellationToken) {
+        shutdown.cancelled().await;
+        let next = self.begun.notified();
+        let wait = if self.has_begun.load(Ordering::Relaxed) { NEXT_REQUEST_WAIT } else { FIRST_REQUEST_WAIT };
+        let _ = tokio::time::timeout(wait, next).await;
+    }
+}
+
+/// Adds the [`Peer`] of a connection to each of its requests, and notes that they begin.
 struct FromPeer<S> {
     service: S,
     peer: Peer,
+    requests: Arc<Requests>,
+}
+
+impl<S> FromPeer<S> {
+    fn new(service: S, peer: Peer) -> Self {
+        Self { service, peer, requests: Arc::default() }
+    }
 }
 
 impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for FromPeer<S> {
@@ -223,6 +268,7 @@ impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for FromPeer<S> {
     type Future = S::Future;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        self.requests.begin();
         request.extensions_mut().insert(self.peer.clone());
         self.service.call(request)
     }
