@@ -20,6 +20,7 @@ mod failure_details;
 mod faults;
 mod files;
 mod forward;
+mod golden;
 mod harness;
 mod hostile_http;
 mod http_contract;

@@ -59,6 +59,14 @@ impl Server {
         server
     }
 
+    /// Starts a server on the data folder that `fill` makes at a path.
+    pub(crate) async fn start_with_data(setup: Setup, fill: impl FnOnce(&std::path::Path)) -> Self {
+        let mut server = Self::prepare(setup);
+        fill(&server.data_dir());
+        server.start_again().await;
+        server
+    }
+
     /// Starts a server whose log is on its own disk.
     pub(crate) async fn start_with_disk_of_log(setup: Setup, mebibytes: usize) -> Self {
         let mut server = Self::prepare(setup);

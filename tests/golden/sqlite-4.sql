@@ -1,0 +1,59 @@
+PRAGMA application_id = 1416193125;
+PRAGMA user_version = 4;
+CREATE TABLE buckets (
+    device   TEXT    NOT NULL,
+    hour     INTEGER NOT NULL,
+    first_ts INTEGER NOT NULL,
+    last_ts  INTEGER NOT NULL,
+    readings INTEGER NOT NULL,
+    metadata TEXT,
+    outlived INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (device, hour)
+) WITHOUT ROWID;
+CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;
+CREATE TABLE rollups (
+    device TEXT    NOT NULL,
+    hour   INTEGER NOT NULL,
+    metric TEXT    NOT NULL,
+    count  INTEGER NOT NULL,
+    min    REAL    NOT NULL,
+    max    REAL    NOT NULL,
+    sum    REAL    NOT NULL,
+    first_at    INTEGER,
+    first_value REAL,
+    last_at     INTEGER,
+    last_value  REAL,
+    PRIMARY KEY (device, hour, metric)
+) WITHOUT ROWID;
+CREATE TABLE chunks (
+    device TEXT    NOT NULL,
+    hour   INTEGER NOT NULL,
+    seq    INTEGER NOT NULL,
+    data   BLOB    NOT NULL,
+    PRIMARY KEY (device, hour, seq)
+);
+CREATE TABLE devices (
+    device        TEXT    NOT NULL PRIMARY KEY,
+    metadata      TEXT,
+    metadata_hour INTEGER,
+    first_ts      INTEGER NOT NULL,
+    last_ts       INTEGER NOT NULL,
+    more_series   INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE series (
+    device      TEXT    NOT NULL,
+    series      TEXT    NOT NULL,
+    last_day    INTEGER NOT NULL,
+    measurement INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (device, series)
+) WITHOUT ROWID;
+CREATE INDEX buckets_by_hour ON buckets (hour);
+INSERT INTO buckets VALUES ('golden', 1713621600000, 1713621600000, 1713621620500, 3, '{"floor":2,"zone":"Zone 4"}', 0);
+INSERT INTO rollups VALUES ('golden', 1713621600000, 'cpu{core=0}', 1, 7.0, 7.0, 7.0, 1713621620500, 7.0, 1713621620500, 7.0);
+INSERT INTO rollups VALUES ('golden', 1713621600000, 'hum', 1, 40.0, 40.0, 40.0, 1713621600000, 40.0, 1713621600000, 40.0);
+INSERT INTO rollups VALUES ('golden', 1713621600000, 'temp', 3, -1.25, 1.0e+300, 1.0e+300, 1713621600000, 22.5, 1713621620500, 1.0e+300);
+INSERT INTO chunks VALUES ('golden', 1713621600000, 0, X'0100030B6370757B636F72653D307D0368756D0474656D700300904E845201040000000000001C4001010000000000004440000000000000803640000000000000F4BF9C7500883CE4377E');
+INSERT INTO devices VALUES ('golden', '{"floor":2,"zone":"Zone 4"}', 1713621600000, 1713621600000, 1713621620500, 0);
+INSERT INTO series VALUES ('golden', 'cpu{core=0}', 1713571200000, 0);
+INSERT INTO series VALUES ('golden', 'hum', 1713571200000, 0);
+INSERT INTO series VALUES ('golden', 'temp', 1713571200000, 0);
