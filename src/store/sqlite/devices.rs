@@ -64,6 +64,9 @@ pub(super) fn note(connection: &Connection, note: &DeviceSummary) -> Result<(), 
         has_new = has_new || !has_series.exists(params![note.device, name])?;
         put_series.execute(params![note.device, name, series.last_day.start_ms(), measurement as i64])?;
     }
+    if note.has_more_series {
+        connection.prepare_cached(HAS_MORE_SERIES)?.execute([&*note.device])?;
+    }
     if has_new { limit_series(connection, &note.device) } else { Ok(()) }
 }
 
