@@ -192,7 +192,8 @@ async fn a_page_that_scans_too_many_devices_is_refused() {
     let page = get_json(&server, "ends", "/v1/devices").await;
     assert_eq!((ids(&page), &page["next"]), (vec!["d-00-x".to_owned()], &json!("d-00-x")), "a short page is one");
     refused(&get(&server, "ends", "/v1/devices?cursor=d-00-x").await, 400, "too_many_devices");
-    for path in ["readings?from=0&format=csv", "devices?format=csv", "latest?format=csv", "rollups?format=csv"] {
+    let rollups = format!("rollups?format=csv&{RANGE}");
+    for path in ["readings?from=0&format=csv", "devices?format=csv", "latest?format=csv", &rollups] {
         let whole = get(&server, "ends", &format!("/v1/{path}")).await;
         let rows: Vec<&str> = whole.text().lines().skip(1).filter_map(|row| row.split(',').next()).collect();
         assert_eq!((whole.status, rows), (200, vec!["d-00-x", "one"]), "a file looks through all: {path}");
