@@ -16,7 +16,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
 use serde_json::json;
@@ -68,9 +68,12 @@ pub(super) async fn query(
     Extension(grant): Extension<Arc<Grant>>,
     method: Method,
     uri: Uri,
-    headers: HeaderMap,
+    mut headers: HeaderMap,
     body: Body,
 ) -> Response {
+    if method == Method::POST {
+        headers.remove(IF_NONE_MATCH); // 304 answers a GET only
+    }
     let form = Form::receive(&app, &grant, (&method, &uri, &headers), body).await;
     match form {
         Ok(form) => {

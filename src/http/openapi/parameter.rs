@@ -228,23 +228,24 @@ pub(in crate::http) const PARTIAL: Parameter = Parameter {
 
 pub(in crate::http) const PRECISION_1: Parameter = Parameter {
     name: "precision",
-    description: "The unit of the times. Parameters with other names are ignored.",
-    schema: |_| json!({ "type": "string", "enum": ["n", "ns", "u", "us", "ms", "s", "m", "h"], "default": "n" }),
+    description: "The unit of the times; an empty one is the default. Parameters with other names are ignored.",
+    schema: |_| json!({ "type": "string", "enum": ["", "n", "ns", "u", "us", "ms", "s", "m", "h"], "default": "n" }),
     example: r#""s""#,
 };
 
 pub(in crate::http) const PRECISION_2: Parameter = Parameter {
     name: "precision",
-    description: "The unit of the times. Parameters with other names are ignored.",
-    schema: |_| json!({ "type": "string", "enum": ["ns", "us", "ms", "s"], "default": "ns" }),
+    description: "The unit of the times; an empty one is the default. Parameters with other names are ignored.",
+    schema: |_| json!({ "type": "string", "enum": ["", "ns", "us", "ms", "s"], "default": "ns" }),
     example: r#""s""#,
 };
 
 pub(in crate::http) const PRECISION_3: Parameter = Parameter {
     name: "precision",
-    description: "The unit of the times; `auto` tells it by their size. Parameters with other names are ignored.",
+    description: "The unit of the times; `auto`, or an empty one, tells it by their size. Parameters with other names \
+                  are ignored.",
     schema: |_| {
-        let units = ["auto", "second", "millisecond", "microsecond", "nanosecond"];
+        let units = ["", "auto", "second", "millisecond", "microsecond", "nanosecond"];
         json!({ "type": "string", "enum": units, "default": "auto" })
     },
     example: r#""second""#,
