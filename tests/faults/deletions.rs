@@ -20,7 +20,7 @@ use crate::harness::Server;
 on_stores!(kill_9_among_deletions, super::killed, [sqlite, mongodb, packed, timeseries]);
 
 pub(super) const DEVICES: [&str; 3] = ["d", "d1", "d-1"];
-const METRICS: [&str; 2] = ["hum", "temp"];
+pub(super) const METRICS: [&str; 2] = ["hum", "temp"];
 /// 2024-04-20T22:00:00Z. The days have ended, so there are rollups.
 const START_MS: i64 = 1_713_650_400_000;
 const MINUTES: i64 = 4 * 60;

@@ -11,10 +11,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-use super::deletions::{DEVICES, Deletion, Model, compare, random_batch, random_deletion, reading, value};
+use super::deletions::{DEVICES, Deletion, METRICS, Model, compare, random_batch, random_deletion, reading, value};
 use super::fault_test::seed;
 use super::store::{Store, on_stores};
-use crate::harness::{Server, wait_until};
+use crate::harness::{Database, Server, wait_until};
 
 on_stores!(kill_9_of_either, super::killed, [mongodb, packed, timeseries]);
 
@@ -58,6 +58,27 @@ async fn killed(store: Store<'_>) {
     for server in &servers {
         server.assert_balanced().await;
     }
+}
+
+/// It runs again before it counts as down.
+#[tokio::test]
+async fn a_deletion_waits_for_an_instance_that_does_not_answer_and_says_so() {
+    let database = Database::new();
+    let store = Store::Mongodb(&database);
+    let setup = store.setup_all_pending().set("mongodb.timeout", "60s"); // it does not count as down for a minute
+    let (one, other) = tokio::join!(Server::start(store.setup()), Server::start(setup));
+    let [sent, kept] = [("d", 7, &METRICS[..]), ("d1", 7, &METRICS[..])];
+    assert_eq!(other.ingest(&json!([reading(&sent), reading(&kept)])).await.status, 200);
+    other.signal("STOP");
+    let deletion = Deletion { device: "d", range: None, metric: None };
+    let answer = one.send(deletion.request(&one)).await;
+    assert_eq!((answer.status, &answer.json()["pending"]), (202, &json!(true)), "{}", answer.text());
+    assert_eq!(answer.json()["waitsFor"].as_array().map(Vec::len), Some(1), "{}", answer.text());
+    other.signal("CONT");
+    let mut servers = [one, other];
+    delete(&mut servers, 0, &deletion, None).await;
+    let model = METRICS.iter().map(|metric| (("d1", 7, *metric), value(7))).collect();
+    compare(&servers[1], &model, 0).await;
 }
 
 /// Sends readings to both instances at the same time.

@@ -81,6 +81,7 @@ impl Watcher<'_> {
         let begin = Instant::now();
         if begin >= self.next_beat {
             if self.instances.beat(&self.own, VALID).await? {
+                tracing::info!(instance = %self.own, "the instances that share the store know this one by this name");
                 self.instances.pass_closed(&self.own).await?;
             }
             (self.last_beat, self.next_beat) = (begin, begin + BEAT_INTERVAL);
