@@ -37,12 +37,15 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
     let expires = |seconds: i32| doc! { "keyPattern": { "createdAt": 1 }, "expireAfterSeconds": seconds };
     let huge = Binary { subtype: BinarySubtype::Generic, bytes: vec![7; 13 << 20] };
     let huge = doc! { "_id": "a/1999-01-01", "deviceId": "a", "foreign": huge };
+    let notes = database.handle().await.collection::<Document>("buckets_instances");
+    wait_until("the instance has its note", async || notes.find_one(doc! {}).await.expect("an answer")).await;
     run_all(
         &database,
         vec![
             doc! { "collMod": "buckets", "index": expires(60) },
             doc! { "collMod": "buckets", "validator": { "metadata": { "$exists": true } } },
             drop_index("rollups", "createdAt"),
+            drop_index("buckets_instances", "seenAt"),
             index("devices", "early", doc! { "firstTs": 1 }, doc! { "expireAfterSeconds": 3_600 }),
             index("rollups", "once", doc! { "day": 1, "deviceId": 1 }, doc! { "unique": true }),
             index("buckets", "mine", doc! { "metadata.floor": 1 }, doc! {}),
@@ -57,11 +60,12 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
     assert!(validator.contains("db.runCommand({ collMod: \"buckets\", validator: {} })"), "{validator}");
     let lacking = found.has("error", "collection-indexes", "rollups lacks the index createdAt");
     assert!(lacking.contains("db.getCollection(\"rollups\").createIndex({ \"createdAt\": 1 }, "), "{lacking}");
+    found.has("error", "collection-indexes", "buckets_instances lacks the index seenAt");
     found.has("error", "collection-indexes", "the index early of devices");
     found.has("error", "collection-indexes", "the index once of rollups");
     found.has("warning", "documents-size", "documents of rollups");
     assert!(found.report.to_string().contains("buckets has the index mine"), "{found:#?}");
-    assert_eq!(found.bad().len(), 6, "{found:#?}");
+    assert_eq!(found.bad().len(), 7, "{found:#?}");
 
     assert!(server.terminate().await.success());
     server.start_again().await;
@@ -70,6 +74,7 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
         vec![
             doc! { "collMod": "buckets", "validator": {} },
             drop_index("devices", "early"),
+            index("buckets_instances", "seenAt", doc! { "seenAt": 1 }, doc! { "expireAfterSeconds": 2_592_000 }),
             drop_index("rollups", "once"),
             doc! { "delete": "rollups", "deletes": [{ "q": { "_id": "a/1999-01-01" }, "limit": 1 }] },
         ],

@@ -26,6 +26,7 @@ use super::collection::Kind;
 use super::decode::{DecodeError, integer};
 use super::encode::Encoder;
 use super::layout::Layout;
+use super::plain_schema::PlainSchema;
 use super::store::MongoStore;
 use crate::store::{Announced, Instance, Instances, Joined, Notes, StoreError, WriteError};
 
@@ -41,6 +42,12 @@ const COMMAND_GRACE: Duration = Duration::from_secs(2);
 impl<L: Layout> MongoStore<L> {
     fn notes(&self) -> String {
         format!("{}_instances", self.layout.collection_names()[0])
+    }
+
+    /// The schema of the collection, which is not sharded.
+    pub(super) fn schema_of_notes(&self) -> PlainSchema {
+        let collection = self.commands.managed(&self.notes());
+        PlainSchema { collection, age_field: SEEN_AT, expiry: Some(KEPT), unused_index: None }
     }
 
     /// Executes a statement of an update, and returns the number of documents that it matched or inserted.
@@ -97,11 +104,11 @@ impl<L: Layout> Instances for MongoStore<L> {
         if self.update_notes(beat.clone()).await? > 0 {
             return Ok(false);
         }
-        let collection = self.commands.managed(&self.notes());
+        let PlainSchema { collection, age_field, expiry, .. } = self.schema_of_notes();
         if collection.present(Kind::Plain).await?.is_none() {
             collection.create(doc! {}).await?;
         }
-        collection.ensure_expiry(SEEN_AT, Some(KEPT)).await?;
+        collection.ensure_expiry(age_field, expiry).await?;
         beat.insert("upsert", true);
         self.update_notes(beat).await?;
         Ok(true)

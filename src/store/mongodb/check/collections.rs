@@ -44,6 +44,7 @@ impl Inspector<'_> {
         for expected in expected {
             let found = listed.iter().find(|found| found.get_str("name").is_ok_and(|name| name == expected.name()));
             match found {
+                None if !expected.is_of_devices => {}
                 None => self.findings.push(missing(expected)),
                 Some(found) if !is_of(found, expected.kind) => self.findings.push(wrong_type(expected, found)),
                 Some(found) => {
@@ -221,6 +222,12 @@ fn check_timeseries(name: &str, present: &Document, fields: &Document, span: &Do
     ))
 }
 
+/// A start mends the collections of devices; a command of mongosh does it at once.
+fn or_run(expected: &Expected, command: &str) -> String {
+    let instead = if expected.is_of_devices { format!("{RESTART}, or ") } else { String::new() };
+    format!("{instead}run in mongosh: {command}")
+}
+
 /// Compares the seconds after which the server expires documents with those that the retention asks for.
 fn check_expiry(expected: &Expected, found: Option<i64>) -> Option<Finding> {
     let (name, field) = (expected.name(), expected.index.0);
@@ -236,7 +243,7 @@ fn check_expiry(expected: &Expected, found: Option<i64>) -> Option<Finding> {
         ),
         (Kind::Plain, None) => format!("{}.dropIndex({field:?})", shell(name)),
     };
-    let mend = format!("{RESTART}, or run in mongosh: {command}");
+    let mend = or_run(expected, &command);
     let text = |seconds: Option<i64>| match seconds {
         Some(seconds) => seconds_text(seconds),
         None => "never".to_owned(),
@@ -286,7 +293,7 @@ fn missing_index(expected: &Expected) -> Finding {
     Finding::error(
         INDEXES,
         format!("{name} lacks the index {index} on {keys}: {loss}"),
-        format!("{RESTART}, or run in mongosh: {}.createIndex({keys}, {{ name: {index:?}{options} }})", shell(name)),
+        or_run(expected, &format!("{}.createIndex({keys}, {{ name: {index:?}{options} }})", shell(name))),
     )
 }
 

@@ -24,6 +24,9 @@ pub struct Expected {
     pub(in super::super) timeseries: Option<(Document, Document)>,
     /// The field of the shard key, which is hashed.
     pub(in super::super) device_field: &'static str,
+    /// Whether it has the data of devices. The notes of the instances do not: they are few, are not sharded,
+    /// and are created when they are needed.
+    pub(in super::super) is_of_devices: bool,
 }
 
 /// The validator that a collection should have.
@@ -47,7 +50,13 @@ impl Expected {
             validator: None,
             timeseries: None,
             device_field: DEVICE_FIELD,
+            is_of_devices: true,
         }
+    }
+
+    /// The notes of the instances.
+    pub(in super::super) fn notes(schema: PlainSchema) -> Self {
+        Self { is_of_devices: false, ..Self::plain(schema) }
     }
 
     /// A time-series collection, with the fields of a new one and those of its span.
@@ -66,6 +75,7 @@ impl Expected {
             validator: None,
             timeseries: Some(timeseries),
             device_field: "meta.deviceId",
+            is_of_devices: true,
         }
     }
 

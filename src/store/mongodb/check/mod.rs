@@ -67,8 +67,12 @@ impl<L: Layout> MongoStore<L> {
         let deployment = Deployment::of(&hello);
         let mut inspector = Inspector { commands: &self.commands, deployment, findings: Vec::new() };
         inspector.check_server(&hello, clock).await;
-        let expected =
-            [self.layout.expected(), Expected::plain(self.rollups.schema()), Expected::plain(self.devices.schema())];
+        let expected = [
+            self.layout.expected(),
+            Expected::plain(self.rollups.schema()),
+            Expected::plain(self.devices.schema()),
+            Expected::notes(self.schema_of_notes()),
+        ];
         let present = inspector.check_collections(&expected).await;
         if !present.is_empty() {
             let example = self.example(&present, clock).await;

@@ -1,6 +1,7 @@
 //! The queries and statements that tidegauge sends, each as one command.
 //!
-//! A test runs the store and compares what it sends with this table.
+//! A test runs the store and compares what it sends with this table. The questions about the notes of the
+//! instances are left out: that collection has a document for each instance.
 
 use bson::{DateTime, Document, doc};
 

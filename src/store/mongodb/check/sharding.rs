@@ -21,7 +21,7 @@ impl Inspector<'_> {
         let of_database = doc! { "$regex": format!("^{}\\.", database.replace('.', "\\.")) };
         let find = doc! { "find": "collections", "filter": { "_id": of_database }, "singleBatch": true };
         let Some(listed) = self.list(SHARDING, Some("config"), find).await else { return };
-        for expected in present {
+        for expected in present.iter().filter(|expected| expected.is_of_devices) {
             let namespace = format!("{database}.{}", expected.name());
             let entry = listed.iter().find(|entry| entry.get_str("_id").is_ok_and(|id| is_of(id, &namespace)));
             self.findings.push(shard_key(&namespace, expected.device_field, entry));
