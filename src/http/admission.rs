@@ -18,8 +18,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::App;
 use super::delivery::{self, Delivery};
+use super::departure::Departure;
 use super::pieces::Pieces;
 use super::problem::{MOMENT, Problem};
+use super::server::Peer;
 use crate::access::Grant;
 use crate::limits::{QUERY_BLOCK_BYTES as BLOCK_BYTES, Quota, Share};
 use crate::telemetry::Limit;
@@ -227,18 +229,20 @@ pub(super) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
         return Problem::internal("a query without a grant").into_response();
     };
     let delivery = Delivery::of(request.headers());
+    let departure = request.extensions().get::<Peer>().map(|peer| peer.departure.clone());
     let answer = |admitted| {
         request.extensions_mut().insert(admitted);
         next.run(request)
     };
-    run(&app, &grant.quota, delivery, answer).await.unwrap_or_else(IntoResponse::into_response)
+    run(&app, &grant.quota, delivery, departure, answer).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// Answers a query on the main runtime, once it is admitted.
+/// Answers a query on the main runtime, once it is admitted. It ends when the client has left.
 pub(super) async fn run<A>(
     app: &App,
     quota: &Quota,
     delivery: Delivery,
+    departure: Option<Departure>,
     answer: impl FnOnce(Arc<Admitted>) -> A,
 ) -> Result<Response, Problem>
 where
@@ -247,7 +251,14 @@ where
     let admitted = Arc::new(app.admission.enter(quota).await?);
     let answer = answer(Arc::clone(&admitted));
     let query = app.main.spawn(async move { admitted.hand_over(answer.await, delivery).await });
-    let answer = AbortOnDropHandle::new(query).await;
+    let query = AbortOnDropHandle::new(query);
+    let answer = match departure.map(|departure| departure.watch()) {
+        None => query.await,
+        Some(watch) => tokio::select! {
+            answer = query => answer,
+            () = watch.client_left() => return Err(Problem::client_left()),
+        },
+    };
     let mut answer = answer.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
     delivery::vary(answer.headers_mut());
     Ok(answer)

@@ -40,6 +40,7 @@ mod budget;
 mod dashboard;
 mod deletion;
 mod delivery;
+mod departure;
 mod device;
 mod file;
 mod format;

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::body::BodyError;
 use super::browser::BrowserError;
 use super::budget::Exhausted;
+use super::departure::GRACE;
 use super::remarks::Remarks;
 use crate::access::DeviceScopeError;
 use crate::flush::DeletionError;
@@ -193,6 +194,11 @@ impl Problem {
 
     pub(super) fn forbidden(detail: String) -> Self {
         Self::new(ProblemCode::Forbidden, detail)
+    }
+
+    pub(super) fn client_left() -> Self {
+        let detail = format!("the client has closed its side for {GRACE:?}; leave it open until the answer");
+        Self::new(ProblemCode::QueryTimeout, detail).after(MOMENT)
     }
 
     pub(super) fn unknown_device(device: &str) -> Self {

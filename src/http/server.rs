@@ -22,6 +22,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::departure::{Departure, Watched};
 use super::linger::LingeringClose;
 use super::over_capacity::OverCapacity;
 use super::router::router;
@@ -163,9 +164,9 @@ impl Edge {
 
     async fn connection(&self, stream: TcpStream, address: IpAddr) {
         let _ = stream.set_nodelay(true); // if this fails, it costs only latency
-        let service = TowerToHyperService::new(self.router.clone());
+        let (service, departure) = (TowerToHyperService::new(self.router.clone()), Departure::default());
         let Some(tls) = &self.tls else {
-            let peer = Peer { address, is_over_tls: false, certificate: None };
+            let peer = Peer { address, is_over_tls: false, certificate: None, departure };
             return self.requests(stream, FromPeer::new(service, peer)).await;
         };
         let closing = async {
@@ -178,7 +179,7 @@ impl Edge {
         };
         match accepted {
             Ok((stream, certificate)) => {
-                let peer = Peer { address, is_over_tls: true, certificate };
+                let peer = Peer { address, is_over_tls: true, certificate, departure };
                 self.requests(stream, FromPeer::new(service, peer)).await;
             }
             Err(why) => {
@@ -196,12 +197,14 @@ impl Edge {
         let requests = Arc::clone(&service.requests);
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
-        // With `half_close`, a client that has closed its sending side still gets answers.
+        // With `half_close`, a client that has closed its sending side still gets answers, unless they take
+        // long (see `departure`).
         http.max_buf_size(MAX_HEAD_BYTES).half_close(true);
         let mut stream = TimeoutStream::new(stream);
         // Without it, a client that does not read its answers would hold the connection.
         stream.set_write_timeout(Some(self.limits.body_timeout));
-        let connection = http.serve_connection(TokioIo::new(LingeringClose::new(Box::pin(stream))), service);
+        let stream = Watched::new(Box::pin(stream), service.peer.departure.clone());
+        let connection = http.serve_connection(TokioIo::new(LingeringClose::new(stream)), service);
         let mut connection = std::pin::pin!(connection);
         let served = tokio::select! {
             served = connection.as_mut() => served,
@@ -223,6 +226,8 @@ pub(super) struct Peer {
     pub(super) is_over_tls: bool,
     /// The verified certificate of the client, if it presented one.
     pub(super) certificate: Option<Arc<Certificate>>,
+    /// Tells when it has left.
+    pub(super) departure: Departure,
 }
 
 /// The requests of a connection.

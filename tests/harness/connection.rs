@@ -24,9 +24,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends bytes and reads one answer with a `Content-Length`: its status, head and body.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> (u16, String, Vec<u8>) {
+        self.send(request).await;
+        self.answer().await
+    }
+
+    /// Sends bytes.
+    pub(crate) async fn send(&mut self, request: &[u8]) {
         self.0.write_all(request).await.expect("the connection is open");
         self.0.flush().await.expect("the connection is open");
-        self.answer().await
     }
 
     async fn answer(&mut self) -> (u16, String, Vec<u8>) {

@@ -1,11 +1,11 @@
 //! Hostile queries: each is answered or refused soon, in bounded memory, and the server goes on.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::envelope::{TS_NS, write};
-use crate::harness::{Server, Setup};
+use crate::harness::{Connection, Server, Setup, wait_until};
 
 /// Posts a query, and returns the answer and the seconds that it took.
 async fn ask(server: &Server, query: &str) -> (u16, Value, f64) {
@@ -55,4 +55,31 @@ async fn hostile_queries_are_bounded() {
     }
     let (_, answer, _) = ask(&server, &format!("SELECT count(v), last(v) FROM m WHERE {range}")).await;
     assert_eq!(answer["results"][0]["series"][0]["values"][0][1], 259);
+}
+
+#[tokio::test]
+async fn a_statement_ends_when_its_client_leaves() {
+    let setup = Setup::sqlite().set("query.max_concurrent", 1).set("query.timeout", "5m");
+    let server = Server::start(setup).await;
+    // Each device has metadata that takes long to compare, and the expression has no match.
+    let reading = |nth: u64| {
+        let text: String = (0..3_000_u64).map(|at| if (at * at * (nth + 7) / 3) % 5 < 2 { 'a' } else { 'b' }).collect();
+        json!({ "deviceId": format!("d{nth}"), "ts": TS_NS / 1_000_000, "value": 1, "metadata": { "text": text } })
+    };
+    assert_eq!(server.ingest(&(0..1_000).map(reading).collect()).await.status, 200);
+    let slow = ["text =~ /a[ab]{300}a[ab]{300}[^ab]/"; 4].join(" OR ");
+    let slow = format!("SELECT count(value) FROM value WHERE {slow}");
+    for more in ["", "&chunked=true"] {
+        let mut params = form_urlencoded::Serializer::new(String::new());
+        let head =
+            format!("GET /query?{}{more} HTTP/1.1\r\nHost: localhost\r\n\r\n", params.append_pair("q", &slow).finish());
+        let mut connection = Connection::open(&server).await;
+        connection.send(head.as_bytes()).await;
+        let other = async || server.get("/query?q=SHOW+DATABASES").await.status;
+        wait_until("the statement runs", async || (other().await == 503).then_some(())).await;
+        drop(connection);
+        let left = Instant::now();
+        wait_until("the statement has ended", async || (other().await == 200).then_some(())).await;
+        assert!(left.elapsed() < Duration::from_secs(30), "{more}: {:?}", left.elapsed());
+    }
 }

@@ -18,6 +18,7 @@ use super::source::{self, Stored};
 use crate::access::Grant;
 use crate::http::App;
 use crate::http::admission::{self, Admitted};
+use crate::http::departure::Departure;
 use crate::http::file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
 use crate::http::format::Encoding;
 use crate::http::problem::Problem;
@@ -50,7 +51,7 @@ impl Job {
         admitted: Arc<Admitted>,
         statements: Vec<Statement>,
         form: Form,
-        encoding: Encoding,
+        (encoding, departure): (Encoding, Option<Departure>),
     ) -> Result<Response, Problem> {
         let (shape, cancelled) = (form.shape(), CancellationToken::new());
         let guard: DropGuard = cancelled.clone().drop_guard();
@@ -64,6 +65,15 @@ impl Job {
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
         let job = Self { app, grant, statements, form, runtime, deadline, cancelled, memory };
         if let Some(lease) = lease {
+            if let Some(watch) = departure.map(|departure| departure.watch()) {
+                let of_job = job.cancelled.clone();
+                job.runtime.spawn(async move {
+                    tokio::select! {
+                        () = watch.client_left() => of_job.cancel(),
+                        () = of_job.cancelled() => {}
+                    }
+                });
+            }
             let mut response = file::stream(encoding, timeout, guard, move |out| {
                 let _lease = lease;
                 job.send(out)

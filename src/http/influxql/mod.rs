@@ -26,11 +26,13 @@ use self::job::Job;
 use super::App;
 use super::admission::{self, Admitted};
 use super::delivery::Delivery;
+use super::departure::Departure;
 use super::format::Encoding;
 use super::influx::INFLUXDB_VERSION;
 use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
 use super::openapi::{self, Operation, Tag};
 use super::problem::Problem;
+use super::server::Peer;
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::influxql::ast::Statement;
@@ -69,16 +71,18 @@ pub(super) async fn query(
     method: Method,
     uri: Uri,
     mut headers: HeaderMap,
+    peer: Option<Extension<Peer>>,
     body: Body,
 ) -> Response {
     if method == Method::POST {
         headers.remove(IF_NONE_MATCH); // 304 answers a GET only
     }
+    let departure = peer.map(|Extension(peer)| peer.departure);
     let form = Form::receive(&app, &grant, (&method, &uri, &headers), body).await;
     match form {
         Ok(form) => {
             let shape = form.shape();
-            answer(&app, grant, form, &headers).await.unwrap_or_else(|refusal| refusal.into_response(shape))
+            answer(&app, grant, form, &headers, departure).await.unwrap_or_else(|refusal| refusal.into_response(shape))
         }
         Err((refusal, shape)) => refusal.into_response(shape),
     }
@@ -141,15 +145,22 @@ impl Shape {
     }
 }
 
-async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, headers: &HeaderMap) -> Result<Response, Refusal> {
+async fn answer(
+    app: &Arc<App>,
+    grant: Arc<Grant>,
+    form: Form,
+    headers: &HeaderMap,
+    departure: Option<Departure>,
+) -> Result<Response, Refusal> {
     let statements = statements(&form, grant.allows(Scope::Query))?;
     let encoding = Encoding::choose(headers);
     let (shape, quota, job_app) = (form.shape(), Arc::clone(&grant.quota), Arc::clone(app));
+    let of_job = departure.clone();
     let answer = move |admitted: Arc<Admitted>| async move {
-        let answer = Job::start(job_app, grant, admitted, statements, form, encoding).await;
+        let answer = Job::start(job_app, grant, admitted, statements, form, (encoding, of_job)).await;
         answer.unwrap_or_else(|problem| Refusal::Problem(problem).into_response(shape))
     };
-    Ok(admission::run(app, &quota, Delivery::of(headers), answer).await?)
+    Ok(admission::run(app, &quota, Delivery::of(headers), departure, answer).await?)
 }
 
 /// Parses the statements of a request. Without the scope `query` only short ones that create databases.
