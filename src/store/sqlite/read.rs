@@ -260,7 +260,7 @@ mod tests {
             for device in ["S1", "S2", "S3"] {
                 let range = [device, "0", "3600000", "temp", "temp|"];
                 let parameters = rusqlite::params_from_iter(&range[..statement.parameter_count()]);
-                assert!(!statement.exists(parameters).unwrap());
+                statement.exists(parameters).unwrap();
             }
             assert_eq!(statement.get_status(rusqlite::StatementStatus::RePrepare), 0, "{sql}");
         }
