@@ -11,7 +11,7 @@
 //! - The **deleter** has the store execute deletions, each after the writes that precede it in the log and
 //!   before those that follow ([`crate::pending`]).
 //! - The **watcher** has this instance execute the deletions of the other instances that share the store, and
-//!   they those of this one ([`instances`]).
+//!   they those of this one (`instances.rs`).
 //! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
 //!   end.
 //! - The **roller** has the store roll up each day some minutes after its end, if the store keeps rollups of

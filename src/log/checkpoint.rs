@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use super::slots::{Slot, SlotFile};
 use super::{LogError, Position};
 
-/// The content of the file `checkpoint`, which has [two slots](super::slots).
+/// The content of the file `checkpoint`, which has two slots (`slots.rs`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Checkpoint {
     /// All readings before this position are stored. Reading starts here.

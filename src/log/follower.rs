@@ -1,7 +1,7 @@
 //! The follower: a second reader of the log, with a durable position of its own.
 //!
 //! The log keeps the records that the follower has not passed, although they are stored. The position is in
-//! the file `follower`, which has [two slots](super::slots). Without that file there is no follower.
+//! the file `follower`, which has two slots (`slots.rs`). Without that file there is no follower.
 //!
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
 //! of unsynced ones. If the file cannot be read, the follower begins again with the oldest record.
