@@ -17,8 +17,8 @@ use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
 
-/// The most devices in one request to the store, and the most requests at once: a second processor of the
-/// store halves the time of a page.
+/// The most devices in one request to the store, and the most requests at once, for a store with a second
+/// processor.
 const DEVICES_PER_REQUEST: usize = 250;
 const REQUESTS_AT_ONCE: usize = 2;
 
