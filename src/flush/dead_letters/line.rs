@@ -51,7 +51,7 @@ pub(super) struct Line<'a> {
     detail: &'a str,
     device_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a RawValue>,
+    metadata: Option<Box<RawValue>>,
     readings: Vec<LineReading>,
 }
 
@@ -100,10 +100,15 @@ impl<'a> Line<'a> {
             reason,
             detail,
             device_id: &write.device,
-            metadata: write.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+            metadata: write.metadata.as_deref().and_then(on_one_line),
             readings: readings.collect(),
         }
     }
+}
+
+/// Metadata without line ends. In JSON text they are white space between two tokens.
+fn on_one_line(metadata: &str) -> Option<Box<RawValue>> {
+    RawValue::from_string(metadata.replace(['\n', '\r'], " ")).ok()
 }
 
 /// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no
@@ -132,5 +137,16 @@ pub(super) fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
             Ok(line) => (Change::Replace(line), deleted),
             Err(_) => (Change::Keep, 0),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_of_several_lines_becomes_one() {
+        let metadata = on_one_line("{\r\n  \"floor\": 2,\n  \"a\": \"\\n\"}").unwrap();
+        assert_eq!(metadata.get(), "{    \"floor\": 2,   \"a\": \"\\n\"}");
     }
 }
