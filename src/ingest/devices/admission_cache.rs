@@ -1,6 +1,7 @@
 //! A cache of devices and metrics that were admitted, so that the next reading skips the full check.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// The slots of a set. A set is in one cache line, and a device with the same metrics is always in the same
 /// set.
@@ -9,13 +10,32 @@ const WAYS: usize = 8;
 /// The lowest bits of a tag, which tell the hour from those before it, and a slot in use from an empty one.
 const HOUR_BITS: u32 = 2;
 
-/// The devices that were admitted in this hour with the same metrics, one number each: a set-associative
-/// cache.
+/// The slots for each device that is known at least: at first, and at most. Far more devices than are known
+/// may send, and a slot takes a fraction of a known device's memory.
+const FIRST_SLOTS: usize = 2;
+const MAX_SLOTS: usize = 32;
+
+/// The devices that were admitted in this hour with the same metrics.
 ///
-/// It takes eight bytes a device, so a reading of a known device costs one cache miss. False positives occur
+/// It begins small, and a table that is too small for the devices that send is replaced by one of twice the
+/// size, empty. Requests in progress end with the table that they began with.
+#[derive(Debug)]
+pub(super) struct AdmissionCache {
+    admitted: RwLock<Arc<Admitted>>,
+    max_sets: usize,
+}
+
+/// A table of numbers, one for each device and its metrics: a set-associative cache.
+///
+/// It takes four bytes a slot, so a reading of a known device costs one cache miss. False positives occur
 /// with probability 2^-27; one admits at most one reading past a limit.
 #[derive(Debug)]
-pub(super) struct AdmissionCache(Box<[Set]>);
+pub(super) struct Admitted {
+    sets: Box<[Set]>,
+    /// The insertions since the last look at them, and how many of them replaced a key of the same hour.
+    inserted: AtomicU32,
+    replaced: AtomicU32,
+}
 
 #[derive(Debug, Default)]
 #[repr(align(32))]
@@ -43,10 +63,34 @@ impl CacheKey {
 }
 
 impl AdmissionCache {
-    /// An empty cache with at least two slots for each of `devices`.
+    /// An empty cache for at least so many devices.
     pub(super) fn new(devices: usize) -> Self {
-        let sets = (2 * devices).div_ceil(WAYS).next_power_of_two();
-        Self((0..sets).map(|_| Set::default()).collect())
+        let sets = |slots: usize| (slots * devices).div_ceil(WAYS).next_power_of_two();
+        Self { admitted: RwLock::new(Arc::new(Admitted::of(sets(FIRST_SLOTS)))), max_sets: sets(MAX_SLOTS) }
+    }
+
+    /// The table for a request.
+    pub(super) fn admitted(&self) -> Arc<Admitted> {
+        Arc::clone(&self.admitted.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the table of a request by a larger one if it is too small.
+    pub(super) fn fit(&self, used: &Arc<Admitted>) {
+        let sets = used.sets.len();
+        if sets >= self.max_sets || !used.is_crowded() {
+            return;
+        }
+        let mut admitted = self.admitted.write().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&admitted, used) {
+            *admitted = Arc::new(Admitted::of(2 * sets));
+        }
+    }
+}
+
+impl Admitted {
+    fn of(sets: usize) -> Self {
+        let sets = (0..sets).map(|_| Set::default()).collect();
+        Self { sets, inserted: AtomicU32::new(0), replaced: AtomicU32::new(0) }
     }
 
     pub(super) fn has(&self, key: CacheKey) -> bool {
@@ -57,13 +101,24 @@ impl AdmissionCache {
     /// Adds a key. It replaces one of another hour, or any one if the set has none.
     pub(super) fn insert(&self, key: CacheKey) {
         let Set(slots) = self.set(key);
-        let replaced = slots.iter().find(|slot| !key.is_of_hour(slot.load(Ordering::Relaxed)));
-        let any = &slots[(key.tag >> HOUR_BITS) as usize % WAYS];
-        replaced.unwrap_or(any).store(key.tag, Ordering::Relaxed);
+        self.inserted.fetch_add(1, Ordering::Relaxed);
+        let slot = slots.iter().find(|slot| !key.is_of_hour(slot.load(Ordering::Relaxed))).unwrap_or_else(|| {
+            self.replaced.fetch_add(1, Ordering::Relaxed);
+            &slots[(key.tag >> HOUR_BITS) as usize % WAYS]
+        });
+        slot.store(key.tag, Ordering::Relaxed);
+    }
+
+    /// Whether a quarter of the last insertions, at least one for each set, replaced keys of the same hour.
+    fn is_crowded(&self) -> bool {
+        if (self.inserted.load(Ordering::Relaxed) as usize) < self.sets.len() {
+            return false;
+        }
+        self.replaced.swap(0, Ordering::Relaxed) >= self.inserted.swap(0, Ordering::Relaxed) / 4
     }
 
     fn set(&self, key: CacheKey) -> &Set {
-        &self.0[key.hash as usize & (self.0.len() - 1)]
+        &self.sets[key.hash as usize & (self.sets.len() - 1)]
     }
 }
 
@@ -71,29 +126,55 @@ impl AdmissionCache {
 mod tests {
     use super::*;
 
+    fn keys(devices: u64, hour: u32) -> Vec<CacheKey> {
+        (0..devices).map(|id| CacheKey::of(id.wrapping_mul(0xd134_2543_de82_ef95), 7, hour)).collect()
+    }
+
+    /// Inserts the keys, in requests of 100, and returns how many are found afterwards.
+    fn insert(cache: &AdmissionCache, keys: &[CacheKey]) -> usize {
+        for request in keys.chunks(100) {
+            let admitted = cache.admitted();
+            for &key in request {
+                admitted.insert(key);
+            }
+            cache.fit(&admitted);
+        }
+        let admitted = cache.admitted();
+        keys.iter().filter(|&&key| admitted.has(key)).count()
+    }
+
     #[test]
     fn a_key_is_its_device_metrics_and_hour() {
-        let cache = AdmissionCache::new(1_000);
+        let admitted = AdmissionCache::new(1_000).admitted();
         let key = CacheKey::of(1, 2, 3);
-        assert!(!cache.has(key));
-        cache.insert(key);
-        assert!(cache.has(key));
+        assert!(!admitted.has(key));
+        admitted.insert(key);
+        assert!(admitted.has(key));
         for other in [CacheKey::of(2, 2, 3), CacheKey::of(1, 3, 3), CacheKey::of(1, 2, 4), CacheKey::of(2, 1, 3)] {
-            assert!(!cache.has(other), "{other:?}");
+            assert!(!admitted.has(other), "{other:?}");
         }
     }
 
     #[test]
-    fn nearly_all_keys_of_the_hour_are_found() {
+    fn nearly_all_keys_of_the_hour_are_found_and_the_cache_does_not_grow() {
         let cache = AdmissionCache::new(1 << 14);
-        for hour in 1..6 {
-            let keys: Vec<CacheKey> =
-                (0..1 << 14).map(|id: u64| CacheKey::of(id.wrapping_mul(0xd134_2543_de82_ef95), 7, hour)).collect();
-            for &key in &keys {
-                cache.insert(key);
-            }
-            let found = keys.iter().filter(|&&key| cache.has(key)).count();
-            assert!(found > keys.len() * 97 / 100, "{found} in hour {hour}");
+        let sets = cache.admitted().sets.len();
+        for hour in 1..60 {
+            let found = insert(&cache, &keys(1 << 14, hour));
+            assert!(found > (1 << 14) * 95 / 100, "{found} in hour {hour}");
         }
+        assert_eq!(cache.admitted().sets.len(), sets);
+    }
+
+    #[test]
+    fn ten_times_the_devices_find_room_within_the_bound() {
+        let cache = AdmissionCache::new(1 << 10);
+        let keys = keys(10 << 10, 1);
+        let found = (0..6).map(|_| insert(&cache, &keys)).last().unwrap_or_default();
+        assert!(found > keys.len() * 9 / 10, "{found} of {}", keys.len());
+        for hour in 0..100 {
+            insert(&cache, &self::keys(100 << 10, hour));
+        }
+        assert_eq!(cache.admitted().sets.len() * WAYS, MAX_SLOTS << 10);
     }
 }

@@ -32,7 +32,7 @@ mod known;
 mod tests;
 mod unknown;
 
-use admission_cache::{AdmissionCache, CacheKey};
+use admission_cache::{AdmissionCache, Admitted, CacheKey};
 use known::{Known, KnownDevices};
 pub use unknown::UnknownDeviceLookup;
 
@@ -84,6 +84,8 @@ pub(super) struct RequestCheck<'d> {
     new_device_limiter: Option<&'d Limiter>,
     now: Instant,
     hour: u32,
+    /// `None` if the limits count each reading.
+    admitted: Option<Arc<Admitted>>,
     /// The device, the metric set and the result of the last reading: the next reading usually has the same.
     last: Option<(u64, u64, Result<(), DeviceLimitError>)>,
     /// The number of readings by device, if devices have a rate.
@@ -127,6 +129,7 @@ impl Devices {
             new_device_limiter: self.new_device_limiter_of(sender),
             now,
             hour: now_ms.div_euclid(MS_PER_HOUR) as u32,
+            admitted: self.cache.as_ref().map(AdmissionCache::admitted),
             last: None,
             sent: Vec::new(),
             rejected_as_new: HashSet::new(),
@@ -199,6 +202,9 @@ impl<'d> RequestCheck<'d> {
     /// Ends the check, and charges the readings to their devices. Returns the time until all rejected
     /// readings are admitted; `None` if waiting does not help.
     pub(super) fn end(self) -> Option<Duration> {
+        if let (Some(cache), Some(used)) = (&self.devices.cache, &self.admitted) {
+            cache.fit(used);
+        }
         if let Some(rate) = self.devices.limits.readings {
             let now_ns = self.devices.since_start_ns(self.now);
             for (id, count) in self.sent {
@@ -212,11 +218,11 @@ impl<'d> RequestCheck<'d> {
     }
 
     fn check_cached(&self, id: u64, metrics: u64, values: &[(Cow<'_, str>, f64)]) -> Result<(), DeviceLimitError> {
-        let Some(cache) = &self.devices.cache else { return self.check_uncached(id, metrics, values) };
+        let Some(admitted) = &self.admitted else { return self.check_uncached(id, metrics, values) };
         let key = CacheKey::of(id, metrics, self.hour);
-        if !cache.has(key) {
+        if !admitted.has(key) {
             self.check_uncached(id, metrics, values)?;
-            cache.insert(key);
+            admitted.insert(key);
         }
         Ok(())
     }
