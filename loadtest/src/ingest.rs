@@ -131,7 +131,7 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let drained_after = args.settle.then(|| settling.elapsed().as_secs_f64());
     let processes = processes.iter().map(Process::usage).collect::<Result<_, _>>()?;
     let verified = match &sent {
-        Some(sent) if args.verify > 0 => Some(verify::verify(&sending, &sent.messages, args.verify, 0).await?),
+        Some(sent) if args.verify > 0 => Some(verify::verify(&[(&sending, &sent.messages)], args.verify, 0).await?),
         _ => None,
     };
     let readings = progress.load(Ordering::Relaxed);

@@ -41,18 +41,25 @@ impl PartialEq for Fold {
 }
 
 /// Compares the hourly rollups of `sample` devices, evenly spread, with those of the readings that were
-/// acknowledged: so many messages on each connection. Hours before `from_ms` are left out.
-pub(crate) async fn verify(sending: &Sending, messages: &[u64], sample: u64, from_ms: u64) -> anyhow::Result<Verified> {
+/// acknowledged. Each of `parts` is a sending and its messages on each connection, to one server and by the
+/// same devices. Hours before `from_ms` are left out.
+pub(crate) async fn verify(parts: &[(&Sending, &[u64])], sample: u64, from_ms: u64) -> anyhow::Result<Verified> {
+    let (sending, messages) = parts.first().context("nothing was sent")?;
     let mut client = Client::connect(&sending.address).await?;
     let mut verified = Verified { devices: 0, readings: 0, wrong: 0 };
     let devices = sending.workload.devices;
     let stride = (devices / sample.clamp(1, devices)) as usize;
-    for (nth, &messages) in messages.iter().enumerate() {
-        let share = sending.workload.share(nth as u64, sending.connections);
-        for device in share.devices().step_by(stride) {
-            let mut expected = expected(&share, device, messages);
+    for nth in 0..messages.len() {
+        let shares = parts.iter().map(|(sending, messages)| {
+            let share = sending.workload.share(nth as u64, sending.connections);
+            (share, messages[nth])
+        });
+        let shares: Vec<(Share, u64)> = shares.collect();
+        let last_ms = shares.iter().map(|(share, messages)| share.last_ms(*messages)).max();
+        let (from, to) = (sending.workload.first_ms.max(from_ms), last_ms.unwrap_or(from_ms) + HOUR_MS);
+        for device in shares[0].0.devices().step_by(stride) {
+            let mut expected = expected(&shares, device);
             expected.retain(|&hour, _| hour >= from_ms / HOUR_MS);
-            let (from, to) = (sending.workload.first_ms.max(from_ms), share.last_ms(messages) + HOUR_MS);
             let path = sending.target.rollup_path(&[device], from, to).context("it has no rollups to compare with")?;
             let (status, answer) = client.get(&path).await?;
             ensure!(status == 200, "{path}: status {status}: {}", String::from_utf8_lossy(answer));
@@ -68,9 +75,9 @@ pub(crate) async fn verify(sending: &Sending, messages: &[u64], sample: u64, fro
     Ok(verified)
 }
 
-fn expected(share: &Share, device: u64, messages: u64) -> BTreeMap<u64, Fold> {
+fn expected(shares: &[(Share, u64)], device: u64) -> BTreeMap<u64, Fold> {
     let mut hours: BTreeMap<u64, Fold> = BTreeMap::new();
-    for reading in share.sent(device, messages) {
+    for reading in shares.iter().flat_map(|(share, messages)| share.sent(device, *messages)) {
         let none = Fold { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, sum: 0.0 };
         let fold = hours.entry(reading.ts_ms / HOUR_MS).or_insert(none);
         fold.count += 1;
@@ -144,7 +151,7 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         let router = Router::new().route("/v1/devices/{device}/rollups", get(answer));
         tokio::spawn(axum::serve(listener, router).into_future());
-        verify(&sending(address), &MESSAGES, 10, 0).await.unwrap()
+        verify(&[(&sending(address), &MESSAGES)], 10, 0).await.unwrap()
     }
 
     fn rollups(stored: &[Reading], device: &str) -> String {

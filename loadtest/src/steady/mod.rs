@@ -20,10 +20,12 @@ use clap::ValueEnum;
 use tokio::task::JoinHandle;
 
 mod clock;
+mod peak;
 mod report;
 mod watch;
 
 use self::clock::Clock;
+use self::peak::Peak;
 use self::report::{Outcome, Report};
 use self::watch::Watch;
 use crate::format::Format;
@@ -51,8 +53,9 @@ const PREPARATION_MS: u64 = 2 * HOUR_MS;
 const RETENTION_MS: u64 = 48 * HOUR_MS;
 const RETENTION: &str = "48h";
 
-/// The time before the first hour in which the costs at rest are measured.
+/// The time before the first hour in which the costs at rest are measured: at most, and in real time.
 const REST_MS: u64 = 10 * MINUTE_MS;
+const REAL_REST_MS: u64 = MINUTE_MS;
 
 /// The time after the last hour that counts at least, and the limit until all readings must be stored.
 const AFTER_MS: u64 = 15 * MINUTE_MS;
@@ -86,6 +89,12 @@ pub(crate) struct Args {
     /// Hours; the third one begins at midnight
     #[arg(long, default_value_t = 3)]
     pub(crate) hours: u64,
+    /// Minutes of one more hour
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..60))]
+    pub(crate) minutes: u64,
+    /// Real seconds, after the hours, in which each device sends five readings a minute; a multiple of 12
+    #[arg(long, default_value_t = 0)]
+    pub(crate) peak: u64,
     /// How many times as fast as time the clock runs
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub(crate) speed: u32,
@@ -104,6 +113,9 @@ pub(crate) struct Args {
     /// Configuration of tidegauge, as SECTION.KEY=VALUE; may repeat
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<Setting>,
+    /// When the run ends
+    #[arg(long, value_enum, default_value_t = End::Stored)]
+    pub(crate) end: End,
     /// Readings of each device in each of the earlier hours; 0 for none
     #[arg(long, default_value_t = 1)]
     pub(crate) earlier_readings: u64,
@@ -116,6 +128,16 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// When a run ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lowercase")]
+pub(crate) enum End {
+    /// When all readings are stored and all closed days are rolled up
+    Stored,
+    /// After the last reading: what is pending then is not stored
+    Sent,
 }
 
 /// A store of tidegauge.
@@ -204,6 +226,9 @@ impl Args {
             store,
             devices,
             hours: 3,
+            minutes: 0,
+            peak: 0,
+            end: End::Stored,
             speed,
             format: Format::Lines,
             batch: 1_000,
@@ -219,38 +244,53 @@ impl Args {
 
     /// When the first hour begins.
     fn start_ms(&self) -> u64 {
-        MIDNIGHT_MS - self.hours.min(HOURS_BEFORE_MIDNIGHT) * HOUR_MS
+        let hours = self.hours + u64::from(self.minutes > 0);
+        MIDNIGHT_MS - hours.min(HOURS_BEFORE_MIDNIGHT) * HOUR_MS
     }
 
     fn end_ms(&self) -> u64 {
-        self.start_ms() + self.hours * HOUR_MS
+        self.start_ms() + self.all_minutes() * MINUTE_MS
+    }
+
+    const fn all_minutes(&self) -> u64 {
+        self.hours * 60 + self.minutes
     }
 
     async fn measure(&self, clock: &mut Clock, server: &Server) -> anyhow::Result<Report> {
         if self.earlier_readings > 0 {
             self.prepare(clock, server).await?;
         }
-        clock.jump_and_run(self.start_ms() - REST_MS, self.speed)?;
+        let rest_ms = REST_MS.min(u64::from(self.speed) * REAL_REST_MS);
+        clock.jump_and_run(self.start_ms() - rest_ms, self.speed)?;
         let mut watch = Watch::new(server, self.start_ms()).await?;
         tokio::time::sleep(clock.until(self.start_ms())?).await;
-        let rest = watch.rest(REST_MS).await?;
+        let rest = watch.rest(rest_ms).await?;
 
         let sending = self.sending(server);
         let sender = self.send(&sending, server.udp);
         let mut hours = Vec::new();
-        for end_ms in (1..=self.hours).map(|nth| self.start_ms() + nth * HOUR_MS) {
+        for nth in 1..=self.all_minutes().div_ceil(60) {
+            let end_ms = (self.start_ms() + nth * HOUR_MS).min(self.end_ms());
             hours.push(watch.until(clock, end_ms, &sender).await?);
         }
         let sent = sender.await??;
-        let after = watch.until_stored(clock, self.end_ms() + AFTER_MS, self.end_ms() + STORED_LIMIT_MS).await?;
+        let peak = if self.peak == 0 { None } else { Some(Peak::send(self.peak, &sending, clock, server).await?) };
+        clock.jump_and_run(clock.now_ms()?, self.speed)?;
+        let after = match self.end {
+            End::Stored => watch.until_stored(clock, self.end_ms() + AFTER_MS, self.end_ms() + STORED_LIMIT_MS).await?,
+            End::Sent => watch.next_tick(clock).await?,
+        };
         clock.slow_down()?;
         let accepted: u64 = hours.iter().chain([&after]).map(|span| span.readings).sum();
-        let lost = sent.readings.saturating_sub(accepted);
-        let verified = self.verified(&sending, &sent, lost).await?;
+        let sent_readings = sent.readings + peak.as_ref().map_or(0, |peak| peak.sent.readings);
+        let lost = sent_readings.saturating_sub(accepted);
+        let mut parts = vec![(&sending, sent.messages.as_slice())];
+        parts.extend(peak.as_ref().map(|peak| (&peak.sending, peak.sent.messages.as_slice())));
+        let verified = self.verified(&parts, lost).await?;
         let behind_seconds = sent.behind_ms / 1_000.0 * f64::from(self.speed);
         let store_away = server.times_logged("the store is away")?;
         let outcome = Outcome { again: sent.again, lost, behind_seconds, store_away, verified };
-        Ok(Report::new(self, rest, hours, after, outcome))
+        Ok(Report::new(self, rest, hours, peak.map(|peak| peak.figures), after, outcome))
     }
 
     /// The hours that have readings before the first hour.
@@ -308,7 +348,7 @@ impl Args {
             format: self.format,
             connections: self.connections,
             rate: Some(workload.natural_rate() * f64::from(self.speed)),
-            until: Until::Messages(self.hours * 60 * devices / batch),
+            until: Until::Messages(self.all_minutes() * devices / batch),
             workload,
         }
     }
@@ -336,11 +376,11 @@ impl Args {
     }
 
     /// Compares the rollups with the readings, unless some of these were lost on their way.
-    async fn verified(&self, sending: &Sending, sent: &Sent, lost: u64) -> anyhow::Result<Option<Verified>> {
+    async fn verified(&self, parts: &[(&Sending, &[u64])], lost: u64) -> anyhow::Result<Option<Verified>> {
         if self.verify == 0 || lost > 0 {
             return Ok(None);
         }
-        verify::verify(sending, &sent.messages, self.verify, self.start_ms()).await.map(Some)
+        verify::verify(parts, self.verify, self.start_ms()).await.map(Some)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::peak::Figures;
 use super::watch::Span;
-use super::{Args, Store};
+use super::{Args, End, Store};
 use crate::verify::Verified;
 
 /// The results of a run.
@@ -18,7 +19,9 @@ pub(crate) struct Report {
     /// Processor time per second without readings, of the service and of mongod.
     rest: [f64; 2],
     hours: Vec<Span>,
-    /// From the last hour until all readings were stored.
+    peak: Option<Figures>,
+    /// From the last hour until all readings were stored, or a few minutes, with the peak.
+    after_name: &'static str,
     after: Span,
     #[serde(flatten)]
     outcome: Outcome,
@@ -39,7 +42,14 @@ pub(crate) struct Outcome {
 }
 
 impl Report {
-    pub(super) fn new(args: &Args, rest: [f64; 2], hours: Vec<Span>, after: Span, outcome: Outcome) -> Self {
+    pub(super) fn new(
+        args: &Args,
+        rest: [f64; 2],
+        hours: Vec<Span>,
+        peak: Option<Figures>,
+        after: Span,
+        outcome: Outcome,
+    ) -> Self {
         Self {
             command: std::env::args().collect(),
             machine: crate::bench::machine(),
@@ -49,6 +59,11 @@ impl Report {
             batch: args.batch,
             rest,
             hours,
+            peak,
+            after_name: match args.end {
+                End::Stored => "until stored",
+                End::Sent => "afterwards",
+            },
             after,
             outcome,
         }
@@ -81,11 +96,37 @@ impl Report {
         self.all().iter().map(|span| span.readings).sum()
     }
 
-    /// The same of a day: 23 times the second hour, and once the hour from 00:00, which rolls up the day.
-    fn cost_of_a_day(&self) -> Option<[f64; 2]> {
-        let (plain, turn) = (self.hours.get(1)?, self.hours.iter().skip(2).find(|hour| hour.name == "00:00")?);
-        let [plain, turn] = [plain, turn].map(|hour| per_million(&[hour], hour.readings));
-        Some([0, 1].map(|at| (plain[at] * 23.0 + turn[at]) / 24.0))
+    /// The same of a day: its first hours, which roll up the day before and note in the device index that
+    /// there is a new day, and a plain hour as often as it takes.
+    fn day(&self) -> Option<Day<'_>> {
+        let midnight = self.hours.iter().position(|hour| hour.name == "00:00")?;
+        let after = &self.hours[midnight..];
+        let turn = &after[..after.len().min(TURN_HOURS)];
+        let plain = after.get(TURN_HOURS).or_else(|| self.hours[..midnight].get(1))?;
+        Some(Day { turn, plain })
+    }
+}
+
+/// The hours of the turn of a day.
+const TURN_HOURS: usize = 2;
+
+/// The hours that a day consists of.
+struct Day<'a> {
+    turn: &'a [Span],
+    /// Each of the others.
+    plain: &'a Span,
+}
+
+impl Day<'_> {
+    fn plain_hours(&self) -> usize {
+        24 - self.turn.len()
+    }
+
+    fn cost(&self) -> [f64; 2] {
+        let turn = self.turn.iter().map(|hour| (hour, 1));
+        let hours = turn.chain([(self.plain, self.plain_hours())]);
+        let costs = hours.map(|(hour, times)| per_million(&[hour], hour.readings).map(|cost| cost * times as f64));
+        costs.fold([0.0; 2], |sum, cost| [0, 1].map(|at| sum[at] + cost[at] / 24.0))
     }
 }
 
@@ -107,17 +148,23 @@ impl fmt::Display for Report {
         }
         let last_hour = self.hours.last().map_or(0, |hour| hour.readings);
         let after = Span { waited_seconds: 0.0, ..self.after.clone() }; // of readings that the last hour counts
-        row(f, "until stored", &after, per_million(&[&self.after], last_hour))?;
+        row(f, self.after_name, &after, per_million(&[&self.after], last_hour))?;
         row(f, "in all", &total(&self.all()), self.cost())?;
         writeln!(f)?;
-        if let Some([service, mongod]) = self.cost_of_a_day() {
+        if let Some(day) = self.day() {
+            let [service, mongod] = day.cost();
             writeln!(
                 f,
-                "CPU s per million readings of a whole day, if 23 hours cost as much as that from {} and one as much \
-                as that from 00:00, which rolls up the day: service {service:.2}, mongod {mongod:.2}, together {:.2}",
-                self.hours[1].name,
+                "CPU s per million readings of a whole day, the {} hours from 00:00 and {} times that from {}: service \
+                {service:.2}, mongod {mongod:.2}, together {:.2}",
+                day.turn.len(),
+                day.plain_hours(),
+                day.plain.name,
                 service + mongod
             )?;
+        }
+        if let Some(peak) = &self.peak {
+            writeln!(f, "{peak}")?;
         }
         let [service, mongod] = self.rest.map(|seconds| seconds * 1e3);
         writeln!(f, "At rest, CPU ms a second: service {service:.2}, mongod {mongod:.2}")?;

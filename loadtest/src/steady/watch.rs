@@ -117,6 +117,11 @@ impl<'a> Watch<'a> {
         Ok(span)
     }
 
+    /// The span of one look at the service.
+    pub(crate) async fn next_tick(&mut self, clock: &Clock) -> anyhow::Result<Span> {
+        self.span(clock, |_, _| true).await
+    }
+
     async fn span(&mut self, clock: &Clock, is_over: impl Fn(u64, &Gauges) -> bool) -> anyhow::Result<Span> {
         let mut span = Span { name: time_of_day(self.from_ms)?, ..Span::default() };
         let (mut at_ms, mut pending, mut ticks) = (self.from_ms, 0.0, 0.0);
