@@ -75,6 +75,7 @@ mod write;
 
 pub use dead_letters::{DeadLetters, Letter};
 pub use deleter::{DeletionError, DeletionOutcome};
+pub use narrow::REFUSALS_IN_A_ROW;
 pub use roller::Closing;
 pub use running::Running;
 use store_state::StoreState;

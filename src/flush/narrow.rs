@@ -16,8 +16,9 @@ use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::WriteError;
 
-/// How many parts of a bucket the store may refuse in a row: all halves, quarters and eighths.
-const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
+/// How many parts may be refused in a row before no part is split any further: all halves, quarters and
+/// eighths of the readings.
+pub const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
 
 /// The longest detail of a refusal in a log line, in characters. The dead-letter file has the whole detail.
 const SHOWN_MAX_CHARS: usize = 200;

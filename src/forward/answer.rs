@@ -11,6 +11,9 @@ use crate::wire::Code;
 /// The reason of a refused reading whose code this version does not know.
 const OTHER: &str = "other";
 
+/// The code of a server that fails on a request, and the reason of a reading on which it fails each time.
+pub(super) const INTERNAL: &str = "internal";
+
 /// The verdict of the other server on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -115,6 +118,13 @@ impl Counts {
     }
 }
 
+/// Whether an answer is the problem of a server that has failed on this request, in the form of this API. The
+/// cause may be one of its readings.
+pub(super) fn is_failure(status: StatusCode, body: &[u8]) -> bool {
+    let is_internal = |problem: Problem| problem.code == INTERNAL;
+    status == StatusCode::INTERNAL_SERVER_ERROR && serde_json::from_slice(body).is_ok_and(is_internal)
+}
+
 /// The text of a problem document, or the beginning of any other body.
 pub(super) fn text_of(body: &[u8]) -> String {
     const SHOWN_CHARS: usize = 200;
@@ -126,7 +136,7 @@ pub(super) fn text_of(body: &[u8]) -> String {
 
 /// The reasons of refused readings.
 pub(super) fn refusal_reasons() -> Vec<&'static str> {
-    Code::iter().filter(|code| !code.is_for_now()).map(Code::as_str).chain([OTHER]).collect()
+    Code::iter().filter(|code| !code.is_for_now()).map(Code::as_str).chain([OTHER, INTERNAL]).collect()
 }
 
 /// The wait that the header `Retry-After` asks for. A date in it is ignored.
@@ -181,6 +191,20 @@ mod tests {
         }
         assert_eq!(verdict("<html>", 2), Some(Verdict::TooLarge("<html>".to_owned())));
         assert_eq!(verdict("<html>", 1), None);
+    }
+
+    #[test]
+    fn only_the_problem_of_this_api_says_that_the_server_failed_on_the_request() {
+        let is_failure = |status, body: &str| is_failure(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+        assert!(is_failure(500, r#"{"code":"internal","detail":"see its log"}"#));
+        for (status, body) in [
+            (503, r#"{"code":"internal","detail":"x"}"#),
+            (500, r#"{"code":"overloaded","detail":"x"}"#),
+            (500, "<html>proxy</html>"),
+            (500, ""),
+        ] {
+            assert!(!is_failure(status, body), "{status} {body}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::log::batch_view::{BadPayload, BatchView, Name, Step};
 /// The most readings of a batch: half of what a server with the default configuration takes at once.
 const MAX_READINGS: usize = 50_000;
 
+/// The text before a device ID, which needs no escapes.
+const DEVICE_KEY: &[u8] = b"\"deviceId\":\"";
+
 /// Readings in the order of the log.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -70,7 +73,7 @@ impl Batch {
     /// Makes this the owner of the next reading.
     fn push_owner(&mut self, device: &[u8], metadata: Option<&str>) {
         let start = self.texts.len();
-        self.texts.extend_from_slice(b"\"deviceId\":\""); // a device ID needs no escapes
+        self.texts.extend_from_slice(DEVICE_KEY);
         self.texts.extend_from_slice(device);
         self.texts.push(b'"');
         if let Some(metadata) = metadata {
@@ -126,6 +129,13 @@ impl Batch {
             to.extend_from_slice(&self.texts[self.readings[reading].1.clone()]);
         }
         to.extend_from_slice(b"]}");
+    }
+
+    /// The device of a reading.
+    pub(super) fn device(&self, reading: usize) -> &[u8] {
+        let owner = &self.texts[self.owners[self.readings[reading].0].clone()];
+        let id = &owner[DEVICE_KEY.len()..];
+        id.split(|&byte| byte == b'"').next().unwrap_or_default()
     }
 
     /// Whether two readings share a device with its metadata.

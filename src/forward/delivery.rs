@@ -1,18 +1,25 @@
 //! The delivery of a batch: until each of its readings is accepted, or refused for good.
+//!
+//! **A reading on which the other server fails.** A server that answers `500` in the form of this API, a few
+//! times in a row, may fail on one of the readings. If it takes a reading then that it has taken before, it
+//! fails on these. So they are sent again by device and in halves, the largest parts first, down to one
+//! reading, which is refused. A device that fails in [`REFUSALS_IN_A_ROW`] parts is not split any further.
+//! A server that fails on everything is away: the readings wait.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Judged, Refused, Verdict};
+use super::answer::{INTERNAL, Judged, Refused, Verdict};
 use super::batch::Batch;
 use super::progress::Progress;
 use super::upstream::{Answer, Body, Trouble, Upstream};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
-use crate::flush::{DeadLetters, Letter};
+use crate::flush::{DeadLetters, Letter, REFUSALS_IN_A_ROW};
 use crate::model::Deletion;
 use crate::telemetry::Metrics;
 use crate::wire::Code;
@@ -22,6 +29,12 @@ const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=D
 
 /// The readings of a request whose answer certainly lists each of them that is refused.
 const READINGS_THAT_ARE_LISTED: usize = 100;
+
+/// How often a request is sent on which the server fails.
+const FAILURES_IN_A_ROW: u32 = 3;
+
+/// The parts of a batch that are still to be sent, the next one last.
+type Parts = VecDeque<Vec<usize>>;
 
 /// Sends batches to the other server.
 pub(super) struct Delivery {
@@ -35,6 +48,8 @@ pub(super) struct Delivery {
     letters_are_lost: OncePerChange,
     /// The size up to which bodies are probably not too large for the other server.
     max_body_bytes: usize,
+    /// A reading that the other server has taken.
+    taken: Option<Body>,
 }
 
 impl Delivery {
@@ -55,22 +70,31 @@ impl Delivery {
             failing: OncePerChange::default(),
             letters_are_lost: OncePerChange::default(),
             max_body_bytes: usize::MAX,
+            taken: None,
         }
     }
 
     /// Delivers a batch. Breaks if forwarding is stopped before the end.
     pub(super) async fn deliver(&mut self, batch: &Batch, progress: &mut Progress) -> ControlFlow<()> {
-        let mut parts: Vec<Vec<usize>> = vec![(0..batch.len()).collect()]; // the next one is the last
-        while let Some(part) = parts.pop() {
+        let mut parts = Parts::from([(0..batch.len()).collect()]);
+        let mut failed_in_a_row = 0;
+        while let Some(part) = parts.pop_back() {
             let text = batch.body(&part);
             if part.len() > 1 && text.len() > self.max_body_bytes {
                 split(&part, part.len().div_ceil(2), &mut parts);
                 continue;
             }
-            let body = Body::of(&text, part.len()).expect("a body in memory is compressed");
-            let (verdict, retry_after) = self.send(&body, progress).await?;
+            let (verdict, retry_after) = match self.send(&Body::of(&text, part.len()), progress).await? {
+                Ok(answer) => answer,
+                Err(failure) => {
+                    failed_in_a_row += 1;
+                    self.narrow(batch, part, failure, failed_in_a_row, &mut parts, progress).await?;
+                    continue;
+                }
+            };
             match verdict {
                 Verdict::Judged(judged) => {
+                    failed_in_a_row = 0;
                     // One large reading must not make all further requests small.
                     self.max_body_bytes = self.max_body_bytes.saturating_add(self.max_body_bytes / 16);
                     self.take(batch, &part, judged, &mut parts, retry_after, progress).await?;
@@ -101,11 +125,15 @@ impl Delivery {
         batch: &Batch,
         part: &[usize],
         judged: Judged,
-        parts: &mut Vec<Vec<usize>>,
+        parts: &mut Parts,
         retry_after: Option<Duration>,
         progress: &mut Progress,
     ) -> ControlFlow<()> {
         let Judged { known, refused, later } = judged;
+        let is_taken = |at: &usize| !later.contains(at) && refused.iter().all(|refused| refused.at != *at);
+        if let Some(at) = (0..known).find(is_taken) {
+            self.taken = Some(Body::of(&batch.body(&[part[at]]), 1));
+        }
         self.metrics.forward_readings_total.increment((known - refused.len() - later.len()) as u64);
         self.refuse(batch, part, &refused).await;
         split(&part[known..], READINGS_THAT_ARE_LISTED, parts);
@@ -114,33 +142,88 @@ impl Delivery {
             return ControlFlow::Continue(());
         }
         self.metrics.forward_errors_total.with("rate_limited").increment(1);
-        parts.push(later.into_iter().map(|at| part[at]).collect());
+        parts.push_back(later.into_iter().map(|at| part[at]).collect());
         self.wait(retry_after, progress).await
     }
 
-    /// Sends a body until there is a verdict.
-    async fn send(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Answer> {
+    /// Handles a part on which the server fails: adds what has to be sent again to `parts`, or refuses it.
+    async fn narrow(
+        &mut self,
+        batch: &Batch,
+        part: Vec<usize>,
+        failure: Trouble,
+        failed_in_a_row: u32,
+        parts: &mut Parts,
+        progress: &mut Progress,
+    ) -> ControlFlow<()> {
+        let takes_others = self.takes_others(progress).await?;
+        let splits_devices = takes_others.is_none() || failed_in_a_row <= REFUSALS_IN_A_ROW;
+        match (takes_others, halves(batch, &part, splits_devices)) {
+            (None | Some(true), Some(halves)) => halves.into_iter().for_each(|half| parts.push_front(half)),
+            (Some(true), None) => {
+                let refused = |at| Refused { at, reason: INTERNAL, detail: failure.detail.clone() };
+                self.refuse(batch, &part, &(0..part.len()).map(refused).collect::<Vec<_>>()).await;
+            }
+            (Some(false), _) | (None, None) => {
+                parts.push_back(part);
+                self.note(&failure);
+                self.wait(failure.retry_after, progress).await?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Whether the server takes a reading again that it has taken before; `None` if there is none.
+    async fn takes_others(&mut self, progress: &mut Progress) -> ControlFlow<(), Option<bool>> {
+        let Some(body) = self.taken.take() else { return ControlFlow::Continue(None) };
+        let takes = self.post(&body, progress).await?.is_ok();
+        self.taken = Some(body);
+        if takes {
+            self.backoff.reset();
+        }
+        ControlFlow::Continue(Some(takes))
+    }
+
+    /// Sends a body until there is a verdict. An error: the server has failed on it several times in a row.
+    async fn send(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Result<Answer, Trouble>> {
+        let mut failures = 0;
         loop {
-            while let Err(wait) = self.upstream.charge(body) {
-                self.or_stop(progress, tokio::time::sleep(wait)).await?;
+            let trouble = match self.post(body, progress).await? {
+                Ok(answer) => return ControlFlow::Continue(Ok(answer)),
+                Err(trouble) => trouble,
+            };
+            failures = if trouble.is_failure() { failures + 1 } else { 0 };
+            if failures >= FAILURES_IN_A_ROW {
+                return ControlFlow::Continue(Err(trouble));
             }
-            let attempt = self.upstream.post(body);
-            match self.or_stop(progress, attempt).await? {
-                Ok(answer) => {
-                    if self.failing.ends() {
-                        tracing::info!(url = self.upstream.url(), "readings are forwarded again");
-                    }
-                    return ControlFlow::Continue(answer);
-                }
-                Err(Trouble { reason, detail, retry_after }) => {
-                    self.metrics.forward_errors_total.with(reason).increment(1);
-                    if self.failing.begins() {
-                        let url = self.upstream.url();
-                        tracing::warn!(url, reason, detail, "readings cannot be forwarded; they wait in the log");
-                    }
-                    self.wait(retry_after, progress).await?;
-                }
+            if failures == 0 {
+                self.note(&trouble);
             }
+            self.wait(trouble.retry_after, progress).await?;
+        }
+    }
+
+    /// Sends a body once, within the bandwidth.
+    async fn post(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Result<Answer, Trouble>> {
+        while let Err(wait) = self.upstream.charge(body) {
+            self.or_stop(progress, tokio::time::sleep(wait)).await?;
+        }
+        let answer = self.or_stop(progress, self.upstream.post(body)).await?;
+        match &answer {
+            Ok(_) if self.failing.ends() => {
+                tracing::info!(url = self.upstream.url(), "readings are forwarded again");
+            }
+            Ok(_) => {}
+            Err(trouble) => self.metrics.forward_errors_total.with(trouble.reason).increment(1),
+        }
+        ControlFlow::Continue(answer)
+    }
+
+    /// Logs a trouble that all readings have, once.
+    fn note(&mut self, Trouble { reason, detail, .. }: &Trouble) {
+        if self.failing.begins() {
+            let url = self.upstream.url();
+            tracing::warn!(url, reason, detail, "readings cannot be forwarded; they wait in the log");
         }
     }
 
@@ -201,6 +284,26 @@ impl Delivery {
 }
 
 /// Adds pieces of this many readings to `parts`, the first one last.
-fn split(readings: &[usize], size: usize, parts: &mut Vec<Vec<usize>>) {
+fn split(readings: &[usize], size: usize, parts: &mut Parts) {
     parts.extend(readings.chunks(size.max(1)).rev().map(<[usize]>::to_vec));
+}
+
+/// Two parts of some readings: of several devices those of whole devices, of one device its halves if
+/// `splits_devices`. `None`: there are none.
+fn halves(batch: &Batch, part: &[usize], splits_devices: bool) -> Option<[Vec<usize>; 2]> {
+    let mut by_device = part.to_vec();
+    by_device.sort_by_key(|&reading| batch.device(reading)); // those of one device stay in their order
+    let middle = part.len() / 2;
+    let device = batch.device(*by_device.get(middle)?);
+    let start = by_device.partition_point(|&reading| batch.device(reading) < device);
+    let end = by_device.partition_point(|&reading| batch.device(reading) <= device);
+    let at = if start > 0 {
+        start
+    } else if end < part.len() {
+        end
+    } else {
+        middle
+    };
+    let is_between_devices = start > 0 || end < part.len();
+    (at > 0 && (is_between_devices || splits_devices)).then(|| [by_device[..at].to_vec(), by_device[at..].to_vec()])
 }

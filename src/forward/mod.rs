@@ -13,8 +13,9 @@
 //! - The log keeps a record until the other server has it durably, or has refused it for good.
 //! - A reading counts as accepted or refused only if an answer in the form of this API says so. Any other
 //!   answer, such as that of a proxy, of a wrong URL or to a wrong token, is a failure that is retried.
-//! - A reading that the other server refuses for good goes to a dead-letter file of its own, and holds up no
-//!   other. If that file is full, the reading is only counted and logged: the store has it.
+//! - A reading that the other server refuses for good, or on which it fails each time (`500` in the form of
+//!   this API) while it takes others, goes to a dead-letter file of its own, and holds up no other. If that
+//!   file is full, the reading is only counted and logged: the store has it.
 //! - The compressed bodies stay within the configured bandwidth, on average.
 //! - Nothing here delays the store, or what `/readyz` says.
 //!

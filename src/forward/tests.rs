@@ -1,5 +1,6 @@
 //! Deliveries to servers that answer as the test says.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -125,7 +126,7 @@ impl Case {
 fn batch(readings: i64) -> Batch {
     let mut builder = BatchBuilder::default();
     for ts_ms in 0..readings {
-        let device = if ts_ms / 3 % 2 == 0 { "a" } else { "b" };
+        let device = if is_of_b(ts_ms) { "b" } else { "a" };
         builder.push(device, None, ts_ms, [("m", 1.0)].into_iter()).unwrap();
     }
     let mut batch = Batch::default();
@@ -154,8 +155,10 @@ fn refused(instants: &[i64], code: &str, is_refused: impl Fn(i64) -> bool) -> An
 
 #[tokio::test]
 async fn a_failure_or_an_answer_of_something_else_is_retried_with_the_same_readings() {
-    let answers: [Answer; 5] = [
+    let answers: [Answer; 7] = [
         (503, 1, json!({ "code": "overloaded", "detail": "full" })),
+        (500, 0, json!("<html>proxy</html>")),
+        (500, 0, json!({ "code": "internal", "detail": "see its log" })),
         (200, 0, json!("<html>Welcome to the wireless network</html>")),
         (404, 0, json!("no such page")),
         (302, 0, json!("")),
@@ -166,8 +169,8 @@ async fn a_failure_or_an_answer_of_something_else_is_retried_with_the_same_readi
     let began = Instant::now();
     assert!(case.deliver(4).await.is_continue());
     assert!(began.elapsed() >= Duration::from_secs(1), "Retry-After");
-    assert_eq!(case.requests(), vec![vec![0, 1, 2, 3]; 6]);
-    for (reason, count) in [("unavailable", 1), ("unexpected", 3), ("unauthorized", 1)] {
+    assert_eq!(case.requests(), vec![vec![0, 1, 2, 3]; 8]);
+    for (reason, count) in [("unavailable", 2), ("internal", 1), ("unexpected", 3), ("unauthorized", 1)] {
         assert_eq!(case.count(&format!("tidegauge_forward_errors_total{{reason=\"{reason}\"}}")), count, "{reason}");
     }
     assert_eq!((case.count("tidegauge_forward_readings_total"), case.letters()), (4, vec![]));
@@ -191,6 +194,51 @@ async fn a_request_that_is_too_large_is_halved_and_the_next_ones_are_smaller() {
     let before = case.requests().len();
     assert!(case.deliver(4).await.is_continue());
     assert!(case.requests()[before..].iter().all(|request| request.len() < 3), "{:?}", case.requests());
+}
+
+/// The answer of a server that has failed.
+fn failed() -> Answer {
+    (500, 0, json!({ "code": "internal", "detail": "the server failed" }))
+}
+
+/// The device of the reading at an instant of [`batch`].
+const fn is_of_b(ts_ms: i64) -> bool {
+    ts_ms / 3 % 2 == 1
+}
+
+#[tokio::test]
+async fn a_reading_on_which_the_server_fails_is_refused_and_holds_up_no_other() {
+    let mut case = Case::new(|_, instants| if instants.contains(&5) { failed() } else { accepted(instants) }).await;
+    assert!(case.deliver(8).await.is_continue());
+    assert_eq!(case.letters(), [("internal".to_owned(), vec![5])]);
+    assert_eq!(case.count("tidegauge_forward_refused_total{reason=\"internal\"}"), 1);
+    assert_eq!(case.count("tidegauge_forward_readings_total"), 7);
+    let delivered: BTreeSet<i64> =
+        case.requests().into_iter().filter(|request| !request.contains(&5)).flatten().collect();
+    assert_eq!(delivered.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 6, 7]);
+}
+
+#[tokio::test]
+async fn a_device_on_which_the_server_fails_is_refused_without_a_request_for_each_reading() {
+    let is_bad = |instants: &[i64]| instants.iter().copied().any(is_of_b);
+    let mut case = Case::new(move |_, instants| if is_bad(instants) { failed() } else { accepted(instants) }).await;
+    assert!(case.deliver(600).await.is_continue());
+    let refused: BTreeSet<i64> = case.letters().into_iter().flat_map(|(_, instants)| instants).collect();
+    assert_eq!(refused, (0..600).filter(|&ts_ms| is_of_b(ts_ms)).collect());
+    assert_eq!(case.count("tidegauge_forward_readings_total"), 300);
+    assert!(case.requests().len() < 150, "{} requests", case.requests().len());
+}
+
+#[tokio::test]
+async fn a_server_that_fails_on_everything_refuses_nothing() {
+    let mut case =
+        Case::new(|request, instants| if (1..6).contains(&request) { failed() } else { accepted(instants) }).await;
+    assert!(case.deliver(3).await.is_continue());
+    assert!(case.deliver(8).await.is_continue());
+    let whole: Vec<i64> = (0..8).collect();
+    let expected = [vec![0, 1, 2], whole.clone(), whole.clone(), whole.clone(), vec![0], whole.clone(), whole];
+    assert_eq!(case.requests(), expected, "the reading that was taken before is sent too");
+    assert_eq!((case.count("tidegauge_forward_readings_total"), case.letters()), (11, vec![]));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use reqwest::{Client, RequestBuilder, StatusCode};
 
 use super::Options;
-use super::answer::{Verdict, retry_after, text_of, verdict};
+use super::answer::{INTERNAL, Verdict, is_failure, retry_after, text_of, verdict};
 use crate::limits::Limiter;
 use crate::telemetry::Metrics;
 
@@ -48,9 +48,14 @@ pub(super) type Answer = (Verdict, Option<Duration>);
 
 impl Trouble {
     /// The reasons: no connection, no answer in time, no rights, too many readings, a server that cannot take
-    /// any, or an answer of something else.
-    pub(super) const REASONS: [&'static str; 6] =
-        ["connection", "timeout", "unauthorized", "rate_limited", "unavailable", "unexpected"];
+    /// any, one that fails on this request, or an answer of something else.
+    pub(super) const REASONS: [&'static str; 7] =
+        ["connection", "timeout", "unauthorized", "rate_limited", "unavailable", INTERNAL, "unexpected"];
+
+    /// Whether the server has failed on this request. A retry, or other readings, may have no trouble.
+    pub(super) fn is_failure(&self) -> bool {
+        self.reason == INTERNAL
+    }
 
     fn of_error(error: reqwest::Error) -> Self {
         let reason = if error.is_timeout() { "timeout" } else { "connection" };
@@ -65,6 +70,7 @@ impl Trouble {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "unauthorized",
             StatusCode::TOO_MANY_REQUESTS => "rate_limited",
             StatusCode::REQUEST_TIMEOUT => "timeout",
+            _ if is_failure(status, body) => INTERNAL,
             _ if status.is_server_error() => "unavailable",
             _ => "unexpected",
         };
@@ -74,8 +80,9 @@ impl Trouble {
 
 impl Body {
     /// Compresses NDJSON with this number of readings.
-    pub(super) fn of(text: &[u8], readings: usize) -> std::io::Result<Self> {
-        Ok(Self { bytes: zstd::bulk::compress(text, LEVEL)?.into(), readings })
+    pub(super) fn of(text: &[u8], readings: usize) -> Self {
+        let bytes = zstd::bulk::compress(text, LEVEL).expect("a body in memory is compressed");
+        Self { bytes: bytes.into(), readings }
     }
 }
 

@@ -163,7 +163,8 @@ table! {
     forward_refused_total: Labelled<Counter>, Count {reason};
     /// Requests to forward.url that are sent again: no connection (connection), no answer in time (timeout),
     /// a token without the right (unauthorized), a rate (rate_limited), a server that takes no readings at
-    /// the moment (unavailable), or an answer of something else, such as a proxy (unexpected).
+    /// the moment (unavailable) or that fails (internal), or an answer of something else, such as a proxy
+    /// (unexpected).
     forward_errors_total: Labelled<Counter>, Count {reason};
     /// Bytes of the compressed bodies sent to forward.url.
     forward_bytes_total: Counter, Bytes;
