@@ -8,4 +8,5 @@ pub mod cursor;
 pub mod finding;
 pub mod generations;
 pub mod once_per_change;
+pub mod one_line;
 pub mod zigzag;

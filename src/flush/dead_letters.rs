@@ -264,11 +264,11 @@ mod tests {
         let path = folder.path().join("dead-letters.ndjson");
         let letters = dead_letters(path.clone(), 1 << 20);
         let detail = "document failed\nvalidation: \"floor\"";
-        letters.append(&refused(Some(r#"{"floor": 2}"#)), "validation", detail).await.unwrap();
+        letters.append(&refused(Some("{\"floor\":\r\n2}")), "validation", detail).await.unwrap();
         letters.append(&refused(None), "too_large", "").await.unwrap();
         let lines = lines(&path);
         assert_eq!(lines.len(), 2);
-        for (line, metadata) in lines.iter().zip([r#"{"floor": 2}"#, "-"]) {
+        for (line, metadata) in lines.iter().zip([r#"{"floor":  2}"#, "-"]) {
             let mut found = Found::default();
             json::parse(line.as_bytes(), &json::Options::default(), &mut found).unwrap();
             let labelled = format!("{:?}", r#"a{b="c",p=\\}"#);

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 
+use crate::common::one_line::on_one_line;
 use crate::log::batch_view::{BadPayload, BatchView, Name, Step};
 
 /// The most readings of a batch: half of what a server with the default configuration takes at once.
@@ -78,11 +79,7 @@ impl Batch {
         self.texts.push(b'"');
         if let Some(metadata) = metadata {
             self.texts.extend_from_slice(b",\"metadata\":");
-            let start = self.texts.len();
-            self.texts.extend_from_slice(metadata.as_bytes());
-            for byte in self.texts[start..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
-                *byte = b' '; // in JSON text it is white space between two tokens, and here it would end the line
-            }
+            self.texts.extend_from_slice(on_one_line(metadata).as_bytes());
         }
         let is_same = self.owners.last().is_some_and(|last| self.texts[last.clone()] == self.texts[start..]);
         if is_same {

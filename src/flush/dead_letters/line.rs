@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::file::Change;
 use crate::common::clock::rfc3339;
+use crate::common::one_line::on_one_line;
 use crate::model::{BucketWrite, Deletion, Metric};
 
 /// Refused readings of a device, as text.
@@ -90,7 +91,7 @@ struct OwnedReading {
 
 impl<'a> Line<'a> {
     pub(super) fn of(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i64) -> Self {
-        let contents = &write.contents;
+        let (contents, metadata) = (&write.contents, write.metadata.as_deref());
         let readings = contents.readings().map(|reading| LineReading {
             ts: write.hour.instant_ms(reading.offset),
             values: reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value)).collect(),
@@ -100,15 +101,10 @@ impl<'a> Line<'a> {
             reason,
             detail,
             device_id: &write.device,
-            metadata: write.metadata.as_deref().and_then(on_one_line),
+            metadata: metadata.and_then(|text| RawValue::from_string(on_one_line(text).into_owned()).ok()),
             readings: readings.collect(),
         }
     }
-}
-
-/// Metadata without line ends. In JSON text they are white space between two tokens.
-fn on_one_line(metadata: &str) -> Option<Box<RawValue>> {
-    RawValue::from_string(metadata.replace(['\n', '\r'], " ")).ok()
 }
 
 /// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no
@@ -137,16 +133,5 @@ pub(super) fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
             Ok(line) => (Change::Replace(line), deleted),
             Err(_) => (Change::Keep, 0),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn metadata_of_several_lines_becomes_one() {
-        let metadata = on_one_line("{\r\n  \"floor\": 2,\n  \"a\": \"\\n\"}").unwrap();
-        assert_eq!(metadata.get(), "{    \"floor\": 2,   \"a\": \"\\n\"}");
     }
 }
