@@ -57,6 +57,7 @@ mod operate;
 mod otlp;
 mod over_capacity;
 mod params;
+mod pass_on;
 mod pieces;
 mod problem;
 mod query;
