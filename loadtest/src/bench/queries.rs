@@ -31,6 +31,9 @@ const DAYS: u64 = 7;
 /// Readings a second beside queries.
 const BESIDE: f64 = 50_000.0;
 
+/// The path of a query for the hours of devices, from and to an instant; `None` if the system has none.
+type Path = fn(Target, &[u64], u64, u64) -> Option<String>;
+
 /// The queries of the history.
 pub(super) struct Queries<'a> {
     pub(super) server: &'a Server,
@@ -50,25 +53,15 @@ impl Queries<'_> {
     }
 
     /// Asks for the hours of one device after the other.
-    async fn of_one(&self) -> anyhow::Result<Option<Latency>> {
-        let path = |device| self.target.rollup_path(&[device], self.first_ms, self.last_ms());
+    async fn of_one(&self, path: Path) -> anyhow::Result<Option<Latency>> {
+        let path = |device| path(self.target, &[device], self.first_ms, self.last_ms());
         self.ask((0..DEVICES).map(path).collect(), OF_ONE).await
     }
 
     /// Asks for the hours of all devices at once.
-    async fn of_all(&self) -> anyhow::Result<Option<Latency>> {
+    async fn of_all(&self, path: Path) -> anyhow::Result<Option<Latency>> {
         let devices: Vec<u64> = (0..DEVICES).collect();
-        self.ask(vec![self.target.rollup_path(&devices, self.first_ms, self.last_ms())], OF_ALL).await
-    }
-
-    async fn influxql_of_one(&self) -> anyhow::Result<Option<Latency>> {
-        let path = |device| self.target.influxql_path(&[device], self.first_ms, self.last_ms());
-        self.ask((0..DEVICES).map(path).collect(), OF_ONE).await
-    }
-
-    async fn influxql_of_all(&self) -> anyhow::Result<Option<Latency>> {
-        let devices: Vec<u64> = (0..DEVICES).collect();
-        self.ask(vec![self.target.influxql_path(&devices, self.first_ms, self.last_ms())], OF_ALL).await
+        self.ask(vec![path(self.target, &devices, self.first_ms, self.last_ms())], OF_ALL).await
     }
 }
 
@@ -76,15 +69,15 @@ impl Bench<'_> {
     /// Measures queries of the history. Systems without a second language have the same figure in the rows of
     /// `InfluxQL`.
     pub(super) async fn queries(&mut self, queries: &Queries<'_>) -> anyhow::Result<()> {
-        let (Some(one), Some(all)) = (queries.of_one().await?, queries.of_all().await?) else { return Ok(()) };
+        let path = Target::rollup_path;
+        let (Some(one), Some(all)) = (queries.of_one(path).await?, queries.of_all(path).await?) else { return Ok(()) };
         let days = queries.days;
         self.add_latency(&format!("one device, {days} days"), &one);
         self.add_latency(&format!("{DEVICES} devices, {days} days"), &all);
-        let influxql = queries.influxql_of_one().await?.unwrap_or(one);
+        let influxql = queries.of_one(Target::influxql_path).await?.unwrap_or(one);
         self.add(Section::Query, &format!("one device, {days} days, InfluxQL, p50"), influxql.p50);
-        let influxql = queries.influxql_of_all().await?.unwrap_or(all);
+        let influxql = queries.of_all(Target::influxql_path).await?.unwrap_or(all);
         self.add(Section::Query, &format!("{DEVICES} devices, {days} days, InfluxQL, p50"), influxql.p50);
-
         Ok(())
     }
 
@@ -123,7 +116,7 @@ impl Bench<'_> {
     async fn ask_fleet(&mut self, queries: &Queries<'_>, pages: &[String], when: &str) -> anyhow::Result<()> {
         let latest = query::ask(&queries.server.address, pages, OF_LATEST, TIMEOUT).await?.0;
         self.add_latency(&format!("latest values of 1,000 of {FLEET} devices{when}"), &latest);
-        if let Some(one) = queries.of_one().await? {
+        if let Some(one) = queries.of_one(Target::rollup_path).await? {
             self.add_latency(&format!("one device, {DAYS} days{when}"), &one);
         }
         Ok(())
