@@ -1,4 +1,7 @@
 //! The last parts of the buckets that this instance has written.
+//!
+//! Beside [`RecentBuckets`](super::super::recent_buckets::RecentBuckets), because a write relies on what is
+//! remembered here: that takes the part, its last instant and a longer hash, twice the memory of a guess.
 
 use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
