@@ -103,7 +103,9 @@ async fn use_all<L: Layout>(store: &MongoStore<L>) {
     store.last_instants(&list.devices, Hour(HOUR.0 + 500)).await.unwrap();
     store.entries_of(&devices).await.unwrap();
     let day = Day::of(yesterday).hours();
-    assert_eq!(store.next_hour(Hour(yesterday.0 - 9)).await.unwrap(), Some(yesterday));
+    for from in [Hour(i32::MIN), Hour(0), Hour(yesterday.0 - 9)] {
+        assert_eq!(store.next_hour(from).await.unwrap(), Some(yesterday));
+    }
     store.roll_up_devices(day.clone(), None).await.unwrap();
     store.roll_up_devices(day, Some("a")).await.unwrap();
     store.write(&[write_of("a", yesterday, [600])]).await.remove(0).unwrap();

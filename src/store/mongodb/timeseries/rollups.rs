@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bson::doc;
+use bson::{RawDocument, doc};
 
 use super::Timeseries;
-use super::times::since;
+use super::times::parts_since;
 use crate::model::{Hour, SeriesFilter};
 use crate::store::StoreError;
 use crate::store::mongodb::layout::Derivation;
@@ -19,14 +19,18 @@ impl Derivation for Timeseries {
     const HOURS_PER_STEP: usize = 2_400;
 
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
-        let find = self.measurements.find(doc! { "ts": since(from.start_ms()) }).sort(doc! { "ts": 1 }).limit(1);
         let mut hour = None;
-        self.commands
-            .each_document(find.projection(doc! { "_id": 0, "ts": 1 }), |measurement| {
+        for part in parts_since(from.start_ms()) {
+            let find = self.measurements.find(doc! { "ts": part }).sort(doc! { "ts": 1 }).limit(1);
+            let visit = |measurement: &RawDocument| {
                 hour = Some(Hour::of(measurement.get_datetime("ts")?.timestamp_millis()));
                 Ok(ControlFlow::Break(()))
-            })
-            .await?;
+            };
+            self.commands.each_document(find.projection(doc! { "_id": 0, "ts": 1 }), visit).await?;
+            if hour.is_some() {
+                break;
+            }
+        }
         Ok(hour)
     }
 

@@ -26,6 +26,16 @@ pub(super) fn since(from_ms: i64) -> Document {
     }
 }
 
+/// Matches this instant and all later ones, in parts that follow one another. The server finds each of them
+/// by a bound. The first part has measurements only where clocks are wrong.
+pub(super) fn parts_since(from_ms: i64) -> Vec<Document> {
+    if from_ms >= BOUND_WORKS_FROM_MS {
+        vec![since(from_ms)]
+    } else {
+        vec![during(&(from_ms..BOUND_WORKS_FROM_MS)), since(BOUND_WORKS_FROM_MS)]
+    }
+}
+
 /// Matches the instants of a range.
 pub(super) fn during(range_ms: &Range<i64>) -> Document {
     let mut filter = since(range_ms.start);
