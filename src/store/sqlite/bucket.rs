@@ -1,4 +1,4 @@
-//! The rows of one bucket, and the ways in which a write changes them.
+//! The ways in which a write changes the rows of one bucket (`rows`).
 //!
 //! - **Append**, the usual way: all new readings are later than the stored ones. They become the first chunk
 //!   of the bucket, or one more, and the write adds them to the rollups. It reads only the bucket's row and
@@ -20,59 +20,25 @@
 //! append rounds the sum once. If a sum is beyond a double, each write folds it from all samples. A fold of
 //! finite values is never NaN, which SQLite could not store.
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, params};
 
+use self::rows::{
+    ADD_EXPIRED, BucketSummary, Chunks, DELETE_ROLLUP, DELETE_ROLLUPS, HAS_LATE_READINGS, PUT_ROLLUP,
+    PUT_ROLLUP_OF_NO_FEWER, ROLLUPS,
+};
 use super::error::SqliteError;
 use super::expire;
-use super::read::stats_at;
 use super::schema::ReadingsState;
 use crate::codec::{ChunkEncoder, ChunkError, VALUES_MAX};
-use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, MetricTable, Stats};
-use crate::store::hour_samples::HourSamples;
+use crate::model::{BucketWrite, Deletion, Hour, Metric, Stats};
 use crate::store::{HourStats, Written};
+
+pub(super) mod rows;
 
 /// The number of appends to a bucket between two compactions.
 pub(super) const COMPACT_EVERY: i64 = 16;
 /// The size below which a chunk is small.
 const SMALL_CHUNK_BYTES: i64 = 4 * 1024;
-
-pub(super) const BUCKET: &str =
-    "SELECT first_ts, last_ts, readings, metadata, outlived, first_chunk FROM buckets WHERE device = ?1 AND hour = ?2";
-pub(super) const ROLLUPS: &str =
-    "SELECT metric, count, min, max, sum, first_at, first_value, last_at, last_value FROM rollups
-    WHERE device = ?1 AND hour = ?2";
-pub(super) const LAST_SEQ: &str = "SELECT max(seq) FROM chunks WHERE device = ?1 AND hour = ?2";
-pub(super) const FIRST_CHUNK_BELOW: &str = "SELECT data FROM first_chunks WHERE id = ?1 AND length(data) < ?2";
-pub(super) const CHUNKS_BELOW: &str =
-    "SELECT seq, data FROM chunks WHERE device = ?1 AND hour = ?2 AND length(data) < ?3 ORDER BY seq";
-pub(super) const DELETE_CHUNK: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2 AND seq = ?3";
-/// Gives a new chunk, whose `id` is NULL, the next number.
-const PUT_FIRST_CHUNK: &str = "INSERT OR REPLACE INTO first_chunks (id, data) VALUES (?1, ?2)";
-const ADD_CHUNK: &str = "INSERT INTO chunks (device, hour, seq, data) VALUES (?1, ?2, ?3, ?4)";
-const PUT_ROLLUP: &str = "INSERT OR REPLACE INTO rollups
-        (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
-pub(super) const DELETE_ROLLUPS: &str = "DELETE FROM rollups WHERE device = ?1 AND hour = ?2";
-pub(super) const DELETE_ROLLUP: &str = "DELETE FROM rollups WHERE device = ?1 AND hour = ?2 AND metric = ?3";
-const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups
-        (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-    ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7,
-        first_at = ?8, first_value = ?9, last_at = ?10, last_value = ?11 WHERE ?4 >= count";
-/// Sets [`ReadingsState::Late`].
-pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
-/// Writes a bucket's row. A REPLACE would change the index by hour each time.
-const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata, first_chunk)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-    ON CONFLICT (device, hour)
-        DO UPDATE SET first_ts = ?3, last_ts = ?4, readings = ?5, metadata = ?6, first_chunk = ?7";
-
-/// Adds the row of a bucket without readings; or notes that some readings of a bucket have expired. See
-/// [`ReadingsState`].
-pub(super) const ADD_EXPIRED: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, outlived)
-    VALUES (?1, ?2, ?3, ?4, ?5, 1)
-    ON CONFLICT (device, hour) DO UPDATE SET first_ts = min(first_ts, ?3), last_ts = max(last_ts, ?4),
-        outlived = CASE outlived WHEN 0 THEN 2 ELSE outlived END";
 
 /// The error of a write to an hour that then has more values than a chunk.
 const TOO_MANY_VALUES: SqliteError = SqliteError::Chunk(ChunkError::Invalid("its hour has too many values"));
@@ -83,26 +49,6 @@ pub(super) struct BucketRows<'a> {
     device: &'a str,
     /// The start of the hour, in Unix milliseconds.
     hour: i64,
-}
-
-/// The row of a bucket in `buckets`.
-struct BucketSummary {
-    first_ts: i64,
-    last_ts: i64,
-    readings: i64,
-    metadata: Option<String>,
-    readings_state: ReadingsState,
-    /// The number of the first chunk, if there is one.
-    first_chunk: Option<i64>,
-}
-
-/// Some chunks of a bucket.
-struct Chunks {
-    /// Whether the first chunk is among them.
-    has_first: bool,
-    /// The numbers of the others.
-    seqs: Vec<i64>,
-    contents: Contents,
 }
 
 impl<'a> BucketRows<'a> {
@@ -327,137 +273,4 @@ impl BucketRows<'_> {
         }
         if left.is_empty() { self.remove().map(drop) } else { Ok(()) }
     }
-}
-
-/// Single rows.
-impl BucketRows<'_> {
-    fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, SqliteError> {
-        Ok(self.connection.prepare_cached(sql)?)
-    }
-
-    fn summary(&self) -> Result<Option<BucketSummary>, SqliteError> {
-        let row = self.prepare(BUCKET)?.query_row(params![self.device, self.hour], |row| {
-            Ok(BucketSummary {
-                first_ts: row.get(0)?,
-                last_ts: row.get(1)?,
-                readings: row.get(2)?,
-                metadata: row.get(3)?,
-                readings_state: row.get(4)?,
-                first_chunk: row.get(5)?,
-            })
-        });
-        Ok(row.optional()?)
-    }
-
-    fn put_summary(&self, to: &BucketSummary) -> Result<(), SqliteError> {
-        let values = params![self.device, self.hour, to.first_ts, to.last_ts, to.readings, to.metadata, to.first_chunk];
-        self.prepare(PUT_BUCKET)?.execute(values)?;
-        Ok(())
-    }
-
-    /// The stored stats of these metrics.
-    fn stats_of(&self, metrics: &[(Metric, Stats)]) -> Result<Vec<Option<Stats>>, SqliteError> {
-        let mut found = vec![None; metrics.len()];
-        let mut table = MetricTable::new(metrics.iter().map(|(metric, _)| metric.clone()).collect());
-        let mut statement = self.prepare(ROLLUPS)?;
-        let mut rows = statement.query(params![self.device, self.hour])?;
-        while let Some(row) = rows.next()? {
-            let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            if let Some(at) = table.find(name) {
-                found[at as usize] = Some(stats_at(row, 1)?);
-            }
-        }
-        Ok(found)
-    }
-
-    /// The stored stats of the metrics of `write`, with its samples added, which are all later. Sums are
-    /// added as queries add them, so that a flush changes no answer.
-    fn continued_stats(&self, write: &BucketWrite) -> Result<Vec<(Metric, Stats)>, SqliteError> {
-        let mut continued = write.contents.stats(write.hour);
-        let mut table = MetricTable::new(continued.iter().map(|(metric, _)| metric.clone()).collect());
-        let mut statement = self.prepare(ROLLUPS)?;
-        let mut rows = statement.query(params![self.device, self.hour])?;
-        while let Some(row) = rows.next()? {
-            let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            if let Some(place) = table.find(name) {
-                let (_, newer) = &mut continued[place as usize];
-                let mut stats = stats_at(row, 1)?;
-                stats.append(newer);
-                *newer = stats;
-            }
-        }
-        Ok(continued)
-    }
-
-    fn put_rollups(&self, sql: &str, stats: &[(Metric, Stats)]) -> Result<(), SqliteError> {
-        let mut statement = self.prepare(sql)?;
-        for (metric, Stats { count, min, max, sum, first, last }) in stats {
-            let count = count.cast_signed();
-            let ([first_at, last_at], [first, last]) =
-                ([first, last].map(|of| of.map(|of| of.ts_ms)), [first, last].map(|of| of.map(|of| of.value)));
-            statement.execute(params![
-                self.device,
-                self.hour,
-                &**metric,
-                count,
-                min,
-                max,
-                sum,
-                first_at,
-                first,
-                last_at,
-                last
-            ])?;
-        }
-        Ok(())
-    }
-
-    fn next_seq(&self) -> Result<i64, SqliteError> {
-        let last: Option<i64> = self.prepare(LAST_SEQ)?.query_row(params![self.device, self.hour], |row| row.get(0))?;
-        Ok(last.map_or(0, |last| last + 1))
-    }
-
-    /// Writes the first chunk in the place of the one with the number `id`, and returns its number.
-    fn put_first_chunk(&self, id: Option<i64>, chunk: &[u8]) -> Result<i64, SqliteError> {
-        Ok(self.prepare(PUT_FIRST_CHUNK)?.insert(params![id, chunk])?)
-    }
-
-    fn put_chunk(&self, seq: i64, chunk: &[u8]) -> Result<(), SqliteError> {
-        self.prepare(ADD_CHUNK)?.execute(params![self.device, self.hour, seq, chunk])?;
-        Ok(())
-    }
-
-    fn delete_chunks(&self, seqs: &[i64]) -> Result<(), SqliteError> {
-        let mut statement = self.prepare(DELETE_CHUNK)?;
-        for seq in seqs {
-            statement.execute(params![self.device, self.hour, seq])?;
-        }
-        Ok(())
-    }
-
-    /// The chunks of fewer than `bytes` bytes.
-    fn chunks_below(&self, bytes: i64, first_chunk: Option<i64>) -> Result<Chunks, SqliteError> {
-        let mut samples = HourSamples::all(Hour::of(self.hour));
-        let mut has_first = false;
-        let mut statement = self.prepare(FIRST_CHUNK_BELOW)?;
-        let mut rows = statement.query(params![first_chunk, bytes])?;
-        if let Some(row) = rows.next()? {
-            has_first = true;
-            add_chunk(row, 0, &mut samples)?;
-        }
-        let mut seqs = Vec::new();
-        let mut statement = self.prepare(CHUNKS_BELOW)?;
-        let mut rows = statement.query(params![self.device, self.hour, bytes])?;
-        while let Some(row) = rows.next()? {
-            seqs.push(row.get(0)?);
-            add_chunk(row, 1, &mut samples)?;
-        }
-        Ok(Chunks { has_first, seqs, contents: samples.finish().0 })
-    }
-}
-
-/// Adds the samples of the chunk in the column `at` of a row.
-fn add_chunk(row: &Row<'_>, at: usize, into: &mut HourSamples) -> Result<(), SqliteError> {
-    let chunk = row.get_ref(at)?.as_blob().map_err(rusqlite::Error::from)?;
-    into.add_chunk(chunk).map_err(SqliteError::Chunk)
 }

@@ -214,19 +214,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
         let reading = [NUMBERS, NUMBERS_OF_METRICS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
-        let writing = [
-            bucket::BUCKET,
-            bucket::ROLLUPS,
-            bucket::LAST_SEQ,
-            bucket::FIRST_CHUNK_BELOW,
-            bucket::CHUNKS_BELOW,
-            bucket::DELETE_CHUNK,
-            bucket::HAS_LATE_READINGS,
-            bucket::DELETE_ROLLUPS,
-            bucket::DELETE_ROLLUP,
-        ];
         let others = [&expire::queries()[..], &devices::QUERIES, &delete::QUERIES].concat();
-        for sql in reading.iter().chain(&writing).chain(&others) {
+        for sql in reading.iter().chain(&bucket::rows::QUERIES).chain(&others) {
             let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let nulls = vec![rusqlite::types::Null; statement.parameter_count()];
             let steps = statement.query_map(rusqlite::params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();
