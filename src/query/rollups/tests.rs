@@ -2,14 +2,17 @@
 
 use proptest::prelude::*;
 
+use super::fold::fold_parts;
+use super::group::part_of;
 use super::increase::{LOOK_BACK_MS, grown};
+use super::merge::{merge, repeated};
 use super::parts::Splitter;
-use super::read::add_page;
+use super::read::{Hours, add_page};
 use super::zone::tests::zone;
 use super::*;
-use crate::model::{MS_PER_HOUR, Sample, ValueAt};
+use crate::model::{Contents, Hour, MS_PER_HOUR, Sample, ValueAt};
 use crate::query::Limits;
-use crate::store::FirstReadings;
+use crate::store::{FirstReadings, HourStats};
 
 /// The instant, the metric (x, y or z) and the value of readings.
 type Values = Vec<(i64, u32, i32)>;
