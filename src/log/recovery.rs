@@ -18,14 +18,17 @@
 
 use std::path::{Path, PathBuf};
 
+use self::scan::{LoadedSegment, Scan, offset};
 use super::checkpoint::{Checkpoint, CheckpointFile, SavedCheckpoint};
 use super::deletion_record::{BegunDeletion, DeletionRecord};
 use super::follower;
-use super::record::{self, ALIGNMENT, Kind};
+use super::record;
 use super::segment::{self, Header};
 use super::slots;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenMode, OsFolder};
+
+mod scan;
 
 /// The result of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -244,34 +247,6 @@ fn is_unfinished(folder: &dyn Folder, newest: Position, checkpoint: Checkpoint) 
     Ok(matches!(Header::check(&bytes, newest, &path), Err(error) if !matches!(error, LogError::Version { .. })))
 }
 
-/// A segment in memory.
-#[derive(Clone, Copy)]
-struct LoadedSegment<'a> {
-    path: &'a Path,
-    base: Position,
-    bytes: &'a [u8],
-    /// The position of the next segment; `None` for the newest.
-    next: Option<Position>,
-}
-
-impl LoadedSegment<'_> {
-    fn position(&self, offset: usize) -> Position {
-        Position(self.base.0 + offset as u64)
-    }
-
-    fn damage(&self, offset: usize, end: usize, detail: &str) -> Damage {
-        let (offset, bytes) = (offset as u64, (end - offset) as u64);
-        Damage {
-            path: self.path.to_owned(),
-            base: self.base,
-            offset,
-            bytes,
-            overlaps_next: false,
-            detail: detail.to_owned(),
-        }
-    }
-}
-
 impl Inspection {
     /// Adds damage if the log does not reach back to the checkpoint.
     fn find_missing_start(&mut self, folder: &dyn Folder, had_checkpoint: bool, first: Option<Position>) {
@@ -390,58 +365,4 @@ impl Inspection {
             }
         }
     }
-}
-
-/// The records and gaps of a segment.
-#[derive(Default)]
-struct Scan {
-    /// The number of good records behind the checkpoint.
-    records: u64,
-    readings: u64,
-    /// The furthest position that a good record claims to be durable.
-    claimed: Position,
-    /// The offsets of bytes that are no good record.
-    gaps: Vec<std::ops::Range<usize>>,
-    /// The offsets of the payloads of these deletions.
-    deletions: Vec<std::ops::Range<usize>>,
-}
-
-impl Scan {
-    /// Scans a segment from the offset `start` on. Counts the records from the position `stored` on.
-    fn of(segment: &LoadedSegment<'_>, start: usize, stored: Position) -> Self {
-        let mut scan = Self::default();
-        let mut at = start;
-        while at < segment.bytes.len() {
-            if let Some((header, payload)) = record::decode(&segment.bytes[at..], segment.position(at)) {
-                if segment.position(at) >= stored {
-                    scan.records += u64::from(!header.is_filler());
-                    if header.kind == Kind::Deletion {
-                        let start = at + record::Header::BYTES;
-                        scan.deletions.push(start..start + payload.len());
-                    }
-                    scan.readings += u64::from(header.readings);
-                }
-                scan.claimed = scan.claimed.max(header.durable);
-                at += header.record_bytes();
-            } else {
-                let next = next_record(segment, at).unwrap_or(segment.bytes.len());
-                scan.gaps.push(at..next);
-                at = next;
-            }
-        }
-        scan
-    }
-}
-
-/// An offset into a segment. One that this machine cannot address is beyond the end of any segment.
-fn offset(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-/// The offset of the next good record behind a bad one.
-fn next_record(segment: &LoadedSegment<'_>, bad: usize) -> Option<usize> {
-    let first = bad + record::Header::BYTES; // no record is shorter
-    (first.next_multiple_of(ALIGNMENT)..segment.bytes.len())
-        .step_by(ALIGNMENT)
-        .find(|&at| record::decode(&segment.bytes[at..], segment.position(at)).is_some())
 }
