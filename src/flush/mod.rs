@@ -43,7 +43,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::clock::Clock;
-use crate::common::once_per_change::OncePerChange;
 use crate::log::{Log, LogError, Position, RecoveredDeletion, Recovery};
 use crate::model::Hour;
 use crate::pending::{Limits, Pending, Reason};
@@ -70,6 +69,7 @@ mod roller;
 mod rollup_progress;
 mod running;
 mod scheduler;
+mod state;
 mod store_state;
 mod write;
 
@@ -85,6 +85,7 @@ use deleter::Deleting;
 use instances::Peers;
 use narrow::RefusedMetadata;
 use rollup_progress::RollupProgress;
+use state::State;
 
 /// The time over which the buckets of an hour are written after its end: long enough that millions of devices
 /// are no burst for the store. Those that have had no turn after twice the time are written without one.
@@ -153,46 +154,6 @@ pub struct Pipeline {
     replayed: Mutex<Option<Vec<RecoveredDeletion>>>,
 }
 
-/// The state behind the lock.
-struct State {
-    pending: Pending,
-    /// The position up to which the log is inserted into pending.
-    inserted: Position,
-    /// The readings inserted so far, those included that the log had when it was opened.
-    inserted_readings: u64,
-    /// Since when the feeder has waited for room in pending.
-    stalled_since: Option<Instant>,
-    /// Whether pending is full, for the log. It ends when half of the memory is free, or a store that is just
-    /// fast enough would cause two lines per write.
-    full: OncePerChange,
-    /// The scheduler sleeps until there is something pending.
-    scheduler_is_idle: bool,
-    /// Take all buckets, due or not.
-    draining: bool,
-    /// While draining, the number of buckets that the store did not accept.
-    given_up: usize,
-    /// While draining, the number of writes in a row that the store did not accept.
-    failed_in_a_row: usize,
-    /// Insert no more records.
-    stopped: bool,
-}
-
-impl State {
-    /// Returns whether the feeder has to wake the scheduler, after it has inserted readings.
-    fn wakes_scheduler(&mut self) -> bool {
-        let is_idle = std::mem::take(&mut self.scheduler_is_idle);
-        is_idle || self.draining || self.pending.is_urgent()
-    }
-
-    /// Returns whether draining has ended: all readings of the log up to `readable` are stored or given up,
-    /// or the store accepts no writes.
-    fn is_finished(&self, readable: Position, max_in_flight: usize) -> bool {
-        let is_inserted = self.inserted >= readable || (self.given_up > 0 && self.pending.is_full());
-        let is_empty = self.pending.buckets() == self.given_up && self.pending.deletions() == 0;
-        (is_inserted && is_empty) || self.failed_in_a_row >= max_in_flight
-    }
-}
-
 /// The state of pending, for metrics and health.
 #[derive(Debug, Clone, Copy)]
 pub struct Status {
@@ -234,21 +195,9 @@ impl Pipeline {
         if store.rollups().is_some() {
             metrics.rollup_retries_total.start_with(&transient);
         }
-        let state = State {
-            pending,
-            inserted: recovery.start,
-            inserted_readings: 0,
-            stalled_since: None,
-            full: OncePerChange::default(),
-            scheduler_is_idle: false,
-            draining: false,
-            given_up: 0,
-            failed_in_a_row: 0,
-            stopped: false,
-        };
         Arc::new(Self {
             options,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(pending, recovery.start)),
             log,
             store,
             dead_letters,
