@@ -6,11 +6,16 @@ use axum::body::to_bytes;
 use axum::http::header;
 use strum::IntoEnumIterator;
 
+use super::super::body::BodyError;
+use super::super::browser::BrowserError;
+use super::super::budget::Exhausted;
 use super::super::influx::Version;
 use super::*;
-use crate::access::AuthError;
-use crate::ingest::RateLimitedError;
+use crate::access::{AuthError, DeviceScopeError};
+use crate::ingest::{IngestError, Listed, RateLimitedError, Receipt};
+use crate::log::AppendError;
 use crate::model::check_device_id;
+use crate::query::QueryError;
 use crate::store::{Cause, StoreError};
 use crate::wire::{Code, ProtobufError, Rejection};
 
