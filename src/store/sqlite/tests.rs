@@ -4,6 +4,8 @@ use super::*;
 use crate::model::{MS_PER_HOUR, Sample, SeriesFilter, Stats, ValueAt};
 use crate::store::scenarios::{Expiry, OlderVersion, store_scenarios};
 
+mod file;
+
 store_scenarios!(two_handles);
 store_scenarios!(@indexed two_handles);
 store_scenarios!(@deleting two_handles);
@@ -274,93 +276,6 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     assert_eq!(stats(&store, "bad").await.count, 1);
 }
 
-/// Writes once more, and returns the cause of the error.
-async fn cause_of_failed_write(store: &SqliteStore) -> Cause {
-    store.write(&[write_at("d", Hour(1), [(2, 2.0)])]).await.remove(0).unwrap_err().cause
-}
-
-#[tokio::test]
-async fn nothing_is_written_while_the_file_is_removed_or_replaced() {
-    let (folder, store) = new_store();
-    let (path, aside) = (file_in(&folder), folder.path().join("aside"));
-    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
-    for wal in [false, true] {
-        let path = if wal { path.with_extension("db-wal") } else { path.clone() };
-        std::fs::rename(&path, &aside).unwrap();
-        assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone);
-        let said = store.ping().await.unwrap_err().to_string();
-        assert!(said.contains(path.to_str().unwrap()) && said.contains("was removed"), "{said}");
-        assert!(store.last_hour("d").await.is_err(), "reads fail too");
-        std::fs::copy(&aside, &path).unwrap();
-        assert_eq!(cause_of_failed_write(&store).await, Cause::FileGone);
-        assert!(store.ping().await.unwrap_err().to_string().contains("another file is in the place of"));
-        std::fs::rename(&aside, &path).unwrap();
-        store.ping().await.unwrap();
-    }
-    assert_eq!(written(&store, write_at("d", Hour(1), [(1, 1.0), (2, 2.0), (3, 3.0)])).await.duplicate, 2);
-    assert_eq!(stats(&store, "d").await.count, 3);
-}
-
-#[tokio::test]
-async fn while_another_process_writes_reads_work_and_writes_are_busy() {
-    let (folder, store) = new_store();
-    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
-    let visitor = visitor(&folder);
-    visitor.execute_batch("BEGIN IMMEDIATE; DELETE FROM rollups").unwrap();
-    let write = write_at("d", Hour(1), [(2, 3.0)]);
-    let outcomes = store.write(std::slice::from_ref(&write)).await;
-    assert!(matches!(&outcomes[..], [Err(WriteError { cause: Cause::Busy, .. })]), "{outcomes:?}");
-    assert_eq!(stats(&store, "d").await, Stats::of(Hour(1).instant_ms(1), 1.0));
-    visitor.execute_batch("ROLLBACK").unwrap();
-    assert_eq!(written(&store, write).await, Written { stored: 1, duplicate: 0 });
-    assert_eq!(stats(&store, "d").await.count, 2);
-}
-
-#[tokio::test]
-async fn two_instances_take_turns_without_errors() {
-    let (_folder, store, other) = two_handles().await;
-    let writes = async |store: &SqliteStore, from: u32| {
-        for at in 0..50 {
-            let outcome = store.write(&[write_at("d", Hour(1), [(from + at * 2, 1.0)])]).await.remove(0);
-            assert_eq!(outcome.unwrap(), Written { stored: 1, duplicate: 0 });
-        }
-    };
-    tokio::join!(writes(&store, 0), writes(&other, 1));
-    assert_eq!(stats(&store, "d").await.count, 100);
-}
-
-#[tokio::test]
-async fn a_full_disk_stores_whole_transactions_only() {
-    let (folder, store) = new_store();
-    let noise = |at: u32| (at, f64::from(at).sin());
-    let limit_pages = async |pages: i64| {
-        store.writer.lock().await.connection.pragma_update(None, "max_page_count", pages).unwrap();
-    };
-    limit_pages(20).await;
-    let writes = ["a", "b", "c"].map(|device| write_at(device, Hour(1), (0..5000).map(noise)));
-    let outcomes = store.write(&writes).await;
-    let fit = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
-    assert_eq!((fit, one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets")), (1, 1));
-    for outcome in &outcomes[fit..] {
-        assert!(matches!(outcome, Err(WriteError { cause: Cause::DiskFull, .. })), "{outcome:?}");
-    }
-    limit_pages(1_000_000).await;
-    for (outcome, stored) in store.write(&writes).await.into_iter().zip([0, 5000, 5000]) {
-        assert_eq!(outcome.unwrap(), Written { stored, duplicate: 5000 - stored });
-    }
-}
-
-#[tokio::test]
-async fn space_is_given_back_by_truncating_the_write_ahead_file() {
-    let (folder, store) = new_store();
-    let wal = || std::fs::metadata(format!("{}-wal", file_in(&folder).display())).unwrap().len();
-    let writes = [write_at("a", Hour(1), (0..5000).map(|at| (at, f64::from(at).sin())))];
-    store.write(&writes).await.into_iter().for_each(|outcome| assert!(outcome.is_ok()));
-    assert!(wal() > 0);
-    store.reclaim().await;
-    assert_eq!(wal(), 0);
-}
-
 /// Three hours of 600 devices: more than one batch.
 async fn three_hours_of_many(store: &SqliteStore) {
     let of = |nth: u32| (0..3).map(move |hour| write_at(&format!("d{nth}"), Hour(hour), [(1, 1.0), (2, 2.0)]));
@@ -424,25 +339,6 @@ async fn late_readings_do_not_replace_rollups_of_more_that_expired() {
     assert_eq!(store.expire_readings(3 * MS_PER_HOUR).await.unwrap(), 1, "the late ones expire too");
     assert!(store.contents("d", Hour(1)..Hour(2)).await.unwrap().is_empty());
     assert_eq!(stats(&store, "d").await.count, 11);
-}
-
-#[tokio::test]
-async fn a_closed_store_is_one_file_that_can_be_copied_by_itself() {
-    let (folder, store) = new_store();
-    written(&store, write_at("d", Hour(1), [(1, 1.0)])).await;
-    stats(&store, "d").await; // opens a reading connection
-    store.close().await.unwrap();
-    let copy = folder.path().join("copy.db");
-    std::fs::copy(file_in(&folder), &copy).unwrap();
-    assert_eq!(one::<u32>(&Connection::open(copy).unwrap(), "SELECT count(*) FROM rollups"), 1);
-}
-
-#[tokio::test]
-async fn a_file_that_cannot_be_opened_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("missing").join("db");
-    let message = SqliteStore::open(&path).err().unwrap().to_string();
-    assert!(message.contains(path.to_str().unwrap()), "{message}");
 }
 
 #[tokio::test]
