@@ -1,0 +1,134 @@
+// One chart: the plot, the values at the cursor, and the table.
+
+import { changed, go } from "./address.js";
+import { save, token } from "./api.js";
+import { exact, fill, h } from "./page.js";
+import { Plot } from "./plot.js";
+import { lengthOfStep, summary } from "./series.js";
+import { failureNotice } from "./states.js";
+import { clock, now, stamp } from "./time.js";
+
+// The rows of the table at first.
+const ROWS = 100;
+
+export function makeCard(first, handlers) {
+  let group = first, range, step, params, ids, cursor, rows = ROWS;
+  const title = h("h2", {}), links = h("span", { class: "links" });
+  const host = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-orientation": "horizontal" });
+  const legend = h("table", { class: "legend" });
+  const body = h("tbody"), table = h("details", { class: "data" });
+  const keys = h("p", { class: "keys muted" }, "Arrow keys move, + and − zoom, page up and down shift, 0 returns to now.");
+  const element = h("section", { class: "card chart", "data-chart": first.key }, h("header", {}, title, links), host, keys, legend, table);
+  const plot = new Plot(host, { ...handlers, cursor: (found) => { cursor = found; drawValues(); } });
+  const label = (line) => [ids.length > 1 || !line.text ? line.device : "", group.names.length > 1 ? line.name : "", line.text].filter(Boolean).join(" · ");
+
+  table.addEventListener("toggle", () => {
+    if (table.open !== params.has("table")) go("chart", changed(params, { table: table.open ? "1" : undefined }), { replace: true });
+    drawTable();
+  });
+
+  function show(next, nextRange, nextStep, nextParams, nextIds) {
+    [group, range, step, params, ids] = [next, nextRange, nextStep, nextParams, nextIds];
+    const unit = group.unit ? h("span", { class: "unit" }, group.unit) : undefined;
+    fill(title, group.title, unit && " ", unit);
+    drawLinks();
+    drawLegend();
+    plot.show(group.lines, range, step && lengthOfStep(step));
+    host.setAttribute("aria-label", `Chart of ${group.title}${group.unit ? ` in ${group.unit}` : ""}, ${step ? `steps of ${step}` : "readings"}`);
+    drawValues();
+    table.open = params.has("table");
+    drawTable();
+  }
+
+  function drawLinks() {
+    const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
+    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}&format=csv`;
+    const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `csv ${name}`, onclick: (event) => {
+      if (!token.get()) return;
+      event.preventDefault();
+      save(path, name).catch((failure) => fill(links, failureNotice(failure, clock(now(), true))));
+    } }, text);
+    fill(links, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}`, "readings.csv"),
+      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}&step=${step}`, "rollups.csv")]);
+  }
+
+  function drawLegend() {
+    const missing = ids.filter((id) => !group.lines.some((line) => line.device === id));
+    fill(legend,
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ids.length > 1 ? "Device" : "Series"), h("th", { scope: "col", class: "number at" }, "Last"),
+        ["Min", "Mean", "Max"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
+      h("tbody", {}, group.lines.map((line) => {
+        const whole = summary(line);
+        const cell = (value) => h("td", { class: "number" }, exact(value));
+        return h("tr", {}, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash ? " dashed" : ""}` }), label(line)),
+          h("td", { class: "number at" }), whole ? [cell(whole.low), cell(mean(whole.mean)), cell(whole.high)] : h("td", { colspan: 3 }));
+      }), missing.map((id) => h("tr", { class: "muted" }, h("th", { scope: "row" }, id), h("td", { colspan: 4 }, "no readings in this range")))),
+      group.hidden > 0 && h("caption", {}, `${group.hidden} more series are not shown: choose fewer devices or metrics.`));
+  }
+
+  // The values at the cursor, or the last ones.
+  function drawValues() {
+    const found = cursor ?? { values: group.lines.map(lastOf) };
+    legend.querySelector("thead .at")?.replaceChildren(cursor ? stamp(cursor.instant, true) : "Last");
+    const cells = legend.querySelectorAll("tbody .at");
+    const texts = found.values.map((value) => valueText(value));
+    cells.forEach((cell, nth) => {
+      const { value, min, max } = found.values[nth] ?? {};
+      const hasBand = (min ?? null) !== null;
+      fill(cell, exact(hasBand ? mean(value) : value), hasBand && h("small", {}, ` ${exact(min)} … ${exact(max)}`));
+    });
+    const said = group.lines.map((line, nth) => `${label(line)} ${texts[nth]}`).join(", ");
+    host.setAttribute("aria-valuemin", String(Math.round(range?.from ?? 0)));
+    host.setAttribute("aria-valuemax", String(Math.round(range?.to ?? 0)));
+    host.setAttribute("aria-valuenow", String(Math.round(cursor?.instant ?? range?.to ?? 0)));
+    host.setAttribute("aria-valuetext", cursor ? `${stamp(cursor.instant, true)}: ${said}` : `last: ${said}`);
+  }
+
+  function drawTable() {
+    const { lines } = group;
+    if (!table.open) {
+      if (!table.firstChild) fill(table, h("summary", {}, "Data table"));
+      return;
+    }
+    const byInstant = new Map();
+    lines.forEach((line, nth) => line.ts.forEach((instant, at) => {
+      const row = byInstant.get(instant) ?? [];
+      row[nth] = { value: line.mean[at], min: line.min?.[at], max: line.max?.[at] };
+      byInstant.set(instant, row);
+    }));
+    const instants = [...byInstant.keys()].sort((one, other) => other - one);
+    fill(body, instants.slice(0, rows).map((instant) => h("tr", {}, h("th", { scope: "row" }, stamp(instant, !step)),
+      lines.map((line, nth) => h("td", { class: "number" }, valueText(byInstant.get(instant)[nth]))))));
+    const more = instants.length > rows && h("button", { type: "button", "data-key": "more", onclick: () => { rows *= 4; drawTable(); } },
+      `Show more of ${instants.length} rows`);
+    const summaryLine = table.querySelector("summary") ?? h("summary", {}, "Data table");
+    const scroll = table.querySelector(".scroll") ?? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${group.title}` });
+    fill(scroll, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, step ? `Step of ${step} from` : "Time"),
+      lines.map((line) => h("th", { scope: "col", class: "number" }, label(line))))), body), more);
+    if (!scroll.isConnected) fill(table, summaryLine, scroll);
+  }
+
+  return {
+    element,
+    show,
+    move(next) {
+      range = next;
+      plot.show(group.lines, range, step && lengthOfStep(step));
+    },
+    stop: () => plot.stop(),
+  };
+}
+
+// A mean with the digits that mean something.
+const mean = (value) => (value === null ? null : Number(value.toPrecision(5)));
+
+function valueText(found) {
+  if (!found || (found.value ?? null) === null) return "–";
+  const hasBand = (found.min ?? null) !== null;
+  return hasBand ? `${exact(mean(found.value))} (${exact(found.min)} … ${exact(found.max)})` : exact(found.value);
+}
+
+function lastOf(line) {
+  const at = line.ts.length - 1;
+  return at < 0 ? undefined : { instant: line.ts[at], value: line.mean[at], min: line.min?.[at], max: line.max?.[at] };
+}
