@@ -49,14 +49,22 @@ pub(super) fn ids_of_hours(device: &str, hours: &Range<Hour>) -> Document {
 /// Matches the `_id`s of the rollups of a device on the days that have one of these hours, and perhaps those
 /// of other devices.
 pub(super) fn ids_of_days(device: &str, hours: &Range<Hour>) -> Document {
-    let bound = |day: i32| match day {
-        day if day < DAYS.start => day_id(device, DAYS.start),
-        day if day >= DAYS.end => format!("{device}/{END_OF_TIME}"),
-        day => day_id(device, day),
-    };
+    let bound = |day: i32| if day < DAYS.end { day_id(device, day) } else { format!("{device}/{END_OF_TIME}") };
+    let days = days_of(hours);
+    doc! { "$gte": bound(days.start), "$lt": bound(days.end) }
+}
+
+/// The days that have one of these hours, of those that `_id`s may have.
+pub(super) fn days_of(hours: &Range<Hour>) -> Range<i32> {
     let first = hours.start.0.div_euclid(24);
     let end = if hours.is_empty() { first } else { (hours.end.0 - 1).div_euclid(24) + 1 };
-    doc! { "$gte": bound(first), "$lt": bound(end) }
+    first.clamp(DAYS.start, DAYS.end)..end.clamp(DAYS.start, DAYS.end)
+}
+
+/// The hour of the day in the `_id` of a bucket of this device.
+pub(super) fn hour_in_id(id: &str, device: &str) -> Option<i32> {
+    let hour = id.strip_prefix(device)?.get("/YYYY-MM-DDT".len()..)?.get(..2)?;
+    hour.parse().ok().filter(|hour| (0..24).contains(hour))
 }
 
 fn text_of(hour: Hour) -> String {

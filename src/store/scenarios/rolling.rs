@@ -102,3 +102,31 @@ pub(in crate::store) async fn instances_agree_on_what_is_rolled_up(store: &dyn S
     assert_eq!(rollups(other).identity().await.unwrap(), identity);
     assert_eq!(rollups(store).identity().await.unwrap(), identity);
 }
+
+/// Some devices have no rollup of the day, others lack some hours, and their IDs look like the documents of
+/// others.
+pub(in crate::store) async fn several_devices_have_the_stats_that_each_has_alone(store: &dyn Store, other: &dyn Store) {
+    let devices: Vec<Arc<str>> = ["d", "d/2026-04-20T05", "d.x", "d-x", "dx"].map(Arc::from).into();
+    let day = Day::of(HOUR).hours();
+    for device in &devices[..3] {
+        for hour in [3, 7].map(|nth| Hour(day.start.0 + nth)) {
+            write(store, &write_of(device, hour, &[(0, &[("a", 1.0)])])).await;
+        }
+    }
+    assert_eq!(roll_up_hours(store, day.clone()).await.unwrap(), 6);
+    let late = [-1, 0, 7, 9, 23, 24, 30];
+    for device in &devices {
+        for nth in late {
+            write(store, &write_of(device, Hour(day.start.0 + nth), &[(5_000, &[("a", 2.0)])])).await;
+        }
+    }
+    for (from, to) in [(0, 24), (8, 11), (2, 20), (22, 25), (-1, 31)] {
+        let hours = Hour(day.start.0 + from)..Hour(day.start.0 + to);
+        let found = other.hour_stats(&devices, hours.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
+        for (at, (device, found)) in devices.iter().zip(found).enumerate() {
+            assert_eq!(found, hour_stats(other, device, hours.clone(), &SeriesFilter::ALL).await, "{device} {hours:?}");
+            let stored = late.iter().chain([&3].into_iter().filter(|_| at < 3)).filter(|nth| (from..to).contains(nth));
+            assert_eq!(found.len(), stored.count(), "{device} {hours:?}");
+        }
+    }
+}

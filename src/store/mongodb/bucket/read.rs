@@ -1,9 +1,9 @@
 //! Reads hours of devices.
 //!
-//! A query names its devices and, for each, the `_id`s of a range of hours. So it scans one range of the
-//! index of `_id`s for each device, and a query of one device in a sharded cluster runs on one shard. The
-//! hint keeps the server from trying other indexes: the one that sharding needs, and `{ deviceId, bucket }`
-//! of older collections. The hours of a device are returned in order, but not the parts of an hour, which are
+//! A query names its devices and the `_id`s of their hours (`missing_hours` for many devices). So it scans
+//! parts of the index of `_id`s, and a query of one device in a sharded cluster runs on one shard. The hint
+//! keeps the server from trying other indexes: the one that sharding needs, and `{ deviceId, bucket }` of
+//! older collections. The hours of a device are returned in order, but not the parts of an hour, which are
 //! merged in any order. Replies are decoded batch by batch, without documents in between.
 
 use std::collections::btree_map::Entry;
@@ -24,8 +24,7 @@ use super::super::stats::decode_stats;
 use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
-use super::document::{PACKED_VERSION, StoredReadings, is_emptied, is_full, layout_of};
-use crate::config::BucketLayout;
+use super::document::{PACKED_VERSION, StoredReadings, is_emptied};
 use crate::model::{Contents, Day, Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
@@ -40,12 +39,6 @@ const RECENT_BATCH: u32 = 10_000;
 
 /// All hours that a device may have.
 pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
-
-/// The most runs of hours of a device that are read one by one, whatever is between them.
-const RUNS_MAX: usize = 8;
-
-/// The most ranges of `_id`s in one query.
-pub(super) const RANGES_MAX: usize = 250;
 
 /// The whole documents in one batch: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
@@ -80,7 +73,7 @@ impl Queries for Buckets {
             }
             Ok(ControlFlow::Continue(()))
         };
-        for filter in filters_of(missing) {
+        for filter in self.filters_of(missing).await? {
             let find = self.find(filter).projection(stats_fields()).batch_size(STATS_BATCH);
             self.commands.each_document(self.commands.limited(find), &mut visit).await?;
         }
@@ -90,36 +83,32 @@ impl Queries for Buckets {
         Ok(())
     }
 
-    /// Names the first part of each hour by its `_id`, which costs the server a third of a range for each
-    /// device. Other parts are read as ranges, where there may be some.
+    /// Names the first two parts of each hour by their `_id`s, which costs the server a fraction of a range
+    /// for each device. Devices with a second part are read as ranges: there may be more.
     async fn add_recent_stats(
         &self,
         devices: &[Arc<str>],
         hours: &Range<Hour>,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
-        let missing = |devices: &[Arc<str>]| [Missing { devices: devices.to_vec(), runs: vec![hours.clone()] }];
-        if self.layout == BucketLayout::Packed {
-            return self.add_hour_stats(&missing(devices), &SeriesFilter::ALL, by_device).await;
-        }
         let mut names = MetricNames::new(&SeriesFilter::ALL);
         let (mut found, mut in_parts) = (Vec::new(), BTreeSet::new());
         let visit = |document: &RawDocument| {
             let device: Arc<str> = document.get_str("deviceId")?.into();
-            if layout_of(document)? == BucketLayout::Packed || is_full(document)? {
+            if integer(document, "part")? > 0 {
                 in_parts.insert(device);
-            } else {
+            } else if !is_emptied(document)? {
                 found.push((device, hour_stats(document, &mut names)?));
             }
             Ok(ControlFlow::Continue(()))
         };
         let of = |device: &Arc<str>| {
-            let hours = hours.start.0..hours.end.0;
-            hours.map(|hour| names::document_id(device, Hour(hour), 0)).collect()
+            let parts = (hours.start.0..hours.end.0).flat_map(|hour| [(hour, 0), (hour, 1)]);
+            parts.map(|(hour, part)| names::document_id(device, Hour(hour), part)).collect()
         };
         let ids: Vec<Vec<String>> = devices.iter().map(of).collect();
         let mut fields = stats_fields();
-        fields.extend(doc! { "full": 1 });
+        fields.extend(doc! { "part": 1 });
         let filter = doc! { "_id": { "$in": ids.concat() }, "deviceId": of_devices(devices) };
         let find = self.find(filter).projection(fields).batch_size(RECENT_BATCH);
         self.commands.each_document(self.commands.limited(find), visit).await?;
@@ -128,11 +117,11 @@ impl Queries for Buckets {
                 by_device.of(&device)?.push(stats);
             }
         }
-        let in_parts: Vec<Arc<str>> = in_parts.into_iter().collect();
         if in_parts.is_empty() {
             return Ok(());
         }
-        self.add_hour_stats(&missing(&in_parts), &SeriesFilter::ALL, by_device).await
+        let missing = Missing { devices: in_parts.into_iter().collect(), runs: vec![hours.clone()] };
+        self.add_hour_stats(&[missing], &SeriesFilter::ALL, by_device).await
     }
 
     /// Reads the documents of the range in the order of their hours, and stops after the last hour that is
@@ -304,39 +293,4 @@ fn in_range(query: &ReadingsQuery) -> Document {
         filter.insert("$or", one_of);
     }
     filter
-}
-
-/// Filters of which each document of the missing hours matches one.
-fn filters_of(missing: &[Missing]) -> Vec<Document> {
-    let of_group = |Missing { devices, runs }: &Missing| {
-        let runs = joined(runs);
-        let of = |device: &Arc<str>| runs.iter().map(|run| of_device(device, run)).collect::<Vec<_>>();
-        devices.iter().flat_map(of).collect::<Vec<_>>()
-    };
-    let ranges: Vec<Document> = missing.iter().flat_map(of_group).collect();
-    ranges.chunks(RANGES_MAX).map(|ranges| doc! { "$or": ranges.to_vec() }).collect()
-}
-
-/// The runs themselves, or one range from the first to the last if there are many runs, and few hours between
-/// them: to read an hour that is known costs less than another range.
-fn joined(runs: &[Range<Hour>]) -> Vec<Range<Hour>> {
-    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Vec::new() };
-    let missing: i64 = runs.iter().map(|run| i64::from(run.end.0) - i64::from(run.start.0)).sum();
-    let all = i64::from(last.end.0) - i64::from(first.start.0);
-    if runs.len() > RUNS_MAX && 2 * missing > all { vec![first.start..last.end] } else { runs.to_vec() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_runs_with_short_gaps_become_one_range() {
-        let runs =
-            |count: i32, length: i32| (0..count).map(|nth| Hour(nth * 10)..Hour(nth * 10 + length)).collect::<Vec<_>>();
-        assert_eq!(joined(&runs(20, 9)), [Hour(0)..Hour(199)]);
-        assert_eq!(joined(&runs(8, 9)), runs(8, 9), "few");
-        assert_eq!(joined(&runs(20, 2)), runs(20, 2), "long gaps");
-        assert_eq!(joined(&[]), []);
-    }
 }

@@ -99,7 +99,7 @@ pub(in super::super) fn of_buckets(collection: &str, Example { device, hour }: &
     };
     let ids_in = doc! { "_id": { "$in": [&id] }, "deviceId": device };
     table.find("the stats of hours", Access::Ids, doc! { "$or": [&of_hour] }, by_id());
-    table.find("the stats of recent hours", Access::Ids, ids_in.clone(), by_id());
+    table.find("the stats of recent hours, and which others are stored", Access::Ids, ids_in.clone(), by_id());
     table.find("readings", Access::Ids, span.clone(), in_order(1));
     let mut other_parts = span;
     other_parts.insert("part", doc! { "$nin": [0] });
