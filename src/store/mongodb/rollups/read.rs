@@ -3,10 +3,10 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use bson::{RawDocument, doc};
+use bson::{Document, RawDocument, doc};
 use mongodb::options::Hint;
 
-use super::super::by_device::ByDevice;
+use super::super::by_device::{ByDevice, of_devices};
 use super::super::names;
 use super::RollupCollection;
 use super::document::add_hours;
@@ -19,6 +19,9 @@ const BATCH: u32 = 10_000;
 
 /// The most devices of one query, each of which is a range of `_id`s.
 const DEVICES_MAX: usize = 250;
+
+/// The most days that are named by their `_id`s. Each costs the server a third of a range.
+const NAMED_DAYS_MAX: usize = 2;
 
 impl RollupCollection {
     /// The hours with a rollup, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
@@ -37,13 +40,24 @@ impl RollupCollection {
             add_hours(document, hours, &mut names, |device| by_device.of(device))?;
             Ok(ControlFlow::Continue(()))
         };
-        for devices in devices.chunks(DEVICES_MAX) {
-            let of = |device: &Arc<str>| doc! { "_id": names::ids_of_days(device, hours), "deviceId": &**device };
-            let filter = doc! { "$or": devices.iter().map(of).collect::<Vec<_>>() };
+        for filter in filters_of(devices, hours) {
             // Whole documents: a projection would cost the server more than sending them.
             let find = self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 })).batch_size(BATCH);
             self.commands.each_document(self.commands.limited(find), &mut visit).await?;
         }
         Ok(by_device.sorted())
     }
+}
+
+/// Filters of which each document of the devices and hours matches one.
+fn filters_of(devices: &[Arc<str>], hours: &Range<Hour>) -> Vec<Document> {
+    let days = names::days_of(hours);
+    if days.len() <= NAMED_DAYS_MAX {
+        let of = |device: &Arc<str>| days.clone().map(|day| names::day_id(device, day)).collect::<Vec<_>>();
+        let ids: Vec<String> = devices.iter().flat_map(of).collect();
+        return vec![doc! { "_id": { "$in": ids }, "deviceId": of_devices(devices) }];
+    }
+    let of = |device: &Arc<str>| doc! { "_id": names::ids_of_days(device, hours), "deviceId": &**device };
+    let of_some = |devices: &[Arc<str>]| doc! { "$or": devices.iter().map(of).collect::<Vec<_>>() };
+    devices.chunks(DEVICES_MAX).map(of_some).collect()
 }
