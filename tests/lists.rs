@@ -69,6 +69,31 @@ async fn a_time_series_forgets_nothing_at_the_turn_of_the_hour() {
     a_display_forgets_nothing_at_the_turn_of_the_hour(Setup::timeseries(&database)).await;
 }
 
+#[tokio::test]
+async fn the_latest_values_of_a_page_take_one_seek_for_later_hours() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    let readings = (0..600).map(|device| json!({ "deviceId": format!("f-{device:03}"), "value": device }));
+    assert_eq!(server.ingest(&readings.collect()).await.status, 200);
+    server.settled().await;
+    let profile = async |level: i32| {
+        let handle = database.handle().await;
+        handle.run_command(doc! { "profile": level }).await.expect("the server has a profiler")
+    };
+    profile(2).await;
+    let page = server.get_json("/v1/latest?limit=1000").await;
+    profile(0).await;
+    assert_eq!(page["devices"].as_array().map(Vec::len), Some(600));
+    assert_eq!(page["devices"][599]["metrics"]["value"]["value"], json!(599.0));
+    let finds = database.aggregate("system.profile", vec![doc! { "$match": { "command.find": "buckets" } }]).await;
+    let filter_of = |find: &Document| find.get_document("command").ok()?.get_document("filter").ok().cloned();
+    // The roller seeks too, from an hour in the past.
+    let is_of_future = |of: &Document| of.get_datetime("$gte").is_ok_and(|from| *from > bson::DateTime::now());
+    let filters = finds.iter().filter_map(filter_of);
+    let seeks = filters.filter(|of| of.get_document("createdAt").is_ok_and(is_of_future)).count();
+    assert_eq!(seeks, 1, "{} finds", finds.len());
+}
+
 async fn get_problem(server: &Server, path: &str, status: u16, code: &str) -> String {
     let answer = server.get(path).await;
     let problem = answer.json();

@@ -1,7 +1,7 @@
 //! The latest values of many devices, a page at a time.
 //!
 //! No request to the store is of one device. The stats of the hours around now have the last values of most
-//! devices, with one request for some hundred of them. The device index says on which day each of the other
+//! devices, with one request for all of them. The device index says on which day each of the other
 //! series had its last reading, and the stats of that day have its value: one request for each day and some
 //! hundred devices.
 
@@ -17,9 +17,9 @@ use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
 
-/// The most devices in one request to the store, and the most requests at once, for a store with a second
+/// The most devices in one request for a day, and the most requests at once, for a store with a second
 /// processor.
-const DEVICES_PER_REQUEST: usize = 250;
+const DEVICES_PER_REQUEST: usize = 500;
 const REQUESTS_AT_ONCE: usize = 2;
 
 impl Queries {
@@ -79,8 +79,7 @@ impl Work<'_> {
         let mut latest: Vec<Latest> = self.entries.iter().map(|_| Latest::default()).collect();
         let is_recent = |at: &usize| Day::of(Hour::of(self.entries[*at].last_ts_ms)) >= Day::of(from);
         let recent: Vec<usize> = (0..self.entries.len()).filter(is_recent).collect();
-        let requests = recent.chunks(DEVICES_PER_REQUEST).map(|of| self.recent(of, now));
-        self.add_all(requests.collect(), &mut latest).await?;
+        self.add_all(vec![self.recent(&recent, now)], &mut latest).await?;
         let silent = self.silent(from, &mut latest);
         let silent = silent.into_iter().map(|(day, of_day)| (day, of_day.into_iter().collect::<Vec<_>>()));
         let silent: Vec<_> = silent.collect();

@@ -5,6 +5,7 @@
 //! The search looks for the next device in the readings and in the rollups at the same time.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::try_join;
@@ -21,6 +22,10 @@ use crate::store::{DeviceList, DeviceSeries, DeviceSummary, HourStats, StatsNeed
 
 /// How many devices are added to the index at once.
 const DEVICES_PER_STEP: usize = 100;
+
+/// The most devices in one query for recent stats, and the most queries at once.
+const DEVICES_PER_QUERY: usize = 500;
+const QUERIES_AT_ONCE: usize = 2;
 
 /// The hours that one query for the series of a device covers: a year.
 const HOURS_PER_QUERY: i32 = 366 * 24;
@@ -85,16 +90,28 @@ impl<L: Layout> MongoStore<L> {
         devices: &[Arc<str>],
         now: Hour,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let near = recent_from(now)..Hour(now.0 + 2);
-        let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
-        if !devices.is_empty() {
-            self.layout.add_recent_stats(devices, &near, &mut found).await?;
-            // As a rule no device has later readings, which one seek tells.
-            if self.layout.next_hour(near.end).await?.is_some() {
-                let later = Missing { devices: devices.to_vec(), runs: vec![near.end..Hour(i32::MAX)] };
-                self.layout.add_hour_stats(&[later], &SeriesFilter::ALL, &mut found).await?;
-            }
+        if devices.is_empty() {
+            return Ok(Vec::new());
         }
+        let near = recent_from(now)..Hour(now.0 + 2);
+        let parts: Vec<_> = devices.chunks(DEVICES_PER_QUERY).map(|some| self.near_stats(some, &near)).collect();
+        let found = stream::iter(parts).buffered(QUERIES_AT_ONCE).try_collect::<Vec<_>>();
+        // As a rule no device has later readings, which one seek tells.
+        let (later, found) = try_join(self.layout.next_hour(near.end), found).await?;
+        let found = found.into_iter().flatten().collect();
+        if later.is_none() {
+            return Ok(found);
+        }
+        let mut found = ByDevice::new(devices, found);
+        let later = Missing { devices: devices.to_vec(), runs: vec![near.end..Hour(i32::MAX)] };
+        self.layout.add_hour_stats(&[later], &SeriesFilter::ALL, &mut found).await?;
+        Ok(found.sorted())
+    }
+
+    /// The stats of a few hours of devices.
+    async fn near_stats(&self, devices: &[Arc<str>], hours: &Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
+        self.layout.add_recent_stats(devices, hours, &mut found).await?;
         Ok(found.sorted())
     }
 
