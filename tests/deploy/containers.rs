@@ -157,6 +157,22 @@ fn the_manifests_of_kubernetes_run_the_service_as_documented() {
 }
 
 #[test]
+fn the_rules_of_the_prometheus_operator_are_the_alerts() {
+    let alerts = text_of("deploy/alerts.yml");
+    let (_, groups) = alerts.split_once("\ngroups:").expect("groups");
+    let indented = |line: &str| if line.is_empty() { String::new() } else { format!("  {line}") };
+    let expected: Vec<String> = format!("groups:{groups}").lines().map(indented).collect();
+    let rules = text_of("deploy/k8s/monitoring/prometheusrule.yaml");
+    let (_, found) = rules.split_once("\nspec:\n").expect("a specification");
+    assert_eq!(found.trim_end(), expected.join("\n").trim_end(), "make the file again with its command");
+    let objects = MANIFESTS["kubernetes"]["overlays/mongodb"].as_array().expect("objects");
+    let rule = objects.iter().find(|it| it["kind"] == "PrometheusRule").expect("a PrometheusRule");
+    assert_eq!(rule["metadata"]["namespace"], "tidegauge");
+    let alerts = rule["spec"]["groups"][0]["rules"].as_array().expect("rules");
+    assert!(alerts.iter().any(|alert| alert["alert"] == "TidegaugeDown"), "{alerts:?}");
+}
+
+#[test]
 fn mistakes_in_manifests_are_found() {
     let folder = TempDir::new().expect("a temporary folder");
     let deploy = folder.path().join("deploy");
