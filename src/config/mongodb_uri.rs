@@ -80,7 +80,9 @@ impl MongodbUri {
 impl FromStr for MongodbUri {
     type Err = MongodbUriError;
 
+    /// White space around the text is ignored: a secret that was made of a file ends with a newline.
     fn from_str(text: &str) -> Result<Self, MongodbUriError> {
+        let text = text.trim();
         let is_uri = text.starts_with("mongodb://") || text.starts_with("mongodb+srv://");
         if is_uri { Ok(Self(text.to_owned())) } else { Err(MongodbUriError) }
     }
@@ -158,6 +160,12 @@ mod tests {
             assert_eq!(uri.to_string(), shown);
             assert_eq!(format!("{uri:?}"), format!("\"{shown}\""));
         }
+    }
+
+    #[test]
+    fn a_newline_at_the_end_is_no_part_of_a_connection_string() {
+        let uri: MongodbUri = "mongodb://ann:secret@h/?replicaSet=rs0\n".parse().expect("a connection string");
+        assert_eq!(uri.expose(), "mongodb://ann:secret@h/?replicaSet=rs0");
     }
 
     #[test]
