@@ -183,7 +183,7 @@ impl Layers {
                 Ok(config) => break config,
                 Err(error) => {
                     let inner = error.inner();
-                    mistakes.push(mistake(inner, format!("{}: {}", error.path(), inner.message())));
+                    mistakes.push(mistake(inner, format!("{}: {}", error.path(), plain(inner.message()))));
                     wrong.insert(error.path().to_string());
                     let is_removed = remove(document.get_mut(), &mut error.path().iter());
                     if !is_removed || mistakes.len() >= MAX_MISTAKES {
@@ -222,7 +222,7 @@ impl Layers {
     fn try_set(&mut self, path: &[String], value: Value) -> Result<(), String> {
         let mut set = self.set.clone();
         insert(&mut set, path, value);
-        self.config = Config::deserialize(set.clone()).map_err(|error| error.message().to_owned())?;
+        self.config = Config::deserialize(set.clone()).map_err(|error| plain(error.message()))?;
         self.set = set;
         Ok(())
     }
@@ -359,6 +359,22 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
             table.insert(section.clone(), Value::Table(inner));
         }
     }
+}
+
+/// A message of the deserializer, with words for people in place of the types of numbers at its end.
+fn plain(message: &str) -> String {
+    let numbers = [
+        ("u8", "a whole number up to 255"),
+        ("u16", "a whole number up to 65535"),
+        ("u32", "a whole number up to 4294967295"),
+        ("u64", "a whole number"),
+        ("usize", "a whole number"),
+        ("f64", "a number"),
+    ];
+    let found = message
+        .rsplit_once("expected ")
+        .and_then(|(said, name)| Some((said, numbers.iter().find(|(number, _)| *number == name)?.1)));
+    found.map_or_else(|| message.to_owned(), |(said, number)| format!("{said}expected {number}"))
 }
 
 /// The line and the column in characters, both from 1, of a byte of `text`.

@@ -9,13 +9,14 @@ use super::{UnitError, number_and_unit};
 
 /// A number of bytes.
 ///
-/// Written as a number with a unit, `"64MiB"`: B, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (powers of
-/// 1000). A plain integer counts bytes. At most [`i64::MAX`].
+/// Written as a number with a unit, `"64MiB"`: B, KiB, MiB, GiB, TiB (powers of 1024) or kB, MB, GB, TB
+/// (powers of 1000). A plain integer counts bytes. At most [`i64::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
-const BYTES_EXPECTED: UnitError =
-    UnitError("a size such as \"64MiB\": a whole number and B, KiB, MiB, GiB, kB, MB or GB, or a number of bytes");
+const BYTES_EXPECTED: UnitError = UnitError(
+    "a size such as \"64MiB\": a whole number and B, KiB, MiB, GiB, TiB, kB, MB, GB or TB, or a number of bytes",
+);
 
 impl Bytes {
     /// A size in KiB (1024 bytes).
@@ -56,6 +57,8 @@ impl FromStr for Bytes {
             "kB" => 1_000,
             "MB" => 1_000_000,
             "GB" => 1_000_000_000,
+            "TiB" => 1 << 40,
+            "TB" => 1_000_000_000_000,
             _ => return Err(BYTES_EXPECTED),
         };
         let bytes = count.checked_mul(bytes_per_unit).filter(|&bytes| i64::try_from(bytes).is_ok());
@@ -121,6 +124,8 @@ mod tests {
             ("64MB", 64_000_000),
             ("5kB", 5000),
             ("1GB", 1_000_000_000),
+            ("2TiB", 2 << 40),
+            ("20TB", 20_000_000_000_000),
             ("17B", 17),
             ("17", 17),
             ("0", 0),
