@@ -1,8 +1,10 @@
 //! `tidegauge estimate`: the guides' example, the answer to every allowed input, and what is refused.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Finished, run};
+use crate::harness::{Finished, Server, Setup, run};
 
 /// The example of the guides: ten million devices, 100 bytes a minute each, for a year, with peaks of five
 /// times the mean.
@@ -64,10 +66,114 @@ async fn a_small_fleet_fits_on_one_node_and_the_text_names_the_origin_of_the_fig
     let found = json_of(small).await;
     assert_eq!((&found["is_one_node_enough"], number(&found, "/instances")), (&Value::Bool(true), 1.0));
     let said = estimate(small).await.stdout;
-    for line in ["readings a second               100, at the peak 100", "is enough", "src/cli/estimate/constants.toml"]
-    {
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for line in ["readings a second 100, at the peak 100", "is enough", "src/cli/estimate/constants.toml"] {
         assert!(said.contains(line), "{line:?} in {said}");
     }
+}
+
+/// The settings that an estimate prints, as lines of a configuration file.
+async fn settings_of(flags: &str) -> String {
+    let printed = estimate(flags).await.stdout;
+    let set = |line: &str| {
+        let (key, value) = line.strip_prefix("  set ")?.split_once(" to ")?;
+        Some(format!("{} = {}\n", key.trim(), value.split_once(": ")?.0.trim()))
+    };
+    printed.lines().filter_map(set).collect()
+}
+
+#[tokio::test]
+async fn the_printed_settings_are_a_valid_configuration() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let largest = "--devices 10000000000 --interval 1ms --metrics 4096 --peak 1000 --node-memory 100000GiB";
+    for (nth, (fleet, keys)) in [
+        ("--devices 5 --interval 10s", ""),
+        ("--devices 50000 --interval 10s", "http.max_connections"),
+        ("--devices 50000 --interval 10s --batch 100", ""),
+        ("--devices 10000000 --interval 1d", "http.max_connections limits.known_devices limits.new_devices_per_minute"),
+        (
+            "--devices 1000000 --interval 60s --batch 1000 --peak 5 --node-memory 1000GiB --node-cores 64",
+            "log.max_bytes pending.max_bytes limits.new_devices_per_minute",
+        ),
+        (largest, "log.max_bytes pending.max_bytes"),
+        (
+            "--devices 10000000000 --interval 1d --batch 100000 --node-memory 100000GiB --node-cores 1024",
+            "log.max_bytes pending.max_bytes limits.known_devices limits.new_devices_per_minute",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let settings = settings_of(fleet).await;
+        let set: Vec<&str> = settings.lines().filter_map(|line| Some(line.split_once(' ')?.0)).collect();
+        assert_eq!(set.join(" "), keys, "{fleet}");
+        let file = folder.path().join(format!("{nth}.toml"));
+        std::fs::write(&file, &settings).expect("the folder is writable");
+        let checked = run(&["check", "--config", file.to_str().expect("text")]).await;
+        assert_eq!(checked.code, Some(0), "{fleet}: {settings}{checked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reading_of_more_metrics_has_more_bytes_and_requests_have_heads() {
+    let reading = |metrics: usize| {
+        let values: serde_json::Map<String, Value> =
+            (0..metrics).map(|nth| (format!("metric{nth:02}"), json!(22.4 + nth as f64))).collect();
+        json!({"deviceId": "LIGHT-FL02-ZONE4", "ts": "2026-04-20T14:00:10.000Z", "values": values}).to_string()
+    };
+    for metrics in [1, 40] {
+        let estimate = json_of(&format!("--devices 1 --interval 1s --metrics {metrics}")).await;
+        let (found, body) = (number(&estimate, "/network_bytes_per_second/average"), reading(metrics));
+        assert!((found / body.len() as f64 - 1.0).abs() < 0.15, "{found} for {} bytes", body.len());
+    }
+    let estimate = json_of("--devices 1 --interval 1s --metrics 40 --bytes 50").await;
+    assert!((number(&estimate, "/network_bytes_per_second/average") - 50.0).abs() < 1e-9, "{estimate}");
+    let server = Server::start(Setup::sqlite()).await;
+    let (body, token) = (reading(1), "x".repeat(43));
+    let head = format!(
+        "POST /v1/readings HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer tg_{token}\r\nContent-Type: \
+         application/json\r\nContent-Length: {}\r\n\r\n",
+        server.http_addr(),
+        body.len()
+    );
+    let mut stream = tokio::net::TcpStream::connect(server.http_addr()).await.expect("it listens");
+    stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it reads");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"{\"accepted\":1}") {
+        assert!(stream.read_buf(&mut answer).await.expect("it answers") > 0, "{}", String::from_utf8_lossy(&answer));
+    }
+    let (found, measured) = (number(&estimate, "/http_bytes_per_second/average"), (head.len() + answer.len()) as f64);
+    assert!((found / measured - 1.0).abs() < 0.1, "{found}, not {measured}");
+}
+
+#[tokio::test]
+async fn memory_includes_a_full_pending_and_the_connections() {
+    for fleet in ["--devices 5 --interval 10s", "--devices 200000 --interval 1s --node-memory 1TiB --node-cores 512"] {
+        let found = json_of(fleet).await;
+        let (full, most) = (number(&found, "/service_memory_full_bytes"), number(&found, "/instance_memory_max_bytes"));
+        let pending = number(&found, "/pending_max_bytes").max((256_u64 << 20) as f64);
+        assert!(full >= number(&found, "/service_memory_bytes/peak") && full >= pending, "{found}");
+        assert!(number(&found, "/instances") * most > full, "{found}");
+    }
+    let memory = async |flags: &str| number(&json_of(flags).await, "/service_memory_bytes/average");
+    let of_connections =
+        memory("--devices 50000 --interval 10s").await - memory("--devices 50000 --interval 10s --batch 50000").await;
+    assert!(of_connections / 50_000.0 > 20e3, "{of_connections}");
+}
+
+#[tokio::test]
+async fn the_text_says_what_it_adds_up_and_what_else_there_is_to_do() {
+    let said = estimate(&format!("{GUIDES} --layout packed --node-memory 32GiB --node-disk 20TB")).await.stdout;
+    for part in ["of it readings", "of it rollups", "32GiB of memory, 20 TB of disk", "--max-age 1h", "replica sets of"]
+    {
+        assert!(said.contains(part), "{part:?} in {said}");
+    }
+    let said = estimate(&format!("{GUIDES} --layout packed --max-age 1h")).await.stdout;
+    assert!(!said.contains("--max-age 1h"), "{said}");
+    let found = json_of(GUIDES).await;
+    let of_readings = number(&found, "/storage_bytes_per_reading") * number(&found, "/readings");
+    let rest = number(&found, "/storage_bytes") - of_readings - number(&found, "/rollup_bytes");
+    assert!(rest >= 0.0 && rest < 0.01 * of_readings, "{found}");
 }
 
 #[tokio::test]
@@ -99,22 +205,25 @@ fn check_finite(estimate: &Value) {
 async fn inputs_out_of_range_are_refused_with_their_range() {
     let valid = [("--devices", "10"), ("--interval", "60s")];
     for (flag, value, words) in [
-        ("--devices", "0", "1..=10000000000"),
-        ("--devices", "99999999999999999999", "number too large"),
+        ("--devices", "0", "must be from 1 to 10000000000"),
+        ("--devices", "99999999999999999999", "must be from 1 to 10000000000"),
+        ("--devices", "50k", ": expected a whole number in digits, such as 50000"),
+        ("--devices", "50,000", ": expected a whole number in digits, such as 50000"),
         ("--interval", "0s", "must be from 1ms to 365d"),
-        ("--interval", "60", "expected a duration"),
-        ("--metrics", "4097", "1..=4096"),
-        ("--bytes", "0", "1..=1048576"),
+        ("--interval", "60", ": expected a duration"),
+        ("--metrics", "4097", "must be from 1 to 4096"),
+        ("--bytes", "0", "must be from 1 to 1048576"),
         ("--retention", "59m", "must be from 1h to 24855d"),
+        ("--retention", "forever", "name the time for which the disks must suffice"),
         ("--rollups-retention", "25000d", "expected a duration"),
         ("--peak", "NaN", "must be from 1 to 1000"),
         ("--peak", "0.5", "must be from 1 to 1000"),
         ("--peak", "five", "expected a number"),
         ("--layout", "flat", "readable, packed, timeseries, sqlite"),
-        ("--batch", "0", "1..=100000"),
+        ("--batch", "0", "must be from 1 to 100000"),
         ("--max-age", "2d", "must be from 1s to 1d"),
         ("--node-memory", "1MiB", "must be from 1GiB"),
-        ("--node-disk", "huge", "expected a size"),
+        ("--node-disk", "huge", ": expected a size"),
     ] {
         let others = valid.iter().filter(|(other, _)| *other != flag).map(|(flag, value)| format!("{flag} {value}"));
         let flags = format!("{flag} {value} {}", others.collect::<Vec<_>>().join(" "));

@@ -15,6 +15,7 @@ pub(super) struct Constants {
     pub(super) date: String,
     /// The machine that they were measured on.
     pub(super) machine: String,
+    pub(super) request: Request,
     pub(super) service: Service,
     pub(super) log_bytes_per: LogBytesPer,
     pub(super) mongod: Mongod,
@@ -23,6 +24,17 @@ pub(super) struct Constants {
     pub(super) timeseries: Stored,
     pub(super) sqlite: Stored,
     pub(super) node: Node,
+}
+
+/// The bytes of a request, as most devices send it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Request {
+    /// A reading of one metric.
+    pub(super) bytes: f64,
+    pub(super) bytes_per_further_value: f64,
+    /// The head of a request, and its answer.
+    pub(super) http_bytes: f64,
 }
 
 /// The cost of tidegauge.
@@ -36,6 +48,7 @@ pub(super) struct Service {
     pub(super) cpu_us_per_bucket: f64,
     pub(super) base_bytes: f64,
     pub(super) bytes_per_known_device: f64,
+    pub(super) bytes_per_connection: f64,
     pub(super) bytes_per_pending_bucket: f64,
     pub(super) bytes_per_pending_reading: f64,
     pub(super) bytes_per_pending_further_value: f64,

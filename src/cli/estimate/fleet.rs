@@ -1,29 +1,32 @@
 //! The flags that describe a fleet, and their ranges.
 
+use std::ops::RangeInclusive;
+
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tidegauge::config::{Bytes, Period};
+use tidegauge::config::{Bytes, Period, UnitError};
 
 /// A fleet, and the nodes that are there for it.
 #[derive(Debug, Clone, Args)]
 pub(in super::super) struct Fleet {
     /// The number of devices, 1 to 10000000000
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
+    #[arg(long, value_parser = |text: &str| whole::<u64>(text, 1..=10_000_000_000))]
     pub(super) devices: u64,
     /// The time between two readings of a device, 1ms to 365d
     #[arg(long, value_parser = |text: &str| period(text, Period::millis(1), Period::days(365)))]
     pub(super) interval: Period,
     /// The metrics of a reading, 1 to 4096
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    #[arg(long, default_value_t = 1, value_parser = |text: &str| whole::<u32>(text, 1..=4_096))]
     pub(super) metrics: u32,
-    /// The bytes of a reading in a request, 1 to 1048576. They count for the network only
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
-    pub(super) bytes: u32,
+    #[arg(long, value_parser = |text: &str| whole::<u32>(text, 1..=1_048_576),
+          help = "The bytes of a reading in a request, 1 to 1048576. They count for the network only \
+                  [default: 100, and 16 for each metric after the first]")]
+    pub(super) bytes: Option<u32>,
     /// How long readings are kept (retention.readings), 1h to 24855d
-    #[arg(long, default_value = "90d", value_parser = |text: &str| period(text, Period::hours(1), Period::MAX))]
+    #[arg(long, default_value = "90d", value_parser = retention)]
     pub(super) retention: Period,
     /// How long rollups are kept (retention.rollups), 1h to 24855d; as long as readings if that is longer
-    #[arg(long, default_value = "1830d", value_parser = |text: &str| period(text, Period::hours(1), Period::MAX))]
+    #[arg(long, default_value = "1830d", value_parser = retention)]
     pub(super) rollups_retention: Period,
     /// How many times the mean a peak is, 1 to 1000
     #[arg(long, default_value_t = 1.0, value_parser = peak)]
@@ -32,19 +35,19 @@ pub(in super::super) struct Fleet {
     #[arg(long, value_enum, default_value_t = Layout::Readable)]
     pub(super) layout: Layout,
     /// The readings of a request, 1 to 100000. Devices that send for themselves send one
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 1, value_parser = |text: &str| whole::<u32>(text, 1..=100_000))]
     pub(super) batch: u32,
     #[arg(long, default_value = "30m", value_parser = |text: &str| period(text, Period::secs(1), Period::days(1)),
           help = "How long readings gather before they are stored (flush.max_age), 1s to 1d")]
     pub(super) max_age: Period,
     /// The processor cores of a node, 1 to 1024
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    #[arg(long, default_value_t = 8, value_parser = |text: &str| whole::<u32>(text, 1..=1_024))]
     pub(super) node_cores: u32,
     /// The memory of a node, 1GiB to 100000GiB
     #[arg(long, default_value = "32GiB", value_parser = |text: &str| size(text, Bytes::gib(1), Bytes::gib(100_000)))]
     pub(super) node_memory: Bytes,
-    /// The disk of a node, 1GB to 1000000GB
-    #[arg(long, default_value = "2000GB",
+    /// The disk of a node, 1GB to 1000TB
+    #[arg(long, default_value = "2TB",
           value_parser = |text: &str| size(text, Bytes(1_000_000_000), Bytes(1_000_000_000_000_000)))]
     pub(super) node_disk: Bytes,
 }
@@ -64,19 +67,39 @@ pub(in super::super) enum Layout {
 }
 
 fn period(text: &str, min: Period, max: Period) -> Result<Period, String> {
-    let period: Period = text.parse().map_err(|error| format!("expected {error}"))?;
+    let period: Period = text.parse().map_err(|error: UnitError| error.to_string())?;
     if period < min || period > max {
         return Err(format!("must be from {min} to {max}"));
     }
     Ok(period)
 }
 
+fn retention(text: &str) -> Result<Period, String> {
+    if text == "forever" {
+        return Err(
+            "what is kept without an end has no size: name the time for which the disks must suffice, such as \
+                    5y"
+            .to_owned(),
+        );
+    }
+    period(text, Period::hours(1), Period::MAX)
+}
+
 fn size(text: &str, min: Bytes, max: Bytes) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error| format!("expected {error}"))?;
+    let size: Bytes = text.parse().map_err(|error: UnitError| error.to_string())?;
     if size < min || size > max {
         return Err(format!("must be from {min} to {max}"));
     }
     Ok(size)
+}
+
+fn whole<T: TryFrom<u64>>(text: &str, range: RangeInclusive<u64>) -> Result<T, String> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("expected a whole number in digits, such as 50000".to_owned());
+    }
+    let (min, max) = (range.start(), range.end());
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| format!("must be from {min} to {max}"))
 }
 
 fn peak(text: &str) -> Result<f64, String> {

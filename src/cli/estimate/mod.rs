@@ -1,13 +1,14 @@
 //! `tidegauge estimate`: what a fleet of devices needs, computed from measured figures.
 //!
 //! The flags describe the fleet (`fleet`); `constants.toml`, which is part of the program, has the measured
-//! figures, each with its origin (`constants`); `model` computes, pure; `text` prints.
+//! figures, each with its origin (`constants`); `model` and `settings` compute, pure; `text` prints.
 //!
 //! All figures are finite floating-point numbers: the ranges of the flags keep each product below 1e40.
 
 mod constants;
 mod fleet;
 mod model;
+mod settings;
 mod text;
 
 use std::io::Write;

@@ -5,10 +5,11 @@
 //! written to at the mean rate, because the log takes peaks.
 
 use serde::Serialize;
-use tidegauge::config::Period;
+use tidegauge::config::{Config, Period};
 
 use super::constants::{Constants, Stored};
 use super::fleet::{Fleet, Layout};
+use super::settings::{MAX_CONNECTIONS, Settings, with_room};
 
 const HOUR: f64 = 3_600.0;
 const DAY: f64 = 86_400.0;
@@ -16,15 +17,18 @@ const DAY: f64 = 86_400.0;
 /// The outage of the store for which the log is sized.
 const OUTAGE_SECONDS: f64 = HOUR;
 
-/// The log flushes early above three quarters of `log.max_bytes`, and pending above those of its own limit.
-const USABLE_SHARE: f64 = 0.75;
-
 /// The needs of a fleet. The names are those of the JSON; they end with the unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Estimate {
     pub(super) readings_per_second: Rate,
     pub(super) requests_per_second: Rate,
+    /// The bodies of requests.
     pub(super) network_bytes_per_second: Rate,
+    /// The heads of requests, and the answers.
+    pub(super) http_bytes_per_second: Rate,
+    /// The connections that senders keep open.
+    pub(super) connections: f64,
+    pub(super) new_connections_per_second: Rate,
     /// The bytes as they were sent, of all readings that are kept.
     pub(super) sent_bytes: f64,
     pub(super) readings: f64,
@@ -48,11 +52,13 @@ pub(super) struct Estimate {
     pub(super) log_bytes_per_second: Rate,
     /// The log of an outage of an hour, and of the readings that gather before they are stored.
     pub(super) log_bytes: Rate,
-    /// The `log.max_bytes` for that at the peak.
-    pub(super) log_max_bytes: f64,
     pub(super) service_memory_bytes: Rate,
-    /// The `pending.max_bytes` for the peak.
-    pub(super) pending_max_bytes: f64,
+    /// The memory while pending is full, as in an outage of the store.
+    pub(super) service_memory_full_bytes: f64,
+    /// The memory of one instance if bodies and queries take all that they may, too.
+    pub(super) instance_memory_max_bytes: f64,
+    #[serde(flatten)]
+    pub(super) settings: Settings,
     pub(super) service_cores: Rate,
     pub(super) store_cores: f64,
     pub(super) instances: f64,
@@ -65,6 +71,13 @@ pub(super) struct Estimate {
     pub(super) first_limit_use: f64,
 }
 
+/// The memory of the service, by what takes it.
+struct Memory {
+    /// Pending readings.
+    pending: Rate,
+    other: f64,
+}
+
 /// A figure at the mean load and at the peak.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Rate {
@@ -73,8 +86,8 @@ pub(super) struct Rate {
 }
 
 /// The fleet in numbers.
-struct Load {
-    devices: f64,
+pub(super) struct Load {
+    pub(super) devices: f64,
     metrics: f64,
     /// Readings a second.
     rate: Rate,
@@ -86,6 +99,11 @@ struct Load {
     /// The documents of a bucket.
     documents: f64,
     retention_hours: f64,
+    bytes_per_reading: f64,
+    /// Connections that are open at once, at the peak.
+    pub(super) connections: f64,
+    /// Connections that are opened in a second.
+    new_connections: Rate,
 }
 
 fn seconds(period: Period) -> f64 {
@@ -99,16 +117,28 @@ impl Rate {
 }
 
 impl Load {
-    fn of(fleet: &Fleet, stored: &Stored) -> Self {
+    fn of(fleet: &Fleet, constants: &Constants) -> Self {
+        let (stored, request) = (constants.of(fleet.layout), &constants.request);
         let (devices, per_hour) = (fleet.devices as f64, HOUR / seconds(fleet.interval));
         let average = devices * per_hour / HOUR;
         let readings_per_bucket = per_hour.max(1.0);
         let writes = (HOUR / seconds(fleet.max_age)).ceil().clamp(1.0, readings_per_bucket.ceil());
         let in_documents = (readings_per_bucket / stored.max_readings_per_document).ceil().max(1.0);
+        let metrics = f64::from(fleet.metrics);
+        let rate = Rate { average, peak: average * fleet.peak };
+        // A sender whose next request follows within http.header_timeout sends it on the same connection.
+        let requests = rate.map(|rate| rate / f64::from(fleet.batch));
+        let senders = (devices / f64::from(fleet.batch)).max(1.0);
+        let idle = seconds(Config::default().http.header_timeout);
+        let is_kept = |requests: f64| requests * idle >= senders;
+        let derived = request.bytes + (metrics - 1.0) * request.bytes_per_further_value;
         Self {
             devices,
-            metrics: f64::from(fleet.metrics),
-            rate: Rate { average, peak: average * fleet.peak },
+            metrics,
+            rate,
+            bytes_per_reading: fleet.bytes.map_or(derived, f64::from),
+            connections: senders.min(requests.peak * idle).max(1.0),
+            new_connections: requests.map(|requests| if is_kept(requests) { 0.0 } else { requests }),
             buckets_per_hour: devices * per_hour.min(1.0),
             readings_per_bucket,
             writes,
@@ -132,24 +162,29 @@ impl Load {
 impl Estimate {
     pub(super) fn of(fleet: &Fleet, constants: &Constants) -> Self {
         let stored = constants.of(fleet.layout);
-        let load = Load::of(fleet, stored);
-        let mut estimate = Self::of_load(fleet, &load);
+        let load = Load::of(fleet, constants);
+        let mut estimate = Self::of_load(fleet, &load, constants);
         estimate.add_storage(fleet, &load, stored);
         estimate.add_writing(fleet, &load, stored, constants);
-        estimate.add_service(fleet, &load, constants);
+        let memory = estimate.add_service(fleet, &load, constants);
         estimate.add_nodes(fleet, constants);
+        estimate.add_settings(&load, &memory);
         estimate
     }
 
-    fn of_load(fleet: &Fleet, load: &Load) -> Self {
+    fn of_load(fleet: &Fleet, load: &Load, constants: &Constants) -> Self {
         let none = Rate { average: 0.0, peak: 0.0 };
         let readings = load.rate.average * seconds(fleet.retention);
         let buckets = load.buckets_per_hour * load.retention_hours;
+        let requests = load.rate.map(|rate| rate / f64::from(fleet.batch));
         Self {
             readings_per_second: load.rate,
-            requests_per_second: load.rate.map(|rate| rate / f64::from(fleet.batch)),
-            network_bytes_per_second: load.rate.map(|rate| rate * f64::from(fleet.bytes)),
-            sent_bytes: readings * f64::from(fleet.bytes),
+            requests_per_second: requests,
+            network_bytes_per_second: load.rate.map(|rate| rate * load.bytes_per_reading),
+            http_bytes_per_second: requests.map(|requests| requests * constants.request.http_bytes),
+            connections: load.connections,
+            new_connections_per_second: load.new_connections,
+            sent_bytes: readings * load.bytes_per_reading,
             readings,
             readings_per_document: load.readings_per_bucket / load.documents,
             documents_per_day: load.buckets_per_hour * 24.0 * load.documents,
@@ -167,9 +202,10 @@ impl Estimate {
             journal_bytes_per_second: 0.0,
             log_bytes_per_second: none,
             log_bytes: none,
-            log_max_bytes: 0.0,
             service_memory_bytes: none,
-            pending_max_bytes: 0.0,
+            service_memory_full_bytes: 0.0,
+            instance_memory_max_bytes: 0.0,
+            settings: Settings::default(),
             service_cores: none,
             store_cores: 0.0,
             instances: 1.0,
@@ -229,7 +265,7 @@ impl Estimate {
         self.working_set_bytes = open + until_checkpoint;
     }
 
-    fn add_service(&mut self, fleet: &Fleet, load: &Load, constants: &Constants) {
+    fn add_service(&mut self, fleet: &Fleet, load: &Load, constants: &Constants) -> Memory {
         let (service, log) = (&constants.service, &constants.log_bytes_per);
         let per_request = 1.0 / f64::from(fleet.batch);
         let log_per_reading =
@@ -237,7 +273,6 @@ impl Estimate {
         self.log_bytes_per_second = load.rate.map(|rate| rate * log_per_reading);
         let waiting = seconds(fleet.max_age) + OUTAGE_SECONDS;
         self.log_bytes = self.log_bytes_per_second.map(|rate| rate * waiting);
-        self.log_max_bytes = self.log_bytes.peak / USABLE_SHARE;
 
         let gathered = seconds(fleet.max_age).min(HOUR) / seconds(fleet.interval);
         let open_buckets = load.devices * gathered.min(1.0);
@@ -245,11 +280,14 @@ impl Estimate {
             service.bytes_per_pending_reading + (load.metrics - 1.0) * service.bytes_per_pending_further_value;
         let pending =
             |factor: f64| open_buckets * (service.bytes_per_pending_bucket + (gathered * factor).max(1.0) * of_reading);
-        let other = service.base_bytes + load.devices * service.bytes_per_known_device;
-        let average = pending(1.0);
-        let peak = pending(fleet.peak);
-        self.service_memory_bytes = Rate { average: other + average, peak: other + peak };
-        self.pending_max_bytes = peak / USABLE_SHARE;
+        let memory = Memory {
+            pending: Rate { average: pending(1.0), peak: pending(fleet.peak) },
+            other: service.base_bytes
+                + load.devices * service.bytes_per_known_device
+                + load.connections * service.bytes_per_connection,
+        };
+        self.service_memory_bytes = memory.pending.map(|pending| pending + memory.other);
+        self.service_memory_full_bytes = memory.other + memory.full(1.0);
 
         let tenfolds = (load.devices / 1_000.0).log10().max(0.0);
         let cpu_us = service.cpu_us_per_reading
@@ -262,6 +300,7 @@ impl Estimate {
             self.service_cores = self.service_cores.map(|cores| cores + self.store_cores);
             self.store_cores = 0.0;
         }
+        memory
     }
 
     /// Compares the needs with one node, and counts nodes.
@@ -271,9 +310,10 @@ impl Estimate {
         let of_service = [
             ("processor of tidegauge, at the peak", self.service_cores.peak / (cores * node.cpu_share_of_service)),
             (
-                "memory of tidegauge, at the peak",
-                self.service_memory_bytes.peak / (memory * node.memory_share_of_service),
+                "memory of tidegauge, with pending full",
+                self.service_memory_full_bytes / (memory * node.memory_share_of_service),
             ),
+            ("connections of tidegauge", with_room(self.connections) / MAX_CONNECTIONS),
         ];
         let of_store = [
             ("processor of mongod", self.store_cores / (cores * node.cpu_share_of_store)),
@@ -291,5 +331,21 @@ impl Estimate {
         } else {
             (self.instances, self.shards) = (needed(&of_service), needed(&of_store));
         }
+    }
+
+    /// Adds what each instance is to be set to, and the memory that follows from it.
+    fn add_settings(&mut self, load: &Load, memory: &Memory) {
+        let Config { http, query, .. } = Config::default();
+        self.settings = Settings::of(load, self.instances, self.log_bytes.peak, memory.pending.peak);
+        self.service_memory_full_bytes = memory.other + memory.full(self.instances);
+        let in_flight = (http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;
+        self.instance_memory_max_bytes = self.service_memory_full_bytes / self.instances + in_flight;
+    }
+}
+
+impl Memory {
+    /// The memory of pending at its limit, in all of some instances.
+    fn full(&self, instances: f64) -> f64 {
+        with_room(self.pending.peak).max(instances * Config::default().pending.max_bytes.0 as f64)
     }
 }

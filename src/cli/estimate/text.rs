@@ -2,12 +2,18 @@
 
 use std::io::{Result, Write};
 
+use tidegauge::config::{Bytes, Period};
+
 use super::constants::{Constants, FILE};
 use super::fleet::{Fleet, Layout};
 use super::model::{Estimate, Rate};
+use super::settings::{Setting, size};
 
 /// The width of the names of figures.
-const NAME_WIDTH: usize = 30;
+const NAME_WIDTH: usize = 38;
+
+/// The members of a replica set. Each has all data of its shard.
+const MEMBERS: f64 = 3.0;
 
 pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, out: &mut impl Write) -> Result<()> {
     let mut line = |name: &str, text: String| writeln!(out, "{name:NAME_WIDTH$}  {text}");
@@ -16,7 +22,10 @@ pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, o
     let is_sqlite = fleet.layout == Layout::Sqlite;
     line("readings a second", both(estimate.readings_per_second, &amount))?;
     line("requests a second", both(estimate.requests_per_second, &amount))?;
-    line("network", both(estimate.network_bytes_per_second, &per_second))?;
+    line("network, bodies of requests", both(estimate.network_bytes_per_second, &per_second))?;
+    line("network, heads and answers of HTTP", both(estimate.http_bytes_per_second, &per_second))?;
+    let (open, new) = (amount(estimate.connections), amount(estimate.new_connections_per_second.peak));
+    line("connections", format!("{open} at once, at the peak {new} new ones a second"))?;
     line(
         "readings that are kept",
         format!("{}, {} as they were sent", amount(estimate.readings), bytes(estimate.sent_bytes)),
@@ -31,19 +40,17 @@ pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, o
             amount(estimate.readings_per_document)
         ),
     )?;
-    line(
-        "storage",
-        format!("{}, {:.2} bytes a reading", bytes(estimate.storage_bytes), estimate.storage_bytes_per_reading),
-    )?;
-    line(
-        "of it indexes, and rollups",
-        format!(
-            "{}, and {} of {} device-days",
-            bytes(estimate.index_bytes),
-            bytes(estimate.rollup_bytes),
-            amount(estimate.rollup_documents)
-        ),
-    )?;
+    line("storage", bytes(estimate.storage_bytes))?;
+    let (of_readings, of_one) =
+        (estimate.storage_bytes_per_reading * estimate.readings, estimate.storage_bytes_per_reading);
+    let of_indexes = bytes(estimate.index_bytes);
+    line("of it readings", format!("{}, {of_one:.2} bytes each, {of_indexes} of it in indexes", bytes(of_readings)))?;
+    let (of_rollups, device_days) = (bytes(estimate.rollup_bytes), amount(estimate.rollup_documents));
+    line("of it rollups", format!("{of_rollups}, of {device_days} device-days"))?;
+    if fleet.layout == Layout::Packed && fleet.max_age < Period::hours(1) && estimate.readings_per_document > 1.0 {
+        let of_hour = "an hour has several documents: --max-age 1h has one, which takes less";
+        line("hint", of_hour.to_owned())?;
+    }
     if !is_sqlite {
         line("working set (cache)", bytes(estimate.working_set_bytes))?;
         let (pages, reads) = (bytes(estimate.hot_index_bytes), amount(estimate.index_reads_per_second));
@@ -55,29 +62,58 @@ pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, o
     }
     line("log", both(estimate.log_bytes_per_second, &per_second))?;
     line("log with an hour of outage", both(estimate.log_bytes, &bytes))?;
-    line("tidegauge, memory", both(estimate.service_memory_bytes, &bytes))?;
+    let full = bytes(estimate.service_memory_full_bytes);
+    let memory = both(estimate.service_memory_bytes, &bytes);
+    line("tidegauge, memory", format!("{memory}, with pending full {full}"))?;
     line("tidegauge, processor cores", both(estimate.service_cores, &cores))?;
-    line("set log.max_bytes to", setting(estimate.log_max_bytes))?;
-    line("set pending.max_bytes to", setting(estimate.pending_max_bytes))?;
     print_nodes(fleet, estimate, out)?;
+    print_instance(estimate, out)?;
     writeln!(out, "figures of {}, measured on {}: {FILE}", constants.date, constants.machine)
 }
 
 fn print_nodes(fleet: &Fleet, estimate: &Estimate, out: &mut impl Write) -> Result<()> {
     let Fleet { node_cores, node_memory, node_disk, .. } = fleet;
-    let node =
-        format!("{node_cores} cores, {} of memory, {} of disk", bytes(node_memory.0 as f64), bytes(node_disk.0 as f64));
+    let node = format!("{node_cores} cores, {} of memory, {} of disk", given(*node_memory), given(*node_disk));
     let (verdict, use_percent) =
         (if estimate.is_one_node_enough { "is enough" } else { "is not enough" }, estimate.first_limit_use * 100.0);
     writeln!(out, "one node of {node} {verdict}")?;
     let name = "  what limits first";
     writeln!(out, "{name:NAME_WIDTH$}  {}, {} % of what is planned with", estimate.first_limit, amount(use_percent))?;
+    let instances = counted(estimate.instances, "instance");
     let nodes = match fleet.layout {
-        Layout::Sqlite => format!("{} instances, each with its own devices and file", amount(estimate.instances)),
-        _ => format!("{} of tidegauge, {} shards", amount(estimate.instances), amount(estimate.shards)),
+        Layout::Sqlite => format!("{instances}, each with its own devices and file"),
+        _ => {
+            let (shards, members) = (counted(estimate.shards, "shard"), amount(estimate.shards * MEMBERS));
+            format!("{instances} of tidegauge, {shards}; {members} of mongod with replica sets of three")
+        }
     };
     let name = "  nodes";
     writeln!(out, "{name:NAME_WIDTH$}  {nodes}")
+}
+
+/// Prints the settings of an instance, which are those of the fleet if there is one.
+fn print_instance(estimate: &Estimate, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "each instance of tidegauge")?;
+    let mut line = |name: &str, text: &str| writeln!(out, "  {name:0$}  {text}", NAME_WIDTH - 2);
+    let memory = size(estimate.instance_memory_max_bytes);
+    line("memory, all of its limits reached", memory.trim_matches('"'))?;
+    let settings = estimate.settings.to_set();
+    if settings.is_empty() {
+        return line("settings", "the defaults are enough");
+    }
+    for Setting { key, value, reason } in settings {
+        line(&format!("set {key} to"), &format!("{value}: {reason}"))?;
+    }
+    Ok(())
+}
+
+fn counted(count: f64, one: &str) -> String {
+    format!("{} {one}{}", amount(count), if count > 1.0 { "s" } else { "" })
+}
+
+/// A size in the unit that people give it in.
+fn given(size: Bytes) -> String {
+    if size.0.is_multiple_of(1 << 30) { size.to_string() } else { bytes(size.0 as f64) }
 }
 
 /// A number with three digits: `166,667` or `5.26 trillion`.
@@ -95,12 +131,6 @@ fn bytes(number: f64) -> String {
     let units = [(1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let (of, unit) = units.into_iter().find(|(of, _)| number >= *of).unwrap_or((1.0, "B"));
     format!("{} {unit}", digits(number / of))
-}
-
-/// A size for the configuration, rounded up.
-fn setting(number: f64) -> String {
-    let (of, unit) = if number >= 1e9 { ((1_u64 << 30) as f64, "GiB") } else { ((1_u64 << 20) as f64, "MiB") };
-    format!("\"{}{unit}\"", (number / of).ceil().max(1.0))
 }
 
 fn cores(number: f64) -> String {
@@ -130,6 +160,6 @@ mod tests {
             (bytes(5.256e14), bytes(999.0), bytes(0.0)),
             ("526 TB".into(), "999 B".into(), "0".to_owned() + " B")
         );
-        assert_eq!((setting(5e9), setting(1.0)), ("\"5GiB\"".into(), "\"1MiB\"".into()));
+        assert_eq!((given(Bytes::gib(32)), given(Bytes(2_000_000_000_000))), ("32GiB".into(), "2 TB".into()));
     }
 }

@@ -1,0 +1,117 @@
+//! The keys of each instance that a fleet needs above their defaults. Pure.
+
+use serde::Serialize;
+use tidegauge::config::{Bytes, Config, Limits};
+
+use super::model::Load;
+
+/// The log flushes early above three quarters of `log.max_bytes`, and pending above those of its own limit.
+/// The other limits leave the same room, for devices that reconnect.
+const USABLE_SHARE: f64 = 0.75;
+
+/// The largest values that the configuration takes.
+const MAX_PENDING_BYTES: f64 = (1_u64 << 40) as f64;
+pub(super) const MAX_CONNECTIONS: f64 = 1e6;
+const MAX_KNOWN_DEVICES: f64 = 1e8;
+const MAX_RATE: f64 = 1e7;
+
+/// The values that one instance needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(super) struct Settings {
+    /// For an outage of the store at the peak.
+    pub(super) log_max_bytes: f64,
+    pub(super) pending_max_bytes: f64,
+    /// For the connections that senders keep open.
+    pub(super) http_max_connections: f64,
+    pub(super) limits_known_devices: f64,
+    /// All devices may be new within the burst of this limit.
+    pub(super) limits_new_devices_per_minute: f64,
+}
+
+/// A key whose default is not enough.
+pub(super) struct Setting {
+    pub(super) key: &'static str,
+    /// The value, as in a configuration file.
+    pub(super) value: String,
+    pub(super) reason: &'static str,
+}
+
+/// The limit that leaves room above this use.
+pub(super) fn with_room(used: f64) -> f64 {
+    used / USABLE_SHARE
+}
+
+impl Settings {
+    /// The values of each of some instances that share a fleet.
+    pub(super) fn of(load: &Load, instances: f64, log_bytes: f64, pending_bytes: f64) -> Self {
+        let devices = load.devices / instances;
+        let burst_minutes = Limits::NEW_DEVICES_BURST.as_secs_f64() / 60.0;
+        Self {
+            log_max_bytes: with_room(log_bytes / instances),
+            pending_max_bytes: with_room(pending_bytes / instances).min(MAX_PENDING_BYTES),
+            http_max_connections: with_room(load.connections / instances).min(MAX_CONNECTIONS),
+            limits_known_devices: devices.min(MAX_KNOWN_DEVICES),
+            limits_new_devices_per_minute: (devices / burst_minutes).min(MAX_RATE),
+        }
+    }
+
+    /// The keys whose defaults are not enough.
+    pub(super) fn to_set(self) -> Vec<Setting> {
+        let Config { log, pending, http, limits, .. } = Config::default();
+        let size = |key, needed: f64, default: Bytes, reason| {
+            (needed > default.0 as f64).then(|| Setting { key, value: size(needed), reason })
+        };
+        let number = |key, needed: f64, default: f64, reason| {
+            (needed > default).then(|| Setting { key, value: rounded_up(needed).to_string(), reason })
+        };
+        [
+            size("log.max_bytes", self.log_max_bytes, log.max_bytes, "an hour without the store, at the peak"),
+            size("pending.max_bytes", self.pending_max_bytes, pending.max_bytes, "what gathers for flush.max_age"),
+            number(
+                "http.max_connections",
+                self.http_max_connections,
+                http.max_connections as f64,
+                "senders keep theirs open for http.header_timeout; more get 503",
+            ),
+            number(
+                "limits.known_devices",
+                self.limits_known_devices,
+                limits.known_devices as f64,
+                "a device beyond them costs a query of the store",
+            ),
+            number(
+                "limits.new_devices_per_minute",
+                self.limits_new_devices_per_minute,
+                limits.new_devices_per_minute as f64,
+                "the whole fleet may be new within ten minutes; more get 429",
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// A size for the configuration, rounded up.
+pub(super) fn size(bytes: f64) -> String {
+    let (of, unit) = if bytes >= 1e9 { ((1_u64 << 30) as f64, "GiB") } else { ((1_u64 << 20) as f64, "MiB") };
+    format!("\"{}{unit}\"", (bytes / of).ceil().max(1.0))
+}
+
+/// A whole number with two digits that are not zero, rounded up.
+fn rounded_up(number: f64) -> u64 {
+    let unit = 10_f64.powf((number.max(1.0).log10().floor() - 1.0).max(0.0));
+    ((number / unit).ceil() * unit) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_rounded_up() {
+        assert_eq!((size(5e9), size(1.0)), ("\"5GiB\"".into(), "\"1MiB\"".into()));
+        let numbers = [7.0, 66_666.7, 10_000.0, 10_000_001.0].map(rounded_up);
+        assert_eq!(numbers, [7, 67_000, 10_000, 11_000_000]);
+    }
+}
