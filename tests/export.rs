@@ -90,6 +90,32 @@ async fn an_interrupted_export_continues_to_the_same_bytes() {
 }
 
 #[tokio::test]
+async fn a_refused_export_says_why_first_and_leaves_no_file() {
+    let server = server_with_readings(Setup::sqlite()).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("out");
+    for format in ["ndjson", "csv"] {
+        let refused = export(&server, &file, &["--from", "yesterday", "--format", format]).await;
+        let (said, code) = (refused.stderr.trim_start_matches("tidegauge: "), refused.code);
+        assert!(
+            said.starts_with("http://") && said.contains("from: expected RFC 3339") && code == Some(64),
+            "{refused:?}"
+        );
+        assert!(!file.exists() && !said.contains("--resume"), "{said}");
+    }
+    let done = export(&server, &file, &[]).await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let refused = export(&server, &file, &["--resume", "--to", "tomorrow"]).await;
+    assert_eq!((refused.code, file.exists()), (Some(64), true), "{refused:?}");
+    let server = Server::start(Setup::sqlite().token("reader", "scopes = ['query']")).await;
+    let other = folder.path().join("other");
+    let refused = export(&server, &other, &[]).await;
+    let said = refused.stderr.trim_start_matches("tidegauge: ");
+    assert!(said.contains("401") && said.starts_with("http://") && refused.code == Some(1), "{refused:?}");
+    assert!(!other.exists(), "it would block the corrected command");
+}
+
+#[tokio::test]
 async fn an_export_has_what_was_asked_for() {
     let server = server_with_readings(Setup::sqlite()).await;
     let rows = async |flags: &[&str]| {
@@ -105,7 +131,7 @@ async fn an_export_has_what_was_asked_for() {
     assert_eq!(rows(&range).await.len(), 2);
     assert_eq!(rows(&["--device", "unknown"]).await, Vec::<String>::new());
     let done = run(&["export", "--url", server.url(), "--from", "soon"]).await;
-    assert_eq!((done.code, done.stderr.contains("from")), (Some(1), true), "{}", done.stderr);
+    assert_eq!((done.code, done.stderr.contains("from")), (Some(64), true), "{}", done.stderr);
 }
 
 #[tokio::test]

@@ -11,8 +11,9 @@
 use std::fs::{File, TryLockError};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use tidegauge::model::check_device_id;
 
@@ -26,6 +27,9 @@ use super::{Usage, counted};
 mod place;
 mod requests;
 mod rows;
+
+/// The time between two lines of progress on standard error.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The years 0 to 9999: all instants that a reading may have.
 const ALWAYS: (&str, &str) = ("0000-01-01T00:00:00Z", "253402300800000");
@@ -85,15 +89,18 @@ pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
             let place = place::find(&mut file, args.format).with_context(|| path.display().to_string())?;
             file.set_len(place.bytes)?;
             file.seek(SeekFrom::End(0))?;
-            let resume = "repeat the command with --resume to continue the file";
-            let counts = write_all(args, &requests, place, BufWriter::new(&file)).await.context(resume)?;
+            let written = write_all(args, &requests, place, BufWriter::new(&file)).await;
+            let counts = written.map_err(|error| explain(error, &mut file, path, args))?;
             file.sync_all().with_context(|| path.display().to_string())?;
             counts
         }
     };
-    let Counts { devices, rows } = counts;
-    eprintln!("{} of {} written", counted(rows, "row"), counted(devices, "device"));
+    eprintln!("{}", written(counts));
     Ok(())
+}
+
+fn written(Counts { devices, rows }: Counts) -> String {
+    format!("{} of {} written", counted(rows, "row"), counted(devices, "device"))
 }
 
 /// Opens the file and locks it: two exports would mix their rows.
@@ -112,9 +119,21 @@ fn open(path: &Path, resume: bool) -> anyhow::Result<File> {
     Ok(file)
 }
 
+/// Says how to go on after an error. A new file without rows is removed, so that the corrected command can
+/// begin.
+fn explain(error: anyhow::Error, file: &mut File, path: &Path, args: &ExportArgs) -> anyhow::Error {
+    let has_rows = args.resume || !place::find(file, args.format).is_ok_and(|place| place.next.is_none());
+    if !has_rows {
+        let _ = std::fs::remove_file(path); // the error is the reason of the failure
+    } else if !error.is::<Usage>() {
+        return anyhow!("{error:#}; repeat the command with --resume to continue the file");
+    }
+    error
+}
+
 /// Writes all rows from a place on.
 async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: impl Write) -> anyhow::Result<Counts> {
-    let mut rows = Rows::new(args.format, out);
+    let (mut rows, mut line) = (Rows::new(args.format, out), Instant::now());
     if place.bytes == 0 {
         rows.begin()?;
     }
@@ -126,13 +145,13 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
                 device.metadata = None;
             }
         }
-        write_page(args, requests, &open, Some(&ts), &mut rows).await?;
+        write_page(args, requests, &open, Some(&ts), &mut rows, &mut line).await?;
         after = Some(device);
     }
     let selection = args.selection();
     loop {
         let page = requests.devices(&as_params(&selection), after.as_deref()).await?;
-        write_page(args, requests, &page.devices, None, &mut rows).await?;
+        write_page(args, requests, &page.devices, None, &mut rows, &mut line).await?;
         match page.next {
             Some(last) => after = Some(last),
             None => return rows.finish(),
@@ -140,13 +159,14 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
     }
 }
 
-/// Writes the readings of some devices.
+/// Writes the readings of some devices. `line` is the time of the last line of progress.
 async fn write_page(
     args: &ExportArgs,
     requests: &Requests,
     devices: &[Listed],
     from: Option<&str>,
     rows: &mut Rows<impl Write>,
+    line: &mut Instant,
 ) -> anyhow::Result<()> {
     if devices.is_empty() {
         return Ok(());
@@ -160,6 +180,10 @@ async fn write_page(
     rows.start_file(devices);
     while let Some(piece) = answer.chunk().await.context("the server has ended its answer early")? {
         rows.add(&piece)?;
+        if line.elapsed() > LINE_INTERVAL {
+            *line = Instant::now();
+            eprintln!("{} so far", written(rows.counts()));
+        }
     }
     rows.end_file()
 }

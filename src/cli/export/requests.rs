@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use reqwest::{Client, RequestBuilder, Response, Url};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidegauge::common::backoff::Backoff;
 
+use super::super::Usage;
 use super::super::client::ClientArgs;
 use super::super::import::{is_temporary, refusal_text, retry_after};
 
@@ -79,6 +80,9 @@ impl Requests {
             }
             let wait = retry_after(&answer).unwrap_or_else(|| backoff.next_wait());
             let body = answer.bytes().await.unwrap_or_default();
+            if status == StatusCode::BAD_REQUEST {
+                return Err(Usage(refusal_text(&format!("{}{path}", self.url), status, &body)).into());
+            }
             if !is_temporary(status) || attempt == ATTEMPTS {
                 bail!(refusal_text(&format!("{}{path}", self.url), status, &body));
             }

@@ -96,6 +96,11 @@ impl<W: Write> Rows<W> {
         Ok(())
     }
 
+    /// The rows and devices that were written so far.
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Ends a file.
     pub(super) fn end_file(&mut self) -> anyhow::Result<()> {
         if !self.unfinished.is_empty() {
