@@ -97,7 +97,11 @@ async fn a_series_with_labels_survives_a_dead_letter() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     wait_for(&server, "tidegauge_readings_dead_lettered_total", 10).await;
     refuse_bad(&database, false).await;
-    assert_eq!(retry(&server).await.0, Some(0));
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let config = folder.path().join("tidegauge.toml");
+    std::fs::write(&config, format!("http.listen = \"{}\"", server.http_addr())).expect("the folder is writable");
+    let by_config = dead_letters(&server, &["retry", "--config", config.to_str().expect("UTF-8")]).await;
+    assert_eq!(by_config.0, Some(0), "{}", by_config.1);
     server.settled().await;
     let expected = json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": values }]);
     assert_eq!(server.readings("bad-3").await, expected);

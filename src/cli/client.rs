@@ -1,16 +1,21 @@
 //! The flags of commands that are clients of a running server: its address, and TLS and token of the client.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use reqwest::{Certificate, Client, ClientBuilder, Identity};
+use tidegauge::config::Http;
+
+/// The server of a configuration without `http.listen`.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 #[derive(Debug, Args)]
 pub(super) struct ClientArgs {
-    /// The server
-    #[arg(long, default_value = "http://127.0.0.1:8080", value_parser = parse_url)]
-    url: String,
+    /// The server [default: http://127.0.0.1:8080; of dead-letters retry, the address of http.listen]
+    #[arg(long, value_parser = parse_url)]
+    url: Option<String>,
     #[arg(
         long,
         value_name = "FILE",
@@ -35,14 +40,26 @@ pub(super) struct ClientArgs {
 impl ClientArgs {
     /// The URL of the server.
     pub(super) fn url(&self) -> &str {
-        &self.url
+        self.url.as_deref().unwrap_or(DEFAULT_URL)
+    }
+
+    /// Takes the server with this configuration, unless a flag names one.
+    pub(super) fn or_server_of(mut self, http: &Http) -> anyhow::Result<Self> {
+        if self.url.is_none() {
+            if http.tls.is_on() {
+                let port = http.listen.port();
+                bail!("name the server with --url https://NAME:{port}: its certificate has a name, and no address");
+            }
+            self.url = Some(local_url(http)?);
+        }
+        Ok(self)
     }
 
     /// An HTTP client with the certificates of these flags.
     pub(super) fn http(&self) -> anyhow::Result<ClientBuilder> {
-        if !self.url.starts_with("https:") {
+        if !self.url().starts_with("https:") {
             if self.ca_file.is_some() || self.client_cert.is_some() {
-                bail!("--ca-file and --client-cert are for https://, and --url is {}", self.url);
+                bail!("--ca-file and --client-cert are for https://, and --url is {}", self.url());
             }
             return Ok(plain_http());
         }
@@ -71,6 +88,20 @@ impl ClientArgs {
         };
         Ok(text.map(|text| text.trim().to_owned()).filter(|token| !token.is_empty()))
     }
+}
+
+/// The URL under which this machine reaches the server with this configuration.
+pub(super) fn local_url(http: &Http) -> anyhow::Result<String> {
+    let ip = match http.listen.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let (scheme, port) = (if http.tls.is_on() { "https" } else { "http" }, http.listen.port());
+    if port == 0 {
+        bail!("http.listen = \"{}\" has no fixed port, so the server cannot be found", http.listen);
+    }
+    Ok(format!("{scheme}://{}", SocketAddr::new(ip, port)))
 }
 
 /// A client for plain HTTP, which needs no certificate authorities: a system may have none.
@@ -114,5 +145,24 @@ fn parse_url(text: &str) -> anyhow::Result<String> {
     match reqwest::Url::parse(text)?.scheme() {
         "http" | "https" => Ok(text.to_owned()),
         other => bail!("{other}:// is not supported, only http:// and https://"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_on_all_addresses_is_reached_on_loopback() {
+        for (listen, reached) in [
+            ("0.0.0.0:8080", "http://127.0.0.1:8080"),
+            ("[::]:8080", "http://[::1]:8080"),
+            ("192.0.2.7:443", "http://192.0.2.7:443"),
+            ("127.0.0.1:1", "http://127.0.0.1:1"),
+        ] {
+            let http = Http { listen: listen.parse().expect("an address"), ..Http::default() };
+            assert_eq!(local_url(&http).expect("a URL"), reached, "{listen}");
+        }
+        assert_eq!(local_url(&Http::default()).expect("a URL"), DEFAULT_URL);
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
+use tidegauge::config::Config;
 use tidegauge::flush::DeadLetters;
 
 use super::client::ClientArgs;
@@ -93,12 +94,12 @@ struct Letter {
 pub(super) async fn run(args: DeadLettersArgs) -> anyhow::Result<()> {
     match args.command {
         Command::List(args) => list(&args),
-        Command::Retry(args) => retry(&args).await,
+        Command::Retry(args) => retry(args).await,
     }
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
-    let files = Files::of(&args.config, args.forward)?;
+    let files = Files::of(&args.config.load()?, args.forward)?;
     let mut out = std::io::stdout().lock();
     let (mut letters, mut readings) = (0, 0);
     for path in [&files.taken, &files.current] {
@@ -138,13 +139,14 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn retry(args: &RetryArgs) -> anyhow::Result<()> {
-    let files = Files::of(&args.config, args.forward)?;
+async fn retry(args: RetryArgs) -> anyhow::Result<()> {
+    let config = args.config.load()?;
+    let files = Files::of(&config, args.forward)?;
     let Some(taken) = files.take()? else {
         println!("0 dead letters");
         return Ok(());
     };
-    let sender = Sender::to(&args.client, RETRY_FOR)?;
+    let sender = Sender::to(&args.client.or_server_of(&config.http)?, RETRY_FOR)?;
     let mut lines = lines(taken.try_clone()?, &files.taken);
     let (mut accepted, mut kept) = (0, Vec::new());
     loop {
@@ -183,8 +185,8 @@ struct Files {
 
 impl Files {
     /// The files of the store, or those of forwarding.
-    fn of(config: &ConfigArgs, forward: bool) -> anyhow::Result<Self> {
-        let data_dir = config.load()?.server.data_dir;
+    fn of(config: &Config, forward: bool) -> anyhow::Result<Self> {
+        let data_dir = config.server.data_dir.clone();
         if !data_dir.is_dir() {
             let folder = data_dir.display();
             return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());

@@ -8,6 +8,7 @@ use tidegauge::disk;
 use tidegauge::log::recovery::{self, Inspection};
 use tidegauge::log::{LogError, MinFree};
 
+use crate::cli::client::local_url;
 use crate::cli::serve::options;
 use crate::cli::{counted, data_dir};
 
@@ -41,7 +42,7 @@ pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
         }
     }
     findings.extend(disk_of_log(config, &log));
-    findings.extend(dead_letters(data_dir));
+    findings.extend(dead_letters(config));
     findings.extend(quarantine(data_dir));
     findings
 }
@@ -149,16 +150,22 @@ fn judge_disk(space: disk::Space, used: u64, reserve: u64, max: u64) -> Finding 
     Finding::ok(DISK, format!("{message}, enough for log.max_bytes of {}", size(max)))
 }
 
-fn dead_letters(data_dir: &Path) -> Option<Finding> {
+fn dead_letters(config: &Config) -> Option<Finding> {
+    let data_dir = &config.server.data_dir;
     let bytes = data_dir::dead_letters(data_dir).metadata().ok()?.len();
     (bytes > 0).then(|| {
         let folder = data_dir.display();
+        let url = match local_url(&config.http) {
+            Ok(_) if config.http.tls.is_on() => format!("https://NAME:{}", config.http.listen.port()),
+            Ok(url) => url,
+            Err(_) => "http://NAME:PORT".to_owned(),
+        };
         Finding::warning(
             DEAD_LETTERS,
             format!("the store refused readings permanently: {} of them are kept", size(bytes)),
             format!(
                 "tidegauge dead-letters list --data-dir {folder} shows the reasons; remove these, then run: tidegauge \
-                 dead-letters retry --data-dir {folder}"
+                 dead-letters retry --data-dir {folder} --url {url}"
             ),
         )
     })
