@@ -76,6 +76,29 @@ async fn devices_are_searched_filtered_paged_and_compared() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_id_has_one_line_and_units_are_with_the_values() {
+    let server = Server::start(Setup::sqlite()).await;
+    let long = "a value that takes its place";
+    let reading = json!({
+        "deviceId": "LIGHT-FL01-ZONE1-OF-THE-HALL",
+        "metadata": { "units": { "hum": "%" }, "one": long, "two": long, "three": long, "four": long },
+        "values": { "hum": 40, "humidity-of-the-outside-air": 41, "temperature-of-the-outside-air": 22, "noise": 3 },
+    });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait_for("tr[data-device] .values", "hum 40 %").await;
+    let height = tab.js("document.querySelector('tr[data-device] th a').offsetHeight").await;
+    assert!(height.as_u64().is_some_and(|height| (1..=28).contains(&height)), "{height}");
+    assert!(!tab.text("tr[data-device] .meta").await.contains("units"), "the values have the units");
+    tab.go(&format!("{}/#/chart?device=NONE", server.url())).await;
+    tab.wait_for("[data-state=unknown]", "No such device").await;
+    let said = tab.text("[data-state=unknown]").await;
+    assert!(!said.contains("token"), "no token is in use: {said}");
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_keyboard_alone_leads_from_the_list_to_a_value() {
     let server = Server::start(Setup::sqlite()).await;
     send_now(&server, "A", 22.5).await;

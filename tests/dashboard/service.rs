@@ -14,6 +14,7 @@ async fn the_service_shows_its_readings_and_refusals() {
     let tab = Tab::open().await;
     tab.go(&format!("{}/", server.url())).await;
     tab.click("nav a[data-view=service]").await;
+    tab.wait_for("[data-chart=rates] header", "collecting").await;
     tab.wait_for("[data-figure=store]", "Answers").await;
     tab.wait_for("[data-figure=stored]", "1").await;
     tab.wait_for("[data-figure=pending]", "0").await;
@@ -27,6 +28,7 @@ async fn the_service_shows_its_readings_and_refusals() {
     }
     tab.wait_for("[data-chart=rates] .legend", "http").await;
     tab.wait("document.querySelector('[data-chart=rates] .legend td:nth-child(3)').textContent === '4'").await;
+    assert_eq!(tab.text("[data-chart=rates] header").await, "Readings per second");
     tab.check("service").await;
     tab.close(server.url(), &[]).await;
 }

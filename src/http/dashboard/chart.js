@@ -104,7 +104,7 @@ export function chartView(root, start) {
     if (known.length === 0) {
       const names = unknown.length ? unknown : devices();
       return panel({ kind: "unknown", title: names.length ? "No such device" : "No device chosen",
-        text: names.length ? `The server has no readings of ${names.join(", ")}, or this token does not cover it.` : "Choose one in the list of devices.",
+        text: names.length ? `The server has no readings of ${names.join(", ")}${token.get() ? ", or this token does not cover it" : ""}.` : "Choose one in the list of devices.",
         actions: [h("a", { class: "button", href: href("devices") }, "All devices")] });
     }
     const last = Math.max(...known.map((device) => Date.parse(device.lastSeen)));
@@ -141,7 +141,7 @@ export function chartView(root, start) {
     fill(head,
       h("h1", { tabindex: "-1" }, title, chosen.length === 1 && known[0] && h("small", {}, "last reading ", seen(known[0]))),
       h("ul", { class: "chips", "aria-label": "Devices in the charts" }, chosen.length > 1 && chips, chosen.length < MAX_DEVICES && h("li", {}, adder(chosen))),
-      metadata && h("dl", { class: "metadata" }, flat(metadata).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
+      metadata && h("dl", { class: "metadata" }, described(metadata).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
       unknown.length > 0 && known.length > 0 && notice("warn", `There are no readings of ${unknown.join(", ")}.`),
       allNames.length > 1 && picker(allNames));
   }
@@ -227,6 +227,9 @@ export function flat(metadata, prefix = "") {
   return Object.entries(metadata ?? {}).flatMap(([key, value]) => (value !== null && typeof value === "object" && !Array.isArray(value)
     ? flat(value, `${prefix}${key}.`) : [[prefix + key, Array.isArray(value) ? value.join(", ") : String(value)]]));
 }
+
+// Metadata without the units of metrics, which the values show.
+export const described = (metadata) => flat(metadata).filter(([key]) => !key.startsWith("units."));
 
 // Asks for everything that the view shows. `sources` are the answers, which are the same objects if nothing changed.
 async function load(params, wasRaw, signal) {

@@ -2,7 +2,7 @@
 
 import { changed, go, href } from "./address.js";
 import { Poll, get } from "./api.js";
-import { flat } from "./chart.js";
+import { described, flat } from "./chart.js";
 import { fill, h, short } from "./page.js";
 import { labelText, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
@@ -167,11 +167,11 @@ export function devicesView(root, start) {
     const length = now() - instant;
     const limit = lengthOf(params.get("silent")) ?? lengthOf(SILENT_DEFAULT);
     const isSilent = length > limit, isAhead = length < -MINUTE;
-    const metadata = flat(device.metadata);
+    const metadata = described(device.metadata);
     return h("tr", { class: isSilent ? "silent" : "", "data-device": deviceId },
       h("td", { class: "check" }, h("input", { type: "checkbox", "aria-label": `Select ${deviceId}`, checked: selected.has(deviceId), "data-key": `select ${deviceId}`,
         onchange: (event) => select(deviceId, event.target.checked) })),
-      h("th", { scope: "row" }, h("a", { href: href("chart", new URLSearchParams({ device: deviceId })), "data-key": `device ${deviceId}` }, deviceId)),
+      h("th", { scope: "row" }, h("a", { href: href("chart", new URLSearchParams({ device: deviceId })), title: deviceId, "data-key": `device ${deviceId}` }, deviceId)),
       h("td", { class: "values" }, h("span", { class: "muted" }, "…")),
       h("td", { class: "meta" }, metadata.slice(0, MAX_METADATA).map(([name, text]) => h("button", { type: "button", class: "pair", title: `Only devices whose ${name} is ${text}`,
         "data-key": `meta ${deviceId} ${name}`, onclick: () => {

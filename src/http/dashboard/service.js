@@ -48,7 +48,8 @@ export function serviceView(root) {
   const remarks = h("div", { "aria-live": "polite" }), cards = h("div", { class: "cards" });
   const host = h("div", { class: "plot", role: "img", "aria-label": "Readings per second by protocol, since this page was opened" });
   const legend = h("table", { class: "legend" });
-  const rates = h("section", { class: "card chart", "data-chart": "rates" }, h("header", {}, h("h2", {}, "Readings per second")), host, legend);
+  const collecting = h("span", { class: "muted" }, "collecting…");
+  const rates = h("section", { class: "card chart", "data-chart": "rates" }, h("header", {}, h("h2", {}, "Readings per second"), collecting), host, legend);
   const rejected = h("section", { class: "card", "data-card": "rejected" });
   const udp = h("section", { class: "card", "data-card": "udp" });
   const log = h("section", { class: "card", "data-card": "errors" });
@@ -136,6 +137,7 @@ export function serviceView(root) {
       history.push({ at, rates: new Map(received.map(({ head, labels }) => [labels.protocol, growth(head) / seconds])) });
       while (history.length > MAX_SAMPLES || history[0].at < at - WINDOW_MS) history.shift();
     }
+    collecting.hidden = history.length > 1;
     const totals = new Map(received.map(({ labels, value }) => [labels.protocol, value]));
     const used = [...totals].filter(([, value]) => value > 0).map(([protocol]) => protocol);
     const lines = used.map((protocol, nth) => ({ colour: nth % COLOURS, dash: 0, ts: history.map((entry) => entry.at), mean: history.map((entry) => entry.rates.get(protocol) ?? 0) }));
