@@ -107,6 +107,37 @@ fn every_make_target_that_a_page_names_exists() {
 }
 
 #[test]
+fn every_flag_of_a_command_that_a_page_names_exists() {
+    let mut help: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut command = String::new();
+    let contract = "src/cli/snapshots/tidegauge__cli__tests__the_help_of_every_command_is_a_contract.snap";
+    for line in fs::read_to_string(in_repository(contract)).expect("the help of all commands").lines() {
+        if let Some(name) = line.strip_prefix("$ tidegauge").and_then(|line| line.strip_suffix(" --help")) {
+            command = name.trim().to_owned();
+        }
+        let flags = line.split([' ', ',', '[', '<']).filter(|word| word.starts_with("--")).map(str::to_owned);
+        help.entry(command.clone()).or_default().extend(flags);
+    }
+    let mut named = 0;
+    for (page, text) in pages() {
+        for line in text.replace("\\\n", " ").lines() {
+            for (at, name) in line.match_indices("tidegauge ") {
+                let command = line[at + name.len()..].split(['`', '|', '#', ';', '&', '>']).next().unwrap_or_default();
+                let words: Vec<&str> = command.split_whitespace().collect();
+                let names = [2, 1].into_iter().filter_map(|count| Some(words.get(..count)?.join(" ")));
+                let Some(known) = names.into_iter().find_map(|name| help.get(&name)) else { continue };
+                for flag in words.iter().filter(|word| word.starts_with("--") && word.len() > 2) {
+                    named += 1;
+                    let flag = flag.split('=').next().unwrap_or_default().trim_end_matches([',', '.', ':', ')', '"']);
+                    assert!(known.contains(flag), "{}: there is no {flag} in: {line}", page.display());
+                }
+            }
+        }
+    }
+    assert!(named > 50, "only {named} flags were found on the pages");
+}
+
+#[test]
 fn every_test_that_a_page_runs_exists() {
     let modules = fs::read_to_string(in_repository("tests/main.rs")).expect("the list of modules");
     let mut named = 0;

@@ -65,7 +65,7 @@ Environment:
   TIDEGAUGE_TOKEN             The token that import, export and dead-letters retry send to the server.
 
 Exit status: 0 on success, 64 if the command line or the configuration is wrong (a restart does not help until it is \
-corrected), 1 for every other error.";
+corrected), 1 for every other error. check --full also ends with 2: warnings and no errors.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
