@@ -9,7 +9,7 @@ use bson::doc;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Database, Finished, Server, Setup, binary, run, wait_until};
+use crate::harness::{Database, Finished, Model, Server, Setup, binary, run, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -19,74 +19,25 @@ const START_MS: i64 = 1_767_225_600_000;
 /// The hours of each device: enough that a move has several batches.
 const HOURS: i64 = 750;
 
-/// The expected values by device, instant and series.
-#[derive(Default)]
-struct Model(BTreeMap<String, BTreeMap<i64, BTreeMap<String, f64>>>);
-
-impl Model {
-    /// Adds readings, and returns their JSON.
-    fn add(&mut self, device: &str, readings: impl Iterator<Item = (i64, f64)>) -> Vec<Value> {
-        let of_device = self.0.entry(device.to_owned()).or_default();
-        let add = |(ts, value): (i64, f64)| {
-            let values = BTreeMap::from([("t".to_owned(), value), ("x{core=1}".to_owned(), -value)]);
-            let json = json!({"deviceId": device, "ts": ts, "values": values});
-            of_device.insert(ts, values);
-            json
-        };
-        readings.map(add).collect()
-    }
-
-    /// Checks the readings, the rollups and the metadata that a server answers with.
-    async fn check(&self, server: &Server) {
-        for (device, readings) in &self.0 {
-            let found = server.readings(device).await;
-            let found = found.as_array().expect("a list");
-            assert_eq!(found.len(), readings.len(), "{device}");
-            for (found, (ts, values)) in found.iter().zip(readings) {
-                let found_values: BTreeMap<String, f64> =
-                    serde_json::from_value(found["values"].clone()).expect("numbers");
-                let bits =
-                    |values: &BTreeMap<String, f64>| values.values().map(|value| value.to_bits()).collect::<Vec<_>>();
-                assert_eq!(
-                    (found["ts"].as_str(), bits(&found_values)),
-                    (Some(&*rfc3339(*ts)), bits(values)),
-                    "{device}"
-                );
-            }
-            let path = format!("/v1/devices/{}", device.replace('/', "%2F"));
-            let range = "from=2026-01-01T00:00:00Z&to=2026-06-01T00:00:00Z";
-            let found = server.get_json(&format!("{path}/rollups?{range}")).await;
-            for series in ["t", "x{core=1}"] {
-                let expected = hours(readings, series);
-                let found = found["metrics"][series].as_array().expect("hours");
-                assert_eq!(found.len(), expected.len(), "{device} {series}");
-                for (found, (hour_ms, values)) in found.iter().zip(expected) {
-                    let number = |key: &str| found[key].as_f64().expect("a number");
-                    let fold = |with: fn(f64, f64) -> f64| values.iter().copied().reduce(with).expect("not empty");
-                    assert_eq!(found["ts"].as_str(), Some(&*rfc3339(hour_ms)), "{device} {series}");
-                    assert_eq!(found["count"].as_u64(), Some(values.len() as u64), "{device} {series} {found}");
-                    assert_eq!((number("min"), number("max")), (fold(f64::min), fold(f64::max)), "{device} {series}");
-                    assert!((number("sum") - fold(|sum, value| sum + value)).abs() < 1e-9, "{device} {series} {found}");
-                }
-            }
-            let known = server.get_json(&path).await;
-            assert_eq!(known["metadata"], json!({"of": device}), "{known}");
-            assert_eq!(known["metrics"], json!(["t", "x{core=1}"]));
-        }
-    }
+/// Adds readings to a model, and returns their JSON.
+fn add(model: &mut Model, device: &str, readings: impl Iterator<Item = (i64, f64)>) -> Vec<Value> {
+    let add = |(ts, value): (i64, f64)| {
+        let values = BTreeMap::from([("t".to_owned(), value), ("x{core=1}".to_owned(), -value)]);
+        let json = json!({"deviceId": device, "ts": ts, "values": values});
+        model.insert(device, ts, values);
+        json
+    };
+    readings.map(add).collect()
 }
 
-/// The values of a series by hour.
-fn hours(readings: &BTreeMap<i64, BTreeMap<String, f64>>, series: &str) -> Vec<(i64, Vec<f64>)> {
-    let mut hours: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
-    for (ts, values) in readings {
-        hours.entry(ts.div_euclid(HOUR_MS) * HOUR_MS).or_default().push(values[series]);
+/// Checks the readings, the rollups and the metadata that a server answers with.
+async fn check(model: &Model, server: &Server) {
+    model.check(server).await;
+    for device in model.devices() {
+        let known = server.get_json(&format!("/v1/devices/{}", device.replace('/', "%2F"))).await;
+        assert_eq!(known["metadata"], json!({"of": device}), "{known}");
+        assert_eq!(known["metrics"], json!(["t", "x{core=1}"]));
     }
-    hours.into_iter().collect()
-}
-
-fn rfc3339(ts_ms: i64) -> String {
-    tidegauge::common::clock::rfc3339(ts_ms)
 }
 
 /// The configuration files of a move.
@@ -154,10 +105,11 @@ async fn a_round_trip_through_all_stores_is_exact_while_devices_send() {
     let files = Files::of(&server);
     for (nth, device) in ["a", "a/1", "b"].into_iter().enumerate() {
         let value = |at: i64| (at as f64 + nth as f64) * 0.1;
-        let readings = model.add(device, (0..HOURS).map(|at| (START_MS + at * HOUR_MS + 7 * nth as i64, value(at))));
+        let readings =
+            add(&mut model, device, (0..HOURS).map(|at| (START_MS + at * HOUR_MS + 7 * nth as i64, value(at))));
         send(&server, readings).await;
     }
-    let dense = model.add("dense", (0..2_000).map(|at| (START_MS + at * 1_500, (at as f64).sin() * 1e-9)));
+    let dense = add(&mut model, "dense", (0..2_000).map(|at| (START_MS + at * 1_500, (at as f64).sin() * 1e-9)));
     send(&server, dense).await;
     for (step, pair) in stages.windows(2).enumerate() {
         let [(from_kind, from), (to_kind, to)] = pair else { unreachable!("windows of two") };
@@ -175,7 +127,7 @@ async fn a_round_trip_through_all_stores_is_exact_while_devices_send() {
                 let hour_ms = START_MS + at * HOUR_MS;
                 let late = (hour_ms + 100 + step as i64, 0.5);
                 let known = (hour_ms, at as f64 * 0.1);
-                let sent = model.add("a", [(first_ms + at * 60_000, at as f64), late, known].into_iter());
+                let sent = add(&mut model, "a", [(first_ms + at * 60_000, at as f64), late, known].into_iter());
                 send(&server, sent.clone()).await;
                 all.extend(sent);
             }
@@ -185,12 +137,12 @@ async fn a_round_trip_through_all_stores_is_exact_while_devices_send() {
         assert_complete(&done);
         assert!(!files.progress().exists(), "the move is complete");
         server.settled().await;
-        model.check(&server).await;
+        check(&model, &server).await;
         let again = run_move(&args).await;
         assert_complete(&again);
         assert!(again.stderr.contains(": 0 new"), "{}", again.stderr);
     }
-    model.check(&server).await;
+    check(&model, &server).await;
 }
 
 /// Starts a move, and kills it once the new store has something.
@@ -212,7 +164,7 @@ async fn rollups_of_expired_readings_are_moved() {
     let mut server = Server::start(Setup::sqlite()).await;
     let files = Files::of(&server);
     let path = "/v1/devices/a/rollups?from=2026-01-01T00:00:00Z&to=2026-01-03T00:00:00Z";
-    send(&server, Model::default().add("a", (0..48).map(|at| (START_MS + at * HOUR_MS / 2, at as f64)))).await;
+    send(&server, add(&mut Model::default(), "a", (0..48).map(|at| (START_MS + at * HOUR_MS / 2, at as f64)))).await;
     server.settled().await;
     let before = server.get_json(path).await;
     assert_eq!(before["metrics"]["t"].as_array().map(Vec::len), Some(24));
@@ -241,7 +193,7 @@ async fn a_comparison_finds_a_reading_that_is_missing() {
     let database = Database::new();
     let mut server = Server::start(Setup::sqlite()).await;
     let files = Files::of(&server);
-    send(&server, Model::default().add("a", (0..48).map(|at| (START_MS + at * HOUR_MS / 2, at as f64)))).await;
+    send(&server, add(&mut Model::default(), "a", (0..48).map(|at| (START_MS + at * HOUR_MS / 2, at as f64)))).await;
     server.terminate().await;
     let args = files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"]);
     assert_complete(&run_move(&args).await);

@@ -28,6 +28,7 @@ mod man;
 mod mover;
 mod serve;
 mod settings;
+mod target;
 mod token;
 
 /// `EX_USAGE` of sysexits.h.

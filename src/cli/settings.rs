@@ -1,6 +1,6 @@
 //! The flags that override the configuration file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidegauge::config::{Config, ConfigError, Override, Remarks, environment};
@@ -86,14 +86,22 @@ pub(super) struct ConfigArgs {
 
 impl ConfigArgs {
     pub(super) fn load(&self) -> Result<Config, ConfigError> {
-        let data_dir = self.data_dir.clone().map(|value| Override {
-            flag: "--data-dir",
-            section: "server",
-            key: "data_dir",
-            value,
-        });
-        Config::load(self.config.as_deref(), environment()?.into_iter(), data_dir.as_slice())
+        load_with(self.config.as_deref(), &[("--data-dir", "server", "data_dir", self.data_dir.as_ref())])
     }
+}
+
+/// A flag, the section and the key that it overrides, and its value if it is given.
+pub(super) type Flag<'a> = (&'static str, &'static str, &'static str, Option<&'a String>);
+
+/// Loads the configuration of a file, with these flags.
+pub(super) fn load_with(file: Option<&Path>, flags: &[Flag<'_>]) -> Result<Config, ConfigError> {
+    Config::load(file, environment()?.into_iter(), &given(flags))
+}
+
+/// The flags that are given.
+fn given(flags: &[Flag<'_>]) -> Vec<Override> {
+    let given = |&(flag, section, key, value): &Flag<'_>| Some(Override { flag, section, key, value: value?.clone() });
+    flags.iter().filter_map(given).collect()
 }
 
 impl Settings {
@@ -114,19 +122,15 @@ impl Settings {
     }
 
     fn overrides(&self) -> Vec<Override> {
-        let flags = [
-            ("--http", "http", "listen", &self.http),
-            ("--udp", "udp", "listen", &self.udp),
-            ("--data-dir", "server", "data_dir", &self.data_dir),
-            ("--store", "store", "kind", &self.store),
-            ("--mongodb-uri", "mongodb", "uri", &self.mongodb_uri),
-            ("--log-format", "telemetry", "log_format", &self.log_format),
-            ("--log-level", "telemetry", "log_level", &self.log_level),
-        ];
-        let given = |(flag, section, key, value): (&'static str, _, _, &Option<String>)| {
-            Some(Override { flag, section, key, value: value.clone()? })
-        };
-        flags.into_iter().filter_map(given).collect()
+        given(&[
+            ("--http", "http", "listen", self.http.as_ref()),
+            ("--udp", "udp", "listen", self.udp.as_ref()),
+            ("--data-dir", "server", "data_dir", self.data_dir.as_ref()),
+            ("--store", "store", "kind", self.store.as_ref()),
+            ("--mongodb-uri", "mongodb", "uri", self.mongodb_uri.as_ref()),
+            ("--log-format", "telemetry", "log_format", self.log_format.as_ref()),
+            ("--log-level", "telemetry", "log_level", self.log_level.as_ref()),
+        ])
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt};
-use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep};
-use tidegauge::store::{DeviceMetadata, DeviceSummary, Store, WriteError};
+use serde::{Deserialize, Serialize};
+use tidegauge::model::{BucketWrite, Contents, Hour};
+use tidegauge::store::{DeviceMetadata, DeviceSummary};
 use tokio::sync::mpsc;
 
-use super::progress::{Place, Progress, ProgressFile};
-use super::stores::{Patience, Stores, patiently};
+use super::super::target::{Progress, ProgressFile, patiently, write_of};
+use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
 
 /// The most values in a batch; a single hour may exceed it.
@@ -39,6 +40,16 @@ pub(super) struct Moved {
     pub(super) refused: u64,
 }
 
+/// A place in the readings of a store. All readings of the devices before this one are written, and of this
+/// one those before the instant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Place {
+    device: Arc<str>,
+    /// In Unix milliseconds.
+    from_ms: i64,
+}
+
 /// Buckets that are written together, no two of them the same.
 #[derive(Default)]
 struct Batch {
@@ -52,7 +63,7 @@ struct Batch {
 
 /// Copies all readings from the place of the file on.
 pub(super) async fn readings(stores: &Stores, file: &ProgressFile, progress: &mut Progress) -> anyhow::Result<Moved> {
-    let start = file.load()?;
+    let start: Option<Place> = file.load()?;
     if let Some(Place { device, .. }) = &start {
         progress.note(&format!("continuing at the device {device}"));
     }
@@ -62,7 +73,7 @@ pub(super) async fn readings(stores: &Stores, file: &ProgressFile, progress: &mu
         let batches = stream::unfold(batches, async |mut batches: mpsc::Receiver<Batch>| {
             batches.recv().await.map(|batch| (batch, batches))
         });
-        let mut written = std::pin::pin!(batches.map(|batch| write(stores, batch)).buffered(stores.writers()));
+        let mut written = std::pin::pin!(batches.map(|batch| write(stores, batch)).buffered(stores.to.writers()));
         let (mut all, mut saved, mut last) = (Moved::default(), Instant::now(), None);
         while let Some(batch) = written.next().await {
             let Written { moved, devices, end, refused } = batch?;
@@ -90,7 +101,7 @@ pub(super) async fn readings(stores: &Stores, file: &ProgressFile, progress: &mu
 
 /// Reads the old store, and passes on batches.
 async fn read(stores: &Stores, start: Option<Place>, queue: mpsc::Sender<Batch>) -> anyhow::Result<()> {
-    let kept_ms = stores.first_kept_hour().start_ms();
+    let kept_ms = stores.to.first_kept_hour().start_ms();
     let mut batcher = Batcher { queue, batch: Batch::default() };
     if let Some(Place { device, from_ms }) = start.as_ref().filter(|place| place.from_ms < END_MS) {
         let of_device = [Arc::clone(device)];
@@ -112,7 +123,7 @@ async fn read_devices(
     batcher: &mut Batcher,
 ) -> anyhow::Result<()> {
     let ids: Vec<Arc<str>> = devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
-    let known = patiently(async || stores.to.entries_of(&ids).await).await?;
+    let known = patiently(async || stores.to.store.entries_of(&ids).await).await?;
     let known: HashMap<Arc<str>, DeviceMetadata> =
         known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect();
     for entry in devices {
@@ -146,14 +157,8 @@ impl Maker<'_> {
         let is_first = std::mem::take(&mut self.is_first);
         let metadata = self.metadata.filter(|metadata| is_first || hour <= metadata.hour);
         let metadata = metadata.map(|metadata| Arc::clone(&metadata.text));
-        let mut arrivals = Arrivals::with_capacity(contents.samples().len());
-        let mut last = None;
-        for sample in contents.samples() {
-            arrivals.push(*sample, last != Some(sample.offset));
-            last = Some(sample.offset);
-        }
         let metrics = contents.metrics().iter().map(|metric| self.entry.known(metric)).collect();
-        BucketWrite::keeping(Keep::First, Arc::clone(&self.entry.device), hour, metadata, metrics, arrivals)
+        write_of(Arc::clone(&self.entry.device), hour, metadata, metrics, contents)
     }
 }
 
@@ -202,80 +207,14 @@ struct Written {
 async fn write(stores: &Stores, batch: Batch) -> anyhow::Result<Written> {
     let started = Instant::now();
     let Batch { writes, devices, end, .. } = batch;
-    let mut written = Written { moved: Moved::default(), devices, end, refused: Vec::new() };
-    written.moved.readings = writes.iter().map(|write| u64::from(write.accepted)).sum();
-    let buckets: Vec<(Arc<str>, Hour)> = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
-    let mut too_large = attempt(&*stores.to, writes, &mut written.moved).await?;
-    while let Some((write, error)) = too_large.pop() {
-        let Some(halves) = write.halves() else {
-            written.moved.refused += u64::from(write.accepted);
-            let (device, hour_ms) = (&write.device, write.hour.start_ms());
-            written.refused.push(format!("refused: a reading of {device} in the hour of {hour_ms}: {error}"));
-            continue;
-        };
-        for half in halves {
-            too_large.extend(attempt(&*stores.to, vec![Arc::new(half)], &mut written.moved).await?);
-        }
-    }
-    roll_up(stores, buckets).await?;
+    let readings = writes.iter().map(|write| u64::from(write.accepted)).sum();
+    let outcome = stores.to.write(writes).await?;
+    let moved = Moved {
+        readings,
+        stored: outcome.stored,
+        refused: outcome.refused.iter().map(|refused| refused.readings).sum(),
+    };
+    let refused = outcome.refused.iter().map(|refused| format!("refused: {refused}")).collect();
     tokio::time::sleep(started.elapsed().min(MAX_REST)).await;
-    Ok(written)
-}
-
-/// Writes buckets until each is stored or refused for good, and returns the refused ones.
-async fn attempt(
-    store: &dyn Store,
-    mut writes: Vec<Arc<BucketWrite>>,
-    moved: &mut Moved,
-) -> anyhow::Result<Vec<(Arc<BucketWrite>, WriteError)>> {
-    let (mut refused, mut patience) = (Vec::new(), Patience::new());
-    while !writes.is_empty() {
-        let outcomes = store.write(&writes).await;
-        let (mut again, mut trouble) = (Vec::new(), None);
-        for (write, outcome) in writes.into_iter().zip(outcomes) {
-            match outcome {
-                Ok(written) => moved.stored += u64::from(written.stored),
-                Err(error) if error.is_permanent() => refused.push((write, error)),
-                Err(error) => {
-                    again.push(write);
-                    trouble = Some(error);
-                }
-            }
-        }
-        if let Some(error) = trouble {
-            patience.wait(&error.detail).await?;
-        }
-        writes = again;
-    }
-    Ok(refused)
-}
-
-/// Rolls up the hours that are closed: the check must follow the write, as in the service.
-async fn roll_up(stores: &Stores, mut buckets: Vec<(Arc<str>, Hour)>) -> anyhow::Result<()> {
-    let Some(rollups) = stores.to.rollups() else { return Ok(()) };
-    let newest_closed = stores.newest_closed_hour();
-    buckets.retain(|(_, hour)| *hour <= newest_closed);
-    let mut patience = Patience::new();
-    while !buckets.is_empty() {
-        let outcomes = rollups.roll_up(&buckets).await;
-        let (mut again, mut trouble) = (Vec::new(), None);
-        for (bucket, outcome) in buckets.into_iter().zip(outcomes) {
-            match outcome {
-                Ok(()) => {}
-                Err(error) if error.is_permanent() => {
-                    let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
-                    tracing::warn!(device, hour_ms, %error, "cannot roll up an hour");
-                }
-                Err(error) => {
-                    again.push(bucket);
-                    trouble = Some(error);
-                }
-            }
-        }
-        if let Some(error) = trouble {
-            patience.wait(&error.detail).await?;
-        }
-        buckets = again;
-    }
-    Ok(())
+    Ok(Written { moved, devices, end, refused })
 }

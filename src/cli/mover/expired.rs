@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tidegauge::model::{Day, Hour, SeriesFilter};
 use tidegauge::store::{DeviceSummary, HourStats, StatsNeeds, StoreError};
 
-use super::progress::Progress;
-use super::stores::{Stores, patiently};
+use super::super::target::{Progress, patiently};
+use super::stores::Stores;
 use super::walk::Devices;
 
 /// The devices whose stats are compared at once.
@@ -19,7 +19,7 @@ const HOURS_AT_ONCE: i32 = 31 * 24;
 pub(super) async fn copy(stores: &Stores, progress: &mut Progress) -> anyhow::Result<u64> {
     each(stores, progress, async |entry: &DeviceSummary, hours: &[HourStats]| {
         patiently(async || {
-            let added = stores.to.add_expired(entry, hours).await;
+            let added = stores.to.store.add_expired(entry, hours).await;
             added.map_err(|error| StoreError::new(error.cause, error.detail))
         })
         .await
@@ -46,7 +46,7 @@ async fn each(
             let day_of = |ts_ms| Day::of(Hour::of(ts_ms)).hours();
             let end = some.iter().map(|entry| day_of(entry.last_ts_ms).end).max().unwrap_or(Hour(0));
             let start = some.iter().map(|entry| day_of(entry.first_ts_ms).start).min().unwrap_or(end);
-            let mut next = start.max(stores.first_kept_rollup());
+            let mut next = start.max(stores.to.first_kept_rollup());
             while next < end {
                 let until = Hour(next.0.saturating_add(HOURS_AT_ONCE).min(end.0));
                 for (entry, hours) in some.iter().zip(lacking(stores, some, next..until).await?) {
@@ -73,7 +73,8 @@ async fn lacking(
     let ids: Vec<Arc<str>> = devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
     let all = &SeriesFilter::ALL;
     let old = patiently(async || stores.from.hour_stats(&ids, hours.clone(), all, StatsNeeds::All).await).await?;
-    let new = patiently(async || stores.to.hour_stats(&ids, hours.clone(), all, StatsNeeds::Numbers).await).await?;
+    let new =
+        patiently(async || stores.to.store.hour_stats(&ids, hours.clone(), all, StatsNeeds::Numbers).await).await?;
     let lacking = |(mut old, new): (Vec<HourStats>, Vec<HourStats>)| {
         old.retain(|old| {
             let at = new.binary_search_by_key(&old.hour, |new| new.hour);
@@ -94,7 +95,7 @@ fn covers(these: &HourStats, others: &HourStats) -> bool {
 
 /// The hours whose stats the new store cannot derive from readings.
 async fn expired(stores: &Stores, entry: &DeviceSummary, hours: Vec<HourStats>) -> anyhow::Result<Vec<HourStats>> {
-    let first_kept = stores.first_kept_hour();
+    let first_kept = stores.to.first_kept_hour();
     let mut expired = Vec::new();
     for of_hour in hours {
         let HourStats { hour, last_ts_ms, .. } = of_hour;

@@ -14,7 +14,8 @@
 //! (`copy.rs`). After each write it rests for as long as the write took, so that the service keeps its share
 //! of the store.
 //!
-//! **Resumable.** A file has the place up to which all is written (`progress.rs`). Repetition is harmless.
+//! **Resumable.** A file has the place up to which all is written (`ProgressFile`). Repetition is
+//! harmless.
 //!
 //! **Verified.** At the end, all readings of the old store are read again, and their counts, minima, maxima
 //! and sums are compared with the stats of the new store, for each series, device and hour. Where they
@@ -26,13 +27,12 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use self::progress::{Progress, ProgressFile};
 use self::stores::{Stores, open};
 use super::counted;
+use super::target::{Progress, ProgressFile};
 
 mod copy;
 mod expired;
-mod progress;
 mod stores;
 mod verify;
 mod walk;
@@ -83,8 +83,8 @@ Exit status: 0 if the new store has every reading of the old one, 1 if not, 64 f
 /// Copies and compares the stores.
 pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
     let stores = open(&args).await?;
-    let file = ProgressFile::new(args.progress.unwrap_or_else(|| stores.default_progress()), &stores.names);
-    let mut progress = Progress::start(stores.count_devices().await?);
+    let file = ProgressFile::new(args.progress.unwrap_or_else(|| stores.default_progress.clone()), &stores.names);
+    let mut progress = Progress::start(stores.count_devices().await?, "devices");
     let refused = if args.verify { 0 } else { copy_all(&stores, &file, &mut progress).await? };
     progress.begin("comparing");
     let report = verify::compare(&stores, &mut progress).await?;

@@ -4,20 +4,16 @@
 //! get. An hour that differs is read from both stores. It may have more readings in the new store, or other
 //! values, because devices have sent them since; it must lack none, and its stats must cover its readings.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use indicatif::HumanCount;
 use tidegauge::common::clock::rfc3339;
-use tidegauge::model::{Contents, Hour, Metric, SeriesFilter, Stats};
-use tidegauge::store::{StatsNeeds, Store};
+use tidegauge::model::{Contents, Hour};
 
+use super::super::target::{Folded, HourCheck, Progress, agrees, contents_of, stats_of};
 use super::expired;
-use super::progress::Progress;
-use super::stores::{Stores, patiently};
+use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
 
 /// The hours of devices that are compared at once, about.
@@ -25,10 +21,6 @@ const HOURS_AT_ONCE: usize = 2_000;
 
 /// The hours that one query for stats may look at, for all of its devices.
 const HOURS_PER_QUERY: usize = 50_000;
-
-/// How often the stats of an hour are read until they cover its readings: the service may be rolling it up.
-const ATTEMPTS: u32 = 10;
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 
 /// The number of differences that are listed one by one.
 const LISTED: u64 = 20;
@@ -78,13 +70,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// The stats of readings by hour and series.
-type Folded = BTreeMap<Hour, HashMap<Metric, Stats>>;
-
 /// Compares all readings of the old store, then the rollups of expired ones.
 pub(super) async fn compare(stores: &Stores, progress: &mut Progress) -> anyhow::Result<Report> {
     let mut comparison = Comparison { stores, report: Report::default(), group: Group::default(), listed: 0 };
-    let first_kept = stores.first_kept_hour();
+    let first_kept = stores.to.first_kept_hour();
     let mut devices = Devices::after(&*stores.from, None);
     while let Some(page) = devices.next_page().await? {
         for entry in page {
@@ -170,13 +159,13 @@ impl Comparison<'_> {
         let Group { devices, span, .. } = std::mem::take(&mut self.group);
         let Some((first, last)) = span else { return Ok(()) };
         let ids: Vec<Arc<str>> = devices.iter().map(|(device, _)| Arc::clone(device)).collect();
-        let stats = stats_of(&*self.stores.to, &ids, first..Hour(last.0 + 1)).await?;
+        let stats = stats_of(&*self.stores.to.store, &ids, first..Hour(last.0 + 1)).await?;
         for ((device, folded), mut stats) in devices.into_iter().zip(stats) {
             for (hour, old) in folded {
                 self.report.hours += 1;
                 self.report.values += old.values().map(|stats| stats.count).sum::<u64>();
-                if !stats.remove(&hour).is_some_and(|new| agree(&old, &new)) {
-                    self.compare_hour(&device, hour, &old, progress).await?;
+                if !stats.remove(&hour).is_some_and(|new| agrees(&old, &new)) {
+                    self.compare_hour(&device, hour, progress).await?;
                 }
             }
         }
@@ -184,25 +173,15 @@ impl Comparison<'_> {
     }
 
     /// Compares the readings of an hour one by one, and its stats with its readings.
-    async fn compare_hour(
-        &mut self,
-        device: &Arc<str>,
-        hour: Hour,
-        old: &HashMap<Metric, Stats>,
-        progress: &Progress,
-    ) -> anyhow::Result<()> {
-        let [from, to] = [&self.stores.from, &self.stores.to];
-        let [from, to] = [contents_of(&**from, device, hour).await?, contents_of(&**to, device, hour).await?];
-        if hour < self.stores.first_kept_hour() {
+    async fn compare_hour(&mut self, device: &Arc<str>, hour: Hour, progress: &Progress) -> anyhow::Result<()> {
+        let expected = contents_of(&*self.stores.from, device, hour).await?;
+        let HourCheck { missing, differing, has_stats } = self.stores.to.check_hour(device, hour, &expected).await?;
+        if hour < self.stores.to.first_kept_hour() {
             return Ok(()); // it expires in the new store
         }
         self.report.differing += 1;
-        let stored = to.values_for(from.metrics());
-        let missing = from.samples().iter().filter(|sample| stored.of(sample).is_none()).count() as u64;
-        let differ = from.samples().iter().filter(|sample| !stored.has(sample)).count() as u64;
         self.report.missing += missing;
-        self.report.changed += differ - missing;
-        let has_stats = missing > 0 || self.has_stats(device, hour, old, differ > missing).await?;
+        self.report.changed += differing;
         self.report.wrong_stats += u64::from(!has_stats);
         let trouble = if missing > 0 { format!("{missing} values are missing") } else { "its stats are wrong".into() };
         if (missing > 0 || !has_stats) && self.listed < LISTED {
@@ -211,76 +190,11 @@ impl Comparison<'_> {
         }
         Ok(())
     }
-
-    /// Whether the stats of an hour cover the readings of the old store. Those of other values may differ.
-    async fn has_stats(
-        &self,
-        device: &Arc<str>,
-        hour: Hour,
-        old: &HashMap<Metric, Stats>,
-        is_changed: bool,
-    ) -> anyhow::Result<bool> {
-        for _ in 0..ATTEMPTS {
-            let mut found = stats_of(&*self.stores.to, std::slice::from_ref(device), hour..Hour(hour.0 + 1)).await?;
-            let new = found.pop().and_then(|mut of_device| of_device.remove(&hour)).unwrap_or_default();
-            let covers = |(metric, old): (&Metric, &Stats)| {
-                new.get(metric).is_some_and(|new| {
-                    new.count > old.count || (new.count == old.count && (is_changed || agrees(old, new)))
-                })
-            };
-            if old.iter().all(covers) {
-                return Ok(true);
-            }
-            tokio::time::sleep(BETWEEN_ATTEMPTS).await;
-        }
-        Ok(false)
-    }
-}
-
-async fn contents_of(store: &dyn Store, device: &str, hour: Hour) -> anyhow::Result<Contents> {
-    let mut found = patiently(async || store.contents(device, hour..Hour(hour.0 + 1)).await).await?;
-    Ok(found.pop().map(|(_, contents)| contents).unwrap_or_default())
-}
-
-async fn stats_of(store: &dyn Store, devices: &[Arc<str>], hours: Range<Hour>) -> anyhow::Result<Vec<Folded>> {
-    let all = &SeriesFilter::ALL;
-    let found = patiently(async || store.hour_stats(devices, hours.clone(), all, StatsNeeds::Numbers).await).await?;
-    let of_device = |hours: Vec<tidegauge::store::HourStats>| {
-        hours.into_iter().map(|of| (of.hour, of.stats.into_iter().collect())).collect()
-    };
-    Ok(found.into_iter().map(of_device).collect())
-}
-
-/// Whether the stats of all series are the same.
-fn agree(old: &HashMap<Metric, Stats>, new: &HashMap<Metric, Stats>) -> bool {
-    old.len() == new.len() && old.iter().all(|(metric, old)| new.get(metric).is_some_and(|new| agrees(old, new)))
-}
-
-/// Whether stats are of the same values. Sums may differ by what the order of their additions rounds.
-fn agrees(old: &Stats, new: &Stats) -> bool {
-    let largest = old.min.abs().max(old.max.abs());
-    let rounded = (old.count as f64).powi(2) * largest * f64::EPSILON;
-    let is_same_sum = old.sum.total_cmp(&new.sum).is_eq() || (old.sum - new.sum).abs() <= rounded;
-    (old.count, old.min, old.max) == (new.count, new.min, new.max) && is_same_sum
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stats_of_other_values_do_not_agree() {
-        let of = |values: &[f64]| {
-            let mut stats = Stats::of(0, values[0]);
-            values[1..].iter().for_each(|value| stats.merge(&Stats::of(1, *value)));
-            stats
-        };
-        assert!(agrees(&of(&[0.1, 0.2, 0.3]), &of(&[0.3, 0.1, 0.2])), "in another order");
-        assert!(agrees(&of(&[f64::MAX, f64::MAX]), &of(&[f64::MAX, f64::MAX])));
-        for other in [&[0.1, 0.2][..], &[0.1, 0.2, 0.3, 0.3], &[0.1, 0.25, 0.3], &[0.1, 0.2, 0.4], &[0.05, 0.2, 0.3]] {
-            assert!(!agrees(&of(&[0.1, 0.2, 0.3]), &of(other)), "{other:?}");
-        }
-    }
 
     #[test]
     fn a_report_is_complete_if_nothing_is_missing() {

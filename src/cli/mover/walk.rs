@@ -5,7 +5,7 @@ use std::ops::Range;
 use tidegauge::model::{Contents, Hour, SeriesFilter};
 use tidegauge::store::{DeviceSummary, ReadingsQuery, Store};
 
-use super::stores::patiently;
+use super::super::target::patiently;
 
 /// The devices that are fetched at once.
 const DEVICES_PER_PAGE: usize = 500;

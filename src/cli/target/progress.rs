@@ -1,18 +1,18 @@
-//! How far a move is: a bar or lines for people, and a file for the next attempt.
+//! How far a command is: a bar or lines for people, and a file for the next attempt.
 //!
 //! ```json
 //! {"from":"sqlite /data/tidegauge.sqlite","to":"mongodb tidegauge.buckets at h:27017",
 //!  "device":"LIGHT-FL02-ZONE4","fromMs":1776693600000}
 //! ```
-//! All readings of the devices before `device` are written, and of this one those before `fromMs`.
+//! The command knows the meaning of the keys after `to`.
 
 use std::io::{ErrorKind, IsTerminal};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tidegauge::disk::replace_file;
 
@@ -21,59 +21,50 @@ use super::super::Usage;
 /// The time between two lines if standard error is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A place in the readings of a store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Place {
-    pub(super) device: Arc<str>,
-    /// The first instant, in Unix milliseconds.
-    pub(super) from_ms: i64,
-}
-
 /// The file with the place up to which all is written.
-pub(super) struct ProgressFile {
+pub(in super::super) struct ProgressFile {
     path: PathBuf,
     from: String,
     to: String,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Saved {
+struct Saved<P> {
     from: String,
     to: String,
     #[serde(flatten)]
-    place: Place,
+    place: P,
 }
 
 impl ProgressFile {
-    pub(super) fn new(path: PathBuf, [from, to]: &[String; 2]) -> Self {
+    pub(in super::super) fn new(path: PathBuf, [from, to]: &[String; 2]) -> Self {
         Self { path, from: from.clone(), to: to.clone() }
     }
 
-    /// The place at which the move continues; `None`: at the beginning.
-    pub(super) fn load(&self) -> anyhow::Result<Option<Place>> {
+    /// The place at which the command continues; `None`: at the beginning.
+    pub(in super::super) fn load<P: DeserializeOwned>(&self) -> anyhow::Result<Option<P>> {
         let shown = || self.path.display().to_string();
         let bytes = match std::fs::read(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             read => read.with_context(shown)?,
         };
-        let saved: Saved = serde_json::from_slice(&bytes).with_context(shown)?;
+        let saved: Saved<P> = serde_json::from_slice(&bytes).with_context(shown)?;
         if (&saved.from, &saved.to) != (&self.from, &self.to) {
             let (path, Saved { from, to, .. }) = (shown(), saved);
-            let why = format!("{path} is of a move from {from} to {to}: finish that one, or remove the file");
+            let why = format!("{path} is of a copy from {from} to {to}: finish that one, or remove the file");
             return Err(Usage(why).into());
         }
         Ok(Some(saved.place))
     }
 
     /// Replaces the file, durably.
-    pub(super) fn save(&self, place: &Place) -> anyhow::Result<()> {
-        let saved = Saved { from: self.from.clone(), to: self.to.clone(), place: place.clone() };
+    pub(in super::super) fn save(&self, place: &impl Serialize) -> anyhow::Result<()> {
+        let saved = Saved { from: self.from.clone(), to: self.to.clone(), place };
         replace_file(&self.path, &serde_json::to_vec(&saved)?).with_context(|| self.path.display().to_string())
     }
 
-    /// Removes the file: the next move begins at the beginning.
-    pub(super) fn remove(&self) -> anyhow::Result<()> {
+    /// Removes the file: the next attempt begins at the beginning.
+    pub(in super::super) fn remove(&self) -> anyhow::Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             removed => removed.with_context(|| self.path.display().to_string()),
@@ -82,47 +73,49 @@ impl ProgressFile {
 }
 
 /// Shows the progress on standard error.
-pub(super) struct Progress {
+pub(in super::super) struct Progress {
     /// `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
     step: &'static str,
+    /// The noun of what is counted beside readings.
+    items: &'static str,
     total: u64,
-    devices: u64,
+    done: u64,
     readings: u64,
     started: Instant,
     line: Instant,
 }
 
 impl Progress {
-    /// Starts with copying this many devices.
-    pub(super) fn start(devices: u64) -> Self {
+    /// Starts with copying this many items, such as `devices`.
+    pub(in super::super) fn start(total: u64, items: &'static str) -> Self {
         let now = Instant::now();
-        let bar = std::io::stderr().is_terminal().then(|| bar(devices));
-        Self { bar, step: "copying", total: devices, devices: 0, readings: 0, started: now, line: now }
+        let bar = std::io::stderr().is_terminal().then(|| bar(total));
+        Self { bar, step: "copying", items, total, done: 0, readings: 0, started: now, line: now }
     }
 
-    /// Begins another step over all devices.
-    pub(super) fn begin(&mut self, step: &'static str) {
+    /// Begins another step over all items.
+    pub(in super::super) fn begin(&mut self, step: &'static str) {
         let now = Instant::now();
-        (self.step, self.devices, self.readings, self.started, self.line) = (step, 0, 0, now, now);
+        (self.step, self.done, self.readings, self.started, self.line) = (step, 0, 0, now, now);
         self.add(0, 0);
     }
 
-    /// Adds devices and readings that are done.
-    pub(super) fn add(&mut self, devices: u64, readings: u64) {
-        self.devices += devices;
+    /// Adds items and readings that are done.
+    pub(in super::super) fn add(&mut self, items: u64, readings: u64) {
+        self.done += items;
         self.readings += readings;
         if let Some(bar) = &self.bar {
-            bar.set_position(self.devices.min(self.total));
+            bar.set_position(self.done.min(self.total));
             bar.set_message(self.state());
         } else if self.line.elapsed() > LINE_INTERVAL {
             self.line = Instant::now();
-            eprintln!("{} of {} devices: {}", self.devices, self.total, self.state());
+            eprintln!("{} of {} {}: {}", self.done, self.total, self.items, self.state());
         }
     }
 
     /// Prints a line.
-    pub(super) fn note(&self, text: &str) {
+    pub(in super::super) fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),
             None => eprintln!("{text}"),
@@ -130,7 +123,7 @@ impl Progress {
     }
 
     /// Removes the bar.
-    pub(super) fn finish(&self) {
+    pub(in super::super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -142,30 +135,33 @@ impl Progress {
     }
 }
 
-fn bar(devices: u64) -> ProgressBar {
+fn bar(total: u64) -> ProgressBar {
     let template = "{bar:20} {percent}% ETA {eta}  {wide_msg}";
     let style = ProgressStyle::with_template(template).expect("the template is well-formed");
-    ProgressBar::new(devices).with_style(style)
+    ProgressBar::new(total).with_style(style)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
-    fn a_move_continues_at_its_place_and_not_at_that_of_another() {
+    fn a_command_continues_at_its_place_and_not_at_that_of_another() {
         let folder = tempfile::tempdir().unwrap();
         let file = |to: &str| ProgressFile::new(folder.path().join("move.json"), &["a".to_owned(), to.to_owned()]);
-        assert_eq!(file("b").load().unwrap(), None);
+        let load = |to: &str| file(to).load::<BTreeMap<String, i64>>();
+        assert_eq!(load("b").unwrap(), None);
         for from_ms in [-5, i64::MAX] {
-            let place = Place { device: "d".into(), from_ms };
+            let place = BTreeMap::from([("fromMs".to_owned(), from_ms)]);
             file("b").save(&place).unwrap();
-            assert_eq!(file("b").load().unwrap(), Some(place));
+            assert_eq!(load("b").unwrap(), Some(place));
         }
-        let refused = file("c").load().unwrap_err().to_string();
-        assert!(refused.contains("is of a move from a to b"), "{refused}");
+        let refused = load("c").unwrap_err().to_string();
+        assert!(refused.contains("is of a copy from a to b"), "{refused}");
         file("b").remove().unwrap();
         file("b").remove().unwrap();
-        assert_eq!(file("c").load().unwrap(), None);
+        assert_eq!(load("c").unwrap(), None);
     }
 }

@@ -1,0 +1,209 @@
+//! The store that `move` and `migrate` write, like one more instance of the service.
+//!
+//! A service may use the store meanwhile. So a writer obeys the rules of instances ([`tidegauge::store`]):
+//! it writes in any order, and after each write it rolls up the closed hours itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tidegauge::common::clock::{Clock, rfc3339};
+use tidegauge::config::{self, Config, MongodbUri, StoreKind};
+use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep, Metric};
+use tidegauge::store::{Cause, Store, WriteError};
+use tidegauge::telemetry::Metrics;
+
+pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, stats_of};
+pub(super) use self::patience::{Patience, patiently};
+pub(super) use self::progress::{Progress, ProgressFile};
+use super::serve::{newest_closed_hour, open_store};
+
+mod hours;
+mod patience;
+mod progress;
+
+/// The store that is written.
+pub(super) struct Target {
+    pub(super) store: Arc<dyn Store>,
+    config: Config,
+    clock: Clock,
+}
+
+/// The outcome of a write.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// The readings that the store did not have.
+    pub(super) stored: u64,
+    /// The readings that it does not take.
+    pub(super) refused: Vec<Refused>,
+}
+
+/// Readings that the store refuses for good.
+pub(super) struct Refused {
+    pub(super) device: Arc<str>,
+    pub(super) hour: Hour,
+    pub(super) readings: u64,
+    pub(super) error: WriteError,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, hour, readings, error } = self;
+        write!(f, "{readings} of {device} in the hour of {}: {error}", rfc3339(hour.start_ms()))
+    }
+}
+
+impl Target {
+    /// Opens the store of a configuration.
+    pub(super) async fn open(config: Config) -> anyhow::Result<Self> {
+        let (metrics, _) = Metrics::new();
+        Ok(Self { store: open_store(&config, &metrics).await?, config, clock: Clock::system() })
+    }
+
+    /// How many batches may be written at the same time. SQLite executes one write after the other, and the
+    /// service must have its turns.
+    pub(super) fn writers(&self) -> usize {
+        if self.config.store_kind() == StoreKind::Sqlite { 1 } else { 4 }
+    }
+
+    /// The first hour whose readings the store keeps.
+    pub(super) fn first_kept_hour(&self) -> Hour {
+        first_kept(self.config.retention.readings, 1, &self.clock)
+    }
+
+    /// The first hour whose rollup the store keeps. Rollups expire by whole days.
+    pub(super) fn first_kept_rollup(&self) -> Hour {
+        first_kept(self.config.retention.rollups(), 25, &self.clock)
+    }
+
+    /// Writes buckets, no two of them the same, and rolls up those of closed hours. It waits for a store that
+    /// is away.
+    pub(super) async fn write(&self, writes: Vec<Arc<BucketWrite>>) -> anyhow::Result<Outcome> {
+        let buckets = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
+        let mut outcome = Outcome::default();
+        let mut too_large = self.attempt(writes, &mut outcome).await?;
+        while let Some((write, error)) = too_large.pop() {
+            let is_of_readings = error.cause != Cause::UnreadableDocument;
+            let Some(halves) = write.halves().filter(|_| is_of_readings) else {
+                let readings = u64::from(write.accepted);
+                let device = Arc::clone(&write.device);
+                outcome.refused.push(Refused { device, hour: write.hour, readings, error });
+                continue;
+            };
+            for half in halves {
+                too_large.extend(self.attempt(vec![Arc::new(half)], &mut outcome).await?);
+            }
+        }
+        self.roll_up(buckets).await?;
+        Ok(outcome)
+    }
+
+    /// Writes buckets until each is stored or refused for good, and returns the refused ones.
+    async fn attempt(
+        &self,
+        mut writes: Vec<Arc<BucketWrite>>,
+        outcome: &mut Outcome,
+    ) -> anyhow::Result<Vec<(Arc<BucketWrite>, WriteError)>> {
+        let (mut refused, mut patience) = (Vec::new(), Patience::new());
+        while !writes.is_empty() {
+            let outcomes = self.store.write(&writes).await;
+            let (mut again, mut trouble) = (Vec::new(), None);
+            for (write, written) in writes.into_iter().zip(outcomes) {
+                match written {
+                    Ok(written) => outcome.stored += u64::from(written.stored),
+                    Err(error) if error.is_permanent() => refused.push((write, error)),
+                    Err(error) => {
+                        again.push(write);
+                        trouble = Some(error);
+                    }
+                }
+            }
+            if let Some(error) = trouble {
+                patience.wait(&error.detail).await?;
+            }
+            writes = again;
+        }
+        Ok(refused)
+    }
+
+    /// Rolls up the hours that are closed: the check must follow the write, as in the service.
+    async fn roll_up(&self, mut buckets: Vec<(Arc<str>, Hour)>) -> anyhow::Result<()> {
+        let Some(rollups) = self.store.rollups() else { return Ok(()) };
+        let newest_closed = newest_closed_hour(&self.config, &self.clock);
+        buckets.retain(|(_, hour)| *hour <= newest_closed);
+        let mut patience = Patience::new();
+        while !buckets.is_empty() {
+            let outcomes = rollups.roll_up(&buckets).await;
+            let (mut again, mut trouble) = (Vec::new(), None);
+            for (bucket, outcome) in buckets.into_iter().zip(outcomes) {
+                match outcome {
+                    Ok(()) => {}
+                    Err(error) if error.is_permanent() => {
+                        let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
+                        tracing::warn!(device, hour_ms, %error, "cannot roll up an hour");
+                    }
+                    Err(error) => {
+                        again.push(bucket);
+                        trouble = Some(error);
+                    }
+                }
+            }
+            if let Some(error) = trouble {
+                patience.wait(&error.detail).await?;
+            }
+            buckets = again;
+        }
+        Ok(())
+    }
+}
+
+/// The hour some hours after the first of a retention, so that it does not expire while it is compared.
+pub(super) fn first_kept(retention: config::Keep, more_hours: i32, clock: &Clock) -> Hour {
+    let Some(kept) = retention.period() else { return Hour(i32::MIN) };
+    let kept_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+    Hour(Hour::of(clock.now_ms().saturating_sub(kept_ms)).0 + more_hours)
+}
+
+/// The write of readings that are already stored elsewhere. Of two values of one reading, the one in this
+/// store stays. `metrics` are those of the contents, in their order.
+pub(super) fn write_of(
+    device: Arc<str>,
+    hour: Hour,
+    metadata: Option<Arc<str>>,
+    metrics: Vec<Metric>,
+    contents: &Contents,
+) -> BucketWrite {
+    let mut arrivals = Arrivals::with_capacity(contents.samples().len());
+    let mut last = None;
+    for sample in contents.samples() {
+        arrivals.push(*sample, last != Some(sample.offset));
+        last = Some(sample.offset);
+    }
+    BucketWrite::keeping(Keep::First, device, hour, metadata, metrics, arrivals)
+}
+
+/// The name of a store: what tells it from others, without secrets.
+pub(super) fn name_of(config: &Config) -> String {
+    let of_mongodb = |kind: &str, collection: &str| format!("{kind} {}", name_of_collection(config, collection));
+    match config.store_kind() {
+        StoreKind::Sqlite => {
+            let file = config.sqlite_file();
+            format!("sqlite {}", std::fs::canonicalize(&file).unwrap_or(file).display())
+        }
+        StoreKind::Mongodb => of_mongodb("mongodb", &config.mongodb.collection),
+        StoreKind::MongodbTimeseries => of_mongodb("mongodb-timeseries", &config.mongodb.timeseries.collection),
+    }
+}
+
+/// The name of a collection of the database, without secrets.
+pub(super) fn name_of_collection(config: &Config, collection: &str) -> String {
+    let servers = config.mongodb.uri.as_ref().map_or("", servers_of);
+    format!("{}.{collection} at {servers}", config.mongodb.database())
+}
+
+/// The servers that a connection string names.
+pub(super) fn servers_of(uri: &MongodbUri) -> &str {
+    let text = uri.expose();
+    let text = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let text = text.split(['/', '?']).next().unwrap_or_default();
+    text.rsplit_once('@').map_or(text, |(_, servers)| servers)
+}
