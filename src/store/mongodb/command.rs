@@ -10,16 +10,17 @@ use std::time::Duration;
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use futures_util::StreamExt;
 use mongodb::action::Find;
-use mongodb::options::{CollectionOptions, ReadConcern};
+use mongodb::options::{CollectionOptions, Hint, ReadConcern};
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{ClientSession, Collection, Database};
 
 use super::collection::ManagedCollection;
-use super::connect::BlockCompressor;
+use super::connect::{BlockCompressor, MongodbOptions};
 use super::decode::{DecodeError, server_integer};
 use super::encode::Encoder;
 use super::errors::{self, within};
 use super::servers::Servers;
+use super::uri::UriError;
 use crate::store::{self, Cause, StoreError, WriteError};
 
 /// The bounds of the wait for the answer to a ping. A server that is busy for a moment is not away; and
@@ -79,6 +80,23 @@ pub(super) struct Commands {
 }
 
 impl Commands {
+    /// Makes the connection without asking the server for anything.
+    ///
+    /// # Errors
+    /// When the URI is invalid.
+    pub(super) async fn connect(options: &MongodbOptions) -> Result<Self, UriError> {
+        let (database, servers) = options.database().await?;
+        Ok(Self {
+            database,
+            servers,
+            timeout: options.timeout,
+            query_timeout: options.query_timeout,
+            compressor: options.block_compressor,
+            drop_unused_indexes: options.drop_unused_indexes,
+            unreadable: options.unreadable_readings.clone(),
+        })
+    }
+
     /// A collection to read from.
     pub(super) fn reading(&self, collection: &str) -> Collection<RawDocumentBuf> {
         // Every primary has what a majority acknowledged, and pending forgets readings only then. So local
@@ -170,6 +188,19 @@ impl Commands {
         let aggregate = collection.aggregate(pipeline).max_time(self.timeout).batch_size(RESULTS_BATCH);
         let cursor = within(self.timeout, aggregate.batch()).await?;
         self.each_of(Batches { cursor, timeout: self.timeout }, visit).await
+    }
+
+    /// Runs an aggregation that walks along the index of `_id`s, and returns as many of its first results as
+    /// one reply of the server has, at most 16 MiB.
+    pub(super) async fn first_results(
+        &self,
+        collection: &Collection<RawDocumentBuf>,
+        pipeline: Vec<Document>,
+    ) -> Result<Option<RawBatch>, StoreError> {
+        let aggregate = collection.aggregate(pipeline).hint(Hint::Keys(doc! { "_id": 1 }));
+        let aggregate = aggregate.max_time(self.timeout).batch_size(RESULTS_BATCH);
+        let cursor = within(self.timeout, aggregate.batch()).await?;
+        Batches { cursor, timeout: self.timeout }.next().await
     }
 
     /// Makes the server end a query after `query_timeout`. The server does not notice that a client has

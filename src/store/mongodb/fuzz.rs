@@ -2,7 +2,7 @@
 
 use bson::RawDocument;
 
-use super::{bucket, devices, rollups};
+use super::{bucket, devices, older, rollups};
 
 /// A document of any collection.
 pub fn document(bytes: &[u8]) {
@@ -10,4 +10,5 @@ pub fn document(bytes: &[u8]) {
     bucket::fuzz::document(document);
     rollups::fuzz::document(document);
     devices::fuzz::document(document);
+    older::fuzz::document(document);
 }

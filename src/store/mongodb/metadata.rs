@@ -61,7 +61,8 @@ pub(super) fn to_text(metadata: Map<String, Value>) -> Arc<str> {
     Value::from(metadata).to_string().into()
 }
 
-fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
+/// The JSON of a value.
+pub(super) fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
     Ok(match value {
         RawBsonRef::Null => Value::Null,
         RawBsonRef::Boolean(value) => value.into(),

@@ -12,6 +12,7 @@
 //! - the collection of the device index (`devices`), and the search for devices that are not in it yet
 //!   (`seek`, `id_walk`, `device_search`);
 //! - the notes of the instances that share a database (`instances`);
+//! - documents of other programs, which `tidegauge migrate` reads (`older`);
 //! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).
 //!
 //! Only this room knows the driver and BSON.
@@ -39,6 +40,7 @@ mod instances;
 mod layout;
 mod metadata;
 mod names;
+mod older;
 mod plain_schema;
 mod rollups;
 mod schema_state;
@@ -55,6 +57,9 @@ mod uri;
 pub use self::bucket::BucketStore;
 pub use self::connect::{
     BlockCompressor, BucketLayout, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan,
+};
+pub use self::older::{
+    DocumentId, OlderBucket, OlderCollection, OlderContent, OlderDocument, Remark, Shape, ShapeRules,
 };
 pub use self::store::MongoStore;
 pub use self::timeseries::TimeseriesStore;

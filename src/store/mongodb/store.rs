@@ -43,16 +43,7 @@ impl<L: Layout> MongoStore<L> {
         options: MongodbOptions,
         layout: impl FnOnce(&MongodbOptions, Commands) -> L,
     ) -> Result<Self, UriError> {
-        let (database, servers) = options.database().await?;
-        let commands = Commands {
-            database,
-            servers,
-            timeout: options.timeout,
-            query_timeout: options.query_timeout,
-            compressor: options.block_compressor,
-            drop_unused_indexes: options.drop_unused_indexes,
-            unreadable: options.unreadable_readings.clone(),
-        };
+        let commands = Commands::connect(&options).await?;
         let layout = layout(&options, commands.clone());
         let mut names = layout.collection_names();
         names.extend([options.rollups_collection.clone(), options.devices_collection.clone()]);
