@@ -31,6 +31,7 @@ mod limits;
 mod lists;
 mod local_steps;
 mod metadata;
+mod migrate;
 mod mongodb_connection;
 mod mongodb_documents;
 mod moving;

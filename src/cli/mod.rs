@@ -25,6 +25,7 @@ mod export;
 mod import;
 mod key;
 mod man;
+mod migrate;
 mod mover;
 mod serve;
 mod settings;
@@ -80,6 +81,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Copy all readings of one store into another, which a running service uses
     Move(mover::MoveArgs),
+    /// Rewrite buckets that were made after a guide to the bucket pattern of MongoDB
+    Migrate(migrate::MigrateArgs),
     /// List the readings that the store refused permanently, or send them again
     DeadLetters(dead_letters::DeadLettersArgs),
     /// Check the configuration and print the values in force; with --full, check all that the service uses
@@ -119,6 +122,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         Command::Import(args) => import::run(args).await,
         Command::Export(args) => export::run(&args).await,
         Command::Move(args) => mover::run(args).await,
+        Command::Migrate(args) => migrate::run(args).await,
         Command::DeadLetters(args) => dead_letters::run(args).await,
         Command::Check(args) => match check::run(&args).await {
             Ok(code) => return code,
