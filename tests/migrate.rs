@@ -175,8 +175,8 @@ async fn migrate_while_devices_send(setup: impl Fn(&Database) -> Setup, collecti
             let hour_ms = START_MS + round * 23 * HOUR_MS;
             let mut sent = Vec::new();
             for device in DEVICES {
-                // A new instant of an hour that is migrated too, another metric of a reading of the guides, and
-                // a later hour.
+                // A new instant of an hour that is migrated too, another metric of a reading of the guides,
+                // and a later hour.
                 for (ts, metric) in
                     [(hour_ms + 61_000, "value"), (hour_ms, "live"), (START_MS + (HOURS + round) * HOUR_MS, "value")]
                 {
@@ -223,7 +223,7 @@ async fn another_collection_is_migrated_into_a_time_series() {
     migrate_while_devices_send(Setup::timeseries, "sensor_buckets").await;
 }
 
-/// What devices have sent stays, and a document with another value, or with a finding, is not removed.
+/// A value that a device has sent stays, and a document with another one, or with a finding, is not removed.
 #[tokio::test]
 async fn documents_that_differ_from_the_store_stay() {
     let database = Database::new();

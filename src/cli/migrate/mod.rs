@@ -108,7 +108,7 @@ Exit status: 0 if the store has the readings of every document, 1 if documents w
 struct Place {
     /// All documents from this `_id` on are done.
     before: String,
-    /// What they were done with: other flags may understand other documents.
+    /// The flags of the attempt: with others, other documents may be understood.
     flags: String,
     /// How many of them were left alone.
     left: u64,

@@ -81,7 +81,7 @@ pub struct ShapeRules {
 pub struct Remark {
     /// The same text for all documents of which the same is to be said.
     pub about: String,
-    /// What is said of this document only; may be empty.
+    /// The rest, of this document only; may be empty.
     pub detail: String,
 }
 
@@ -108,7 +108,7 @@ pub struct OlderBucket {
     pub rejected: Option<(u64, Remark)>,
 }
 
-/// What a document is.
+/// The kind of a document, and its readings.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OlderContent {
     /// A document of tidegauge itself.
@@ -162,7 +162,7 @@ impl fmt::Display for DocumentId {
 pub struct OlderDocument {
     /// Its `_id`.
     pub id: DocumentId,
-    /// What it is.
+    /// Its kind, and its readings.
     pub content: OlderContent,
     raw: RawDocumentBuf,
 }
@@ -201,6 +201,9 @@ impl OlderCollection {
 
     /// Returns the next documents in the descending order of their `_id`s, from the one before `before` on.
     /// None are left if there is none. The documents of tidegauge itself are without their readings.
+    ///
+    /// # Errors
+    /// When the server does not answer or refuses.
     pub async fn page(&self, before: Option<&DocumentId>) -> Result<Vec<OlderDocument>, StoreError> {
         let Some(batch) = self.commands.first_results(&self.documents, page(before)).await? else {
             return Ok(Vec::new());
@@ -224,16 +227,23 @@ impl OlderCollection {
 
     /// Removes documents that are still as they were read, durably. Returns those that are not: a program has
     /// changed them meanwhile, or they are so large that the comparison does not fit into a command.
+    ///
+    /// # Errors
+    /// When the server does not answer or refuses. Some may be removed then.
     pub async fn remove(&self, documents: &[&OlderDocument]) -> Result<Vec<DocumentId>, StoreError> {
         if documents.is_empty() {
             return Ok(Vec::new());
         }
         let mut failed = None;
-        let settle = |_: &&OlderDocument, outcome| match outcome {
-            Outcome::Failed(error) if !error.is_permanent() => failed = Some(error),
-            _ => {}
+        let settle = |_: &&OlderDocument, outcome| {
+            if let Outcome::Failed(error) = outcome
+                && !error.is_permanent()
+            {
+                failed = Some(error);
+            }
         };
-        let sent = self.commands.write_all(Verb::DeleteMatching, &self.name, documents, encode_removal, settle).await;
+        let encode = |statement: &mut Encoder, document: &&OlderDocument| encode_removal(statement, document);
+        let sent = self.commands.write_all(Verb::DeleteMatching, &self.name, documents, encode, settle).await;
         sent.map_err(to_store_error)?;
         if let Some(error) = failed {
             return Err(to_store_error(error));
@@ -280,7 +290,7 @@ fn is_own(document: &RawDocument) -> bool {
 }
 
 /// Writes the statement that removes a document if it is still the same.
-fn encode_removal(statement: &mut Encoder, document: &&OlderDocument) {
+fn encode_removal(statement: &mut Encoder, document: &OlderDocument) {
     let id = document.raw.get("_id").ok().flatten().unwrap_or(RawBsonRef::Null);
     let same = rawdoc! { "$eq": ["$$ROOT", { "$literal": document.raw.clone() }] };
     let filter = rawdoc! { "_id": { "$eq": id }, "$expr": same };

@@ -57,6 +57,7 @@ struct OfHour {
 }
 
 /// The instant of a reading.
+#[derive(Clone, Copy)]
 enum Clock {
     Instant(&'static str, i64),
     Minute(i64),
@@ -77,13 +78,10 @@ impl Reader<'_> {
             };
             match read {
                 Ok(name) => clock = clock.or(Some(name)),
-                Err(why) => match &mut rejected {
-                    Some((others, _)) => *others += 1,
-                    None => {
-                        let (about, detail) = why;
-                        rejected = Some((1, Remark::new(about, format!("{}[{count}] {detail}", self.array))));
-                    }
-                },
+                Err((about, detail)) => {
+                    let remark = || Remark::new(about, format!("{}[{count}] {detail}", self.array));
+                    rejected.get_or_insert_with(|| (0, remark())).0 += 1;
+                }
             }
             count += 1;
         }
@@ -133,7 +131,9 @@ impl Reader<'_> {
             return Err(("a reading has no value".to_owned(), "has none".to_owned()));
         }
         let of_hour = hours.entry(Hour::of(ts_ms)).or_default();
-        values.iter().for_each(|(key, value)| of_hour.push(self.metric_of(key), *value, Hour::offset_of(ts_ms)));
+        for (key, value) in &*values {
+            of_hour.push(self.metric_of(key), *value, Hour::offset_of(ts_ms));
+        }
         Ok(name)
     }
 

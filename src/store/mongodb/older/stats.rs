@@ -46,7 +46,7 @@ impl What {
 }
 
 /// Adds the claim of a field such as `readingCount`.
-pub(super) fn add_count<'a>(field: &str, value: RawBsonRef<'_>, claims: &mut Vec<Claim<'a>>) -> Result<(), String> {
+pub(super) fn add_count(field: &str, value: RawBsonRef<'_>, claims: &mut Vec<Claim<'_>>) -> Result<(), String> {
     add(field.to_owned(), None, What::Count, value, claims)
 }
 
