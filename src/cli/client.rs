@@ -13,8 +13,11 @@ const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 #[derive(Debug, Args)]
 pub(super) struct ClientArgs {
-    /// The server [default: http://127.0.0.1:8080; of dead-letters retry, the address of http.listen]
-    #[arg(long, value_parser = parse_url)]
+    #[arg(
+        long,
+        value_parser = parse_url,
+        help = "The server [default: http://127.0.0.1:8080; of dead-letters retry, the address of http.listen]"
+    )]
     url: Option<String>,
     #[arg(
         long,

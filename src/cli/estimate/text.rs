@@ -80,12 +80,11 @@ fn print_nodes(fleet: &Fleet, estimate: &Estimate, out: &mut impl Write) -> Resu
     let name = "  what limits first";
     writeln!(out, "{name:NAME_WIDTH$}  {}, {} % of what is planned with", estimate.first_limit, amount(use_percent))?;
     let instances = counted(estimate.instances, "instance");
-    let nodes = match fleet.layout {
-        Layout::Sqlite => format!("{instances}, each with its own devices and file"),
-        _ => {
-            let (shards, members) = (counted(estimate.shards, "shard"), amount(estimate.shards * MEMBERS));
-            format!("{instances} of tidegauge, {shards}; {members} of mongod with replica sets of three")
-        }
+    let nodes = if fleet.layout == Layout::Sqlite {
+        format!("{instances}, each with its own devices and file")
+    } else {
+        let (shards, members) = (counted(estimate.shards, "shard"), amount(estimate.shards * MEMBERS));
+        format!("{instances} of tidegauge, {shards}; {members} of mongod with replica sets of three")
     };
     let name = "  nodes";
     writeln!(out, "{name:NAME_WIDTH$}  {nodes}")
