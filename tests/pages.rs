@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use strum::IntoEnumIterator;
+use tidegauge::common::finding::Part;
+
 /// Where the paths begin that pages name.
 const ROOTS: [&str; 6] = ["src/", "tests/", "benches/", "config/", "deploy/", "docs/"];
 
@@ -174,6 +177,24 @@ fn every_test_that_the_page_of_reliability_names_exists() {
         }
     }
     assert!(named > 5, "only {named} tests were found on the page");
+}
+
+#[test]
+fn the_page_of_operations_lists_each_part_that_a_check_looks_at_and_no_other() {
+    let page = fs::read_to_string(in_repository("docs/operations.md")).expect("the page");
+    let table = page.split("| part | looks at |\n").nth(1).expect("the table of parts");
+    let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+    let cells: String = rows.filter_map(|row| row.split('|').nth(1)).collect();
+    let mut listed: Vec<String> = in_backticks(&cells).split_whitespace().map(str::to_owned).collect();
+    listed.sort_unstable();
+    let mut known: Vec<String> = Part::iter().map(|part| part.to_string()).collect();
+    known.sort_unstable();
+    assert_eq!(listed, known);
+    let mut sources = String::new();
+    read_sources(&in_repository("src"), &mut sources);
+    for part in Part::iter() {
+        assert!(sources.contains(&format!("Part::{part:?}")), "nothing is found about {part}");
+    }
 }
 
 #[test]

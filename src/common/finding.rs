@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
+use strum::{EnumIter, IntoStaticStr};
 
 /// How serious a finding is, from the least to the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -31,13 +32,58 @@ impl fmt::Display for Severity {
     }
 }
 
+/// The part that a finding is about, by its stable name, such as `collection-expiry`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, EnumIter, IntoStaticStr)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+#[expect(missing_docs, reason = "the table in docs/operations.md describes each part")]
+pub enum Part {
+    Configuration,
+    ServerReach,
+    ServerVersion,
+    ServerTopology,
+    ServerMembers,
+    ServerWriteConcern,
+    ServerClock,
+    ServerCache,
+    ServerOplog,
+    ServerDisk,
+    ServerGrowth,
+    Collection,
+    CollectionOptions,
+    CollectionIndexes,
+    CollectionExpiry,
+    CollectionValidator,
+    CollectionSharding,
+    CollectionShards,
+    QueryPlan,
+    DocumentsSize,
+    DocumentsReadings,
+    SqliteFile,
+    SqliteIntegrity,
+    SqliteSize,
+    SqliteDisk,
+    SqliteGrowth,
+    LogSegments,
+    LogSize,
+    LogDisk,
+    LogDeadLetters,
+    LogQuarantine,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.into())
+    }
+}
+
 /// One finding. Its fields are those of the JSON of `tidegauge check --full --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How serious it is.
     pub severity: Severity,
-    /// The part that was looked at, such as `collection-expiry`: a stable name.
-    pub part: &'static str,
+    /// The part that was looked at.
+    pub part: Part,
     /// A sentence that says what was found, with figures, without its full stop.
     pub found: String,
     /// The mend: what to do, with the exact command if there is one.
@@ -48,31 +94,31 @@ pub struct Finding {
 impl Finding {
     /// It is as it should be.
     #[must_use]
-    pub fn ok(part: &'static str, found: impl Into<String>) -> Self {
+    pub fn ok(part: Part, found: impl Into<String>) -> Self {
         Self { severity: Severity::Ok, part, found: found.into(), mend: None }
     }
 
     /// An operator should know it.
     #[must_use]
-    pub fn note(part: &'static str, found: impl Into<String>) -> Self {
+    pub fn note(part: Part, found: impl Into<String>) -> Self {
         Self { severity: Severity::Note, part, found: found.into(), mend: None }
     }
 
     /// It was not checked, for this reason.
     #[must_use]
-    pub fn skipped(part: &'static str, why: impl fmt::Display) -> Self {
+    pub fn skipped(part: Part, why: impl fmt::Display) -> Self {
         Self::note(part, format!("not checked: {why}"))
     }
 
     /// An operator should mend it soon.
     #[must_use]
-    pub fn warning(part: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+    pub fn warning(part: Part, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, part, found: found.into(), mend: Some(mend.into()) }
     }
 
     /// It does not work, or readings are at risk.
     #[must_use]
-    pub fn error(part: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+    pub fn error(part: Part, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity: Severity::Error, part, found: found.into(), mend: Some(mend.into()) }
     }
 
@@ -107,6 +153,8 @@ pub fn span(length: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use strum::IntoEnumIterator;
+
     use super::*;
 
     #[test]
@@ -127,10 +175,14 @@ mod tests {
     #[test]
     fn the_json_of_a_finding_has_stable_names() {
         let json = |finding: &Finding| serde_json::to_string(finding).unwrap();
-        let warning = Finding::warning("log-size", "it is full", "empty it");
+        let warning = Finding::warning(Part::LogSize, "it is full", "empty it");
         let text = r#"{"severity":"warning","part":"log-size","found":"it is full","mend":"empty it"}"#;
         assert_eq!(json(&warning), text);
-        assert_eq!(json(&Finding::skipped("x", "why")), r#"{"severity":"note","part":"x","found":"not checked: why"}"#);
+        let skipped = json(&Finding::skipped(Part::Collection, "why"));
+        assert_eq!(skipped, r#"{"severity":"note","part":"collection","found":"not checked: why"}"#);
+        for part in Part::iter() {
+            assert_eq!(serde_json::to_string(&part).unwrap(), format!("\"{part}\""));
+        }
         assert!(Severity::Error > Severity::Warning && Severity::Warning > Severity::Note);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::finding::{Finding, size, span};
+use crate::common::finding::{Finding, Part, size, span};
 
 /// The shortest time from which growth is estimated.
 const COVERED_MIN: Duration = Duration::from_secs(86_400);
@@ -24,7 +24,7 @@ pub(super) struct Growth {
 }
 
 /// Judges whether the disk has space for `what`, if it grows as it did.
-pub(super) fn outlook(part: &'static str, what: &str, growth: &Growth) -> Finding {
+pub(super) fn outlook(part: Part, what: &str, growth: &Growth) -> Finding {
     let Growth { bytes, covered, retention, free } = *growth;
     let now =
         format!("{what} takes {} for {} of readings, and its disk has {} free", size(bytes), span(covered), size(free));
@@ -61,7 +61,7 @@ mod tests {
         const DAY: Duration = Duration::from_secs(86_400);
         let severity = |days: u32, kept: Option<u32>, free: u64| {
             let growth = Growth { bytes: 1_000, covered: DAY * days, retention: kept.map(|kept| DAY * kept), free };
-            outlook("x", "it", &growth).severity
+            outlook(Part::ServerGrowth, "it", &growth).severity
         };
         assert_eq!(severity(10, Some(90), 8_001), Severity::Ok);
         assert_eq!(severity(10, Some(90), 7_999), Severity::Warning);
@@ -69,6 +69,6 @@ mod tests {
         assert_eq!(severity(0, Some(90), 0), Severity::Ok, "it is too early to tell");
         assert_eq!((severity(10, None, 2_999), severity(10, None, 3_001)), (Severity::Warning, Severity::Ok));
         let empty = Growth { bytes: 0, covered: DAY, retention: None, free: u64::MAX };
-        assert_eq!(outlook("x", "it", &empty).severity, Severity::Ok);
+        assert_eq!(outlook(Part::ServerGrowth, "it", &empty).severity, Severity::Ok);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegauge::common::finding::{Finding, count, size};
+use tidegauge::common::finding::{Finding, Part, count, size};
 use tidegauge::config::{Bytes, Config};
 use tidegauge::disk;
 use tidegauge::log::recovery::{self, Inspection};
@@ -12,11 +12,11 @@ use crate::cli::client::local_url;
 use crate::cli::serve::options;
 use crate::cli::{counted, data_dir};
 
-const SEGMENTS: &str = "log-segments";
-const SIZE: &str = "log-size";
-const DISK: &str = "log-disk";
-const DEAD_LETTERS: &str = "log-dead-letters";
-const QUARANTINE: &str = "log-quarantine";
+const SEGMENTS: Part = Part::LogSegments;
+const SIZE: Part = Part::LogSize;
+const DISK: Part = Part::LogDisk;
+const DEAD_LETTERS: Part = Part::LogDeadLetters;
+const QUARANTINE: Part = Part::LogQuarantine;
 
 /// The largest log that is read, unless all of it is asked for: some seconds of reading.
 const READ_MAX: u64 = 2 << 30;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use tidegauge::common::clock::Clock;
-use tidegauge::common::finding::{Finding, Severity};
+use tidegauge::common::finding::{Finding, Part, Severity};
 use tidegauge::config::{Config, Period, Remarks, StoreKind, SyncPolicy};
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteCheck;
@@ -19,7 +19,7 @@ use super::files;
 use crate::cli::counted;
 use crate::cli::serve::options;
 
-const CONFIGURATION: &str = "configuration";
+const CONFIGURATION: Part = Part::Configuration;
 
 /// The exit code if there are warnings and no errors.
 pub(super) const WARNINGS: u8 = 2;
@@ -135,8 +135,10 @@ mod tests {
 
     #[test]
     fn the_exit_code_is_that_of_the_most_serious_finding() {
-        let (ok, note) = (Finding::ok("a", "is good"), Finding::note("b", "is odd").with_mend("do this"));
-        let (warning, error) = (Finding::warning("c", "is bad", "mend"), Finding::error("d", "is worse", "mend"));
+        let ok = Finding::ok(Part::LogSize, "is good");
+        let note = Finding::note(Part::ServerWriteConcern, "is odd").with_mend("do this");
+        let warning = Finding::warning(Part::LogDisk, "is bad", "mend");
+        let error = Finding::error(Part::QueryPlan, "is worse", "mend");
         let code = |findings: &[Finding]| report(StoreKind::Sqlite, findings, true, &mut Vec::new()).unwrap();
         let text = |code: ExitCode| format!("{code:?}");
         let success = text(ExitCode::SUCCESS);
@@ -148,7 +150,7 @@ mod tests {
         let lines = String::from_utf8(out).unwrap();
         let expected = format!(
             "ok       {:22}  is good\nnote     {:22}  is odd\n{:33}mend: do this\n0 errors, 0 warnings\n",
-            "a", "b", ""
+            "log-size", "server-write-concern", ""
         );
         assert_eq!(lines, expected);
     }

@@ -11,15 +11,15 @@ use rusqlite::{Connection, ErrorCode};
 use super::error::SqliteError;
 use super::schema::{APPLICATION_ID, CHECKPOINT_BYTES, VERSION, open_reader};
 use crate::common::clock::Clock;
-use crate::common::finding::{Finding, count, size};
+use crate::common::finding::{Finding, Part, count, size};
 use crate::disk;
 use crate::store::growth::{Growth, outlook};
 
-const FILE: &str = "sqlite-file";
-const INTEGRITY: &str = "sqlite-integrity";
-const SIZE: &str = "sqlite-size";
-const GROWTH: &str = "sqlite-growth";
-const DISK: &str = "sqlite-disk";
+const FILE: Part = Part::SqliteFile;
+const INTEGRITY: Part = Part::SqliteIntegrity;
+const SIZE: Part = Part::SqliteSize;
+const GROWTH: Part = Part::SqliteGrowth;
+const DISK: Part = Part::SqliteDisk;
 
 /// The longest wait for a lock.
 const BUSY: Duration = Duration::from_secs(2);

@@ -9,13 +9,13 @@ use super::super::collection::{EXPIRE_MAX, Kind, has_keys};
 use super::super::decode::server_integer;
 use super::expected::{Expected, ExpectedValidator};
 use super::{Inspector, batch, number, shell};
-use crate::common::finding::{Finding, count, span};
+use crate::common::finding::{Finding, Part, count, span};
 
-const PRESENT: &str = "collection";
-const OPTIONS: &str = "collection-options";
-const INDEXES: &str = "collection-indexes";
-const EXPIRY: &str = "collection-expiry";
-const VALIDATOR: &str = "collection-validator";
+const PRESENT: Part = Part::Collection;
+const OPTIONS: Part = Part::CollectionOptions;
+const INDEXES: Part = Part::CollectionIndexes;
+const EXPIRY: Part = Part::CollectionExpiry;
+const VALIDATOR: Part = Part::CollectionValidator;
 
 /// The name of the index of `_id`s.
 const ID_INDEX: &str = "_id_";

@@ -6,10 +6,10 @@ use super::super::collection::Kind;
 use super::super::decode::server_integer;
 use super::expected::Expected;
 use super::{Inspector, batch, number};
-use crate::common::finding::{Finding, count, size};
+use crate::common::finding::{Finding, Part, count, size};
 
-const SIZES: &str = "documents-size";
-const READINGS: &str = "documents-readings";
+const SIZES: Part = Part::DocumentsSize;
+const READINGS: Part = Part::DocumentsReadings;
 
 /// The largest document of a server.
 const DOCUMENT_MAX: u64 = 16 << 20;

@@ -33,7 +33,7 @@ use super::errors::within;
 use super::layout::Layout;
 use super::store::MongoStore;
 use crate::common::clock::Clock;
-use crate::common::finding::{Finding, Severity};
+use crate::common::finding::{Finding, Part, Severity};
 use crate::model::{Day, Hour};
 use crate::store::growth::{Growth, outlook};
 use crate::store::{Cause, StoreError};
@@ -93,7 +93,7 @@ impl<L: Layout> MongoStore<L> {
     fn unreachable(&self, error: &StoreError) -> Finding {
         let why = self.commands.servers.why_unreachable(error.cause).unwrap_or_else(|| error.to_string());
         Finding::error(
-            "server-reach",
+            Part::ServerReach,
             format!("MongoDB does not answer: {why}"),
             "start the server, or correct mongodb.uri, the name of its host, its port and its password; until it \
              answers, readings wait in the log",
@@ -117,7 +117,7 @@ impl<L: Layout> MongoStore<L> {
     /// Estimates the size of the database when the first readings expire. It needs the index by time, so it
     /// is left out when that is missing.
     async fn check_growth(&self, inspector: &mut Inspector<'_>, clock: &Clock) {
-        const PART: &str = "server-growth";
+        const PART: Part = Part::ServerGrowth;
         if inspector.findings.iter().any(|found| found.part == plans::PART && found.severity == Severity::Error) {
             inspector.findings.push(Finding::skipped(PART, "the oldest reading is found by an index that is missing"));
             return;
@@ -144,7 +144,7 @@ impl<L: Layout> MongoStore<L> {
 
 impl Inspector<'_> {
     /// Runs a command in the database, or in another one. A failure becomes a finding of `part`.
-    async fn ask(&mut self, part: &'static str, database: Option<&str>, command: Document) -> Option<Document> {
+    async fn ask(&mut self, part: Part, database: Option<&str>, command: Document) -> Option<Document> {
         match self.try_to_ask(database, command).await {
             Ok(reply) => Some(reply),
             Err(error) => {
@@ -162,13 +162,13 @@ impl Inspector<'_> {
     }
 
     /// The documents of the first batch of a cursor.
-    async fn list(&mut self, part: &'static str, database: Option<&str>, command: Document) -> Option<Vec<Document>> {
+    async fn list(&mut self, part: Part, database: Option<&str>, command: Document) -> Option<Vec<Document>> {
         self.ask(part, database, command).await.map(|reply| batch(&reply))
     }
 }
 
 /// A look that failed. Missing privileges have a mend.
-fn not_allowed(part: &'static str, error: &StoreError) -> Finding {
+fn not_allowed(part: Part, error: &StoreError) -> Finding {
     let skipped = Finding::skipped(part, error);
     if error.cause == Cause::Auth {
         return skipped.with_mend(

@@ -6,10 +6,10 @@ use bson::{Bson, Document, doc};
 
 use super::questions::{Access, Question};
 use super::{Inspector, not_allowed, shell};
-use crate::common::finding::{Finding, count};
+use crate::common::finding::{Finding, Part, count};
 use crate::store::Cause;
 
-pub(super) const PART: &str = "query-plan";
+pub(super) const PART: Part = Part::QueryPlan;
 
 /// The index of `_id`s.
 const ID_INDEX: &str = "_id_";

@@ -8,16 +8,16 @@ use mongodb::options::{Acknowledgment, WriteConcern};
 use super::super::collection::Deployment;
 use super::{ADMIN, Inspector, number};
 use crate::common::clock::Clock;
-use crate::common::finding::{Finding, count, size, span};
+use crate::common::finding::{Finding, Part, count, size, span};
 
-const VERSION: &str = "server-version";
-const TOPOLOGY: &str = "server-topology";
-const MEMBERS: &str = "server-members";
-const WRITE_CONCERN: &str = "server-write-concern";
-const CLOCK: &str = "server-clock";
-const CACHE: &str = "server-cache";
-const OPLOG: &str = "server-oplog";
-const DISK: &str = "server-disk";
+const VERSION: Part = Part::ServerVersion;
+const TOPOLOGY: Part = Part::ServerTopology;
+const MEMBERS: Part = Part::ServerMembers;
+const WRITE_CONCERN: Part = Part::ServerWriteConcern;
+const CLOCK: Part = Part::ServerClock;
+const CACHE: Part = Part::ServerCache;
+const OPLOG: Part = Part::ServerOplog;
+const DISK: Part = Part::ServerDisk;
 
 /// The oldest server that tidegauge supports.
 const OLDEST_MAJOR: u64 = 6;

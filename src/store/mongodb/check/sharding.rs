@@ -6,10 +6,10 @@ use bson::{Bson, Document, doc};
 
 use super::expected::Expected;
 use super::{ADMIN, Inspector, batch};
-use crate::common::finding::{Finding, count};
+use crate::common::finding::{Finding, Part, count};
 
-const SHARDING: &str = "collection-sharding";
-const SHARDS: &str = "collection-shards";
+const SHARDING: Part = Part::CollectionSharding;
+const SHARDS: Part = Part::CollectionShards;
 
 /// A shard with more than so many times the mean of the documents is a warning, from so many documents on.
 const UNEVEN_FACTOR: f64 = 2.0;
