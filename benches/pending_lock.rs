@@ -124,7 +124,8 @@ impl Service {
         };
         let letters = DeadLetters::new(dir.join("dead-letters.ndjson"), 1 << 20, Clock::system());
         let metrics = Arc::new(Metrics::new().0);
-        let pipeline = Pipeline::new(options, Arc::clone(&log), &recovery, Arc::clone(&store), letters, metrics);
+        let pipeline = Pipeline::new(options, Arc::clone(&log), &recovery, Arc::clone(&store), letters, metrics)
+            .expect("the store is not shared");
         let limits = query::Limits {
             max_hours: 24,
             max_points: 100_000,

@@ -214,7 +214,7 @@ impl Service {
             Arc::clone(&store),
             dead_letters,
             Arc::clone(&metrics),
-        );
+        )?;
         metrics.readings_recovered_total.increment(recovery.readings);
         let running = pipeline.start().context("start the log reader")?;
         pipeline.first_look().await;

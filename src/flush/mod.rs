@@ -169,6 +169,9 @@ pub struct Status {
 
 impl Pipeline {
     /// Creates it. `recovery` is the result of opening `log`. [`Self::start`] starts its tasks.
+    ///
+    /// # Errors
+    /// When the name of this instance cannot be read.
     pub fn new(
         options: Options,
         log: Arc<Log>,
@@ -176,12 +179,12 @@ impl Pipeline {
         store: Arc<dyn Store>,
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
-    ) -> Arc<Self> {
+    ) -> std::io::Result<Arc<Self>> {
         let mut pending = Pending::new(options.limits).keeping(store.keeps());
         pending.note_wall_clock(options.clock.now_ms());
         let closed = ClosedHours::load(store.rollups().is_some().then(|| options.closed_hours.clone()));
         let instance = store.instances().is_some().then_some(&*options.instance);
-        let peers = Peers::load(instance, &recovery.deletions);
+        let peers = Peers::load(instance, &recovery.deletions)?;
         let labels = |is_permanent| -> Vec<&'static str> {
             let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
             causes.map(|cause| cause.as_label()).collect()
@@ -195,7 +198,7 @@ impl Pipeline {
         if store.rollups().is_some() {
             metrics.rollup_retries_total.start_with(&transient);
         }
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             options,
             state: Mutex::new(State::new(pending, recovery.start)),
             log,
@@ -216,7 +219,7 @@ impl Pipeline {
             deleting: Deleting::default(),
             peers,
             replayed: Mutex::new(Some(recovery.deletions.clone())),
-        })
+        }))
     }
 
     /// Starts the feeder, the scheduler, the deleter, the watcher, the cutter, the roller and the indexer.

@@ -77,7 +77,8 @@ impl Stage {
         let store = Arc::new(Faulty { store, fault: Box::new(note), takes, rollups: None });
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20, Clock::system());
         let (metrics, exposition) = Metrics::new();
-        let pipeline = Pipeline::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(metrics));
+        let pipeline =
+            Pipeline::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(metrics)).unwrap();
         Self { pipeline, noted, readings: AtomicU32::new(0), clock, exposition, _folder: folder }
     }
 

@@ -194,7 +194,8 @@ impl Life {
         };
         let dead_letters = DeadLetters::new(folder.path().join("dead-letters.ndjson"), 1 << 20, Clock::system());
         let to: Arc<dyn Store> = Arc::<Faulty>::clone(&store);
-        let pipeline = Pipeline::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics));
+        let pipeline =
+            Pipeline::new(options, Arc::clone(&log), &recovery, to, dead_letters, Arc::new(metrics)).unwrap();
         let running = pipeline.start().unwrap();
         Self { folder, log, pipeline, running, store, exposition }
     }

@@ -1,6 +1,7 @@
 //! The state of an instance among the others: its name, its lease, the deletions that it shares with them.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::{Error, ErrorKind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -68,14 +69,19 @@ impl Logged {
 }
 
 impl Peers {
-    /// Reads the name of this instance from a file, or makes one. `None`: the store is not shared.
-    pub(in crate::flush) fn load(file: Option<&Path>, recovered: &[RecoveredDeletion]) -> Self {
+    /// Reads the name of this instance from a file, or makes one if there is none. `None`: the store is not
+    /// shared.
+    ///
+    /// # Errors
+    /// When the file cannot be read. Under a new name, deletions would wait for the instance that it was.
+    pub(in crate::flush) fn load(file: Option<&Path>, recovered: &[RecoveredDeletion]) -> Result<Self, Error> {
         let logged = recovered.iter().map(|RecoveredDeletion { begun, is_executed, .. }| {
             (begun.id, Logged::new(begun, is_executed.then_some(0)))
         });
         let state = State { logged: logged.collect(), ..State::default() };
         let has_looked = watch::Sender::new(file.is_none());
-        Self { id: file.map(name_in), state: Mutex::new(state), has_looked, executed: Notify::new() }
+        let id = file.map(name_in).transpose()?;
+        Ok(Self { id, state: Mutex::new(state), has_looked, executed: Notify::new() })
     }
 
     /// Whether a write may begin, after the log was inserted into pending up to `inserted`. If pending is
@@ -199,15 +205,41 @@ impl State {
 }
 
 /// The name of this instance: that of its data folder.
-fn name_in(file: &Path) -> Arc<str> {
-    let known = std::fs::read_to_string(file).unwrap_or_default();
+fn name_in(file: &Path) -> Result<Arc<str>, Error> {
+    let known = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(error) => {
+            let why = format!("the name of this instance cannot be read from {}: {error}", file.display());
+            return Err(Error::new(error.kind(), why));
+        }
+        Ok(known) => known,
+    };
     if !known.trim_end().is_empty() {
-        return known.trim_end().into();
+        return Ok(known.trim_end().into());
     }
     let new = format!("{:016x}", rand::random::<u64>());
     if let Err(error) = replace_file(file, format!("{new}\n").as_bytes()) {
         let file = file.display();
         tracing::warn!(%file, %error, "cannot save the name of this instance; the next start is another one to others");
     }
-    new.into()
+    Ok(new.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_keeps_its_name_and_gets_no_other_one_because_of_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("instance");
+        let name = name_in(&file).unwrap();
+        assert_eq!((name.len(), name_in(&file).unwrap()), (16, name));
+        std::fs::write(&file, b"\xff").unwrap();
+        for unreadable in [&*file, folder.path()] {
+            let error = Peers::load(Some(unreadable), &[]).unwrap_err().to_string();
+            assert!(error.starts_with("the name of this instance cannot be read from /"), "{error}");
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"\xff", "the file is as it was");
+    }
 }
