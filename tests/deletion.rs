@@ -138,12 +138,14 @@ async fn an_instance_that_was_away_removes_what_it_has_and_nothing_else() {
     let (status, answer) = delete(&one, "/v1/devices/S1").await;
     assert_eq!((status, &answer["pending"]), (202, &json!(true)), "{answer}");
     let waits_for = answer["waitsFor"].as_array().expect("the instances that it waits for").clone();
+    wait_until("two instances, and a deletion waits", async || (shared(&one).await == (2, 1)).then_some(())).await;
     let complete = wait_until("the other instance is taken for dead", async || {
         let (status, answer) = delete(&one, "/v1/devices/S1").await;
         (status == 200).then_some(answer)
     })
     .await;
     assert_eq!(complete, json!({ "deleted": 0, "absent": waits_for }));
+    wait_until("one instance runs, and nothing waits", async || (shared(&one).await == (1, 0)).then_some(())).await;
     let corrected = json!([{ "deviceId": "S1", "ts": START_MS, "values": { "temp": 5.0 } }]);
     one.ingest(&corrected).await;
     one.settled().await;
@@ -163,6 +165,13 @@ async fn an_instance_that_was_away_removes_what_it_has_and_nothing_else() {
         left.is_empty().then_some(())
     })
     .await;
+    wait_until("both run, and nothing waits", async || (shared(&one).await == (2, 0)).then_some(())).await;
+}
+
+/// The instances that run, and the deletions that wait for one, as an instance counts them.
+async fn shared(server: &Server) -> (u64, u64) {
+    let metrics = server.metrics().await;
+    (metrics.count("tidegauge_instances"), metrics.count("tidegauge_deletions_waiting"))
 }
 
 #[tokio::test]

@@ -156,6 +156,13 @@ table! {
     /// and not written. 0 if none is.
     rollup_lag_seconds: Gauge, Seconds;
 
+    /// Instances that share the MongoDB database and do not count as down, this one included. 0 with SQLite,
+    /// and until they are known.
+    instances: Gauge, Count;
+    /// Deletions that wait until an instance that shares the MongoDB database has executed them. 0 with
+    /// SQLite.
+    deletions_waiting: Gauge, Count;
+
     /// Readings that the server at forward.url has accepted. Those sent again after a crash count again.
     forward_readings_total: Counter, Count;
     /// Readings that the server at forward.url has refused for good, by code. They are in a dead-letter file

@@ -97,6 +97,9 @@ impl Watcher<'_> {
                 open.insert(id);
             }
         }
+        let running = notes.instances.iter().filter(|instance| self.runs(instance)).count();
+        self.pipeline.metrics.instances.set(running as f64);
+        self.pipeline.metrics.deletions_waiting.set(open.len() as f64);
         if self.settle(&open).await? || open.len() < notes.deletions.len() {
             let all: Vec<&str> = notes.instances.iter().map(|instance| &*instance.id).collect();
             self.instances.remove_closed(&all).await?;
