@@ -1,7 +1,9 @@
 //! `tidegauge man` and `tidegauge completions`: pages and scripts made from the flags themselves.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -16,6 +18,9 @@ pub(super) struct ManArgs {
     /// of all commands]
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
+    /// Write the pages of all commands into this folder: tidegauge.1, tidegauge-serve.1 and so on
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    output: Option<PathBuf>,
 }
 
 /// The flags of `tidegauge completions`.
@@ -26,9 +31,26 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the page of a command, in the format of man (roff).
+/// Prints the page of a command, in the format of man (roff), or writes all pages.
 pub(super) fn run(args: &ManArgs) -> anyhow::Result<()> {
-    Ok(std::io::stdout().write_all(&page(&args.command)?)?)
+    let Some(folder) = &args.output else { return Ok(std::io::stdout().write_all(&page(&args.command)?)?) };
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let mut all = Cli::command();
+    all.build();
+    write_pages(folder, &all, &mut Vec::new())
+}
+
+/// Writes the pages of a command, whose names below `tidegauge` these are, and of those below it.
+fn write_pages(folder: &Path, command: &clap::Command, names: &mut Vec<String>) -> anyhow::Result<()> {
+    let name: Vec<&str> = ["tidegauge"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let file = folder.join(format!("{}.1", name.join("-")));
+    std::fs::write(&file, page(names)?).with_context(|| file.display().to_string())?;
+    for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+        names.push(below.get_name().to_owned());
+        write_pages(folder, below, names)?;
+        names.pop();
+    }
+    Ok(())
 }
 
 /// Prints a script that completes commands and flags in a shell.
