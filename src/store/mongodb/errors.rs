@@ -62,6 +62,10 @@ pub(super) fn of_driver(error: &Error) -> StoreError {
             sorted if sorted.cause.is_permanent() && retryable => of_cause(Cause::Other),
             sorted => sorted,
         },
+        // When a connection fails to authenticate, the driver fails the calls that wait for another one.
+        ErrorKind::ConnectionPoolCleared { message, .. } if message.contains("AuthenticationFailed") => {
+            StoreError::new(Cause::Auth, "authentication failed")
+        }
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } | ErrorKind::DnsResolve { .. } => {
             of_cause(Cause::Network)
         }
