@@ -1,5 +1,6 @@
 //! `[forward]`: sending all accepted readings to another server too.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,32 @@ impl Forward {
         self.token.as_mut().map_or(Ok(()), |token| token.read("forward.token"))
     }
 
+    /// Checks that the other server is not the one that listens here. A name is not looked up.
+    pub(super) fn check_is_other(&self, listen: SocketAddr) -> Result<(), ConfigError> {
+        let Some((url, (host, port))) = self.url.as_deref().and_then(|url| Some((url, address(url)?))) else {
+            return Ok(());
+        };
+        let here = listen.ip().to_canonical();
+        let is_here = match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+            Ok(ip) if ip.is_loopback() || ip.is_unspecified() => {
+                here.is_unspecified() || here == ip || ip.is_unspecified()
+            }
+            Ok(ip) => here == ip,
+            Err(_) => {
+                let is_localhost = host.trim_end_matches('.').eq_ignore_ascii_case("localhost");
+                is_localhost && (here.is_unspecified() || here.is_loopback())
+            }
+        };
+        if is_here && port == listen.port() {
+            let problem = format!(
+                "is {url}, and this server itself listens there (http.listen is {listen}): its readings would go round \
+                 without end; name the other server"
+            );
+            return Err(ConfigError::invalid("forward.url", problem));
+        }
+        Ok(())
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         within("forward.max_bytes_per_second", self.max_bytes_per_second, Bytes(0), Bytes::gib(1))?;
         within("forward.max_batch_bytes", self.max_batch_bytes, Bytes::kib(1), Bytes::mib(64))?;
@@ -80,6 +107,17 @@ impl Forward {
             _ => Ok(()),
         }
     }
+}
+
+/// The host and the port of a URL whose form is checked; `None` if its port is no number.
+fn address(url: &str) -> Option<(&str, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split('/').next()?;
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (authority, if scheme == "https" { 443 } else { 80 }),
+    };
+    Some((host.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
 /// Checks the form of a URL. A secret belongs into the token, because URLs are logged.
@@ -114,6 +152,35 @@ mod tests {
         {
             let problem = problem(&format!("url = {url:?}")).expect(url);
             assert!(problem.starts_with("forward.url must be http://") && !problem.contains("hunter2"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_server_does_not_forward_to_itself() {
+        let is_refused = |url: &str, listen: &str| {
+            let forward = Forward { url: Some(url.to_owned()), ..Forward::default() };
+            forward.check_is_other(listen.parse().expect("an address")).is_err()
+        };
+        for (url, listen) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+            ("http://LocalHost:8080/", "127.0.0.1:8080"),
+            ("https://localhost", "0.0.0.0:443"),
+            ("http://127.0.0.1:8080/path", "0.0.0.0:8080"),
+            ("http://[::1]:8080", "[::]:8080"),
+            ("http://0.0.0.0:80", "127.0.0.1:80"),
+            ("http://10.0.0.1", "10.0.0.1:80"),
+        ] {
+            assert!(is_refused(url, listen), "{url} {listen}");
+        }
+        for (url, listen) in [
+            ("http://127.0.0.1:8081", "127.0.0.1:8080"),
+            ("http://127.0.0.1:8080", "10.0.0.1:8080"),
+            ("http://10.0.0.2:8080", "0.0.0.0:8080"),
+            ("http://centre:8080", "127.0.0.1:8080"),
+            ("https://[::1]", "[::1]:80"),
+            ("http://127.0.0.1:x", "127.0.0.1:80"),
+        ] {
+            assert!(!is_refused(url, listen), "{url} {listen}");
         }
     }
 

@@ -196,6 +196,7 @@ impl Config {
         self.check_share()?;
         self.check_store()?;
         self.check_certificates()?;
+        self.forward.check_is_other(self.http.listen)?;
         self.check_listen()
     }
 
