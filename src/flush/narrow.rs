@@ -112,7 +112,14 @@ fn log_refusals(letters: &[Letter]) {
 
 /// The label and the shortened detail of an error, for a log line.
 fn shown(error: &WriteError) -> (&'static str, String) {
-    (error.cause.as_label(), error.detail.chars().take(SHOWN_MAX_CHARS).collect())
+    (error.cause.as_label(), shortened(&error.detail))
+}
+
+/// The first words of a text. Dots say that there are more.
+fn shortened(text: &str) -> String {
+    let Some((end, _)) = text.char_indices().nth(SHOWN_MAX_CHARS) else { return text.to_owned() };
+    let kept = text[..end].rsplit_once(' ').map_or(&text[..end], |(words, _)| words);
+    format!("{kept} ...")
 }
 
 /// The bisection of one bucket.
