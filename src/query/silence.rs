@@ -8,7 +8,7 @@ use super::{Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::store::{Cause, StoreError};
-use crate::telemetry::Gauge;
+use crate::telemetry::LateGauge;
 
 /// The wait after each page of devices. A page looks at up to 10,000 entries of the device index, or looks
 /// some thousand devices up. So a pass takes few percent of a processor, and a million devices some minutes.
@@ -18,21 +18,27 @@ const PAGE_WAIT: Duration = Duration::from_secs(2);
 /// two of its readings.
 const PASS_WAIT: RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(900);
 
+/// The wait after the first pass. Each further one is twice as long, until it is the usual one.
+const FIRST_WAIT: Duration = Duration::from_secs(15);
+
 /// The most silent devices of one page.
 const PAGE: usize = 10_000;
 
 impl Queries {
     /// Counts the devices without a reading for `silent_after`, again and again, and sets `gauge` after each
     /// pass over the device index. A pass begins a quarter of `silent_after` after the last one, between one
-    /// minute and 15. While the store is away, the gauge keeps its value.
-    pub async fn count_silent_devices(&self, silent_after: Duration, clock: &Clock, gauge: &Gauge) {
-        let wait = (silent_after / 4).clamp(*PASS_WAIT.start(), *PASS_WAIT.end());
+    /// minute and 15. The first waits are shorter, because a new service gets its devices then. While the
+    /// store is away, the gauge keeps its value, or has none.
+    pub async fn count_silent_devices(&self, silent_after: Duration, clock: &Clock, gauge: &LateGauge) {
+        let longest = (silent_after / 4).clamp(*PASS_WAIT.start(), *PASS_WAIT.end());
+        let mut wait = FIRST_WAIT;
         loop {
             match self.pass(silent_after, clock).await {
                 Ok(silent) => gauge.set(silent as f64),
                 Err(error) => tracing::debug!(%error, "the silent devices were not counted"),
             }
             tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(longest);
         }
     }
 

@@ -173,6 +173,25 @@ impl<T: Instrument> Instrument for Labelled<T> {
     }
 }
 
+/// A gauge without a sample until it is set, because its value is not known before.
+#[derive(Debug)]
+pub struct LateGauge(Site);
+
+impl LateGauge {
+    /// Sets the gauge, which has a sample from now on.
+    pub fn set(&self, value: f64) {
+        Gauge::at(self.0.clone()).set(value);
+    }
+}
+
+impl Instrument for LateGauge {
+    const KIND: Kind = Kind::Gauge;
+
+    fn at(site: Site) -> Self {
+        Self(site)
+    }
+}
+
 /// A gauge of 1 whose labels describe the running program.
 #[derive(Debug)]
 pub struct BuildInfo(());

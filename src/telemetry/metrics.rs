@@ -5,7 +5,7 @@ use std::sync::Arc;
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
-use super::instrument::{BuildInfo, Definition, Instrument, Labelled, PerVariant, Site};
+use super::instrument::{BuildInfo, Definition, Instrument, Labelled, LateGauge, PerVariant, Site};
 use super::{Exposition, Limit, RequestSeconds};
 use crate::wire::Protocol;
 
@@ -131,9 +131,9 @@ table! {
     /// Whether the store answers: 1 or 0.
     store_up: Gauge, Count;
     /// Devices that have been silent for longer than the configuration allows, counted by a look through the
-    /// device index each quarter of that time, at least a minute and at most 15. 0 until the first count is
-    /// complete.
-    devices_silent: Gauge, Count;
+    /// device index each quarter of that time, at least a minute and at most 15; more often at first. There
+    /// is no sample until the first count is complete.
+    devices_silent: LateGauge, Count;
     /// Size of the store on disk, read once a minute: the SQLite file and its write-ahead file, or all
     /// collections and indexes of the MongoDB database. 0 until it is known.
     store_bytes: Gauge, Bytes;
@@ -247,6 +247,7 @@ mod tests {
     /// The exposition of metrics that were recorded at least once each.
     fn rendered() -> String {
         let (metrics, exposition) = Metrics::new();
+        metrics.devices_silent.set(1.0);
         metrics.readings_rejected_total.of(Protocol::Http).with("invalid_json").increment(1);
         metrics.values_rejected_total.of(Protocol::Http).with("invalid_value").increment(1);
         metrics.fields_ignored_total.of(Protocol::Influx).with("string").increment(1);
@@ -307,6 +308,14 @@ mod tests {
         ] {
             assert!(text.lines().any(|rendered| rendered == line), "{line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_number_that_is_not_known_yet_has_no_sample() {
+        let (metrics, exposition) = Metrics::new();
+        assert!(!exposition.render().contains("tidegauge_devices_silent"));
+        metrics.devices_silent.set(0.0);
+        assert!(exposition.render().contains("\ntidegauge_devices_silent 0\n"));
     }
 
     #[test]

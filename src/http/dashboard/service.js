@@ -110,12 +110,18 @@ export function serviceView(root) {
     fill(cards,
       figure("State", stateTexts[ready.status] ?? "Unknown", { kind: ready.status === "ok" ? "good" : "bad", note: [`up for ${brief(at - started * SECOND)}, version ${build.version ?? "unknown"}`] }),
       figure("Store", store ? "Answers" : "Away", { kind: store ? "good" : "bad", note: [[away !== undefined && `for ${brief(away * SECOND)}`, one("store_bytes") > 0 && `${bytes(one("store_bytes"))} on disk`].filter(Boolean).join(", ")] }),
-      figure("Stored", count(one("readings_stored_total")), { note: [`readings, and ${count(one("readings_duplicate_total"))} duplicates`] }),
+      figure("Stored", count(one("readings_stored_total")), { note: [`readings, and ${things(one("readings_duplicate_total"), "duplicate")}`] }),
       figure("Pending", count(one("readings_pending")), { note: [one("readings_pending") > 0 ? `readings; the oldest waits for ${brief(one("oldest_pending_seconds") * SECOND)}` : "readings wait for the store"], share: [one("pending_bytes"), one("pending_limit_bytes")] }),
       figure("Log", bytes(one("log_bytes")), { note: [`of ${bytes(one("log_limit_bytes"))}`], share: [one("log_bytes"), one("log_limit_bytes")] }),
       figure("Rejected", count(total("readings_rejected_total")), { kind: total("readings_rejected_total") > 0 ? "warn" : "", note: ["readings since the start"] }),
       figure("Dead letters", count(total("readings_dead_lettered_total")), { kind: total("readings_dead_lettered_total") > 0 ? "bad" : "", note: [`${bytes(one("dead_letter_bytes"))} of ${bytes(one("dead_letter_limit_bytes"))}`] }),
-      figure("Silent devices", count(one("devices_silent")), { kind: one("devices_silent") > 0 ? "warn" : "", note: [`${count(one("http_connections"))} open connections`] }));
+      silentDevices(samples.get("tidegauge_devices_silent")?.[0]?.value));
+  }
+
+  // Without a sample, the server has not counted them yet, or is configured not to.
+  function silentDevices(number) {
+    if (number === undefined) return figure("Silent devices", "–", { note: ["not counted yet, or devices.silent_after is 0s"] });
+    return figure("Silent devices", count(number), { kind: number > 0 ? "warn" : "", note: ["without a reading for devices.silent_after"] });
   }
 
   function figure(title, value, { kind = "", note = [], share } = {}) {
