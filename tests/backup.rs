@@ -256,3 +256,54 @@ async fn the_database_of_a_backup_is_put_beside_a_newer_log() {
     server.start_again().await;
     assert_eq!(server.readings("d0").await.as_array().map(Vec::len), Some(150));
 }
+
+#[tokio::test]
+async fn a_database_that_the_service_does_not_use_is_no_backup() {
+    let place = TempDir::new().expect("a temporary folder");
+    let (old, new) = (place.path().join("old.sqlite"), place.path().join("new.sqlite"));
+    let using = |file: &Path| Setup::sqlite().set("sqlite.file", file.to_str().expect("UTF-8"));
+    let mut server = Server::start(using(&old)).await;
+    store_one(&server, START_MS).await;
+    let data = server.data_dir();
+    let known = || fs::read_to_string(data.join("store.json")).expect("the record");
+    let before = known();
+    server.terminate().await;
+    server.start_again_with(using(&new)).await;
+    wait_until("the new store is recorded", async || (known() != before).then_some(())).await;
+    let config = place.path().join("config.toml");
+    let to = place.path().join("backup");
+    let back_up = async |setup: Setup| {
+        fs::write(&config, setup.to_toml()).expect("our folder");
+        let [config, data, to] = [&config, &data, &to].map(|path| path.to_str().expect("UTF-8"));
+        run(&["backup", "--config", config, "--data-dir", data, "--to", to]).await
+    };
+    let refused = back_up(using(&old)).await;
+    let says = refused.stderr.contains("is not the SQLite file that the service has used");
+    assert!(refused.code == Some(64) && says && !to.exists(), "{refused:?}");
+    let refused = back_up(Setup::mongodb(&Database::new())).await;
+    assert!(refused.code == Some(64) && refused.stderr.contains("has used the store sqlite"), "{refused:?}");
+    let made = back_up(using(&new)).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+
+    // A restore that is refused for a file outside of the data folder can be repeated.
+    let restored = place.path().join("restored");
+    let restore = async || {
+        let [config, data, from] = [&config, &restored, &to].map(|path| path.to_str().expect("UTF-8"));
+        run(&["restore", "--config", config, "--data-dir", data, "--from", from]).await
+    };
+    let refused = restore().await;
+    assert!(refused.code == Some(1) && refused.stderr.contains("new.sqlite exists; move it away"), "{refused:?}");
+    server.terminate().await;
+    for file in [&new, &new.with_extension("sqlite-wal"), &new.with_extension("sqlite-shm")] {
+        drop(fs::remove_file(file));
+    }
+    let done = restore().await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+/// Stores a reading.
+async fn store_one(server: &Server, ts: i64) {
+    let answer = server.ingest(&json!({"deviceId": "a", "ts": ts, "value": 1})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    server.settled().await;
+}

@@ -1,11 +1,12 @@
-//! Warnings of a start if the store is not the one that the data folder knows, and their absence otherwise.
+//! Warnings of a start if the store is not the one that the data folder knows, and their absence otherwise;
+//! the refusal of a start if the log is gone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::harness::{Database, Server, Setup, wait_until};
+use crate::harness::{Database, Server, Setup, run, wait_until};
 
 const NEW_STORE: &str = "a new, empty store was created";
 const OTHER_FILE: &str = "this is not the SQLite file of the last start";
@@ -86,6 +87,39 @@ async fn readings_in_an_unused_store_are_reported() {
     server.terminate().await;
     server.start_again_with(Setup::sqlite()).await;
     wait_until("it tells of MongoDB", async || (server.log().matches(OTHER_STORE).count() == 2).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_lost_log_refuses_the_start_until_it_is_back_or_given_up() {
+    let mut server = Server::start(Setup::sqlite().all_pending()).await;
+    assert_eq!(server.ingest(&json!([{"deviceId": "a", "ts": 1_713_621_600_000_i64, "value": 1}])).await.status, 200);
+    server.kill9();
+    let data = server.data_dir();
+    let (log, away) = (data.join("log"), data.join("away"));
+    let path = data.to_str().expect("UTF-8");
+    fs::rename(&log, &away).expect("our folder");
+    for has_folder in [false, true] {
+        if has_folder {
+            fs::create_dir(&log).expect("our folder"); // as if a volume was not mounted
+        }
+        let refused = run(&["serve", "--http", "127.0.0.1:0", "--udp", "off", "--data-dir", path]).await;
+        let says = |what: &str| refused.stderr.contains(what);
+        assert!(refused.code == Some(1) && says("the log is missing: ") && says("--quarantine"), "{refused:?}");
+        let checked = run(&["check", "--full", "--data-dir", path]).await;
+        assert!(checked.code == Some(1) && checked.stdout.contains("error    log-segments"), "{checked:?}");
+    }
+    fs::remove_dir(&log).expect("it is empty");
+    fs::rename(&away, &log).expect("our folder");
+    server.start_again_with(Setup::sqlite()).await;
+    server.logged("the log contains readings").await;
+    assert_eq!(server.readings("a").await.as_array().map(Vec::len), Some(1));
+
+    assert!(server.terminate().await.success());
+    fs::remove_dir_all(&log).expect("our folder");
+    let begun = run(&["check", "--log", "--quarantine", "--data-dir", path]).await;
+    assert!(begun.code == Some(0) && begun.stdout.contains("is a new, empty log"), "{begun:?}");
+    server.start_again().await;
+    assert_eq!(server.readings("a").await.as_array().map(Vec::len), Some(1), "the store has it");
 }
 
 #[tokio::test]

@@ -5,12 +5,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use tidegauge::disk::{make_folder, replace_file, sync_folder};
-use tidegauge::log::LogError;
+use tidegauge::log::{LogError, recovery};
 
 use super::Usage;
 
 /// The file that marks a data folder whose restore has not ended.
 const RESTORING: &str = "restoring";
+
+/// The meaning of a missing log, and the ways out.
+pub(super) const MISSING: &str = "and store.json beside it says that it had some: acknowledged readings that no \
+     store has yet are missing. If its volume is not mounted, or the folder was moved, put it back; otherwise \
+     `tidegauge check --log --quarantine` begins a new log without these readings";
 
 /// The data folder of `server.data_dir`, locked until this is dropped.
 #[derive(Debug)]
@@ -39,8 +44,8 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Marks the folder as incomplete until [`Self::end_restore`]. A folder with files is refused.
-    pub(super) fn begin_restore(&self) -> anyhow::Result<()> {
+    /// Refuses a folder with files, into which nothing can be restored.
+    pub(super) fn expect_empty(&self) -> anyhow::Result<()> {
         let entries = std::fs::read_dir(&self.path).with_context(|| format!("read {}", self.path.display()))?;
         for entry in entries {
             let name = entry.with_context(|| format!("read {}", self.path.display()))?.file_name();
@@ -51,6 +56,11 @@ impl DataDir {
                 );
             }
         }
+        Ok(())
+    }
+
+    /// Marks the folder as incomplete until [`Self::end_restore`].
+    pub(super) fn begin_restore(&self) -> anyhow::Result<()> {
         let marker = self.path.join(RESTORING);
         replace_file(&marker, b"").with_context(|| format!("create {}", marker.display()))
     }
@@ -60,6 +70,11 @@ impl DataDir {
         let marker = self.path.join(RESTORING);
         let removed = std::fs::remove_file(&marker).and_then(|()| sync_folder(&self.path));
         removed.with_context(|| format!("remove {}", marker.display()))
+    }
+
+    /// Refuses a folder that has been in use, and whose log is gone ([`expect_log`]).
+    pub(super) fn expect_log(&self) -> Result<(), LogError> {
+        expect_log(&self.path)
     }
 
     /// The folder of the log.
@@ -92,9 +107,9 @@ impl DataDir {
         self.path.join("instance")
     }
 
-    /// The file that names the store of the last start.
+    /// The record of the store of the last start.
     pub(super) fn known_store(&self) -> PathBuf {
-        self.path.join("store.json")
+        known_store(&self.path)
     }
 
     /// The folder for damaged bytes that were set aside.
@@ -106,6 +121,19 @@ impl DataDir {
 /// The folder of the log in a data folder that is not locked.
 pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
+}
+
+/// The record of the store in a data folder that is not locked.
+pub(super) fn known_store(data_dir: &Path) -> PathBuf {
+    data_dir.join("store.json")
+}
+
+/// Refuses a data folder that has been in use, and whose log is gone: it may have had the only copy of
+/// acknowledged readings. The record of the store says that the folder has been in use.
+pub(super) fn expect_log(data_dir: &Path) -> Result<(), LogError> {
+    let file = known_store(data_dir);
+    let was_used = file.try_exists().map_err(|error| LogError::Io { action: "read", path: file, error })?;
+    if was_used { recovery::expect_log(&log_dir(data_dir)) } else { Ok(()) }
 }
 
 /// The dead-letter file in a data folder that is not locked.
@@ -130,6 +158,7 @@ pub(super) fn explain(error: LogError) -> anyhow::Error {
             "{error}; `tidegauge check --log` reports all damage, and with --quarantine sets it aside so that the \
              rest can be used"
         ),
+        LogError::Missing(_) => anyhow!("{error}, {MISSING}"),
         other => other.into(),
     }
 }

@@ -3,15 +3,29 @@
 //! A command receives its parsed flags and does its work. [`run`] prints its error and turns it into an exit
 //! code: 64 for bad usage or configuration, 1 for everything else.
 
+use std::fmt;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tidegauge::common::finding::counted;
 use tidegauge::config::ConfigError;
 use tidegauge::http::TlsError;
 use tidegauge::store::mongodb::UriError;
 use tidegauge::telemetry::{VERSION, logs};
 
 use self::settings::Settings;
+
+/// Prints a line to stderr. Unlike that of the standard library, it does not panic when the reader of a pipe
+/// has gone, as in `tidegauge check 2>&1 | head`.
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::cli::print_line(&mut std::io::stderr(), format_args!($($text)*)) };
+}
+
+/// Prints a line to stdout, in the same way.
+macro_rules! println {
+    ($($text:tt)*) => { $crate::cli::print_line(&mut std::io::stdout(), format_args!($($text)*)) };
+}
 
 mod backup;
 mod check;
@@ -24,6 +38,7 @@ mod estimate;
 mod export;
 mod import;
 mod key;
+mod known_store;
 mod man;
 mod migrate;
 mod mover;
@@ -103,16 +118,15 @@ enum Command {
     Man(man::ManArgs),
 }
 
+/// Prints a line for people. Without a reader, the line is lost.
+fn print_line(out: &mut impl Write, line: fmt::Arguments<'_>) {
+    let _ = out.write_fmt(format_args!("{line}\n"));
+}
+
 /// The command line is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
-
-/// A count with its noun: `1 reading`, `2 readings`.
-fn counted(count: u64, one: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {one}{plural}")
-}
 
 /// Runs the command, prints its error, and returns the exit code.
 pub(crate) async fn run(command_line: Cli) -> ExitCode {
@@ -139,6 +153,9 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
     let Err(error) = done else {
         return ExitCode::SUCCESS;
     };
+    if error.downcast_ref().is_some_and(|error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe) {
+        return ExitCode::FAILURE; // the reader of the output has gone, and wants no more of it
+    }
     match logs::json_line("ERROR", &format!("{error:#}"), &[]) {
         Some(line) => eprintln!("{line}"),
         None => eprintln!("tidegauge: {error:#}"),

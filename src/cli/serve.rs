@@ -199,6 +199,7 @@ impl Service {
         sockets: Option<udp::Sockets>,
         forward: Option<tidegauge::forward::Options>,
     ) -> anyhow::Result<Self> {
+        data.expect_log().map_err(data_dir::explain)?;
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
         // Before the first cut, which would remove what is not forwarded yet.
@@ -206,6 +207,7 @@ impl Service {
         let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;
         store_watch::compare(config, &data.known_store(), &recovery, &*store, sqlite_was_there).await;
+        store_watch::note(&data.known_store(), &*store);
         let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0, clock.clone());
         let pipeline = Pipeline::new(
             options::flush(config, data, clock),
@@ -253,8 +255,9 @@ impl Service {
         };
         let silent_after = config.devices.silent_after.as_duration();
         if !silent_after.is_zero() {
-            let (queries, gauge, clock) = (app.queries.clone(), app.metrics.devices_silent.clone(), clock.clone());
-            let count = async move { queries.count_silent_devices(silent_after, &clock, &gauge).await };
+            let (queries, metrics, clock) = (app.queries.clone(), Arc::clone(&app.metrics), clock.clone());
+            let count =
+                async move { queries.count_silent_devices(silent_after, &clock, &metrics.devices_silent).await };
             helpers.push(tokio::spawn(count));
         }
         let closing = CancellationToken::new();

@@ -39,6 +39,10 @@ impl fmt::Display for Severity {
 #[expect(missing_docs, reason = "the table in docs/operations.md describes each part")]
 pub enum Part {
     Configuration,
+    Certificate,
+    StoreRecord,
+    ForwardReach,
+    ForwardLag,
     ServerReach,
     ServerVersion,
     ServerTopology,
@@ -139,6 +143,13 @@ pub fn size(bytes: u64) -> String {
 #[must_use]
 pub fn count(number: u64) -> String {
     HumanCount(number).to_string()
+}
+
+/// A number with its noun, for people: `1 reading`, `2,000 readings`.
+#[must_use]
+pub fn counted(number: u64, one: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {one}{plural}", HumanCount(number))
 }
 
 /// A length of time for people, in its largest unit: `2.5 days`.

@@ -23,6 +23,16 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
+    /// The name of the store, as `store.kind` has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Mongodb => "mongodb",
+            Self::MongodbTimeseries => "mongodb-timeseries",
+        }
+    }
+
     /// Whether the store needs `mongodb.uri`.
     #[must_use]
     pub const fn is_mongodb(self) -> bool {

@@ -147,6 +147,9 @@ pub enum LogError {
         /// The kind of damage.
         detail: String,
     },
+    /// There is no log where one was.
+    #[error("the log is missing: {0} has no checkpoint and no segment")]
+    Missing(PathBuf),
     /// The checkpoint is damaged.
     #[error("{path} is damaged: {detail}")]
     BadCheckpoint {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::Checkpoint;
 use super::record::Kind;
-use super::recovery::Damage;
+use super::recovery::{self, Damage};
 use super::segment::{self, Header, WITH_DELETIONS};
 use super::{LogError, Position, record, slots};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
@@ -31,6 +31,14 @@ pub fn set_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogEr
 /// When a file cannot be read or written.
 pub fn repair_checkpoint(log: &Path, aside: &Path) -> Result<Option<PathBuf>, LogError> {
     repair_checkpoint_in(&OsFolder::new(log), &OsFolder::new(aside))
+}
+
+/// Creates an empty log in the folder `log`, in place of one that is lost.
+///
+/// # Errors
+/// When a file cannot be written, or the folder has a damaged log.
+pub fn begin_anew(log: &Path) -> Result<(), LogError> {
+    recovery::recover(&OsFolder::new(log)).map(drop)
 }
 
 pub(super) fn repair_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {

@@ -16,6 +16,7 @@
 //!
 //! [`super::quarantine`] repairs damage.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use self::scan::{LoadedSegment, Scan, offset};
@@ -24,7 +25,7 @@ use super::deletion_record::{BegunDeletion, DeletionRecord};
 use super::follower;
 use super::record;
 use super::segment::{self, Header};
-use super::slots;
+use super::slots::{self, Slot};
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenMode, OsFolder};
 
@@ -185,6 +186,22 @@ fn sync_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result
     file.read_from(from, &mut tail).map_err(LogError::io("read", path))?;
     file.write_all_at(&tail, from).map_err(LogError::io("write", path))?;
     file.sync().map_err(LogError::io("sync", path))
+}
+
+/// Refuses a folder without a log, neither checkpoint nor segment. The caller knows that there was one.
+///
+/// The readings that it had are unknown then, and recovery takes such a folder for that of a new log.
+///
+/// # Errors
+/// When there is no log, or the folder cannot be read.
+pub fn expect_log(dir: &Path) -> Result<(), LogError> {
+    let folder = OsFolder::new(dir);
+    let has_log = match folder.names() {
+        Ok(names) => names.iter().any(|name| name == Checkpoint::NAME) || !segment::list(&folder)?.is_empty(),
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) => return Err(LogError::io("read", dir)(error)),
+    };
+    if has_log { Ok(()) } else { Err(LogError::Missing(dir.to_owned())) }
 }
 
 /// Reads the needed part of the log in `dir`, and reports its state. Changes nothing.

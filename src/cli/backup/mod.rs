@@ -33,6 +33,7 @@ use tidegauge::log::{self, recovery};
 use tidegauge::store::sqlite;
 
 use self::manifest::{DATABASE, LOG, Manifest, letters, name_of};
+use super::known_store::KnownStore;
 use super::settings::ConfigArgs;
 use super::{Usage, counted, data_dir};
 
@@ -78,6 +79,7 @@ pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
         ))
         .into());
     }
+    refuse_other_store(&config)?;
     prepare(&args.to)?;
     let begun_at = rfc3339(Clock::system().now_ms());
     Snapshots::take(&config)?.copy_to(&args.to)?;
@@ -94,6 +96,18 @@ pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
         println!("It has the log, and not what MongoDB has: copy the database now, with mongodump or a snapshot");
     }
     Ok(())
+}
+
+/// Refuses a configuration with another store than that of the service, whose readings the backup would lack.
+fn refuse_other_store(config: &Config) -> anyhow::Result<()> {
+    let file = data_dir::known_store(&config.server.data_dir);
+    let known = KnownStore::load(&file).with_context(|| format!("read {}", file.display()))?;
+    let Some(why) = known.and_then(|known| known.objection(config)) else { return Ok(()) };
+    Err(Usage(format!(
+        "{why} ({}); run this command with the configuration and the environment of the service",
+        file.display()
+    ))
+    .into())
 }
 
 /// Creates the folder of a backup. A folder with files is refused.

@@ -43,6 +43,10 @@ pub(crate) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     let manifest = Manifest::read(&args.from)?;
     check_store(&config, &manifest)?;
     let data = DataDir::lock(&config.server.data_dir)?;
+    data.expect_empty()?;
+    if manifest.store == StoreKind::Sqlite {
+        refuse_leftovers(&config.sqlite_file())?; // before the first change, so that the command can be repeated
+    }
     data.begin_restore()?;
     copy(&args.from, &manifest, &config)?;
     let log = recovery::inspect(&data.log_dir()).map_err(data_dir::explain)?;
@@ -85,9 +89,6 @@ fn copy(from: &Path, manifest: &Manifest, config: &Config) -> anyhow::Result<()>
         let Some(to) = file.destination(config) else {
             bail!("backup.json is damaged: a backup has no file {:?}", file.path);
         };
-        if file.path == DATABASE {
-            refuse_leftovers(&to)?;
-        }
         file.copy(from, &to)?;
         folders.extend(to.parent().map(Path::to_owned));
     }

@@ -9,15 +9,23 @@ use indicatif::HumanCount;
 use tidegauge::log::recovery::{self, Inspection};
 use tidegauge::log::{LogError, quarantine};
 
-use super::super::data_dir::{DataDir, explain, log_dir};
+use super::super::counted;
+use super::super::data_dir::{DataDir, explain, known_store, log_dir};
 
 /// Reports on the log in `data_dir`; with `quarantine` it sets damage aside. Remaining damage is an error.
 pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    if !log_dir(data_dir).exists() {
+    if matches!(log_dir(data_dir).try_exists(), Ok(false)) && matches!(known_store(data_dir).try_exists(), Ok(false)) {
         writeln!(out, "no log yet: {} does not exist", log_dir(data_dir).display())?;
         return Ok(());
     }
     let data_dir = DataDir::lock(data_dir)?;
+    match data_dir.expect_log() {
+        Err(LogError::Missing(log)) if quarantine => {
+            quarantine::begin_anew(&log)?;
+            writeln!(out, "begun: {} is a new, empty log; the readings of the old one are lost", log.display())?;
+        }
+        expected => expected.map_err(explain)?,
+    }
     let mut found = match recovery::inspect(&data_dir.log_dir()) {
         Err(damaged @ LogError::BadCheckpoint { .. }) if quarantine => {
             mend_checkpoint(&data_dir, &damaged, out)?;
@@ -33,9 +41,9 @@ pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> 
     }
     if !found.damage.is_empty() {
         bail!(
-            "the log is damaged in {} places; `tidegauge check --log --quarantine` copies the damaged bytes to {} and \
+            "the log is damaged in {}; `tidegauge check --log --quarantine` copies the damaged bytes to {} and \
              lets the server start with the rest",
-            found.damage.len(),
+            counted(found.damage.len() as u64, "place"),
             data_dir.quarantine_dir().display()
         );
     }
@@ -50,22 +58,19 @@ fn inspect(data_dir: &DataDir) -> anyhow::Result<Inspection> {
 fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(out, "log {}", data_dir.log_dir().display())?;
     for segment in &found.segments {
-        let [bytes, records, readings] = [segment.bytes, segment.records, segment.readings].map(HumanCount);
-        writeln!(out, "  {}: {bytes} bytes, {records} records, {readings} readings", name(&segment.path))?;
+        let of = [(segment.bytes, "byte"), (segment.records, "record"), (segment.readings, "reading")];
+        let [bytes, records, readings] = of.map(|(number, one)| counted(number, one));
+        writeln!(out, "  {}: {bytes}, {records}, {readings}", name(&segment.path))?;
     }
     let deletions = found.deletions.iter().filter(|deletion| !deletion.is_executed).count();
     if deletions > 0 {
-        writeln!(out, "  {} deletions that the store has not executed yet", HumanCount(deletions as u64))?;
+        writeln!(out, "  {} not executed by the store yet", counted(deletions as u64, "deletion"))?;
     }
     for path in &found.stale {
         writeln!(out, "  {}: no longer needed, the next start removes it", name(path))?;
     }
-    let readings = HumanCount(found.segments.iter().map(|segment| segment.readings).sum());
-    writeln!(
-        out,
-        "  checkpoint: position {}, {readings} readings after it are not stored yet",
-        found.checkpoint.position
-    )?;
+    let readings = counted(found.segments.iter().map(|segment| segment.readings).sum(), "reading");
+    writeln!(out, "  checkpoint: position {}, {readings} after it not stored yet", found.checkpoint.position)?;
     if let Some(followed) = found.followed {
         writeln!(out, "  follower: position {followed}, the log from there on is not forwarded yet")?;
     }
@@ -162,7 +167,7 @@ mod tests {
         for segment in &segments {
             assert!(text.contains(&format!("  {}: ", name(segment))), "{text}");
         }
-        assert!(text.contains("checkpoint: position 0, 60 readings after it are not stored yet"), "{text}");
+        assert!(text.contains("checkpoint: position 0, 60 readings after it not stored yet"), "{text}");
         assert!(text.ends_with("the log is good\n"), "{text}");
     }
 
@@ -209,6 +214,25 @@ mod tests {
             let (outcome, text) = checked(&folder, true);
             outcome.unwrap();
             assert!(text.contains("mended: ") && text.contains("60 readings after it"), "{kept} bytes: {text}");
+            checked(&folder, false).0.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_missing_log_is_an_error_until_a_new_one_is_begun() {
+        for is_empty in [false, true] {
+            let (folder, _) = twenty_records().await;
+            fs::write(known_store(folder.path()), r#"{"store":"sqlite"}"#).unwrap();
+            checked(&folder, false).0.unwrap();
+            fs::remove_dir_all(log_dir(folder.path())).unwrap();
+            if is_empty {
+                fs::create_dir_all(log_dir(folder.path()).join("lost+found")).unwrap(); // a volume of its own
+            }
+            let error = checked(&folder, false).0.unwrap_err().to_string();
+            assert!(error.contains("the log is missing") && error.contains("check --log --quarantine"), "{error}");
+            let (outcome, text) = checked(&folder, true);
+            outcome.unwrap();
+            assert!(text.starts_with("begun: ") && text.ends_with("the log is good\n"), "{text}");
             checked(&folder, false).0.unwrap();
         }
     }

@@ -1,38 +1,24 @@
 //! Warnings about an unexpected store at a start, and the size of the store from then on.
 //!
-//! The file `store.json` in the data folder names the store of the last start and counts its writes:
-//!
-//! ```json
-//! {"store":"sqlite","id":"0f3a…","writes":1234}
-//! ```
-//!
-//! If the store is another one, or has fewer writes, it may lack readings that the log no longer has: the
-//! store was lost, was restored from a backup, or is on a volume that is not mounted. The service logs that
-//! once and continues. The file is written after the store, so it never counts a write that the store lacks.
-//! Without the file nothing is compared.
+//! The data folder has a record of the store of the last start (`known_store.rs`). If the store is another
+//! one, or has fewer writes, it may lack readings that the log no longer has: the store was lost, was
+//! restored from a backup, or is on a volume that is not mounted. The service logs that once and continues.
+//! Without the record nothing is compared.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tidegauge::config::{Config, StoreKind};
-use tidegauge::disk::replace_file;
 use tidegauge::log::Recovery;
+use tidegauge::store::Store;
 use tidegauge::store::sqlite::SqliteStore;
-use tidegauge::store::{History, Store};
 use tidegauge::telemetry::Metrics;
+
+use super::super::known_store::KnownStore;
 
 /// The interval at which the size is read and the file is written.
 const INTERVAL: Duration = Duration::from_secs(60);
-
-/// The content of the file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Known {
-    store: String,
-    #[serde(flatten)]
-    history: Option<History>,
-}
 
 /// Warns of an unexpected store before the service accepts readings.
 ///
@@ -43,7 +29,7 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
         let (file, store) = (sqlite.display(), store.name());
         tracing::warn!(%file, store, "this SQLite file has readings that are not served: another store is in use");
     }
-    let before: Option<Known> = std::fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let before = KnownStore::load(file).ok().flatten();
     if let Some(before) = before.as_ref().filter(|before| before.store != store.name()) {
         let (before, now) = (before.store.as_str(), store.name());
         tracing::warn!(before, now, "the last start used another store: its readings are not served");
@@ -77,6 +63,17 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
     }
 }
 
+/// Notes which store is in use, unless that is noted. From then on a missing log is a lost one.
+pub(super) fn note(file: &Path, store: &dyn Store) {
+    if KnownStore::load(file).is_ok_and(|known| known.is_some()) {
+        return;
+    }
+    let known = KnownStore { store: store.name().to_owned(), history: None };
+    if let Err(error) = known.save(file) {
+        tracing::warn!(%error, file = %file.display(), "cannot be written: a lost log or store will not be noticed");
+    }
+}
+
 /// Exports the size of the store and saves the count of its writes, now and each minute. Runs until aborted.
 pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metrics>) {
     let mut ticks = tokio::time::interval(INTERVAL);
@@ -87,12 +84,9 @@ pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metri
             Err(error) => tracing::debug!(%error, "the size of the store is not known"),
         }
         let Ok(history) = store.history().await else { continue };
-        if let Err(error) = save(&file, &Known { store: store.name().to_owned(), history }) {
+        let known = KnownStore { store: store.name().to_owned(), history };
+        if let Err(error) = known.save(&file) {
             tracing::debug!(%error, file = %file.display(), "cannot be written");
         }
     }
-}
-
-fn save(file: &Path, known: &Known) -> std::io::Result<()> {
-    replace_file(file, &serde_json::to_vec(known)?)
 }

@@ -13,7 +13,7 @@ use rusqlite::backup::Backup;
 
 use super::error::SqliteError;
 use super::{BUSY_TIMEOUT, history, schema};
-use crate::store::{Cause, StoreError};
+use crate::store::{Cause, History, StoreError};
 
 /// The pages that one step copies.
 const PAGES_PER_STEP: i32 = 1_000;
@@ -56,6 +56,16 @@ impl Snapshot {
         let synced = File::open(to).and_then(|file| file.sync_all());
         synced.map_err(|error| StoreError::new(Cause::Io, format!("cannot sync {}: {error}", to.display())))
     }
+}
+
+/// The ID and the number of writes of the file at `path`, which another process may write. Blocks on the
+/// disk.
+///
+/// # Errors
+/// When the file is missing, cannot be read, or is not one of this program.
+pub fn history(path: &Path) -> Result<History, StoreError> {
+    let read = || history::read(&schema::open_reader(path, BUSY_TIMEOUT)?);
+    read().map_err(|error: SqliteError| described("read", path, &error))
 }
 
 /// Checks the structure of the file at `path`, which no other process has open. Blocks on the disk.
