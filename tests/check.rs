@@ -3,6 +3,7 @@
 
 mod database;
 mod files;
+mod forward;
 mod healthy;
 mod servers;
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::harness::{Finished, run};
+use crate::harness::{Finished, binary, run};
 
 const USAGE: Option<i32> = Some(64);
 
@@ -126,8 +126,39 @@ async fn check_looks_at_the_log_when_it_is_asked_to() {
     let data = folder.path().to_str().expect("UTF-8");
     let finished = run(&["check", "--log", "--data-dir", data]).await;
     assert!(finished.code == Some(0) && finished.stdout.contains("no log yet"), "{finished:?}");
+    assert!(finished.stdout.lines().count() == 2, "the configuration is not printed: {finished:?}");
     let unclear = run(&["check", "--quarantine", "--data-dir", data]).await;
     assert!(unclear.code == USAGE && unclear.stderr.contains("--log"), "{unclear:?}");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_command_without_a_panic() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let data = ["--data-dir", folder.path().to_str().expect("UTF-8")];
+    let commands = [
+        [&["check"][..], &data],
+        [&["dead-letters", "list"], &data],
+        [&["dead-letters", "retry"], &data],
+        [&["backup", "--to", "x"], &data],
+        [&["token", "new", "--name", "a"], &[]],
+        [&["--help"], &[]],
+    ];
+    for command in commands.map(|parts| parts.concat()) {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let both = writer.try_clone().expect("a descriptor");
+        let status = Command::new(binary()).args(&command).stdout(writer).stderr(both).status().expect("it runs");
+        assert!(matches!(status.code(), Some(0 | 1 | 64)), "{command:?}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_would_forward_to_itself_is_refused() {
+    let loops = "[http]\nlisten = '127.0.0.1:8080'\n[forward]\nurl = 'http://localhost:8080'\n";
+    for command in ["serve", "check"] {
+        let finished = with_config(command, loops, &[]).await;
+        assert!(finished.code == USAGE && finished.stderr.contains("forward.url is http://localhost"), "{finished:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it checks the log too;
+//! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it reads the log instead;
 //! with `--full`, it looks at everything that the service uses; with `--ready`, it asks the running server
 //! instead.
 
@@ -16,6 +16,7 @@ use super::serve::{forwarding_options, rollups};
 use super::settings::Settings;
 
 mod files;
+mod forward;
 mod full;
 mod log;
 mod ready;
@@ -27,7 +28,8 @@ mod ready;
 pub(super) struct CheckArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Read the whole log too, and report its content and any damage; the server must not be running
+    /// Read the whole log, and report its content and any damage instead of the configuration; the server
+    /// must not be running
     #[arg(long)]
     log: bool,
     /// Set aside the damage in the log, so that the server starts with the rest: the damaged bytes are copied
@@ -35,7 +37,8 @@ pub(super) struct CheckArgs {
     #[arg(long, requires = "log")]
     quarantine: bool,
     /// Look at all that the service uses, also while it runs: the database with its indexes, expiry and
-    /// queries, the log, the disks. Each finding says how to mend it. Nothing is changed
+    /// queries, the server at forward.url, the certificate, the log, the disks. Each finding says how to mend
+    /// it. Nothing is changed
     #[arg(long, conflicts_with_all = ["log", "ready"])]
     full: bool,
     /// With --full, read all pages of SQLite and the whole log, however long that takes
@@ -60,25 +63,32 @@ Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is
 
 /// Prints the configuration in force as TOML, or fails like a server with these flags.
 ///
-/// Secrets are hidden, and values that follow from other keys are filled in. With `--log` it then reports on
-/// the log; damage is an error. With `--full` it prints findings instead.
+/// Secrets are hidden, and values that follow from other keys are filled in. With `--log` it reports on the
+/// log instead; damage is an error. With `--full` it prints findings instead.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let (config, remarks) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
     if args.ready {
         return ready::check(&config.http, &mut std::io::stdout()).await.map(|()| ExitCode::SUCCESS);
     }
-    Tls::load(&config.http.tls, &Clock::system())?;
-    forwarding_options(&config, &Clock::system())?;
+    let tls = Tls::load(&config.http.tls, &Clock::system())?;
+    let forward = forwarding_options(&config, &Clock::system())?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
         check_uri(uri).await?;
     }
     if args.full {
-        let findings = full::look(&config, &remarks, args.deep).await?;
+        let subject =
+            full::Subject { config: &config, remarks: &remarks, tls: tls.as_ref(), forward: forward.as_ref() };
+        let findings = full::look(&subject, args.deep).await?;
         return full::report(config.store_kind(), &findings, args.json, &mut std::io::stdout().lock());
     }
-    let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
     let mut out = std::io::stdout().lock();
+    if args.log {
+        writeln!(out, "the configuration is valid")?;
+        log::check(&config.server.data_dir, args.quarantine, &mut out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
     writeln!(out, "{text}")?;
     writeln!(out, "# rollups are written: {}", rollups(&config))?;
     let gather_max = config.flush.max_age.as_duration() / 10;
@@ -92,9 +102,5 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         writeln!(out, "# {overridden}")?;
     }
     writeln!(out, "# configuration is valid")?;
-    if args.log {
-        writeln!(out)?;
-        log::check(&config.server.data_dir, args.quarantine, &mut out)?;
-    }
     Ok(ExitCode::SUCCESS)
 }

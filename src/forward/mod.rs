@@ -37,10 +37,13 @@ mod answer;
 mod batch;
 mod delivery;
 mod follower;
+mod probe;
 mod progress;
 #[cfg(test)]
 mod tests;
 mod upstream;
+
+pub use probe::{Refusal, probe};
 
 use delivery::Delivery;
 use follower::Follower;

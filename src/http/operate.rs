@@ -106,7 +106,7 @@ struct ReadinessDetail {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     store_away_seconds: Option<u64>,
-    /// The share of `log.max_bytes` in use: 0 to 1.
+    /// The share of `log.max_bytes` in use: 0 to 1, with four decimals.
     log_used: f64,
     /// The accepted readings that are not stored yet.
     pending_readings: u64,
@@ -149,7 +149,7 @@ pub(super) async fn readyz(
     let detail = grant.allows(Scope::Admin).then(|| ReadinessDetail {
         reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
         store_away_seconds,
-        log_used,
+        log_used: (log_used * 1e4).round() / 1e4,
         pending_readings: app.pipeline.status().pending_readings,
     });
     (code, Json(Readiness { status, detail }))

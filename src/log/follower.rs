@@ -6,13 +6,15 @@
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
 //! of unsynced ones. If the file cannot be read, the follower begins again with the oldest record.
 
+use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::handle::Log;
 use super::recovery::Recovery;
+use super::segment::{self, Header};
 use super::slots::{self, Slot, SlotFile};
 use super::{LogError, Position};
-use crate::disk::Folder;
+use crate::disk::{Folder, OsFolder};
 
 /// How far the follower has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +48,39 @@ pub(super) fn position_in(folder: &dyn Folder) -> Result<Option<Position>, LogEr
         Err(LogError::BadCheckpoint { .. }) => Ok(Some(Position::default())),
         loaded => Ok(loaded?.map(|followed| followed.position)),
     }
+}
+
+/// The records that the follower has not passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unread {
+    /// Their bytes in the log.
+    pub bytes: u64,
+    /// When the first of them was appended, or earlier: Unix milliseconds.
+    pub as_of_ms: u64,
+}
+
+/// The records of the log in `dir` that its follower has not passed; `None` without a follower. Another
+/// process may use the log meanwhile. Reads no records.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn unread(dir: &Path) -> Result<Option<Unread>, LogError> {
+    let folder = OsFolder::new(dir);
+    let followed = match slots::load::<Followed>(&folder) {
+        Ok(None) => return Ok(None),
+        Ok(Some(followed)) => followed,
+        Err(LogError::BadCheckpoint { .. }) => Followed { position: Position::default(), as_of_ms: 0 },
+        Err(error) => return Err(error),
+    };
+    let bases = segment::list(&folder)?;
+    let (Some(first), Some(last)) = (bases.first(), bases.last()) else { return Ok(None) };
+    let newest = folder.path_of(&segment::name(*last));
+    let bytes = std::fs::metadata(&newest).map_err(LogError::io("read", &newest))?.len();
+    let end = Position(last.0.saturating_add(bytes));
+    // A new segment has a header, which is no record.
+    let from =
+        if followed.position == *last { last.0.saturating_add(Header::BYTES as u64) } else { followed.position.0 };
+    Ok(Some(Unread { bytes: end.0.saturating_sub(from.max(first.0)), as_of_ms: followed.as_of_ms }))
 }
 
 /// The position from which the log is needed, by the store and by the follower, if there is one.
@@ -132,10 +167,8 @@ impl Log {
 mod tests {
     use super::super::crash_tests::{batch, open_log};
     use super::super::tests::{append, folder, open, read_all};
-    use super::super::{Batch, Sync, segment};
+    use super::super::{Batch, Sync};
     use super::*;
-    use crate::disk::OsFolder;
-    use std::path::Path;
     use std::time::Duration;
 
     fn at(position: Position) -> Followed {
@@ -171,6 +204,9 @@ mod tests {
         assert_eq!(bases(dir.path()), all[2..]);
         drop(log);
 
+        let unread_bytes = || unread(dir.path()).unwrap().map(|unread| unread.bytes);
+        assert_eq!(unread_bytes(), Some(end.0 - all[2].0));
+
         // The store begins at its own position, and the follower at its own.
         let (log, again) = open(dir.path());
         assert_eq!((again.start, again.readings), (end, 0));
@@ -180,7 +216,7 @@ mod tests {
         assert!(left.len() > 2 && batches.iter().rev().zip(left.iter().rev()).all(|(a, b)| a.payload() == b));
         log.save_followed(at(end)).unwrap();
         log.cut(end).unwrap();
-        assert_eq!(bases(dir.path()).len(), 1);
+        assert_eq!((bases(dir.path()).len(), unread_bytes()), (1, Some(0)));
     }
 
     #[test]

@@ -54,7 +54,7 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
     )
     .await;
     let found = check(&setup, &server.data_dir()).await;
-    let early = found.has("error", "collection-expiry", "buckets expires after 60 s (60.0 seconds), and the retention");
+    let early = found.has("error", "collection-expiry", "documents of buckets expire after 60 s (60.0 seconds), and");
     assert!(early.contains("expireAfterSeconds: 7779600 } })"), "{early}");
     let validator = found.has("warning", "collection-validator", "buckets has a validator that is not tidegauge's");
     assert!(validator.contains("db.runCommand({ collMod: \"buckets\", validator: {} })"), "{validator}");
@@ -146,7 +146,8 @@ async fn a_time_series_without_its_index_with_a_wrong_expiry_or_of_other_fields_
     .await;
     let found = check(&setup, &server.data_dir()).await;
     found.has("error", "collection-indexes", "readings lacks the index deviceId_ts");
-    let late = found.has("warning", "collection-expiry", "readings expires after never, and the retention asks for");
+    let late =
+        found.has("warning", "collection-expiry", "documents of readings expire never, and by the retention after");
     assert!(late.contains("db.runCommand({ collMod: \"readings\", expireAfterSeconds: 7776000 })"), "{late}");
     found.has("warning", "query-plan", "the query for readings on readings uses");
     let timeseries: toml::Table = toml::from_str("collection = \"others\"").expect("TOML");

@@ -1,8 +1,9 @@
 //! Data folders in which something is broken: SQLite, the log, its disk.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::json;
 
@@ -74,4 +75,64 @@ async fn a_log_larger_than_its_disk_and_a_full_disk_are_found() {
     found.has("error", "log-disk", "readings are refused");
     found.has("error", "sqlite-disk", " free of 48.00 MiB");
     server.disk().free();
+}
+
+/// A command that runs the binary without the right of root to read everything.
+fn without_rights() -> Command {
+    if fs::metadata("/proc/self").expect("Linux").uid() != 0 {
+        return Command::new(binary());
+    }
+    let mut command = Command::new("setpriv"); // of util-linux
+    command.arg("--bounding-set=-dac_override,-dac_read_search").arg(binary());
+    command
+}
+
+#[tokio::test]
+async fn a_data_folder_that_another_user_owns_is_found() {
+    let setup = small(Setup::sqlite());
+    let mut server = with_readings(&setup).await;
+    assert!(server.terminate().await.success());
+    let data = server.data_dir();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0)).expect("our folder");
+    let found = check_with(&setup, &data, without_rights()).await;
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).expect("our folder");
+    for part in ["sqlite-file", "log-segments"] {
+        let mend = found.has("error", part, "ermission denied");
+        assert!(mend.contains("as the user of the service"), "{mend}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_database_and_one_of_another_service_are_found() {
+    let setup = small(Setup::sqlite());
+    let mut server = with_readings(&setup).await;
+    assert!(server.terminate().await.success());
+    let (data, mut other) = (server.data_dir(), Server::start(setup.clone()).await);
+    let file = data.join("tidegauge.sqlite");
+    fs::rename(&file, data.join("away")).expect("our file");
+    let mend = check(&setup, &data).await.has("error", "sqlite-file", "there is no file ").to_owned();
+    assert!(mend.contains("put the file back"), "{mend}");
+    assert!(other.terminate().await.success());
+    fs::copy(other.data_dir().join("tidegauge.sqlite"), &file).expect("our file");
+    check(&setup, &data).await.has("warning", "store-record", "is not the SQLite file that the service has used");
+    fs::rename(data.join("away"), &file).expect("our file");
+    assert_eq!(check(&setup, &data).await.bad(), [] as [&serde_json::Value; 0]);
+}
+
+#[tokio::test]
+async fn clients_without_a_token_and_expired_tokens_are_noted() {
+    let data = tempfile::tempdir().expect("a temporary folder");
+    let note = async |setup: Setup, found: &str| {
+        let checked = check(&small(setup), data.path()).await;
+        assert!(checked.bad().is_empty(), "{checked:#?}");
+        let all = checked.report["findings"].as_array().expect("findings").iter();
+        let noted = all.filter(|finding| finding["severity"] == "note" && finding["mend"].is_string());
+        let noted: Vec<_> = noted.map(|finding| finding["found"].as_str().expect("text")).collect();
+        assert!(noted.iter().any(|noted| noted.contains(found)), "{found} in {noted:?}");
+    };
+    let open = Setup::sqlite().set("http.listen", "0.0.0.0:1").set("auth.allow_anonymous", true);
+    note(open, "admits every client of http.listen, which is 0.0.0.0:1").await;
+    let old = "scopes = ['ingest']\nexpires = '2020-01-01T00:00:00Z'";
+    let setup = Setup::sqlite().token("old", old).token("new", "scopes = ['ingest']");
+    note(setup, "these tokens and keys have expired (1 in all): token old").await;
 }

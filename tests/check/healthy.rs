@@ -39,13 +39,14 @@ async fn a_time_series_has_no_warnings() {
 }
 
 #[tokio::test]
-async fn before_the_first_start_there_is_nothing_to_warn_of_and_nothing_is_created() {
+async fn before_the_first_start_only_the_data_folder_is_missing_and_nothing_is_created() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let data = folder.path().join("data");
     let database = Database::new();
     for setup in [Setup::sqlite(), Setup::mongodb(&database)] {
         let checked = check(&small(setup), &data).await;
-        assert_eq!(checked.bad(), [] as [&serde_json::Value; 0], "{checked:#?}");
+        let mend = checked.has("warning", "configuration", "there is no data folder ");
+        assert!(checked.bad().len() == 1 && mend.contains("--data-dir"), "{checked:#?}");
     }
     assert!(!data.exists());
     let names = database.handle().await.list_collection_names().await.expect("the names");

@@ -72,3 +72,20 @@ async fn invalid_files_and_flags_are_refused() {
         assert!(refused.code != Some(0) && refused.stderr.contains(said), "{said}: {refused:?}");
     }
 }
+
+#[tokio::test]
+async fn an_expired_certificate_is_an_error_of_the_check() {
+    let folder = Folder::new();
+    let config = folder.path().join("config.toml");
+    let (path, data) = (config.to_str().expect("UTF-8"), folder.file("data"));
+    fs::create_dir(&data).expect("our folder");
+    for (is_expired, found) in [(false, "ok       certificate "), (true, "error    certificate ")] {
+        if is_expired {
+            folder.authority.expired_server().write(folder.path(), "server");
+        }
+        fs::write(&config, folder.setup("").to_toml()).expect("our folder");
+        let checked = run(&["check", "--full", "--config", path, "--data-dir", &data]).await;
+        assert!(checked.stdout.contains(found), "{checked:?}");
+        assert_eq!(checked.stdout.contains("mend: replace the files of http.tls.cert_file"), is_expired, "{checked:?}");
+    }
+}

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use tidegauge::common::finding::{Finding, Part, count, size};
+use tidegauge::common::finding::{Finding, Part, counted, size};
 use tidegauge::config::{Bytes, Config};
 use tidegauge::disk;
 use tidegauge::log::recovery::{self, Inspection};
 use tidegauge::log::{LogError, MinFree};
 
+use super::forward;
 use crate::cli::client::local_url;
+use crate::cli::data_dir;
 use crate::cli::serve::options;
-use crate::cli::{counted, data_dir};
 
 const SEGMENTS: Part = Part::LogSegments;
 const SIZE: Part = Part::LogSize;
@@ -21,9 +22,6 @@ const QUARANTINE: Part = Part::LogQuarantine;
 /// The largest log that is read, unless all of it is asked for: some seconds of reading.
 const READ_MAX: u64 = 2 << 30;
 
-/// The share of `log.max_bytes` from which on the log is a warning: it flushes early then.
-const USED_PERCENT: u64 = 75;
-
 /// How often a damaged log is read. The service may cut the log meanwhile, which looks like damage.
 const ATTEMPTS: usize = 3;
 
@@ -32,13 +30,24 @@ pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
     let data_dir = &config.server.data_dir;
     let log = data_dir::log_dir(data_dir);
     let mut findings = Vec::new();
-    match bytes_in(&log) {
-        None => {
+    match (data_dir::expect_log(data_dir), bytes_in(&log)) {
+        (Err(LogError::Missing(_)), _) => findings.push(Finding::error(
+            SEGMENTS,
+            format!("{} has no log any more, and store.json says that it had one", log.display()),
+            format!(
+                "if its volume is not mounted, or the folder was moved, put it back; otherwise a new log begins \
+                without the readings that only the old one had: {} --quarantine",
+                check_log(data_dir)
+            ),
+        )),
+        (Err(error), _) => findings.push(unreadable(&error, data_dir)),
+        (Ok(()), None) => {
             findings.push(Finding::note(SEGMENTS, format!("there is no log {} yet", log.display())));
         }
-        Some(used) => {
+        (Ok(()), Some(used)) => {
             findings.push(segments(&log, used, is_deep, data_dir));
-            findings.push(log_size(used, config.log.max_bytes));
+            let waiting = if config.forward.url.is_some() { forward::waiting(config) } else { None };
+            findings.push(log_size(used, config.log.max_bytes, waiting.map_or(0, |unread| unread.bytes)));
         }
     }
     findings.extend(disk_of_log(config, &log));
@@ -58,16 +67,16 @@ fn segments(log: &Path, used: u64, is_deep: bool, data_dir: &Path) -> Finding {
         let why = format!("the log has {}, more than {}; --deep reads any size", size(used), size(READ_MAX));
         return Finding::skipped(SEGMENTS, why);
     }
-    let command = format!("tidegauge check --log --data-dir {}", data_dir.display());
+    let command = check_log(data_dir);
     match inspect(log) {
         Ok(found) if found.damage.is_empty() => {
             let readings: u64 = found.segments.iter().map(|segment| segment.readings).sum();
             Finding::ok(
                 SEGMENTS,
                 format!(
-                    "the checksums of {} segments are right; {} readings behind the checkpoint are not stored yet",
-                    count(found.segments.len() as u64),
-                    count(readings)
+                    "the checksums are right ({}); {} behind the checkpoint not stored yet",
+                    counted(found.segments.len() as u64, "segment"),
+                    counted(readings, "reading")
                 ),
             )
         }
@@ -83,12 +92,18 @@ fn segments(log: &Path, used: u64, is_deep: bool, data_dir: &Path) -> Finding {
         Err(error @ LogError::BadCheckpoint { .. }) => {
             Finding::error(SEGMENTS, error.to_string(), format!("stop the service and run: {command} --quarantine"))
         }
-        Err(error) => Finding::error(
-            SEGMENTS,
-            error.to_string(),
-            format!("run the check as the user of the service: sudo -u tidegauge {command}"),
-        ),
+        Err(error) => unreadable(&error, data_dir),
     }
+}
+
+fn unreadable(error: &LogError, data_dir: &Path) -> Finding {
+    let mend = format!("run the check as the user of the service: sudo -u tidegauge {}", check_log(data_dir));
+    Finding::error(SEGMENTS, error.to_string(), mend)
+}
+
+/// The command that reports on the log.
+fn check_log(data_dir: &Path) -> String {
+    format!("tidegauge check --log --data-dir {}", data_dir.display())
 }
 
 /// Reads the log of a service that may be running.
@@ -103,16 +118,30 @@ fn inspect(log: &Path) -> Result<Inspection, LogError> {
     last
 }
 
-fn log_size(used: u64, Bytes(max): Bytes) -> Finding {
+/// Judges the size of the log. `to_forward` are the bytes that wait to be forwarded.
+fn log_size(used: u64, Bytes(max): Bytes, to_forward: u64) -> Finding {
     let message = format!("the log takes {} of log.max_bytes, which is {}", size(used), size(max));
-    if used / (max / 100).max(1) < USED_PERCENT {
-        return Finding::ok(SIZE, message);
+    let percent = used / (max / 100).max(1);
+    let (found, mend) = if to_forward > used / 2 {
+        let found = format!(
+            "{message}, and {} of it wait for the server at forward.url: readings are refused when it is full",
+            size(to_forward)
+        );
+        let mend = "see forward-reach and forward-lag: repair that server or the way to it, or raise log.max_bytes and \
+                    restart (docs/operations.md, Forward lag)";
+        (found, mend)
+    } else {
+        let found =
+            format!("{message}: buckets are stored before their time, and readings are refused when it is full");
+        let mend =
+            "repair the store if it is away, or raise log.max_bytes and restart (docs/operations.md, Log filling)";
+        (found, mend)
+    };
+    match percent {
+        forward::ERROR_PERCENT.. => Finding::error(SIZE, found, mend),
+        forward::WARNING_PERCENT.. => Finding::warning(SIZE, found, mend),
+        _ => Finding::ok(SIZE, message),
     }
-    Finding::warning(
-        SIZE,
-        format!("{message}: buckets are stored before their time, and readings are refused when it is full"),
-        "repair the store if it is away, or raise log.max_bytes and restart (docs/operations.md, Log filling)",
-    )
 }
 
 /// Compares the disk with the most that the log may take, and with what it leaves free.
@@ -200,8 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_three_quarters_is_a_warning() {
-        let severity = |used: u64| log_size(used << 20, Bytes::gib(1)).severity;
-        assert_eq!((severity(700), severity(800)), (Severity::Ok, Severity::Warning));
+    fn a_log_of_three_quarters_is_a_warning_and_an_almost_full_one_an_error() {
+        let found = |used: u64, to_forward: u64| log_size(used << 20, Bytes::gib(1), to_forward << 20);
+        let severities = [700, 800, 1_000].map(|used| found(used, 0).severity);
+        assert_eq!(severities, [Severity::Ok, Severity::Warning, Severity::Error]);
+        let mend = |to_forward| found(1_000, to_forward).mend.unwrap();
+        assert!(mend(100).starts_with("repair the store") && mend(900).starts_with("see forward-reach"));
     }
 }

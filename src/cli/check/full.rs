@@ -6,20 +6,31 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 use tidegauge::common::clock::Clock;
-use tidegauge::common::finding::{Finding, Part, Severity};
-use tidegauge::config::{Config, Period, Remarks, StoreKind, SyncPolicy};
+use tidegauge::common::finding::{Finding, Part, Severity, span};
+use tidegauge::config::{Config, Expiry, Period, Remarks, StoreKind, SyncPolicy};
+use tidegauge::http::Tls;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteCheck;
 use tidegauge::telemetry::{Metrics, VERSION};
 
-use super::files;
-use crate::cli::counted;
+use super::{files, forward};
+use crate::cli::known_store::KnownStore;
 use crate::cli::serve::options;
+use crate::cli::{counted, data_dir};
 
 const CONFIGURATION: Part = Part::Configuration;
+const CERTIFICATE: Part = Part::Certificate;
+const STORE: Part = Part::StoreRecord;
+
+/// A certificate that expires within this time is a warning, as in the alerts.
+const CERTIFICATE_MIN: Duration = Duration::from_secs(14 * 86_400);
+
+/// The most expired tokens and keys that are named.
+const EXPIRED_MAX: usize = 10;
 
 /// The exit code if there are warnings and no errors.
 pub(super) const WARNINGS: u8 = 2;
@@ -42,11 +53,31 @@ struct Report<'a> {
     findings: &'a [Finding],
 }
 
+/// The subject of a check.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub(super) config: &'a Config,
+    pub(super) remarks: &'a Remarks,
+    /// The certificates of the server, if TLS is on.
+    pub(super) tls: Option<&'a Tls>,
+    /// The server that readings are forwarded to, if there is one.
+    pub(super) forward: Option<&'a tidegauge::forward::Options>,
+}
+
 /// Looks at everything, and returns the findings.
-pub(super) async fn look(config: &Config, remarks: &Remarks, is_deep: bool) -> anyhow::Result<Vec<Finding>> {
+pub(super) async fn look(subject: &Subject<'_>, is_deep: bool) -> anyhow::Result<Vec<Finding>> {
+    let Subject { config, remarks, tls, forward } = *subject;
     let clock = Clock::system();
+    let known = KnownStore::load(&data_dir::known_store(&config.server.data_dir)).ok().flatten();
     let mut findings = configuration(config, remarks);
-    findings.extend(check_store(config, is_deep, &clock).await?);
+    findings.extend(access(config, clock.now_ms()));
+    findings.extend(tls.map(|tls| certificate(tls.not_after_ms(), clock.now_ms())));
+    findings.extend(data_folder(config));
+    findings.extend(check_store(config, known.as_ref(), is_deep, &clock).await?);
+    findings.extend(known.and_then(|known| known.objection(config)).map(other_store));
+    if let Some(forward) = forward {
+        findings.extend(forward::look(config, forward).await);
+    }
     let config = config.clone();
     findings.extend(tokio::task::spawn_blocking(move || files::look(&config, is_deep)).await?);
     Ok(findings)
@@ -108,12 +139,76 @@ fn configuration(config: &Config, remarks: &Remarks) -> Vec<Finding> {
     findings
 }
 
-async fn check_store(config: &Config, is_deep: bool, clock: &Clock) -> anyhow::Result<Vec<Finding>> {
+/// Judges access: clients of other machines without a token, and tokens and keys that have expired.
+fn access(config: &Config, now_ms: i64) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let listens = [Some(("http.listen", config.http.listen)), config.udp.listen.address().map(|at| ("udp.listen", at))];
+    let open = listens.into_iter().flatten().find(|(_, at)| !at.ip().to_canonical().is_loopback());
+    if let Some((key, at)) = open.filter(|_| config.auth.allow_anonymous) {
+        let note = format!("auth.allow_anonymous admits every client of {key}, which is {at}: other machines reach it");
+        let mend =
+            "configure tokens and keys, and set auth.allow_anonymous = false, unless the network keeps others out";
+        findings.push(Finding::note(CONFIGURATION, note).with_mend(mend));
+    }
+    let is_over = |expires: Option<Expiry>| expires.is_some_and(|expires| expires.is_over(now_ms));
+    let tokens =
+        config.auth.tokens.iter().filter(|token| is_over(token.expires)).map(|token| format!("token {}", token.name));
+    let keys = config.auth.keys.iter().filter(|key| is_over(key.expires)).map(|key| format!("key {}", key.id));
+    let over: Vec<String> = tokens.chain(keys).collect();
+    if !over.is_empty() {
+        let shown = over[..over.len().min(EXPIRED_MAX)].join(", ");
+        let note = format!("these tokens and keys have expired ({} in all): {shown}", over.len());
+        findings.push(Finding::note(CONFIGURATION, note).with_mend("remove them, or give their clients new ones"));
+    }
+    findings
+}
+
+/// The rest of the validity of the certificate of the server.
+fn certificate(not_after_ms: i64, now_ms: i64) -> Finding {
+    let left = Duration::from_millis(u64::try_from(not_after_ms.saturating_sub(now_ms)).unwrap_or(0));
+    let mend = "replace the files of http.tls.cert_file and http.tls.key_file, then run: systemctl reload tidegauge";
+    if left.is_zero() {
+        let ago = Duration::from_millis(now_ms.saturating_sub(not_after_ms).max(0).cast_unsigned());
+        let found = format!("the certificate of the server expired {} ago: clients that check it refuse it", span(ago));
+        return Finding::error(CERTIFICATE, found, mend);
+    }
+    let found = format!("the certificate of the server expires in {}", span(left));
+    if left < CERTIFICATE_MIN { Finding::warning(CERTIFICATE, found, mend) } else { Finding::ok(CERTIFICATE, found) }
+}
+
+/// A data folder that is missing: the usual reason is a forgotten flag.
+fn data_folder(config: &Config) -> Option<Finding> {
+    let folder = &config.server.data_dir;
+    matches!(folder.try_exists(), Ok(false)).then(|| {
+        Finding::warning(
+            CONFIGURATION,
+            format!("there is no data folder {}: the first start creates it", folder.display()),
+            "if the service has been started, name its folder with --data-dir or --config",
+        )
+    })
+}
+
+fn other_store(why: String) -> Finding {
+    Finding::warning(
+        STORE,
+        why,
+        "use the configuration and the environment of the service; if it shall change its store, move the readings \
+         (docs/operations.md, Move to another store)",
+    )
+}
+
+async fn check_store(
+    config: &Config,
+    known: Option<&KnownStore>,
+    is_deep: bool,
+    clock: &Clock,
+) -> anyhow::Result<Vec<Finding>> {
     let (metrics, _) = Metrics::new();
     Ok(match config.store_kind() {
         StoreKind::Sqlite => {
             let retention = config.retention.readings.period().map(Period::as_duration);
-            let check = SqliteCheck { file: config.sqlite_file(), retention, is_deep };
+            let was_used = known.is_some_and(|known| known.store == StoreKind::Sqlite.as_str());
+            let check = SqliteCheck { file: config.sqlite_file(), retention, is_deep, was_used };
             let clock = clock.clone();
             tokio::task::spawn_blocking(move || check.run(&clock)).await?
         }
@@ -132,6 +227,13 @@ async fn check_store(config: &Config, is_deep: bool, clock: &Clock) -> anyhow::R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_is_replaced_in_its_last_two_weeks() {
+        const DAY: i64 = 86_400_000;
+        let severity = |days: i64| certificate(days * DAY, 0).severity;
+        assert_eq!([15, 13, 0, -1].map(severity), [Severity::Ok, Severity::Warning, Severity::Error, Severity::Error]);
+    }
 
     #[test]
     fn the_exit_code_is_that_of_the_most_serious_finding() {

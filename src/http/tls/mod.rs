@@ -56,9 +56,15 @@ impl Tls {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = usable;
     }
 
+    /// The end of the validity of the server's certificate, in Unix milliseconds.
+    #[must_use]
+    pub fn not_after_ms(&self) -> i64 {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).not_after_ms
+    }
+
     /// Exports the end of the validity of the server's certificate.
     pub fn record_expiry(&self, metrics: &Metrics) {
-        let not_after_ms = self.0.read().unwrap_or_else(PoisonError::into_inner).not_after_ms;
+        let not_after_ms = self.not_after_ms();
         metrics.tls_certificate_expiry_timestamp_seconds.set(not_after_ms as f64 / 1e3);
     }
 

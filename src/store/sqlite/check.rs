@@ -3,6 +3,7 @@
 //! It may run beside the service. A check of the pages is one read transaction: while it runs, the
 //! write-ahead file is not cut. So it ends after some seconds unless all pages are asked for.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,8 @@ pub struct SqliteCheck {
     pub retention: Option<Duration>,
     /// Whether all pages and indexes are checked, however long that takes.
     pub is_deep: bool,
+    /// Whether the service has used a file, so that a missing one is an error.
+    pub was_used: bool,
 }
 
 impl SqliteCheck {
@@ -59,8 +62,13 @@ impl SqliteCheck {
     #[must_use]
     pub fn run(&self, clock: &Clock) -> Vec<Finding> {
         let path = self.file.display();
-        if !self.file.exists() {
-            return vec![Finding::note(FILE, format!("there is no file {path} yet: the first start creates it"))];
+        match self.file.try_exists() {
+            Ok(true) => {}
+            Ok(false) if self.was_used => return vec![self.missing()],
+            Ok(false) => {
+                return vec![Finding::note(FILE, format!("there is no file {path} yet: the first start creates it"))];
+            }
+            Err(error) => return vec![self.unreadable(&error)],
         }
         let mut findings = Vec::new();
         match open_reader(&self.file, BUSY) {
@@ -68,6 +76,15 @@ impl SqliteCheck {
             Err(error) => findings.push(self.unusable(&error)),
         }
         findings
+    }
+
+    fn missing(&self) -> Finding {
+        Finding::error(
+            FILE,
+            format!("there is no file {} any more, and the service has used SQLite", self.file.display()),
+            "if its volume is not mounted, or the file was moved, stop the service and put the file back; if \
+             sqlite.file has changed on purpose, restart the service (docs/operations.md, Back up and restore)",
+        )
     }
 
     fn look(&self, connection: &mut Connection, clock: &Clock, findings: &mut Vec<Finding>) {
@@ -150,7 +167,8 @@ impl SqliteCheck {
             findings.push(Finding::error(
                 DISK,
                 format!("the disk of {} has {} free of {}", self.file.display(), size(space.free), size(space.total)),
-                "remove other files from the disk or enlarge it: tidegauge writes little at once, or not at all",
+                "remove other files from the disk, or enlarge it: meanwhile tidegauge stores few readings at a time, \
+                 or none",
             ));
         }
         findings
@@ -214,12 +232,16 @@ impl SqliteCheck {
         };
         match error {
             SqliteError::Sqlite(error) if is_corrupt(error) => self.corrupt(&error.to_string()),
-            error => Finding::error(
-                FILE,
-                format!("{} cannot be read: {error}", self.file.display()),
-                "run the check as the user of the service: sudo -u tidegauge tidegauge check --full",
-            ),
+            error => self.unreadable(error),
         }
+    }
+
+    fn unreadable(&self, error: &dyn Display) -> Finding {
+        Finding::error(
+            FILE,
+            format!("{} cannot be read: {error}", self.file.display()),
+            "run the check as the user of the service: sudo -u tidegauge tidegauge check --full",
+        )
     }
 }
 
@@ -232,7 +254,7 @@ mod tests {
     use crate::common::finding::Severity;
 
     fn found(file: &Path, is_deep: bool) -> Vec<Finding> {
-        let check = SqliteCheck { file: file.to_owned(), retention: None, is_deep };
+        let check = SqliteCheck { file: file.to_owned(), retention: None, is_deep, was_used: false };
         check.run(&Clock::fixed(0)).into_iter().filter(|finding| finding.severity > Severity::Note).collect()
     }
 

@@ -244,14 +244,12 @@ fn check_expiry(expected: &Expected, found: Option<i64>) -> Option<Finding> {
         (Kind::Plain, None) => format!("{}.dropIndex({field:?})", shell(name)),
     };
     let mend = or_run(expected, &command);
-    let text = |seconds: Option<i64>| match seconds {
-        Some(seconds) => seconds_text(seconds),
-        None => "never".to_owned(),
-    };
+    let text =
+        |seconds: Option<i64>| seconds.map_or_else(|| "never".to_owned(), |age| format!("after {}", seconds_text(age)));
     if found == wanted {
         return None;
     }
-    let message = format!("{name} expires after {}, and the retention asks for {}", text(found), text(wanted));
+    let message = format!("documents of {name} expire {}, and by the retention {}", text(found), text(wanted));
     let is_early = found.is_some_and(|found| wanted.is_none_or(|wanted| found < wanted));
     Some(if is_early {
         Finding::error(EXPIRY, format!("{message}: the server deletes too early"), mend)

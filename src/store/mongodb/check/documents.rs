@@ -96,7 +96,10 @@ fn readings(name: &str, sample: &[Document]) -> Option<Finding> {
         return Some(Finding::ok(READINGS, message));
     }
     let note = Finding::note(READINGS, format!("{message}: documents cost the server more than readings do"));
-    Some(note.with_mend("raise flush.max_age if mongodb.layout is \"packed\"; otherwise devices send that seldom"))
+    Some(note.with_mend(
+        "raise flush.max_age if mongodb.layout is \"packed\". Nothing is wrong if the service has just begun, or if \
+         its devices send a few readings an hour",
+    ))
 }
 
 /// The server counts what it has inserted since its start.

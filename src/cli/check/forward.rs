@@ -1,0 +1,106 @@
+//! The part of `tidegauge check --full` about `[forward]`: whether the other server takes readings of this
+//! one, and how much of the log waits for it.
+
+use tidegauge::common::finding::{Finding, Part, size};
+use tidegauge::config::Config;
+use tidegauge::forward::{Options, Refusal, probe};
+use tidegauge::log::follower::{self, Unread};
+
+use crate::cli::data_dir;
+
+const REACH: Part = Part::ForwardReach;
+const LAG: Part = Part::ForwardLag;
+
+/// The shares of `log.max_bytes` that wait to be forwarded, from which on it is a warning and an error: the
+/// service flushes early from the first on, and is not ready from the second on.
+pub(super) const WARNING_PERCENT: u64 = 75;
+pub(super) const ERROR_PERCENT: u64 = 95;
+
+/// Asks the other server, and looks at the lag.
+pub(super) async fn look(config: &Config, options: &Options) -> Vec<Finding> {
+    let reach = match probe(options).await {
+        Ok(()) => Finding::ok(REACH, format!("{} takes readings with this token", options.url)),
+        Err(refusal) => unreachable(&options.url, &refusal),
+    };
+    let mut findings = vec![reach];
+    findings.extend(waiting(config).map(|unread| lag(config, unread)));
+    findings
+}
+
+/// The part of the log that waits to be forwarded. The findings of the log say why it cannot be read.
+pub(super) fn waiting(config: &Config) -> Option<Unread> {
+    follower::unread(&data_dir::log_dir(&config.server.data_dir)).ok().flatten()
+}
+
+fn unreachable(url: &str, Refusal { reason, detail }: &Refusal) -> Finding {
+    let mend = match *reason {
+        "connection" | "timeout" => {
+            "start the other server, or correct forward.url; if the error names a certificate, set forward.ca_file to \
+             its authority; readings wait in the log meanwhile"
+        }
+        "unauthorized" => {
+            "make a token with the scope ingest at the other server (tidegauge token new), set forward.token and \
+             restart; readings wait in the log meanwhile"
+        }
+        "rate_limited" | "unavailable" | "internal" => {
+            "run tidegauge check --full at the other server, which takes no readings at the moment; they wait in the \
+             log here"
+        }
+        _ => {
+            "look for a proxy, or a mistake in forward.url: the answer is not that of a tidegauge; readings wait in \
+             the log meanwhile"
+        }
+    };
+    Finding::error(REACH, format!("readings cannot be forwarded to {url}: {reason}: {detail}"), mend)
+}
+
+fn lag(config: &Config, Unread { bytes, as_of_ms }: Unread) -> Finding {
+    if bytes == 0 {
+        return Finding::ok(LAG, "all readings of the log are forwarded");
+    }
+    let max = config.log.max_bytes;
+    let since = i64::try_from(as_of_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let since = since.map_or_else(String::new, |since| format!("; all before {since:.0} are"));
+    let message = format!("{} of the log are not forwarded yet, of log.max_bytes of {max}{since}", size(bytes));
+    let mend = "mend forward-reach, or raise forward.max_bytes_per_second; the log is cut once the other server has \
+                the readings (docs/operations.md, Forward lag)";
+    match bytes / (max.0 / 100).max(1) {
+        ERROR_PERCENT.. => Finding::error(LAG, format!("{message}: the log has no room for more"), mend),
+        WARNING_PERCENT.. => Finding::warning(LAG, message, mend),
+        _ => Finding::ok(LAG, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegauge::common::finding::Severity;
+    use tidegauge::config::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn the_share_of_the_log_that_waits_decides() {
+        let mut config = Config::default();
+        config.log.max_bytes = Bytes::mib(100);
+        for (mebibytes, severity) in
+            [(0, Severity::Ok), (74, Severity::Ok), (75, Severity::Warning), (95, Severity::Error)]
+        {
+            let found = lag(&config, Unread { bytes: mebibytes << 20, as_of_ms: 1_713_621_600_000 });
+            assert_eq!((found.severity, found.mend.is_some()), (severity, severity > Severity::Ok), "{found:?}");
+            assert_eq!(
+                found.found.ends_with("all before 2024-04-20T14:00:00Z are"),
+                mebibytes == 74 || mebibytes == 75
+            );
+        }
+    }
+
+    #[test]
+    fn each_refusal_has_its_mend() {
+        let mends = ["connection", "unauthorized", "unavailable", "unexpected"].map(|reason| {
+            let refusal = Refusal { reason, detail: "why".to_owned() };
+            unreachable("http://centre", &refusal).mend.unwrap()
+        });
+        let distinct: std::collections::BTreeSet<_> = mends.iter().collect();
+        assert_eq!(distinct.len(), mends.len(), "{mends:?}");
+    }
+}
