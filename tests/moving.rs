@@ -187,6 +187,21 @@ async fn rollups_of_expired_readings_are_moved() {
     }
 }
 
+/// The new store would lack what the service stores in the old one after the move.
+#[tokio::test]
+async fn a_move_before_the_restart_is_refused() {
+    let database = Database::new();
+    let mut server = Server::start(Setup::sqlite()).await;
+    let files = Files::of(&server);
+    send(&server, add(&mut Model::default(), "a", [(START_MS, 1.0)].into_iter())).await;
+    let args = files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"]);
+    let done = run_move(&args).await;
+    assert_eq!(done.code, Some(64), "{}{}", done.stdout, done.stderr);
+    assert!(done.stderr.contains("restart the service with the new store first"), "{}", done.stderr);
+    server.terminate().await;
+    assert_complete(&run_move(&args).await); // a service that is stopped writes to no store
+}
+
 /// A comparison finds what is missing, and says where.
 #[tokio::test]
 async fn a_comparison_finds_a_reading_that_is_missing() {

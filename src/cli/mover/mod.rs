@@ -32,6 +32,7 @@ use super::counted;
 use super::target::{Progress, ProgressFile};
 
 mod copy;
+mod cut_over;
 mod expired;
 mod stores;
 mod verify;

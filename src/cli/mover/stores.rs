@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::bail;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::store::Store;
 use tidegauge::telemetry::{Metrics, logs};
@@ -11,8 +12,8 @@ use super::super::Usage;
 use super::super::serve::open_store;
 use super::super::settings::load_with;
 use super::super::target::{Target, name_of, servers_of};
-use super::MoveArgs;
 use super::walk::Devices;
+use super::{MoveArgs, cut_over};
 
 /// The store that is read, and the store that is written.
 pub(super) struct Stores {
@@ -32,12 +33,14 @@ pub(super) async fn open(args: &MoveArgs) -> anyhow::Result<Stores> {
     logs::init(&config.telemetry)?;
     let names = [name_of(&from_config), name_of(&config)];
     check_apart(&from_config, &config, &names)?;
-    let file = from_config.sqlite_file();
-    if from_config.store_kind() == StoreKind::Sqlite && !file.exists() {
-        return Err(Usage(format!("there is no {}: name its folder with --data-dir", file.display())).into());
+    if from_config.store_kind() == StoreKind::Sqlite {
+        check_there(&from_config.sqlite_file())?;
     }
     let (metrics, _) = Metrics::new();
     let from = open_store(&from_config, &metrics).await?;
+    if !args.verify {
+        cut_over::expect(&config.server.data_dir, &*from, &args.to).await?;
+    }
     let default_progress = config.server.data_dir.join("move.json");
     Ok(Stores { from, to: Target::open(config).await?, names, default_progress })
 }
@@ -49,6 +52,15 @@ fn load(args: &MoveArgs, file: Option<&Path>, (flag, kind): (&'static str, &Stri
         ("--mongodb-uri", "mongodb", "uri", args.mongodb_uri.as_ref()),
     ];
     Ok(load_with(file, &flags)?)
+}
+
+/// Refuses a file that does not exist, and one that this user may not see.
+fn check_there(file: &Path) -> anyhow::Result<()> {
+    match file.try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Usage(format!("there is no {}: name its folder with --data-dir", file.display())).into()),
+        Err(error) => bail!("cannot look for {}: {error}; move as the user of the service", file.display()),
+    }
 }
 
 /// Refuses a store as its own target, and stores that share a collection.
@@ -88,6 +100,19 @@ impl Stores {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_seen_is_not_called_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let check = |path: &Path| check_there(path).map_err(|error| error.to_string());
+        assert!(check(&file).unwrap_err().contains("there is no"));
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(check(&file), Ok(()));
+        // Like EACCES, this is another error than that of a missing file.
+        let refused = check(&file.join("tidegauge.sqlite")).unwrap_err();
+        assert!(refused.contains("cannot look for") && refused.contains("as the user of the service"), "{refused}");
+    }
 
     fn config(lines: &str) -> Config {
         let folder = tempfile::tempdir().unwrap();
