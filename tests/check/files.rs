@@ -93,7 +93,7 @@ async fn a_data_folder_that_another_user_owns_is_found() {
     let mut server = with_readings(&setup).await;
     assert!(server.terminate().await.success());
     let data = server.data_dir();
-    fs::set_permissions(&data, fs::Permissions::from_mode(0)).expect("our folder");
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o000)).expect("our folder");
     let found = check_with(&setup, &data, without_rights()).await;
     fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).expect("our folder");
     for part in ["sqlite-file", "log-segments"] {
