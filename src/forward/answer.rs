@@ -37,12 +37,13 @@ pub(super) struct Judged {
 
 /// A reading that the other server refuses for good.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
-    pub(super) at: usize,
+pub struct Refused {
+    /// Its place: in the request, and later in the batch.
+    pub at: usize,
     /// The code.
-    pub(super) reason: &'static str,
+    pub reason: &'static str,
     /// The text of the server.
-    pub(super) detail: String,
+    pub detail: String,
 }
 
 /// The body of an answer that counts readings.

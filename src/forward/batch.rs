@@ -1,10 +1,10 @@
-//! Batches: readings of the log as the texts of which bodies and dead letters are made.
+//! Batches: readings as the texts of which bodies and dead letters are made.
 
 use std::io::Write;
 use std::ops::Range;
 
 use crate::common::one_line::on_one_line;
-use crate::log::batch_view::{BadPayload, BatchView, Name, Step};
+use crate::log::batch_view::{BadPayload, BatchView, Step};
 
 /// The most readings of a batch: half of what a server with the default configuration takes at once.
 const MAX_READINGS: usize = 50_000;
@@ -12,9 +12,9 @@ const MAX_READINGS: usize = 50_000;
 /// The text before a device ID, which needs no escapes.
 const DEVICE_KEY: &[u8] = b"\"deviceId\":\"";
 
-/// Readings in the order of the log.
+/// Readings in the order in which they are sent.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub struct Batch {
     texts: Vec<u8>,
     /// The places of the devices with their metadata in the text: `"deviceId":"d","metadata":{}`.
     owners: Vec<Range<usize>>,
@@ -24,24 +24,41 @@ pub(super) struct Batch {
 
 impl Batch {
     /// The number of readings.
-    pub(super) const fn len(&self) -> usize {
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.readings.len()
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    /// Whether there is no reading.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
         self.readings.is_empty()
     }
 
     /// Whether the batch has this size in bytes, or the most readings of a batch.
-    pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
+    #[must_use]
+    pub const fn is_full(&self, max_bytes: usize) -> bool {
         self.texts.len() >= max_bytes || self.readings.len() >= MAX_READINGS
     }
 
     /// Removes all readings, and keeps the memory.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.texts.clear();
         self.owners.clear();
         self.readings.clear();
+    }
+
+    /// Adds a reading: a device ID, its metadata as the text of a JSON object, an instant in Unix
+    /// milliseconds, and the values by series.
+    pub fn push<'a>(
+        &mut self,
+        device: &str,
+        metadata: Option<&str>,
+        ts_ms: i64,
+        values: impl Iterator<Item = (&'a str, f64)>,
+    ) {
+        self.push_owner(device.as_bytes(), metadata);
+        self.push_reading(ts_ms, values);
     }
 
     /// Adds the readings of a record. Calls `on_full` each time the batch is full, which must empty it or
@@ -61,7 +78,7 @@ impl Batch {
                 Step::Reading { ts_ms, values } => {
                     let Some((device, metadata)) = owner else { continue };
                     self.push_owner(device.as_bytes(), metadata);
-                    self.push_reading(ts_ms, values.map(|(name, value)| (names[usize::from(name)], value)));
+                    self.push_reading(ts_ms, values.map(|(name, value)| (names[usize::from(name)].text, value)));
                     if self.is_full(max_bytes) {
                         on_full(self)?;
                     }
@@ -89,12 +106,12 @@ impl Batch {
         }
     }
 
-    fn push_reading<'a>(&mut self, ts_ms: i64, values: impl Iterator<Item = (Name<'a>, f64)>) {
+    fn push_reading<'a>(&mut self, ts_ms: i64, values: impl Iterator<Item = (&'a str, f64)>) {
         let start = self.texts.len();
         let text = &mut self.texts;
         write!(text, "{{\"ts\":{ts_ms},\"values\":").expect("memory");
         let mut separator = b'{';
-        for (Name { text: series, .. }, value) in values {
+        for (series, value) in values {
             text.push(std::mem::replace(&mut separator, b','));
             serde_json::to_writer(&mut *text, series).expect("memory");
             text.push(b':');
@@ -114,8 +131,8 @@ impl Batch {
         body
     }
 
-    /// Appends readings that share a device as one object.
-    pub(super) fn append_object(&self, to: &mut Vec<u8>, readings: &[usize]) {
+    /// Appends readings that share a device, by their numbers, as one JSON object.
+    pub fn append_object(&self, to: &mut Vec<u8>, readings: &[usize]) {
         let Some(&first) = readings.first() else { return };
         to.push(b'{');
         to.extend_from_slice(&self.texts[self.owners[self.readings[first].0].clone()]);

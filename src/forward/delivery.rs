@@ -84,7 +84,7 @@ impl Delivery {
                 split(&part, part.len().div_ceil(2), &mut parts);
                 continue;
             }
-            let (verdict, retry_after) = match self.send(&Body::of(&text, part.len()), progress).await? {
+            let Answer { verdict, retry_after } = match self.send(&Body::of(&text, part.len()), progress).await? {
                 Ok(answer) => answer,
                 Err(failure) => {
                     failed_in_a_row += 1;
@@ -208,6 +208,7 @@ impl Delivery {
         while let Err(wait) = self.upstream.charge(body) {
             self.or_stop(progress, tokio::time::sleep(wait)).await?;
         }
+        self.metrics.forward_bytes_total.increment(body.size() as u64);
         let answer = self.or_stop(progress, self.upstream.post(body)).await?;
         match &answer {
             Ok(_) if self.failing.ends() => {

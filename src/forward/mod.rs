@@ -19,6 +19,9 @@
 //! - The compressed bodies stay within the configured bandwidth, on average.
 //! - Nothing here delays the store, or what `/readyz` says.
 //!
+//! `tidegauge move` sends the readings of a store in the same requests, and takes the same answers
+//! ([`Requests`]): it fills in what was stored before forwarding began.
+//!
 //! Deletions are not forwarded. They remove dead letters of this room, once the thread reaches them.
 
 use std::sync::Arc;
@@ -29,7 +32,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::common::clock::Clock;
 use crate::flush::DeadLetters;
-use crate::limits::Rate;
 use crate::log::{Followed, Log, LogError, Position};
 use crate::telemetry::Metrics;
 
@@ -39,27 +41,25 @@ mod delivery;
 mod follower;
 mod probe;
 mod progress;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod upstream;
 
+pub use answer::Refused;
+pub use batch::Batch;
 pub use probe::{Refusal, probe};
+pub use requests::{Outcome, Request, Requests};
+pub use upstream::{Answer, Body, Trouble, Upstream, is_untrusted};
 
 use delivery::Delivery;
 use follower::Follower;
 use progress::Progress;
-use upstream::{Trouble, Upstream};
 
 /// The options of forwarding.
 pub struct Options {
-    /// The other server, such as `https://centre.example.com`.
-    pub url: String,
-    /// The token for it.
-    pub token: Option<String>,
-    /// The HTTP client. It follows no redirects, and has a timeout.
-    pub client: reqwest::Client,
-    /// The most bytes of compressed bodies a second. `None`: no limit.
-    pub bandwidth: Option<Rate>,
+    /// The other server.
+    pub upstream: Upstream,
     /// The size of a batch as JSON, from which on it is sent.
     pub max_batch_bytes: usize,
     /// The wall clock.
@@ -83,21 +83,21 @@ impl Forwarding {
     /// # Errors
     /// When the position cannot be saved, or the thread cannot be started.
     pub fn start(
-        options: &Options,
+        options: Options,
         log: Arc<Log>,
         new_from: Position,
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
     ) -> Result<Self, LogError> {
-        let now_ms = u64::try_from(options.clock.now_ms()).unwrap_or_default();
+        let Options { upstream, max_batch_bytes, clock } = options;
+        let now_ms = u64::try_from(clock.now_ms()).unwrap_or_default();
         let followed = log.follow(Followed { position: new_from, as_of_ms: now_ms })?;
         metrics.forward_errors_total.start_with(&Trouble::REASONS);
         metrics.forward_refused_total.start_with(&answer::refusal_reasons());
         let (draining, stopped) = (CancellationToken::new(), CancellationToken::new());
-        let progress = Progress::new(Arc::clone(&log), followed, options.clock.clone(), Arc::clone(&metrics));
-        let upstream = Upstream::new(options, Arc::clone(&metrics));
+        let progress = Progress::new(Arc::clone(&log), followed, clock, Arc::clone(&metrics));
         let delivery = Delivery::new(upstream, dead_letters, metrics, [draining.clone(), stopped.clone()]);
-        let follower = Follower::new(log, progress, delivery, options.max_batch_bytes);
+        let follower = Follower::new(log, progress, delivery, max_batch_bytes);
         let runtime = Handle::current();
         let thread = std::thread::Builder::new()
             .name("forwarder".to_owned())

@@ -1,10 +1,6 @@
 //! Asks the other server whether it takes readings of this one, without sending any.
 
-use std::sync::Arc;
-
-use super::Options;
 use super::upstream::{Body, Trouble, Upstream};
-use crate::telemetry::Metrics;
 
 /// Why the other server takes no readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +15,6 @@ pub struct Refusal {
 ///
 /// # Errors
 /// When the other server does not answer as it would to a batch that it accepts.
-pub async fn probe(options: &Options) -> Result<(), Refusal> {
-    let (metrics, _) = Metrics::new();
-    let answer = Upstream::new(options, Arc::new(metrics)).post(&Body::of(b"", 0)).await;
-    answer.map(drop).map_err(|Trouble { reason, detail, .. }| Refusal { reason, detail })
+pub async fn probe(upstream: &Upstream) -> Result<(), Refusal> {
+    upstream.post(&Body::of(b"", 0)).await.map(drop).map_err(|Trouble { reason, detail, .. }| Refusal { reason, detail })
 }

@@ -14,11 +14,11 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::Followed;
 use super::batch::Batch;
 use super::delivery::Delivery;
 use super::progress::Progress;
 use super::upstream::Upstream;
-use super::{Followed, Options};
 use crate::common::clock::Clock;
 use crate::flush::DeadLetters;
 use crate::log::batch_view::BadPayload;
@@ -70,14 +70,8 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let (metrics, exposition) = Metrics::new();
         let (metrics, clock) = (Arc::new(metrics), Clock::fixed(0));
-        let options = Options {
-            url: format!("http://{address}/"),
-            token: None,
-            client: reqwest::Client::builder().tls_certs_only([]).build().unwrap(),
-            bandwidth: None,
-            max_batch_bytes: 1 << 20,
-            clock: clock.clone(),
-        };
+        let client = reqwest::Client::builder().tls_certs_only([]).build().unwrap();
+        let upstream = Upstream::new(client, &format!("http://{address}/"), None, None);
         let log = crate::log::Options {
             dir: folder.path().join("log"),
             sync: Sync::Always,
@@ -92,7 +86,7 @@ impl Case {
         let letters = DeadLetters::new(folder.path().join("letters.ndjson"), 1 << 20, clock);
         let draining = CancellationToken::new();
         let stops = [draining.clone(), CancellationToken::new()];
-        let delivery = Delivery::new(Upstream::new(&options, Arc::clone(&metrics)), letters, metrics, stops);
+        let delivery = Delivery::new(upstream, letters, metrics, stops);
         Self { delivery, progress, draining, exposition, requests, folder }
     }
 

@@ -1,17 +1,15 @@
-//! The other server: requests with retries, within the bandwidth.
+//! The other server: single requests, within the bandwidth.
 
 use std::error::Error;
-use std::sync::Arc;
+use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use reqwest::{Client, RequestBuilder, StatusCode};
 
-use super::Options;
 use super::answer::{INTERNAL, Verdict, is_failure, retry_after, text_of, verdict};
-use crate::limits::Limiter;
-use crate::telemetry::Metrics;
+use crate::limits::{Limiter, Rate};
 
 /// The level of zstd: the size of an answer falls little beyond it, and the work grows.
 const LEVEL: i32 = 3;
@@ -20,36 +18,46 @@ const LEVEL: i32 = 3;
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// The other server.
-pub(super) struct Upstream {
+#[derive(Debug)]
+pub struct Upstream {
     client: Client,
     url: String,
     token: Option<String>,
     bandwidth: Option<Limiter>,
-    metrics: Arc<Metrics>,
 }
 
 /// A compressed body, with the number of its readings.
-pub(super) struct Body {
+#[derive(Debug)]
+pub struct Body {
     bytes: Bytes,
     readings: usize,
 }
 
-/// A failure that a retry may mend.
+/// A request without a verdict on its readings.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub struct Trouble {
     /// One of [`Self::REASONS`].
-    pub(super) reason: &'static str,
-    pub(super) detail: String,
-    pub(super) retry_after: Option<Duration>,
+    pub reason: &'static str,
+    /// The error, or the words of the server.
+    pub detail: String,
+    /// The wait that the server asks for.
+    pub retry_after: Option<Duration>,
+    /// Whether no retry mends it, until a person changes the token, the certificates or the URL.
+    pub is_for_good: bool,
 }
 
-/// A verdict, and the wait before readings that are refused for now may be sent again.
-pub(super) type Answer = (Verdict, Option<Duration>);
+/// The verdict of the other server on the readings of a request.
+#[derive(Debug)]
+pub struct Answer {
+    pub(super) verdict: Verdict,
+    /// The wait before readings that are refused for now may be sent again.
+    pub retry_after: Option<Duration>,
+}
 
 impl Trouble {
     /// The reasons: no connection, no answer in time, no rights, too many readings, a server that cannot take
     /// any, one that fails on this request, or an answer of something else.
-    pub(super) const REASONS: [&'static str; 7] =
+    pub const REASONS: [&'static str; 7] =
         ["connection", "timeout", "unauthorized", "rate_limited", "unavailable", INTERNAL, "unexpected"];
 
     /// Whether the server has failed on this request. A retry, or other readings, may have no trouble.
@@ -59,10 +67,11 @@ impl Trouble {
 
     fn of_error(error: reqwest::Error) -> Self {
         let reason = if error.is_timeout() { "timeout" } else { "connection" };
+        let is_for_good = error.is_builder() || is_untrusted(&error);
         let error = error.without_url();
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let detail = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        Self { reason, detail, retry_after: None }
+        Self { reason, detail, retry_after: None, is_for_good }
     }
 
     fn of_status(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
@@ -74,7 +83,8 @@ impl Trouble {
             _ if status.is_server_error() => "unavailable",
             _ => "unexpected",
         };
-        Self { reason, detail: format!("{status}: {}", text_of(body)), retry_after }
+        let is_for_good = matches!(reason, "unauthorized" | "unexpected");
+        Self { reason, detail: format!("{status}: {}", text_of(body)), retry_after, is_for_good }
     }
 }
 
@@ -84,26 +94,34 @@ impl Body {
         let bytes = zstd::bulk::compress(text, LEVEL).expect("a body in memory is compressed");
         Self { bytes: bytes.into(), readings }
     }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 impl Upstream {
-    pub(super) fn new(options: &Options, metrics: Arc<Metrics>) -> Self {
-        Self {
-            client: options.client.clone(),
-            url: format!("{}/v1/readings", options.url.trim_end_matches('/')),
-            token: options.token.clone(),
-            bandwidth: options.bandwidth.map(|rate| Limiter::new(rate, Instant::now())),
-            metrics,
-        }
+    /// The server with this URL, such as `https://centre.example.com`, the token for it, and the most bytes of
+    /// compressed bodies a second. The client follows no redirects, and has a timeout.
+    #[must_use]
+    pub fn new(client: Client, url: &str, token: Option<String>, bandwidth: Option<Rate>) -> Self {
+        let url = format!("{}/v1/readings", url.trim_end_matches('/'));
+        Self { client, url, token, bandwidth: bandwidth.map(|rate| Limiter::new(rate, Instant::now())) }
     }
 
     /// The URL of the requests.
-    pub(super) fn url(&self) -> &str {
+    #[must_use]
+    pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Charges a body to the bandwidth, or returns the wait until there is room for it.
-    pub(super) fn charge(&self, body: &Body) -> Result<(), Duration> {
+    /// Charges a body to the bandwidth.
+    ///
+    /// # Errors
+    /// The wait until there is room for it.
+    pub fn charge(&self, body: &Body) -> Result<(), Duration> {
         let Some(bandwidth) = &self.bandwidth else { return Ok(()) };
         let now = Instant::now();
         bandwidth.take(now)?;
@@ -112,8 +130,10 @@ impl Upstream {
     }
 
     /// Sends a body once.
-    pub(super) async fn post(&self, body: &Body) -> Result<Answer, Trouble> {
-        self.metrics.forward_bytes_total.increment(body.bytes.len() as u64);
+    ///
+    /// # Errors
+    /// When there is no verdict on its readings. The same body can be sent again, safely.
+    pub async fn post(&self, body: &Body) -> Result<Answer, Trouble> {
         let request = self.client.post(&self.url).header(CONTENT_TYPE, "application/x-ndjson");
         let request = request.header(CONTENT_ENCODING, "zstd").body(body.bytes.clone());
         let request = self.token.iter().fold(request, RequestBuilder::bearer_auth);
@@ -127,8 +147,24 @@ impl Upstream {
             }
         }
         match verdict(status, &answer, body.readings) {
-            Some(verdict) => Ok((verdict, retry_after)),
+            Some(verdict) => Ok(Answer { verdict, retry_after }),
             None => Err(Trouble::of_status(status, &answer, retry_after)),
         }
     }
+}
+
+/// Whether the certificate of the server is not trusted.
+#[must_use]
+pub fn is_untrusted(error: &reqwest::Error) -> bool {
+    let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.any(|cause| {
+        let of_tls = cause.downcast_ref().and_then(of_tls);
+        matches!(of_tls, Some(rustls::Error::InvalidCertificate(_)))
+    })
+}
+
+/// The TLS error inside an error of a connection, at any depth.
+fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+    let inner = error.get_ref()?;
+    inner.downcast_ref().or_else(|| inner.downcast_ref().and_then(of_tls))
 }

@@ -3,7 +3,7 @@
 
 use tidegauge::common::finding::{Finding, Part, size};
 use tidegauge::config::Config;
-use tidegauge::forward::{Options, Refusal, probe};
+use tidegauge::forward::{Refusal, Upstream, probe};
 use tidegauge::log::follower::{self, Unread};
 
 use crate::cli::data_dir;
@@ -17,10 +17,11 @@ pub(super) const WARNING_PERCENT: u64 = 75;
 pub(super) const ERROR_PERCENT: u64 = 95;
 
 /// Asks the other server, and looks at the lag.
-pub(super) async fn look(config: &Config, options: &Options) -> Vec<Finding> {
-    let reach = match probe(options).await {
-        Ok(()) => Finding::ok(REACH, format!("{} takes readings with this token", options.url)),
-        Err(refusal) => unreachable(&options.url, &refusal),
+pub(super) async fn look(config: &Config, upstream: &Upstream) -> Vec<Finding> {
+    let url = config.forward.url.as_deref().unwrap_or_default();
+    let reach = match probe(upstream).await {
+        Ok(()) => Finding::ok(REACH, format!("{url} takes readings with this token")),
+        Err(refusal) => unreachable(url, &refusal),
     };
     let mut findings = vec![reach];
     findings.extend(waiting(config).map(|unread| lag(config, unread)));

@@ -3,8 +3,6 @@
 //! A batch is retried after a failed connection and after 429, 502, 503 and 504. A retry is safe, because the
 //! store identifies a reading by device, time and metric. Any other refusal ends the import.
 
-use std::error::Error;
-use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -12,6 +10,7 @@ use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use tidegauge::common::backoff::Backoff;
+use tidegauge::forward::is_untrusted;
 use tokio::time::Instant;
 
 use super::super::client::ClientArgs;
@@ -193,21 +192,6 @@ pub(in crate::cli) fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -
         Err(_) => String::from_utf8_lossy(body).chars().take(SHOWN_CHARS).collect(),
     };
     format!("{url} answered {status}: {said}")
-}
-
-/// Whether the certificate of the server is not trusted, which is not temporary.
-fn is_untrusted(error: &reqwest::Error) -> bool {
-    let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.any(|cause| {
-        let of_tls = cause.downcast_ref().and_then(of_tls);
-        matches!(of_tls, Some(rustls::Error::InvalidCertificate(_)))
-    })
-}
-
-/// The TLS error inside an error of a connection, at any depth.
-fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
-    let inner = error.get_ref()?;
-    inner.downcast_ref().or_else(|| inner.downcast_ref().and_then(of_tls))
 }
 
 /// An error with its causes. Without them, reqwest only reports that the request failed.

@@ -1,0 +1,114 @@
+//! The requests of a batch: how it is divided, and what an answer leaves to be sent again.
+
+use super::answer::{Judged, Refused, Verdict};
+use super::batch::Batch;
+use super::upstream::{Answer, Body};
+use crate::wire::Code;
+
+/// The readings of a request whose answer certainly lists each of them that is refused.
+const READINGS_THAT_ARE_LISTED: usize = 100;
+
+/// Divides one batch after the other into requests.
+#[derive(Debug)]
+pub struct Requests {
+    /// The readings of each further request, by their numbers in the batch; the next one is the last.
+    parts: Vec<Vec<usize>>,
+    /// The size up to which bodies are probably not too large for the other server.
+    max_body_bytes: usize,
+}
+
+/// A request.
+#[derive(Debug)]
+pub struct Request {
+    /// Its body.
+    pub body: Body,
+    /// Its readings, by their numbers in the batch.
+    readings: Vec<usize>,
+    /// The size of the body before its compression.
+    text_bytes: usize,
+}
+
+/// The decisions of an answer.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The number of accepted readings.
+    pub accepted: usize,
+    /// The readings that are refused for good, by their numbers in the batch.
+    pub refused: Vec<Refused>,
+    /// Whether readings are refused for now. The next request has them, and should wait.
+    pub is_limited: bool,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self { parts: Vec::new(), max_body_bytes: usize::MAX }
+    }
+}
+
+impl Requests {
+    /// Begins a batch, and forgets what is left of another one.
+    pub fn begin(&mut self, batch: &Batch) {
+        self.parts.clear();
+        if !batch.is_empty() {
+            self.parts.push((0..batch.len()).collect());
+        }
+    }
+
+    /// The next request of the batch; `None` if each of its readings is accepted, or refused for good.
+    pub fn next(&mut self, batch: &Batch) -> Option<Request> {
+        loop {
+            let readings = self.parts.pop()?;
+            let text = batch.body(&readings);
+            if readings.len() > 1 && text.len() > self.max_body_bytes {
+                self.halve(&readings);
+                continue;
+            }
+            let body = Body::of(&text, readings.len());
+            return Some(Request { body, readings, text_bytes: text.len() });
+        }
+    }
+
+    /// Takes the answer to a request.
+    pub fn take(&mut self, request: Request, answer: Answer) -> Outcome {
+        let Request { readings, text_bytes, .. } = request;
+        match answer.verdict {
+            Verdict::Judged(judged) => {
+                // One large reading must not make all further requests small.
+                self.max_body_bytes = self.max_body_bytes.saturating_add(self.max_body_bytes / 16);
+                self.take_judged(&readings, judged)
+            }
+            Verdict::TooLarge(detail) if readings.len() == 1 => {
+                let refused = vec![Refused { at: readings[0], reason: Code::RequestTooLarge.as_str(), detail }];
+                Outcome { refused, ..Outcome::default() }
+            }
+            Verdict::TooLarge(_) => {
+                self.max_body_bytes = text_bytes / 2;
+                self.halve(&readings);
+                Outcome::default()
+            }
+        }
+    }
+
+    fn take_judged(&mut self, readings: &[usize], judged: Judged) -> Outcome {
+        let Judged { known, mut refused, later } = judged;
+        let accepted = known - refused.len() - later.len();
+        for refused in &mut refused {
+            refused.at = readings[refused.at];
+        }
+        self.split(&readings[known..], READINGS_THAT_ARE_LISTED);
+        let is_limited = !later.is_empty();
+        if is_limited {
+            self.parts.push(later.into_iter().map(|at| readings[at]).collect());
+        }
+        Outcome { accepted, refused, is_limited }
+    }
+
+    fn halve(&mut self, readings: &[usize]) {
+        self.split(readings, readings.len().div_ceil(2));
+    }
+
+    /// Adds requests of this many readings, the first one last.
+    fn split(&mut self, readings: &[usize], size: usize) {
+        self.parts.extend(readings.chunks(size.max(1)).rev().map(<[usize]>::to_vec));
+    }
+}
