@@ -1,5 +1,7 @@
 //! `tidegauge move` copies any store into any other while devices send: readings, metadata, rollups.
 
+pub(crate) mod server;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -69,11 +71,11 @@ impl Files {
     }
 }
 
-async fn run_move(args: &[String]) -> Finished {
+pub(crate) async fn run_move(args: &[String]) -> Finished {
     run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
-fn assert_complete(done: &Finished) {
+pub(crate) fn assert_complete(done: &Finished) {
     assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
     let nothing = "missing in the new store: 0 values, 0 rollups of expired readings; wrong stats of 0 device-hours";
     assert!(done.stdout.contains(nothing), "{}", done.stdout);
@@ -222,6 +224,28 @@ async fn a_comparison_finds_a_reading_that_is_missing() {
     assert!(done.stderr.contains("a, hour of 2026-01-01T05:00:00.000Z: 4 values are missing"), "{}", done.stderr);
     assert_complete(&run_move(&args).await);
     assert_complete(&run_move(&only_compare).await);
+}
+
+/// A bucket that is refused is taken apart as far as that may help, and its readings are counted.
+#[tokio::test]
+async fn readings_that_the_new_store_refuses_are_counted_by_reason() {
+    let database = Database::new();
+    let mut server = Server::start(Setup::sqlite()).await;
+    let files = Files::of(&server);
+    for device in ["bad", "good"] {
+        let readings = (0..2_000).map(|at| (START_MS + at * 1_500, at as f64));
+        send(&server, add(&mut Model::default(), device, readings)).await;
+    }
+    server.terminate().await;
+    server.start_again_with(Setup::mongodb(&database)).await;
+    let refuse = doc! { "collMod": "buckets", "validator": { "deviceId": { "$ne": "bad" } } };
+    database.handle().await.run_command(refuse).await.expect("the collection is there");
+    let done = run_move(&files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"])).await;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.stderr.contains("2000 new, 0 there already, 2000 refused (2000 validation)"), "{}", done.stderr);
+    assert!(done.stderr.contains("readings of bad in the hour of 2026-01-01T00:00:00.000Z: "), "{}", done.stderr);
+    assert!(!done.stderr.contains("refused: 1 reading of"), "one write for each reading: {}", done.stderr);
+    assert!(done.stdout.contains("missing in the new store: 4000 values"), "{}", done.stdout);
 }
 
 #[tokio::test]

@@ -19,6 +19,13 @@ pub(super) struct ClientArgs {
         help = "The server [default: http://127.0.0.1:8080; of dead-letters retry, the address of http.listen]"
     )]
     url: Option<String>,
+    #[command(flatten)]
+    credentials: Credentials,
+}
+
+/// The flags for the token and the certificates of a client.
+#[derive(Debug, Args)]
+pub(super) struct Credentials {
     #[arg(
         long,
         value_name = "FILE",
@@ -60,9 +67,26 @@ impl ClientArgs {
 
     /// An HTTP client with the certificates of these flags.
     pub(super) fn http(&self) -> anyhow::Result<ClientBuilder> {
-        if !self.url().starts_with("https:") {
+        self.credentials.http(self.url())
+    }
+
+    /// The token.
+    pub(super) fn token(&self) -> anyhow::Result<Option<String>> {
+        self.credentials.token()
+    }
+}
+
+impl Credentials {
+    /// Whether one of the flags is given.
+    pub(super) const fn are_given(&self) -> bool {
+        self.token_file.is_some() || self.ca_file.is_some() || self.client_cert.is_some()
+    }
+
+    /// An HTTP client for the server at a URL, with the certificates of these flags.
+    pub(super) fn http(&self, url: &str) -> anyhow::Result<ClientBuilder> {
+        if !url.starts_with("https:") {
             if self.ca_file.is_some() || self.client_cert.is_some() {
-                bail!("--ca-file and --client-cert are for https://, and --url is {}", self.url());
+                bail!("--ca-file and --client-cert are for https://, and the server is {url}");
             }
             return Ok(plain_http());
         }
@@ -141,7 +165,7 @@ fn read(file: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Checks a URL. The scheme is required: a wrong guess could send a token in plain text.
-fn parse_url(text: &str) -> anyhow::Result<String> {
+pub(super) fn parse_url(text: &str) -> anyhow::Result<String> {
     if !text.contains("://") {
         bail!("http:// or https:// is missing: write http://{text}, or https://{text} if the server has a certificate");
     }

@@ -16,5 +16,9 @@ pub struct Refusal {
 /// # Errors
 /// When the other server does not answer as it would to a batch that it accepts.
 pub async fn probe(upstream: &Upstream) -> Result<(), Refusal> {
-    upstream.post(&Body::of(b"", 0)).await.map(drop).map_err(|Trouble { reason, detail, .. }| Refusal { reason, detail })
+    upstream
+        .post(&Body::of(b"", 0))
+        .await
+        .map(drop)
+        .map_err(|Trouble { reason, detail, .. }| Refusal { reason, detail })
 }

@@ -130,6 +130,17 @@ impl Cause {
         }
     }
 
+    /// Whether the store may take a part of a write that it refuses for good.
+    #[must_use]
+    pub const fn may_pass_in_part(self) -> bool {
+        match self {
+            Validation | TooLarge | BadValue | Metadata | Constraint | TooBig | Mismatch => true,
+            UnreadableDocument | UnreadableRow | UnreadableChunk | Network | Timeout | ServerSelection | NotPrimary
+            | Auth | WriteConcern | Contention | Overloaded | Schema | UnknownField | Other | Busy | Io | DiskFull
+            | Memory | Interrupted | ReadOnly | Corrupt | FileGone | Stopping | Sqlite => false,
+        }
+    }
+
     /// Whether a command that met this error may take effect after the error was reported.
     #[must_use]
     pub const fn may_still_happen(self) -> bool {
@@ -251,6 +262,8 @@ mod tests {
             assert_eq!(cause.is_permanent(), is_permanent, "{label}");
             assert_eq!(cause.may_still_happen(), may_still_happen, "{label}");
             assert_eq!(cause.is_unreachable(), is_unreachable, "{label}");
+            let may_pass_in_part = is_permanent && !label.starts_with("unreadable");
+            assert_eq!(cause.may_pass_in_part(), may_pass_in_part, "{label}");
         }
         assert_eq!(expected.len(), UnreadableChunk as usize + 1, "no cause is missing");
     }

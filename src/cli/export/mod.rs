@@ -18,7 +18,8 @@ use clap::Args;
 use tidegauge::model::check_device_id;
 
 use self::place::{Next, Place};
-use self::requests::{Listed, Requests};
+use self::requests::Listed;
+pub(super) use self::requests::{Refusal, Requests};
 use self::rows::{Counts, Rows};
 use super::client::ClientArgs;
 use super::import::Format;

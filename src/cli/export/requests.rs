@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidegauge::common::backoff::Backoff;
@@ -24,15 +24,25 @@ const LAST_WAIT: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 20;
 
 /// Sends requests to one server.
-pub(super) struct Requests {
+pub(in crate::cli) struct Requests {
     client: Client,
     url: String,
     token: Option<String>,
 }
 
+/// The server refuses a request.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(in crate::cli) struct Refusal {
+    pub(in crate::cli) status: StatusCode,
+    /// The code of the problem; empty without one.
+    code: String,
+    text: String,
+}
+
 /// A page of devices.
 #[derive(Debug, Deserialize)]
-pub(super) struct Page {
+pub(in crate::cli) struct Page {
     pub(super) devices: Vec<Listed>,
     /// The cursor of the next page.
     pub(super) next: Option<String>,
@@ -52,12 +62,21 @@ pub(super) struct Listed {
 
 impl Requests {
     pub(super) fn to(server: &ClientArgs) -> anyhow::Result<Self> {
-        let client = server.http()?.connect_timeout(CONNECT_TIMEOUT).read_timeout(READ_TIMEOUT).build()?;
-        Ok(Self { client, url: server.url().trim_end_matches('/').to_owned(), token: server.token()? })
+        Self::new(server.http()?, server.url(), server.token()?)
+    }
+
+    /// Requests to the server with this URL.
+    pub(in crate::cli) fn new(http: ClientBuilder, url: &str, token: Option<String>) -> anyhow::Result<Self> {
+        let client = http.connect_timeout(CONNECT_TIMEOUT).read_timeout(READ_TIMEOUT).build()?;
+        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), token })
     }
 
     /// A page of the devices that `selection` selects, in the order of their IDs.
-    pub(super) async fn devices(&self, selection: &[(&str, &str)], after: Option<&str>) -> anyhow::Result<Page> {
+    pub(in crate::cli) async fn devices(
+        &self,
+        selection: &[(&str, &str)],
+        after: Option<&str>,
+    ) -> anyhow::Result<Page> {
         let params = selection.iter().copied().chain(after.map(|after| ("cursor", after)));
         let answer = self.get("/v1/devices", &params.collect::<Vec<_>>()).await?;
         let page: Page = serde_json::from_slice(&answer.bytes().await?).context("the list of devices")?;
@@ -68,7 +87,7 @@ impl Requests {
     }
 
     /// The answer to a request. It is repeated while the server refuses it for the moment.
-    pub(super) async fn get(&self, path: &str, params: &[(&str, &str)]) -> anyhow::Result<Response> {
+    pub(in crate::cli) async fn get(&self, path: &str, params: &[(&str, &str)]) -> anyhow::Result<Response> {
         let mut backoff = Backoff::new(FIRST_WAIT..=LAST_WAIT);
         for attempt in 1.. {
             let url = Url::parse_with_params(&format!("{}{path}", self.url), params)?;
@@ -80,14 +99,29 @@ impl Requests {
             }
             let wait = retry_after(&answer).unwrap_or_else(|| backoff.next_wait());
             let body = answer.bytes().await.unwrap_or_default();
-            if status == StatusCode::BAD_REQUEST {
-                return Err(Usage(refusal_text(&format!("{}{path}", self.url), status, &body)).into());
-            }
             if !is_temporary(status) || attempt == ATTEMPTS {
-                bail!(refusal_text(&format!("{}{path}", self.url), status, &body));
+                let refusal = Refusal::of(&format!("{}{path}", self.url), status, &body);
+                let is_usage = status == StatusCode::BAD_REQUEST && !refusal.is_too_long();
+                return Err(if is_usage { Usage(refusal.text).into() } else { refusal.into() });
             }
             tokio::time::sleep(wait.min(LAST_WAIT)).await;
         }
         unreachable!("the last attempt returns")
+    }
+}
+
+impl Refusal {
+    /// Whether the request asks for too many hours at once.
+    pub(in crate::cli) fn is_too_long(&self) -> bool {
+        ["range_too_long", "too_many_points"].contains(&&*self.code)
+    }
+
+    fn of(url: &str, status: StatusCode, body: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Problem {
+            code: String,
+        }
+        let code = serde_json::from_slice(body).map(|Problem { code }| code).unwrap_or_default();
+        Self { status, code, text: refusal_text(url, status, body) }
     }
 }

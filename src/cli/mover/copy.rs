@@ -1,6 +1,6 @@
-//! Copies the readings: one task reads the old store, and a few batches at a time are written.
+//! Copies the readings: one task reads the old store, and a few batches at a time are written or sent.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,10 @@ use tidegauge::model::{BucketWrite, Contents, Hour};
 use tidegauge::store::{DeviceMetadata, DeviceSummary};
 use tokio::sync::mpsc;
 
-use super::super::target::{Progress, ProgressFile, patiently, write_of};
-use super::stores::Stores;
+use super::super::counted;
+use super::super::target::{self, Progress, ProgressFile, Target, patiently, write_of};
+use super::server::{Sent, Server};
+use super::stores::{Destination, Stores};
 use super::walk::{Devices, END_MS, Slices};
 
 /// The most values in a batch; a single hour may exceed it.
@@ -26,18 +28,38 @@ const MAX_REST: Duration = Duration::from_secs(1);
 /// The time between two saves of the progress.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The number of refused readings that are listed one by one.
-const LISTED: u64 = 20;
+/// The number of refusals that are listed one by one.
+const LISTED: usize = 20;
 
 /// The counts of what was copied.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Moved {
     /// The readings of the old store.
     pub(super) readings: u64,
-    /// The readings that the new store did not have.
+    /// The readings that the new store did not have, or that the server has accepted.
     pub(super) stored: u64,
-    /// The readings that it does not take.
-    pub(super) refused: u64,
+    /// The readings that are refused for good, by reason.
+    pub(super) refused: BTreeMap<&'static str, u64>,
+    /// The bytes that were sent to a server.
+    pub(super) bytes: u64,
+}
+
+impl Moved {
+    /// The number of readings that are refused for good.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.values().sum()
+    }
+
+    fn refuse(&mut self, reason: &'static str, readings: u64) {
+        *self.refused.entry(reason).or_default() += readings;
+    }
+
+    fn add(&mut self, other: Self) {
+        self.readings += other.readings;
+        self.stored += other.stored;
+        self.bytes += other.bytes;
+        other.refused.into_iter().for_each(|(reason, readings)| self.refuse(reason, readings));
+    }
 }
 
 /// A place in the readings of a store. All readings of the devices before this one are written, and of this
@@ -74,16 +96,15 @@ pub(super) async fn readings(stores: &Stores, file: &ProgressFile, progress: &mu
             batches.recv().await.map(|batch| (batch, batches))
         });
         let mut written = std::pin::pin!(batches.map(|batch| write(stores, batch)).buffered(stores.to.writers()));
-        let (mut all, mut saved, mut last) = (Moved::default(), Instant::now(), None);
+        let (mut all, mut saved, mut last, mut listed) = (Moved::default(), Instant::now(), None, 0);
         while let Some(batch) = written.next().await {
             let Written { moved, devices, end, refused } = batch?;
-            for why in refused.iter().take(LISTED.saturating_sub(all.refused) as usize) {
-                progress.note(why);
+            for why in refused.iter().take(LISTED.saturating_sub(listed)) {
+                progress.note(&format!("refused: {why}"));
+                listed += 1;
             }
-            all.readings += moved.readings;
-            all.stored += moved.stored;
-            all.refused += moved.refused;
             progress.add(devices, moved.readings);
+            all.add(moved);
             last = end.or(last);
             if let Some(place) = last.as_ref().filter(|_| saved.elapsed() > SAVE_INTERVAL) {
                 file.save(place)?;
@@ -123,9 +144,7 @@ async fn read_devices(
     batcher: &mut Batcher,
 ) -> anyhow::Result<()> {
     let ids: Vec<Arc<str>> = devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
-    let known = patiently(async || stores.to.store.entries_of(&ids).await).await?;
-    let known: HashMap<Arc<str>, DeviceMetadata> =
-        known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect();
+    let known = stores.to.metadata_of(&ids).await?;
     for entry in devices {
         let metadata = entry.metadata.as_ref().filter(|of| known.get(&entry.device).is_none_or(|is| is.hour < of.hour));
         let mut maker = Maker { entry: &entry, metadata, is_first: true };
@@ -195,26 +214,48 @@ impl Batcher {
 }
 
 /// The result of a batch.
+#[derive(Default)]
 struct Written {
     moved: Moved,
     devices: u64,
     end: Option<Place>,
-    /// The refused readings that are listed.
+    /// The refusals, for people.
     refused: Vec<String>,
 }
 
-/// Writes a batch and the rollups of its closed hours, then rests.
+/// Writes a batch.
 async fn write(stores: &Stores, batch: Batch) -> anyhow::Result<Written> {
-    let started = Instant::now();
     let Batch { writes, devices, end, .. } = batch;
-    let readings = writes.iter().map(|write| u64::from(write.accepted)).sum();
-    let outcome = stores.to.write(writes).await?;
-    let moved = Moved {
-        readings,
-        stored: outcome.stored,
-        refused: outcome.refused.iter().map(|refused| refused.readings).sum(),
-    };
-    let refused = outcome.refused.iter().map(|refused| format!("refused: {refused}")).collect();
+    let mut written = Written { devices, end, ..Written::default() };
+    written.moved.readings = writes.iter().map(|write| u64::from(write.accepted)).sum();
+    match &stores.to {
+        Destination::Store(store) => write_to_store(store, writes, &mut written).await?,
+        Destination::Server(server) => send(server, &writes, &mut written).await?,
+    }
+    Ok(written)
+}
+
+/// Sends buckets to a server.
+async fn send(server: &Server, writes: &[Arc<BucketWrite>], written: &mut Written) -> anyhow::Result<()> {
+    let Sent { accepted, bytes, refused, examples } = server.send(writes).await?;
+    (written.moved.stored, written.moved.bytes) = (accepted, bytes);
+    for (reason, readings) in refused {
+        written.moved.refuse(reason, readings);
+        let (counted, example) = (counted(readings, "reading"), &examples[reason]);
+        written.refused.push(format!("{counted}: {reason}: {example}"));
+    }
+    Ok(())
+}
+
+/// Writes buckets and the rollups of closed hours to a store, then rests.
+async fn write_to_store(store: &Target, writes: Vec<Arc<BucketWrite>>, written: &mut Written) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let target::Outcome { stored, refused } = store.write(writes).await?;
+    written.moved.stored = stored;
+    for refused in refused {
+        written.moved.refuse(refused.error.cause.as_label(), refused.readings);
+        written.refused.push(refused.to_string());
+    }
     tokio::time::sleep(started.elapsed().min(MAX_REST)).await;
-    Ok(Written { moved, devices, end, refused })
+    Ok(())
 }

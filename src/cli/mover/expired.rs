@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegauge::model::{Day, Hour, SeriesFilter};
-use tidegauge::store::{DeviceSummary, HourStats, StatsNeeds, StoreError};
+use tidegauge::store::{DeviceSummary, HourStats, StatsNeeds, Store, StoreError};
 
 use super::super::target::{Progress, patiently};
 use super::stores::Stores;
@@ -15,11 +15,11 @@ const DEVICES_AT_ONCE: usize = 16;
 /// The hours whose stats are compared at once.
 const HOURS_AT_ONCE: i32 = 31 * 24;
 
-/// Copies the rollups, and returns their number.
-pub(super) async fn copy(stores: &Stores, progress: &mut Progress) -> anyhow::Result<u64> {
+/// Copies the rollups into the new store, and returns their number.
+pub(super) async fn copy(stores: &Stores, to: &dyn Store, progress: &mut Progress) -> anyhow::Result<u64> {
     each(stores, progress, async |entry: &DeviceSummary, hours: &[HourStats]| {
         patiently(async || {
-            let added = stores.to.store.add_expired(entry, hours).await;
+            let added = to.add_expired(entry, hours).await;
             added.map_err(|error| StoreError::new(error.cause, error.detail))
         })
         .await
@@ -73,8 +73,7 @@ async fn lacking(
     let ids: Vec<Arc<str>> = devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
     let all = &SeriesFilter::ALL;
     let old = patiently(async || stores.from.hour_stats(&ids, hours.clone(), all, StatsNeeds::All).await).await?;
-    let new =
-        patiently(async || stores.to.store.hour_stats(&ids, hours.clone(), all, StatsNeeds::Numbers).await).await?;
+    let new = stores.to.hour_stats(&ids, hours).await?;
     let lacking = |(mut old, new): (Vec<HourStats>, Vec<HourStats>)| {
         old.retain(|old| {
             let at = new.binary_search_by_key(&old.hour, |new| new.hour);

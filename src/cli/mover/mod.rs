@@ -1,4 +1,4 @@
-//! `tidegauge move`: copies one store into another, which a running service uses already.
+//! `tidegauge move`: copies one store into another, which a running service uses already, or to a server.
 //!
 //! **Cut-over.** The operator restarts the service with the new store, and then starts the move. So devices
 //! write to the new store from the restart on, no reading is refused, and queries see the history as it
@@ -10,12 +10,16 @@
 //! of the service ([`tidegauge::store`] has the rules). It writes the rollups of closed hours itself, and at
 //! the end those whose readings have expired (`expired.rs`). The old store is only read.
 //!
-//! **Bounded.** It reads slices of some ten thousand values, and writes a few batches of them at a time
-//! (`copy.rs`). After each write it rests for as long as the write took, so that the service keeps its share
-//! of the store.
+//! **To a server.** The store is that of a running service, which may forward what it accepts to the same
+//! server. The move sends what is stored, in requests like those of [`tidegauge::forward`], and compares by
+//! queries (`server.rs`). Of two values of one reading, the server keeps the one that arrives last, as it
+//! always does. Rollups of expired readings cannot be sent: they are counted.
 //!
-//! **Resumable.** A file has the place up to which all is written (`ProgressFile`). Repetition is
-//! harmless.
+//! **Bounded.** It reads slices of some ten thousand values, and writes a few batches of them at a time
+//! (`copy.rs`). After each write to a store it rests for as long as the write took, so that the service keeps
+//! its share of the store. A server limits its clients itself.
+//!
+//! **Resumable.** A file has the place up to which all is written (`ProgressFile`). Repetition is harmless.
 //!
 //! **Verified.** At the end, all readings of the old store are read again, and their counts, minima, maxima
 //! and sums are compared with the stats of the new store, for each series, device and hour. Where they
@@ -26,27 +30,30 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use tidegauge::config::Bytes;
 
-use self::stores::{Stores, open};
+use self::stores::{Destination, Stores, open};
+use super::client::Credentials;
 use super::counted;
 use super::target::{Progress, ProgressFile};
 
 mod copy;
 mod cut_over;
 mod expired;
+mod server;
 mod stores;
 mod verify;
 mod walk;
 
-/// Copy all readings of one store into another, which a running service uses.
+/// Copy all readings of one store into another, which a running service uses, or to another server.
 #[derive(Debug, Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct MoveArgs {
     /// The store to read: sqlite, mongodb or mongodb-timeseries
     #[arg(long, value_name = "STORE")]
     from: String,
-    /// The store to write, which the service uses now
-    #[arg(long, value_name = "STORE")]
+    /// The store to write, which the service uses now, or the URL of another server
+    #[arg(long, value_name = "STORE|URL")]
     to: String,
     /// The configuration of the service [default: none, all keys have their defaults]
     #[arg(long, value_name = "FILE")]
@@ -62,9 +69,14 @@ pub(crate) struct MoveArgs {
     /// The file that says how far the move is [default: move.json in the data folder]
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
-    /// Copy nothing, only compare the stores
+    /// Copy nothing, only compare
     #[arg(long)]
     verify: bool,
+    #[command(flatten)]
+    credentials: Credentials,
+    /// To a server: the most bytes of compressed requests a second, such as 50kB; 0 is no limit
+    #[arg(long, value_name = "BYTES", default_value = "0")]
+    max_bytes_per_second: Bytes,
 }
 
 const LONG_HELP: &str = "\
@@ -79,7 +91,12 @@ The move may be interrupted and repeated: it continues where it was. At the end 
 the old store as it is. A reading that is deleted while the move runs may come back: repeat the deletion after it. \
 Metadata that a device has sent since the restart stays.
 
-Exit status: 0 if the new store has every reading of the old one, 1 if not, 64 for bad usage.";
+With the URL of another server after --to, such as https://centre.example.com, the move sends all readings that the \
+service has stored, while the service runs. First set forward.url, so that the server also gets what devices send from \
+now on. The token needs the scopes ingest and query. Readings that the server refuses, such as those older than its \
+retention.readings, are counted by reason and listed. A rate of the server is waited for.
+
+Exit status: 0 if the new store or server has every reading of the old store, 1 if not, 64 for bad usage.";
 
 /// Copies and compares the stores.
 pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
@@ -88,17 +105,17 @@ pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
     let mut progress = Progress::start(stores.count_devices().await?, "devices");
     let refused = if args.verify { 0 } else { copy_all(&stores, &file, &mut progress).await? };
     progress.begin("comparing");
-    let report = verify::compare(&stores, &mut progress).await?;
+    let report = verify::compare(&stores, !args.verify, &mut progress).await?;
     progress.finish();
     writeln!(std::io::stdout(), "{report}")?;
     if !args.verify {
         file.remove()?;
     }
     if refused > 0 {
-        bail!("the new store does not take {}", counted(refused, "reading"));
+        bail!("{} does not take {}", stores.names[1], counted(refused, "reading"));
     }
     if !report.is_complete() {
-        bail!("the new store lacks readings or rollups of the old one: repeat the move");
+        bail!("{} lacks readings or rollups of the old store: repeat the move", stores.names[1]);
     }
     Ok(())
 }
@@ -107,15 +124,20 @@ pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
 async fn copy_all(stores: &Stores, file: &ProgressFile, progress: &mut Progress) -> anyhow::Result<u64> {
     let repeat = "repeat the command to continue";
     let moved = copy::readings(stores, file, progress).await.context(repeat)?;
-    progress.begin("copying the rollups of expired readings");
-    let hours = expired::copy(stores, progress).await.context(repeat)?;
-    progress.note(&format!(
-        "copied {} and {} of expired readings: {} new, {} there already, {} refused",
-        counted(moved.readings, "reading"),
-        counted(hours, "hourly rollup"),
-        moved.stored,
-        moved.readings - moved.stored - moved.refused,
-        moved.refused
-    ));
-    Ok(moved.refused)
+    let readings = counted(moved.readings, "reading");
+    let done = match &stores.to {
+        Destination::Store(to) => {
+            progress.begin("copying the rollups of expired readings");
+            let hours = expired::copy(stores, &*to.store, progress).await.context(repeat)?;
+            let (hours, known) = (counted(hours, "hourly rollup"), moved.readings - moved.stored - moved.refused());
+            format!("copied {readings} and {hours} of expired readings: {} new, {known} there already", moved.stored)
+        }
+        Destination::Server(_) => {
+            format!("sent {readings} in {}: {} accepted", counted(moved.bytes, "byte"), moved.stored)
+        }
+    };
+    let reasons: Vec<String> = moved.refused.iter().map(|(reason, readings)| format!("{readings} {reason}")).collect();
+    let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
+    progress.note(&format!("{done}, {} refused{reasons}", moved.refused()));
+    Ok(moved.refused())
 }

@@ -1,48 +1,91 @@
-//! The two stores of a move.
+//! The two sides of a move: a store to read, and a store or another server to write.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
 use tidegauge::config::{Config, StoreKind};
-use tidegauge::store::Store;
+use tidegauge::model::{Contents, Hour, SeriesFilter};
+use tidegauge::store::{DeviceMetadata, HourStats, StatsNeeds, Store};
 use tidegauge::telemetry::{Metrics, logs};
 
 use super::super::Usage;
+use super::super::client::parse_url;
 use super::super::serve::open_store;
 use super::super::settings::load_with;
-use super::super::target::{Target, name_of, servers_of};
+use super::super::target::{HourCheck, Target, name_of, patiently, servers_of};
+use super::server::Server;
 use super::walk::Devices;
 use super::{MoveArgs, cut_over};
 
-/// The store that is read, and the store that is written.
+/// The store that is read, and the destination.
 pub(super) struct Stores {
     pub(super) from: Arc<dyn Store>,
-    pub(super) to: Target,
+    pub(super) to: Destination,
     /// Their names for people and for the file of the progress.
     pub(super) names: [String; 2],
     /// The file of the progress, unless the command line names another.
     pub(super) default_progress: PathBuf,
 }
 
-/// Opens both stores.
+/// The destination of a move.
+pub(super) enum Destination {
+    /// A store that the service uses.
+    Store(Box<Target>),
+    /// Another server.
+    Server(Box<Server>),
+}
+
+/// Opens both sides.
 pub(super) async fn open(args: &MoveArgs) -> anyhow::Result<Stores> {
-    let config = load(args, args.config.as_deref(), ("--to", &args.to))?;
     let of_from = args.from_config.as_deref().or(args.config.as_deref());
     let from_config = load(args, of_from, ("--from", &args.from))?;
+    if let Some(url) = url_of(args)? {
+        logs::init(&from_config.telemetry)?;
+        check_there(&from_config)?;
+        let to = Server::open(&url, &args.credentials, args.max_bytes_per_second).await?;
+        let (metrics, _) = Metrics::new();
+        let from = open_store(&from_config, &metrics).await?;
+        let (names, default_progress) = ([name_of(&from_config), url], default_progress(&from_config));
+        return Ok(Stores { from, to: Destination::Server(to.into()), names, default_progress });
+    }
+    let config = load(args, args.config.as_deref(), ("--to", &args.to))?;
     logs::init(&config.telemetry)?;
     let names = [name_of(&from_config), name_of(&config)];
     check_apart(&from_config, &config, &names)?;
-    if from_config.store_kind() == StoreKind::Sqlite {
-        check_there(&from_config.sqlite_file())?;
-    }
+    check_there(&from_config)?;
     let (metrics, _) = Metrics::new();
     let from = open_store(&from_config, &metrics).await?;
     if !args.verify {
         cut_over::expect(&config.server.data_dir, &*from, &args.to).await?;
     }
-    let default_progress = config.server.data_dir.join("move.json");
-    Ok(Stores { from, to: Target::open(config).await?, names, default_progress })
+    let default_progress = default_progress(&config);
+    Ok(Stores { from, to: Destination::Store(Target::open(config).await?.into()), names, default_progress })
+}
+
+/// The file of the progress, unless the command line names another.
+fn default_progress(config: &Config) -> PathBuf {
+    config.server.data_dir.join("move.json")
+}
+
+/// The URL of the server to write to; `None` if it is a store.
+fn url_of(args: &MoveArgs) -> anyhow::Result<Option<String>> {
+    if !args.to.contains("://") {
+        if args.credentials.are_given() || args.max_bytes_per_second.0 > 0 {
+            let why = "--token-file, --ca-file, --client-cert and --max-bytes-per-second are for a server: give its \
+                       URL with --to";
+            return Err(Usage(why.to_owned()).into());
+        }
+        return Ok(None);
+    }
+    let url = parse_url(&args.to).map_err(|error| Usage(format!("--to: {error:#}")))?;
+    if url.contains(['@', '?', '#']) {
+        let why = "the URL after --to has no user, no \"?\" and no \"#\": name the file of the token with --token-file";
+        return Err(Usage(why.to_owned()).into());
+    }
+    Ok(Some(url.trim_end_matches('/').to_owned()))
 }
 
 fn load(args: &MoveArgs, file: Option<&Path>, (flag, kind): (&'static str, &String)) -> anyhow::Result<Config> {
@@ -54,8 +97,12 @@ fn load(args: &MoveArgs, file: Option<&Path>, (flag, kind): (&'static str, &Stri
     Ok(load_with(file, &flags)?)
 }
 
-/// Refuses a file that does not exist, and one that this user may not see.
-fn check_there(file: &Path) -> anyhow::Result<()> {
+/// Refuses an SQLite file that does not exist, and one that this user may not see.
+fn check_there(config: &Config) -> anyhow::Result<()> {
+    if config.store_kind() == StoreKind::Sqlite { check_file(&config.sqlite_file()) } else { Ok(()) }
+}
+
+fn check_file(file: &Path) -> anyhow::Result<()> {
     match file.try_exists() {
         Ok(true) => Ok(()),
         Ok(false) => Err(Usage(format!("there is no {}: name its folder with --data-dir", file.display())).into()),
@@ -97,6 +144,66 @@ impl Stores {
     }
 }
 
+impl Destination {
+    /// How many batches may be written at the same time. A server gets one request after the other.
+    pub(super) fn writers(&self) -> usize {
+        match self {
+            Self::Store(store) => store.writers(),
+            Self::Server(_) => 1,
+        }
+    }
+
+    /// The first hour whose readings the new store keeps. A server refuses readings that it does not keep.
+    pub(super) fn first_kept_hour(&self) -> Hour {
+        match self {
+            Self::Store(store) => store.first_kept_hour(),
+            Self::Server(_) => Hour(i32::MIN),
+        }
+    }
+
+    /// The first hour whose rollup the new store keeps.
+    pub(super) fn first_kept_rollup(&self) -> Hour {
+        match self {
+            Self::Store(store) => store.first_kept_rollup(),
+            Self::Server(_) => Hour(i32::MIN),
+        }
+    }
+
+    /// The newest metadata of the devices that have some, as far as it is known.
+    pub(super) async fn metadata_of(&self, devices: &[Arc<str>]) -> anyhow::Result<HashMap<Arc<str>, DeviceMetadata>> {
+        // A server keeps metadata of a newer hour by itself.
+        let Self::Store(to) = self else { return Ok(HashMap::new()) };
+        let known = patiently(async || to.store.entries_of(devices).await).await?;
+        Ok(known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect())
+    }
+
+    /// The stats of devices by hour.
+    pub(super) async fn hour_stats(
+        &self,
+        devices: &[Arc<str>],
+        hours: Range<Hour>,
+    ) -> anyhow::Result<Vec<Vec<HourStats>>> {
+        let (all, needs) = (&SeriesFilter::ALL, StatsNeeds::Numbers);
+        match self {
+            Self::Store(to) => patiently(async || to.store.hour_stats(devices, hours.clone(), all, needs).await).await,
+            Self::Server(server) => server.hour_stats(devices, hours).await,
+        }
+    }
+
+    /// Compares the readings of an hour one by one, and its stats with its readings. It may have more.
+    pub(super) async fn check_hour(
+        &self,
+        device: &Arc<str>,
+        hour: Hour,
+        expected: &Contents,
+    ) -> anyhow::Result<HourCheck> {
+        match self {
+            Self::Store(to) => to.check_hour(device, hour, expected).await,
+            Self::Server(server) => server.check_hour(device, hour, expected).await,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +212,7 @@ mod tests {
     fn a_file_that_cannot_be_seen_is_not_called_missing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
-        let check = |path: &Path| check_there(path).map_err(|error| error.to_string());
+        let check = |path: &Path| check_file(path).map_err(|error| error.to_string());
         assert!(check(&file).unwrap_err().contains("there is no"));
         std::fs::write(&file, "").unwrap();
         assert_eq!(check(&file), Ok(()));

@@ -40,32 +40,45 @@ impl Target {
         expected: &Contents,
     ) -> anyhow::Result<HourCheck> {
         let stored = contents_of(&*self.store, device, hour).await?;
+        let hours = hour..Hour(hour.0 + 1);
+        let stats = async || stats_of(&*self.store, std::slice::from_ref(device), hours.clone()).await;
+        HourCheck::of(hour, expected, &stored, stats).await
+    }
+}
+
+impl HourCheck {
+    /// Compares the readings of an hour of a device, and the stats that `stats` reads, with expected ones.
+    pub(in super::super) async fn of(
+        hour: Hour,
+        expected: &Contents,
+        stored: &Contents,
+        stats: impl AsyncFn() -> anyhow::Result<Vec<Folded>>,
+    ) -> anyhow::Result<Self> {
         let stored = stored.values_for(expected.metrics());
         let missing = expected.samples().iter().filter(|sample| stored.of(sample).is_none()).count() as u64;
         let differing = expected.samples().iter().filter(|sample| !stored.has(sample)).count() as u64 - missing;
-        let stats = expected.stats(hour).into_iter().collect();
-        let has_stats = missing > 0 || self.has_stats(device, hour, &stats, differing > 0).await?;
-        Ok(HourCheck { missing, differing, has_stats })
-    }
-
-    /// Whether the stats of an hour cover these ones. Those of other values may differ.
-    async fn has_stats(&self, device: &Arc<str>, hour: Hour, old: &OfSeries, is_changed: bool) -> anyhow::Result<bool> {
-        for _ in 0..ATTEMPTS {
-            let hours = hour..Hour(hour.0 + 1);
-            let mut found = stats_of(&*self.store, std::slice::from_ref(device), hours).await?;
-            let new = found.pop().and_then(|mut of_device| of_device.remove(&hour)).unwrap_or_default();
-            let covers = |(metric, old): (&Metric, &Stats)| {
-                new.get(metric).is_some_and(|new| {
-                    new.count > old.count || (new.count == old.count && (is_changed || is_same(old, new)))
-                })
-            };
-            if old.iter().all(covers) {
-                return Ok(true);
+        let old: OfSeries = expected.stats(hour).into_iter().collect();
+        let mut check = Self { missing, differing, has_stats: missing > 0 };
+        for attempt in 0..ATTEMPTS {
+            if check.has_stats {
+                break;
             }
-            tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+            if attempt > 0 {
+                tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+            }
+            let new = stats().await?.pop().and_then(|mut of_device| of_device.remove(&hour)).unwrap_or_default();
+            check.has_stats = covers(&new, &old, differing > 0);
         }
-        Ok(false)
+        Ok(check)
     }
+}
+
+/// Whether stats of an hour cover others. Those of changed values may differ.
+fn covers(new: &OfSeries, old: &OfSeries, is_changed: bool) -> bool {
+    old.iter().all(|(metric, old)| {
+        new.get(metric)
+            .is_some_and(|new| new.count > old.count || (new.count == old.count && (is_changed || is_same(old, new))))
+    })
 }
 
 /// The readings of an hour.
@@ -82,9 +95,14 @@ pub(in super::super) async fn stats_of(
 ) -> anyhow::Result<Vec<Folded>> {
     let all = &SeriesFilter::ALL;
     let found = patiently(async || store.hour_stats(devices, hours.clone(), all, StatsNeeds::Numbers).await).await?;
+    Ok(folded(found))
+}
+
+/// The stats of devices as maps.
+pub(in super::super) fn folded(of_devices: Vec<Vec<HourStats>>) -> Vec<Folded> {
     let of_device =
         |hours: Vec<HourStats>| hours.into_iter().map(|of| (of.hour, of.stats.into_iter().collect())).collect();
-    Ok(found.into_iter().map(of_device).collect())
+    of_devices.into_iter().map(of_device).collect()
 }
 
 /// Whether the stats of all series are the same.

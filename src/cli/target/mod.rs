@@ -9,17 +9,21 @@ use std::sync::Arc;
 use tidegauge::common::clock::{Clock, rfc3339};
 use tidegauge::config::{self, Config, MongodbUri, StoreKind};
 use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep, Metric};
-use tidegauge::store::{Cause, Store, WriteError};
+use tidegauge::store::{Store, WriteError};
 use tidegauge::telemetry::Metrics;
 
-pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, stats_of};
-pub(super) use self::patience::{Patience, patiently};
+pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, folded, stats_of};
+pub(super) use self::patience::{AWAY, Patience, patiently};
 pub(super) use self::progress::{Progress, ProgressFile};
+use super::counted;
 use super::serve::{newest_closed_hour, open_store};
 
 mod hours;
 mod patience;
 mod progress;
+
+/// How many parts of a bucket the store may refuse in a row: all halves, quarters and eighths.
+const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
 
 /// The store that is written.
 pub(super) struct Target {
@@ -48,6 +52,7 @@ pub(super) struct Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, hour, readings, error } = self;
+        let readings = counted(*readings, "reading");
         write!(f, "{readings} of {device} in the hour of {}: {error}", rfc3339(hour.start_ms()))
     }
 }
@@ -80,21 +85,31 @@ impl Target {
     pub(super) async fn write(&self, writes: Vec<Arc<BucketWrite>>) -> anyhow::Result<Outcome> {
         let buckets = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
         let mut outcome = Outcome::default();
-        let mut too_large = self.attempt(writes, &mut outcome).await?;
-        while let Some((write, error)) = too_large.pop() {
-            let is_of_readings = error.cause != Cause::UnreadableDocument;
-            let Some(halves) = write.halves().filter(|_| is_of_readings) else {
+        for (write, error) in self.attempt(writes, &mut outcome).await? {
+            self.narrow(write, error, &mut outcome).await?;
+        }
+        self.roll_up(buckets).await?;
+        Ok(outcome)
+    }
+
+    /// Writes a refused bucket in halves, quarters and so on, as long as that may help, as the service does.
+    async fn narrow(&self, write: Arc<BucketWrite>, error: WriteError, outcome: &mut Outcome) -> anyhow::Result<()> {
+        let (mut refused, mut in_a_row) = (vec![(write, error)], 0);
+        while let Some((write, error)) = refused.pop() {
+            let may_pass = error.cause.may_pass_in_part() && in_a_row < REFUSALS_IN_A_ROW;
+            let Some(halves) = may_pass.then(|| write.halves()).flatten() else {
                 let readings = u64::from(write.accepted);
                 let device = Arc::clone(&write.device);
                 outcome.refused.push(Refused { device, hour: write.hour, readings, error });
                 continue;
             };
             for half in halves {
-                too_large.extend(self.attempt(vec![Arc::new(half)], &mut outcome).await?);
+                let again = self.attempt(vec![Arc::new(half)], outcome).await?;
+                in_a_row = if again.is_empty() { 0 } else { in_a_row + 1 };
+                refused.extend(again);
             }
         }
-        self.roll_up(buckets).await?;
-        Ok(outcome)
+        Ok(())
     }
 
     /// Writes buckets until each is stored or refused for good, and returns the refused ones.
@@ -103,7 +118,7 @@ impl Target {
         mut writes: Vec<Arc<BucketWrite>>,
         outcome: &mut Outcome,
     ) -> anyhow::Result<Vec<(Arc<BucketWrite>, WriteError)>> {
-        let (mut refused, mut patience) = (Vec::new(), Patience::new());
+        let (mut refused, mut patience) = (Vec::new(), Patience::new(AWAY));
         while !writes.is_empty() {
             let outcomes = self.store.write(&writes).await;
             let (mut again, mut trouble) = (Vec::new(), None);
@@ -130,7 +145,7 @@ impl Target {
         let Some(rollups) = self.store.rollups() else { return Ok(()) };
         let newest_closed = newest_closed_hour(&self.config, &self.clock);
         buckets.retain(|(_, hour)| *hour <= newest_closed);
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(AWAY);
         while !buckets.is_empty() {
             let outcomes = rollups.roll_up(&buckets).await;
             let (mut again, mut trouble) = (Vec::new(), None);

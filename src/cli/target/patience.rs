@@ -1,4 +1,4 @@
-//! Waits for a store that is away.
+//! Waits for a store or server that is away.
 
 use std::time::Duration;
 
@@ -7,8 +7,11 @@ use tidegauge::common::backoff::Backoff;
 use tidegauge::store::StoreError;
 use tokio::time::Instant;
 
-/// How long a store may be away before the command ends.
+/// How long a store or server may be away before the command ends.
 const RETRY_FOR: Duration = Duration::from_secs(300);
+
+/// The trouble with a store, in a few words.
+pub(in super::super) const AWAY: &str = "a store does not answer";
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -17,7 +20,7 @@ const LAST_WAIT: Duration = Duration::from_secs(10);
 pub(in super::super) async fn patiently<T>(
     mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {
-    let mut patience = Patience::new();
+    let mut patience = Patience::new(AWAY);
     loop {
         match request().await {
             Ok(answer) => return Ok(answer),
@@ -27,26 +30,34 @@ pub(in super::super) async fn patiently<T>(
     }
 }
 
-/// The waits for a store that is away.
+/// The waits for a store or server that is away.
 pub(in super::super) struct Patience {
+    what: &'static str,
     backoff: Backoff,
     until: Option<Instant>,
 }
 
 impl Patience {
-    pub(in super::super) fn new() -> Self {
-        Self { backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), until: None }
+    /// `what` is the trouble in a few words.
+    pub(in super::super) fn new(what: &'static str) -> Self {
+        Self { what, backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), until: None }
     }
 
-    /// Waits before the next attempt. It fails once the store has been away for too long.
+    /// Waits before the next attempt. It fails once the trouble has lasted for too long.
     pub(in super::super) async fn wait(&mut self, why: &str) -> anyhow::Result<()> {
+        self.wait_for(why, None).await
+    }
+
+    /// The same for as long as the server asks for, if it does.
+    pub(in super::super) async fn wait_for(&mut self, why: &str, asked: Option<Duration>) -> anyhow::Result<()> {
         if self.until.is_none() {
-            tracing::warn!(why, "a store does not answer; trying again");
+            tracing::warn!(why, "{}; trying again", self.what);
         }
         if Instant::now() > *self.until.get_or_insert_with(|| Instant::now() + RETRY_FOR) {
             bail!("{why}; gave up after {RETRY_FOR:?}");
         }
-        tokio::time::sleep(self.backoff.next_wait()).await;
+        let own = self.backoff.next_wait();
+        tokio::time::sleep(asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))).await;
         Ok(())
     }
 }
