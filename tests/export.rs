@@ -107,7 +107,7 @@ async fn a_refused_export_says_why_first_and_leaves_no_file() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let refused = export(&server, &file, &["--resume", "--to", "tomorrow"]).await;
     assert_eq!((refused.code, file.exists()), (Some(64), true), "{refused:?}");
-    let server = Server::start(Setup::sqlite().token("reader", "scopes = ['query']")).await;
+    let server = Server::start(Setup::sqlite().token("operator", "scopes = ['query', 'admin']")).await;
     let other = folder.path().join("other");
     let refused = export(&server, &other, &[]).await;
     let said = refused.stderr.trim_start_matches("tidegauge: ");
