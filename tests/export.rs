@@ -1,13 +1,14 @@
 //! `tidegauge export` writes what the server has, `tidegauge import` brings it back to the bit, and an
-//! interrupted export continues.
+//! interrupted export or import continues.
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Finished, Server, Setup, run};
+use crate::harness::{Finished, Server, Setup, binary, run, wait_until};
 
 /// Values that lose bits in careless hands.
 const VALUES: [f64; 8] = [0.1, -0.0, 5e-324, f64::MAX, -1.7e-300, 1e21, 1.0 / 3.0, 9_007_199_254_740_991.0];
@@ -166,4 +167,48 @@ async fn a_hostile_file_is_refused_with_its_lines() {
         }
     }
     assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
+}
+
+/// It was killed in the second of three files.
+#[tokio::test]
+async fn an_import_that_was_killed_continues_where_it_was() {
+    const ROWS: i64 = 4_000;
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let mut files = Vec::new();
+    for (nth, name) in ["a.csv", "b.ndjson", "c.csv"].into_iter().enumerate() {
+        let ts = |at: i64| 1_776_693_600_000 + at * 1_000;
+        let rows: Vec<String> = match name.split_once('.') {
+            Some((device, "csv")) => (0..ROWS).map(|at| format!("{device},{},{nth}\n", ts(at))).collect(),
+            _ => (0..ROWS).map(|at| format!("{{\"deviceId\":\"b\",\"ts\":{},\"value\":1}}\n", ts(at))).collect(),
+        };
+        let header = if name.ends_with("csv") { "device,time,value\n" } else { "" };
+        fs::write(file(name), format!("{header}{}", rows.concat())).expect("writable");
+        files.push(file(name));
+    }
+    let server = Server::start(Setup::sqlite()).await;
+    let progress = file("progress.json");
+    let rest = ["--url", server.url(), "--batch", "20", "--progress", &progress];
+    let args: Vec<&str> = ["import"].into_iter().chain(files.iter().map(String::as_str)).chain(rest).collect();
+    let mut command = Command::new(binary());
+    let mut child = command.args(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let accepted = async || server.metrics().await.count("tidegauge_readings_accepted_total");
+    wait_until("the import is in the second file", async || {
+        let noted = fs::read_to_string(&progress).unwrap_or_default();
+        noted.contains("b.ndjson\",\"line").then_some(())
+    })
+    .await;
+    child.kill().expect("our child");
+    assert_eq!(child.wait().expect("our child").code(), None, "it was killed before its end");
+    let before = accepted().await;
+
+    let other = run(&["import", &files[0], "--url", server.url(), "--progress", &progress]).await;
+    assert!(other.code == Some(64) && other.stderr.contains("is of a copy from"), "{other:?}");
+    let done = run(&args).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stderr.contains("continuing after line ") && done.stderr.contains("b.ndjson"), "{done:?}");
+    assert!(!Path::new(&progress).exists(), "the import is complete");
+    let sent = accepted().await - before;
+    assert!(sent < 2 * ROWS as u64, "{sent} readings were sent again: the first file too");
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 3 * ROWS as u64);
 }

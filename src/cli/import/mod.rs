@@ -5,6 +5,9 @@
 //! device, the last one must win, so requests never run concurrently. The server checks the readings; only
 //! rows that cannot be converted are rejected here. An import is an ordinary client: it knows neither log nor
 //! store.
+//!
+//! With `--progress`, the line up to which the server has answered for all is noted in a file. Without it, a
+//! repetition sends everything again, which stores nothing twice.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,6 +25,7 @@ pub(super) use self::batch::Batch;
 use self::batch::{Batcher, Stopped};
 use self::columns::{Columns, Wanted, WantedDevice, WantedMetric};
 use self::csv::{CsvError, Outcome, Row, Rows};
+use self::notes::{Notes, Place};
 use self::progress::Progress;
 use self::send::Answer;
 pub(super) use self::send::{Sender, is_temporary, refusal_text, retry_after};
@@ -36,6 +40,7 @@ mod columns;
 mod csv;
 mod exported;
 mod ndjson;
+mod notes;
 mod progress;
 mod send;
 mod source;
@@ -88,6 +93,9 @@ pub(crate) struct ImportArgs {
     /// Read and convert, but send nothing
     #[arg(long)]
     dry_run: bool,
+    /// Note in this file how far the import is, and continue there; the other flags must be the same
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    progress: Option<PathBuf>,
 }
 
 const LONG_HELP: &str = "\
@@ -108,19 +116,28 @@ Each line of an NDJSON file has a form that POST /v1/readings accepts, and is se
 the server stamps one without, and stores it twice if it is sent twice.
 
 The import prints each rejected row with its file and line, and continues. It may be repeated: stored readings are not \
-stored twice. If several rows have the same device, time and metric, the last one wins, in the order of the files and \
-of their rows.
+stored twice. With --progress, a repetition continues where the import was. If several rows have the same device, time \
+and metric, the last one wins, in the order of the files and of their rows.
 
 Exit status: 0 if every reading was accepted, 1 if some were rejected or the import failed, 64 for bad usage.";
 
 /// Runs the import. A rejected reading is an error too.
-pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
+    let named = args.progress.take().map(|path| Notes::new(path, &args.files, args.client.url()));
+    let mut notes = named.transpose()?;
+    let start = notes.as_ref().map(Notes::place).transpose()?.flatten();
+    if let Some(Place { file, line }) = &start {
+        eprintln!("continuing after line {line} of {file}");
+        let at = args.files.iter().position(|path| path.display().to_string() == *file);
+        args.files.drain(..at.context("the progress is of a file that is not imported")?);
+    }
+    let start = start.map_or(0, |place| place.line);
     let progress = Arc::new(Progress::start(source::total_bytes(&args.files)?, args.dry_run));
     let sender = if args.dry_run { None } else { Some(Sender::to(&args.client, args.retry_for)?) };
     let (queue, batches) = mpsc::channel(READ_AHEAD);
-    let reading = start_reading(args, queue, Arc::clone(&progress));
+    let reading = start_reading(args, start, queue, Arc::clone(&progress));
     let sent = tokio::select! {
-        sent = send_all(batches, sender.as_ref(), &progress) => sent,
+        sent = send_all(batches, sender.as_ref(), &progress, notes.as_mut()) => sent,
         never = progress.watch() => match never {},
     };
     let outcome = match sent {
@@ -128,24 +145,27 @@ pub(crate) async fn run(args: ImportArgs) -> anyhow::Result<()> {
         Err(error) => Err(error), // the reading thread may wait for input; it ends with the process
     };
     writeln!(std::io::stdout(), "{}", progress.finish())?;
+    let noted = notes.map_or(Ok(()), |notes| notes.end(outcome.is_ok()));
     outcome?;
+    noted?;
     match progress.counts.rejected.load(Ordering::Relaxed) {
         0 => Ok(()),
         rejected => bail!("{} rejected", counted(rejected, "reading")),
     }
 }
 
-/// Starts the thread that reads the files.
+/// Starts the thread that reads the files: the first one after line `start`.
 ///
 /// It is not a task of the runtime: the program must be able to end while it reads from a terminal or a pipe.
 fn start_reading(
     args: ImportArgs,
+    start: u64,
     queue: mpsc::Sender<Batch>,
     progress: Arc<Progress>,
 ) -> oneshot::Receiver<anyhow::Result<()>> {
     let (done, outcome) = oneshot::channel();
     std::thread::spawn(move || {
-        let read = read_files(&args, &queue, &progress);
+        let read = read_files(&args, start, &queue, &progress);
         drop(queue);
         let _ = done.send(read); // no receiver if sending has failed
     });
@@ -157,6 +177,7 @@ async fn send_all(
     mut batches: mpsc::Receiver<Batch>,
     sender: Option<&Sender>,
     progress: &Progress,
+    mut notes: Option<&mut Notes>,
 ) -> anyhow::Result<()> {
     while let Some(batch) = batches.recv().await {
         let answer = match sender {
@@ -169,18 +190,23 @@ async fn send_all(
         for rejection in answer.rejections {
             progress.list_rejection(&batch.file, rejection.line, &rejection.why);
         }
+        if let Some(notes) = &mut notes {
+            notes.note(&batch)?;
+        }
     }
     Ok(())
 }
 
-/// Reads all files in order. Returns early, without an error, if sending has stopped, which has its own.
-fn read_files(args: &ImportArgs, queue: &mpsc::Sender<Batch>, progress: &Progress) -> anyhow::Result<()> {
-    for path in &args.files {
+/// Reads all files in order, the first one after line `start`. Returns early, without an error, if sending
+/// has stopped, which has its own.
+fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progress: &Progress) -> anyhow::Result<()> {
+    for (nth, path) in args.files.iter().enumerate() {
+        let start = if nth == 0 { start } else { 0 };
         let source = source::open(path, args.format, &progress.counts.bytes)?;
         let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name));
         let read = match source.format {
-            Format::Csv => read_csv(source, args, batcher, progress),
-            Format::Ndjson => read_ndjson(source, batcher, progress),
+            Format::Csv => read_csv(source, args, start, batcher, progress),
+            Format::Ndjson => read_ndjson(source, start, batcher, progress),
         };
         match read {
             Err(error) if error.is::<Stopped>() => return Ok(()),
@@ -190,7 +216,13 @@ fn read_files(args: &ImportArgs, queue: &mpsc::Sender<Batch>, progress: &Progres
     Ok(())
 }
 
-fn read_csv(source: Source, args: &ImportArgs, mut batcher: Batcher<'_>, progress: &Progress) -> anyhow::Result<()> {
+fn read_csv(
+    source: Source,
+    args: &ImportArgs,
+    start: u64,
+    mut batcher: Batcher<'_>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let Source { name, input, .. } = source;
     let failed = |error: CsvError| match error {
         CsvError::Columns(why) => anyhow!(Usage(format!("{name}: {why}"))),
@@ -202,6 +234,9 @@ fn read_csv(source: Source, args: &ImportArgs, mut batcher: Batcher<'_>, progres
     }
     let mut text = Vec::new();
     while let Some(Row { line, outcome }) = rows.next(&mut text).map_err(failed)? {
+        if line <= start {
+            continue;
+        }
         add(&progress.counts.rows, 1);
         match outcome {
             Outcome::Reading { empty_cells } => {
@@ -221,10 +256,13 @@ fn read_csv(source: Source, args: &ImportArgs, mut batcher: Batcher<'_>, progres
     Ok(batcher.finish()?)
 }
 
-fn read_ndjson(source: Source, mut batcher: Batcher<'_>, progress: &Progress) -> anyhow::Result<()> {
+fn read_ndjson(source: Source, start: u64, mut batcher: Batcher<'_>, progress: &Progress) -> anyhow::Result<()> {
     let mut lines = ndjson::Lines::new(source.input);
     let mut text = Vec::new();
     while let Some(number) = lines.next(&mut text).with_context(|| source.name.to_string())? {
+        if number <= start {
+            continue;
+        }
         add(&progress.counts.rows, 1);
         batcher.push(number, &text)?;
     }
