@@ -62,16 +62,23 @@ impl Clock {
     /// Lets the clock jump forward to an instant and run this many times as fast as time.
     pub(crate) fn jump_and_run(&mut self, wall_ms: u64, speed: u32) -> anyhow::Result<()> {
         ensure!(wall_ms >= self.now_ms()?, "the preparations lasted longer than the clock allows");
-        let fast_ns = nanoseconds(wall_ms)? - self.wall_ns;
-        self.settings = Settings { real_ns: monotonic_ns()?, fast_ns, speed: speed.into() };
-        self.write(UNLIMITED_NS)
+        self.set(wall_ms, speed.into(), UNLIMITED_NS)
+    }
+
+    /// Lets the clock run this many times as fast as time from now on.
+    pub(crate) fn speed_up(&mut self, speed: u32) -> anyhow::Result<()> {
+        self.set(self.now_ms()?, speed.into(), UNLIMITED_NS)
     }
 
     /// Lets the clock run as fast as time again. Waits that have begun end as they would have before.
     pub(crate) fn slow_down(&mut self) -> anyhow::Result<()> {
-        let fast_ns = nanoseconds(self.now_ms()?)? - self.wall_ns;
-        self.settings = Settings { real_ns: monotonic_ns()?, fast_ns, speed: 1 };
-        self.write(SHORT_NS)
+        self.set(self.now_ms()?, 1, SHORT_NS)
+    }
+
+    fn set(&mut self, wall_ms: u64, speed: i64, longest_ns: i64) -> anyhow::Result<()> {
+        let fast_ns = nanoseconds(wall_ms)? - self.wall_ns;
+        self.settings = Settings { real_ns: monotonic_ns()?, fast_ns, speed };
+        self.write(longest_ns)
     }
 
     /// The time of its wall clock, in Unix milliseconds.

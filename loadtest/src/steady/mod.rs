@@ -275,7 +275,7 @@ impl Args {
         }
         let sent = sender.await??;
         let peak = if self.peak == 0 { None } else { Some(Peak::send(self.peak, &sending, clock, server).await?) };
-        clock.jump_and_run(clock.now_ms()?, self.speed)?;
+        clock.speed_up(self.speed)?;
         let after = match self.end {
             End::Stored => watch.until_stored(clock, self.end_ms() + AFTER_MS, self.end_ms() + STORED_LIMIT_MS).await?,
             End::Sent => watch.next_tick(clock).await?,
@@ -315,7 +315,7 @@ impl Args {
             sending.rate = None;
             http::send(sending, Arc::new(AtomicU64::new(0))).await?;
         }
-        clock.jump_and_run(clock.now_ms()?, self.speed)?;
+        clock.speed_up(self.speed)?;
         let until_due = clock.until(self.start_ms() - 2 * REST_MS)?;
         if let Ok(stored) = tokio::time::timeout(until_due, is_stored(server, 0)).await {
             return stored;
