@@ -1,7 +1,7 @@
 // The view of charts: a range, some devices, and a chart for each unit of what they measure.
 
 import { changed, go, href } from "./address.js";
-import { Poll, get } from "./api.js";
+import { Poll, get, token } from "./api.js";
 import { makeCard } from "./card.js";
 import { fill, h } from "./page.js";
 import { COLOURS, DASHES } from "./plot.js";
