@@ -14,7 +14,6 @@ const CURSOR_NOT_FOUND: i32 = 43;
 /// The documents of a batch if the client does not set a size.
 const BATCH: usize = 101;
 
-#[derive(Default)]
 pub(super) struct Cursors {
     open: Mutex<HashMap<i64, Cursor>>,
     last: AtomicI64,
@@ -28,6 +27,13 @@ enum Cursor {
 }
 
 impl Cursors {
+    /// Cursors with IDs that no other mongos gives: the driver sends the `killCursors` of a cursor that was
+    /// dropped to any mongos.
+    pub(super) fn new() -> Self {
+        let first = i64::from(rand::random::<u32>()) << 20;
+        Self { open: Mutex::default(), last: AtomicI64::new(first) }
+    }
+
     /// Returns the answer of a shard, and keeps its cursor if it has one.
     pub(super) fn pin(&self, shard: usize, mut reply: Document) -> Document {
         if let Ok(cursor) = reply.get_document_mut("cursor") {

@@ -105,7 +105,7 @@ impl Cluster {
         let address = listener.local_addr().expect("a socket");
         let listen = async move {
             let listener = TcpListener::from_std(listener).expect("a socket");
-            let cursors = Arc::new(Cursors::default());
+            let cursors = Arc::new(Cursors::new());
             let mut sessions = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 while sessions.try_join_next().is_some() {}
