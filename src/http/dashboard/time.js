@@ -31,14 +31,12 @@ export function lengthOf(text) {
   return number === undefined || Number(number) === 0 ? undefined : Number(number) * UNITS[unit];
 }
 
-// A length in words, in its largest unit.
+// A length in words, to the nearest whole number of its largest unit.
 export function inWords(length) {
-  for (const [unit, name] of [[365 * DAY, "year"], [DAY, "day"], [HOUR, "hour"], [MINUTE, "minute"]]) {
-    const whole = Math.floor(length / unit);
-    if (whole >= 1) return `${whole} ${name}${whole === 1 ? "" : "s"}`;
-  }
-  const seconds = Math.max(0, Math.floor(length / SECOND));
-  return `${seconds} second${seconds === 1 ? "" : "s"}`;
+  const units = [[365 * DAY, "year"], [DAY, "day"], [HOUR, "hour"], [MINUTE, "minute"], [SECOND, "second"]];
+  const [unit, name] = units.find(([unit]) => length >= unit) ?? units.at(-1);
+  const count = Math.round(length / unit);
+  return `${count} ${name}${count === 1 ? "" : "s"}`;
 }
 
 // The age of an instant: `3 s ago`, `5 min ago`, `2 h ago`, `4 d ago`; `in 5 min` if it is ahead.
