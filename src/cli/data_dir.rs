@@ -2,12 +2,20 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use tidegauge::disk::{make_folder, replace_file, sync_folder};
 use tidegauge::log::{LogError, recovery};
 
 use super::Usage;
+
+/// The file whose lock says that a process uses the folder.
+const LOCK: &str = "lock";
+
+/// How often a lock is tried, and the waits between: [`is_in_use`] has it for some microseconds.
+const LOCK_ATTEMPTS: usize = 10;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 
 /// The file that marks a data folder whose restore has not ended.
 const RESTORING: &str = "restoring";
@@ -30,10 +38,10 @@ impl DataDir {
     /// restore into it was interrupted.
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
         make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
-        let file = path.join("lock");
+        let file = path.join(LOCK);
         let lock = File::options().write(true).create(true).truncate(false).open(&file);
         let lock = lock.with_context(|| format!("open {}", file.display()))?;
-        match lock.try_lock() {
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!("another tidegauge uses this data folder: {}", path.display()),
             Err(TryLockError::Error(error)) => return Err(anyhow!(error).context(format!("lock {}", file.display()))),
@@ -49,7 +57,7 @@ impl DataDir {
         let entries = std::fs::read_dir(&self.path).with_context(|| format!("read {}", self.path.display()))?;
         for entry in entries {
             let name = entry.with_context(|| format!("read {}", self.path.display()))?.file_name();
-            if name != "lock" {
+            if name != LOCK {
                 let (folder, name) = (self.path.display(), Path::new(&name).display());
                 return Err(
                     Usage(format!("the data folder {folder} is not empty, it has {name}: name another one")).into()
@@ -118,6 +126,26 @@ impl DataDir {
     }
 }
 
+/// Locks a file, perhaps after another process has looked whether it is locked.
+fn lock_soon(lock: &File) -> Result<(), TryLockError> {
+    for _ in 1..LOCK_ATTEMPTS {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(BETWEEN_ATTEMPTS),
+            done => return done,
+        }
+    }
+    lock.try_lock()
+}
+
+/// Whether a process has locked a data folder.
+///
+/// The only way to see such a lock (`flock`) is to try for one. If no process has locked the folder, this one
+/// has until this returns. A service that starts at that moment cannot lock the folder, and tries again.
+pub(super) fn is_in_use(data_dir: &Path) -> bool {
+    let lock = File::open(data_dir.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// The folder of the log in a data folder that is not locked.
 pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
@@ -174,8 +202,22 @@ mod tests {
         let data_dir = DataDir::lock(&path).unwrap();
         let refused = DataDir::lock(&path).unwrap_err().to_string();
         assert_eq!(refused, format!("another tidegauge uses this data folder: {}", path.display()));
+        assert!(is_in_use(&path));
         drop(data_dir);
+        assert!(!is_in_use(&path));
         DataDir::lock(&path).unwrap();
+    }
+
+    #[test]
+    fn a_start_is_not_refused_because_a_process_looks_whether_the_folder_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(DataDir::lock(folder.path()).unwrap());
+        let look = File::open(folder.path().join(LOCK)).unwrap();
+        look.lock_shared().unwrap();
+        let start = std::thread::spawn(move || DataDir::lock(folder.path()).map(drop));
+        std::thread::sleep(BETWEEN_ATTEMPTS);
+        drop(look);
+        start.join().unwrap().unwrap();
     }
 
     #[test]

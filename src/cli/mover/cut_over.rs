@@ -5,33 +5,25 @@
 //! just started may not have noted its store yet, so the move waits some seconds for it. Two databases of
 //! MongoDB have the same name in that file, so a service that still uses the old one is not noticed.
 
-use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
 use tidegauge::store::Store;
 use tokio::time::Instant;
 
-use super::super::Usage;
+use super::super::known_store::KnownStore;
+use super::super::{Usage, data_dir};
 
 /// The time for a service to note its store after a start.
 const NOTED_WITHIN: Duration = Duration::from_secs(3);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// The store of the last start.
-#[derive(Deserialize)]
-struct Noted {
-    store: String,
-    id: Option<String>,
-}
-
 /// Waits until no service in this data folder uses the old store, for some seconds. `to` is the name of the
 /// new one.
 pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<()> {
     let until = Instant::now() + NOTED_WITHIN;
-    while is_noted(folder, from, to).await? && is_in_use(folder) {
+    while is_noted(folder, from, to).await? && data_dir::is_in_use(folder) {
         if Instant::now() > until {
             let (folder, store) = (folder.display(), from.name());
             let why = format!(
@@ -47,19 +39,11 @@ pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow:
 
 /// Whether `store.json` names the old store.
 async fn is_noted(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<bool> {
-    let noted = std::fs::read(folder.join("store.json")).ok();
-    let Some(Noted { store, id }) = noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()) else {
-        return Ok(false);
-    };
+    let noted = KnownStore::load(&data_dir::known_store(folder)).ok().flatten();
+    let Some(KnownStore { store, history }) = noted else { return Ok(false) };
     if store != from.name() || from.name() != to {
         return Ok(store == from.name());
     }
     let of_from = from.history().await?.map(|history| history.id);
-    Ok(id.is_some() && id == of_from)
-}
-
-/// Whether a process has locked the data folder.
-fn is_in_use(folder: &Path) -> bool {
-    let lock = File::open(folder.join("lock"));
-    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    Ok(history.is_some_and(|history| Some(history.id) == of_from))
 }
