@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tidegauge::common::clock::{Clock, rfc3339};
 use tidegauge::config::{self, Config, MongodbUri, StoreKind};
+use tidegauge::flush::REFUSALS_IN_A_ROW;
 use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep, Metric};
 use tidegauge::store::{Store, WriteError};
 use tidegauge::telemetry::Metrics;
@@ -21,9 +22,6 @@ use super::serve::{newest_closed_hour, open_store};
 mod hours;
 mod patience;
 mod progress;
-
-/// How many parts of a bucket the store may refuse in a row: all halves, quarters and eighths.
-const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
 
 /// The store that is written.
 pub(super) struct Target {
