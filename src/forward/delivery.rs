@@ -6,7 +6,6 @@
 //! reading, which is refused. A device that fails in [`REFUSALS_IN_A_ROW`] parts is not split any further.
 //! A server that fails on everything is away: the readings wait.
 
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{INTERNAL, Judged, Refused, Verdict};
 use super::batch::Batch;
 use super::progress::Progress;
+use super::requests::{Parts, READINGS_THAT_ARE_LISTED, split};
 use super::upstream::{Answer, Body, Trouble, Upstream};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
@@ -27,14 +27,8 @@ use crate::wire::Code;
 /// The waits before retries: the first one to the longest.
 const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
 
-/// The readings of a request whose answer certainly lists each of them that is refused.
-const READINGS_THAT_ARE_LISTED: usize = 100;
-
 /// How often a request is sent on which the server fails.
 const FAILURES_IN_A_ROW: u32 = 3;
-
-/// The parts of a batch that are still to be sent, the next one last.
-type Parts = VecDeque<Vec<usize>>;
 
 /// Sends batches to the other server.
 pub(super) struct Delivery {
@@ -282,11 +276,6 @@ impl Delivery {
             Err(_) => {}
         }
     }
-}
-
-/// Adds pieces of this many readings to `parts`, the first one last.
-fn split(readings: &[usize], size: usize, parts: &mut Parts) {
-    parts.extend(readings.chunks(size.max(1)).rev().map(<[usize]>::to_vec));
 }
 
 /// Two parts of some readings: of several devices those of whole devices, of one device its halves if

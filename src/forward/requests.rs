@@ -1,18 +1,22 @@
 //! The requests of a batch: how it is divided, and what an answer leaves to be sent again.
 
+use std::collections::VecDeque;
+
 use super::answer::{Judged, Refused, Verdict};
 use super::batch::Batch;
 use super::upstream::{Answer, Body};
 use crate::wire::Code;
 
 /// The readings of a request whose answer certainly lists each of them that is refused.
-const READINGS_THAT_ARE_LISTED: usize = 100;
+pub(super) const READINGS_THAT_ARE_LISTED: usize = 100;
+
+/// The parts of a batch that are still to be sent, by the numbers of their readings, the next one last.
+pub(super) type Parts = VecDeque<Vec<usize>>;
 
 /// Divides one batch after the other into requests.
 #[derive(Debug)]
 pub struct Requests {
-    /// The readings of each further request, by their numbers in the batch; the next one is the last.
-    parts: Vec<Vec<usize>>,
+    parts: Parts,
     /// The size up to which bodies are probably not too large for the other server.
     max_body_bytes: usize,
 }
@@ -41,7 +45,7 @@ pub struct Outcome {
 
 impl Default for Requests {
     fn default() -> Self {
-        Self { parts: Vec::new(), max_body_bytes: usize::MAX }
+        Self { parts: Parts::new(), max_body_bytes: usize::MAX }
     }
 }
 
@@ -50,17 +54,17 @@ impl Requests {
     pub fn begin(&mut self, batch: &Batch) {
         self.parts.clear();
         if !batch.is_empty() {
-            self.parts.push((0..batch.len()).collect());
+            self.parts.push_back((0..batch.len()).collect());
         }
     }
 
     /// The next request of the batch; `None` if each of its readings is accepted, or refused for good.
     pub fn next(&mut self, batch: &Batch) -> Option<Request> {
         loop {
-            let readings = self.parts.pop()?;
+            let readings = self.parts.pop_back()?;
             let text = batch.body(&readings);
             if readings.len() > 1 && text.len() > self.max_body_bytes {
-                self.halve(&readings);
+                split(&readings, readings.len().div_ceil(2), &mut self.parts);
                 continue;
             }
             let body = Body::of(&text, readings.len());
@@ -83,7 +87,7 @@ impl Requests {
             }
             Verdict::TooLarge(_) => {
                 self.max_body_bytes = text_bytes / 2;
-                self.halve(&readings);
+                split(&readings, readings.len().div_ceil(2), &mut self.parts);
                 Outcome::default()
             }
         }
@@ -95,20 +99,16 @@ impl Requests {
         for refused in &mut refused {
             refused.at = readings[refused.at];
         }
-        self.split(&readings[known..], READINGS_THAT_ARE_LISTED);
+        split(&readings[known..], READINGS_THAT_ARE_LISTED, &mut self.parts);
         let is_limited = !later.is_empty();
         if is_limited {
-            self.parts.push(later.into_iter().map(|at| readings[at]).collect());
+            self.parts.push_back(later.into_iter().map(|at| readings[at]).collect());
         }
         Outcome { accepted, refused, is_limited }
     }
+}
 
-    fn halve(&mut self, readings: &[usize]) {
-        self.split(readings, readings.len().div_ceil(2));
-    }
-
-    /// Adds requests of this many readings, the first one last.
-    fn split(&mut self, readings: &[usize], size: usize) {
-        self.parts.extend(readings.chunks(size.max(1)).rev().map(<[usize]>::to_vec));
-    }
+/// Adds pieces of this many readings to `parts`, the first one last.
+pub(super) fn split(readings: &[usize], size: usize, parts: &mut Parts) {
+    parts.extend(readings.chunks(size.max(1)).rev().map(<[usize]>::to_vec));
 }
