@@ -11,20 +11,20 @@
 
 use std::net::SocketAddrV4;
 use std::ops::Range;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, ensure};
-use clap::ValueEnum;
 use tokio::task::JoinHandle;
 
 mod clock;
+mod options;
 mod peak;
 mod report;
 mod watch;
 
 use self::clock::Clock;
+pub(crate) use self::options::{End, Setting, Store};
 use self::peak::Peak;
 use self::report::{Outcome, Report};
 use self::watch::Watch;
@@ -128,62 +128,6 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// When a run ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lowercase")]
-pub(crate) enum End {
-    /// When all readings are stored and all closed days are rolled up
-    Stored,
-    /// After the last reading: what is pending then is not stored
-    Sent,
-}
-
-/// A store of tidegauge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Store {
-    Sqlite,
-    Mongodb,
-    Packed,
-    Timeseries,
-}
-
-impl Store {
-    /// The store of a system, if the system is tidegauge.
-    pub(crate) const fn of(system: System) -> Option<Self> {
-        match system {
-            System::TidegaugeSqlite => Some(Self::Sqlite),
-            System::TidegaugeMongodb => Some(Self::Mongodb),
-            System::TidegaugePacked => Some(Self::Packed),
-            System::TidegaugeTimeseries => Some(Self::Timeseries),
-            _ => None,
-        }
-    }
-
-    const fn system(self) -> System {
-        match self {
-            Self::Sqlite => System::TidegaugeSqlite,
-            Self::Mongodb => System::TidegaugeMongodb,
-            Self::Packed => System::TidegaugePacked,
-            Self::Timeseries => System::TidegaugeTimeseries,
-        }
-    }
-}
-
-/// A key of the configuration, `section.key`, and its value.
-#[derive(Debug, Clone)]
-pub(crate) struct Setting(String, String);
-
-impl FromStr for Setting {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (key, value) = text.split_once('=').context("it is not KEY=VALUE")?;
-        ensure!(key.contains('.'), "{key} is not SECTION.KEY");
-        Ok(Self(key.to_owned(), value.to_owned()))
-    }
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
