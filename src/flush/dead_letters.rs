@@ -189,30 +189,8 @@ mod tests {
 
     use super::*;
     use crate::model::{Hour, Sample};
-    use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
-
-    /// The readings that the API finds in a body, one text each.
-    #[derive(Default)]
-    struct Found(Vec<String>);
-
-    impl Sink for Found {
-        fn reading(&mut self, incoming: Incoming<'_>) {
-            let Incoming { device, metadata, ts_ms, values, .. } = incoming;
-            self.0.push(format!("{device} {} {} {values:?}", metadata.unwrap_or("-"), ts_ms.unwrap()));
-        }
-
-        fn reject(&mut self, rejection: Rejection) {
-            panic!("{rejection:?}");
-        }
-
-        fn reject_value(&mut self, rejection: Rejection) {
-            panic!("{rejection:?}");
-        }
-
-        fn ignore(&mut self, _: Ignored, name: &str) {
-            panic!("{name}");
-        }
-    }
+    use crate::wire::readings_only::ReadingsOnly;
+    use crate::wire::{Incoming, json};
 
     fn dead_letters(path: PathBuf, max_bytes: u64) -> DeadLetters {
         DeadLetters::new(path, max_bytes, Clock::fixed(1_776_693_610_000))
@@ -269,14 +247,17 @@ mod tests {
         let lines = lines(&path);
         assert_eq!(lines.len(), 2);
         for (line, metadata) in lines.iter().zip([r#"{"floor":  2}"#, "-"]) {
-            let mut found = Found::default();
-            json::parse(line.as_bytes(), &json::Options::default(), &mut found).unwrap();
+            let mut found = Vec::new();
+            let mut sink = ReadingsOnly(|Incoming { device, metadata, ts_ms, values, .. }: Incoming<'_>| {
+                found.push(format!("{device} {} {} {values:?}", metadata.unwrap_or("-"), ts_ms.unwrap()));
+            });
+            json::parse(line.as_bytes(), &json::Options::default(), &mut sink).unwrap();
             let labelled = format!("{:?}", r#"a{b="c",p=\\}"#);
             let expected = [
                 format!(r#"S1 {metadata} 7200010 [({labelled}, -0.1), ("temp", 1.5)]"#),
                 format!("S1 {metadata} 10799999 [({labelled}, 1e300)]"),
             ];
-            assert_eq!(found.0, expected);
+            assert_eq!(found, expected);
         }
         let line: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
         assert_eq!((&line["reason"], &line["detail"]), (&"validation".into(), &detail.into()));

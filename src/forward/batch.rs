@@ -160,45 +160,25 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use proptest::prelude::*;
 
     use super::*;
     use crate::log::BatchBuilder;
-    use crate::wire::{Ignored, Incoming, Rejection, Sink, json};
+    use crate::wire::readings_only::ReadingsOnly;
+    use crate::wire::{Incoming, json};
 
     /// A reading as the log has it and as a server finds it in a body: device, metadata, instant, and the
     /// series with the bits of their values.
     type Found = (String, Option<String>, i64, Vec<(String, u64)>);
 
-    #[derive(Default)]
-    struct Parsed(Vec<Found>);
-
-    impl Sink for Parsed {
-        fn reading(&mut self, incoming: Incoming<'_>) {
-            let Incoming { device, metadata, ts_ms, values, .. } = incoming;
-            let values = values.iter().map(|(name, value): &(Cow<'_, str>, f64)| (name.to_string(), value.to_bits()));
-            self.0.push((device.to_owned(), metadata.map(str::to_owned), ts_ms.unwrap(), values.collect()));
-        }
-
-        fn reject(&mut self, rejection: Rejection) {
-            panic!("{rejection:?}");
-        }
-
-        fn reject_value(&mut self, rejection: Rejection) {
-            panic!("{rejection:?}");
-        }
-
-        fn ignore(&mut self, _: Ignored, name: &str) {
-            panic!("{name}");
-        }
-    }
-
     fn parsed(body: &[u8]) -> Vec<Found> {
-        let mut found = Parsed::default();
-        json::parse_lines(body, &json::Options::default(), &mut found);
-        found.0
+        let mut found = Vec::new();
+        let mut sink = ReadingsOnly(|Incoming { device, metadata, ts_ms, values, .. }: Incoming<'_>| {
+            let values = values.iter().map(|(name, value)| (name.to_string(), value.to_bits()));
+            found.push((device.to_owned(), metadata.map(str::to_owned), ts_ms.unwrap(), values.collect()));
+        });
+        json::parse_lines(body, &json::Options::default(), &mut sink);
+        found
     }
 
     fn record(readings: &[Found]) -> crate::log::Batch {

@@ -25,6 +25,8 @@ pub mod otlp;
 mod problem;
 mod protobuf;
 #[cfg(test)]
+pub(crate) mod readings_only;
+#[cfg(test)]
 pub(crate) mod recording_sink;
 pub mod remote_write;
 pub mod senml;

@@ -1,6 +1,8 @@
 //! Keys: their other names, and those that are not known.
 
 use super::*;
+use crate::wire::Incoming;
+use crate::wire::readings_only::ReadingsOnly;
 
 const IGNORING: Options = Options { ignore_unknown_keys: true, flat: false, now_ms: 0 };
 
@@ -144,29 +146,16 @@ fn metadata_of_a_reading_is_that_of_the_device_from_there_on() {
 
 #[test]
 fn readings_with_the_same_number_share_device_and_metadata() {
-    #[derive(Default)]
-    struct Owners(Vec<(Option<u32>, String)>);
-    impl Sink for Owners {
-        fn reading(&mut self, incoming: crate::wire::Incoming<'_>) {
-            self.0.push((incoming.owner, format!("{} {:?}", incoming.device, incoming.metadata)));
-        }
-        fn reject(&mut self, rejection: crate::wire::Rejection) {
-            panic!("{rejection:?}");
-        }
-        fn reject_value(&mut self, rejection: crate::wire::Rejection) {
-            panic!("{rejection:?}");
-        }
-        fn ignore(&mut self, _: crate::wire::Ignored, name: &str) {
-            panic!("{name}");
-        }
-    }
     let object = r#"{"deviceId":"S","readings":[{"value":1},{"value":2},{"value":3,"meta":{"a":1}},{"value":4},
         {"deviceId":"T","value":5},{"deviceId":"T","value":6,"meta":{}},{"value":7},{"deviceId":"S","value":8}]}"#;
-    let mut owners = Owners::default();
-    parse(format!("[{object},{object}]").as_bytes(), &Options::default(), &mut owners).unwrap();
-    let shared: std::collections::HashMap<_, _> = owners.0.iter().cloned().collect();
-    for (number, owner) in &owners.0 {
-        assert!(number.is_none() || shared[number] == *owner, "{:?}", owners.0);
+    let mut owners = Vec::new();
+    let mut sink = ReadingsOnly(|Incoming { owner, device, metadata, .. }: Incoming<'_>| {
+        owners.push((owner, format!("{device} {metadata:?}")));
+    });
+    parse(format!("[{object},{object}]").as_bytes(), &Options::default(), &mut sink).unwrap();
+    let shared: std::collections::HashMap<_, _> = owners.iter().cloned().collect();
+    for (number, owner) in &owners {
+        assert!(number.is_none() || shared[number] == *owner, "{owners:?}");
     }
-    assert_eq!(owners.0.iter().filter(|(number, _)| number.is_none()).count(), 4, "{:?}", owners.0);
+    assert_eq!(owners.iter().filter(|(number, _)| number.is_none()).count(), 4, "{owners:?}");
 }

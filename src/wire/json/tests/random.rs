@@ -4,7 +4,8 @@ use proptest::{prelude::*, sample::Index};
 use serde_json::Value;
 
 use super::{super::*, RecordingSink};
-use crate::wire::{Ignored, Incoming, Rejection};
+use crate::wire::Incoming;
+use crate::wire::readings_only::ReadingsOnly;
 
 fn any_json() -> impl Strategy<Value = Value> {
     let key = prop_oneof!["(deviceId|device|ts|ageMs|metric|unit|value|values|labels|meta|readings|seq)", ".{0,4}"];
@@ -98,24 +99,6 @@ proptest! {
         readings in prop::collection::vec(any_reading(), 0..4),
         shuffle in prop::collection::vec(any::<Index>(), 3),
     ) {
-        #[derive(Default)]
-        struct Kept(Vec<Made>);
-        impl Sink for Kept {
-            fn reading(&mut self, incoming: Incoming<'_>) {
-                let values = incoming.values.iter().map(|(metric, value)| (metric.to_string(), *value)).collect();
-                self.0.push((incoming.device.to_owned(), incoming.ts_ms, values));
-            }
-            fn reject(&mut self, rejection: Rejection) {
-                panic!("{rejection:?}");
-            }
-            fn reject_value(&mut self, rejection: Rejection) {
-                panic!("{rejection:?}");
-            }
-            fn ignore(&mut self, _: Ignored, name: &str) {
-                panic!("{name}");
-            }
-        }
-
         let json = |text: &str| serde_json::to_string(text).unwrap();
         let objects = readings.iter().map(|(device, ts_ms, values)| {
             let values: Vec<_> = values.iter().map(|(metric, value)| format!("{}:{value:?}", json(metric))).collect();
@@ -130,11 +113,13 @@ proptest! {
             format!("{{{}}}", fields.join(","))
         });
         let objects: Vec<_> = objects.collect();
-        let mut kept = Kept::default();
-        parse(format!("[{}]", objects.join(",\n")).as_bytes(), &Options::default(), &mut kept).unwrap();
-        prop_assert_eq!(&kept.0, &readings);
-        kept.0.clear();
-        parse_lines(objects.join("\n").as_bytes(), &Options::default(), &mut kept);
-        prop_assert_eq!(&kept.0, &readings);
+        let mut kept: Vec<Made> = Vec::new();
+        let mut sink = ReadingsOnly(|Incoming { device, ts_ms, values, .. }: Incoming<'_>| {
+            let values = values.iter().map(|(metric, value)| (metric.to_string(), *value)).collect();
+            kept.push((device.to_owned(), ts_ms, values));
+        });
+        parse(format!("[{}]", objects.join(",\n")).as_bytes(), &Options::default(), &mut sink).unwrap();
+        parse_lines(objects.join("\n").as_bytes(), &Options::default(), &mut sink);
+        prop_assert_eq!(kept, [&readings[..], &readings].concat(), "from an array, and from lines");
     }
 }

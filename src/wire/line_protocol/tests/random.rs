@@ -6,6 +6,7 @@ use proptest::{prelude::*, sample::Index};
 
 use super::{super::*, RecordingSink, device_tags, entries};
 use crate::model::series;
+use crate::wire::readings_only::ReadingsOnly;
 use crate::wire::{Ignored, Incoming, Rejection};
 
 /// A random point.
@@ -153,31 +154,17 @@ fn heard(body: &[u8]) -> Vec<(u64, u32)> {
 proptest! {
     #[test]
     fn each_point_survives_a_round_trip(points in prop::collection::vec((any_point(), any::<Index>()), 1..4)) {
-        struct Expect<'p>(std::slice::Iter<'p, (Made, Index)>);
-        impl Sink for Expect<'_> {
-            fn reading(&mut self, incoming: Incoming<'_>) {
-                let (made, _) = self.0.next().unwrap();
-                let values: Vec<_> =
-                    incoming.values.iter().map(|(metric, value)| (metric.to_string(), *value)).collect();
-                assert_eq!((incoming.device, incoming.ts_ms), (&*made.device, made.time));
-                assert_eq!(values, made.values());
-            }
-            fn reject(&mut self, rejection: Rejection) {
-                panic!("{rejection:?}");
-            }
-            fn reject_value(&mut self, rejection: Rejection) {
-                panic!("{rejection:?}");
-            }
-            fn ignore(&mut self, _: Ignored, name: &str) {
-                panic!("{name}");
-            }
-        }
-
         let lines: Vec<_> = points.iter().map(|(point, place)| point.line(*place)).collect();
-        let mut expect = Expect(points.iter());
+        let mut expected = points.iter();
+        let mut expect = ReadingsOnly(|Incoming { device, ts_ms, values, .. }: Incoming<'_>| {
+            let (made, _) = expected.next().unwrap();
+            let values: Vec<_> = values.iter().map(|(metric, value)| (metric.to_string(), *value)).collect();
+            assert_eq!((device, ts_ms), (&*made.device, made.time));
+            assert_eq!(values, made.values());
+        });
         let options = Options { precision: Precision::Milliseconds, mapping: &LineProtocol::default() };
         parse(lines.join("\n").as_bytes(), &options, &mut expect);
-        prop_assert_eq!(expect.0.len(), 0);
+        prop_assert_eq!(expected.len(), 0);
     }
 
     #[test]
