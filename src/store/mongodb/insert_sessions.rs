@@ -22,9 +22,10 @@ use bson::RawDocumentBuf;
 use bson::raw::cstr;
 use mongodb::ClientSession;
 
-use super::command::{Commands, Reply};
+use super::command::Commands;
 use super::encode::Encoder;
 use super::errors::within;
+use super::reply::Reply;
 use crate::store::WriteError;
 
 /// A session and the number of its last command.

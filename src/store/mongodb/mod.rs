@@ -42,6 +42,7 @@ mod metadata;
 mod names;
 mod older;
 mod plain_schema;
+mod reply;
 mod rollups;
 mod schema_state;
 mod seek;

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use bson::RawDocumentBuf;
 
-use super::command::{Commands, Reply, StatementError};
+use super::command::Commands;
 use super::encode::Encoder;
 use super::insert_sessions::InsertSessions;
+use super::reply::{Reply, StatementError};
 use crate::store::{Cause, WriteError};
 
 /// The most bytes of a command's statements.
