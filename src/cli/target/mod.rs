@@ -14,7 +14,8 @@ use tidegauge::store::{Store, WriteError};
 use tidegauge::telemetry::Metrics;
 
 pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, folded, stats_of};
-pub(super) use self::patience::{AWAY, Patience, patiently};
+use self::patience::patiently_each;
+pub(super) use self::patience::{Patience, patiently};
 pub(super) use self::progress::{Progress, ProgressFile};
 use super::counted;
 use super::serve::{newest_closed_hour, open_store};
@@ -113,27 +114,15 @@ impl Target {
     /// Writes buckets until each is stored or refused for good, and returns the refused ones.
     async fn attempt(
         &self,
-        mut writes: Vec<Arc<BucketWrite>>,
+        writes: Vec<Arc<BucketWrite>>,
         outcome: &mut Outcome,
     ) -> anyhow::Result<Vec<(Arc<BucketWrite>, WriteError)>> {
-        let (mut refused, mut patience) = (Vec::new(), Patience::new(AWAY));
-        while !writes.is_empty() {
-            let outcomes = self.store.write(&writes).await;
-            let (mut again, mut trouble) = (Vec::new(), None);
-            for (write, written) in writes.into_iter().zip(outcomes) {
-                match written {
-                    Ok(written) => outcome.stored += u64::from(written.stored),
-                    Err(error) if error.is_permanent() => refused.push((write, error)),
-                    Err(error) => {
-                        again.push(write);
-                        trouble = Some(error);
-                    }
-                }
+        let mut refused = Vec::new();
+        for (write, written) in patiently_each(writes, async |writes| self.store.write(writes).await).await? {
+            match written {
+                Ok(written) => outcome.stored += u64::from(written.stored),
+                Err(error) => refused.push((write, error)),
             }
-            if let Some(error) = trouble {
-                patience.wait(&error.detail).await?;
-            }
-            writes = again;
         }
         Ok(refused)
     }
@@ -143,27 +132,11 @@ impl Target {
         let Some(rollups) = self.store.rollups() else { return Ok(()) };
         let newest_closed = newest_closed_hour(&self.config, &self.clock);
         buckets.retain(|(_, hour)| *hour <= newest_closed);
-        let mut patience = Patience::new(AWAY);
-        while !buckets.is_empty() {
-            let outcomes = rollups.roll_up(&buckets).await;
-            let (mut again, mut trouble) = (Vec::new(), None);
-            for (bucket, outcome) in buckets.into_iter().zip(outcomes) {
-                match outcome {
-                    Ok(()) => {}
-                    Err(error) if error.is_permanent() => {
-                        let (device, hour_ms) = (&*bucket.0, bucket.1.start_ms());
-                        tracing::warn!(device, hour_ms, %error, "cannot roll up an hour");
-                    }
-                    Err(error) => {
-                        again.push(bucket);
-                        trouble = Some(error);
-                    }
-                }
+        for ((device, hour), outcome) in patiently_each(buckets, async |some| rollups.roll_up(some).await).await? {
+            if let Err(error) = outcome {
+                let (device, hour_ms) = (&*device, hour.start_ms());
+                tracing::warn!(device, hour_ms, %error, "cannot roll up an hour");
             }
-            if let Some(error) = trouble {
-                patience.wait(&error.detail).await?;
-            }
-            buckets = again;
         }
         Ok(())
     }

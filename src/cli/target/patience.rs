@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::bail;
 use tidegauge::common::backoff::Backoff;
-use tidegauge::store::StoreError;
+use tidegauge::store::{StoreError, WriteError};
 use tokio::time::Instant;
 
 /// How long a store or server may be away before the command ends.
 const RETRY_FOR: Duration = Duration::from_secs(300);
 
 /// The trouble with a store, in a few words.
-pub(in super::super) const AWAY: &str = "a store does not answer";
+const AWAY: &str = "a store does not answer";
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -28,6 +28,33 @@ pub(in super::super) async fn patiently<T>(
             Err(error) => patience.wait(&error.detail).await?,
         }
     }
+}
+
+/// Repeats a request for those of several items that fail for a reason that may pass, for at most five
+/// minutes. Returns the other outcomes of all items, in any order.
+pub(super) async fn patiently_each<T, O>(
+    mut items: Vec<T>,
+    mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, WriteError>>,
+) -> anyhow::Result<Vec<(T, Result<O, WriteError>)>> {
+    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::new(AWAY));
+    while !items.is_empty() {
+        let outcomes = request(&items).await;
+        let (mut again, mut trouble) = (Vec::new(), None);
+        for (item, outcome) in items.into_iter().zip(outcomes) {
+            match outcome {
+                Err(error) if !error.is_permanent() => {
+                    again.push(item);
+                    trouble = Some(error);
+                }
+                outcome => settled.push((item, outcome)),
+            }
+        }
+        if let Some(error) = trouble {
+            patience.wait(&error.detail).await?;
+        }
+        items = again;
+    }
+    Ok(settled)
 }
 
 /// The waits for a store or server that is away.
