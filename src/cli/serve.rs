@@ -42,7 +42,7 @@ mod store_watch;
 pub(super) use forwarding::{options as forwarding_options, upstream};
 pub(super) use options::{newest_closed_hour, rollups};
 use reload::Replaceable;
-use signals::StopSignals;
+pub(super) use signals::StopSignals;
 use sockets::PassedSockets;
 
 /// Serves until SIGTERM or SIGINT, then drains.

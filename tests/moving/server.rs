@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{HOUR_MS, HOURS, START_MS, add, assert_complete, run_move, send};
 use crate::forward::relay::Relay;
 use crate::forward::{forwarded, to};
+use crate::harness::mongod::signal;
 use crate::harness::{Finished, Model, Server, Setup, binary, secret_of, wait_until};
 
 /// The arguments of a move of the store of a server.
@@ -66,6 +67,29 @@ async fn kill_after_a_place_is_noted(site: &Server, args: &[String]) {
     child.kill().expect("our child");
     let status = child.wait().expect("our child");
     assert_eq!(status.code(), None, "it was killed before its end");
+}
+
+#[tokio::test]
+async fn a_move_names_both_sides_and_an_interrupted_one_the_command_that_continues_it() {
+    let (centre, site) = (Server::start(Setup::sqlite()).await, Server::start(Setup::sqlite()).await);
+    for device in ["a", "b", "c"] {
+        let readings = (0..HOURS).map(|at| (START_MS + at * HOUR_MS, at as f64 * 0.1));
+        send(&site, add(&mut Model::default(), device, readings)).await;
+    }
+    site.settled().await;
+    let slow = args(&site, centre.url(), &["--max-bytes-per-second", "5kB"]);
+    let mut command = Command::new(binary());
+    let child = command.args(&slow).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    wait_until("something is sent", async || (accepted(&centre).await > 0).then_some(())).await;
+    signal(&child, "INT");
+    let ended = tokio::task::spawn_blocking(|| child.wait_with_output()).await.expect("no panic").expect("our child");
+    let said = String::from_utf8(ended.stderr).expect("text");
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    let first = said.lines().next().expect("a line");
+    assert!(first.starts_with("moving sqlite /") && first.ends_with(&format!(" to {}", centre.url())), "{said}");
+    let command = format!("{} {}", binary().display(), slow.join(" "));
+    assert!(said.ends_with(&format!("stopped by SIGINT; to continue, repeat: {command}\n")), "{said}");
+    assert_complete(&run_move(&args(&site, centre.url(), &[])).await);
 }
 
 async fn accepted(server: &Server) -> u64 {

@@ -36,7 +36,7 @@ use self::batch::{Batch, Window};
 use self::report::Report;
 use super::serve::options;
 use super::settings::load_with;
-use super::target::{Progress, ProgressFile, Target, first_kept, name_of, name_of_collection, patiently};
+use super::target::{Progress, ProgressFile, Target, attended, first_kept, name_of, name_of_collection, patiently};
 use super::{Usage, counted};
 
 mod batch;
@@ -142,12 +142,18 @@ pub(super) async fn run(args: MigrateArgs) -> anyhow::Result<()> {
         config,
         args,
     };
-    let mut progress = Progress::start(documents, "documents");
+    let mut progress = Progress::start("documents");
+    progress.expect(documents);
     let mut report = Report::new(migration.args.dry_run);
-    let migrated = migration.run(&mut report, &mut progress).await;
+    let lines = progress.lines();
+    let migrating = Box::pin(async {
+        let migrated = migration.run(&mut report, &mut progress).await;
+        migrated.context("repeat the command to continue")
+    }); // large, and run once
+    let migrated = attended(&lines, migrating).await;
     progress.finish();
     write!(std::io::stdout(), "{report}")?;
-    migrated.context("repeat the command to continue")?;
+    migrated?;
     match report.left_alone() {
         0 => Ok(()),
         left => bail!("{} left alone, or not compared successfully: the report says why", counted(left, "document")),

@@ -35,7 +35,7 @@ use tidegauge::config::Bytes;
 use self::stores::{Destination, Stores, open};
 use super::client::Credentials;
 use super::counted;
-use super::target::{Progress, ProgressFile};
+use super::target::{Progress, ProgressFile, attended};
 
 mod copy;
 mod cut_over;
@@ -102,11 +102,19 @@ Exit status: 0 if the new store or server has every reading of the old store, 1 
 pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
     let stores = open(&args).await?;
     let file = ProgressFile::new(args.progress.unwrap_or_else(|| stores.default_progress.clone()), &stores.names);
-    let mut progress = Progress::start(stores.count_devices().await?, "devices");
-    let refused = if args.verify { 0 } else { copy_all(&stores, &file, &mut progress).await? };
-    progress.begin("comparing");
-    let report = verify::compare(&stores, !args.verify, &mut progress).await?;
+    let mut progress = Progress::start("devices");
+    let [from, to] = &stores.names;
+    progress.note(&if args.verify { format!("comparing {from} with {to}") } else { format!("moving {from} to {to}") });
+    let lines = progress.lines();
+    let moving = async {
+        progress.expect(stores.count_devices().await?);
+        let refused = if args.verify { 0 } else { copy_all(&stores, &file, &mut progress).await? };
+        progress.begin("comparing");
+        anyhow::Ok((refused, verify::compare(&stores, !args.verify, &mut progress).await?))
+    };
+    let moved = attended(&lines, moving).await;
     progress.finish();
+    let (refused, report) = moved?;
     writeln!(std::io::stdout(), "{report}")?;
     if !args.verify {
         file.remove()?;

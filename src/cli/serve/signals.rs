@@ -22,18 +22,18 @@ pub(super) fn ignore_user_signals() -> std::io::Result<()> {
 }
 
 /// The signals that stop the service in order, with their names.
-pub(super) struct StopSignals(Vec<(&'static str, Signal)>);
+pub(in super::super) struct StopSignals(Vec<(&'static str, Signal)>);
 
 impl StopSignals {
     /// Handles the signals, which then no longer end the process by themselves.
-    pub(super) fn new(with_hangup: bool) -> std::io::Result<Self> {
+    pub(in super::super) fn new(with_hangup: bool) -> std::io::Result<Self> {
         let mut kinds = vec![("SIGTERM", SignalKind::terminate()), ("SIGINT", SignalKind::interrupt())];
         kinds.extend(with_hangup.then_some(("SIGHUP", SignalKind::hangup())));
         kinds.into_iter().map(|(name, kind)| Ok((name, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
     }
 
     /// Waits for one of them, and returns its name.
-    pub(super) async fn received(&mut self) -> &'static str {
+    pub(in super::super) async fn received(&mut self) -> &'static str {
         let each = self.0.iter_mut().map(|(name, signal)| {
             Box::pin(async move {
                 signal.recv().await;

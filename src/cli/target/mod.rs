@@ -13,6 +13,7 @@ use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep, Metric};
 use tidegauge::store::{Store, WriteError};
 use tidegauge::telemetry::Metrics;
 
+pub(super) use self::attended::attended;
 pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, folded, stats_of};
 use self::patience::patiently_each;
 pub(super) use self::patience::{Patience, patiently};
@@ -20,6 +21,7 @@ pub(super) use self::progress::{Progress, ProgressFile};
 use super::counted;
 use super::serve::{newest_closed_hour, open_store};
 
+mod attended;
 mod hours;
 mod patience;
 mod progress;

@@ -1,9 +1,17 @@
 //! Waits for a store or server that is away.
+//!
+//! A command is one process, and several of its tasks may wait for the same store. A list of their waits is
+//! the source of what a person reads meanwhile ([`say_waits`]).
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
 use tidegauge::common::backoff::Backoff;
+use tidegauge::common::finding::span;
 use tidegauge::store::{StoreError, WriteError};
 use tokio::time::Instant;
 
@@ -12,6 +20,9 @@ const RETRY_FOR: Duration = Duration::from_secs(300);
 
 /// The trouble with a store, in a few words.
 const AWAY: &str = "a store does not answer";
+
+/// The time between two lines about the same wait.
+const SAID_EVERY: Duration = Duration::from_secs(10);
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -57,17 +68,29 @@ pub(super) async fn patiently_each<T, O>(
     Ok(settled)
 }
 
+/// Says every ten seconds what this process waits for, for how long it has, and why.
+pub(super) async fn say_waits(say: impl Fn(&str)) -> Infallible {
+    let mut ticks = tokio::time::interval(SAID_EVERY);
+    ticks.tick().await; // the first one is at once
+    loop {
+        ticks.tick().await;
+        for line in lines() {
+            say(&line);
+        }
+    }
+}
+
 /// The waits for a store or server that is away.
 pub(in super::super) struct Patience {
     what: &'static str,
     backoff: Backoff,
-    until: Option<Instant>,
+    wait: Option<Wait>,
 }
 
 impl Patience {
     /// `what` is the trouble in a few words.
     pub(in super::super) fn new(what: &'static str) -> Self {
-        Self { what, backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), until: None }
+        Self { what, backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), wait: None }
     }
 
     /// Waits before the next attempt. It fails once the trouble has lasted for too long.
@@ -77,14 +100,99 @@ impl Patience {
 
     /// The same for as long as the server asks for, if it does.
     pub(in super::super) async fn wait_for(&mut self, why: &str, asked: Option<Duration>) -> anyhow::Result<()> {
-        if self.until.is_none() {
-            tracing::warn!(why, "{}; trying again", self.what);
-        }
-        if Instant::now() > *self.until.get_or_insert_with(|| Instant::now() + RETRY_FOR) {
+        let wait = self.wait.get_or_insert_with(|| Wait::begin(self.what, why));
+        if wait.begun.elapsed() > RETRY_FOR {
             bail!("{why}; gave up after {RETRY_FOR:?}");
         }
+        wait.note(self.what, why);
         let own = self.backoff.next_wait();
         tokio::time::sleep(asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))).await;
         Ok(())
+    }
+}
+
+/// A wait in the list of this process. Dropping it ends it.
+struct Wait {
+    number: u64,
+    begun: Instant,
+}
+
+/// The entry of a wait: what it is for and why, and since when.
+type Entry = (&'static str, String, Instant);
+
+/// The waits of this process, by their numbers.
+static WAITS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
+
+impl Wait {
+    /// Begins a wait, and logs it unless another one for the same reason is under way.
+    fn begin(what: &'static str, why: &str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let wait = Self { number: NEXT.fetch_add(1, Ordering::Relaxed), begun: Instant::now() };
+        if !waits().values().any(|(known, reason, _)| (*known, &**reason) == (what, why)) {
+            tracing::warn!(why, "{what}; trying again");
+        }
+        wait
+    }
+
+    /// Notes the reason of the last attempt.
+    fn note(&self, what: &'static str, why: &str) {
+        waits().insert(self.number, (what, why.to_owned(), self.begun));
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        waits().remove(&self.number);
+    }
+}
+
+fn waits() -> MutexGuard<'static, BTreeMap<u64, Entry>> {
+    WAITS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The waits for people, one line for each reason, the oldest first.
+fn lines() -> Vec<String> {
+    let waits = waits();
+    let (mut lines, mut known) = (Vec::new(), BTreeSet::new());
+    for (what, why, begun) in waits.values() {
+        if known.insert((what, why)) {
+            lines.push(format!("{what}, for {} now: {why}", span(begun.elapsed())));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tidegauge::store::Cause;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_said_every_ten_seconds_once_for_each_reason_until_it_ends() {
+        let begun = Instant::now();
+        let away = async || {
+            if begun.elapsed() < Duration::from_secs(35) {
+                return Err(StoreError::new(Cause::Network, "h is not reached"));
+            }
+            Ok(())
+        };
+        let said = RefCell::new(Vec::new());
+        let work = async {
+            let (one, other) = tokio::join!(patiently(&away), patiently(&away));
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            one.and(other)
+        };
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        tokio::select! {
+            done = work => done.unwrap(),
+            never = say_waits(say) => match never {},
+        }
+        let said = said.into_inner();
+        let line = |seconds: u32| format!("a store does not answer, for {seconds}.0 seconds now: h is not reached");
+        assert_eq!(said[..3], [10, 20, 30].map(line));
+        assert!(said.len() <= 4, "the last wait before an attempt is at most ten seconds: {said:?}");
     }
 }

@@ -72,10 +72,25 @@ impl ProgressFile {
     }
 }
 
-/// Shows the progress on standard error.
-pub(in super::super) struct Progress {
+/// Prints lines on standard error, above the bar.
+#[derive(Clone)]
+pub(in super::super) struct Lines {
     /// `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
+}
+
+impl Lines {
+    pub(super) fn print(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+}
+
+/// Shows the progress on standard error.
+pub(in super::super) struct Progress {
+    lines: Lines,
     step: &'static str,
     /// The noun of what is counted beside readings.
     items: &'static str,
@@ -87,11 +102,24 @@ pub(in super::super) struct Progress {
 }
 
 impl Progress {
-    /// Starts with copying this many items, such as `devices`.
-    pub(in super::super) fn start(total: u64, items: &'static str) -> Self {
+    /// Starts with copying items, such as `devices`.
+    pub(in super::super) fn start(items: &'static str) -> Self {
         let now = Instant::now();
-        let bar = std::io::stderr().is_terminal().then(|| bar(total));
-        Self { bar, step: "copying", items, total, done: 0, readings: 0, started: now, line: now }
+        let bar = std::io::stderr().is_terminal().then(bar);
+        Self { lines: Lines { bar }, step: "copying", items, total: 0, done: 0, readings: 0, started: now, line: now }
+    }
+
+    /// Sets the number of all items.
+    pub(in super::super) fn expect(&mut self, total: u64) {
+        self.total = total;
+        if let Some(bar) = &self.lines.bar {
+            bar.set_length(total);
+        }
+    }
+
+    /// Prints lines while the progress is in use elsewhere.
+    pub(in super::super) fn lines(&self) -> Lines {
+        self.lines.clone()
     }
 
     /// Begins another step over all items.
@@ -105,7 +133,7 @@ impl Progress {
     pub(in super::super) fn add(&mut self, items: u64, readings: u64) {
         self.done += items;
         self.readings += readings;
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = &self.lines.bar {
             bar.set_position(self.done.min(self.total));
             bar.set_message(self.state());
         } else if self.line.elapsed() > LINE_INTERVAL {
@@ -116,15 +144,12 @@ impl Progress {
 
     /// Prints a line.
     pub(in super::super) fn note(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
-        }
+        self.lines.print(text);
     }
 
     /// Removes the bar.
     pub(in super::super) fn finish(&self) {
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = &self.lines.bar {
             bar.finish_and_clear();
         }
     }
@@ -135,10 +160,10 @@ impl Progress {
     }
 }
 
-fn bar(total: u64) -> ProgressBar {
+fn bar() -> ProgressBar {
     let template = "{bar:20} {percent}% ETA {eta}  {wide_msg}";
     let style = ProgressStyle::with_template(template).expect("the template is well-formed");
-    ProgressBar::new(total).with_style(style)
+    ProgressBar::new(0).with_style(style)
 }
 
 #[cfg(test)]
