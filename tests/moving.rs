@@ -204,6 +204,27 @@ async fn a_move_before_the_restart_is_refused() {
     assert_complete(&run_move(&args).await); // a service that is stopped writes to no store
 }
 
+/// The two databases have the same kind, and another name on the same server.
+#[tokio::test]
+async fn a_move_between_databases_before_the_restart_is_refused() {
+    let databases = [Database::new(), Database::new()];
+    let [old, new] = [&databases[0], &databases[1]].map(Setup::mongodb);
+    let mut server = Server::start(old.clone()).await;
+    send(&server, add(&mut Model::default(), "a", [(START_MS, 1.0)].into_iter())).await;
+    server.settled().await;
+    let record = server.data_dir().join("store.json");
+    let noted = || fs::read_to_string(&record).is_ok_and(|known| known.contains("\"id\""));
+    wait_until("the service notes its database", async || noted().then_some(())).await;
+    let files = Files::of(&server);
+    let args = files.args(&old, &new, ["mongodb", "mongodb"]);
+    let refused = run_move(&args).await;
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+    assert!(refused.stderr.contains("restart the service with the new store first"), "{refused:?}");
+    server.start_again_after_stop(new).await;
+    assert_complete(&run_move(&args).await);
+    server.settled().await;
+}
+
 /// A comparison finds what is missing, and says where.
 #[tokio::test]
 async fn a_comparison_finds_a_reading_that_is_missing() {

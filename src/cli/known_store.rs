@@ -3,6 +3,7 @@
 //! ```json
 //! {"store":"sqlite","id":"0f3a…","writes":1234}
 //! ```
+//! The ID of a database of MongoDB is that of its collections, whose writes are not counted.
 //!
 //! A start writes the file once the log is there, and before it accepts readings. So a data folder with the
 //! file has been in use, and a missing log is a lost one. The count is read from the store before it is
@@ -12,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tidegauge::config::Config;
+use tidegauge::config::{Config, StoreKind};
 use tidegauge::disk::replace_file;
 use tidegauge::store::{History, sqlite};
 
@@ -23,9 +24,18 @@ use super::counted;
 pub(super) struct KnownStore {
     /// The name of the store, such as `sqlite`.
     pub(super) store: String,
-    /// The ID of the store and its number of writes; `None` if the store has none.
+    /// The ID of the store and its number of writes; `None` if it was not created yet.
     #[serde(flatten)]
     pub(super) history: Option<History>,
+}
+
+/// How a store differs from the one in the record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Difference {
+    /// It is another one.
+    Other,
+    /// It is an older copy, which lacks this many writes.
+    Older(u64),
 }
 
 impl KnownStore {
@@ -38,7 +48,16 @@ impl KnownStore {
         }
     }
 
-    /// Why the store of a configuration is not this one; `None` if it may be. Blocks on the disk.
+    /// How a store of the same name differs from this one; `None` if it does not, or no ID is known. `now` is
+    /// `None` if the store is not created yet.
+    pub(super) fn difference(&self, now: Option<&History>) -> Option<Difference> {
+        let before = self.history.as_ref()?;
+        let Some(now) = now.filter(|now| now.id == before.id) else { return Some(Difference::Other) };
+        before.writes.checked_sub(now.writes).filter(|missing| *missing > 0).map(Difference::Older)
+    }
+
+    /// Why the store of a configuration is not this one; `None` if it may be. Blocks on the disk. It does not
+    /// ask MongoDB.
     ///
     /// An SQLite file that is missing or cannot be read is no reason: opening it fails with a reason.
     pub(super) fn objection(&self, config: &Config) -> Option<String> {
@@ -47,17 +66,19 @@ impl KnownStore {
             let (before, now) = (&self.store, now.as_str());
             return Some(format!("the service has used the store {before}, and this configuration has {now}"));
         }
-        let (file, before) = (config.sqlite_file(), self.history.as_ref()?);
+        if now != StoreKind::Sqlite {
+            return None;
+        }
+        let file = config.sqlite_file();
         let found = sqlite::backup::history(&file).ok()?;
         let file = file.display();
-        if found.id != before.id {
-            return Some(format!("{file} is not the SQLite file that the service has used"));
-        }
-        let missing = before.writes.checked_sub(found.writes).filter(|missing| *missing > 0)?;
-        Some(format!(
-            "{file} is an older copy of the SQLite file that the service has used: it lacks {}",
-            counted(missing, "write")
-        ))
+        Some(match self.difference(Some(&found))? {
+            Difference::Other => format!("{file} is not the SQLite file that the service has used"),
+            Difference::Older(missing) => {
+                let lacks = counted(missing, "write");
+                format!("{file} is an older copy of the SQLite file that the service has used: it lacks {lacks}")
+            }
+        })
     }
 
     /// Replaces the file. When this returns, it survives a crash.

@@ -12,8 +12,8 @@ use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, HourStats, ReadingsQuery, RolledUp, Rollups,
-    StatsNeeds, StoreError, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, RolledUp,
+    Rollups, StatsNeeds, StoreError, WriteError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -107,6 +107,10 @@ impl Store for Faulty {
 
     async fn bytes(&self) -> Result<u64, StoreError> {
         self.store.bytes().await
+    }
+
+    async fn history(&self) -> Result<Option<History>, StoreError> {
+        self.store.history().await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -110,9 +110,9 @@ pub const fn recent_from(now: Hour) -> Hour {
 /// The identity and the age of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// A random ID that the store got when it was created.
+    /// An ID that the store got when it was created. A store that was dropped and created again has another.
     pub id: String,
-    /// The number of its writes. An older copy of the store has fewer.
+    /// The number of its writes; 0 if the store does not count them. An older copy of the store has fewer.
     pub writes: u64,
 }
 
@@ -222,10 +222,8 @@ pub trait Store: Send + Sync {
     /// Returns the size of the store on disk in bytes, indexes included.
     async fn bytes(&self) -> Result<u64, StoreError>;
 
-    /// Returns the history of the store, if it keeps one.
-    async fn history(&self) -> Result<Option<History>, StoreError> {
-        Ok(None)
-    }
+    /// Returns the history of the store; `None` if it is not created yet. Changes nothing.
+    async fn history(&self) -> Result<Option<History>, StoreError>;
 
     /// Deletes the readings of hours that ended before `oldest_ms` (Unix milliseconds), and returns the
     /// number of their buckets. Their stats stay. Does nothing if the store expires readings by itself.

@@ -108,6 +108,25 @@ async fn a_query_that_reads_a_whole_collection_and_a_dropped_collection_are_foun
 }
 
 #[tokio::test]
+async fn a_database_that_is_not_the_one_of_the_service_is_found() {
+    let (own, others) = (Database::new(), [Database::new(), Database::new()]);
+    let mut server = with_readings(&small(Setup::mongodb(&own))).await;
+    let data = server.data_dir();
+    let record = data.join("store.json");
+    let noted = || std::fs::read_to_string(&record).is_ok_and(|known| known.contains("\"id\":\"mongodb buckets "));
+    wait_until("the service notes its database", async || noted().then_some(())).await;
+    let _other = with_readings(&small(Setup::mongodb(&others[0]))).await;
+    for other in &others {
+        let found = check(&small(Setup::mongodb(other)), &data).await;
+        let name = format!("mongodb {}.buckets at ", other.name);
+        let mend = found.has("warning", "store-record", &name);
+        assert!(mend.contains("the configuration and the environment of the service"), "{mend}");
+    }
+    assert!(server.terminate().await.success());
+    is_mended(&small(Setup::mongodb(&own)), &server).await;
+}
+
+#[tokio::test]
 async fn a_time_series_in_the_place_of_documents_and_a_capped_collection_are_found() {
     let database = Database::new();
     let setup = small(Setup::mongodb(&database));

@@ -13,6 +13,7 @@ use tidegauge::common::clock::Clock;
 use tidegauge::common::finding::{Finding, Part, Severity, span};
 use tidegauge::config::{Config, Expiry, Period, Remarks, StoreKind, SyncPolicy};
 use tidegauge::http::Tls;
+use tidegauge::store::Store;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteCheck;
 use tidegauge::telemetry::{Metrics, VERSION};
@@ -20,7 +21,7 @@ use tidegauge::telemetry::{Metrics, VERSION};
 use super::{files, forward};
 use crate::cli::known_store::KnownStore;
 use crate::cli::serve::options;
-use crate::cli::{counted, data_dir};
+use crate::cli::{counted, data_dir, target};
 
 const CONFIGURATION: Part = Part::Configuration;
 const CERTIFICATE: Part = Part::Certificate;
@@ -214,14 +215,33 @@ async fn check_store(
         }
         StoreKind::Mongodb => {
             let store = BucketStore::connect(options::mongodb(config, &metrics)).await?;
-            Box::pin(store.check(clock)).await // large, and run once
+            let findings = Box::pin(store.check(clock)).await; // large, and run once
+            with_record(findings, config, known, &store).await
         }
         StoreKind::MongodbTimeseries => {
             let (options, timeseries) = (options::mongodb(config, &metrics), options::timeseries(config));
             let store = TimeseriesStore::connect(options, timeseries).await?;
-            Box::pin(store.check(clock)).await
+            let findings = Box::pin(store.check(clock)).await;
+            with_record(findings, config, known, &store).await
         }
     })
+}
+
+/// Adds that a database is not the one of the record, if it answers.
+async fn with_record(
+    mut findings: Vec<Finding>,
+    config: &Config,
+    known: Option<&KnownStore>,
+    database: &dyn Store,
+) -> Vec<Finding> {
+    let is_away = findings.iter().any(|found| found.part == Part::ServerReach && found.severity == Severity::Error);
+    let Some(known) = known.filter(|known| known.store == database.name() && !is_away) else { return findings };
+    let other = || other_store(format!("{} is not the database that the service has used", target::name_of(config)));
+    findings.extend(match database.history().await {
+        Ok(now) => known.difference(now.as_ref()).map(|_| other()),
+        Err(error) => Some(Finding::skipped(STORE, error)),
+    });
+    findings
 }
 
 #[cfg(test)]

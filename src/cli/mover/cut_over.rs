@@ -2,8 +2,7 @@
 //!
 //! A running service holds the lock of its data folder, and `store.json` there names the store that it writes
 //! to. As long as that is the old one, the move would miss what the service stores next. A service that has
-//! just started may not have noted its store yet, so the move waits some seconds for it. Two databases of
-//! MongoDB have the same name in that file, so a service that still uses the old one is not noticed.
+//! just started may not have noted its store yet, so the move waits some seconds for it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tidegauge::store::Store;
 use tokio::time::Instant;
 
 use super::super::known_store::KnownStore;
+use super::super::target::patiently;
 use super::super::{Usage, data_dir};
 
 /// The time for a service to note its store after a start.
@@ -44,6 +44,6 @@ async fn is_noted(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<b
     if store != from.name() || from.name() != to {
         return Ok(store == from.name());
     }
-    let of_from = from.history().await?.map(|history| history.id);
+    let of_from = patiently(async || from.history().await).await?.map(|history| history.id);
     Ok(history.is_some_and(|history| Some(history.id) == of_from))
 }

@@ -15,10 +15,13 @@ use tidegauge::store::Store;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 
-use super::super::known_store::KnownStore;
+use super::super::known_store::{Difference, KnownStore};
 
 /// The interval at which the size is read and the file is written.
 const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The same while the store is not created yet: its first write does that.
+const UNTIL_CREATED: Duration = Duration::from_secs(1);
 
 /// Warns of an unexpected store before the service accepts readings.
 ///
@@ -36,7 +39,7 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
         return;
     }
     if config.store_kind() != StoreKind::Sqlite {
-        return; // the roller notices if the MongoDB database is another one
+        return; // it may be away; the roller notices if the MongoDB database is another one
     }
     let file = sqlite.display();
     let log_was_used = recovery.start.0 > 0 || recovery.readings > 0;
@@ -48,18 +51,19 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
         );
         return;
     }
-    let (Some(before), Ok(Some(now))) = (before.and_then(|before| before.history), store.history().await) else {
-        return;
-    };
-    if before.id != now.id {
-        tracing::warn!(%file, "this is not the SQLite file of the last start: readings of the other one are missing");
-    } else if now.writes < before.writes {
-        tracing::warn!(
+    let (Some(before), Ok(now)) = (before, store.history().await) else { return };
+    match before.difference(now.as_ref()) {
+        Some(Difference::Other) => tracing::warn!(
             %file,
-            missing_writes = before.writes - now.writes,
+            "this is not the SQLite file of the last start: readings of the other one are missing"
+        ),
+        Some(Difference::Older(missing_writes)) => tracing::warn!(
+            %file,
+            missing_writes,
             "this SQLite file is older than at the last start, as after a restore from a backup: readings written \
              since are missing unless they are sent again"
-        );
+        ),
+        None => {}
     }
 }
 
@@ -74,19 +78,22 @@ pub(super) fn note(file: &Path, store: &dyn Store) {
     }
 }
 
-/// Exports the size of the store and saves the count of its writes, now and each minute. Runs until aborted.
+/// Exports the size of the store and saves its ID and the count of its writes, now and each minute. Runs until
+/// aborted.
 pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metrics>) {
-    let mut ticks = tokio::time::interval(INTERVAL);
     loop {
-        ticks.tick().await;
         match store.bytes().await {
             Ok(bytes) => metrics.store_bytes.set(bytes as f64),
             Err(error) => tracing::debug!(%error, "the size of the store is not known"),
         }
-        let Ok(history) = store.history().await else { continue };
-        let known = KnownStore { store: store.name().to_owned(), history };
-        if let Err(error) = known.save(&file) {
-            tracing::debug!(%error, file = %file.display(), "cannot be written");
+        let history = store.history().await;
+        let is_created = !matches!(history, Ok(None));
+        if let Ok(history) = history {
+            let known = KnownStore { store: store.name().to_owned(), history };
+            if let Err(error) = known.save(&file) {
+                tracing::debug!(%error, file = %file.display(), "cannot be written");
+            }
         }
+        tokio::time::sleep(if is_created { INTERVAL } else { UNTIL_CREATED }).await;
     }
 }

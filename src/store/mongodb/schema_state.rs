@@ -34,7 +34,7 @@ struct Known {
 }
 
 /// The type of each collection, and the UUID that the server gave it when it was created, by name.
-type Collections = BTreeMap<String, (String, Option<String>)>;
+pub(super) type Collections = BTreeMap<String, (String, Option<String>)>;
 
 impl SchemaState {
     /// A state before the schema is ensured. Servers up to 8 list the UUID of a time-series collection under
@@ -92,17 +92,22 @@ impl SchemaState {
     /// The UUID of the first of these collections that has one, as it was when the schema was ensured.
     pub(super) async fn uuid_of(&self, names: &[String]) -> Result<String, StoreError> {
         let known = self.known.read().await;
-        let uuid_of = |name: &String| known.as_ref()?.collections.get(name)?.1.clone();
-        names.iter().find_map(uuid_of).ok_or_else(|| {
+        known.as_ref().and_then(|known| uuid_in(&known.collections, names)).ok_or_else(|| {
             let detail = format!("the server lists no UUID for the collection {}", names.join(" or "));
             StoreError::new(Cause::Schema, detail)
         })
     }
 
-    async fn list(&self) -> Result<Collections, StoreError> {
+    /// The collections as they are now.
+    pub(super) async fn list(&self) -> Result<Collections, StoreError> {
         let found = self.managed.list(doc! { "name": { "$in": &self.names } }).await?;
         Ok(found.iter().filter_map(identity).collect())
     }
+}
+
+/// The UUID of the first of these collections that has one.
+pub(super) fn uuid_in(collections: &Collections, names: &[String]) -> Option<String> {
+    names.iter().find_map(|name| collections.get(name)?.1.clone())
 }
 
 /// The name, type and UUID of a collection as the server lists it.

@@ -15,12 +15,12 @@ use super::devices::{DeviceIndex, Step};
 use super::errors::CAUSES;
 use super::layout::Layout;
 use super::rollups::{HourRollup, RollupCollection, missing};
-use super::schema_state::SchemaState;
+use super::schema_state::{SchemaState, uuid_in};
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, SeriesFilter};
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, HourStats, Instances, ReadingsQuery, RolledUp,
-    Rollups, StatsNeeds, Store, StoreError, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, Instances, ReadingsQuery,
+    RolledUp, Rollups, StatsNeeds, Store, StoreError, WriteError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -105,6 +105,15 @@ impl<L: Layout> MongoStore<L> {
         let mut outcomes = self.layout.write(&noted, deployment).await.into_iter();
         let mut outcome = || outcomes.next().expect("an outcome for each write");
         failed.into_iter().map(|failed| failed.map_or_else(&mut outcome, Err)).collect()
+    }
+
+    /// The names of the collections that identify the store: of those with the readings, and of the rollups.
+    fn identifying(&self) -> [Vec<String>; 2] {
+        [self.layout.collection_names(), vec![self.rollups.name().to_owned()]]
+    }
+
+    fn identity_of((readings, rollups): &(String, String)) -> String {
+        format!("{} {readings} rollups {rollups}", L::IDENTITY)
     }
 
     /// The next devices for the roller. An index that was dropped, and may have lacked some of them, is an
@@ -219,6 +228,13 @@ impl<L: Layout> Store for MongoStore<L> {
         self.commands.database_bytes().await
     }
 
+    /// The ID is that of [`Rollups::identity`]. Nothing counts the writes of all instances.
+    async fn history(&self) -> Result<Option<History>, StoreError> {
+        let listed = self.schema_state.list().await?;
+        let [readings, rollups] = self.identifying().map(|names| uuid_in(&listed, &names));
+        Ok(readings.zip(rollups).map(|uuids| History { id: Self::identity_of(&uuids), writes: 0 }))
+    }
+
     /// The `rev` of the rollups is the number of their values: at least as many as the changes that stored
     /// them. So the readings that are left of an hour, and late ones, do not replace them.
     async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
@@ -266,9 +282,9 @@ impl<L: Layout> Rollups for MongoStore<L> {
         if !self.schema_state.is_unchanged().await? {
             self.deployment().await?;
         }
-        let readings = self.schema_state.uuid_of(&self.layout.collection_names()).await?;
-        let rollups = self.schema_state.uuid_of(&[self.rollups.name().to_owned()]).await?;
-        Ok(format!("{} {readings} rollups {rollups}", L::IDENTITY))
+        let [of_readings, of_rollups] = self.identifying();
+        let uuids = (self.schema_state.uuid_of(&of_readings).await?, self.schema_state.uuid_of(&of_rollups).await?);
+        Ok(Self::identity_of(&uuids))
     }
 
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
