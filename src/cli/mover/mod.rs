@@ -37,6 +37,7 @@ use super::client::Credentials;
 use super::counted;
 use super::target::{Progress, ProgressFile, attended};
 
+mod answers;
 mod copy;
 mod cut_over;
 mod expired;

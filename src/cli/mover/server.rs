@@ -1,19 +1,16 @@
 //! Another server as the target of a move. It gets readings in the requests of a server that forwards, and
 //! its queries tell what it has.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use tidegauge::common::clock::rfc3339;
 use tidegauge::config::{self, Bytes};
 use tidegauge::forward::{Answer, Batch, Body, Outcome, Refused, Requests, Upstream, is_untrusted};
-use tidegauge::model::{BucketWrite, Contents, Hour, MetricTable, Sample, Stats};
+use tidegauge::model::{BucketWrite, Contents, Hour};
 use tidegauge::store::HourStats;
 use tokio::sync::Mutex;
 
@@ -21,6 +18,7 @@ use super::super::client::Credentials;
 use super::super::export::{Refusal, Requests as Queries};
 use super::super::serve;
 use super::super::target::{HourCheck, Patience, folded};
+use super::answers::{OfDevice, Page, contents_in, instant};
 
 /// The devices that one query names. Their IDs must fit into a URL that proxies take, too.
 const DEVICES_PER_QUERY: usize = 30;
@@ -48,43 +46,6 @@ pub(super) struct Sent {
     pub(super) refused: BTreeMap<&'static str, u64>,
     /// The first refused reading of each code, with the text of the server.
     pub(super) examples: BTreeMap<&'static str, String>,
-}
-
-/// A page of rollups.
-#[derive(Deserialize)]
-struct Page {
-    devices: Vec<OfDevice>,
-    next: Option<String>,
-    /// The store did not answer.
-    #[serde(default)]
-    partial: bool,
-    /// Accepted readings may be missing.
-    #[serde(default, rename = "laggingSeconds")]
-    lagging_seconds: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct OfDevice {
-    metrics: HashMap<String, Vec<Point>>,
-}
-
-#[derive(Deserialize)]
-struct Point {
-    #[serde(rename = "ts", deserialize_with = "instant_in")]
-    ts_ms: i64,
-    count: u64,
-    min: f64,
-    max: f64,
-    /// `None` if it is beyond the range of a double.
-    sum: Option<f64>,
-}
-
-/// A row of a file with readings.
-#[derive(Deserialize)]
-struct Row {
-    #[serde(rename = "ts", deserialize_with = "instant_in")]
-    ts_ms: i64,
-    values: HashMap<String, f64>,
 }
 
 impl Server {
@@ -197,7 +158,7 @@ impl Server {
             let params: Vec<_> = asked.iter().copied().chain(cursor.as_deref().map(|at| ("cursor", at))).collect();
             let page = self.ask("/v1/rollups", &params, |_, body| {
                 let page: Page = serde_json::from_slice(body)?;
-                Ok((!page.partial && page.lagging_seconds.is_none()).then_some(page))
+                Ok(page.is_complete().then_some(page))
             });
             let Page { devices, next, .. } = page.await?;
             ensure!(!devices.is_empty() || next.is_none(), "the server answers with a page of no rollups");
@@ -281,56 +242,6 @@ impl Sent {
     }
 }
 
-impl OfDevice {
-    /// The stats by hour.
-    fn hours(self) -> Vec<HourStats> {
-        let mut hours: BTreeMap<Hour, HourStats> = BTreeMap::new();
-        for (series, points) in self.metrics {
-            for point in points {
-                let hour = Hour::of(point.ts_ms);
-                let new = || HourStats { hour, last_ts_ms: hour.end_ms() - 1, stats: Vec::new() };
-                hours.entry(hour).or_insert_with(new).stats.push((series.as_str().into(), point.stats()));
-            }
-        }
-        hours.into_values().collect()
-    }
-}
-
-impl Point {
-    fn stats(&self) -> Stats {
-        let Self { count, min, max, sum, .. } = *self;
-        let beyond = if -min > max { f64::NEG_INFINITY } else { f64::INFINITY };
-        Stats { count, min, max, sum: sum.unwrap_or(beyond), first: None, last: None }
-    }
-}
-
-/// The readings in the rows of a file, all of one device and hour.
-fn contents_in(rows: &[u8], hour: Hour) -> anyhow::Result<Contents> {
-    let (mut metrics, mut samples) = (MetricTable::default(), Vec::new());
-    for row in rows.split(|byte| *byte == b'\n').filter(|row| !row.is_empty()) {
-        let Row { ts_ms, values } = serde_json::from_slice(row)?;
-        ensure!(Hour::of(ts_ms) == hour, "{} is not in the hour that was asked for", rfc3339(ts_ms));
-        let offset = Hour::offset_of(ts_ms);
-        samples.extend(values.iter().map(|(name, value)| Sample {
-            value: *value,
-            offset,
-            metric: metrics.place_of(name),
-        }));
-    }
-    Ok(Contents::new(metrics.into_metrics(), samples))
-}
-
-/// The Unix milliseconds of an instant in an answer.
-fn instant_in<'de, D: Deserializer<'de>>(answer: D) -> Result<i64, D::Error> {
-    let text = <&str>::deserialize(answer)?;
-    text.parse().map(jiff::Timestamp::as_millisecond).map_err(D::Error::custom)
-}
-
-/// An instant as a parameter: milliseconds, but a negative number would be a time before now.
-fn instant(ts_ms: i64) -> String {
-    if ts_ms < 0 { rfc3339(ts_ms) } else { ts_ms.to_string() }
-}
-
 const RIGHTS: &str = "the token (--token-file, or the variable TIDEGAUGE_TOKEN) must be one of the server, with the \
                       scopes ingest and query";
 
@@ -352,44 +263,4 @@ fn may_pass(error: &anyhow::Error) -> bool {
 /// Whether a query asks for too many hours at once.
 fn is_too_long(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(Refusal::is_too_long)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_of_an_hour_are_its_readings_to_the_bit() {
-        let rows =
-            b"{\"deviceId\":\"a\",\"ts\":\"1970-01-01T01:00:00.001Z\",\"values\":{\"x{a=1}\":-0.0,\"t\":5e-324}}\n\
-                     {\"deviceId\":\"a\",\"ts\":\"1970-01-01T01:59:59.999Z\",\"values\":{\"t\":0.1}}\n";
-        let contents = contents_in(rows, Hour(1)).unwrap();
-        let found =
-            contents.samples().iter().map(|sample| (sample.offset, &**contents.metric_of(sample), sample.value));
-        let mut found: Vec<(u32, &str, u64)> = found.map(|(at, name, value)| (at, name, value.to_bits())).collect();
-        found.sort_unstable();
-        let expected = [(1, "t", 5e-324_f64), (1, "x{a=1}", -0.0), (3_599_999, "t", 0.1)];
-        assert_eq!(found, expected.map(|(at, name, value)| (at, name, value.to_bits())));
-        assert!(contents_in(b"", Hour(1)).unwrap().is_empty());
-        for (rows, hour) in [(&rows[..], Hour(2)), (&b"<html>"[..], Hour(1)), (&rows[..40], Hour(1))] {
-            contents_in(rows, hour).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn points_of_all_series_are_stats_by_hour() {
-        let json = r#"{"metrics":{"t":[{"ts":"1970-01-01T01:00:00Z","count":2,"min":-1,"max":2,"sum":1.0},
-            {"ts":"1970-01-01T02:00:00Z","count":1,"min":-1e308,"max":5,"sum":null}],
-            "x":[{"ts":"1970-01-01T02:00:00Z","count":1,"min":1,"max":1,"sum":1}]}}"#;
-        let found = serde_json::from_str::<OfDevice>(json).unwrap().hours();
-        let shape: Vec<(Hour, usize)> = found.iter().map(|hour| (hour.hour, hour.stats.len())).collect();
-        assert_eq!(shape, [(Hour(1), 1), (Hour(2), 2)]);
-        let (_, of_t) = found[1].stats.iter().find(|(metric, _)| &**metric == "t").unwrap();
-        assert_eq!((of_t.count, of_t.min, of_t.max, of_t.sum), (1, -1e308, 5.0, f64::NEG_INFINITY));
-    }
-
-    #[test]
-    fn instants_before_1970_are_not_times_before_now() {
-        assert_eq!([instant(0), instant(-1)], ["0", "1969-12-31T23:59:59.999Z"]);
-    }
 }
