@@ -26,6 +26,7 @@ use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, VERSION, logs};
 use tidegauge::{log, udp};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::data_dir::{self, DataDir};
@@ -224,7 +225,9 @@ impl Service {
         let [readings, rollups] =
             [config.retention.readings, config.retention.rollups()].map(|keep| keep.period().map(Period::as_duration));
         helpers.push(tokio::spawn(expiry::run(clock.clone(), Arc::clone(&store), readings, rollups)));
-        helpers.push(tokio::spawn(store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics))));
+        let (store_id, known_id) = watch::channel(None);
+        let watching = store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics), store_id);
+        helpers.push(tokio::spawn(watching));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
         let (devices, unknown_devices) = Devices::new(options::devices(config)).unzip();
@@ -240,6 +243,7 @@ impl Service {
             ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics), clock.clone()),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&pipeline), options::query(config)),
             pipeline: Arc::clone(&pipeline),
+            store_id: known_id,
             log: Arc::clone(&log),
             log_max_bytes: config.log.max_bytes.0,
             pending_max_bytes: config.pending.max_bytes.0,

@@ -21,6 +21,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::access::Gate;
 use crate::common::clock::Clock;
 use crate::config::{LineProtocol, Otlp, RemoteWrite};
@@ -131,6 +133,8 @@ pub struct App {
     pub queries: Queries,
     /// The pending readings and the state of the store.
     pub pipeline: Arc<Pipeline>,
+    /// The ID of the store, once it is known.
+    pub store_id: watch::Receiver<Option<String>>,
     /// The log, for its usage and health.
     pub log: Arc<Log>,
     /// `log.max_bytes`.

@@ -155,8 +155,9 @@ pub(super) async fn readyz(
     (code, Json(Readiness { status, detail }))
 }
 
-/// The program that runs.
+/// The program that runs, and its store.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 #[schema(as = Version)]
 pub(super) struct Build {
     /// The name of the program.
@@ -165,6 +166,10 @@ pub(super) struct Build {
     version: &'static str,
     /// Its commit.
     revision: &'static str,
+    /// The ID of the store, the same for all instances that share it; absent until the store has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    store_id: Option<String>,
 }
 
 /// Describes `GET /version`.
@@ -173,6 +178,8 @@ pub(super) fn describe_version() -> Operation {
 }
 
 /// `GET /version`
-pub(super) async fn version() -> Json<Build> {
-    Json(Build { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION"), revision: REVISION })
+pub(super) async fn version(State(app): State<Arc<App>>) -> Json<Build> {
+    let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+    let store_id = app.store_id.borrow().clone();
+    Json(Build { name, version, revision: REVISION, store_id })
 }

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::problem;
-use crate::harness::{Server, Setup};
+use crate::harness::{Server, Setup, wait_until};
 
 #[tokio::test]
 async fn unknown_paths_and_methods_are_problems() {
@@ -25,6 +25,8 @@ async fn health_readiness_and_version_answer() {
     assert_eq!(server.get("/readyz").await.status, 200);
     let version = server.get("/version").await;
     assert!(version.text().contains(env!("CARGO_PKG_VERSION")), "{}", version.text());
+    let id = async || server.get_json("/version").await["storeId"].as_str().map(str::to_owned);
+    assert_eq!(wait_until("the ID of the store is known", id).await.len(), 32);
     let line = server.first_line();
     assert!(
         line.starts_with("listening http=127.0.0.1:")

@@ -9,7 +9,7 @@ use super::{HOUR_MS, HOURS, START_MS, add, assert_complete, run_move, send};
 use crate::forward::relay::Relay;
 use crate::forward::{forwarded, to};
 use crate::harness::mongod::signal;
-use crate::harness::{Finished, Model, Server, Setup, binary, secret_of, wait_until};
+use crate::harness::{Database, Finished, Model, Server, Setup, binary, secret_of, wait_until};
 
 /// The arguments of a move of the store of a server.
 pub(crate) fn args(from: &Server, url: &str, flags: &[&str]) -> Vec<String> {
@@ -147,6 +147,33 @@ async fn a_move_needs_rights_at_the_centre_and_waits_for_its_rate() {
     assert!(limited.is_some_and(|count| count != "0"), "{limited:?}");
     let request = centre.request(reqwest::Method::GET, "/v1/devices").bearer_auth(secret_of("operator"));
     assert_eq!(centre.send(request).await.json()["devices"][0]["deviceId"], "site-7/S1");
+}
+
+#[tokio::test]
+async fn a_move_to_a_server_with_the_same_store_is_refused_also_behind_a_proxy() {
+    let relay = Relay::start().await;
+    let refuses = async |args: &[String], servers: [&Server; 2]| {
+        relay.lead_to(Some(servers[1].http_addr()));
+        let id = async |server: &Server| server.get_json("/version").await["storeId"].as_str().map(str::to_owned);
+        let mut ids = Vec::new();
+        for server in servers {
+            ids.push(wait_until("the store is known", async || id(server).await).await);
+        }
+        assert_eq!(ids[0], ids[1]);
+        let refused = run_move(args).await;
+        assert_eq!(refused.code, Some(64), "{refused:?}");
+        assert!(refused.stderr.contains(&format!("{} already has this store", relay.url())), "{refused:?}");
+    };
+    let site = Server::start(Setup::sqlite()).await;
+    refuses(&args(&site, relay.url(), &[]), [&site, &site]).await;
+
+    let database = Database::new();
+    let setup = Setup::mongodb(&database);
+    let (one, other) = (Server::start(setup.clone()).await, Server::start(setup.clone()).await);
+    let config = one.data_dir().join("move.toml");
+    std::fs::write(&config, setup.to_toml()).expect("our folder");
+    let with_config = ["move", "--from", "mongodb", "--to", relay.url(), "--config", config.to_str().expect("text")];
+    refuses(&with_config.map(str::to_owned), [&one, &other]).await;
 }
 
 #[tokio::test]

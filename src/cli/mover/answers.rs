@@ -47,6 +47,14 @@ struct Row {
     values: HashMap<String, f64>,
 }
 
+/// The version of a server.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Version {
+    /// The ID of its store, if it is known there.
+    pub(super) store_id: Option<String>,
+}
+
 impl Page {
     /// Whether the answer has all readings that the server has accepted.
     pub(super) const fn is_complete(&self) -> bool {

@@ -18,7 +18,7 @@ use super::super::client::Credentials;
 use super::super::export::{Refusal, Requests as Queries};
 use super::super::serve;
 use super::super::target::{HourCheck, Patience, folded};
-use super::answers::{OfDevice, Page, contents_in, instant};
+use super::answers::{OfDevice, Page, Version, contents_in, instant};
 
 /// The devices that one query names. Their IDs must fit into a URL that proxies take, too.
 const DEVICES_PER_QUERY: usize = 30;
@@ -34,6 +34,8 @@ pub(super) struct Server {
     max_batch_bytes: usize,
     requests: Mutex<Requests>,
     queries: Queries,
+    /// The ID of its store, if the server shows it.
+    pub(super) store_id: Option<String>,
 }
 
 /// The answers of the server to readings.
@@ -56,7 +58,8 @@ impl Server {
         let (upstream, max_batch_bytes) = serve::upstream(credentials.http(url)?, url, token.clone(), &limits)?;
         let queries = Queries::new(credentials.http(url)?, url, token)?;
         queries.devices(&[("limit", "1")], None).await.map_err(explained)?;
-        Ok(Self { upstream, max_batch_bytes, requests: Mutex::default(), queries })
+        let store_id = store_id(&queries).await;
+        Ok(Self { upstream, max_batch_bytes, requests: Mutex::default(), queries, store_id })
     }
 
     /// Sends the readings of buckets, until the server has answered for each of them.
@@ -240,6 +243,12 @@ impl Sent {
             format!("{}, such as {object}", refused.detail)
         });
     }
+}
+
+/// The ID of the store of a server. Versions before this one have none, and a proxy may not pass the path on.
+async fn store_id(queries: &Queries) -> Option<String> {
+    let answer = queries.get("/version", &[]).await.ok()?;
+    serde_json::from_slice(&answer.bytes().await.ok()?).ok().and_then(|Version { store_id }| store_id)
 }
 
 const RIGHTS: &str = "the token (--token-file, or the variable TIDEGAUGE_TOKEN) must be one of the server, with the \

@@ -48,6 +48,11 @@ pub(super) async fn open(args: &MoveArgs) -> anyhow::Result<Stores> {
         let to = Server::open(&url, &args.credentials, args.max_bytes_per_second).await?;
         let (metrics, _) = Metrics::new();
         let from = open_store(&from_config, &metrics).await?;
+        let history = patiently(async || from.history().await).await?;
+        if history.is_some_and(|history| to.store_id.as_ref() == Some(&history.id)) {
+            let store = name_of(&from_config);
+            return Err(Usage(format!("{url} already has this store, {store}: name another server with --to")).into());
+        }
         let (names, default_progress) = ([name_of(&from_config), url], default_progress(&from_config));
         return Ok(Stores { from, to: Destination::Server(to.into()), names, default_progress });
     }

@@ -14,6 +14,7 @@ use tidegauge::log::Recovery;
 use tidegauge::store::Store;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
+use tokio::sync::watch;
 
 use super::super::known_store::{Difference, KnownStore};
 
@@ -78,9 +79,14 @@ pub(super) fn note(file: &Path, store: &dyn Store) {
     }
 }
 
-/// Exports the size of the store and saves its ID and the count of its writes, now and each minute. Runs until
-/// aborted.
-pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metrics>) {
+/// Exports the size of the store, and saves and passes on its ID and the count of its writes, now and each
+/// minute. Runs until aborted.
+pub(super) async fn run(
+    file: PathBuf,
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    store_id: watch::Sender<Option<String>>,
+) {
     loop {
         match store.bytes().await {
             Ok(bytes) => metrics.store_bytes.set(bytes as f64),
@@ -89,6 +95,7 @@ pub(super) async fn run(file: PathBuf, store: Arc<dyn Store>, metrics: Arc<Metri
         let history = store.history().await;
         let is_created = !matches!(history, Ok(None));
         if let Ok(history) = history {
+            store_id.send_replace(history.as_ref().map(|history| history.id.clone()));
             let known = KnownStore { store: store.name().to_owned(), history };
             if let Err(error) = known.save(&file) {
                 tracing::debug!(%error, file = %file.display(), "cannot be written");
