@@ -269,6 +269,30 @@ async fn readings_that_the_new_store_refuses_are_counted_by_reason() {
     assert!(done.stdout.contains("missing in the new store: 4000 values"), "{}", done.stdout);
 }
 
+/// The service does the same.
+#[tokio::test]
+async fn readings_are_moved_without_metadata_that_the_new_store_refuses() {
+    let database = Database::new();
+    let mut server = Server::start(Setup::sqlite()).await;
+    let files = Files::of(&server);
+    for device in ["bad", "good"] {
+        let readings = (0..4).map(|at| (START_MS + at * HOUR_MS / 2, at as f64));
+        send(&server, add(&mut Model::default(), device, readings)).await;
+    }
+    server.terminate().await;
+    server.start_again_with(Setup::mongodb(&database)).await;
+    let refuse = doc! { "collMod": "buckets", "validator": { "metadata.of": { "$ne": "bad" } } };
+    database.handle().await.run_command(refuse).await.expect("the collection is there");
+    let done = run_move(&files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"])).await;
+    assert_complete(&done);
+    assert!(done.stderr.contains("8 new, 0 there already, 0 refused"), "{}", done.stderr);
+    let said = "the store refused the metadata of a device for good; its readings are stored without it";
+    assert_eq!(done.stderr.matches(said).count(), 1, "once for the device: {}", done.stderr);
+    for device in ["bad", "good"] {
+        assert_eq!(server.readings(device).await.as_array().map(Vec::len), Some(4), "{device}");
+    }
+}
+
 #[tokio::test]
 async fn a_move_of_a_store_into_itself_is_refused() {
     let server = Server::start(Setup::sqlite()).await;

@@ -52,6 +52,7 @@ use crate::telemetry::Metrics;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
+mod bisection;
 mod closed_hours;
 mod cutter;
 mod dead_letters;
@@ -73,9 +74,10 @@ mod state;
 mod store_state;
 mod write;
 
+pub use bisection::{Bisection, Narrowed, REFUSALS_IN_A_ROW};
 pub use dead_letters::{DeadLetters, Letter};
 pub use deleter::{DeletionError, DeletionOutcome};
-pub use narrow::REFUSALS_IN_A_ROW;
+pub use narrow::RefusedMetadata;
 pub use roller::Closing;
 pub use running::Running;
 use store_state::StoreState;
@@ -83,7 +85,6 @@ use store_state::StoreState;
 use closed_hours::ClosedHours;
 use deleter::Deleting;
 use instances::Peers;
-use narrow::RefusedMetadata;
 use rollup_progress::RollupProgress;
 use state::State;
 

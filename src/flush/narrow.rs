@@ -1,24 +1,15 @@
-//! Finds the readings that a store refuses for good, by bisection. Only those are dead-lettered.
-//!
-//! A refused bucket is written again without its metadata. If the store refuses that too, the readings are
-//! written in halves, quarters and so on, the largest parts first, down to parts of one instant. The
-//! bisection of a bucket ends after [`REFUSALS_IN_A_ROW`], or a store that refuses everything of many
-//! devices would get a write per reading; the parts that remain are dead-lettered as they are. A single bad
-//! reading in a bucket is always found.
+//! Finds the readings that a store refuses for good, by [`Bisection`]. Only those are dead-lettered.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Pipeline;
+use super::bisection::{Bisection, Narrowed};
 use super::store_state::{note_away, note_back};
 use super::write::{Letter, attempt, count_written, dead_letter};
 use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::WriteError;
-
-/// How many parts may be refused in a row before no part is split any further: all halves, quarters and
-/// eighths of the readings.
-pub const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
 
 /// The longest detail of a refusal in a log line, in characters. The dead-letter file has the whole detail.
 const SHOWN_MAX_CHARS: usize = 200;
@@ -37,10 +28,11 @@ pub(super) struct RefusedWrite {
 ///
 /// Returns the buckets that are done. The others wait until the dead-letter file has space.
 pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>) -> Vec<Arc<BucketWrite>> {
-    let mut bisections: Vec<Bisection> = refused.into_iter().map(Bisection::new).collect();
+    let bisection = |RefusedWrite { write, error }| Bisection::new(write, error);
+    let mut bisections: Vec<Bisection> = refused.into_iter().map(bisection).collect();
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
-        let parts = bisections.iter().map(|bisection| bisection.next.front().cloned());
+        let parts = bisections.iter().map(|bisection| bisection.next().cloned());
         let (at, parts): (Vec<usize>, Vec<_>) = parts.enumerate().filter_map(|(at, part)| Some((at, part?))).unzip();
         if parts.is_empty() {
             break;
@@ -74,14 +66,14 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>)
             }
         }
     }
-    bisections
-        .iter()
-        .filter(|bisection| bisection.metadata_is_refused)
-        .for_each(|bisection| note_metadata(pipeline, bisection));
     let mut done = Vec::new();
     let mut letters = Vec::new();
-    for Bisection { write, refused, error, .. } in bisections {
-        match BucketWrite::join(refused) {
+    for narrowed in bisections.into_iter().map(Bisection::finish) {
+        if pipeline.refused_metadata.note(&narrowed) {
+            pipeline.metrics.metadata_refused_total.increment(1);
+        }
+        let Narrowed { write, refused, error, .. } = narrowed;
+        match refused {
             None => done.push(write),
             Some(refused) => letters.push(Letter { bucket: write, refused: refused.into(), error }),
         }
@@ -122,110 +114,29 @@ fn shortened(text: &str) -> String {
     format!("{kept} ...")
 }
 
-/// The bisection of one bucket.
-struct Bisection {
-    /// The bucket that was refused.
-    write: Arc<BucketWrite>,
-    /// The parts to write, the next one first.
-    next: VecDeque<Arc<BucketWrite>>,
-    /// The parts that were refused and cannot be split.
-    refused: Vec<BucketWrite>,
-    /// The last part that was accepted, without the metadata.
-    accepted: Option<Arc<BucketWrite>>,
-    /// The last refusal.
-    error: WriteError,
-    refusals_in_a_row: u32,
-    stage: Stage,
-    metadata_is_refused: bool,
-}
-
-/// The question that the next write answers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Does the store accept the bucket without its metadata?
-    WithoutMetadata,
-    /// Which readings does the store accept, without the metadata?
-    Readings,
-    /// Does the store accept the metadata, with readings that it has accepted?
-    Metadata,
-}
-
-impl Bisection {
-    fn new(RefusedWrite { write, error }: RefusedWrite) -> Self {
-        let mut bisection = Self {
-            next: VecDeque::new(),
-            refused: Vec::new(),
-            accepted: None,
-            error,
-            refusals_in_a_row: 0,
-            stage: if write.metadata.is_some() { Stage::WithoutMetadata } else { Stage::Readings },
-            metadata_is_refused: false,
-            write,
-        };
-        let whole = (*bisection.write).clone().with_metadata(None);
-        match bisection.stage {
-            Stage::WithoutMetadata => bisection.next.push_back(whole.into()),
-            _ => bisection.split(whole),
-        }
-        bisection
-    }
-
-    /// Handles the acceptance of the next part. Returns whether its readings count as written.
-    fn accept(&mut self) -> bool {
-        let part = self.next.pop_front().expect("the part that was accepted");
-        self.refusals_in_a_row = 0;
-        match self.stage {
-            Stage::WithoutMetadata => self.metadata_is_refused = true,
-            Stage::Metadata => return false, // they were counted when they were accepted without it
-            Stage::Readings => self.accepted = Some(part),
-        }
-        self.then_metadata();
-        true
-    }
-
-    /// Handles the refusal of the next part for good.
-    fn refuse(&mut self, error: WriteError) {
-        let part = self.next.pop_front().expect("the part that was refused");
-        if self.stage == Stage::Metadata {
-            self.metadata_is_refused = true;
-            return;
-        }
-        self.error = error;
-        self.stage = Stage::Readings;
-        self.refusals_in_a_row += 1;
-        self.split(Arc::unwrap_or_clone(part));
-        if self.refusals_in_a_row > REFUSALS_IN_A_ROW {
-            self.refused.extend(self.next.drain(..).map(Arc::unwrap_or_clone));
-        }
-        self.then_metadata();
-    }
-
-    /// After the last of the readings, queues an accepted part again, with the metadata.
-    fn then_metadata(&mut self) {
-        if self.stage != Stage::Readings || !self.next.is_empty() || self.write.metadata.is_none() {
-            return;
-        }
-        if let Some(part) = self.accepted.take() {
-            self.stage = Stage::Metadata;
-            let metadata = self.write.metadata.clone();
-            self.next.push_back(Arc::unwrap_or_clone(part).with_metadata(metadata).into());
-        }
-    }
-
-    /// Queues the halves of a part. A part of one instant has none: it is refused.
-    fn split(&mut self, part: BucketWrite) {
-        match part.halves() {
-            Some(halves) => self.next.extend(halves.map(Arc::new)),
-            None => self.refused.push(part),
-        }
-    }
-}
-
 /// The last refused metadata of each device.
 #[derive(Debug, Default)]
-pub(super) struct RefusedMetadata(Mutex<HashMap<Arc<str>, Arc<str>>>);
+pub struct RefusedMetadata(Mutex<HashMap<Arc<str>, Arc<str>>>);
 
 impl RefusedMetadata {
+    /// Logs metadata that the store refuses, once for each change. Returns whether it did.
+    pub fn note(&self, narrowed: &Narrowed) -> bool {
+        let Narrowed { write, error, metadata_is_refused, .. } = narrowed;
+        let (device, Some(metadata)) = (&write.device, &write.metadata) else { return false };
+        let is_noted = *metadata_is_refused && self.is_new(device, metadata);
+        if is_noted {
+            let device = &**device;
+            let (reason, detail) = shown(error);
+            tracing::warn!(
+                device,
+                reason,
+                detail,
+                "the store refused the metadata of a device for good; its readings are stored without it"
+            );
+        }
+        is_noted
+    }
+
     /// Remembers refused metadata. Returns whether it differs from the last one of the device.
     fn is_new(&self, device: &Arc<str>, metadata: &Arc<str>) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,21 +144,5 @@ impl RefusedMetadata {
             last.clear();
         }
         last.insert(Arc::clone(device), Arc::clone(metadata)).as_ref() != Some(metadata)
-    }
-}
-
-/// Counts and logs refused metadata, once for each change.
-fn note_metadata(pipeline: &Pipeline, bisection: &Bisection) {
-    let (device, Some(metadata)) = (&bisection.write.device, &bisection.write.metadata) else { return };
-    if pipeline.refused_metadata.is_new(device, metadata) {
-        pipeline.metrics.metadata_refused_total.increment(1);
-        let device = &**device;
-        let (reason, detail) = shown(&bisection.error);
-        tracing::warn!(
-            device,
-            reason,
-            detail,
-            "the store refused the metadata of a device for good; its readings are stored without it"
-        );
     }
 }

@@ -89,11 +89,13 @@ impl Batch {
         let merged = self.merged();
         let outcome = target.write(writes(target, &merged).await?).await?;
         report.stored += outcome.stored;
-        let mut refused: HashMap<Key, String> = HashMap::new();
+        let mut refused = RefusedKeys::default();
         for of_bucket in outcome.refused {
             report.refused += of_bucket.readings;
-            refused.insert((Arc::clone(&of_bucket.device), of_bucket.hour), of_bucket.to_string());
+            refused.readings.insert((Arc::clone(&of_bucket.device), of_bucket.hour), of_bucket.to_string());
         }
+        let without = outcome.without_metadata.into_iter();
+        refused.metadata.extend(without.map(|(device, hour, error)| ((device, hour), error.to_string())));
         let agreeing = if remove { HashSet::new() } else { agreeing(target, &merged).await? };
         let checked: Vec<_> =
             stream::iter(self.buckets().map(|(_, bucket)| check(target, bucket, &refused, &agreeing)))
@@ -187,11 +189,18 @@ async fn agreeing(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Re
     Ok(agreeing)
 }
 
+/// Why the store refuses readings or metadata of buckets.
+#[derive(Default)]
+struct RefusedKeys {
+    readings: HashMap<Key, String>,
+    metadata: HashMap<Key, String>,
+}
+
 /// How the store differs from a document.
 enum Difference {
     /// It lacks something.
     Lacks(Remark),
-    /// It has all readings, some with other values.
+    /// It has all readings, some with other values, or without the metadata.
     Others(Remark),
 }
 
@@ -199,16 +208,17 @@ enum Difference {
 async fn check(
     target: &Target,
     bucket: &OlderBucket,
-    refused: &HashMap<Key, String>,
+    refused: &RefusedKeys,
     agreeing: &HashSet<Key>,
 ) -> anyhow::Result<Option<Difference>> {
     let lacks = |about: &str, detail| Ok(Some(Difference::Lacks(Remark { about: about.to_owned(), detail })));
-    let mut others = 0;
+    let (mut others, mut without_metadata) = (0, None);
     for (hour, contents) in &bucket.hours {
         let key = (Arc::clone(&bucket.device), *hour);
-        if let Some(why) = refused.get(&key) {
+        if let Some(why) = refused.readings.get(&key) {
             return lacks("the store refuses readings", why.clone());
         }
+        without_metadata = without_metadata.or(refused.metadata.get(&key));
         if agreeing.contains(&key) {
             continue;
         }
@@ -221,7 +231,12 @@ async fn check(
         }
         others += differing;
     }
-    let about = "the store has other values at the same instants, which stay";
-    let remark = || Remark { about: about.to_owned(), detail: format!("{others} of them") };
-    Ok((others > 0).then(|| Difference::Others(remark())))
+    let differs = |about: &str, detail| Some(Difference::Others(Remark { about: about.to_owned(), detail }));
+    Ok(match without_metadata.filter(|_| bucket.metadata.is_some()) {
+        Some(why) => differs("the store refuses the metadata: the readings are stored without it", why.clone()),
+        None if others > 0 => {
+            differs("the store has other values at the same instants, which stay", format!("{others} of them"))
+        }
+        None => None,
+    })
 }

@@ -250,7 +250,7 @@ async fn send(server: &Server, writes: &[Arc<BucketWrite>], written: &mut Writte
 /// Writes buckets and the rollups of closed hours to a store, then rests.
 async fn write_to_store(store: &Target, writes: Vec<Arc<BucketWrite>>, written: &mut Written) -> anyhow::Result<()> {
     let started = Instant::now();
-    let target::Outcome { stored, refused } = store.write(writes).await?;
+    let target::Outcome { stored, refused, .. } = store.write(writes).await?;
     written.moved.stored = stored;
     for refused in refused {
         written.moved.refuse(refused.error.cause.as_label(), refused.readings);

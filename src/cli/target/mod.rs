@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use tidegauge::common::clock::{Clock, rfc3339};
 use tidegauge::config::{self, Config, MongodbUri, StoreKind};
-use tidegauge::flush::REFUSALS_IN_A_ROW;
+use tidegauge::flush::{Bisection, Narrowed, RefusedMetadata};
 use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep, Metric};
-use tidegauge::store::{Store, WriteError};
+use tidegauge::store::{Store, WriteError, Written};
 use tidegauge::telemetry::Metrics;
 
 pub(super) use self::attended::attended;
@@ -31,6 +31,7 @@ pub(super) struct Target {
     pub(super) store: Arc<dyn Store>,
     config: Config,
     clock: Clock,
+    refused_metadata: RefusedMetadata,
 }
 
 /// The outcome of a write.
@@ -40,6 +41,8 @@ pub(super) struct Outcome {
     pub(super) stored: u64,
     /// The readings that it does not take.
     pub(super) refused: Vec<Refused>,
+    /// The buckets whose metadata it does not take, and why.
+    pub(super) without_metadata: Vec<(Arc<str>, Hour, WriteError)>,
 }
 
 /// Readings that the store refuses for good.
@@ -62,7 +65,8 @@ impl Target {
     /// Opens the store of a configuration.
     pub(super) async fn open(config: Config) -> anyhow::Result<Self> {
         let (metrics, _) = Metrics::new();
-        Ok(Self { store: open_store(&config, &metrics).await?, config, clock: Clock::system() })
+        let store = open_store(&config, &metrics).await?;
+        Ok(Self { store, config, clock: Clock::system(), refused_metadata: RefusedMetadata::default() })
     }
 
     /// How many batches may be written at the same time. SQLite executes one write after the other, and the
@@ -86,47 +90,51 @@ impl Target {
     pub(super) async fn write(&self, writes: Vec<Arc<BucketWrite>>) -> anyhow::Result<Outcome> {
         let buckets = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
         let mut outcome = Outcome::default();
-        for (write, error) in self.attempt(writes, &mut outcome).await? {
-            self.narrow(write, error, &mut outcome).await?;
+        for (write, written) in self.attempt(writes).await? {
+            match written {
+                Ok(written) => outcome.stored += u64::from(written.stored),
+                Err(error) => self.narrow(write, error, &mut outcome).await?,
+            }
         }
         self.roll_up(buckets).await?;
         Ok(outcome)
     }
 
-    /// Writes a refused bucket in halves, quarters and so on, as long as that may help, as the service does.
+    /// Writes what the store takes of a refused bucket, as the service does.
     async fn narrow(&self, write: Arc<BucketWrite>, error: WriteError, outcome: &mut Outcome) -> anyhow::Result<()> {
-        let (mut refused, mut in_a_row) = (vec![(write, error)], 0);
-        while let Some((write, error)) = refused.pop() {
-            let may_pass = error.cause.may_pass_in_part() && in_a_row < REFUSALS_IN_A_ROW;
-            let Some(halves) = may_pass.then(|| write.halves()).flatten() else {
-                let readings = u64::from(write.accepted);
-                let device = Arc::clone(&write.device);
-                outcome.refused.push(Refused { device, hour: write.hour, readings, error });
-                continue;
-            };
-            for half in halves {
-                let again = self.attempt(vec![Arc::new(half)], outcome).await?;
-                in_a_row = if again.is_empty() { 0 } else { in_a_row + 1 };
-                refused.extend(again);
+        let mut bisection = Bisection::new(write, error);
+        while let Some(part) = bisection.next().cloned() {
+            for (_, written) in self.attempt(vec![part]).await? {
+                match written {
+                    Ok(written) => {
+                        if bisection.accept() {
+                            outcome.stored += u64::from(written.stored);
+                        }
+                    }
+                    Err(error) => bisection.refuse(error),
+                }
             }
         }
+        let narrowed = bisection.finish();
+        self.refused_metadata.note(&narrowed);
+        let Narrowed { write, refused, error, metadata_is_refused } = narrowed;
+        let (device, hour) = (&write.device, write.hour);
+        if metadata_is_refused {
+            outcome.without_metadata.push((Arc::clone(device), hour, error.clone()));
+        }
+        outcome.refused.extend(refused.map(|refused| {
+            let readings = u64::from(refused.accepted);
+            Refused { device: Arc::clone(device), hour, readings, error }
+        }));
         Ok(())
     }
 
-    /// Writes buckets until each is stored or refused for good, and returns the refused ones.
+    /// Writes buckets until each is stored or refused for good.
     async fn attempt(
         &self,
         writes: Vec<Arc<BucketWrite>>,
-        outcome: &mut Outcome,
-    ) -> anyhow::Result<Vec<(Arc<BucketWrite>, WriteError)>> {
-        let mut refused = Vec::new();
-        for (write, written) in patiently_each(writes, async |writes| self.store.write(writes).await).await? {
-            match written {
-                Ok(written) => outcome.stored += u64::from(written.stored),
-                Err(error) => refused.push((write, error)),
-            }
-        }
-        Ok(refused)
+    ) -> anyhow::Result<Vec<(Arc<BucketWrite>, Result<Written, WriteError>)>> {
+        patiently_each(writes, async |writes| self.store.write(writes).await).await
     }
 
     /// Rolls up the hours that are closed: the check must follow the write, as in the service.

@@ -1,0 +1,207 @@
+//! The bisection of a bucket that a store refuses for good: finds what the store takes of it.
+//!
+//! A refused bucket is written again without its metadata. If the store refuses that too, the readings are
+//! written in halves, quarters and so on, the largest parts first, down to parts of one instant. The
+//! bisection of a bucket ends after [`REFUSALS_IN_A_ROW`], or a store that refuses everything of many
+//! devices would get a write per reading; the parts that remain are refused as they are. A single bad
+//! reading in a bucket is always found.
+//!
+//! A bisection writes nothing: it says what to write next, and learns the outcome.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::model::BucketWrite;
+use crate::store::WriteError;
+
+/// How many parts may be refused in a row before no part is split any further: all halves, quarters and
+/// eighths of the readings.
+pub const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
+
+/// The bisection of one bucket.
+#[derive(Debug)]
+pub struct Bisection {
+    /// The bucket that was refused.
+    write: Arc<BucketWrite>,
+    /// The parts to write, the next one first.
+    next: VecDeque<Arc<BucketWrite>>,
+    /// The parts that were refused and cannot be split.
+    refused: Vec<BucketWrite>,
+    /// The last part that was accepted, without the metadata.
+    accepted: Option<Arc<BucketWrite>>,
+    /// The last refusal.
+    error: WriteError,
+    refusals_in_a_row: u32,
+    stage: Stage,
+    metadata_is_refused: bool,
+}
+
+/// The result of a bisection.
+#[derive(Debug)]
+pub struct Narrowed {
+    /// The bucket that was refused.
+    pub write: Arc<BucketWrite>,
+    /// The readings that the store refuses, without the metadata; `None` if it has all.
+    pub refused: Option<BucketWrite>,
+    /// The last refusal.
+    pub error: WriteError,
+    /// Whether the store refuses the metadata.
+    pub metadata_is_refused: bool,
+}
+
+/// The question that the next write answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Does the store accept the bucket without its metadata?
+    WithoutMetadata,
+    /// Which readings does the store accept, without the metadata?
+    Readings,
+    /// Does the store accept the metadata, with readings that it has accepted?
+    Metadata,
+}
+
+impl Bisection {
+    /// Begins with a bucket that was refused for good, and why.
+    #[must_use]
+    pub fn new(write: Arc<BucketWrite>, error: WriteError) -> Self {
+        let may_pass = error.cause.may_pass_in_part();
+        let mut bisection = Self {
+            next: VecDeque::new(),
+            refused: Vec::new(),
+            accepted: None,
+            error,
+            refusals_in_a_row: 0,
+            stage: if write.metadata.is_some() { Stage::WithoutMetadata } else { Stage::Readings },
+            metadata_is_refused: false,
+            write,
+        };
+        let whole = (*bisection.write).clone().with_metadata(None);
+        match bisection.stage {
+            _ if !may_pass => bisection.refused.push(whole),
+            Stage::WithoutMetadata => bisection.next.push_back(whole.into()),
+            _ => bisection.split(whole),
+        }
+        bisection
+    }
+
+    /// The part to write next; `None` at the end.
+    #[must_use]
+    pub fn next(&self) -> Option<&Arc<BucketWrite>> {
+        self.next.front()
+    }
+
+    /// Handles the acceptance of the next part. Returns whether its readings count as written.
+    #[must_use]
+    pub fn accept(&mut self) -> bool {
+        let Some(part) = self.next.pop_front() else { return false };
+        self.refusals_in_a_row = 0;
+        match self.stage {
+            Stage::WithoutMetadata => self.metadata_is_refused = true,
+            Stage::Metadata => return false, // they were counted when they were accepted without it
+            Stage::Readings => self.accepted = Some(part),
+        }
+        self.then_metadata();
+        true
+    }
+
+    /// Handles the refusal of the next part for good.
+    pub fn refuse(&mut self, error: WriteError) {
+        let Some(part) = self.next.pop_front() else { return };
+        if self.stage == Stage::Metadata {
+            self.metadata_is_refused = true;
+            return;
+        }
+        let may_pass = error.cause.may_pass_in_part();
+        self.error = error;
+        self.stage = Stage::Readings;
+        self.refusals_in_a_row += 1;
+        self.split(Arc::unwrap_or_clone(part));
+        if !may_pass || self.refusals_in_a_row > REFUSALS_IN_A_ROW {
+            self.refused.extend(self.next.drain(..).map(Arc::unwrap_or_clone));
+        }
+        self.then_metadata();
+    }
+
+    /// Ends the bisection.
+    #[must_use]
+    pub fn finish(self) -> Narrowed {
+        let Self { write, refused, error, metadata_is_refused, .. } = self;
+        Narrowed { write, refused: BucketWrite::join(refused), error, metadata_is_refused }
+    }
+
+    /// After the last of the readings, queues an accepted part again, with the metadata.
+    fn then_metadata(&mut self) {
+        if self.stage != Stage::Readings || !self.next.is_empty() || self.write.metadata.is_none() {
+            return;
+        }
+        if let Some(part) = self.accepted.take() {
+            self.stage = Stage::Metadata;
+            let metadata = self.write.metadata.clone();
+            self.next.push_back(Arc::unwrap_or_clone(part).with_metadata(metadata).into());
+        }
+    }
+
+    /// Queues the halves of a part. A part of one instant has none: it is refused.
+    fn split(&mut self, part: BucketWrite) {
+        match part.halves() {
+            Some(halves) => self.next.extend(halves.map(Arc::new)),
+            None => self.refused.push(part),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Hour, Sample};
+    use crate::store::Cause;
+
+    /// A bucket with readings of the values 0 to 99.
+    fn bucket(metadata: Option<&str>) -> Arc<BucketWrite> {
+        let sample = |at: u32| (Sample { value: f64::from(at), offset: at, metric: 0 }, true);
+        BucketWrite::new("d".into(), Hour(0), metadata.map(Into::into), vec!["t".into()], (0..100).map(sample)).into()
+    }
+
+    /// The result of the bisection of a bucket, and the number of its writes.
+    fn narrow(write: &Arc<BucketWrite>, cause: Cause, takes: impl Fn(&BucketWrite) -> bool) -> (Narrowed, usize) {
+        let (mut writes, error) = (0, WriteError::new(cause, "why"));
+        let mut bisection = Bisection::new(Arc::clone(write), error.clone());
+        while let Some(part) = bisection.next().cloned() {
+            writes += 1;
+            if takes(&part) {
+                let _ = bisection.accept();
+            } else {
+                bisection.refuse(error.clone());
+            }
+        }
+        (bisection.finish(), writes)
+    }
+
+    #[test]
+    fn refused_metadata_costs_one_write_and_no_reading() {
+        let (narrowed, writes) = narrow(&bucket(Some("{}")), Cause::Validation, |part| part.metadata.is_none());
+        assert!(narrowed.metadata_is_refused && narrowed.refused.is_none());
+        assert_eq!(writes, 1);
+    }
+
+    #[test]
+    fn a_bad_reading_is_found_and_the_metadata_stays() {
+        let is_good = |part: &BucketWrite| part.contents.samples().iter().all(|sample| sample.offset != 61);
+        for metadata in [None, Some("{}")] {
+            let (narrowed, writes) = narrow(&bucket(metadata), Cause::Validation, is_good);
+            let refused = narrowed.refused.expect("the bad reading");
+            let offsets: Vec<u32> = refused.contents.samples().iter().map(|sample| sample.offset).collect();
+            assert_eq!((refused.accepted, offsets, narrowed.metadata_is_refused), (1, vec![61], false));
+            assert!(writes <= 2 * 7 + 2, "{writes} writes");
+        }
+    }
+
+    #[test]
+    fn a_store_that_refuses_everything_gets_a_few_writes_and_one_that_cannot_read_the_bucket_none() {
+        for (cause, most) in [(Cause::TooLarge, REFUSALS_IN_A_ROW as usize + 2), (Cause::UnreadableDocument, 0)] {
+            let (narrowed, writes) = narrow(&bucket(Some("{}")), cause, |_| false);
+            assert_eq!(narrowed.refused.map(|refused| refused.accepted), Some(100));
+            assert!(writes <= most, "{writes} writes");
+        }
+    }
+}
