@@ -94,7 +94,7 @@ async fn queries_while_the_store_is_away_are_not_logged_one_by_one() {
 #[tokio::test]
 async fn a_request_has_the_id_of_its_traceparent_in_the_answer_and_in_the_log() {
     const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let server = Server::start(Setup::sqlite().set("telemetry.log_level", "info,tidegauge::http=debug")).await;
+    let server = Server::start(Setup::sqlite().set("telemetry.log_level", "tidegauge::http=debug")).await;
     let valid = format!("00-{ID}-00f067aa0ba902b7-01");
     let ask = async |traceparents: &[&str]| {
         let mut request = server.request(Method::POST, "/v1/readings").header("content-type", "application/json");

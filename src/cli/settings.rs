@@ -60,8 +60,8 @@ pub(super) struct Settings {
         long,
         value_name = "LEVEL",
         help = "The filter of log lines: off, error, warn, info, debug, trace, or directives such as \
-                info,tidegauge::flush=debug [key: telemetry.log_level, variable: TIDEGAUGE_TELEMETRY__LOG_LEVEL, \
-                default: info]"
+                tidegauge::flush=debug, which leave all else at info [key: telemetry.log_level, variable: \
+                TIDEGAUGE_TELEMETRY__LOG_LEVEL, default: info]"
     )]
     log_level: Option<String>,
 }

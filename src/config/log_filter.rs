@@ -6,26 +6,31 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// A filter of log lines: a level, or directives such as `info,tidegauge::flush=debug`.
+/// A filter of log lines: a level, or directives such as `tidegauge::flush=debug`.
 ///
 /// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; directives have the syntax of
-/// [`Targets`].
+/// [`Targets`], separated by commas. One without a module is the level of all other modules. Without such a
+/// directive, that is `info`: an operator who asks for more lines of one module keeps the warnings of others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
-const EXPECTED: &str = "off, error, warn, info, debug, trace, or directives such as \"info,tidegauge::flush=debug\"";
+const EXPECTED: &str = "off, error, warn, info, debug, trace, or directives such as \"tidegauge::flush=debug\"";
+
+/// The level of modules without a directive.
+const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 impl LogFilter {
     /// The filter for a subscriber.
     #[must_use]
     pub fn to_filter(&self) -> Targets {
-        self.0.parse().unwrap_or_default() // valid: `from_str` has parsed it
+        let filter: Targets = self.0.parse().unwrap_or_default(); // valid: `from_str` has parsed it
+        if filter.default_level().is_some() { filter } else { filter.with_default(DEFAULT) }
     }
 }
 
 impl Default for LogFilter {
     fn default() -> Self {
-        Self("info".to_owned())
+        Self(DEFAULT.to_string())
     }
 }
 
@@ -67,11 +72,32 @@ impl<'de> Deserialize<'de> for LogFilter {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
+    fn modules_without_a_directive_have_the_level_of_all_or_info() {
+        for (text, others, flush) in [
+            ("tidegauge::flush=debug", Level::INFO, Some(Level::DEBUG)),
+            ("warn,tidegauge::flush=debug", Level::WARN, Some(Level::DEBUG)),
+            ("tidegauge::flush=off,error", Level::ERROR, None),
+            ("debug", Level::DEBUG, Some(Level::DEBUG)),
+        ] {
+            let filter = text.parse::<LogFilter>().unwrap().to_filter();
+            let most = |target: &str| {
+                let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
+                levels.into_iter().find(|level| filter.would_enable(target, level))
+            };
+            assert_eq!((most("tidegauge::http"), most("tidegauge::flush")), (Some(others), flush), "{text}");
+        }
+        let off = "off,tidegauge::flush=debug".parse::<LogFilter>().unwrap().to_filter();
+        assert!(!off.would_enable("tidegauge::http", &Level::ERROR), "unless all others are off");
+    }
+
+    #[test]
     fn a_filter_is_a_level_or_directives_and_not_a_typo() {
-        for good in ["info", "off", "TRACE", "info,tidegauge::flush=debug", "tidegauge=trace"] {
+        for good in ["info", "off", "TRACE", "warn,tidegauge::flush=debug", "tidegauge=trace"] {
             assert_eq!(good.parse::<LogFilter>().map(|filter| filter.to_string()), Ok(good.to_owned()));
         }
         for bad in ["", "inof", "info,tidegauge=loud"] {
