@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::harness::mongod::deadline::deadline;
 use crate::harness::mongod::kill_on_exit::KillOnExit;
 use crate::harness::mongod::signal;
 use crate::harness::{Metrics, binary, client, wait_until};
@@ -82,6 +83,10 @@ async fn a_demo_shows_a_week_and_live_readings_and_removes_its_folder() {
     let silent = demo.json("/v1/devices?silent_for=1h").await;
     let silent: Vec<_> = silent["devices"].as_array().expect("a list").iter().map(|it| &it["deviceId"]).collect();
     assert_eq!(silent, ["LIGHT-DOCK", "TANK-1"]);
+    let counted = wait_until("the silent devices are counted", async || {
+        (demo.metrics().await.value("tidegauge_devices_silent") == Some(2.0)).then_some(())
+    });
+    tokio::time::timeout(deadline(10), counted).await.expect("the count follows the devices of a new service soon");
     let on_floor = demo.json("/v1/devices?meta.floor=2").await["devices"].as_array().map(Vec::len);
     assert_eq!(on_floor, Some(5));
 

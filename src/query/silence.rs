@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::devices::{DeviceSelection, DevicesRequest, Keeping};
 use super::{Queries, QueryError};
 use crate::access::DeviceScope;
@@ -18,8 +20,9 @@ const PAGE_WAIT: Duration = Duration::from_secs(2);
 /// two of its readings.
 const PASS_WAIT: RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(900);
 
-/// The wait after the first pass. Each further one is twice as long, until it is the usual one.
-const FIRST_WAIT: Duration = Duration::from_secs(15);
+/// The wait after the first pass. Each further one is twice as long, until it is the usual one; and none is
+/// shorter than the pass before it, so that the devices of a large fleet are not looked up all the time.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// The most silent devices of one page.
 const PAGE: usize = 10_000;
@@ -33,11 +36,12 @@ impl Queries {
         let longest = (silent_after / 4).clamp(*PASS_WAIT.start(), *PASS_WAIT.end());
         let mut wait = FIRST_WAIT;
         loop {
+            let begun = Instant::now();
             match self.pass(silent_after, clock).await {
                 Ok(silent) => gauge.set(silent as f64),
                 Err(error) => tracing::debug!(%error, "the silent devices were not counted"),
             }
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(wait.max(begun.elapsed().min(longest))).await;
             wait = (wait * 2).min(longest);
         }
     }
