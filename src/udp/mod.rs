@@ -103,7 +103,7 @@ impl Sockets {
     pub fn adopt(options: Options, bound: Vec<UdpSocket>) -> io::Result<Self> {
         let mut receive_buffer_bytes = usize::MAX;
         for socket in &bound {
-            let granted_bytes = sockets::ask_for_buffer(socket, options.receive_buffer_bytes)?;
+            let granted_bytes = sockets::ensure_buffer(socket, options.receive_buffer_bytes)?;
             receive_buffer_bytes = receive_buffer_bytes.min(granted_bytes);
         }
         Ok(Self::warned(options, bound, receive_buffer_bytes))

@@ -42,11 +42,22 @@ fn open(address: SocketAddr, buffer_bytes: usize) -> io::Result<(OwnedFd, usize)
     Ok((socket, granted_bytes))
 }
 
+/// Asks the kernel for a receive buffer, unless the socket has one that is as large: the process that made
+/// it may have had the right to a larger one than this process. Returns the bytes that the socket has.
+pub(super) fn ensure_buffer(socket: &impl AsFd, buffer_bytes: usize) -> io::Result<usize> {
+    let has_bytes = buffer_of(socket)?;
+    if has_bytes < buffer_bytes { ask_for_buffer(socket, buffer_bytes) } else { Ok(has_bytes) }
+}
+
 /// Asks the kernel for a receive buffer. Returns the bytes that it grants.
-pub(super) fn ask_for_buffer(socket: &impl AsFd, buffer_bytes: usize) -> io::Result<usize> {
+fn ask_for_buffer(socket: &impl AsFd, buffer_bytes: usize) -> io::Result<usize> {
     // The system's limit does not apply to processes with the capability CAP_NET_ADMIN.
     setsockopt(socket, sockopt::RcvBufForce, &buffer_bytes)
         .or_else(|_| setsockopt(socket, sockopt::RcvBuf, &buffer_bytes))?;
+    buffer_of(socket)
+}
+
+fn buffer_of(socket: &impl AsFd) -> io::Result<usize> {
     // The kernel doubles the size for its own bookkeeping, see socket(7).
     Ok(socket::getsockopt(socket, sockopt::RcvBuf)? / 2)
 }
@@ -70,6 +81,13 @@ mod tests {
         assert!(sockets.iter().all(|socket| socket.local_addr().expect("bound") == address), "{sockets:?}");
         assert_eq!(granted_bytes, 64 << 10);
         assert_eq!(bind(address, 1, 64 << 10).expect_err("in use").kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_larger_buffer_that_a_socket_was_passed_with_stays() {
+        let (sockets, granted_bytes) = bind(ANY, 1, 128 << 10).expect("a free port");
+        assert_eq!(ensure_buffer(&sockets[0], 64 << 10).expect("an open socket"), granted_bytes);
+        assert_eq!(ensure_buffer(&sockets[0], granted_bytes + 1_024).expect("an open socket"), granted_bytes + 1_024);
     }
 
     #[test]
