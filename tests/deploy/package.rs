@@ -54,6 +54,19 @@ fn the_package_has_what_the_unit_needs() {
 }
 
 #[test]
+fn the_page_of_packages_names_what_an_operator_changes() {
+    let (page, (_, assets)) = (text_of("docs/deploy.md"), description());
+    for asset in &assets {
+        let [source, place, _] = &asset[..] else { panic!("{asset:?}") };
+        let named = if place.starts_with("usr/share/doc/") { place.split("/examples").next() } else { Some(&**place) };
+        let named = format!("/{}", named.unwrap_or_default().trim_end_matches('/'));
+        let is_for_shells = source.starts_with("target/shell/");
+        assert!(is_for_shells || page.contains(&named), "docs/deploy.md does not name {named}, the place of {source}");
+    }
+    assert!(assets.iter().any(|asset| asset[0].ends_with("/tidegauge.socket")) && page.contains("`tidegauge.socket`"));
+}
+
+#[test]
 fn the_package_has_the_completions_and_the_manual_pages_of_all_commands() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let made = folder.path().join("shell");
