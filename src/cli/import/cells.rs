@@ -1,10 +1,12 @@
 //! The cells of a CSV file, row by row, with the line of each row.
 
-use std::io::{Chain, Read};
+use std::collections::VecDeque;
+use std::io::{Chain, Error, ErrorKind::InvalidData, Read};
 
 use csv::{ErrorKind, StringRecord};
 
 use super::csv::CsvError;
+use super::quotes::Quotes;
 
 /// The longest row, in bytes. It limits the memory of the rows that are read to find the columns, too.
 const ROW_MAX_BYTES: usize = 1 << 20;
@@ -13,8 +15,13 @@ const ROW_MAX_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) line: u64,
-    pub(super) is_text: bool,
+    /// Why its cells cannot be trusted.
+    pub(super) trouble: Option<&'static str>,
 }
+
+const UNCLOSED: &str = "a quote is not closed: the row extends to the end of the file";
+const AFTER_QUOTE: &str =
+    "text follows a closing quote: a quote before it may be wrong, and following lines in the row";
 
 /// The cells of a file, with line numbers that are right for any line end and after blank lines.
 ///
@@ -29,16 +36,20 @@ struct Bytes<R> {
     is_over: bool,
     /// The bytes that may still be read for this row.
     left: usize,
+    quotes: Quotes,
+    /// The offsets of text that follows a closing quote, in rows that are not returned yet.
+    after_quote: VecDeque<u64>,
 }
 
 impl<R: Read> Read for Bytes<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.left == 0 {
             let why = format!("the row is longer than {ROW_MAX_BYTES} bytes; a quote may not be closed");
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+            return Err(Error::new(InvalidData, why));
         }
         let most = buffer.len().min(self.left);
         let count = self.input.read(&mut buffer[..most])?;
+        self.after_quote.extend(self.quotes.read(&buffer[..count]));
         self.is_over |= count == 0;
         self.left -= count;
         Ok(count)
@@ -49,15 +60,41 @@ impl<R: Read> Input<R> {
     pub(super) fn new(input: R) -> Self {
         let mut builder = csv::ReaderBuilder::new();
         builder.flexible(true).terminator(csv::Terminator::Any(b'\n'));
-        Self(builder.from_reader(Bytes { input: input.chain(&b"\n"[..]), is_over: false, left: ROW_MAX_BYTES }))
+        let input = input.chain(&b"\n"[..]);
+        let (quotes, after_quote) = (Quotes::default(), VecDeque::new());
+        Self(builder.from_reader(Bytes { input, is_over: false, left: ROW_MAX_BYTES, quotes, after_quote }))
     }
 
     pub(super) fn header(&mut self) -> Result<StringRecord, CsvError> {
-        match self.0.headers() {
-            Ok(header) => Ok(header.clone()),
-            Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => Err(CsvError::Header),
-            Err(error) => Err(CsvError::Io(error.into())),
+        let header = match self.0.headers() {
+            Ok(header) => header.clone(),
+            Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => {
+                return Err(CsvError::Header("it is not UTF-8"));
+            }
+            Err(error) => return Err(CsvError::Io(error.into())),
+        };
+        if !header.is_empty()
+            && let Some(trouble) = self.trouble()
+        {
+            return Err(CsvError::Header(trouble));
         }
+        if header.iter().any(|name| name.trim().replace("\r\n", "").contains('\r')) {
+            return Err(CsvError::Header("the lines end with CR alone: convert the ends to LF"));
+        }
+        Ok(header)
+    }
+
+    /// Why the row that was read last cannot be trusted.
+    fn trouble(&mut self) -> Option<&'static str> {
+        let end = self.0.position().byte();
+        let bytes = self.0.get_mut();
+        let mut is_after_quote = false;
+        while bytes.after_quote.front().is_some_and(|offset| *offset < end) {
+            bytes.after_quote.pop_front();
+            is_after_quote = true;
+        }
+        // A row without a quote that is not closed ends before the end of the bytes is reached.
+        if bytes.is_over { Some(UNCLOSED) } else { is_after_quote.then_some(AFTER_QUOTE) }
     }
 
     /// Reads the next row that is not blank.
@@ -73,18 +110,19 @@ impl<R: Read> Input<R> {
             let end = u64::from(!self.0.get_ref().is_over);
             let line_ends = end + memchr::memchr_iter(b'\n', cells.as_slice()).count() as u64;
             let text = StringRecord::from_byte_record(cells);
-            let is_text = text.is_ok();
+            let not_text = text.is_err().then_some("not UTF-8");
             *record = text.unwrap_or_default();
-            if record.len() == 1 && record[0].trim().is_empty() {
+            let trouble = self.trouble().or(not_text);
+            if trouble.is_none() && record.len() == 1 && record[0].trim().is_empty() {
                 continue;
             }
-            return Ok(Some(Found { line: self.0.position().line().saturating_sub(line_ends), is_text }));
+            return Ok(Some(Found { line: self.0.position().line().saturating_sub(line_ends), trouble }));
         }
     }
 
     /// Adds the line on which the row begins.
-    fn at_line(&self, error: &std::io::Error) -> std::io::Error {
-        std::io::Error::new(error.kind(), format!("line {}: {error}", self.0.position().line()))
+    fn at_line(&self, error: &Error) -> Error {
+        Error::new(error.kind(), format!("line {}: {error}", self.0.position().line()))
     }
 }
 

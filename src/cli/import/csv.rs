@@ -24,9 +24,9 @@ pub(super) enum CsvError {
     /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The header is not UTF-8.
-    #[error("the header is not UTF-8")]
-    Header,
+    /// The header cannot be read.
+    #[error("the header cannot be read: {0}")]
+    Header(&'static str),
     /// The header lacks a needed column.
     #[error(transparent)]
     Columns(#[from] ColumnsError),
@@ -114,11 +114,11 @@ impl<R: Read> Rows<R> {
             }
             None => self.input.read(&mut self.record)?,
         };
-        let row = |Found { line, is_text }| {
-            let outcome = match &self.convert {
-                _ if !is_text => Err("not UTF-8".to_owned()),
-                Convert::Columns(convert) => convert.row(&self.record, text),
-                Convert::Values(convert) => convert.row(&self.record, text),
+        let row = |Found { line, trouble }| {
+            let outcome = match (&self.convert, trouble) {
+                (_, Some(trouble)) => Err(trouble.to_owned()),
+                (Convert::Columns(convert), None) => convert.row(&self.record, text),
+                (Convert::Values(convert), None) => convert.row(&self.record, text),
             };
             Row { line, outcome: outcome.unwrap_or_else(Outcome::Bad) }
         };
@@ -329,6 +329,30 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_quote_does_not_swallow_rows_silently() {
+        let text = b"ts,v,note\n1,1,ok\n2,2,\"5 inch\n3,3,\"fine\"\n4,4,\"ok\"\n5,5,\"rest\n6,6,\n";
+        let rows = rows(text, WantedDevice::Fixed("d".into()));
+        let found: Vec<_> = rows.iter().map(|(line, row)| (*line, row.as_ref().err().map(String::as_str))).collect();
+        let (after, unclosed) = ("text follows a closing quote", "a quote is not closed");
+        for ((line, why), (expected_line, expected)) in
+            found.iter().zip([(2, None), (3, Some(after)), (5, None), (6, Some(unclosed))])
+        {
+            assert_eq!((*line, why.is_some()), (expected_line, expected.is_some()), "{found:?}");
+            assert!(why.unwrap_or_default().starts_with(expected.unwrap_or_default()), "{found:?}");
+        }
+        assert_eq!(found.len(), 4, "{found:?}");
+    }
+
+    #[test]
+    fn a_header_that_contains_rows_is_refused() {
+        for header in ["ts,v,\"note\n1,1,x\n", "ts,\"v\n1,1\n\"note\"\n", "ts,v\r1,1\r2,2\r"] {
+            let wanted = wanted(WantedDevice::Fixed("d".into()));
+            let opened = Rows::open(header.as_bytes(), &wanted, TimeZone::UTC);
+            assert!(matches!(opened, Err(CsvError::Header(_))), "{header:?}");
+        }
+    }
+
+    #[test]
     fn rows_after_the_sample_are_read_like_those_in_it() {
         let mut input = b"ts,v\n".to_vec();
         for ts in 1..=3 * SAMPLE_ROWS {
@@ -348,6 +372,6 @@ mod tests {
     fn a_file_without_a_header_is_refused() {
         let wanted = wanted(WantedDevice::Customary);
         assert!(matches!(Rows::open(&b""[..], &wanted, TimeZone::UTC), Err(CsvError::Columns(_))));
-        assert!(matches!(Rows::open(&b"\xff,v\n"[..], &wanted, TimeZone::UTC), Err(CsvError::Header)));
+        assert!(matches!(Rows::open(&b"\xff,v\n"[..], &wanted, TimeZone::UTC), Err(CsvError::Header(_))));
     }
 }

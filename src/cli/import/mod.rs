@@ -42,6 +42,7 @@ mod exported;
 mod ndjson;
 mod notes;
 mod progress;
+mod quotes;
 mod send;
 mod source;
 mod time;
@@ -115,9 +116,11 @@ means the first of the two; when they are set forward, a skipped time is read as
 Each line of an NDJSON file has a form that POST /v1/readings accepts, and is sent unchanged. Give each reading a ts: \
 the server stamps one without, and stores it twice if it is sent twice.
 
-The import prints each rejected row with its file and line, and continues. It may be repeated: stored readings are not \
-stored twice. With --progress, a repetition continues where the import was. If several rows have the same device, time \
-and metric, the last one wins, in the order of the files and of their rows.
+The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
+row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \
+repeat. It may be repeated: stored readings are not stored twice. With --progress, a repetition continues where the \
+import was, if the files have not changed since. If several rows have the same device, time and metric, the last one \
+wins, in the order of the files and of their rows.
 
 Exit status: 0 if every reading was accepted, 1 if some were rejected or the import failed, 64 for bad usage.";
 

@@ -1,0 +1,71 @@
+//! Finds text that follows a closing quote in a CSV file.
+//!
+//! The csv crate makes it a part of the cell. But it mostly means that an earlier quote is wrong: the cell
+//! extends from that one over line ends to the next quote, and the rows between are in it.
+
+/// Where the last byte was, with the rules of the csv crate: `,` ends a cell, `\n` a row.
+#[derive(Debug, Default, Clone, Copy)]
+enum Place {
+    /// Before the first byte of a cell.
+    #[default]
+    Start,
+    /// In a cell without quotes. A quote in it is a character.
+    Plain,
+    /// Behind the opening quote.
+    Quoted,
+    /// Behind a quote in a quoted cell: the closing one, or the first of two that stand for one.
+    Quote,
+    /// In white space behind the closing quote.
+    Closed,
+}
+
+/// Follows the quotes of a file.
+#[derive(Debug, Default)]
+pub(super) struct Quotes {
+    place: Place,
+    offset: u64,
+}
+
+impl Quotes {
+    /// Reads the next bytes. Returns the offsets in the file of each text that follows a closing quote.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> impl Iterator<Item = u64> {
+        let start = self.offset;
+        self.offset += bytes.len() as u64;
+        bytes.iter().zip(start..).filter_map(move |(byte, offset)| self.follows_quote(*byte).then_some(offset))
+    }
+
+    fn follows_quote(&mut self, byte: u8) -> bool {
+        let (place, is_text) = match (self.place, byte) {
+            (Place::Quoted, b'"') => (Place::Quote, false),
+            (Place::Quoted, _) | (Place::Start | Place::Quote, b'"') => (Place::Quoted, false),
+            (_, b',' | b'\n') => (Place::Start, false),
+            (Place::Quote | Place::Closed, b' ' | b'\t' | b'\r') => (Place::Closed, false),
+            (Place::Quote | Place::Closed, _) => (Place::Plain, true),
+            (Place::Start | Place::Plain, _) => (Place::Plain, false),
+        };
+        self.place = place;
+        is_text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_after_a_closing_quote_is_found_in_any_pieces() {
+        for (text, expected) in [
+            (&b"a,\"b\"\r\n\"c\" ,\"d\"\"\",e\"f\n"[..], &[][..]),
+            (b"\"a\"b,c\n", &[3]),
+            (b"1,\"5 inch\n2,\"ok\"\n", &[13]),
+            (b"\"a\" \"b\",\"c\"d\"\n", &[4, 11]),
+        ] {
+            for size in [1, 2, 3, text.len()] {
+                let mut quotes = Quotes::default();
+                let found: Vec<u64> =
+                    text.chunks(size).flat_map(|piece| quotes.read(piece).collect::<Vec<_>>()).collect();
+                assert_eq!(found, expected, "{:?} in pieces of {size}", String::from_utf8_lossy(text));
+            }
+        }
+    }
+}
