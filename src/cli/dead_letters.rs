@@ -158,6 +158,7 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
             file: files.taken.display().to_string().into(),
             body: chunk.iter().flat_map(|line| [&line.text, "\n"]).collect::<String>().into(),
             lines: (1..=chunk.len() as u64).collect(),
+            readings: None,
         };
         let answer = sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await?;
         accepted += answer.accepted;

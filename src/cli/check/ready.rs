@@ -11,6 +11,7 @@ use reqwest::StatusCode;
 use tidegauge::config::Http;
 
 use crate::cli::client::{any_certificate, local_url, plain_http};
+use crate::cli::import::{MAX_ANSWER_BYTES, read_at_most};
 
 /// How long the server may take to answer. An orchestrator asks every few seconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,6 +27,9 @@ pub(super) async fn check(http: &Http, out: &mut impl Write) -> anyhow::Result<(
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             bail!("{url} answered {status}: the check has no token, so it needs auth.health = \"open\"")
         }
-        status => bail!("{url} answered {status}: {}", answer.text().await.unwrap_or_default()),
+        status => {
+            let said = read_at_most(MAX_ANSWER_BYTES, answer).await.unwrap_or_default();
+            bail!("{url} answered {status}: {}", String::from_utf8_lossy(&said))
+        }
     }
 }

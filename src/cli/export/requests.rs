@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,7 +10,7 @@ use tidegauge::common::backoff::Backoff;
 
 use super::super::Usage;
 use super::super::client::ClientArgs;
-use super::super::import::{is_temporary, refusal_text, retry_after};
+use super::super::import::{MAX_ANSWER_BYTES, is_temporary, read_at_most, refusal_text, retry_after};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -19,6 +19,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LAST_WAIT: Duration = Duration::from_secs(10);
+
+/// The most bytes of a page of devices, with their metadata.
+const MAX_PAGE_BYTES: usize = 64 << 20;
 
 /// How often a request is sent to a server that refuses it for the moment.
 const ATTEMPTS: u32 = 20;
@@ -79,7 +82,12 @@ impl Requests {
     ) -> anyhow::Result<Page> {
         let params = selection.iter().copied().chain(after.map(|after| ("cursor", after)));
         let answer = self.get("/v1/devices", &params.collect::<Vec<_>>()).await?;
-        let page: Page = serde_json::from_slice(&answer.bytes().await?).context("the list of devices")?;
+        let body = read_at_most(MAX_PAGE_BYTES, answer).await?;
+        ensure!(
+            body.len() <= MAX_PAGE_BYTES,
+            "the server answers with a list of devices of more than {MAX_PAGE_BYTES} bytes"
+        );
+        let page: Page = serde_json::from_slice(&body).context("the list of devices")?;
         if page.partial {
             bail!("the store of the server does not answer, so the list of devices is not complete");
         }
@@ -98,11 +106,14 @@ impl Requests {
                 return Ok(answer);
             }
             let wait = retry_after(&answer).unwrap_or_else(|| backoff.next_wait());
-            let body = answer.bytes().await.unwrap_or_default();
+            let body = read_at_most(MAX_ANSWER_BYTES, answer).await.unwrap_or_default();
+            let refusal = Refusal::of(&format!("{}{path}", self.url), status, &body);
             if !is_temporary(status) || attempt == ATTEMPTS {
-                let refusal = Refusal::of(&format!("{}{path}", self.url), status, &body);
                 let is_usage = status == StatusCode::BAD_REQUEST && !refusal.is_too_long();
                 return Err(if is_usage { Usage(refusal.text).into() } else { refusal.into() });
+            }
+            if attempt == 1 {
+                eprintln!("tidegauge: {}; trying again", refusal.text);
             }
             tokio::time::sleep(wait.min(LAST_WAIT)).await;
         }

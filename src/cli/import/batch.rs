@@ -17,6 +17,8 @@ pub(in crate::cli) struct Batch {
     pub(in crate::cli) body: Bytes,
     /// For each line of the body, its number in the file.
     pub(in crate::cli) lines: Vec<u64>,
+    /// How many readings the body has, if that is known: lines of foreign files may have any number.
+    pub(in crate::cli) readings: Option<u64>,
 }
 
 /// The receiver of batches has ended.
@@ -33,12 +35,18 @@ pub(in crate::cli) struct Batcher<'a> {
     file: Arc<str>,
     body: Vec<u8>,
     lines: Vec<u64>,
+    is_reading_per_line: bool,
 }
 
 impl<'a> Batcher<'a> {
     /// Starts a file.
     pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
-        Self { queue, max_lines, file, body: Vec::new(), lines: Vec::new() }
+        Self { queue, max_lines, file, body: Vec::new(), lines: Vec::new(), is_reading_per_line: false }
+    }
+
+    /// The same with lines of one reading each.
+    pub(in crate::cli) fn of_single_readings(self) -> Self {
+        Self { is_reading_per_line: true, ..self }
     }
 
     /// Adds line `number` of the file, without its line end.
@@ -60,7 +68,8 @@ impl<'a> Batcher<'a> {
     fn pass_on(&mut self) -> Result<(), Stopped> {
         let body = std::mem::take(&mut self.body).into();
         let lines = std::mem::take(&mut self.lines);
-        self.queue.blocking_send(Batch { file: Arc::clone(&self.file), body, lines }).map_err(|_| Stopped)
+        let readings = self.is_reading_per_line.then_some(lines.len() as u64);
+        self.queue.blocking_send(Batch { file: Arc::clone(&self.file), body, lines, readings }).map_err(|_| Stopped)
     }
 }
 

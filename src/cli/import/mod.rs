@@ -28,7 +28,7 @@ use self::csv::{CsvError, Outcome, Row, Rows};
 use self::notes::{Notes, Place};
 use self::progress::Progress;
 use self::send::Answer;
-pub(super) use self::send::{Sender, is_temporary, refusal_text, retry_after};
+pub(super) use self::send::{MAX_ANSWER_BYTES, Sender, is_temporary, read_at_most, refusal_text, retry_after};
 pub(super) use self::source::Format;
 use self::source::Source;
 use super::client::ClientArgs;
@@ -208,7 +208,7 @@ fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progre
         let source = source::open(path, args.format, &progress.counts.bytes)?;
         let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name));
         let read = match source.format {
-            Format::Csv => read_csv(source, args, start, batcher, progress),
+            Format::Csv => read_csv(source, args, start, batcher.of_single_readings(), progress),
             Format::Ndjson => read_ndjson(source, start, batcher, progress),
         };
         match read {

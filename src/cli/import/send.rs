@@ -20,6 +20,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// The longest wait that a server may ask for. Longer ones would only delay the end of an outage.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+/// The most bytes of a verdict or a problem document. A list of a hundred rejections takes a fraction of it.
+pub(in crate::cli) const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// The number of characters shown of an answer that is not a problem document.
 const SHOWN_CHARS: usize = 200;
 
@@ -102,14 +106,14 @@ impl Sender {
         };
         let status = response.status();
         let retry_after = retry_after(&response);
-        let body = match response.bytes().await {
+        let body = match read_at_most(MAX_ANSWER_BYTES, response).await {
             Ok(body) => body,
             Err(error) => return Ok(Attempt::Failed(Trouble { what: chain(error), retry_after: None })),
         };
         if matches!(status, StatusCode::OK | StatusCode::BAD_REQUEST)
             && let Ok(verdict) = serde_json::from_slice::<Verdict>(&body)
         {
-            return Ok(Attempt::Answered(verdict.of(batch)?));
+            return Ok(Attempt::Answered(verdict.of(batch).with_context(|| self.url.clone())?));
         }
         let what = refusal_text(&self.url, status, &body);
         if is_temporary(status) {
@@ -152,6 +156,19 @@ struct Listed {
 
 impl Verdict {
     fn of(self, batch: &Batch) -> anyhow::Result<Answer> {
+        let answered = self.accepted.saturating_add(self.rejected);
+        let is_of_batch = batch.readings.map_or(answered > 0, |readings| answered == readings);
+        if !is_of_batch {
+            let sent = match batch.readings {
+                Some(readings) => format!("{readings} readings"),
+                None => format!("the readings in {} lines", batch.lines.len()),
+            };
+            let (accepted, rejected) = (self.accepted, self.rejected);
+            bail!(
+                "of {sent}, the server has accepted {accepted} and rejected {rejected}: this is not the answer of a \
+                 tidegauge to them"
+            );
+        }
         let rejection = |listed: Listed| {
             let at = listed.line.map_or(listed.index, |line| line.wrapping_sub(1));
             let line =
@@ -177,7 +194,18 @@ pub(in crate::cli) fn is_temporary(status: StatusCode) -> bool {
 /// The seconds of a `Retry-After`, if there are any.
 pub(in crate::cli) fn retry_after(response: &Response) -> Option<Duration> {
     let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    (seconds > 0).then(|| Duration::from_secs(seconds))
+    (seconds > 0).then(|| Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+}
+
+/// Reads the body of an answer, or some more than the first `bytes` of it if it is longer.
+pub(in crate::cli) async fn read_at_most(bytes: usize, mut response: Response) -> reqwest::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while body.len() <= bytes
+        && let Some(piece) = response.chunk().await?
+    {
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
 }
 
 /// The text of a refusal: the detail of a problem document, or the beginning of any other body.
@@ -217,7 +245,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn batch() -> Batch {
-        Batch { file: "f.csv".into(), body: "{}\n{}\n{}\n".into(), lines: vec![2, 4, 7] }
+        Batch { file: "f.csv".into(), body: "{}\n{}\n{}\n".into(), lines: vec![2, 4, 7], readings: Some(3) }
     }
 
     fn serve(
@@ -320,5 +348,36 @@ mod tests {
         let expected =
             format!("3 lines from f.csv:2: {url} answered 413 Payload Too Large: body_too_large: at most 9 bytes");
         assert_eq!(error, expected);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_about_the_readings_is_an_error() {
+        for (answer, readings) in [
+            (r#"{"accepted":0}"#, Some(3)),
+            (r#"{"accepted":2}"#, Some(3)),
+            (r#"{"accepted":1000000}"#, Some(3)),
+            (r#"{"accepted":18446744073709551615,"rejected":4}"#, Some(3)),
+            (r#"{"accepted":0}"#, None),
+        ] {
+            let (listener, address) = listen().await;
+            serve(listener, move |_, _| (StatusCode::OK, answer));
+            let sent = sender(address, MINUTE).send(&Batch { readings, ..batch() }, |_| ()).await;
+            let error = format!("{:#}", sent.unwrap_err());
+            assert!(error.contains("not the answer of a tidegauge to them"), "{answer}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn neither_the_size_of_an_answer_nor_the_wait_that_it_asks_for_is_without_bounds() {
+        let app = axum::Router::new().fallback(|| async {
+            let endless = futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 1 << 16]));
+            ([("retry-after", u64::MAX.to_string())], axum::body::Body::from_stream(endless))
+        });
+        let (listener, address) = listen().await;
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let answer = plain_http().build().unwrap().get(format!("http://{address}")).send().await.unwrap();
+        assert_eq!(retry_after(&answer), Some(MAX_RETRY_AFTER));
+        let body = read_at_most(MAX_ANSWER_BYTES, answer).await.unwrap();
+        assert!((MAX_ANSWER_BYTES..2 * MAX_ANSWER_BYTES).contains(&body.len()), "{}", body.len());
     }
 }
