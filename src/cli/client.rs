@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use reqwest::{Certificate, Client, ClientBuilder, Identity};
+use tidegauge::common::small_file::{read_small_file, read_small_text};
 use tidegauge::config::Http;
 
 /// The server of a configuration without `http.listen`.
@@ -108,7 +109,7 @@ impl Credentials {
     pub(super) fn token(&self) -> anyhow::Result<Option<String>> {
         let text = match &self.token_file {
             Some(file) => {
-                let text = std::fs::read_to_string(file);
+                let text = read_small_text(file);
                 Some(text.with_context(|| format!("{} (--token-file)", file.display()))?)
             }
             None => std::env::var("TIDEGAUGE_TOKEN").ok(),
@@ -161,7 +162,7 @@ fn with_provider() -> ClientBuilder {
 }
 
 fn read(file: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(file).with_context(|| format!("{} ({flag})", file.display()))
+    read_small_file(file).with_context(|| format!("{} ({flag})", file.display()))
 }
 
 /// Checks a URL. The scheme is required: a wrong guess could send a token in plain text.

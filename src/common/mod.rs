@@ -9,4 +9,5 @@ pub mod finding;
 pub mod generations;
 pub mod once_per_change;
 pub mod one_line;
+pub mod small_file;
 pub mod zigzag;

@@ -15,6 +15,7 @@ use toml::{Spanned, Table, Value};
 use super::environment::path_of;
 use super::error::Place;
 use super::{Config, ConfigError};
+use crate::common::small_file::read_small_text;
 
 /// The number of reported mistakes of a file. Each needs another pass over the file.
 const MAX_MISTAKES: usize = 50;
@@ -117,7 +118,7 @@ impl Config {
     ) -> Result<(Self, Remarks), ConfigError> {
         let (mut layers, mut mistakes) = match file {
             Some(path) => {
-                let text = std::fs::read_to_string(path);
+                let text = read_small_text(path);
                 let text = text.map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
                 Layers::from_text(&text, path)?
             }
