@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tidegauge::common::finding::counted;
+use tidegauge::common::printable::printable;
 use tidegauge::config::ConfigError;
 use tidegauge::http::TlsError;
 use tidegauge::store::mongodb::UriError;
@@ -118,9 +119,10 @@ enum Command {
     Man(man::ManArgs),
 }
 
-/// Prints a line for people. Without a reader, the line is lost.
+/// Prints a line for people, who may have a terminal. Without a reader, the line is lost.
 fn print_line(out: &mut impl Write, line: fmt::Arguments<'_>) {
-    let _ = out.write_fmt(format_args!("{line}\n"));
+    let line = line.to_string();
+    let _ = out.write_fmt(format_args!("{}\n", printable(&line)));
 }
 
 /// The command line is wrong.

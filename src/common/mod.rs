@@ -9,5 +9,6 @@ pub mod finding;
 pub mod generations;
 pub mod once_per_change;
 pub mod one_line;
+pub mod printable;
 pub mod small_file;
 pub mod zigzag;

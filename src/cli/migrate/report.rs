@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use indicatif::HumanCount;
+use tidegauge::common::printable::printable;
 use tidegauge::store::mongodb::{DocumentId, OlderBucket, Remark, Shape};
 
 /// The documents that are named of those with the same remark.
@@ -57,9 +58,9 @@ impl Remarks {
 impl fmt::Display for Remarks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (about, (count, examples)) in &self.groups {
-            writeln!(f, "  {} {about}", HumanCount(*count))?;
+            writeln!(f, "  {} {}", HumanCount(*count), printable(about))?;
             for example in examples {
-                writeln!(f, "      {example}")?;
+                writeln!(f, "      {}", printable(example))?;
             }
         }
         Ok(())
