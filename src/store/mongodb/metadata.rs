@@ -62,7 +62,7 @@ pub(super) fn to_text(metadata: Map<String, Value>) -> Arc<str> {
 }
 
 /// The JSON of a value.
-pub(super) fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
+fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
     Ok(match value {
         RawBsonRef::Null => Value::Null,
         RawBsonRef::Boolean(value) => value.into(),

@@ -26,6 +26,7 @@
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod instant;
+mod metadata;
 mod readings;
 #[cfg(test)]
 mod server_tests;

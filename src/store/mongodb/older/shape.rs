@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bson::{RawArray, RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
-use super::super::metadata;
 use super::instant::{hour_of, kind_of, quoted, shown, text_of};
+use super::metadata;
 use super::readings::{Reader, Readings};
 use super::stats::{self, Claim};
 use super::{OlderBucket, Remark, ShapeRules};
-use crate::model::{Hour, check_device_id, check_metadata_depth, check_metadata_key, series};
+use crate::model::{Hour, check_device_id, series};
 
 /// The names of the device.
 const DEVICES: [&str; 6] = ["deviceId", "device_id", "device", "sensorId", "sensor_id", "sensor"];
@@ -117,7 +117,7 @@ pub(super) fn understand(document: &RawDocument, rules: &ShapeRules) -> Result<O
     }
     Ok(OlderBucket {
         device: Arc::from(&*device),
-        metadata: text_of_metadata(metadata, limits.max_metadata_bytes)?,
+        metadata: metadata::to_text(metadata, limits.max_metadata_bytes).map_err(refused_metadata)?,
         hours,
         shape: Shape { device: device_field, hour: hour.map(|(name, kind, _)| (name, kind)), readings: array, clock },
         findings,
@@ -129,8 +129,7 @@ impl<'a> Fields<'a> {
     fn add(&mut self, key: &'a str, value: RawBsonRef<'a>, rules: &ShapeRules) -> Result<(), Remark> {
         let wrong = |why: String| Remark::new(format!("the field {} is not understood", shown(key)), why);
         if rules.metadata.contains(key) {
-            let value = metadata::decode_value(value).map_err(|error| wrong(error.to_string()))?;
-            self.metadata.insert(key.to_owned(), value);
+            metadata::add(&mut self.metadata, key, value).map_err(refused_metadata)?;
         } else if let Some(name) = one_of(&DEVICES, key) {
             let device = text_of_device(value).map_err(wrong)?;
             if let Some((other, _)) = self.device.replace((name, device)) {
@@ -152,7 +151,7 @@ impl<'a> Fields<'a> {
         } else if key == "stats" {
             stats::add_stats(value, &mut self.claims).map_err(|field| unknown(&field))?;
         } else if let (Some(_), RawBsonRef::Document(object)) = (one_of(&METADATA, key), value) {
-            self.metadata.extend(metadata::decode(object).map_err(|error| wrong(error.to_string()))?);
+            metadata::add_all(&mut self.metadata, object).map_err(refused_metadata)?;
         } else if let ("metric", RawBsonRef::String(metric)) = (key, value) {
             series::canonical(metric).map_err(|error| wrong(format!("is {}: {error}", quoted(metric))))?;
             self.metric = Some(metric);
@@ -181,6 +180,10 @@ fn one_of(names: &[&'static str], key: &str) -> Option<&'static str> {
     names.iter().copied().find(|name| *name == key)
 }
 
+fn refused_metadata(why: String) -> Remark {
+    Remark::new("the metadata cannot be stored (--ignore FIELD skips it)", why)
+}
+
 fn unknown(field: &str) -> Remark {
     let field = shown(field);
     let keeps = if field.contains('.') { String::new() } else { format!("--metadata {field} keeps it, ") };
@@ -198,37 +201,4 @@ fn text_of_device(value: RawBsonRef<'_>) -> Result<Cow<'_, str>, String> {
         RawBsonRef::ObjectId(id) => Cow::Owned(id.to_hex()),
         other => return Err(format!("is {}, and no text, whole number or ObjectId", kind_of(other))),
     })
-}
-
-/// The text of metadata that obeys the rules for it; `None` if there is none.
-fn text_of_metadata(metadata: Map<String, Value>, max_bytes: usize) -> Result<Option<Arc<str>>, Remark> {
-    if metadata.is_empty() {
-        return Ok(None);
-    }
-    let refused = |why: String| Remark::new("the metadata cannot be stored (--ignore FIELD skips it)", why);
-    let metadata = Value::Object(metadata);
-    check_metadata(&metadata, 1).map_err(refused)?;
-    let text = metadata.to_string();
-    if text.len() > max_bytes {
-        return Err(refused(format!("it has {} bytes, and ingest.max_metadata_bytes is {max_bytes}", text.len())));
-    }
-    Ok(Some(text.into()))
-}
-
-fn check_metadata(value: &Value, depth: usize) -> Result<(), String> {
-    let check = |depth| check_metadata_depth(depth).map_err(|error| error.to_string());
-    match value {
-        Value::Object(members) => {
-            check(depth)?;
-            members.iter().try_for_each(|(key, value)| {
-                check_metadata_key(key, depth).map_err(|error| error.to_string())?;
-                check_metadata(value, depth + 1)
-            })
-        }
-        Value::Array(values) => {
-            check(depth)?;
-            values.iter().try_for_each(|value| check_metadata(value, depth + 1))
-        }
-        _ => Ok(()),
-    }
 }

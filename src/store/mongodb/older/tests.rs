@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::oid::ObjectId;
-use bson::{Bson, DateTime, Decimal128, Document, RawDocumentBuf, Timestamp, doc};
+use bson::raw::cstr;
+use bson::{Bson, DateTime, Decimal128, Document, RawDocumentBuf, Timestamp, doc, rawdoc};
 
 use super::*;
 use crate::model::Sample;
@@ -161,7 +162,10 @@ fn devices_metrics_and_metadata_have_their_rules() {
     let bucket = understand_with(&of(doc! { "location": "roof", "metadata": { "floor": 2 } }), &keeping).unwrap();
     assert_eq!(bucket.metadata.as_deref(), Some(r#"{"floor":2,"location":"roof"}"#));
     for (metadata, why) in [
-        (doc! { "at": at(0) }, "metadata has a value of type"),
+        (doc! { "at": at(0) }, "its key \"at\" has the type DateTime"),
+        (doc! { "a": { "b": f64::NAN } }, "its key \"b\" is NaN"),
+        (doc! { "a": [f64::NEG_INFINITY] }, "its key \"a\" is -inf"),
+        (doc! { "a\u{FF0E}b": 1 }, "U+FF0E"),
         (doc! { "": 1 }, "must not be empty"),
         (doc! { "a": "x".repeat(100) }, "max_metadata_bytes is 100"),
         (doc! { "a": [[[[[[[[1]]]]]]]] }, "at most 8 levels"),
@@ -169,6 +173,27 @@ fn devices_metrics_and_metadata_have_their_rules() {
         let why_not = why_not(&of(doc! { "metadata": metadata }));
         assert!(why_not.contains(why), "{why_not}");
     }
+}
+
+#[test]
+fn metadata_that_would_lose_a_value_is_refused() {
+    let of = |fields: Document| {
+        let mut document =
+            doc! { "deviceId": "a", "bucket": "2026-04-20-14", "readings": [{ "ts": at(10), "value": 1 }] };
+        document.extend(fields);
+        document
+    };
+    let twice = why_not(&of(doc! { "metadata": { "floor": 1 }, "meta": { "floor": 2 } }));
+    assert!(twice.contains("it has the key \"floor\" twice"), "{twice}");
+    let keeping = ShapeRules { metadata: BTreeSet::from(["floor".to_owned()]), ..rules() };
+    let why = understand_with(&of(doc! { "floor": 1, "metadata": { "floor": 2 } }), &keeping).unwrap_err();
+    assert!(why.detail.contains("it has the key \"floor\" twice"), "{why:?}");
+    let mut object = rawdoc! { "a": 1 };
+    object.append(cstr!("a"), 2);
+    let mut document = RawDocumentBuf::try_from(&of(doc! {})).unwrap();
+    document.append(cstr!("metadata"), object);
+    let why = shape::understand(&document, &rules()).unwrap_err();
+    assert!(why.detail.contains("it has the key \"a\" twice"), "{why:?}");
 }
 
 #[test]
