@@ -283,6 +283,11 @@ async fn wrong_collections_are_refused() {
     let migration = Migration { collection: "devices", ..migration };
     let own = migration.run(&setup, &[]).await;
     assert!(own.code == Some(64) && own.stderr.contains("a collection of the service"), "{}", own.stderr);
+    let view = doc! { "create": "view", "viewOn": "devices", "pipeline": [] };
+    migration.database.handle().await.run_command(view).await.expect("a view");
+    let migration = Migration { collection: "view", ..migration };
+    let of_view = migration.run(&setup, &[]).await; // it does not wait for the view to become a collection
+    assert!(of_view.code == Some(1) && of_view.stderr.contains("import its readings as files"), "{}", of_view.stderr);
     let no_database = migration.run(&Setup::sqlite(), &[]).await;
     assert!(no_database.code == Some(64) && no_database.stderr.contains("mongodb.uri"), "{}", no_database.stderr);
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tidegauge::common::backoff::Backoff;
 use tidegauge::common::finding::span;
-use tidegauge::store::{StoreError, WriteError};
+use tidegauge::store::{Cause, StoreError, WriteError};
 use tokio::time::Instant;
 
 /// How long a store or server may be away before the command ends.
@@ -28,6 +28,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 /// Repeats a request to a store while it fails for a reason that may pass, for at most five minutes.
+///
+/// A collection of another kind is no such reason: the service waits for a person, and a command does not.
 pub(in super::super) async fn patiently<T>(
     mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {
@@ -35,7 +37,7 @@ pub(in super::super) async fn patiently<T>(
     loop {
         match request().await {
             Ok(answer) => return Ok(answer),
-            Err(error) if error.cause.is_permanent() => return Err(error.into()),
+            Err(error) if error.cause.is_permanent() || error.cause == Cause::Schema => return Err(error.into()),
             Err(error) => patience.wait(&error.detail).await?,
         }
     }
@@ -165,8 +167,6 @@ fn lines() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-
-    use tidegauge::store::Cause;
 
     use super::*;
 

@@ -54,6 +54,7 @@ use super::encode::Encoder;
 use super::errors::within;
 use super::statements::{Outcome, Verb};
 use super::uri::UriError;
+use crate::common::printable::printable;
 use crate::model::{Contents, DeviceIdCase, Hour};
 use crate::store::{Cause, StoreError, WriteError};
 use crate::wire;
@@ -151,6 +152,7 @@ impl DocumentId {
 impl fmt::Display for DocumentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.to_string();
+        let text = printable(&text);
         match text.char_indices().nth(ID_MAX_CHARS) {
             Some((end, _)) => write!(f, "{}...", &text[..end]),
             None => f.write_str(&text),
@@ -192,8 +194,13 @@ impl OlderCollection {
     /// # Errors
     /// When it is a view or a time series, too.
     pub async fn count(&self) -> Result<Option<u64>, StoreError> {
-        if self.commands.managed(&self.name).present(Kind::Plain).await?.is_none() {
-            return Ok(None);
+        let managed = self.commands.managed(&self.name);
+        let Some(found) = managed.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
+        let kind = found.get_str("type").unwrap_or_default();
+        if kind != Kind::Plain.name() {
+            let name = &self.name;
+            let why = format!("{name} is a {kind}, whose documents cannot be migrated: import its readings as files");
+            return Err(StoreError::new(Cause::Schema, why));
         }
         let count = self.commands.database.run_command(doc! { "count": &self.name });
         let reply = within(self.commands.timeout, count).await?;
@@ -209,7 +216,7 @@ impl OlderCollection {
         let Some(batch) = self.commands.first_results(&self.documents, page(before)).await? else {
             return Ok(Vec::new());
         };
-        let mut found = Vec::new();
+        let mut found: Vec<OlderDocument> = Vec::new();
         for document in documents(&batch)? {
             let document = document?;
             let content = if is_own(document) {
@@ -220,7 +227,9 @@ impl OlderCollection {
                     Err(why) => OlderContent::Other(why),
                 }
             };
-            found.push(OlderDocument { id: DocumentId::of(document)?, content, raw: document.to_owned() });
+            let id = DocumentId::of(document)
+                .map_err(|error| unreadable_id(found.last().map(|last| &last.id).or(before), &error))?;
+            found.push(OlderDocument { id, content, raw: document.to_owned() });
             tokio::task::yield_now().await;
         }
         Ok(found)
@@ -297,6 +306,13 @@ fn encode_removal(statement: &mut Encoder, document: &OlderDocument) {
     let filter = rawdoc! { "_id": { "$eq": id }, "$expr": same };
     statement.raw_document("q", &filter);
     statement.int32("limit", 0);
+}
+
+/// The error of a document whose `_id` is not readable: the walk cannot go on from it, and nothing names it.
+fn unreadable_id(before: Option<&DocumentId>, error: &DecodeError) -> StoreError {
+    let place = before.map_or_else(|| "the first document".to_owned(), |last| format!("the one after {last}"));
+    let why = format!("in the descending order of _ids, {place} has an _id that is not readable, replace it: {error}");
+    StoreError::new(Cause::UnreadableDocument, why)
 }
 
 fn to_store_error(error: WriteError) -> StoreError {

@@ -80,5 +80,25 @@ async fn a_time_series_is_no_collection_of_older_shapes() {
     scratch.run(doc! { "create": "series", "timeseries": { "timeField": "ts" } }).await;
     let older = OlderCollection::connect(&scratch.options(), "series", rules()).await.unwrap();
     let error = older.count().await.unwrap_err();
-    assert!(error.detail.contains("has the type timeseries"), "{error}");
+    assert!(error.detail.contains("series is a timeseries, whose documents"), "{error}");
+}
+
+#[tokio::test]
+async fn an_id_that_is_not_readable_is_located_and_a_view_is_no_source() {
+    let scratch = Scratch::new().await;
+    let older = OlderCollection::connect(&scratch.options(), "old", rules()).await.unwrap();
+    let mut broken = RawDocumentBuf::try_from(&doc! { "_id": "aXb" }).unwrap().into_bytes();
+    let at = broken.iter().position(|byte| *byte == b'X').unwrap();
+    broken[at] = 0xff;
+    let broken = RawDocumentBuf::from_bytes(broken).unwrap();
+    let insert = rawdoc! { "insert": "old", "documents": [broken, { "_id": "b" }] };
+    older.commands.database.run_raw_command(insert).await.unwrap();
+    let error = older.page(None).await.unwrap_err();
+    assert!(error.detail.contains("the one after \"b\" has an _id that is not readable"), "{error}");
+    assert_eq!(error.cause, Cause::UnreadableDocument);
+
+    scratch.run(doc! { "create": "view", "viewOn": "old", "pipeline": [] }).await;
+    let view = OlderCollection::connect(&scratch.options(), "view", rules()).await.unwrap();
+    let error = view.count().await.unwrap_err();
+    assert!(error.cause == Cause::Schema && error.detail.starts_with("view is a view, whose documents"), "{error}");
 }
