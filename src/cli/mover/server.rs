@@ -119,7 +119,7 @@ impl Server {
             match trouble.reason {
                 "unauthorized" => bail!("{RIGHTS}: {what}"),
                 _ if trouble.is_for_good => bail!("{}: {}", self.upstream.url(), trouble.detail),
-                "rate_limited" => patience = Patience::new(AWAY),
+                "rate_limited" => patience.prolong(),
                 _ => {}
             }
             patience.wait_for(&what, trouble.retry_after).await?;

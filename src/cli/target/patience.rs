@@ -87,12 +87,20 @@ pub(in super::super) struct Patience {
     what: &'static str,
     backoff: Backoff,
     wait: Option<Wait>,
+    /// Since when the time until the command gives up counts.
+    since: Option<Instant>,
 }
 
 impl Patience {
     /// `what` is the trouble in a few words.
     pub(in super::super) fn new(what: &'static str) -> Self {
-        Self { what, backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), wait: None }
+        Self { what, backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), wait: None, since: None }
+    }
+
+    /// Counts the time until the command gives up from now on, for a trouble that may last. The waits do not
+    /// become shorter.
+    pub(in super::super) const fn prolong(&mut self) {
+        self.since = None;
     }
 
     /// Waits before the next attempt. It fails once the trouble has lasted for too long.
@@ -103,7 +111,7 @@ impl Patience {
     /// The same for as long as the server asks for, if it does.
     pub(in super::super) async fn wait_for(&mut self, why: &str, asked: Option<Duration>) -> anyhow::Result<()> {
         let wait = self.wait.get_or_insert_with(|| Wait::begin(self.what, why));
-        if wait.begun.elapsed() > RETRY_FOR {
+        if self.since.get_or_insert_with(Instant::now).elapsed() > RETRY_FOR {
             bail!("{why}; gave up after {RETRY_FOR:?}");
         }
         wait.note(self.what, why);
@@ -170,8 +178,12 @@ mod tests {
 
     use super::*;
 
+    /// The tests share the list of the waits of this process.
+    static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
     #[tokio::test(start_paused = true)]
     async fn a_wait_is_said_every_ten_seconds_once_for_each_reason_until_it_ends() {
+        let _alone = ONE_AT_A_TIME.lock().await;
         let begun = Instant::now();
         let away = async || {
             if begun.elapsed() < Duration::from_secs(35) {
@@ -194,5 +206,16 @@ mod tests {
         let line = |seconds: u32| format!("a store does not answer, for {seconds}.0 seconds now: h is not reached");
         assert_eq!(said[..3], [10, 20, 30].map(line));
         assert!(said.len() <= 4, "the last wait before an attempt is at most ten seconds: {said:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trouble_that_may_last_is_waited_for_ever_longer_and_without_end() {
+        let _alone = ONE_AT_A_TIME.lock().await;
+        let (start, mut patience) = (Instant::now(), Patience::new(AWAY));
+        for _ in 0..200 {
+            patience.prolong();
+            patience.wait("its rate").await.unwrap();
+        }
+        assert!(start.elapsed() > 2 * RETRY_FOR, "200 attempts in {:?}", start.elapsed());
     }
 }
