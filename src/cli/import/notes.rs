@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::slice;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::super::Usage;
@@ -30,14 +31,16 @@ pub(super) struct Notes {
 
 impl Notes {
     /// Notes in the file at `path` of an import of these files to the server with this URL. The sizes of the
-    /// files tell whether they are still the same.
+    /// files and the times of their last changes tell whether they are still the same.
     pub(super) fn new(path: PathBuf, files: &[PathBuf], url: &str) -> anyhow::Result<Self> {
         let mut named = Vec::new();
         for file in files {
             let Some(bytes) = source::total_bytes(slice::from_ref(file))? else {
                 return Err(Usage("--progress is for files, not for standard input".to_owned()).into());
             };
-            named.push(format!("{} of {bytes} bytes", file.display()));
+            let changed = std::fs::metadata(file).and_then(|file| file.modified());
+            let changed = jiff::Timestamp::try_from(changed.with_context(|| file.display().to_string())?)?;
+            named.push(format!("{} of {bytes} bytes, changed at {changed}", file.display()));
         }
         let file = ProgressFile::new(path, &[named.join(", "), url.to_owned()]);
         Ok(Self { file, last: None, saved: None })
@@ -67,5 +70,25 @@ impl Notes {
             Some(last) => self.file.save(last),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_other_content_of_the_same_size_is_not_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
+        let notes = || Notes::new(noted.clone(), slice::from_ref(&file), "http://h").unwrap();
+        std::fs::write(&file, "ts,v\n1,1\n").unwrap();
+        let batch = Batch { file: "a.csv".into(), body: "".into(), lines: vec![2], readings: None };
+        notes().note(&batch).unwrap();
+        assert_eq!(notes().place().unwrap(), Some(Place { file: "a.csv".to_owned(), line: 2 }));
+        std::fs::write(&file, "ts,v\n2,2\n").unwrap();
+        let later = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        std::fs::File::options().write(true).open(&file).unwrap().set_modified(later).unwrap();
+        assert!(notes().place().unwrap_err().to_string().contains("is of a copy from"));
     }
 }
