@@ -269,3 +269,15 @@ async fn a_drain_tries_once_and_leaves_the_rest_in_the_log() {
     assert!(case.deliver(3).await.is_break());
     assert_eq!(case.requests().len(), 1);
 }
+
+#[tokio::test]
+async fn a_server_that_refuses_an_empty_batch_as_too_large_takes_no_readings() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = axum::Router::new().fallback(|| async { (StatusCode::PAYLOAD_TOO_LARGE, "at most 0 bytes") });
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().tls_certs_only([]).build().unwrap();
+    let refusal = super::probe(&Upstream::new(client, &url, None, None)).await.unwrap_err();
+    assert!(refusal.reason == "unexpected" && refusal.detail.contains("at most 0 bytes"), "{refusal:?}");
+}
