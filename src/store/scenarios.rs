@@ -27,6 +27,16 @@ pub(super) mod rolling;
 pub(super) mod versions;
 pub(super) mod writing;
 
+/// The seeds of a random scenario: from `TEST_SEED` on if that is set, else new ones in each run. Each is
+/// printed before it is used, so that the output of a failing test ends with the seed that repeats it.
+pub(super) fn seeds(count: u64) -> impl Iterator<Item = u64> {
+    let first = std::env::var("TEST_SEED").map_or_else(
+        |_| rand::random::<u32>().into(),
+        |text| text.parse().unwrap_or_else(|_| panic!("TEST_SEED={text} is not a whole number")),
+    );
+    (first..first + count).inspect(|seed| println!("TEST_SEED={seed}"))
+}
+
 /// Repeats a failing attempt for a minute.
 pub(super) async fn in_the_end<T, E: std::fmt::Display>(mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
