@@ -17,6 +17,9 @@ use series::{Hourly, Series};
 const DEVICE: &str = "machine-1";
 const METRIC: &str = "temp";
 
+/// The readings of four weeks.
+const FOUR_WEEKS: usize = 4 * 7 * 288;
+
 #[tokio::test]
 async fn hours_are_right_pending_after_a_crash_and_stored_in_sqlite() {
     pending_then_stored(Setup::sqlite(), Series::load()).await;
@@ -99,12 +102,12 @@ async fn a_shuffled_import_gives_the_same_hours_in_a_time_series() {
 }
 
 async fn shuffled(setup: Setup) {
-    let series = Series::load();
+    let series = Series::load().last_values().first(FOUR_WEEKS);
     let folder = TempDir::new().expect("a temporary folder");
     let file = folder.path().join("shuffled.csv");
     let server = Server::start(setup).await;
     for seed in 1..=2 {
-        series.last_values().shuffled(seed).write(&file);
+        series.clone().shuffled(seed).write(&file);
         import(&server, &file).await;
         let metrics = server.settled().await;
         assert_eq!(metrics.count("tidegauge_readings_stored_total"), series.identities(), "seed {seed}");

@@ -15,6 +15,9 @@ use crate::harness::client;
 /// The time limit of an answer: whichever part fails, the server accepts the readings or refuses them.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// The pause of a client after a batch, except in a soak. Without it, clients that send until a primary is
+/// elected take the CPU of other tests, and the audit reads all that they have sent.
+pub(crate) const WAIT_AFTER_BATCH: Duration = Duration::from_millis(10);
 
 /// The address of a server; `None` while it does not run.
 pub(crate) type Address = watch::Receiver<Option<String>>;
@@ -33,6 +36,7 @@ pub(crate) struct Client {
     pub(crate) servers: Vec<Address>,
     pub(crate) history: Arc<History>,
     order: watch::Receiver<Order>,
+    pause: Duration,
     http: reqwest::Client,
     rng: StdRng,
 }
@@ -55,10 +59,11 @@ impl Client {
         servers: Vec<Address>,
         history: &Arc<History>,
         order: watch::Receiver<Order>,
+        pause: Duration,
     ) -> Self {
         let http = client(None).timeout(ANSWER_DEADLINE).build().expect("a client");
         let history = Arc::clone(history);
-        Self { workload, servers, history, order, http, rng: StdRng::seed_from_u64(!seed) }
+        Self { workload, servers, history, order, pause, http, rng: StdRng::seed_from_u64(!seed) }
     }
 
     /// Sends until an order stops it. It completes the last request.
@@ -70,6 +75,7 @@ impl Client {
             if self.servers.len() > 1 && self.rng.random_bool(0.5) {
                 self.deliver(&batch, (server + 1) % self.servers.len()).await;
             }
+            tokio::time::sleep(self.pause).await;
         }
     }
 

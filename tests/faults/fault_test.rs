@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::audit;
-use super::client::{Client, Order};
+use super::client::{Client, Order, WAIT_AFTER_BATCH};
 use super::history::{History, Identity, Rule, Totals};
 use super::report::{Line, say};
 use super::store::Store;
@@ -66,16 +66,19 @@ impl<'a> FaultTest<'a> {
         let addresses: Vec<_> =
             servers.iter().map(|server| watch::Sender::new(Some(server.url().to_owned()))).collect();
         let start_ms = before_midnight_ms();
+        let seconds = from_environment("FAULT_SECONDS");
+        let pause = if seconds.is_some() { Duration::ZERO } else { WAIT_AFTER_BATCH };
         let mut devices = Vec::new();
         let client = |number: usize| {
             let workload = Workload::new(seed, number, start_ms);
             devices.extend(workload.devices());
             let servers = addresses.iter().map(watch::Sender::subscribe).collect();
-            let client = Client::new(seed.wrapping_add(number as u64), workload, servers, &history, order.subscribe());
+            let seed = seed.wrapping_add(number as u64);
+            let client = Client::new(seed, workload, servers, &history, order.subscribe(), pause);
             tokio::spawn(client.run())
         };
         let clients = (0..CLIENTS).map(client).collect();
-        let until = Instant::now() + Duration::from_secs(from_environment("FAULT_SECONDS").unwrap_or(SECONDS));
+        let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS));
         let rng = StdRng::seed_from_u64(seed.rotate_left(32));
         Self {
             fault,

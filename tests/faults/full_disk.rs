@@ -3,10 +3,11 @@
 //! is free again, the server recovers by itself; and the log leaves enough of the disk for SQLite to free
 //! that space.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::fault_test::FaultTest;
 use super::store::Store;
@@ -90,12 +91,18 @@ fn stall(server: &Server) -> Connection {
 const READINGS: i64 = 1_000;
 const METRICS: usize = 20;
 
+/// The readings of an hour, as a list of JSON. The tests send it hundreds of times.
+static HOUR: LazyLock<String> = LazyLock::new(|| {
+    let value = |at: i64, metric: i64| format!("\"m{metric}\":{}", at * 7 + metric);
+    let values = |at: i64| (0..METRICS as i64).map(|metric| value(at, metric)).collect::<Vec<_>>().join(",");
+    let reading = |at: i64| format!("{{\"ts\":{},\"values\":{{{}}}}}", START_MS + at * 1_000, values(at));
+    format!("[{}]", (0..READINGS).map(reading).collect::<Vec<_>>().join(","))
+});
+
 /// Sends an hour of readings of one device.
 async fn send(server: &Server, device: usize) -> Answer {
-    let values = |at: i64| (0..METRICS).map(move |metric| (format!("m{metric}"), json!(at * 7 + metric as i64)));
-    let reading = |at: i64| json!({ "ts": START_MS + at * 1_000, "values": values(at).collect::<Value>() });
-    let readings: Vec<_> = (0..READINGS).map(reading).collect();
-    server.ingest(&json!({ "deviceId": format!("d{device}"), "readings": readings })).await
+    let body = format!("{{\"deviceId\":\"d{device}\",\"readings\":{}}}", *HOUR);
+    server.post("/v1/readings", "application/json", body).await
 }
 
 /// Sends the refused hour of a device until the server accepts it.

@@ -65,6 +65,12 @@ impl Series {
         Self(self.by_instant().into_iter().collect())
     }
 
+    /// The first readings.
+    pub(crate) fn first(mut self, readings: usize) -> Self {
+        self.0.truncate(readings);
+        self
+    }
+
     /// The readings: Unix milliseconds and values.
     pub(crate) fn values(&self) -> impl Iterator<Item = (i64, f64)> {
         self.0.iter().copied()
