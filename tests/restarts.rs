@@ -111,14 +111,18 @@ async fn restarts_refuse_no_request_and_lose_no_datagram_while_the_sockets_are_h
         }
         (accepted, refused)
     };
+    // As many datagrams as the smallest buffer of a socket keeps, however long a restart takes.
+    let (allowed, allowed_per_restart) = (AtomicU64::new(0), 100);
     let send = async || {
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         let mut sent = 0;
         while !stopped.load(Ordering::SeqCst) {
-            let reading = json!({"deviceId": "datagrams", "ts": START_MS + sent, "value": 1}).to_string();
-            socket.send_to(reading.as_bytes(), udp).await.expect("the parent holds the socket");
-            sent += 1;
-            tokio::time::sleep(Duration::from_millis(5)).await; // a rate that fits into the socket's buffer
+            if sent < allowed.load(Ordering::SeqCst) {
+                let reading = json!({"deviceId": "datagrams", "ts": START_MS + sent, "value": 1}).to_string();
+                socket.send_to(reading.as_bytes(), udp).await.expect("the parent holds the socket");
+                sent += 1;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         sent
     };
@@ -127,6 +131,7 @@ async fn restarts_refuse_no_request_and_lose_no_datagram_while_the_sockets_are_h
             let before = numbers.load(Ordering::SeqCst);
             let more = async || (numbers.load(Ordering::SeqCst) > before + 30).then_some(());
             wait_until("requests are answered", more).await;
+            allowed.fetch_add(allowed_per_restart, Ordering::SeqCst);
             parent.stop().await;
             parent.start(&setup);
         }

@@ -8,7 +8,7 @@ use tidegauge::access::sign;
 use super::reload::reload_says;
 use super::{devices, reading, setup};
 use crate::harness::{Metrics, Server, Setup, key_of, secret_of};
-use crate::udp::{Sender, received};
+use crate::udp::{BUFFERED, Sender, received};
 
 const TS_MS: i64 = 1_713_621_610_000;
 
@@ -105,7 +105,7 @@ async fn changed_cut_and_forged_datagrams_are_refused() {
         .map(|line| [line.as_bytes(), lines.as_bytes()].concat()),
     );
     let started = Instant::now();
-    for chunk in forged.chunks(500) {
+    for chunk in forged.chunks(BUFFERED / 2) {
         for datagram in chunk {
             sender.send(datagram);
         }
@@ -151,7 +151,7 @@ async fn a_key_writes_only_devices_of_its_patterns_and_prefix() {
 
 #[tokio::test]
 async fn a_replay_is_stored_once_and_counts_as_duplicates() {
-    const TIMES: u64 = 1_000;
+    const TIMES: u64 = BUFFERED as u64;
     let server = Server::start(signed()).await;
     let sender = Sender::to(server.udp_addr());
     let recorded = with_key("gw-1", one("a", 1.0));
