@@ -26,9 +26,8 @@ async fn a_standalone_server_is_a_warning() {
         .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--dbpath"])
         .arg(folder.path());
     let mut child = mongod.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a mongod that runs");
-    let setup = small(Setup::sqlite())
-        .set("mongodb.uri", format!("mongodb://127.0.0.1:{port}"))
-        .set("mongodb.timeout", "500ms");
+    let setup =
+        small(Setup::sqlite()).set("mongodb.uri", format!("mongodb://127.0.0.1:{port}")).set("mongodb.timeout", "10s");
     let answers = async || {
         let checked = check(&setup, &folder.path().join("data")).await;
         (!checked.report.to_string().contains("server-reach")).then_some(checked)

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::fault_test::FaultTest;
 use super::store::{Store, on_stores};
 use super::workload::Sent;
-use crate::harness::Server;
+use crate::harness::{Server, wait_until};
 
 const HOUR_S: i64 = 3_600;
 
@@ -29,8 +29,8 @@ async fn jumping(store: Store<'_>) {
         jumps += 1;
         send_without_a_time(&mut test, jumps).await;
         test.wait_for_store().await;
-        let ready = test.servers[0].get("/readyz").await;
-        assert_eq!(ready.status, 200, "after jump {jumps}: {}", ready.text());
+        let is_ready = async || (test.servers[0].get("/readyz").await.status == 200).then_some(());
+        wait_until(&format!("it is ready after jump {jumps}"), is_ready).await;
         if jumps % 4 == 3 {
             test.kill_and_restart(0).await;
         }

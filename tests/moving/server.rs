@@ -119,7 +119,8 @@ async fn readings_that_the_centre_refuses_are_counted_and_explained() {
 
 #[tokio::test]
 async fn a_move_needs_rights_at_the_centre_and_waits_for_its_rate() {
-    let setup = Setup::sqlite().set("limits.token_readings_per_second", 1_000).set("limits.burst", "1s");
+    // After 2,000 readings the next one has to wait for four seconds.
+    let setup = Setup::sqlite().set("limits.token_readings_per_second", 400).set("limits.burst", "1s");
     let setup = setup.token("site", "scopes = ['ingest', 'query']\ndevice_prefix = 'site-7/'");
     let setup = setup.token("writer", "scopes = ['ingest']").token("reader", "scopes = ['query']");
     let centre = Server::start(setup.token("operator", "scopes = ['query', 'admin']")).await;
