@@ -11,7 +11,7 @@ use crate::harness::Server;
 use crate::harness::mongod::deadline::deadline;
 
 const FLOODERS: usize = 32;
-const MEASURED: usize = 600;
+const MEASURED: usize = 200;
 /// The median latency of the other token must stay below the larger of two bounds: a ratio to its median
 /// without the flood, and an absolute time. (The p99 depends on the load of the machine.)
 const MAX_RATIO: u32 = 20;
