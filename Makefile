@@ -34,14 +34,15 @@ deny: ## Are the licences and the sources of all dependencies allowed by deny.to
 audit: ## Is any dependency known to be vulnerable? (asks the advisory database on the network)
 	"$$(tests/get-cargo-deny)" --locked check advisories
 
+# --examples, of which there are none without features, gives the dependencies the features that they have in `lint`.
 doc: ## Is the documentation sound?
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --lib --bin loadtest --examples --locked
 
 check: ## Run the tests (unit, property, integration), and print the ten slowest
 	CARGO="$(CARGO)" tests/timed --workspace --locked --no-fail-fast
 
 instructions: ## Count the instructions of each stage of a reading's way, and compare with benches/instructions.toml (UPDATE=1 writes it)
-	CARGO_INCREMENTAL=0 $(CARGO) bench --features bench --bench instructions --profile dev --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
+	CARGO_INCREMENTAL=0 $(CARGO) run --features bench --example instructions --config benches/optimized.toml --locked -- $(if $(UPDATE),--update,--check)
 
 pending-lock: ## Measure how long the lock of pending is held, with a million devices and a release build
 	$(CARGO) bench --features bench --bench pending_lock --locked
