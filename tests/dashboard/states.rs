@@ -156,11 +156,12 @@ async fn ages_and_ranges_count_by_the_clock_of_the_server() {
     let tab = Tab::open().await;
     tab.go(&format!("{}/", server.url())).await;
     tab.wait_for("#notices", "Your clock is 2 hours ahead of the server's").await;
-    tab.wait("document.querySelector('tr[data-device] b')").await;
-    assert!(tab.text("tr[data-device] time").await.contains(" s ago"), "by the server's clock");
+    send_now(&server, "A", 2.0).await;
+    tab.wait_for("tr[data-device] .values", "temp 2").await;
+    tab.wait_for("tr[data-device] time", " s ago").await; // by the server's clock
     tab.check("clock").await;
     tab.go(&format!("{}/#/chart?device=A&range=1h", server.url())).await;
-    tab.wait_for(".legend", "1").await;
+    tab.wait_for(".legend", "2").await;
     tab.close(server.url(), &[]).await;
     assert!(server.terminate().await.success());
 }
