@@ -175,9 +175,9 @@ impl<L: Layout> Store for MongoStore<L> {
         devices: &[Arc<str>],
         hours: Range<Hour>,
         series: &SeriesFilter,
-        _needs: StatsNeeds, // the documents are read as a whole
+        needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let rolled_up = self.rollups.read(devices, &hours, series).await?;
+        let rolled_up = self.rollups.read(devices, &hours, series, needs).await?;
         let missing = missing(devices, &hours, &rolled_up);
         if missing.is_empty() {
             return Ok(rolled_up);

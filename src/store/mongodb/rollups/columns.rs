@@ -15,8 +15,8 @@ use super::super::encode::Encoder;
 use super::HourRollup;
 use crate::codec::{BlockEncoder, Blocks};
 use crate::model::{Hour, MS_PER_HOUR, Metric, Sample, Stats, ValueAt};
-use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
+use crate::store::{HourStats, StatsNeeds};
 
 /// The field of the names.
 pub(super) const METRICS: &str = "metrics";
@@ -29,6 +29,9 @@ const USER_DEFINED: u8 = 0x80;
 const BYTES_MAX: usize = 256 << 10;
 /// The most metrics, so that the numbers of series stay small.
 const METRICS_MAX: usize = 10_000;
+
+/// The metrics of an hour for which memory is reserved before they are read.
+const METRICS_AT_ONCE: usize = 8;
 
 /// Integers up to this are doubles.
 const INTEGER_MAX: i64 = 1 << f64::MANTISSA_DIGITS;
@@ -120,9 +123,14 @@ impl Packed {
     }
 }
 
-/// The hours of a document, with the stats of the metrics that `names` wants. A document without columns has
-/// none.
-pub(super) fn decode(document: &RawDocument, start: Hour, names: &mut MetricNames) -> Result<PackedDay, DecodeError> {
+/// The hours of a document, with what `needs` says of the metrics that `names` wants. A document without
+/// columns has none.
+pub(super) fn decode(
+    document: &RawDocument,
+    start: Hour,
+    names: &mut MetricNames,
+    needs: StatsNeeds,
+) -> Result<PackedDay, DecodeError> {
     let mut day = [const { None }; 24];
     let Some(columns) = document.get(COLUMNS)? else { return Ok(day) };
     let Some(RawBinaryRef { bytes, .. }) = columns.as_binary().filter(|of| of.bytes.len() <= BYTES_MAX) else {
@@ -142,9 +150,14 @@ pub(super) fn decode(document: &RawDocument, start: Hour, names: &mut MetricName
     for series in block.series().take_while(|series| series.metric() < OF_METRICS) {
         series.samples().for_each(|(hour, value)| hours[hour as usize][series.metric() as usize] = Some(value));
     }
+    let wanted = metrics.iter().flatten().count();
     for (at, (hour, fields)) in day.iter_mut().zip(hours).enumerate() {
-        *hour = hour_of(Hour(start.0.saturating_add(at as i32)), fields)?;
+        *hour = hour_of(Hour(start.0.saturating_add(at as i32)), fields, wanted)?;
     }
+    let fields = match needs {
+        StatsNeeds::Numbers => Field::FirstAt as usize,
+        StatsNeeds::All => FIELDS,
+    };
     let mut of_metric = OfMetric { place: 0, values: [[None; FIELDS]; 24] };
     for series in block.series().skip_while(|series| series.metric() < OF_METRICS) {
         let number = (series.metric() - OF_METRICS) as usize;
@@ -152,7 +165,7 @@ pub(super) fn decode(document: &RawDocument, start: Hour, names: &mut MetricName
             of_metric.add_to(&mut day, &metrics)?;
             of_metric = OfMetric { place: number / FIELDS, values: [[None; FIELDS]; 24] };
         }
-        if metrics.get(of_metric.place).is_some_and(Option::is_some) {
+        if number % FIELDS < fields && metrics.get(of_metric.place).is_some_and(Option::is_some) {
             series.samples().for_each(|(hour, value)| of_metric.values[hour as usize][number % FIELDS] = Some(value));
         }
     }
@@ -160,14 +173,20 @@ pub(super) fn decode(document: &RawDocument, start: Hour, names: &mut MetricName
     Ok(day)
 }
 
-fn hour_of(hour: Hour, fields: [Option<f64>; OF_METRICS as usize]) -> Result<Option<PackedHour>, DecodeError> {
+/// An hour without stats, with memory for those of `metrics`.
+fn hour_of(
+    hour: Hour,
+    fields: [Option<f64>; OF_METRICS as usize],
+    metrics: usize,
+) -> Result<Option<PackedHour>, DecodeError> {
     let [Some(rev), Some(first_at), Some(last_at)] = fields else {
         let is_empty = fields.iter().all(Option::is_none);
         return if is_empty { Ok(None) } else { Err(invalid("an hour of a day is not complete")) };
     };
     let at = |value| integer(value, 0..MS_PER_HOUR).map(|at| hour.start_ms() + at);
     let (rev, first_ts_ms, last_ts_ms) = (integer(rev, 0..INTEGER_MAX + 1)?, at(first_at)?, at(last_at)?);
-    Ok(Some(PackedHour { rev, first_ts_ms, stats: HourStats { hour, last_ts_ms, stats: Vec::new() } }))
+    let stats = Vec::with_capacity(metrics.min(METRICS_AT_ONCE));
+    Ok(Some(PackedHour { rev, first_ts_ms, stats: HourStats { hour, last_ts_ms, stats } }))
 }
 
 /// The columns of one metric.
@@ -268,7 +287,7 @@ mod tests {
         ];
         let packed = Packed::of(&hours.each_ref()).unwrap();
         let read = |series: &SeriesFilter| {
-            let day = decode(&document(&packed), START, &mut MetricNames::new(series)).unwrap();
+            let day = decode(&document(&packed), START, &mut MetricNames::new(series), StatsNeeds::All).unwrap();
             day.into_iter().flatten().collect::<Vec<_>>()
         };
         let found = read(&SeriesFilter::ALL);
@@ -277,6 +296,12 @@ mod tests {
             let mut expected = hour.stats.clone();
             expected.stats.sort_by_key(|(name, _)| &**name == "a"); // "b.c" came first
             assert_eq!((found.rev, found.first_ts_ms, &found.stats), (hour.rev, hour.first_ts_ms, &expected));
+        }
+        let numbers = decode(&document(&packed), START, &mut MetricNames::new(&SeriesFilter::ALL), StatsNeeds::Numbers);
+        for (numbers, hour) in numbers.unwrap().into_iter().flatten().zip(&found) {
+            let mut expected = hour.stats.clone();
+            expected.stats.iter_mut().for_each(|(_, stats)| (stats.first, stats.last) = (None, None));
+            assert_eq!((numbers.rev, numbers.stats), (hour.rev, expected));
         }
         let of_a = read(&SeriesFilter::new(["a"], []).unwrap());
         assert_eq!(of_a.iter().map(|hour| hour.stats.stats.len()).collect::<Vec<_>>(), [0, 1, 1]);
@@ -307,15 +332,16 @@ mod tests {
     fn damaged_columns_are_refused_or_read() {
         let hours: Vec<_> = (0..24).map(|at| hour(at, 1, vec![("lux".into(), stats(at, f64::from(at)))])).collect();
         let mut packed = Packed::of(&hours.iter().collect::<Vec<_>>()).unwrap();
+        let names = || MetricNames::new(&SeriesFilter::ALL);
+        let read = |packed: &Packed| decode(&document(packed), START, &mut names(), StatsNeeds::All);
         let mut refused = 0;
         for at in 0..packed.block.len() {
             packed.block[at] = !packed.block[at];
-            refused +=
-                usize::from(decode(&document(&packed), START, &mut MetricNames::new(&SeriesFilter::ALL)).is_err());
+            refused += usize::from(read(&packed).is_err());
             packed.block[at] = !packed.block[at];
         }
         assert!(refused > packed.block.len() / 4, "{refused}");
         packed.block.resize(BYTES_MAX + 1, 0);
-        assert!(decode(&document(&packed), START, &mut MetricNames::new(&SeriesFilter::ALL)).is_err());
+        assert!(read(&packed).is_err());
     }
 }

@@ -15,8 +15,8 @@ use super::HourRollup;
 use super::columns::{self, Packed, PackedDay, PackedHour};
 use crate::config::BucketLayout;
 use crate::model::{Hour, SeriesFilter};
-use crate::store::HourStats;
 use crate::store::metric_names::MetricNames;
+use crate::store::{HourStats, StatsNeeds};
 
 mod day;
 #[cfg(test)]
@@ -141,11 +141,12 @@ fn encode_hour(hour: &mut Encoder, HourRollup { rev, first_ts_ms, stats, .. }: &
 }
 
 /// Adds the hours of a document that are in `hours` to those that `found` has of its device. If one of them
-/// cannot be read, it adds all the others.
+/// cannot be read, it adds all the others. Hours in columns have only the stats that `needs` names.
 pub(super) fn add_hours<'f>(
     document: &RawDocument,
     hours: &Range<Hour>,
     metrics: &mut MetricNames,
+    needs: StatsNeeds,
     found: impl FnOnce(&str) -> Result<&'f mut Vec<HourStats>, DecodeError>,
 ) -> Result<(), DecodeError> {
     let (mut device, mut version, mut day, mut of_day) = (None, None, None, None);
@@ -163,7 +164,7 @@ pub(super) fn add_hours<'f>(
         return Err(DecodeError("it is no rollup of a day".into()));
     };
     let found = found(device)?;
-    let (mut packed, mut outcome) = packed_day(document, version, start, metrics);
+    let (mut packed, mut outcome) = packed_day(document, version, start, metrics, needs);
     for element in elements(of_day) {
         let (key, value) = element?;
         if supersedes(start, key, value, &mut packed)? {
@@ -183,12 +184,13 @@ fn packed_day(
     version: Option<RawBsonRef<'_>>,
     start: Hour,
     metrics: &mut MetricNames,
+    needs: StatsNeeds,
 ) -> (PackedDay, Result<(), DecodeError>) {
     const NONE: PackedDay = [const { None }; 24];
     if version != Some(RawBsonRef::Int32(PACKED)) {
         return (NONE, Ok(()));
     }
-    columns::decode(document, start, metrics).map_or_else(|error| (NONE, Err(error)), |day| (day, Ok(())))
+    columns::decode(document, start, metrics, needs).map_or_else(|error| (NONE, Err(error)), |day| (day, Ok(())))
 }
 
 /// Whether an entry of `hours` is newer than its hour in the columns. If so, it removes that one.
@@ -284,7 +286,7 @@ pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, Deco
     let device: Arc<str> = document.get_str("deviceId")?.into();
     let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
     let mut names = MetricNames::new(&SeriesFilter::ALL);
-    let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names);
+    let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names, StatsNeeds::All);
     read?;
     let mut rollups = Vec::new();
     for element in document.get_document("hours")? {
@@ -309,7 +311,8 @@ pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, Deco
 /// Adds the `rev` of each hour of a document of this day that has one.
 pub(super) fn add_revs(document: &RawDocument, day: i32, revs: &mut BTreeMap<Hour, i64>) {
     let mut no_metrics = MetricNames::new(&SeriesFilter::ALL);
-    let packed = columns::decode(document, start_of(day), &mut no_metrics).unwrap_or([const { None }; 24]);
+    let packed = columns::decode(document, start_of(day), &mut no_metrics, StatsNeeds::Numbers);
+    let packed = packed.unwrap_or([const { None }; 24]);
     revs.extend(packed.into_iter().flatten().map(|hour| (hour.stats.hour, hour.rev)));
     let Ok(hours) = document.get_document("hours") else { return };
     for (key, value) in hours.into_iter().flatten() {

@@ -6,14 +6,14 @@ use bson::RawDocument;
 
 use super::document::{Day, add_hours, add_revs};
 use crate::model::{Hour, SeriesFilter};
+use crate::store::StatsNeeds;
 use crate::store::metric_names::MetricNames;
 
 /// Decodes a document in every way in which the store reads it.
 pub(in super::super) fn document(document: &RawDocument) {
     let mut found = Vec::new();
-    let _ = add_hours(document, &(Hour(i32::MIN)..Hour(i32::MAX)), &mut MetricNames::new(&SeriesFilter::ALL), |_| {
-        Ok(&mut found)
-    });
+    let (all, mut names) = (Hour(i32::MIN)..Hour(i32::MAX), MetricNames::new(&SeriesFilter::ALL));
+    let _ = add_hours(document, &all, &mut names, StatsNeeds::All, |_| Ok(&mut found));
     assert!(found.len() <= 24, "a day has 24 hours");
     let _ = Day::decode(document);
     let mut revs = BTreeMap::new();

@@ -12,7 +12,7 @@ use super::RollupCollection;
 use super::document::add_hours;
 use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
-use crate::store::{HourStats, StoreError};
+use crate::store::{HourStats, StatsNeeds, StoreError};
 
 /// The documents of one batch: a month of many devices fits into one reply, or as much as a reply can hold.
 const BATCH: u32 = 10_000;
@@ -30,6 +30,7 @@ impl RollupCollection {
         devices: &[Arc<str>],
         hours: &Range<Hour>,
         series: &SeriesFilter,
+        needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut by_device = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
         if devices.is_empty() || hours.is_empty() {
@@ -37,7 +38,7 @@ impl RollupCollection {
         }
         let mut names = MetricNames::new(series);
         let mut visit = |document: &RawDocument| {
-            add_hours(document, hours, &mut names, |device| by_device.of(device))?;
+            add_hours(document, hours, &mut names, needs, |device| by_device.of(device))?;
             Ok(ControlFlow::Continue(()))
         };
         for filter in filters_of(devices, hours) {

@@ -8,6 +8,7 @@ use super::super::super::decode::{DecodeError, expect_version};
 use super::super::columns::PackedHour;
 use super::{PACKED, decode, entry_of, hour_at, is_emptied, is_left_out, packed_day, supersedes};
 use crate::model::{Hour, Metric, SeriesFilter};
+use crate::store::StatsNeeds;
 use crate::store::metric_names::MetricNames;
 
 /// An hour of a document.
@@ -35,7 +36,8 @@ impl Day {
         expect_version(document, PACKED)?;
         let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
         let mut names = MetricNames::new(&SeriesFilter::ALL);
-        let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names);
+        let (mut packed, read) =
+            packed_day(document, document.get("schemaVersion")?, start, &mut names, StatsNeeds::Numbers);
         read?;
         let mut hours = BTreeMap::new();
         for element in document.get_document("hours")? {

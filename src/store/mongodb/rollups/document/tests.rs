@@ -23,7 +23,7 @@ fn hours_of_a_document_are_read_within_the_range() {
     let document = RawDocumentBuf::try_from(&document).unwrap();
     let mut found = Vec::new();
     let mut names = MetricNames::new(&SeriesFilter::ALL);
-    add_hours(&document, &(Hour(0)..Hour(47)), &mut names, |_| Ok(&mut found)).unwrap();
+    add_hours(&document, &(Hour(0)..Hour(47)), &mut names, StatsNeeds::All, |_| Ok(&mut found)).unwrap();
     let old = Stats { first: None, last: None, ..Stats::of(0, 2.0) };
     let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), old)] };
     assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
@@ -59,7 +59,7 @@ fn an_hour_that_was_left_out_has_a_rev_and_no_stats() {
     "hours": { "13": hour, "14": { "rev": 7_i64, "tooLarge": true } } };
     let day = RawDocumentBuf::try_from(&day).unwrap();
     let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
-    add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
+    add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, StatsNeeds::All, |_| Ok(&mut found)).unwrap();
     assert_eq!(found.iter().map(|stats| stats.hour).collect::<Vec<_>>(), [Hour(13)]);
     let mut revs = BTreeMap::new();
     add_revs(&day, 0, &mut revs);
@@ -73,7 +73,7 @@ fn an_hour_that_was_emptied_has_a_rev_and_no_stats() {
     let emptied = HourRollup { device: "d".into(), rev: 9, first_ts_ms: Hour(14).start_ms(), stats };
     let day = Encoder::build(|top| insert(top, &[&emptied], BucketLayout::Readable));
     let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
-    add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, |_| Ok(&mut found)).unwrap();
+    add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, StatsNeeds::All, |_| Ok(&mut found)).unwrap();
     assert_eq!((found, Day::decode(&day).unwrap()), (Vec::new(), None));
     let mut revs = BTreeMap::new();
     add_revs(&day, 0, &mut revs);
@@ -92,7 +92,7 @@ fn documents_that_are_no_rollups_are_unreadable() {
         bad.insert("deviceId", "d");
         let bad = RawDocumentBuf::try_from(&bad).unwrap();
         let (mut names, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
-        assert!(add_hours(&bad, &(Hour(0)..Hour(99)), &mut names, |_| Ok(&mut found)).is_err());
+        assert!(add_hours(&bad, &(Hour(0)..Hour(99)), &mut names, StatsNeeds::All, |_| Ok(&mut found)).is_err());
         assert_eq!(found, []);
     }
 }
