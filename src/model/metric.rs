@@ -163,7 +163,7 @@ impl MetricTable {
             self.next = *self.places.get(name)? as usize;
         }
         let place = self.next as u32;
-        self.next = (self.next + 1) % self.metrics.len();
+        self.next = if self.next + 1 < self.metrics.len() { self.next + 1 } else { 0 };
         Some(place)
     }
 
