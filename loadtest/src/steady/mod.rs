@@ -31,7 +31,7 @@ use self::watch::Watch;
 use crate::format::Format;
 use crate::http::{self, Sending, Until};
 use crate::metrics;
-use crate::systems::{Environment, Programs, Server, System};
+use crate::systems::{Environment, Programs, Server};
 use crate::target::Target;
 use crate::udp;
 use crate::verify::{self, Verified};
