@@ -87,6 +87,7 @@ pub(super) async fn run(
     metrics: Arc<Metrics>,
     store_id: watch::Sender<Option<String>>,
 ) {
+    let mut saved = None;
     loop {
         match store.bytes().await {
             Ok(bytes) => metrics.store_bytes.set(bytes as f64),
@@ -97,8 +98,11 @@ pub(super) async fn run(
         if let Ok(history) = history {
             store_id.send_replace(history.as_ref().map(|history| history.id.clone()));
             let known = KnownStore { store: store.name().to_owned(), history };
-            if let Err(error) = known.save(&file) {
-                tracing::debug!(%error, file = %file.display(), "cannot be written");
+            if saved.as_ref() != Some(&known) {
+                match known.save(&file) {
+                    Ok(()) => saved = Some(known),
+                    Err(error) => tracing::debug!(%error, file = %file.display(), "cannot be written"),
+                }
             }
         }
         tokio::time::sleep(if is_created { INTERVAL } else { UNTIL_CREATED }).await;
