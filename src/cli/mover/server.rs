@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use super::super::client::Credentials;
 use super::super::export::{Refusal, Requests as Queries};
+use super::super::import::{MAX_ANSWER_BYTES, read_at_most};
 use super::super::serve;
 use super::super::target::{HourCheck, Patience, folded};
 use super::answers::{OfDevice, Page, Version, contents_in, instant};
@@ -248,7 +249,8 @@ impl Sent {
 /// The ID of the store of a server. Versions before this one have none, and a proxy may not pass the path on.
 async fn store_id(queries: &Queries) -> Option<String> {
     let answer = queries.get("/version", &[]).await.ok()?;
-    serde_json::from_slice(&answer.bytes().await.ok()?).ok().and_then(|Version { store_id }| store_id)
+    let body = read_at_most(MAX_ANSWER_BYTES, answer).await.ok()?;
+    serde_json::from_slice(&body).ok().and_then(|Version { store_id }| store_id)
 }
 
 const RIGHTS: &str = "the token (--token-file, or the variable TIDEGAUGE_TOKEN) must be one of the server, with the \
