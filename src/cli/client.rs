@@ -1,5 +1,7 @@
 //! The flags of commands that are clients of a running server: its address, and TLS and token of the client.
 
+pub(super) mod answer;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 

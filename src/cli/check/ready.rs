@@ -10,8 +10,8 @@ use anyhow::{Context, bail};
 use reqwest::StatusCode;
 use tidegauge::config::Http;
 
+use crate::cli::client::answer::{MAX_ANSWER_BYTES, read_at_most};
 use crate::cli::client::{any_certificate, local_url, plain_http};
-use crate::cli::import::{MAX_ANSWER_BYTES, read_at_most};
 
 /// How long the server may take to answer. An orchestrator asks every few seconds.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use tidegauge::common::backoff::Backoff;
 
 use super::super::Usage;
 use super::super::client::ClientArgs;
-use super::super::import::{MAX_ANSWER_BYTES, is_temporary, read_at_most, refusal_text, retry_after};
+use super::super::client::answer::{MAX_ANSWER_BYTES, is_temporary, read_at_most, refusal_text, retry_after};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

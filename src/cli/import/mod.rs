@@ -28,7 +28,7 @@ use self::csv::{CsvError, Outcome, Row, Rows};
 use self::notes::{Notes, Place};
 use self::progress::Progress;
 use self::send::Answer;
-pub(super) use self::send::{MAX_ANSWER_BYTES, Sender, is_temporary, read_at_most, refusal_text, retry_after};
+pub(super) use self::send::Sender;
 pub(super) use self::source::Format;
 use self::source::Source;
 use super::client::ClientArgs;

@@ -15,8 +15,8 @@ use tidegauge::store::HourStats;
 use tokio::sync::Mutex;
 
 use super::super::client::Credentials;
+use super::super::client::answer::{MAX_ANSWER_BYTES, read_at_most};
 use super::super::export::{Refusal, Requests as Queries};
-use super::super::import::{MAX_ANSWER_BYTES, read_at_most};
 use super::super::serve;
 use super::super::target::{HourCheck, Patience, folded};
 use super::answers::{OfDevice, Page, Version, contents_in, instant};
