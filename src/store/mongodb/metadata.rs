@@ -61,8 +61,8 @@ pub(super) fn to_text(metadata: Map<String, Value>) -> Arc<str> {
     Value::from(metadata).to_string().into()
 }
 
-/// The JSON of a value.
-fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
+/// The JSON of a value. A number that is not finite becomes null.
+pub(super) fn decode_value(value: RawBsonRef<'_>) -> Result<Value, DecodeError> {
     Ok(match value {
         RawBsonRef::Null => Value::Null,
         RawBsonRef::Boolean(value) => value.into(),
