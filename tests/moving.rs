@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use bson::doc;
+use bson::{Document, doc};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -151,7 +151,7 @@ async fn a_round_trip_through_all_stores_is_exact_while_devices_send() {
 async fn kill_in_the_middle(args: &[String], database: &Database) {
     let mut child =
         Command::new(binary()).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
-    let buckets = database.handle().await.collection::<bson::Document>("buckets");
+    let buckets = database.handle().await.collection::<Document>("buckets");
     wait_until("something is copied", async || (buckets.count_documents(doc! {}).await.ok()? > 0).then_some(())).await;
     child.kill().expect("our child");
     let status = child.wait().expect("our child");
@@ -235,10 +235,10 @@ async fn a_comparison_finds_a_reading_that_is_missing() {
     server.terminate().await;
     let args = files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"]);
     assert_complete(&run_move(&args).await);
-    let buckets = database.handle().await.collection::<bson::Document>("buckets");
+    let buckets = database.handle().await.collection::<Document>("buckets");
     buckets.delete_one(doc! { "_id": "a/2026-01-01T05" }).await.expect("it is deleted");
     let only_compare: Vec<String> = args.iter().cloned().chain(["--verify".to_owned()]).collect();
-    let rollups = database.handle().await.collection::<bson::Document>("rollups");
+    let rollups = database.handle().await.collection::<Document>("rollups");
     rollups.delete_many(doc! {}).await.expect("they are deleted");
     let done = run_move(&only_compare).await;
     assert_eq!(done.code, Some(1), "{}{}", done.stdout, done.stderr);
@@ -247,21 +247,32 @@ async fn a_comparison_finds_a_reading_that_is_missing() {
     assert_complete(&run_move(&only_compare).await);
 }
 
+/// Moves these readings of the devices `bad` and `good` into a database that refuses what `validator` does
+/// not match. Returns the server with that database too.
+async fn move_with(
+    validator: Document,
+    database: &Database,
+    readings: impl Iterator<Item = (i64, f64)> + Clone,
+) -> (Finished, Server) {
+    let mut server = Server::start(Setup::sqlite()).await;
+    let files = Files::of(&server);
+    for device in ["bad", "good"] {
+        send(&server, add(&mut Model::default(), device, readings.clone())).await;
+    }
+    server.terminate().await;
+    server.start_again_with(Setup::mongodb(database)).await;
+    let refuse = doc! { "collMod": "buckets", "validator": validator };
+    database.handle().await.run_command(refuse).await.expect("the collection is there");
+    let args = files.args(&Setup::sqlite(), &Setup::mongodb(database), ["sqlite", "mongodb"]);
+    (run_move(&args).await, server)
+}
+
 /// A bucket that is refused is taken apart as far as that may help, and its readings are counted.
 #[tokio::test]
 async fn readings_that_the_new_store_refuses_are_counted_by_reason() {
     let database = Database::new();
-    let mut server = Server::start(Setup::sqlite()).await;
-    let files = Files::of(&server);
-    for device in ["bad", "good"] {
-        let readings = (0..2_000).map(|at| (START_MS + at * 1_500, at as f64));
-        send(&server, add(&mut Model::default(), device, readings)).await;
-    }
-    server.terminate().await;
-    server.start_again_with(Setup::mongodb(&database)).await;
-    let refuse = doc! { "collMod": "buckets", "validator": { "deviceId": { "$ne": "bad" } } };
-    database.handle().await.run_command(refuse).await.expect("the collection is there");
-    let done = run_move(&files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"])).await;
+    let readings = (0..2_000).map(|at| (START_MS + at * 1_500, at as f64));
+    let (done, _server) = move_with(doc! { "deviceId": { "$ne": "bad" } }, &database, readings).await;
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(done.stderr.contains("2000 new, 0 there already, 2000 refused (2000 validation)"), "{}", done.stderr);
     assert!(done.stderr.contains("readings of bad in the hour of 2026-01-01T00:00:00.000Z: "), "{}", done.stderr);
@@ -273,17 +284,8 @@ async fn readings_that_the_new_store_refuses_are_counted_by_reason() {
 #[tokio::test]
 async fn readings_are_moved_without_metadata_that_the_new_store_refuses() {
     let database = Database::new();
-    let mut server = Server::start(Setup::sqlite()).await;
-    let files = Files::of(&server);
-    for device in ["bad", "good"] {
-        let readings = (0..4).map(|at| (START_MS + at * HOUR_MS / 2, at as f64));
-        send(&server, add(&mut Model::default(), device, readings)).await;
-    }
-    server.terminate().await;
-    server.start_again_with(Setup::mongodb(&database)).await;
-    let refuse = doc! { "collMod": "buckets", "validator": { "metadata.of": { "$ne": "bad" } } };
-    database.handle().await.run_command(refuse).await.expect("the collection is there");
-    let done = run_move(&files.args(&Setup::sqlite(), &Setup::mongodb(&database), ["sqlite", "mongodb"])).await;
+    let readings = (0..4).map(|at| (START_MS + at * HOUR_MS / 2, at as f64));
+    let (done, server) = move_with(doc! { "metadata.of": { "$ne": "bad" } }, &database, readings).await;
     assert_complete(&done);
     assert!(done.stderr.contains("8 new, 0 there already, 0 refused"), "{}", done.stderr);
     let said = "the store refused the metadata of a device for good; its readings are stored without it";
