@@ -68,8 +68,7 @@ impl DeadLetters {
         detail: &str,
     ) -> std::io::Result<()> {
         let (this, write, detail) = (self.clone(), Arc::clone(write), detail.to_owned());
-        let appended = tokio::task::spawn_blocking(move || this.append_now(&write, reason, &detail)).await;
-        appended.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        blocking(move || this.append_now(&write, reason, &detail)).await
     }
 
     /// Appends letters. When this returns, they survive a crash.
@@ -78,11 +77,11 @@ impl DeadLetters {
     /// When the file cannot be written or is full. The letters before may be in it.
     pub async fn append_letters(&self, letters: Vec<Letter>) -> std::io::Result<()> {
         let this = self.clone();
-        let appended = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             let refused_at = rfc3339(this.clock.now_ms());
             this.append_lines(letters.iter().map(|letter| letter.line(&refused_at)))
-        });
-        appended.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        })
+        .await
     }
 
     /// Removes the readings that a deletion selects, and returns their number. When this returns, they do not
@@ -94,8 +93,7 @@ impl DeadLetters {
     /// When a file cannot be locked, read or written.
     pub async fn delete(&self, deletion: &Deletion) -> std::io::Result<u64> {
         let (this, deletion) = (self.clone(), deletion.clone());
-        let deleted = tokio::task::spawn_blocking(move || this.delete_now(&deletion)).await;
-        deleted.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        blocking(move || this.delete_now(&deletion)).await
     }
 
     fn delete_now(&self, deletion: &Deletion) -> std::io::Result<u64> {
@@ -165,6 +163,11 @@ impl DeadLetters {
         let ((folder, name), (_, taken)) = (OsFolder::of_file(path)?, OsFolder::of_file(taken)?);
         file::put_back(&folder, name, taken, kept)
     }
+}
+
+/// Runs work on a blocking thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
 /// Removes from one file what a deletion selects, and returns the number of readings.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::Pipeline;
 use super::replay::{Remaining, Replay};
 use crate::common::once_per_change::OncePerChange;
-use crate::log::{DeletionRecord, Kind, Lag, Reader, Record};
+use crate::log::{DeletionRecord, Kind, Lag, LogError, Position, Reader, Record};
 use crate::pending::{HourErasure, Insertion};
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
@@ -62,40 +62,10 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
     let lag = Lag { tick: tick(pipeline.options.limits.max_age), bytes: MANY_BYTES };
     while let Some(readable) = pipeline.log.wait_readable(reader.position(), lag) {
         while reader.position() < readable {
-            let mut out_of_files = None;
-            for _ in 0..RECORDS_PER_NOTIFICATION {
-                let record = match reader.next(readable) {
-                    Ok(Some(record)) => record,
-                    Ok(None) => break,
-                    Err(error) if error.is_out_of_files() => {
-                        out_of_files = Some(error);
-                        break;
-                    }
-                    Err(error) => return Err(error.to_string()),
-                };
-                let inserted = match record.kind {
-                    Kind::Readings => {
-                        insert_record(pipeline, &record, &mut replay, runtime).map_err(|error| error.to_string())
-                    }
-                    Kind::Deletion => delete(pipeline, &record, &mut replay).map(|()| ControlFlow::Continue(())),
-                };
-                if inserted.map_err(|error| format!("record at position {}: {error}", record.position))?.is_break() {
-                    return Ok(());
-                }
-            }
-            let mut state = pipeline.lock();
-            if state.stopped {
+            let inserted = insert_records(pipeline, &mut reader, readable, &mut replay, runtime)?;
+            let ControlFlow::Continue(out_of_files) = inserted else { return Ok(()) };
+            if announce(pipeline, reader.position(), readable).is_break() {
                 return Ok(());
-            }
-            state.inserted = reader.position();
-            if state.inserted >= readable {
-                state.stalled_since = None;
-            }
-            let (inserted, wakes_scheduler) = (state.inserted, state.wakes_scheduler());
-            drop(state);
-            pipeline.announced.send_replace(inserted);
-            if wakes_scheduler {
-                pipeline.due.notify_one();
             }
             if let Some(error) = &out_of_files {
                 if no_files.begins() {
@@ -109,6 +79,52 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
         pipeline.note_room();
     }
     Ok(())
+}
+
+/// Inserts up to [`RECORDS_PER_NOTIFICATION`] records. Breaks if the feeder is stopped meanwhile, and returns
+/// the error if the process may open no more files.
+fn insert_records(
+    pipeline: &Pipeline,
+    reader: &mut Reader,
+    readable: Position,
+    replay: &mut Replay,
+    runtime: &Handle,
+) -> Result<ControlFlow<(), Option<LogError>>, String> {
+    for _ in 0..RECORDS_PER_NOTIFICATION {
+        let record = match reader.next(readable) {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(error) if error.is_out_of_files() => return Ok(ControlFlow::Continue(Some(error))),
+            Err(error) => return Err(error.to_string()),
+        };
+        let inserted = match record.kind {
+            Kind::Readings => insert_record(pipeline, &record, replay, runtime).map_err(|error| error.to_string()),
+            Kind::Deletion => delete(pipeline, &record, replay).map(|()| ControlFlow::Continue(())),
+        };
+        if inserted.map_err(|error| format!("record at position {}: {error}", record.position))?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(None))
+}
+
+/// Tells queries and the scheduler how far the log is inserted. Breaks if the feeder is stopped.
+fn announce(pipeline: &Pipeline, inserted: Position, readable: Position) -> ControlFlow<()> {
+    let mut state = pipeline.lock();
+    if state.stopped {
+        return ControlFlow::Break(());
+    }
+    state.inserted = inserted;
+    if inserted >= readable {
+        state.stalled_since = None;
+    }
+    let wakes_scheduler = state.wakes_scheduler();
+    drop(state);
+    pipeline.announced.send_replace(inserted);
+    if wakes_scheduler {
+        pipeline.due.notify_one();
+    }
+    ControlFlow::Continue(())
 }
 
 /// A tenth of `max_age`, within limits: a bucket is written at most so much later than by its age.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Pipeline;
 use super::bisection::{Bisection, Narrowed};
 use super::store_state::{note_away, note_back};
-use super::write::{Letter, attempt, count_written, dead_letter};
+use super::write::{Letter, Outcome, attempt, count_written, dead_letter, is_available};
 use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::WriteError;
@@ -35,37 +35,51 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>)
         let parts = bisections.iter().map(|bisection| bisection.next().cloned());
         let (at, parts): (Vec<usize>, Vec<_>) = parts.enumerate().filter_map(|(at, part)| Some((at, part?))).unzip();
         if parts.is_empty() {
-            break;
+            return conclude(pipeline, bisections).await;
         }
         let outcomes = attempt(pipeline, &parts).await;
-        let is_available = outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent));
-        let mut transient = None;
-        for (at, outcome) in at.into_iter().zip(outcomes) {
-            match outcome {
-                Ok(written) => {
-                    if bisections[at].accept() {
-                        count_written(pipeline, written);
-                    }
-                }
-                Err(error) if error.is_permanent() => bisections[at].refuse(error),
-                Err(error) => {
-                    pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
-                    transient = Some(error);
-                }
-            }
-        }
-        match transient {
-            Some(error) if !is_available => {
-                note_away(pipeline, &error);
-                tokio::time::sleep(backoff.next_wait()).await;
-            }
-            Some(_) => tokio::time::sleep(backoff.next_wait()).await,
+        let is_available = is_available(&outcomes);
+        match settle(pipeline, &mut bisections, at.into_iter().zip(outcomes)) {
             None => {
                 note_back(pipeline);
                 backoff.reset();
             }
+            Some(error) => {
+                if !is_available {
+                    note_away(pipeline, &error);
+                }
+                tokio::time::sleep(backoff.next_wait()).await;
+            }
         }
     }
+}
+
+/// Tells each bisection the outcome of its part. Returns a transient error, if there was one.
+fn settle(
+    pipeline: &Pipeline,
+    bisections: &mut [Bisection],
+    outcomes: impl Iterator<Item = (usize, Outcome)>,
+) -> Option<WriteError> {
+    let mut transient = None;
+    for (at, outcome) in outcomes {
+        match outcome {
+            Ok(written) => {
+                if bisections[at].accept() {
+                    count_written(pipeline, written);
+                }
+            }
+            Err(error) if error.is_permanent() => bisections[at].refuse(error),
+            Err(error) => {
+                pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
+                transient = Some(error);
+            }
+        }
+    }
+    transient
+}
+
+/// Dead-letters what the store refuses of the buckets. Returns those that are done.
+async fn conclude(pipeline: &Arc<Pipeline>, bisections: Vec<Bisection>) -> Vec<Arc<BucketWrite>> {
     let mut done = Vec::new();
     let mut letters = Vec::new();
     for narrowed in bisections.into_iter().map(Bisection::finish) {

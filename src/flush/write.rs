@@ -84,15 +84,13 @@ struct Settled {
     refused: Vec<RefusedWrite>,
     /// To be written again, with the reason.
     again: Vec<(Arc<BucketWrite>, WriteError)>,
-    /// The store accepted or refused at least one.
     is_available: bool,
 }
 
-type Outcome = Result<Written, WriteError>;
+pub(super) type Outcome = Result<Written, WriteError>;
 
 fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
-    let is_available = outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent));
-    let mut settled = Settled { is_available, ..Settled::default() };
+    let mut settled = Settled { is_available: is_available(&outcomes), ..Settled::default() };
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
             Ok(written) => {
@@ -105,6 +103,11 @@ fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outc
         }
     }
     settled
+}
+
+/// Whether the store accepted or refused at least one bucket.
+pub(super) fn is_available(outcomes: &[Outcome]) -> bool {
+    outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent))
 }
 
 /// Counts the readings of a bucket that the store has accepted.

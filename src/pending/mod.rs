@@ -9,7 +9,7 @@
 //! - [`Pending::cut_position`] never passes a reading that is not stored, or a deletion that the store has
 //!   not executed.
 //! - Pending is used behind a lock. No call touches more than a bounded number of values, whatever clients
-//!   send: long work is done in turns of [`ITEMS_PER_TURN`], and queries and writes get a [`BucketSnapshot`],
+//!   send: long work is done in turns of `ITEMS_PER_TURN`, and queries and writes get a [`BucketSnapshot`],
 //!   which shares the memory of most values and is read without the lock. Tables grow piece by piece.
 //!
 //! An open bucket is a stream of bytes (`stream`): a reading takes one to three of them, and a device-hour of
@@ -68,7 +68,7 @@ use sorted::SortedDevices;
 use taking::InFlight;
 
 /// The work of one turn, in values that are inserted or copied: some ten to some hundred microseconds.
-pub const ITEMS_PER_TURN: usize = 4_096;
+const ITEMS_PER_TURN: usize = 4_096;
 
 /// The names that no bucket has any more may take one part in this many of the memory.
 const NAMES_SHARE: u64 = 8;
@@ -100,10 +100,10 @@ pub struct Pending {
     in_flight: Slots<InFlight>,
     /// The open buckets that no write blocks.
     by_age: AgeQueue,
-    /// The newest ended hour, as far as it is known.
-    ended: Hour,
     /// The full ones among them.
     full: VecDeque<Key>,
+    /// The newest ended hour, as far as it is known.
+    ended: Hour,
     /// The deletions that the store has not executed, in the order of the log.
     deletions: VecDeque<PendingDeletion>,
     /// The memory of the buckets and the device IDs.
@@ -141,8 +141,8 @@ impl Pending {
             open: Slots::default(),
             in_flight: Slots::default(),
             by_age: AgeQueue::default(),
-            ended: Hour(i32::MIN), // not known yet
             full: VecDeque::new(),
+            ended: Hour(i32::MIN), // not known yet
             deletions: VecDeque::new(),
             bytes: 0,
             readings: 0,

@@ -85,7 +85,7 @@ pub(super) struct InFlight {
 }
 
 /// A bucket that was taken, for the store.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct TakenBucket {
     device: Arc<str>,
     bucket: Arc<BucketSnapshot>,

@@ -96,8 +96,7 @@ pub(super) enum Keeping {
 
 impl DeviceSelection {
     /// Whether the IDs decide.
-    #[must_use]
-    pub fn is_by_id(&self) -> bool {
+    fn is_by_id(&self) -> bool {
         self.metadata.is_all() && self.silent_since_ms.is_none()
     }
 

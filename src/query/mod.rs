@@ -53,7 +53,7 @@ pub use groups::{DeviceGroup, DeviceGroups, MetadataValues};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{
-    Column, Columns, Fill, Grid, HoursRequest, LocalTime, Point, Rollups, RollupsRequest, Series, Step, StepError, Zone,
+    Column, Columns, Fill, HoursRequest, LocalTime, Point, Rollups, RollupsRequest, Series, Step, StepError, Zone,
 };
 
 /// The most devices that a query looks up in pending under one lock.

@@ -43,7 +43,7 @@ mod zone;
 
 pub use columns::{Column, Columns};
 pub use fill::Fill;
-pub use grid::Grid;
+pub(super) use grid::Grid;
 pub use step::{Step, StepError};
 pub use zone::{LocalTime, Zone};
 
@@ -63,7 +63,7 @@ const REQUESTS_AT_ONCE: usize = 3;
 pub struct RollupsRequest {
     /// The client IDs of the devices, each once.
     pub devices: Vec<Arc<str>>,
-    /// The first instant, in Unix milliseconds. `None`: [`Step::default_range_ms`] before `to_ms`.
+    /// The first instant, in Unix milliseconds. `None`: the default range of the step before `to_ms`.
     pub from_ms: Option<i64>,
     /// The end of the range, exclusive, in Unix milliseconds. The answer has all steps that it touches.
     pub to_ms: i64,

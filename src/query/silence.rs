@@ -9,7 +9,6 @@ use super::devices::{DeviceSelection, DevicesRequest, Keeping};
 use super::{Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::common::clock::Clock;
-use crate::store::{Cause, StoreError};
 use crate::telemetry::LateGauge;
 
 /// The wait after each page of devices. A page looks at up to 10,000 entries of the device index, or looks
@@ -56,7 +55,7 @@ impl Queries {
             let request = DevicesRequest { selection, after, limit: PAGE, now_ms, skips_any: false };
             let page = self.list(self.deadline(), DeviceScope::all(), &request, Keeping::Ids, |_, _| ()).await?;
             if page.partial {
-                return Err(StoreError::new(Cause::Network, "only pending devices are known").into());
+                return Err(QueryError::incomplete());
             }
             silent += page.body.devices.len() as u64;
             let Some(next) = page.body.next else { return Ok(silent) };

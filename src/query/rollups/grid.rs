@@ -29,7 +29,7 @@ const SHORTEST_PERIOD_MS: i64 = 7 * MS_PER_DAY;
 
 /// The steps that a range touches.
 #[derive(Debug, Clone)]
-pub struct Grid {
+pub(in crate::query) struct Grid {
     /// The start of each step, and the end of the last one, in Unix milliseconds. Strictly ascending, at
     /// least two.
     bounds: Vec<i64>,
@@ -38,8 +38,7 @@ pub struct Grid {
 
 impl Grid {
     /// The steps that a range of instants touches, which is not empty.
-    #[must_use]
-    pub fn new(step: Step, zone: &Zone, range_ms: &Range<i64>) -> Self {
+    pub(in crate::query) fn new(step: Step, zone: &Zone, range_ms: &Range<i64>) -> Self {
         let around = 2 * step.usual_ms() + MARGIN_MS;
         let local = zone.local_time(range_ms.start - around..range_ms.end + around);
         let bounds = match step.0 {
@@ -51,48 +50,41 @@ impl Grid {
 
     /// Returns an upper bound of the number of steps of at most an hour, without making them. Each change of
     /// the clock makes one step more at most.
-    #[must_use]
-    pub const fn most_steps(step: Step, range_ms: &Range<i64>) -> i64 {
+    pub(super) const fn most_steps(step: Step, range_ms: &Range<i64>) -> i64 {
         let ms = range_ms.end - range_ms.start;
         ms / step.usual_ms() + ms / SHORTEST_PERIOD_MS + 4
     }
 
     /// The starts of the steps.
-    #[must_use]
-    pub fn starts(&self) -> &[i64] {
+    pub(in crate::query) fn starts(&self) -> &[i64] {
         &self.bounds[..self.bounds.len() - 1]
     }
 
     /// The instants of all steps.
-    #[must_use]
-    pub fn range_ms(&self) -> Range<i64> {
+    pub(super) fn range_ms(&self) -> Range<i64> {
         self.bounds[0]..self.bounds[self.bounds.len() - 1]
     }
 
     /// The hours that the steps touch.
-    #[must_use]
-    pub fn hours(&self) -> Range<Hour> {
+    pub(super) fn hours(&self) -> Range<Hour> {
         let range_ms = self.range_ms();
         Hour::of(range_ms.start)..Hour::at_or_after(range_ms.end)
     }
 
     /// The instants inside of an hour at which a step begins or the last one ends, ascending.
-    #[must_use]
-    pub fn cuts_of(&self, hour: Hour) -> &[i64] {
+    pub(super) fn cuts_of(&self, hour: Hour) -> &[i64] {
         let start = self.bounds.partition_point(|bound| *bound <= hour.start_ms());
         let end = self.bounds.partition_point(|bound| *bound < hour.end_ms());
         &self.bounds[start.min(end)..end]
     }
 
     /// Whether steps begin or end inside of hours.
-    #[must_use]
-    pub fn has_cuts(&self) -> bool {
+    pub(super) fn has_cuts(&self) -> bool {
         self.bounds.iter().any(|bound| bound.rem_euclid(MS_PER_HOUR) != 0)
     }
 
     /// The local time of the steps.
-    #[must_use]
-    pub const fn local_time(&self) -> &LocalTime {
+    pub(super) const fn local_time(&self) -> &LocalTime {
         &self.local
     }
 }

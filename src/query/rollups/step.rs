@@ -113,8 +113,7 @@ impl Step {
     pub const HOUR: Self = Self(Unit::Hours(1));
 
     /// Returns the milliseconds of the step without changes of the local clock, and of a mean month.
-    #[must_use]
-    pub const fn usual_ms(self) -> i64 {
+    pub(super) const fn usual_ms(self) -> i64 {
         match self.0 {
             Unit::Minutes(minutes) => minutes as i64 * MS_PER_MINUTE,
             Unit::Hours(hours) => hours as i64 * MS_PER_HOUR,
@@ -126,8 +125,7 @@ impl Step {
 
     /// Returns the length of the default range in milliseconds: 24 steps of hours, weeks or months, 60 of
     /// minutes, 30 days.
-    #[must_use]
-    pub const fn default_range_ms(self) -> i64 {
+    pub(super) const fn default_range_ms(self) -> i64 {
         let steps = match self.0 {
             Unit::Minutes(_) => 60,
             Unit::Day => 30,
