@@ -59,23 +59,6 @@ pub(super) fn json() -> Vec<Case> {
             let start = format!(r#"{{"deviceId":"{}","readings":["#, r"\u0041".repeat(bytes / 12));
             fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
         }),
-        case(of, "much metadata with many readings", |bytes| {
-            let metadata = "m".repeat(4_000);
-            let start = format!(r#"{{"deviceId":"d","metadata":{{"k":"{metadata}"}},"readings":["#);
-            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
-        }),
-        case(of, "too much metadata with many readings", |bytes| {
-            let start = format!(r#"{{"deviceId":"d","metadata":{{"k":"{}"}},"readings":["#, "m".repeat(bytes / 2));
-            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
-        }),
-        filled(of, "keys of metadata", IN_METADATA, |at| format!(r#""{at}":1"#)),
-        filled(of, "one key of metadata again and again", IN_METADATA, |_| r#""":1"#.to_owned()),
-        filled(of, "escapes in metadata", IN_METADATA, |_| r#""\u0041":"\n""#.to_owned()),
-        filled(of, "numbers in metadata", IN_METADATA, |at| format!(r#""{at}":1e{at}"#)),
-        filled(of, "deep metadata", IN_METADATA, |at| format!(r#""{at}":{}"#, "[".repeat(30) + &"]".repeat(30))),
-        case(of, "a number in metadata", move |bytes| {
-            format!(r#"{{"deviceId":"d","value":1,"metadata":{{"x":{}}}}}"#, long_number(bytes)).into_bytes()
-        }),
         case(of, "depth", |bytes| "[".repeat(bytes).into_bytes()),
         filled(of, "depth again and again", IN_ARRAY, |_| "[".repeat(62) + &"]".repeat(62)),
         filled(of, "metrics of one reading", IN_VALUES, |at| format!(r#""{at}":1"#)),
@@ -100,11 +83,6 @@ pub(super) fn json() -> Vec<Case> {
         filled(of, "readings with a bad value", IN_READINGS, |_| r#"{"values":{"a":1,"":[]}}"#.to_owned()),
         filled(of, "null again and again", IN_VALUES, |_| r#""":null"#.to_owned()),
         filled(of, "readings of other devices", IN_READINGS, |at| format!(r#"{{"deviceId":"{at}","value":1}}"#)),
-        case(of, "readings with metadata of a long device id of escapes", |bytes| {
-            let start = format!(r#"{{"deviceId":"{}","readings":["#, r"\u0041".repeat(bytes / 12));
-            fill(bytes, &start, ",", "]}", |_| r#"{"meta":{},"value":1}"#.to_owned())
-        }),
-        filled(of, "readings with metadata", IN_READINGS, |at| format!(r#"{{"meta":{{"k":"{at}"}},"value":1}}"#)),
         filled(of, "lines", ["", "\n", ""], |at| format!(r#"{{"deviceId":"{at}","value":1}}"#)),
         filled(of, "unknown keys", ["{", ",", "}"], |at| format!(r#""{at}":[1,{{"x":null}}]"#)),
         filled(of, "a known key again and again", ["{", ",", "}"], |_| r#""deviceId":"d""#.to_owned()),
@@ -122,6 +100,34 @@ pub(super) fn json() -> Vec<Case> {
         case(of, "space in a reading", |bytes| {
             format!(r#"{{"deviceId":"d",{}"value":1}}"#, " ".repeat(bytes)).into_bytes()
         }),
+    ]
+}
+
+pub(super) fn json_metadata() -> Vec<Case> {
+    let of = Format::Json;
+    vec![
+        case(of, "much metadata with many readings", |bytes| {
+            let metadata = "m".repeat(4_000);
+            let start = format!(r#"{{"deviceId":"d","metadata":{{"k":"{metadata}"}},"readings":["#);
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        case(of, "too much metadata with many readings", |bytes| {
+            let start = format!(r#"{{"deviceId":"d","metadata":{{"k":"{}"}},"readings":["#, "m".repeat(bytes / 2));
+            fill(bytes, &start, ",", "]}", |_| r#"{"value":1}"#.to_owned())
+        }),
+        filled(of, "keys of metadata", IN_METADATA, |at| format!(r#""{at}":1"#)),
+        filled(of, "one key of metadata again and again", IN_METADATA, |_| r#""":1"#.to_owned()),
+        filled(of, "escapes in metadata", IN_METADATA, |_| r#""\u0041":"\n""#.to_owned()),
+        filled(of, "numbers in metadata", IN_METADATA, |at| format!(r#""{at}":1e{at}"#)),
+        filled(of, "deep metadata", IN_METADATA, |at| format!(r#""{at}":{}"#, "[".repeat(30) + &"]".repeat(30))),
+        case(of, "a number in metadata", |bytes| {
+            format!(r#"{{"deviceId":"d","value":1,"metadata":{{"x":{}}}}}"#, "9".repeat(bytes)).into_bytes()
+        }),
+        case(of, "readings with metadata of a long device id of escapes", |bytes| {
+            let start = format!(r#"{{"deviceId":"{}","readings":["#, r"\u0041".repeat(bytes / 12));
+            fill(bytes, &start, ",", "]}", |_| r#"{"meta":{},"value":1}"#.to_owned())
+        }),
+        filled(of, "readings with metadata", IN_READINGS, |at| format!(r#"{{"meta":{{"k":"{at}"}},"value":1}}"#)),
     ]
 }
 
