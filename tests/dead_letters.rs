@@ -178,6 +178,31 @@ async fn a_full_file_blocks_only_the_refused_readings() {
     assert_eq!(database.aggregate("buckets", vec![stored]).await, [doc! { "n": 33 }]);
 }
 
+#[tokio::test]
+async fn an_answer_that_counts_other_readings_deletes_no_dead_letter() {
+    for answer in [r#"{"accepted":1000}"#, r#"{"accepted":5}"#, r#"{"accepted":3}"#, r#"{"accepted":4,"rejected":1}"#] {
+        let folder = tempfile::TempDir::new().expect("a temporary folder");
+        let letter = |device: &str| {
+            let readings = [1, 2].map(|at| json!({"ts": START_MS + at, "values": {"value": at}}));
+            let of_store = json!({"refusedAt": "2024-04-20T14:00:00.000Z", "reason": "validation", "detail": ""});
+            let mut letter = json!({"deviceId": device, "readings": readings});
+            letter.as_object_mut().expect("an object").extend(of_store.as_object().expect("an object").clone());
+            format!("{letter}\n")
+        };
+        std::fs::write(folder.path().join("dead-letters.ndjson"), letter("a") + &letter("b")).expect("our folder");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let app = axum::Router::new().fallback(move || async move { answer });
+        let server = tokio::spawn(async move { axum::serve(listener, app).await });
+        let data_dir = ["--data-dir", folder.path().to_str().expect("UTF-8")];
+        let retried = run(&[&["dead-letters", "retry", "--url", &url], &data_dir[..]].concat()).await;
+        assert!(retried.code == Some(1) && retried.stderr.contains("of 4 readings, "), "{answer}: {retried:?}");
+        let listed = run(&[&["dead-letters", "list"], &data_dir[..]].concat()).await;
+        assert!(listed.stdout.contains("2 dead letters with 4 readings"), "{answer}: {listed:?}");
+        server.abort();
+    }
+}
+
 /// Makes the collection refuse the buckets that match this condition.
 async fn refuse_where(database: &Database, what: bson::Document) {
     let command = doc! { "collMod": "buckets", "validator": { "$nor": [what] } };

@@ -158,7 +158,7 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
             file: files.taken.display().to_string().into(),
             body: chunk.iter().flat_map(|line| [&line.text, "\n"]).collect::<String>().into(),
             lines: (1..=chunk.len() as u64).collect(),
-            readings: None,
+            readings: chunk.iter().map(|line| readings_in(&line.text)).sum(),
         };
         let answer = sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await?;
         accepted += answer.accepted;
@@ -174,6 +174,12 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     let (accepted, letters) = (counted(accepted, "reading"), counted(kept.len() as u64, "dead letter"));
     println!("{accepted} accepted, {letters} kept");
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
+}
+
+/// The number of readings that a server finds in a line; `None` if the line is no dead letter.
+fn readings_in(line: &str) -> Option<u64> {
+    let letter: Letter = serde_json::from_str(line).ok()?;
+    Some(letter.readings.len().max(1) as u64) // an empty list is one rejection
 }
 
 /// The files of dead letters.
