@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use tidegauge::common::regular_file::{open_regular, open_regular_with};
 use tidegauge::disk::{make_folder, replace_file, sync_folder};
 use tidegauge::log::{LogError, recovery};
 
@@ -39,7 +40,7 @@ impl DataDir {
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
         make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
         let file = path.join(LOCK);
-        let lock = File::options().write(true).create(true).truncate(false).open(&file);
+        let lock = open_regular_with(&file, File::options().write(true).create(true).truncate(false));
         let lock = lock.with_context(|| format!("open {}", file.display()))?;
         match lock_soon(&lock) {
             Ok(()) => {}
@@ -142,7 +143,7 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
 /// The only way to see such a lock (`flock`) is to try for one. If no process has locked the folder, this one
 /// has until this returns. A service that starts at that moment cannot lock the folder, and tries again.
 pub(super) fn is_in_use(data_dir: &Path) -> bool {
-    let lock = File::open(data_dir.join(LOCK));
+    let lock = open_regular(&data_dir.join(LOCK));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 

@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tidegauge::common::small_file::read_small_file;
+use tidegauge::common::small_file::read_small_regular_file;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::disk::replace_file;
 use tidegauge::store::{History, sqlite};
@@ -42,7 +42,7 @@ pub(super) enum Difference {
 impl KnownStore {
     /// Reads the file; `None` if there is none. One that is not whole is an error.
     pub(super) fn load(file: &Path) -> std::io::Result<Option<Self>> {
-        match read_small_file(file) {
+        match read_small_regular_file(file) {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

@@ -10,5 +10,6 @@ pub mod generations;
 pub mod once_per_change;
 pub mod one_line;
 pub mod printable;
+pub mod regular_file;
 pub mod small_file;
 pub mod zigzag;

@@ -1,19 +1,33 @@
-//! Reads files that people and commands name and that are small, such as a token or a place to continue at.
+//! Reads files that are small, such as a token or a place to continue at.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
+use super::regular_file::open_regular;
+
 /// The most bytes of such a file.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Reads a file of at most 16 MiB.
+/// Reads a file of at most 16 MiB that people name. It may be a FIFO, such as that of a shell.
 ///
 /// # Errors
 /// When it cannot be read, or is longer. A device that never ends is longer, too.
 pub fn read_small_file(path: &Path) -> io::Result<Vec<u8>> {
+    read(File::open(path)?)
+}
+
+/// Reads a file of at most 16 MiB that a program has written: a regular one.
+///
+/// # Errors
+/// When it is no regular file, cannot be read, or is longer.
+pub fn read_small_regular_file(path: &Path) -> io::Result<Vec<u8>> {
+    read(open_regular(path)?)
+}
+
+fn read(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
         let why = format!("it has more than {} MiB: another file is meant", MAX_BYTES >> 20);
         return Err(io::Error::new(ErrorKind::FileTooLarge, why));
@@ -26,7 +40,19 @@ pub fn read_small_file(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read_small_file`], and when it is not UTF-8.
 pub fn read_small_text(path: &Path) -> io::Result<String> {
-    String::from_utf8(read_small_file(path)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
+    text_of(read_small_file(path)?)
+}
+
+/// Reads a file of at most 16 MiB of text that a program has written: a regular one.
+///
+/// # Errors
+/// As [`read_small_regular_file`], and when it is not UTF-8.
+pub fn read_small_regular_text(path: &Path) -> io::Result<String> {
+    text_of(read_small_regular_file(path)?)
+}
+
+fn text_of(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
+use crate::common::regular_file::open_regular_with;
+
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(test), expect(dead_code, reason = "fuzzing needs a disk in memory, not its faults"))]
 pub(crate) mod faulty;
@@ -30,7 +32,7 @@ pub(crate) trait Folder: Debug + Send + Sync {
     /// The names of the files in the folder, in no order.
     fn names(&self) -> Result<Vec<String>>;
 
-    /// Opens a file.
+    /// Opens a regular file. Anything else is an error.
     fn open(&self, name: &str, mode: OpenMode) -> Result<Box<dyn OpenFile>>;
 
     /// Renames a file, and replaces a file named `to`. Other processes see either the old or the new file.
@@ -215,10 +217,10 @@ impl Folder for OsFolder {
             OpenMode::Truncate => options.write(true).create(true).truncate(true),
         };
         let path = self.path_of(name);
-        let opened = match options.open(&path) {
+        let opened = match open_regular_with(&path, &mut options) {
             Err(error) if is_out_of_files(&error) => {
                 drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
-                options.open(&path)
+                open_regular_with(&path, &mut options)
             }
             opened => opened,
         };

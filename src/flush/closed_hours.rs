@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::hour_text;
+use crate::common::small_file::read_small_regular_text;
 use crate::disk::replace_file;
 use crate::model::Hour;
 
@@ -82,7 +83,7 @@ fn write(file: &Path, newest: Hour) -> std::io::Result<()> {
 }
 
 fn read(file: &Path) -> Option<Hour> {
-    let text = match std::fs::read_to_string(file) {
+    let text = match read_small_regular_text(file) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(error) => {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::common::clock::{Clock, rfc3339};
+use crate::common::regular_file::{open_regular, open_regular_with};
 use crate::disk::OsFolder;
 use crate::model::{BucketWrite, Deletion};
 
@@ -55,7 +56,8 @@ impl DeadLetters {
     /// # Errors
     /// When the lock file, which is in the same folder, cannot be opened or locked.
     pub fn lock(path: &Path) -> std::io::Result<File> {
-        let lock = File::options().write(true).create(true).truncate(false).open(path.with_extension("lock"))?;
+        let lock = path.with_extension("lock");
+        let lock = open_regular_with(&lock, File::options().write(true).create(true).truncate(false))?;
         lock.lock()?;
         Ok(lock)
     }
@@ -104,7 +106,7 @@ impl DeadLetters {
         }
         let _lock = Self::lock(&self.path)?;
         let deleted = delete_of(&self.path, deletion)?;
-        match File::open(&taken) {
+        match open_regular(&taken) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(deleted),
             Err(error) => Err(error),
             Ok(file) => match file.try_lock() {
@@ -148,7 +150,7 @@ impl DeadLetters {
         if !file::take(&folder, name, taken_name)? {
             return Ok(None);
         }
-        let file = File::open(taken)?;
+        let file = open_regular(taken)?;
         file.try_lock()?;
         Ok(Some(file))
     }

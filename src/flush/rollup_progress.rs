@@ -15,6 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::hour_text;
+use crate::common::small_file::read_small_regular_file;
 use crate::disk::replace_file;
 use crate::model::{Day, Hour};
 
@@ -55,7 +56,7 @@ struct EncodedPartial {
 impl RollupProgress {
     /// Reads the file. Logs a warning if it exists and cannot be read.
     pub(super) fn load(path: &Path) -> Option<Self> {
-        match std::fs::read(path) {
+        match read_small_regular_file(path) {
             Ok(bytes) => {
                 let progress = Self::decode(&bytes);
                 if progress.is_none() {

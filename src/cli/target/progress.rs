@@ -14,7 +14,7 @@ use anyhow::Context;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tidegauge::common::small_file::read_small_file;
+use tidegauge::common::small_file::read_small_regular_file;
 use tidegauge::disk::replace_file;
 
 use super::super::Usage;
@@ -45,7 +45,7 @@ impl ProgressFile {
     /// The place at which the command continues; `None`: at the beginning.
     pub(in super::super) fn load<P: DeserializeOwned>(&self) -> anyhow::Result<Option<P>> {
         let shown = || self.path.display().to_string();
-        let bytes = match read_small_file(&self.path) {
+        let bytes = match read_small_regular_file(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             read => read.with_context(shown)?,
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::common::small_file::read_small_regular_text;
 use crate::disk::replace_file;
 use crate::flush::DeletionOutcome;
 use crate::log::{BegunDeletion, Position, RecoveredDeletion};
@@ -206,7 +207,7 @@ impl State {
 
 /// The name of this instance: that of its data folder.
 fn name_in(file: &Path) -> Result<Arc<str>, Error> {
-    let known = match std::fs::read_to_string(file) {
+    let known = match read_small_regular_text(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => {
             let why = format!("the name of this instance cannot be read from {}: {error}", file.display());

@@ -15,6 +15,8 @@ use super::error::SqliteError;
 use super::{BUSY_TIMEOUT, history, schema};
 use crate::store::{Cause, History, StoreError};
 
+pub use super::file::files_of;
+
 /// The pages that one step copies.
 const PAGES_PER_STEP: i32 = 1_000;
 

@@ -54,6 +54,8 @@ pub(super) enum SqliteError {
     FileReplaced(PathBuf),
     #[error("cannot check whether {} is still there: {}", .0.display(), .1)]
     FileUnknown(PathBuf, std::io::Error),
+    #[error("{}: {}", .0.display(), .1)]
+    NotRegular(PathBuf, std::io::Error),
     #[error("the program is stopping")]
     Stopping,
 }
@@ -71,7 +73,7 @@ impl SqliteError {
             Self::Compressor(_) => Cause::Memory,
             Self::UnknownVersion { .. } | Self::Foreign | Self::NoWal { .. } => Cause::Schema,
             Self::FileGone(_) | Self::FileReplaced(_) => Cause::FileGone,
-            Self::FileUnknown(..) => Cause::Io,
+            Self::FileUnknown(..) | Self::NotRegular(..) => Cause::Io,
             Self::Stopping => Cause::Stopping,
         }
     }

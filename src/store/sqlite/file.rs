@@ -8,6 +8,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::error::SqliteError;
+use crate::common::regular_file;
+
+/// The files of the database at `path`: itself, and those that SQLite keeps beside it.
+pub fn files_of(path: &Path) -> [PathBuf; 4] {
+    ["", "-wal", "-shm", "-journal"].map(|ending| {
+        let mut file = path.as_os_str().to_owned();
+        file.push(ending);
+        file.into()
+    })
+}
+
+/// Refuses a database of which a file is no regular one. SQLite would open it, and a FIFO has it wait.
+pub(super) fn expect_regular(path: &Path) -> Result<(), SqliteError> {
+    files_of(path)
+        .into_iter()
+        .try_for_each(|file| regular_file::expect_regular(&file).map_err(|error| SqliteError::NotRegular(file, error)))
+}
 
 /// A file of the database, with its device and inode.
 #[derive(Debug)]
@@ -23,9 +40,8 @@ pub(super) struct DatabaseFile(Vec<Opened>);
 impl DatabaseFile {
     /// Notes the identity of a database that was just opened for writing. Both files exist while it is open.
     pub(super) fn of(path: &Path) -> Result<Self, SqliteError> {
-        let mut wal = path.as_os_str().to_owned();
-        wal.push("-wal");
-        let opened = [path.to_owned(), wal.into()].into_iter().map(|path| {
+        let [database, wal, ..] = files_of(path);
+        let opened = [database, wal].into_iter().map(|path| {
             let identity = identity_of(&path)?.ok_or_else(|| SqliteError::FileGone(path.clone()))?;
             Ok(Opened { path, identity })
         });

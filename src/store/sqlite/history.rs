@@ -8,6 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags, Transaction};
 
 use super::error::SqliteError;
+use super::file;
 use crate::store::History;
 
 const ENSURE: &str = "
@@ -39,8 +40,11 @@ pub(super) fn read(connection: &Connection) -> Result<History, SqliteError> {
 /// Whether a file that no process has open holds readings or rollups. A missing file, or one of another
 /// program, holds none. This creates no other file beside it.
 pub(super) fn holds_data(path: &Path) -> bool {
+    if file::expect_regular(path).is_err() {
+        return false;
+    }
     // A write-ahead file with data: the last process wrote to the database and did not close it.
-    let wal = path.with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy()));
+    let [_, wal, ..] = file::files_of(path);
     if std::fs::metadata(wal).is_ok_and(|wal| wal.len() > 0) {
         return true;
     }

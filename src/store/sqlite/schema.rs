@@ -12,7 +12,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
-use super::{devices, history};
+use super::{devices, file, history};
 use crate::disk;
 
 /// The version of the file, kept in its `user_version`. Version 5 has the tables of version 4, and chunks of
@@ -154,6 +154,7 @@ const PAGE_BYTES: u64 = 4096;
 /// A commit is durable when it returns: SQLite syncs the write-ahead file at each one.
 pub(super) fn open_writer(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    file::expect_regular(path)?;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(busy_timeout)?;
     claim(&mut connection)?;
@@ -182,6 +183,7 @@ fn checkpoint_bytes(path: &Path) -> i64 {
 /// writer.
 pub(super) fn open_reader(path: &Path, busy_timeout: Duration) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    file::expect_regular(path)?;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(busy_timeout)?;
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
