@@ -35,6 +35,7 @@ mod migrate;
 mod mongodb_connection;
 mod mongodb_documents;
 mod moving;
+mod odd_files;
 mod open_files;
 mod openapi;
 mod otlp;

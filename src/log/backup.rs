@@ -6,7 +6,9 @@
 //! readable without a name.
 //!
 //! The copy of the newest segment ends where the file ended. If the writer was writing a group there, the
-//! copy has a torn tail, which recovery cuts off: nothing in it was acknowledged.
+//! copy has a torn tail, in which nothing was acknowledged. So the copy is recovered like a log after a
+//! crash: that cuts off the tail, and saves the end of the log in the checkpoint. A segment that is missing
+//! later is then noticed, also the last one.
 //!
 //! **With a store.** A backup takes the snapshot of the log first, and then that of the store. So both
 //! together have each reading that was acknowledged before. Readings that both have are the same readings. A
@@ -18,18 +20,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::checkpoint::{Checkpoint, CheckpointFile};
-use super::follower::Followed;
-use super::record::{self, Kind};
+use super::follower::{self, Followed};
+use super::record::Kind;
 use super::segment::{self, Header};
 use super::slots::{self, SlotFile};
-use super::{LogError, Position};
+use super::window::{Window, copy};
+use super::{LogError, Position, recovery};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 /// How often a snapshot is taken again because a cut has removed a segment meanwhile.
 const ATTEMPTS: usize = 100;
-
-/// The bytes of one read of a copy.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// The state of a log at one moment, for a copy.
 #[derive(Debug)]
@@ -52,6 +52,19 @@ impl OpenSegment {
     const fn end(&self) -> Position {
         Position(self.base.0 + self.bytes)
     }
+
+    /// Whether the records from the offset `at` on have a deletion that ends after `end`. The records end
+    /// where the writer is writing.
+    fn has_deletion_after(&self, end: Position, mut at: u64) -> std::io::Result<bool> {
+        let mut window = Window::new(&*self.file, self.bytes);
+        while let Some((header, _)) = window.record(at, Position(self.base.0 + at))? {
+            at += header.record_bytes() as u64;
+            if header.kind == Kind::Deletion && self.base.0 + at > end.0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 impl Snapshot {
@@ -63,7 +76,7 @@ impl Snapshot {
         let folder = OsFolder::new(dir);
         for _ in 0..ATTEMPTS {
             let checkpoint = slots::load::<Checkpoint>(&folder)?.unwrap_or_default();
-            let followed = slots::load(&folder)?; // before the segments, so that it is not beyond them
+            let followed = follower::load(&folder)?; // before the segments, so that it is not beyond them
             let segments = open_all(&folder)?;
             if segments.first().is_some_and(|oldest| oldest.base <= checkpoint.position) {
                 return Ok(Self { folder, checkpoint, followed, segments });
@@ -83,13 +96,11 @@ impl Snapshot {
         if since.first().is_none_or(|first| first.base != newest.base) {
             return Ok(true); // a cut has removed it already, so the records in it are unknown
         }
-        let mut bytes = Vec::new();
         for segment in &since {
             let path = self.folder.path_of(&segment::name(segment.base));
-            segment.file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
             // The durable end of the checkpoint is the end of a record.
-            let known = self.checkpoint.durable.0.saturating_sub(segment.base.0) as usize;
-            if has_deletion_after(newest.end(), &bytes, segment.base, known.max(Header::BYTES)) {
+            let known = self.checkpoint.durable.0.saturating_sub(segment.base.0).max(Header::BYTES as u64);
+            if segment.has_deletion_after(newest.end(), known).map_err(LogError::io("read", &path))? {
                 return Ok(true);
             }
         }
@@ -99,32 +110,22 @@ impl Snapshot {
     /// Copies the log to the folder `to`, which has no log. When this returns, the copy survives a crash.
     ///
     /// # Errors
-    /// When a file cannot be read or written.
+    /// When a file cannot be read or written, or the log is damaged.
     pub fn copy_to(&self, to: &Path) -> Result<(), LogError> {
         let target = OsFolder::new(to);
         target.make().map_err(LogError::io("create", to))?;
-        let mut chunk = vec![0; CHUNK_BYTES];
         for segment in &self.segments {
             let name = segment::name(segment.base);
             let (from, to) = (self.folder.path_of(&name), target.path_of(&name));
-            let copy = target.open(&name, OpenMode::Truncate).map_err(LogError::io("create", &to))?;
-            let mut at = 0;
-            while at < segment.bytes {
-                let wanted = (segment.bytes - at).min(CHUNK_BYTES as u64) as usize;
-                let have = segment.file.fill(&mut chunk[..wanted], at).map_err(LogError::io("read", &from))?;
-                if have < wanted {
-                    return Err(LogError::io("read", &from)(ErrorKind::UnexpectedEof.into()));
-                }
-                copy.write_all_at(&chunk[..have], at).map_err(LogError::io("write", &to))?;
-                at += have as u64;
-            }
-            copy.sync().map_err(LogError::io("sync", &to))?;
+            let file = target.open(&name, OpenMode::Truncate).map_err(LogError::io("create", &to))?;
+            copy((&*segment.file, &from), 0..segment.bytes, (&*file, &to), 0)?;
+            file.sync().map_err(LogError::io("sync", &to))?;
         }
         if let Some(followed) = self.followed {
             SlotFile::create(&target, followed)?;
         }
         CheckpointFile::create(&target, self.checkpoint)?; // syncs the folder
-        Ok(())
+        recovery::recover(&target).map(drop)
     }
 }
 
@@ -145,19 +146,6 @@ fn open_all(folder: &OsFolder) -> Result<Vec<OpenSegment>, LogError> {
         segments.push(OpenSegment { base, file, bytes });
     }
     Ok(segments)
-}
-
-/// Whether the records of a segment from the offset `at` on have a deletion that ends after `end`. The
-/// records end where the writer is writing.
-fn has_deletion_after(end: Position, bytes: &[u8], base: Position, mut at: usize) -> bool {
-    while let Some(rest) = bytes.get(at..) {
-        let Some((header, _)) = record::decode(rest, Position(base.0 + at as u64)) else { return false };
-        at += header.record_bytes();
-        if header.kind == Kind::Deletion && base.0 + at as u64 > end.0 {
-            return true;
-        }
-    }
-    false
 }
 
 #[cfg(test)]
@@ -256,6 +244,43 @@ mod tests {
         before.copy_to(&copied).unwrap();
         let (copy, found) = open(&copied);
         assert_eq!((read_all(&copy, found.start).len(), found.readings), (1, 1));
+    }
+
+    #[test]
+    fn a_segment_that_a_copy_has_lost_is_noticed_also_the_last_one() {
+        let place = TempDir::new().unwrap();
+        let (dir, copied) = (place.path().join("log"), place.path().join("copy"));
+        let (log, _) = open(&dir);
+        append(&log, batch(0, 1)).unwrap();
+        let early = Snapshot::take(&dir).unwrap();
+        (1..30).for_each(|id| append(&log, batch(id, 1)).unwrap());
+        // As if all these segments were new since the checkpoint was read.
+        let snapshot = Snapshot { checkpoint: early.checkpoint, ..Snapshot::take(&dir).unwrap() };
+        snapshot.copy_to(&copied).unwrap();
+        let bases = segment::list(&OsFolder::new(&copied)).unwrap();
+        assert!(bases.len() > 3, "{bases:?}");
+        let damage = || recovery::inspect(&copied).unwrap().damage;
+        for base in bases {
+            let path = copied.join(segment::name(base));
+            let bytes = std::fs::read(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            assert_ne!(damage(), [], "{base}");
+            std::fs::write(&path, bytes).unwrap();
+        }
+        assert_eq!(damage(), []);
+    }
+
+    #[test]
+    fn a_damaged_position_of_the_follower_is_copied_as_the_oldest_record() {
+        let place = TempDir::new().unwrap();
+        let copied = place.path().join("copy");
+        let (log, _) = open(place.path());
+        (0..30).for_each(|id| append(&log, batch(id, 1)).unwrap());
+        std::fs::write(place.path().join("follower"), [0; 4124]).unwrap();
+        Snapshot::take(place.path()).unwrap().copy_to(&copied).unwrap();
+        let (copy, found) = open(&copied);
+        let followed = copy.follow(Followed { position: found.end, as_of_ms: 7 }).unwrap();
+        assert_eq!(read_all(&copy, followed.position).len(), 30);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! the file `follower`, which has two slots (`slots.rs`). Without that file there is no follower.
 //!
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
-//! of unsynced ones. If the file cannot be read, the follower begins again with the oldest record.
+//! of unsynced ones. If the file cannot be read, or is of another log because its position is beyond the end,
+//! the follower begins again with the oldest record.
 
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
@@ -42,11 +43,11 @@ impl Slot for Followed {
 /// The saved state of the follower and its file, if there is a follower.
 pub(super) type SavedFollower = Option<(Followed, SlotFile<Followed>)>;
 
-/// The position from which the follower needs the log; `None` without a follower.
-pub(super) fn position_in(folder: &dyn Folder) -> Result<Option<Position>, LogError> {
-    match slots::load::<Followed>(folder) {
-        Err(LogError::BadCheckpoint { .. }) => Ok(Some(Position::default())),
-        loaded => Ok(loaded?.map(|followed| followed.position)),
+/// Reads how far the follower is; `None` without a follower.
+pub(super) fn load(folder: &dyn Folder) -> Result<Option<Followed>, LogError> {
+    match slots::load(folder) {
+        Err(LogError::BadCheckpoint { .. }) => Ok(Some(Followed { position: Position::default(), as_of_ms: 0 })),
+        loaded => loaded,
     }
 }
 
@@ -66,12 +67,7 @@ pub struct Unread {
 /// When a file cannot be read.
 pub fn unread(dir: &Path) -> Result<Option<Unread>, LogError> {
     let folder = OsFolder::new(dir);
-    let followed = match slots::load::<Followed>(&folder) {
-        Ok(None) => return Ok(None),
-        Ok(Some(followed)) => followed,
-        Err(LogError::BadCheckpoint { .. }) => Followed { position: Position::default(), as_of_ms: 0 },
-        Err(error) => return Err(error),
-    };
+    let Some(followed) = load(&folder)? else { return Ok(None) };
     let bases = segment::list(&folder)?;
     let (Some(first), Some(last)) = (bases.first(), bases.last()) else { return Ok(None) };
     let newest = folder.path_of(&segment::name(*last));
@@ -92,7 +88,13 @@ pub(super) fn needed_from(stored: Position, followed: Option<Position>) -> Posit
 /// that knows no follower has cut it.
 pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFollower, LogError> {
     let first = recovery.bases[0];
-    let (saved, file) = match SlotFile::<Followed>::open(folder) {
+    let opened = match SlotFile::<Followed>::open(folder) {
+        Ok(Some((_, saved))) if saved.position > recovery.end => {
+            Err(slots::bad(&folder.path_of(Followed::NAME), "its position is beyond the end of the log"))
+        }
+        opened => opened,
+    };
+    let (saved, file) = match opened {
         Ok(None) => return Ok(None),
         Ok(Some((file, saved))) => (saved, file),
         Err(error @ LogError::BadCheckpoint { .. }) => {
@@ -106,7 +108,7 @@ pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFo
         let bytes = first.0 - saved.position.0;
         tracing::warn!(bytes, "the log no longer has these bytes, which were not forwarded");
     }
-    Ok(Some((Followed { position: saved.position.clamp(first, recovery.end), ..saved }, file)))
+    Ok(Some((Followed { position: saved.position.max(first), ..saved }, file)))
 }
 
 impl Log {
@@ -260,17 +262,22 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_means_the_oldest_record() {
+    fn a_file_that_is_unreadable_or_of_another_log_means_the_oldest_record() {
         let dir = tempfile::tempdir().unwrap();
         let (log, recovery, batches) = followed_log(dir.path());
         log.save_followed(at(log.usage().readable)).unwrap();
         drop(log);
+        let begins_again = || {
+            let (log, _) = open(dir.path());
+            let followed = log.follow(at(log.usage().readable)).unwrap();
+            assert_eq!((followed.position, followed.as_of_ms), (bases(dir.path())[0], 0));
+            assert_eq!(read_all(&log, followed.position).len(), batches.len());
+            assert!(followed.position <= recovery.start);
+        };
         std::fs::write(dir.path().join(Followed::NAME), b"damaged").unwrap();
-        let (log, _) = open(dir.path());
-        let followed = log.follow(at(log.usage().readable)).unwrap();
-        assert_eq!((followed.position, followed.as_of_ms), (bases(dir.path())[0], 0));
-        assert_eq!(read_all(&log, followed.position).len(), batches.len());
-        assert!(followed.position <= recovery.start);
+        begins_again();
+        SlotFile::create(&OsFolder::new(dir.path()), at(Position(1 << 40))).unwrap(); // of another log
+        begins_again();
     }
 
     #[test]

@@ -57,6 +57,7 @@ mod reserve;
 mod segment;
 mod slots;
 mod state;
+mod window;
 
 #[cfg(test)]
 mod crash_tests;

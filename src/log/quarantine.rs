@@ -4,13 +4,16 @@
 //! not change. It cuts off bytes that overlap with the next segment. The readings in the damaged bytes are
 //! lost, by decision of an operator.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::Checkpoint;
 use super::record::Kind;
 use super::recovery::{self, Damage};
 use super::segment::{self, Header, WITH_DELETIONS};
-use super::{LogError, Position, record, slots};
+use super::slots::{self, Slot};
+use super::window::{Named, copy};
+use super::{LogError, Position, record};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 /// Copies the bytes of `damage` to `aside` and replaces them with filler, so that the log opens again.
@@ -42,7 +45,10 @@ pub fn begin_anew(log: &Path) -> Result<(), LogError> {
 }
 
 pub(super) fn repair_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
-    let copy = copy_aside(&slots::bytes::<Checkpoint>(folder)?, "checkpoint", aside)?;
+    let path = folder.path_of(Checkpoint::NAME);
+    let file = folder.open(Checkpoint::NAME, OpenMode::Read).map_err(LogError::io("open", &path))?;
+    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let copy = copy_aside((&*file, &path), 0..bytes, Checkpoint::NAME, aside)?;
     slots::repair::<Checkpoint>(folder)?;
     Ok(copy)
 }
@@ -54,10 +60,10 @@ pub(super) fn set_aside_in(
 ) -> Result<Option<PathBuf>, LogError> {
     let file =
         folder.open(&segment::name(damage.base), OpenMode::Create).map_err(LogError::io("open", &damage.path))?;
-    let mut bytes = Vec::new();
-    file.read_from(damage.offset, &mut bytes).map_err(LogError::io("read", &damage.path))?;
-    bytes.truncate(usize::try_from(damage.bytes).unwrap_or(usize::MAX));
-    let copy = copy_aside(&bytes, &format!("{:020}", damage.base.0 + damage.offset), aside)?;
+    let len = file.len().map_err(LogError::io("read", &damage.path))?;
+    let end = (damage.offset + damage.bytes).min(len);
+    let name = format!("{:020}", damage.base.0 + damage.offset);
+    let copy = copy_aside((&*file, &damage.path), damage.offset..end, &name, aside)?;
     if damage.overlaps_next {
         file.set_len(damage.offset).map_err(LogError::io("truncate", &damage.path))?;
     } else {
@@ -96,13 +102,16 @@ fn filler_payload(bytes: u64) -> Option<usize> {
     (record as usize).checked_sub(record::Header::BYTES)
 }
 
-fn copy_aside(bytes: &[u8], from: &str, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
+/// Copies bytes to a new file, whose name begins with `name`. When this returns, it survives a crash.
+fn copy_aside(from: Named<'_>, bytes: Range<u64>, name: &str, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
     if bytes.is_empty() {
         return Ok(None);
     }
     aside.make().map_err(LogError::io("create", aside.path()))?;
-    let name = format!("{from}-{}.bytes", bytes.len());
-    let copy = aside.path_of(&name);
-    aside.create(&name, bytes).map_err(LogError::io("create", &copy))?;
-    Ok(Some(copy))
+    let name = format!("{name}-{}.bytes", bytes.end - bytes.start);
+    let path = aside.path_of(&name);
+    let file = aside.open(&name, OpenMode::Truncate).map_err(LogError::io("create", &path))?;
+    copy(from, bytes, (&*file, &path), 0)?;
+    file.sync().and_then(|()| aside.sync()).map_err(LogError::io("sync", &path))?;
+    Ok(Some(path))
 }

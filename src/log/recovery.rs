@@ -19,17 +19,20 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use self::scan::{LoadedSegment, Scan, offset};
+use self::scan::{OpenSegment, Scan};
 use super::checkpoint::{Checkpoint, CheckpointFile, SavedCheckpoint};
 use super::deletion_record::{BegunDeletion, DeletionRecord};
 use super::follower;
-use super::record;
 use super::segment::{self, Header};
 use super::slots::{self, Slot};
+use super::window::copy;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenMode, OsFolder};
 
 mod scan;
+
+/// The length of the header of a segment.
+const HEADER_BYTES: u64 = Header::BYTES as u64;
 
 /// The result of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +159,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
         let base = found.checkpoint.position.max(found.checkpoint.durable);
         segment::create(folder, base, segment::WITHOUT_DELETIONS)?;
         bases.push(base);
-        Position(base.0 + Header::BYTES as u64)
+        Position(base.0 + HEADER_BYTES)
     };
     let start = found.checkpoint.position.max(bases[0]);
     let recovered = Checkpoint { position: start, durable: end };
@@ -182,9 +185,7 @@ fn sync_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result
     let file = folder.open(&segment::name(newest.base), OpenMode::Write).map_err(LogError::io("open", path))?;
     file.set_len(newest.bytes).map_err(LogError::io("truncate", path))?;
     let from = claimed.0.saturating_sub(newest.base.0).min(newest.bytes);
-    let mut tail = Vec::new();
-    file.read_from(from, &mut tail).map_err(LogError::io("read", path))?;
-    file.write_all_at(&tail, from).map_err(LogError::io("write", path))?;
+    copy((&*file, path), from..newest.bytes, (&*file, path), from)?;
     file.sync().map_err(LogError::io("sync", path))
 }
 
@@ -215,7 +216,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection, LogError> {
 pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError> {
     let saved = slots::load(folder)?;
     let checkpoint: Checkpoint = saved.unwrap_or_default();
-    let followed = follower::position_in(folder)?;
+    let followed = follower::load(folder)?.map(|followed| followed.position);
     let needed = follower::needed_from(checkpoint.position, followed);
     let mut bases = segment::list(folder)?;
     let mut needed_from = bases.partition_point(|&base| base <= needed).saturating_sub(1);
@@ -235,18 +236,13 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
         claimed,
     };
     inspection.find_missing_start(folder, saved.is_some(), bases.first().copied());
-    let mut bytes = Vec::new();
     for (at, &base) in bases.iter().enumerate() {
         let name = segment::name(base);
         let path = folder.path_of(&name);
         let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
-        file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
-        inspection.add_segment(&LoadedSegment {
-            path: &path,
-            base,
-            bytes: &bytes,
-            next: bases.get(at + 1).copied(),
-        })?;
+        let bytes = file.len().map_err(LogError::io("read", &path))?;
+        let next = bases.get(at + 1).copied();
+        inspection.add_segment(&OpenSegment { path: &path, base, file: &*file, bytes, next })?;
     }
     Ok(inspection)
 }
@@ -256,7 +252,7 @@ fn is_unfinished(folder: &dyn Folder, newest: Position, checkpoint: Checkpoint) 
     let name = segment::name(newest);
     let path = folder.path_of(&name);
     let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
-    if newest < checkpoint.durable || file.len().map_err(LogError::io("read", &path))? > Header::BYTES as u64 {
+    if newest < checkpoint.durable || file.len().map_err(LogError::io("read", &path))? > HEADER_BYTES {
         return Ok(false);
     }
     let mut bytes = Vec::new();
@@ -287,47 +283,45 @@ impl Inspection {
         });
     }
 
-    fn add_segment(&mut self, segment: &LoadedSegment<'_>) -> Result<(), LogError> {
+    fn add_segment(&mut self, segment: &OpenSegment<'_>) -> Result<(), LogError> {
         let newest = segment.next.is_none();
-        let no_records = segment.bytes.len() <= Header::BYTES && segment.base >= self.checkpoint.durable;
-        match Header::check(segment.bytes, segment.base, segment.path) {
+        let no_records = segment.bytes <= HEADER_BYTES && segment.base >= self.checkpoint.durable;
+        let mut header = [0; Header::BYTES];
+        let have = segment.file.fill(&mut header, 0).map_err(LogError::io("read", segment.path))?;
+        match Header::check(&header[..have], segment.base, segment.path) {
             Ok(()) => {}
             Err(error @ LogError::Version { .. }) => return Err(error),
             // The crash happened while the file was created. The log acknowledged nothing in it.
             Err(_) if newest && no_records => {
-                self.torn = Some(Torn { path: segment.path.to_owned(), offset: 0, bytes: segment.bytes.len() as u64 });
+                self.torn = Some(Torn { path: segment.path.to_owned(), offset: 0, bytes: segment.bytes });
             }
-            Err(error) => self.damage.push(segment.damage(0, Header::BYTES, &error.to_string())),
+            Err(error) => self.damage.push(segment.damage(0, HEADER_BYTES, &error.to_string())),
         }
         let segment = &self.without_overlap(segment);
         let stored = self.checkpoint.position;
         let needed = follower::needed_from(stored, self.followed);
-        let start = offset(needed.0.saturating_sub(segment.base.0).max(Header::BYTES as u64));
-        let mut scan = Scan::of(segment, start, stored);
+        let start = needed.0.saturating_sub(segment.base.0).max(HEADER_BYTES);
+        let mut scan = Scan::of(segment, start, stored)?;
         self.claimed = self.claimed.max(scan.claimed);
         self.sort_gaps(segment, start, &scan);
         if let Some(torn) = &self.torn {
-            let kept = &segment.bytes[..offset(torn.offset)];
-            scan = Scan::of(&LoadedSegment { bytes: kept, ..*segment }, start, stored);
+            scan = Scan::of(&OpenSegment { bytes: torn.offset, ..*segment }, start, stored)?;
         }
-        self.add_deletions(segment, &scan)?;
+        self.add_deletions(scan.deletions);
         self.segments.push(Segment {
             path: segment.path.to_owned(),
             base: segment.base,
-            bytes: segment.bytes.len() as u64,
+            bytes: segment.bytes,
             records: scan.records,
             readings: scan.readings,
         });
         Ok(())
     }
 
-    fn add_deletions(&mut self, segment: &LoadedSegment<'_>, scan: &Scan) -> Result<(), LogError> {
-        for range in &scan.deletions {
-            let damaged =
-                |detail| LogError::Damaged { path: segment.path.to_owned(), offset: range.start as u64, detail };
-            match DeletionRecord::of(&segment.bytes[range.clone()]).map_err(damaged)? {
+    fn add_deletions(&mut self, records: Vec<(Position, DeletionRecord)>) {
+        for (position, record) in records {
+            match record {
                 DeletionRecord::Begun(begun) => {
-                    let position = segment.position(range.start - record::Header::BYTES);
                     self.deletions.push(RecoveredDeletion { position, begun, is_executed: false });
                 }
                 DeletionRecord::Executed { id } => {
@@ -338,38 +332,37 @@ impl Inspection {
                 }
             }
         }
-        Ok(())
     }
 
     /// The segment up to the start of the next one. The bytes beyond are damage: it is unknown which of the
     /// two segments is right.
-    fn without_overlap<'a>(&mut self, segment: &LoadedSegment<'a>) -> LoadedSegment<'a> {
-        let len = segment.bytes.len();
-        let room = segment.next.map_or(len as u64, |next| next.0 - segment.base.0);
-        let end = usize::try_from(room).unwrap_or(len).clamp(Header::BYTES.min(len), len);
+    fn without_overlap<'a>(&mut self, segment: &OpenSegment<'a>) -> OpenSegment<'a> {
+        let len = segment.bytes;
+        let room = segment.next.map_or(len, |next| next.0 - segment.base.0);
+        let end = room.clamp(HEADER_BYTES.min(len), len);
         if end < len {
             let damage = segment.damage(end, len, "the next segment begins before here");
             self.damage.push(Damage { overlaps_next: true, ..damage });
         }
-        LoadedSegment { bytes: &segment.bytes[..end], ..*segment }
+        OpenSegment { bytes: end, ..*segment }
     }
 
     /// Sorts the gaps of a segment into damage and torn tail.
-    fn sort_gaps(&mut self, segment: &LoadedSegment<'_>, start: usize, scan: &Scan) {
+    fn sort_gaps(&mut self, segment: &OpenSegment<'_>, start: u64, scan: &Scan) {
         let claimed = match segment.next {
             Some(next) => next,
             None => self.claimed,
         };
-        let len = segment.bytes.len();
-        let reach = offset(claimed.0.saturating_sub(segment.base.0).max(len as u64));
+        let len = segment.bytes;
+        let reach = claimed.0.saturating_sub(segment.base.0).max(len);
         for gap in &scan.gaps {
             if segment.position(gap.start) < claimed {
                 // A record that the end of the file cuts off is one damage with the missing bytes behind it.
                 let end = if gap.end == len { reach } else { gap.end };
                 self.damage.push(segment.damage(gap.start, end, "no whole record here"));
             } else {
-                let bytes = (len - gap.start) as u64;
-                self.torn = Some(Torn { path: segment.path.to_owned(), offset: gap.start as u64, bytes });
+                let (path, bytes) = (segment.path.to_owned(), len - gap.start);
+                self.torn = Some(Torn { path, offset: gap.start, bytes });
                 return;
             }
         }

@@ -89,7 +89,7 @@ fn encode<S: Slot>(state: S) -> [u8; BYTES] {
     bytes
 }
 
-fn bad(path: &Path, detail: &'static str) -> LogError {
+pub(super) fn bad(path: &Path, detail: &'static str) -> LogError {
     LogError::BadCheckpoint { path: path.to_owned(), detail }
 }
 
@@ -120,12 +120,13 @@ pub(super) fn remove<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
     folder.sync().map_err(LogError::io("sync", folder.path()))
 }
 
-/// All bytes of the file.
-pub(super) fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
+/// The bytes of the file; of a file that is too long, one more than it should have.
+fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
     let path = folder.path_of(S::NAME);
     let file = folder.open(S::NAME, OpenMode::Read).map_err(LogError::io("open", &path))?;
-    let mut bytes = Vec::new();
-    file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
+    let mut bytes = vec![0; FILE_BYTES + 1];
+    let have = file.fill(&mut bytes, 0).map_err(LogError::io("read", &path))?;
+    bytes.truncate(have);
     Ok(bytes)
 }
 

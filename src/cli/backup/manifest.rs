@@ -7,6 +7,7 @@
 //!
 //! The file is written last, so a folder that has it has all files of the list.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tidegauge::common::regular_file::open_regular;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::disk::replace_file;
 use tidegauge::flush::DeadLetters;
@@ -25,6 +27,9 @@ use super::super::data_dir;
 pub(super) const LOG: &str = "log";
 /// The SQLite file in a backup.
 pub(super) const DATABASE: &str = "tidegauge.sqlite";
+
+/// The checkpoint in the folder of the log: each backup has one.
+const CHECKPOINT: &str = "checkpoint";
 
 /// The name of the list itself.
 const NAME: &str = "backup.json";
@@ -62,14 +67,8 @@ pub(super) struct ListedFile {
 impl Manifest {
     /// The list of the files in the folder of a backup.
     pub(super) fn of(folder: &Path, begun_at: String, store: StoreKind) -> anyhow::Result<Self> {
-        let mut files = Vec::new();
-        for path in names_in(&folder.join(LOG))?.into_iter().map(|name| format!("{LOG}/{name}")) {
-            files.push(path);
-        }
-        files.extend(letters(folder).into_iter().flatten().filter_map(|path| name_of(&path)));
-        files.push(DATABASE.to_owned());
-        files.retain(|path| folder.join(path).exists());
-        let files = files.into_iter().map(|path| ListedFile::of(folder, path)).collect::<anyhow::Result<_>>()?;
+        let files = paths_in(folder)?.into_iter().map(|path| ListedFile::of(folder, path));
+        let files = files.collect::<anyhow::Result<_>>()?;
         Ok(Self { format: FORMAT, program: VERSION.to_owned(), begun_at, store, files })
     }
 
@@ -82,7 +81,7 @@ impl Manifest {
     /// Reads the list of the backup in a folder.
     pub(super) fn read(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join(NAME);
-        let file = match File::open(&path) {
+        let file = match open_regular(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => bail!(
                 "{} has no {NAME}: it is no backup, or the backup was interrupted; make another one",
                 folder.display()
@@ -100,6 +99,19 @@ impl Manifest {
         }
     }
 
+    /// Refuses a list that lacks a file of the backup.
+    ///
+    /// A segment that the folder lacks too is a gap in the log, which recovery finds.
+    pub(super) fn expect_all(&self, folder: &Path) -> anyhow::Result<()> {
+        let listed: HashSet<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
+        let mut expected = paths_in(folder)?;
+        expected.push(format!("{LOG}/{CHECKPOINT}"));
+        if let Some(path) = expected.iter().find(|path| !listed.contains(path.as_str())) {
+            bail!("{} is damaged: it does not list the file {path} of the backup", folder.join(NAME).display());
+        }
+        Ok(())
+    }
+
     /// The length of all files.
     pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
@@ -108,7 +120,8 @@ impl Manifest {
 
 impl ListedFile {
     fn of(folder: &Path, path: String) -> anyhow::Result<Self> {
-        let summed = File::open(folder.join(&path)).and_then(|mut file| copy_and_sum(&mut file, &mut std::io::sink()));
+        let summed =
+            open_regular(&folder.join(&path)).and_then(|mut file| copy_and_sum(&mut file, &mut std::io::sink()));
         let (bytes, sha256) = summed.with_context(|| format!("read {}", folder.join(&path).display()))?;
         Ok(Self { path, bytes, sha256 })
     }
@@ -123,11 +136,7 @@ impl ListedFile {
             }
             path => {
                 let name = path.strip_prefix(LOG)?.strip_prefix('/')?;
-                let is_segment = name
-                    .strip_suffix(".log")
-                    .is_some_and(|digits| digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit()));
-                (is_segment || ["checkpoint", "follower"].contains(&name))
-                    .then(|| data_dir::log_dir(data_dir).join(name))
+                is_of_log(name).then(|| data_dir::log_dir(data_dir).join(name))
             }
         }
     }
@@ -136,7 +145,7 @@ impl ListedFile {
     /// When this returns, the bytes of the copy survive a crash.
     pub(super) fn copy(&self, folder: &Path, to: &Path) -> anyhow::Result<()> {
         let from = folder.join(&self.path);
-        let mut file = File::open(&from).with_context(|| format!("open {}", from.display()))?;
+        let mut file = open_regular(&from).with_context(|| format!("open {}", from.display()))?;
         let copied = File::create_new(to).and_then(|mut copy| {
             let summed = copy_and_sum(&mut file, &mut copy)?;
             copy.sync_all()?;
@@ -166,6 +175,22 @@ pub(super) fn letters(data_dir: &Path) -> [[PathBuf; 2]; 2] {
 /// The name of a file.
 pub(super) fn name_of(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
+}
+
+/// The paths of the files of a backup that a folder has.
+fn paths_in(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let of_log = names_in(&folder.join(LOG))?.into_iter().filter(|name| is_of_log(name));
+    let mut paths: Vec<_> = of_log.map(|name| format!("{LOG}/{name}")).collect();
+    paths.extend(letters(folder).into_iter().flatten().filter_map(|path| name_of(&path)));
+    paths.push(DATABASE.to_owned());
+    paths.retain(|path| folder.join(path).exists());
+    Ok(paths)
+}
+
+/// Whether a log has files of this name.
+fn is_of_log(name: &str) -> bool {
+    let is_position = |digits: &str| digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    name.strip_suffix(".log").is_some_and(is_position) || [CHECKPOINT, "follower"].contains(&name)
 }
 
 /// The names of the files in a folder, in order.

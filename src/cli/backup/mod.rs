@@ -26,10 +26,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::HumanBytes;
 use tidegauge::common::clock::{Clock, rfc3339};
+use tidegauge::common::regular_file::open_regular;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::disk::make_folder;
 use tidegauge::flush::DeadLetters;
-use tidegauge::log::{self, recovery};
+use tidegauge::log;
 use tidegauge::store::sqlite;
 
 use self::manifest::{DATABASE, LOG, Manifest, letters, name_of};
@@ -83,11 +84,6 @@ pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
     prepare(&args.to)?;
     let begun_at = rfc3339(Clock::system().now_ms());
     Snapshots::take(&config)?.copy_to(&args.to)?;
-    let copy = recovery::inspect(&args.to.join(LOG)).map_err(data_dir::explain)?;
-    if let Some(damage) = copy.damage.first() {
-        let place = format!("{}, byte {}", damage.path.display(), damage.offset);
-        bail!("the log is damaged: the copy has no whole record at {place}; `tidegauge check --log` has more");
-    }
     let manifest = Manifest::of(&args.to, begun_at, config.store_kind())?;
     manifest.write(&args.to)?;
     let (files, bytes) = (counted(manifest.files.len() as u64, "file"), HumanBytes(manifest.bytes()));
@@ -132,7 +128,7 @@ impl Snapshots {
         for _ in 0..ATTEMPTS {
             let log = log::backup::Snapshot::take(&data_dir::log_dir(&config.server.data_dir));
             let log = log.map_err(data_dir::explain)?;
-            let letters = open_letters(&config.server.data_dir).context("read the dead letters")?;
+            let letters = open_letters(&config.server.data_dir)?;
             let is_sqlite = config.store_kind() == StoreKind::Sqlite;
             let database = is_sqlite.then(|| sqlite::backup::Snapshot::take(&config.sqlite_file())).transpose()?;
             if !log.has_later_deletion()? {
@@ -145,7 +141,7 @@ impl Snapshots {
     }
 
     fn copy_to(self, to: &Path) -> anyhow::Result<()> {
-        self.log.copy_to(&to.join(LOG))?;
+        self.log.copy_to(&to.join(LOG)).map_err(data_dir::explain).context("copy the log")?;
         for (name, mut letters) in self.letters {
             let copied = File::create_new(to.join(&name)).and_then(|mut copy| {
                 std::io::copy(&mut letters, &mut copy)?;
@@ -159,17 +155,17 @@ impl Snapshots {
 
 /// Opens the files of dead letters while no process changes them. They are changed by new lines or new files,
 /// so the bytes that they have now stay readable.
-fn open_letters(data_dir: &Path) -> std::io::Result<Vec<(String, std::io::Take<File>)>> {
+fn open_letters(data_dir: &Path) -> anyhow::Result<Vec<(String, std::io::Take<File>)>> {
     let mut opened = Vec::new();
     for files in letters(data_dir) {
         if !files.iter().any(|path| path.exists()) {
             continue;
         }
-        let _lock = DeadLetters::lock(&files[0])?;
+        let _lock = DeadLetters::lock(&files[0]).with_context(|| format!("lock {}", files[0].display()))?;
         for path in files {
-            let file = match File::open(&path) {
+            let file = match open_regular(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                file => file?,
+                file => file.with_context(|| format!("open {}", path.display()))?,
             };
             let bytes = file.metadata()?.len();
             opened.extend(name_of(&path).map(|name| (name, file.take(bytes))));

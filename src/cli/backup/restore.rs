@@ -41,6 +41,7 @@ With MongoDB, restore the database with its own tools, before the service starts
 pub(crate) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let manifest = Manifest::read(&args.from)?;
+    manifest.expect_all(&args.from)?;
     check_store(&config, &manifest)?;
     let data = DataDir::lock(&config.server.data_dir)?;
     data.expect_empty()?;
@@ -98,12 +99,8 @@ fn copy(from: &Path, manifest: &Manifest, config: &Config) -> anyhow::Result<()>
 /// Refuses a place for the database where files of another one are. SQLite would take its write-ahead file
 /// for that of the restored database.
 fn refuse_leftovers(database: &Path) -> anyhow::Result<()> {
-    for ending in ["", "-wal", "-shm", "-journal"] {
-        let mut path = database.as_os_str().to_owned();
-        path.push(ending);
-        if Path::new(&path).exists() {
-            bail!("{} exists; move it away, and restore again", Path::new(&path).display());
-        }
+    match sqlite::backup::files_of(database).iter().find(|file| file.exists()) {
+        Some(file) => bail!("{} exists; move it away, and restore again", file.display()),
+        None => Ok(()),
     }
-    Ok(())
 }
