@@ -130,9 +130,37 @@ async fn an_export_has_what_was_asked_for() {
     assert_eq!(rows(&["--metric", "value"]).await.len(), 1);
     let range = ["--from", "2026-04-20T14:00:00.001Z", "--to", "1776697000003", "--device", "b"];
     assert_eq!(rows(&range).await.len(), 2);
-    assert_eq!(rows(&["--device", "unknown"]).await, Vec::<String>::new());
     let done = run(&["export", "--url", server.url(), "--from", "soon"]).await;
     assert_eq!((done.code, done.stderr.contains("from")), (Some(64), true), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn devices_that_the_server_does_not_have_are_named() {
+    let server = server_with_readings(Setup::sqlite()).await;
+    let export = async |flags: &[&str]| run(&[&["export", "--url", server.url()], flags].concat()).await;
+    let done = export(&["--device", "b", "--device", "unknown", "--device", "TYPO"]).await;
+    assert_eq!((done.code, done.stdout.lines().count()), (Some(0), VALUES.len()), "{done:?}");
+    let named = ["unknown", "TYPO"].map(|device| format!("the server has no device {device}\n"));
+    assert!(named.iter().all(|named| done.stderr.contains(named)), "{done:?}");
+    assert!(!done.stderr.contains("no device b"), "{done:?}");
+    let done = export(&["--device", "b", "--meta", "note=other"]).await;
+    assert_eq!((done.code, &*done.stdout), (Some(0), ""), "{done:?}");
+    assert!(done.stderr.contains("the server has no device b with this metadata\n"), "{done:?}");
+}
+
+#[tokio::test]
+async fn an_export_to_a_closed_output_fails() {
+    let server = server_with_readings(Setup::sqlite()).await;
+    let export = |to: &str| {
+        let command = format!("exec \"$0\" export --url {} {to}", server.url());
+        Command::new("sh").args(["-c", &command]).arg(binary()).output().expect("a shell")
+    };
+    for (to, why) in [(">&-", "standard output is closed"), (">/dev/full", "No space left on device")] {
+        let done = export(to);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(1) && said.contains(why), "{to}: {said}");
+    }
+    assert!(export(">/dev/null").status.success());
 }
 
 #[tokio::test]
@@ -209,6 +237,6 @@ async fn an_import_that_was_killed_continues_where_it_was() {
     assert!(done.stderr.contains("continuing after line ") && done.stderr.contains("b.ndjson"), "{done:?}");
     assert!(!Path::new(&progress).exists(), "the import is complete");
     let sent = accepted().await - before;
-    assert!(sent < 2 * ROWS as u64, "{sent} readings were sent again: the first file too");
+    assert!(sent <= 2 * ROWS as u64, "{sent} readings were sent again: the first file too");
     assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 3 * ROWS as u64);
 }

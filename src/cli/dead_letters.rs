@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
+use tidegauge::common::regular_file::open_regular;
 use tidegauge::config::Config;
 use tidegauge::flush::DeadLetters;
 
@@ -22,7 +23,7 @@ use super::client::ClientArgs;
 use super::data_dir;
 use super::import::{Batch, Sender};
 use super::settings::ConfigArgs;
-use super::{Usage, counted};
+use super::{Usage, counted, output};
 
 /// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
@@ -100,10 +101,10 @@ pub(super) async fn run(args: DeadLettersArgs) -> anyhow::Result<()> {
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
     let files = Files::of(&args.config.load()?, args.forward)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = output()?.lock();
     let (mut letters, mut readings) = (0, 0);
     for path in [&files.taken, &files.current] {
-        let file = match File::open(path) {
+        let file = match open_regular(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             opened => opened.with_context(|| format!("open {}", path.display()))?,
         };

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use tidegauge::common::regular_file::open_regular_with;
 use tidegauge::model::check_device_id;
 
 use self::place::{Next, Place};
@@ -23,7 +24,7 @@ pub(super) use self::requests::{Refusal, Requests};
 use self::rows::{Counts, Rows};
 use super::client::ClientArgs;
 use super::import::Format;
-use super::{Usage, counted};
+use super::{Usage, counted, output};
 
 mod place;
 mod requests;
@@ -78,13 +79,15 @@ value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and the
 Readings that arrive during the export are in the file if their device has not been passed yet. Devices whose readings \
 have expired are not in it, and neither are their rollups: `tidegauge move` takes these along.
 
-Exit status: 0 if the file is complete, 1 if not (then repeat the command with --resume), 64 for bad usage.";
+Exit status: 0 if the file is complete, 1 if not (then repeat the command with --resume), 64 for bad usage. A file \
+without a row is complete if the server has no such reading; standard error names each --device that the server does \
+not have.";
 
 /// Runs the export.
 pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let requests = Requests::to(&args.client)?;
     let counts = match &args.output {
-        None => write_all(args, &requests, Place::default(), BufWriter::new(std::io::stdout())).await?,
+        None => write_all(args, &requests, Place::default(), BufWriter::new(output()?)).await?,
         Some(path) => {
             let mut file = open(path, args.resume)?;
             let place = place::find(&mut file, args.format).with_context(|| path.display().to_string())?;
@@ -107,7 +110,9 @@ fn written(Counts { devices, rows }: Counts) -> String {
 /// Opens the file and locks it: two exports would mix their rows.
 fn open(path: &Path, resume: bool) -> anyhow::Result<File> {
     let shown = || path.display().to_string();
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path).with_context(shown)?;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = open_regular_with(path, &mut options).with_context(shown)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => bail!("another export writes {}", shown()),
@@ -150,14 +155,20 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
         after = Some(device);
     }
     let selection = args.selection();
+    let is_to_come = |device: &&String| after.as_ref().is_none_or(|after| *device > after);
+    let mut missing: Vec<&String> = args.devices.iter().filter(is_to_come).collect();
     loop {
         let page = requests.devices(&as_params(&selection), after.as_deref()).await?;
+        missing.retain(|device| !page.devices.iter().any(|listed| listed.device_id.eq_ignore_ascii_case(device)));
         write_page(args, requests, &page.devices, None, &mut rows, &mut line).await?;
-        match page.next {
-            Some(last) => after = Some(last),
-            None => return rows.finish(),
-        }
+        let Some(last) = page.next else { break };
+        after = Some(last);
     }
+    for device in missing {
+        let metadata = if args.metadata.is_empty() { "" } else { " with this metadata" };
+        eprintln!("tidegauge: the server has no device {device}{metadata}");
+    }
+    rows.finish()
 }
 
 /// Writes the readings of some devices. `line` is the time of the last line of progress.
