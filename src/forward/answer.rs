@@ -14,6 +14,12 @@ const OTHER: &str = "other";
 /// The code of a server that fails on a request, and the reason of a reading on which it fails each time.
 pub(super) const INTERNAL: &str = "internal";
 
+/// The most characters of a detail that are kept.
+const DETAIL_CHARS: usize = 1_000;
+
+/// The most characters that are kept of an answer that is no problem document.
+const SHOWN_CHARS: usize = 200;
+
 /// The verdict of the other server on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -108,7 +114,8 @@ impl Counts {
             if code.is_some_and(Code::is_for_now) {
                 judged.later.push(index);
             } else {
-                judged.refused.push(Refused { at: index, reason: code.map_or(OTHER, Code::as_str), detail });
+                let (reason, detail) = (code.map_or(OTHER, Code::as_str), beginning(&detail, DETAIL_CHARS));
+                judged.refused.push(Refused { at: index, reason, detail });
             }
         }
         if !is_whole {
@@ -126,13 +133,18 @@ pub(super) fn is_failure(status: StatusCode, body: &[u8]) -> bool {
     status == StatusCode::INTERNAL_SERVER_ERROR && serde_json::from_slice(body).is_ok_and(is_internal)
 }
 
-/// The text of a problem document, or the beginning of any other body.
-pub(super) fn text_of(body: &[u8]) -> String {
-    const SHOWN_CHARS: usize = 200;
+/// The text of a problem document or of any other body. Of a long one the beginning, because it goes to logs
+/// and dead letters.
+#[must_use]
+pub fn text_of(body: &[u8]) -> String {
     match serde_json::from_slice::<Problem>(body) {
-        Ok(problem) => format!("{}: {}", problem.code, problem.detail),
-        Err(_) => String::from_utf8_lossy(body).chars().take(SHOWN_CHARS).collect(),
+        Ok(problem) => beginning(&format!("{}: {}", problem.code, problem.detail), DETAIL_CHARS),
+        Err(_) => beginning(&String::from_utf8_lossy(body), SHOWN_CHARS),
     }
+}
+
+fn beginning(text: &str, chars: usize) -> String {
+    text.chars().take(chars).collect()
 }
 
 /// The reasons of refused readings.
@@ -192,6 +204,17 @@ mod tests {
         }
         assert_eq!(verdict("<html>", 2), Some(Verdict::TooLarge("<html>".to_owned())));
         assert_eq!(verdict("<html>", 1), None);
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_long_text_is_kept() {
+        let long = "ü".repeat(100_000);
+        let problem = format!(r#"{{"code":"x","detail":"{long}"}}"#);
+        assert_eq!(text_of(problem.as_bytes()).chars().count(), DETAIL_CHARS);
+        assert_eq!(text_of(long.as_bytes()).chars().count(), SHOWN_CHARS);
+        let errors = format!(r#"[{{"index":0,"code":"invalid_value","detail":"{long}"}}]"#);
+        let found = judged(400, &format!(r#"{{"accepted":0,"rejected":1,"errors":{errors}}}"#), 1).unwrap();
+        assert_eq!(found.refused[0].detail.chars().count(), DETAIL_CHARS);
     }
 
     #[test]

@@ -46,7 +46,7 @@ mod requests;
 mod tests;
 mod upstream;
 
-pub use answer::Refused;
+pub use answer::{Refused, text_of};
 pub use batch::Batch;
 pub use probe::{Refusal, probe};
 pub use requests::{Outcome, Request, Requests};

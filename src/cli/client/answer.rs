@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Response, StatusCode};
-use serde::Deserialize;
+use tidegauge::forward::text_of;
 
 /// The longest wait that a server may ask for. Longer ones would only delay the end of an outage.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 /// The most bytes of a verdict or a problem document. A list of a hundred rejections takes a fraction of it.
 pub(in crate::cli) const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// The number of characters shown of an answer that is not a problem document.
-const SHOWN_CHARS: usize = 200;
 
 /// Whether the status reports a temporary failure.
 pub(in crate::cli) fn is_temporary(status: StatusCode) -> bool {
@@ -43,18 +41,9 @@ pub(in crate::cli) async fn read_at_most(bytes: usize, mut response: Response) -
     Ok(body)
 }
 
-/// The text of a refusal: the detail of a problem document, or the beginning of any other body.
+/// The text of a refusal.
 pub(in crate::cli) fn refusal_text(url: &str, status: StatusCode, body: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Problem {
-        code: String,
-        detail: String,
-    }
-    let said = match serde_json::from_slice::<Problem>(body) {
-        Ok(problem) => format!("{}: {}", problem.code, problem.detail),
-        Err(_) => String::from_utf8_lossy(body).chars().take(SHOWN_CHARS).collect(),
-    };
-    format!("{url} answered {status}: {said}")
+    format!("{url} answered {status}: {}", text_of(body))
 }
 
 #[cfg(test)]
