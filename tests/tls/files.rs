@@ -27,7 +27,7 @@ async fn invalid_files_refuse_the_start_and_are_named() {
 
 type Break = (fn(&Folder), &'static str, &'static str, &'static str);
 
-const BREAKS: [Break; 9] = [
+const BREAKS: [Break; 11] = [
     (|folder| remove(folder, "server.pem"), "http.tls.cert_file", "server.pem", "No such file"),
     (|folder| remove(folder, "server.key"), "http.tls.key_file", "server.key", "No such file"),
     (|folder| write(folder, "server.pem", "garbage"), "http.tls.cert_file", "server.pem", "holds no certificate"),
@@ -48,7 +48,27 @@ const BREAKS: [Break; 9] = [
         |folder| write(folder, "server.key", &folder.authority.server().key),
         "http.tls.key_file",
         "server.key",
-        "is not the key of the certificate",
+        "is not the key of the first certificate",
+    ),
+    (
+        |folder| {
+            let authority = String::from_utf8_lossy(folder.authority.pem()).into_owned();
+            let server = fs::read_to_string(folder.path().join("server.pem")).expect("PEM");
+            write(folder, "server.pem", &(authority + &server));
+        },
+        "http.tls.key_file",
+        "server.key",
+        "which must be that of the server",
+    ),
+    (
+        |folder| {
+            remove(folder, "server.key");
+            let made = std::process::Command::new("mkfifo").arg(folder.path().join("server.key")).status();
+            assert!(made.expect("mkfifo").success());
+        },
+        "http.tls.key_file",
+        "server.key",
+        "this is a FIFO",
     ),
     (|folder| write(folder, "ca.pem", ""), "http.tls.client_ca_file", "ca.pem", "holds no certificate"),
     (|folder| write(folder, "list.pem", ""), "http.tls.client_crl_file", "list.pem", "holds no revocation list"),
@@ -76,6 +96,20 @@ async fn a_readable_key_and_an_expired_certificate_are_warned_about() {
         assert_eq!(ended.stderr.contains("other users of this machine"), is_public, "{mode:o} {ended:?}");
         assert!(ended.stderr.contains("the server's certificate has expired"), "{ended:?}");
         assert!(!format!("{ended:?}").contains("PRIVATE KEY"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_without_names_is_warned_about() {
+    let folder = Folder::new();
+    write(&folder, "config.toml", &folder.setup("").to_toml());
+    for is_named in [true, false] {
+        if !is_named {
+            folder.authority.client("localhost", &[]).write(folder.path(), "server");
+        }
+        let ended = run(&["check", "--config", &folder.file("config.toml")]).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert_eq!(ended.stderr.contains("has no names (subjectAltName)"), !is_named, "{ended:?}");
     }
 }
 
@@ -111,6 +145,7 @@ async fn on_sighup_invalid_files_are_named_and_change_nothing() {
         assert!(server.log().contains("tokens, keys and certificates are unchanged"));
         assert_eq!(shown_by(&server, &folder).await, before, "{file}");
         for (file, bytes) in &good {
+            drop(fs::remove_file(folder.path().join(file))); // it may be a FIFO
             fs::write(folder.path().join(file), bytes).expect("writable");
         }
     }

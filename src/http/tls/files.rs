@@ -16,6 +16,7 @@ use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::names::not_after_ms;
+use crate::common::small_file::read_small_regular_file;
 use crate::config::{self, ClientCertificates};
 
 /// Why the files of `[http.tls]` cannot be used. It contains nothing of their content.
@@ -74,9 +75,10 @@ impl Usable {
         let config = config.map_err(TlsError::Rustls)?;
         let config = config.with_client_cert_verifier(clients).with_single_cert(chain, private);
         let mut config = config.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                key.unusable(format!("is not the key of the certificate in {}", cert.path.display()))
-            }
+            rustls::Error::InconsistentKeys(_) => key.unusable(format!(
+                "is not the key of the first certificate in {}, which must be that of the server",
+                cert.path.display()
+            )),
             rustls::Error::InvalidCertificate(why) => cert.unusable(format!("holds a bad certificate: {why}")),
             other => key.unusable(format!("cannot be used: {other}")),
         })?;
@@ -139,7 +141,7 @@ struct File<'a> {
 
 impl<'a> File<'a> {
     fn read(key: &'static str, path: &'a Path) -> Result<Self, TlsError> {
-        let pem = std::fs::read(path);
+        let pem = read_small_regular_file(path);
         let pem = pem.map_err(|error| TlsError::Read { key, path: path.to_owned(), error })?;
         Ok(Self { key, path, pem })
     }
@@ -162,6 +164,9 @@ impl<'a> File<'a> {
             tracing::warn!(%file, not_after = %validity.not_after, "the server's certificate has expired");
         } else if validity.not_before.timestamp().saturating_mul(1_000) > now_ms {
             tracing::warn!(%file, not_before = %validity.not_before, "the server's certificate is not valid yet");
+        }
+        if !matches!(certificate.subject_alternative_name(), Ok(Some(_))) {
+            tracing::warn!(%file, "the server's certificate has no names (subjectAltName): clients refuse it");
         }
         Ok(not_after_ms(&certificate))
     }
