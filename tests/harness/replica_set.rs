@@ -13,6 +13,7 @@
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
+use mongodb::error::{Error, ErrorKind};
 
 use super::deadline::deadline;
 use super::{Mongod, START_SECONDS, blocking, client, hello, initiate, is_primary};
@@ -27,6 +28,9 @@ const ELECTION_TIMEOUT_MS: i32 = 4_000;
 /// How long the others may take to catch up in [`ReplicaSet::step_down`]. For the same time the old primary
 /// may not become primary again.
 const STEP_DOWN_SECONDS: i32 = 60;
+
+/// `PrimarySteppedDown`, `NotWritablePrimary`, `InterruptedDueToReplStateChange`.
+const NOT_PRIMARY: [i32; 3] = [189, 10_107, 11_602];
 
 /// A replica set. Its members have the numbers 0 to 2.
 #[derive(Debug)]
@@ -82,14 +86,22 @@ impl ReplicaSet {
     /// Makes the primary step down, and returns its number. It may be elected again at once, so that the set
     /// recovers from the loss of the next primary as fast as before.
     pub(crate) fn step_down(&self) -> usize {
-        let primary = self.primary();
-        let step_down = doc! { "replSetStepDown": STEP_DOWN_SECONDS, "secondaryCatchUpPeriodSecs": STEP_DOWN_SECONDS };
-        blocking(async {
-            let admin = self.members[primary].admin().await;
-            admin.run_command(step_down).await.expect("the others have caught up");
-            admin.run_command(doc! { "replSetFreeze": 0 }).await.expect("it is no primary");
-        });
-        primary
+        let give_up_at = Instant::now() + deadline(START_SECONDS);
+        loop {
+            let primary = self.primary();
+            match blocking(self.try_step_down(primary)) {
+                Ok(()) => return primary,
+                Err(error) if is_not_primary(&error) && Instant::now() < give_up_at => {} // ask the next one
+                Err(error) => panic!("member {primary} does not step down: {error}"),
+            }
+        }
+    }
+
+    async fn try_step_down(&self, primary: usize) -> Result<(), Error> {
+        let admin = self.members[primary].admin().await;
+        let seconds = STEP_DOWN_SECONDS;
+        admin.run_command(doc! { "replSetStepDown": seconds, "secondaryCatchUpPeriodSecs": seconds }).await?;
+        admin.run_command(doc! { "replSetFreeze": 0 }).await.map(drop)
     }
 
     /// Waits for a primary and returns its number.
@@ -118,4 +130,9 @@ impl ReplicaSet {
 
 fn is_data_bearing(hello: &Document) -> bool {
     is_primary(hello) || hello.get_bool("secondary").unwrap_or(false)
+}
+
+/// Whether a command found that the member is no primary any more, or ceases to be one.
+fn is_not_primary(error: &Error) -> bool {
+    matches!(&*error.kind, ErrorKind::Command(command) if NOT_PRIMARY.contains(&command.code))
 }
