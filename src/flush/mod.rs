@@ -145,7 +145,7 @@ pub struct Pipeline {
     refused_metadata: RefusedMetadata,
     /// Held during a cut of the log.
     cutting: Mutex<()>,
-    /// Cancelled when draining begins: waiting writes are retried at once.
+    /// Cancelled when draining begins: waiting writes are tried again at once, each for the last time.
     drain_begins: CancellationToken,
     closed: ClosedHours,
     deleting: Deleting,

@@ -21,8 +21,8 @@ pub struct Running {
 impl Running {
     /// Writes all pending readings, for at most `grace`, then stops. Returns how many stay in the log.
     ///
-    /// Readings that the store does not accept at the first attempt stay in the log. If the store does not
-    /// answer, all do, without a wait. The log must be closed.
+    /// Readings that the store does not accept at the first attempt since then stay in the log. If the store
+    /// does not answer, all do, without a wait. The log must be closed.
     pub async fn drain(self, grace: Duration) -> u64 {
         let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, deleter, watcher, watch } = self;
         roller.abort(); // the next start continues its work

@@ -93,6 +93,22 @@ impl Stage {
         stage
     }
 
+    /// Starts all tasks, and waits until the feeder has read the beginning of the log, for which an orderly
+    /// end waits too. The feeder has a thread of its own: the clock moves while the others wait for it.
+    async fn start(&self) -> Running {
+        let running = self.pipeline.start().unwrap();
+        let pipeline = Arc::clone(&self.pipeline);
+        let has_read = move || {
+            let readable = pipeline.log.usage().readable;
+            pipeline.log.read_up_to(readable);
+            while pipeline.lock().inserted < readable {
+                std::thread::yield_now();
+            }
+        };
+        tokio::task::spawn_blocking(has_read).await.unwrap(); // the clock stands still meanwhile
+        running
+    }
+
     /// Puts one reading of a device into pending, and does what the feeder does then.
     fn put(&self, device: &str) {
         let number = self.readings.fetch_add(1, Ordering::Relaxed);
@@ -217,7 +233,7 @@ async fn retries_wait_half_to_all_of_a_wait_that_doubles_up_to_its_limit_and_beg
 #[tokio::test(start_paused = true)]
 async fn an_orderly_end_writes_what_is_not_due_and_tries_each_bucket_once() {
     let stage = Stage::new(OPTIONS, ms(10), |write| (&*write.device == "refused").then(away));
-    let running = stage.pipeline.start().unwrap();
+    let running = stage.start().await;
     (0..10).for_each(|number| stage.put(&format!("device-{number}")));
     stage.put("refused");
     stage.pipeline.log.close();
@@ -232,7 +248,7 @@ async fn an_orderly_end_writes_what_is_not_due_and_tries_each_bucket_once() {
 #[tokio::test(start_paused = true)]
 async fn an_orderly_end_gives_up_exactly_at_its_deadline() {
     let stage = Stage::new(OPTIONS, ms(1_000_000), |_| None);
-    let running = stage.pipeline.start().unwrap();
+    let running = stage.start().await;
     stage.put("hangs");
     stage.pipeline.log.close();
     let begun = Instant::now();
@@ -246,7 +262,7 @@ async fn an_orderly_end_does_not_wait_for_a_retry() {
     let stage = Stage::new(options, Duration::ZERO, move |_: &BucketWrite| {
         (attempts.fetch_add(1, Ordering::Relaxed) == 0).then(away)
     });
-    let running = stage.pipeline.start().unwrap();
+    let running = stage.start().await;
     stage.put("a");
     pass(ms(60_000)).await;
     assert!(stage.pipeline.store_away().is_some(), "it waits for the retry");
@@ -254,6 +270,20 @@ async fn an_orderly_end_does_not_wait_for_a_retry() {
     let begun = Instant::now();
     assert_eq!(running.drain(ms(500_000)).await, 0);
     assert!(begun.elapsed() <= ms(100), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orderly_end_tries_once_more_what_fails_in_an_attempt_from_before() {
+    let attempts = AtomicU32::new(0);
+    let stage = Stage::new(OPTIONS, ms(10_000), move |_: &BucketWrite| {
+        (attempts.fetch_add(1, Ordering::Relaxed) == 0).then(away)
+    });
+    let running = stage.start().await;
+    stage.put("a");
+    pass(ms(5_000)).await; // the attempt of the first second is under way
+    stage.pipeline.log.close();
+    let begun = Instant::now();
+    assert_eq!((running.drain(ms(60_000)).await, begun.elapsed()), (0, ms(16_000)));
 }
 
 #[tokio::test(start_paused = true)]

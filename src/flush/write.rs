@@ -17,6 +17,7 @@ use crate::store::{WriteError, Written};
 pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
+        let is_draining = pipeline.drain_begins.is_cancelled();
         let outcomes = attempt(pipeline, &writes).await;
         let Settled { done, refused, again, is_available } = settle(pipeline, writes, outcomes);
         let is_away = !is_available;
@@ -29,8 +30,8 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
         let Some((_, error)) = again.first() else { return };
         if is_away {
             note_away(pipeline, error);
-            if give_up(pipeline, again.len()) {
-                return;
+            if is_draining {
+                return give_up(pipeline, again.len());
             }
         }
         pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
@@ -42,17 +43,13 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
     }
 }
 
-/// While draining, leaves the buckets of a failed write to the next start. False when not draining.
-fn give_up(pipeline: &Pipeline, buckets: usize) -> bool {
+/// Leaves the buckets of a write that has failed while draining to the next start.
+fn give_up(pipeline: &Pipeline, buckets: usize) {
     let mut state = pipeline.lock();
-    if state.draining {
-        state.given_up += buckets;
-        state.failed_in_a_row += 1;
-        drop(state);
-        pipeline.completed.notify_waiters();
-        return true;
-    }
-    false
+    state.given_up += buckets;
+    state.failed_in_a_row += 1;
+    drop(state);
+    pipeline.completed.notify_waiters();
 }
 
 /// Completes stored buckets, after it has rolled up the closed hours among them.
