@@ -301,14 +301,28 @@ pub(super) fn line_protocol() -> Vec<Case> {
     ]
 }
 
+/// A payload of a webhook with many elements after a member that all of them share.
+fn elements_after(bytes: usize, shared: &str) -> Vec<u8> {
+    let start = format!(r#"{{"id":"d",{shared},"list":["#);
+    fill(bytes, &start, ",", "]}", |at| format!(r#"{{"x":{}}}"#, at % 10))
+}
+
+pub(super) fn webhook_metadata() -> Vec<Case> {
+    let of = Format::Webhook;
+    vec![
+        case(of, "much metadata with many elements", |bytes| {
+            elements_after(bytes, &format!(r#""info":"{}""#, "m".repeat(4_000)))
+        }),
+        case(of, "too much metadata with many elements", |bytes| {
+            elements_after(bytes, &format!(r#""info":"{}""#, "m".repeat(bytes / 2)))
+        }),
+    ]
+}
+
 pub(super) fn webhook() -> Vec<Case> {
     const IN_LIST: [&str; 3] = [r#"{"id":"d","list":["#, ",", "]}"];
     const IN_ELEMENT: [&str; 3] = [r#"{"id":"d","list":[{"#, ",", "}]}"];
     let of = Format::Webhook;
-    let after = |bytes, shared: String| {
-        let start = format!(r#"{{"id":"d",{shared},"list":["#);
-        fill(bytes, &start, ",", "]}", |at| format!(r#"{{"x":{}}}"#, at % 10))
-    };
     vec![
         filled(of, "elements with a value", IN_LIST, |_| r#"{"x":1}"#.to_owned()),
         filled(of, "elements with times", IN_LIST, |at| format!(r#"{{"t":{at},"v":{{"x":1}}}}"#)),
@@ -316,20 +330,14 @@ pub(super) fn webhook() -> Vec<Case> {
         filled(of, "elements that are none", IN_LIST, |_| "1".to_owned()),
         filled(of, "elements with labels", IN_LIST, |at| format!(r#"{{"x":1,"l":"{at}"}}"#)),
         filled(of, "elements with different metrics", IN_LIST, |at| format!(r#"{{"{at}":1}}"#)),
-        case(of, "a long label with many elements", move |bytes| {
-            after(bytes, format!(r#""zone":"{}""#, "z".repeat(480)))
+        case(of, "a long label with many elements", |bytes| {
+            elements_after(bytes, &format!(r#""zone":"{}""#, "z".repeat(480)))
         }),
-        case(of, "a label of escapes with many elements", move |bytes| {
-            after(bytes, format!(r#""zone":"{}""#, "{".repeat(240)))
+        case(of, "a label of escapes with many elements", |bytes| {
+            elements_after(bytes, &format!(r#""zone":"{}""#, "{".repeat(240)))
         }),
-        case(of, "a label that is too long with many elements", move |bytes| {
-            after(bytes, format!(r#""zone":"{}""#, "z".repeat(bytes / 2)))
-        }),
-        case(of, "much metadata with many elements", move |bytes| {
-            after(bytes, format!(r#""info":"{}""#, "m".repeat(4_000)))
-        }),
-        case(of, "too much metadata with many elements", move |bytes| {
-            after(bytes, format!(r#""info":"{}""#, "m".repeat(bytes / 2)))
+        case(of, "a label that is too long with many elements", |bytes| {
+            elements_after(bytes, &format!(r#""zone":"{}""#, "z".repeat(bytes / 2)))
         }),
         case(of, "a long device with many elements", |bytes| {
             let start = format!(r#"{{"id":"{}","list":["#, "D".repeat(bytes / 2));

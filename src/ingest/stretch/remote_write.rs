@@ -83,18 +83,27 @@ pub(super) fn version_1() -> Vec<Case> {
     ]
 }
 
-pub(super) fn version_2() -> Vec<Case> {
+/// A table of symbols.
+fn symbols(all: &[&str]) -> Message {
+    all.iter().fold(message(), |body, symbol| body.bytes(4, symbol))
+}
+
+pub(super) fn version_2_metadata() -> Vec<Case> {
     let of = Format::RemoteWrite2;
-    let symbols = |all: &[&str]| all.iter().fold(message(), |body, symbol| body.bytes(4, symbol));
-    let metadata = |length: usize| {
+    let alternating = |length: usize| {
         move |bytes| {
-            let value = "j".repeat(length);
-            let body = ["__name__", "m", "instance", "a", "b", "job", &value]
-                .iter()
-                .fold(message(), |body, symbol| body.bytes(4, symbol));
+            let body = symbols(&["__name__", "m", "instance", "a", "b", "job", &"j".repeat(length)]);
             body.fill(bytes, |body, at| body.message(5, &referring(&[0, 1, 2, 3 + (at % 2) as u8, 5, 6])))
         }
     };
+    vec![
+        case(of, "devices that alternate with metadata", alternating(128)),
+        case(of, "devices that alternate with metadata that is too long", alternating(4_000)),
+    ]
+}
+
+pub(super) fn version_2() -> Vec<Case> {
+    let of = Format::RemoteWrite2;
     vec![
         filled(of, "empty symbols", 4, |_| message()),
         filled(of, "symbols", 4, |at| Message(at.to_string().into_bytes())),
@@ -131,8 +140,6 @@ pub(super) fn version_2() -> Vec<Case> {
             let body = symbols(&["__name__", "m", "instance", &"v".repeat(bytes / 2)]);
             body.fill(bytes, |body, _| body.message(5, &referring(&[0, 1, 2, 3])))
         }),
-        case(of, "devices that alternate with metadata", metadata(128)),
-        case(of, "devices that alternate with metadata that is too long", metadata(4_000)),
         case(of, "references of one series", move |bytes| {
             let body = symbols(&["__name__", "m", "instance", "a"]);
             body.message(5, &with_sample(message().bytes(1, vec![3; bytes])))
