@@ -47,10 +47,7 @@ impl Queries {
             return Ok(Answer { body: None, lagging, partial });
         }
         let mut latest = stored.unwrap_or_default();
-        for (metric, value) in pending.values {
-            latest.add(metric, value, self.store.keeps());
-        }
-        latest.values.retain(|metric, _| series.matches(metric));
+        latest.complete(pending, self.store.keeps(), series);
         Ok(Answer { body: Some(latest), lagging, partial })
     }
 
@@ -106,6 +103,14 @@ impl Latest {
             let value = (hour.instant_ms(sample.offset), sample.value);
             self.add(contents.metric_of(sample).clone(), value, Keep::Last);
         }
+    }
+
+    /// Adds the pending values to the stored ones, and drops those of other series than the wanted ones.
+    pub(super) fn complete(&mut self, pending: Self, keep: Keep, series: &SeriesFilter) {
+        for (metric, value) in pending.values {
+            self.add(metric, value, keep);
+        }
+        self.values.retain(|metric, _| series.matches(metric));
     }
 
     /// Adds a value. `keep` says which of two values at the same instant stays.

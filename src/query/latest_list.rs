@@ -41,25 +41,22 @@ impl Queries {
         let pending = self.latest_pending(devices).await?;
         let mut latest: Vec<Latest> = entries.iter().map(|_| Latest::default()).collect();
         if !partial {
-            let work = Work { store: &*self.store, entries: &entries, pending: &pending, series };
-            match self.ask(deadline, work.read(Hour::of(request.now_ms))).await {
+            let reader = LatestReader { store: &*self.store, entries: &entries, pending: &pending, series };
+            match self.ask(deadline, reader.read(Hour::of(request.now_ms))).await {
                 Ok(stored) => latest = stored,
                 Err(_) if pending.iter().any(|pending| !pending.values.is_empty()) => partial = true,
                 Err(error) => return Err(error),
             }
         }
         for (latest, pending) in latest.iter_mut().zip(pending) {
-            for (metric, value) in pending.values {
-                latest.add(metric, value, self.store.keeps());
-            }
-            latest.values.retain(|metric, _| series.matches(metric));
+            latest.complete(pending, self.store.keeps(), series);
         }
         Ok(Answer { body: Listed { devices: ids.into_iter().zip(latest).collect(), next }, lagging, partial })
     }
 }
 
-/// The devices of a page.
-struct Work<'a> {
+/// Reads the last stored values of the devices of a page.
+struct LatestReader<'a> {
     store: &'a dyn Store,
     entries: &'a [DeviceSummary],
     pending: &'a [Latest],
@@ -72,7 +69,7 @@ type OfDay = BTreeMap<usize, BTreeSet<Metric>>;
 /// Stats of some hours of devices, by their indexes.
 type StatsOf = Vec<(usize, Vec<HourStats>)>;
 
-impl Work<'_> {
+impl LatestReader<'_> {
     /// Reads the last stored values of the wanted series, and of others.
     async fn read(&self, now: Hour) -> Result<Vec<Latest>, StoreError> {
         let from = recent_from(now);
