@@ -3,6 +3,7 @@
 
 pub(crate) mod relay;
 
+use std::io::Write;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -216,6 +217,46 @@ async fn readings_that_the_centre_refuses_for_good_hold_up_no_others() {
 async fn dead_letters(server: &Server, args: &[&str]) -> Finished {
     let data_dir = server.data_dir().display().to_string();
     run(&[&["dead-letters"], args, &["--data-dir", &data_dir]].concat()).await
+}
+
+/// The URL of a server that answers each request with one `100 Continue` after the other.
+fn endless_answers() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.expect("a connection");
+            let many = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000);
+            std::thread::spawn(move || while connection.write_all(&many).is_ok() {});
+        }
+    });
+    url
+}
+
+/// The processor time of the threads of a server with this name, in hundredths of a second.
+fn ticks_of(server: &Server, name: &str) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.id())).expect("our child");
+    let of_thread = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+        let (start, rest) = stat.rsplit_once(") ")?;
+        let fields: Vec<u64> = rest.split(' ').skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
+        start.ends_with(&format!("({name}")).then(|| fields.iter().sum::<u64>())
+    };
+    threads.filter_map(of_thread).sum()
+}
+
+#[tokio::test]
+async fn an_endless_answer_keeps_no_thread_busy_but_that_of_forwarding() {
+    let server = Server::start(to(&endless_answers())).await;
+    ingest(&server, &readings("a", 0, 10)).await;
+    let busy = wait_until("a thread is busy", async || {
+        ["forward", "tokio-rt-worker"].into_iter().find(|name| ticks_of(&server, name) >= 50)
+    })
+    .await;
+    assert_eq!(busy, "forward");
+    assert_eq!(server.get("/readyz").await.status, 200);
+    assert_eq!(number_of_readings(&server, "a").await, 10);
+    assert_eq!(server.metrics().await.count("tidegauge_forward_readings_total"), 0);
 }
 
 #[tokio::test]

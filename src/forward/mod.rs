@@ -17,7 +17,8 @@
 //!   this API) while it takes others, goes to a dead-letter file of its own, and holds up no other. If that
 //!   file is full, the reading is only counted and logged: the store has it.
 //! - The compressed bodies stay within the configured bandwidth, on average.
-//! - Nothing here delays the store, or what `/readyz` says.
+//! - Nothing here delays the store, or what `/readyz` says. So the requests have a thread of their own: an
+//!   endless answer, such as one `100 Continue` after the other, can keep it busy.
 //!
 //! `tidegauge move` sends the readings of a store in the same requests, and takes the same answers
 //! ([`Requests`]): it fills in what was stored before forwarding began.
@@ -27,7 +28,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::clock::Clock;
@@ -76,6 +77,17 @@ pub struct Forwarding {
     stopped: CancellationToken,
 }
 
+/// Runs the follower on a runtime of its own.
+fn run(follower: Follower) {
+    match Builder::new_multi_thread().worker_threads(1).thread_name("forward").enable_all().build() {
+        Ok(runtime) => {
+            follower.run(runtime.handle());
+            runtime.shutdown_background(); // the thread may be busy
+        }
+        Err(error) => tracing::error!(%error, "the log is not forwarded before a restart: there is no thread for it"),
+    }
+}
+
 impl Forwarding {
     /// Starts to forward the log, from where the last process has stopped. The first one begins with
     /// `new_from`. Refused readings go to `dead_letters`.
@@ -98,10 +110,9 @@ impl Forwarding {
         let progress = Progress::new(Arc::clone(&log), followed, clock, Arc::clone(&metrics));
         let delivery = Delivery::new(upstream, dead_letters, metrics, [draining.clone(), stopped.clone()]);
         let follower = Follower::new(log, progress, delivery, max_batch_bytes);
-        let runtime = Handle::current();
         let thread = std::thread::Builder::new()
             .name("forwarder".to_owned())
-            .spawn(move || follower.run(&runtime))
+            .spawn(move || run(follower))
             .map_err(|error| LogError::Io { action: "start the forwarder of", path: "the log".into(), error })?;
         Ok(Self { thread, draining, stopped })
     }
