@@ -66,7 +66,7 @@ impl Moved {
 /// one those before the instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Place {
+pub(super) struct Place {
     device: Arc<str>,
     /// In Unix milliseconds.
     from_ms: i64,
@@ -83,9 +83,13 @@ struct Batch {
     end: Option<Place>,
 }
 
-/// Copies all readings from the place of the file on.
-pub(super) async fn readings(stores: &Stores, file: &ProgressFile, progress: &mut Progress) -> anyhow::Result<Moved> {
-    let start: Option<Place> = file.load()?;
+/// Copies all readings from a place on; without one, from the beginning.
+pub(super) async fn readings(
+    stores: &Stores,
+    file: &ProgressFile,
+    start: Option<Place>,
+    progress: &mut Progress,
+) -> anyhow::Result<Moved> {
     if let Some(Place { device, .. }) = &start {
         progress.note(&format!("continuing at the device {device}"));
     }

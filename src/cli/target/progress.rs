@@ -49,7 +49,10 @@ impl ProgressFile {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             read => read.with_context(shown)?,
         };
-        let saved: Saved<P> = serde_json::from_slice(&bytes).with_context(shown)?;
+        let saved: Saved<P> = serde_json::from_slice(&bytes).map_err(|error| {
+            let why = "it does not say how far a command is; remove it to begin at the beginning";
+            Usage(format!("{}: {why} ({error})", shown()))
+        })?;
         if (&saved.from, &saved.to) != (&self.from, &self.to) {
             let (path, Saved { from, to, .. }) = (shown(), saved);
             let why = format!("{path} is of a copy from {from} to {to}: finish that one, or remove the file");
@@ -186,6 +189,11 @@ mod tests {
         }
         let refused = load("c").unwrap_err().to_string();
         assert!(refused.contains("is of a copy from a to b"), "{refused}");
+        for damaged in ["", "{}", "null", "[1]", "{\"from\":\"a\",\"to\":\"b\",\"fromMs\":1e99}"] {
+            std::fs::write(folder.path().join("move.json"), damaged).unwrap();
+            let refused = load("b").unwrap_err();
+            assert!(refused.is::<Usage>() && refused.to_string().contains("remove it to begin"), "{refused}");
+        }
         file("b").remove().unwrap();
         file("b").remove().unwrap();
         assert_eq!(load("c").unwrap(), None);
