@@ -9,6 +9,7 @@ pub mod finding;
 pub mod generations;
 pub mod once_per_change;
 pub mod one_line;
+pub mod prefetch;
 pub mod printable;
 pub mod regular_file;
 pub mod small_file;

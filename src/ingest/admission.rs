@@ -312,6 +312,15 @@ impl Sink for Admission<'_> {
         self.receipt.received as usize > self.max_readings
     }
 
+    #[inline]
+    fn expect(&mut self, device: &str) {
+        if let Some(check) = &self.device_check
+            && self.scope.is_all()
+        {
+            check.expect(device);
+        }
+    }
+
     fn reading(&mut self, incoming: Incoming<'_>) {
         if self.receipt.received as usize >= self.max_readings {
             self.receipt.received += 1; // the request is refused at the end, so its readings are not kept

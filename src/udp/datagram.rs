@@ -49,6 +49,10 @@ impl<S: Sink> Sink for Numbered<'_, S> {
         self.sink.is_over()
     }
 
+    fn expect(&mut self, device: &str) {
+        self.sink.expect(device);
+    }
+
     fn reading(&mut self, incoming: Incoming<'_>) {
         self.sink.reading(incoming);
     }

@@ -109,6 +109,9 @@ pub trait Sink {
     fn is_over(&self) -> bool {
         false
     }
+    /// Receives the device of the next reading, as the body has it, as soon as the parser knows it: time to
+    /// fetch from memory what is known of the device. If the reading proves invalid, it does not follow.
+    fn expect(&mut self, _device: &str) {}
     /// Receives a reading.
     fn reading(&mut self, incoming: Incoming<'_>);
     /// Receives the rejection of an invalid reading.

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::common::prefetch::prefetch;
+
 /// The slots of a set. A set is in one cache line, and a device with the same metrics is always in the same
 /// set.
 const WAYS: usize = 8;
@@ -28,8 +30,8 @@ pub(super) struct AdmissionCache {
 
 /// A table of numbers, one for each device and its metrics: a set-associative cache.
 ///
-/// It takes four bytes a slot, so a reading of a known device costs one cache miss. False positives occur
-/// with probability 2^-26; one admits at most one reading past a limit.
+/// It takes four bytes a slot, so a reading of a known device costs one cache miss, or none if it was
+/// prefetched. False positives occur with probability 2^-26; one admits at most one reading past a limit.
 #[derive(Debug)]
 pub(super) struct Admitted {
     sets: Box<[Set]>,
@@ -92,6 +94,12 @@ impl Admitted {
     fn of(sets: usize) -> Self {
         let sets = (0..sets).map(|_| Set::default()).collect();
         Self { sets, inserted: AtomicU32::new(0), replaced: AtomicU32::new(0) }
+    }
+
+    /// Brings what [`Self::has`] looks at into the caches of the processor.
+    #[inline]
+    pub(super) fn prefetch(&self, key: CacheKey) {
+        prefetch(self.set(key));
     }
 
     pub(super) fn has(&self, key: CacheKey) -> bool {

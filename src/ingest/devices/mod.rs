@@ -180,6 +180,15 @@ impl<'d> RequestCheck<'d> {
         self.devices.hash(device)
     }
 
+    /// Prepares the check of a reading of the device with this stored ID, whose metrics are expected to be
+    /// those of the last reading.
+    #[inline]
+    pub(super) fn expect(&self, device: &str) {
+        if let (Some(admitted), Some((_, metrics, _))) = (&self.admitted, self.last) {
+            admitted.prefetch(CacheKey::of(self.hash(device), metrics, self.hour));
+        }
+    }
+
     /// Checks an otherwise valid reading of the device with this stored ID, whose hash is `id`.
     pub(super) fn check(&mut self, id: u64, device: &str, values: &[(Cow<'_, str>, f64)]) -> Result<(), Rejection> {
         let metrics = self.devices.metric_set_hash(values);

@@ -15,7 +15,7 @@ use crate::model::{
     series::{self, SERIES_MAX_LABELS},
 };
 use crate::wire::{
-    Code, Ignored, Incoming, Limits, Sink, metadata,
+    Code, Ignored, Incoming, Limits, Rejection, Sink, metadata,
     problem::{Parsed, quoted, rejection, repeated},
     work,
 };
@@ -71,14 +71,14 @@ impl<'b> Reader<'b> {
 
     /// Parses a line that is not blank.
     pub(super) fn read(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) {
-        match self.point(line, options) {
+        match self.point(line, options, sink) {
             Ok(point) => self.emit(&point, options.mapping, sink),
             Err(rejection) => sink.reject(rejection),
         }
     }
 
     /// Parses a line, and checks and writes what its metrics share: labels and metadata.
-    fn point(&mut self, line: &'b str, options: &Options<'_>) -> Parsed<Point<'b>> {
+    fn point(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) -> Parsed<Point<'b>> {
         let mut scanner = Scanner::new(line);
         let measurement = scanner.name(MEASUREMENT)?;
         if measurement.is_empty() {
@@ -86,11 +86,15 @@ impl<'b> Reader<'b> {
         }
         self.read_tags(&mut scanner)?;
         let tags_end = scanner.offset();
+        let device = self.device(&options.mapping.device_tags);
+        if let Some(device) = device {
+            sink.expect(&self.tags[device].value);
+        }
         scanner.skip_spaces();
         self.fields.read(&mut scanner, &self.limits)?;
         scanner.skip_spaces();
         let ts_ms = read_time(&mut scanner, options.precision)?;
-        let device = self.device(&options.mapping.device_tags, tags_end)?;
+        let device = device.ok_or_else(|| no_device(&options.mapping.device_tags, tags_end))?;
         self.labels.clear();
         self.metadata.clear();
         if self.tags.len() > 1 {
@@ -128,14 +132,10 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// The index of the tag that names the device. A rejection points at `tags_end`.
-    fn device(&self, device_tags: &[String], tags_end: usize) -> Parsed<usize> {
+    /// The index of the tag that names the device.
+    fn device(&self, device_tags: &[String]) -> Option<usize> {
         let named = |name: &String| self.tags.iter().position(|tag| tag.key == *name);
-        device_tags.iter().find_map(named).ok_or_else(|| {
-            let looked_for = device_tags.join(", ");
-            let what = format_args!("no tag names the device (looked for {looked_for}): the tags end");
-            rejection_at(tags_end, Code::MissingDeviceId, what)
-        })
+        device_tags.iter().find_map(named)
     }
 
     /// Writes the tags that are neither the device nor metadata as labels.
@@ -264,6 +264,13 @@ impl<'b> Reader<'b> {
         }
         work::count(self.series.len());
     }
+}
+
+#[cold]
+fn no_device(device_tags: &[String], tags_end: usize) -> Rejection {
+    let looked_for = device_tags.join(", ");
+    let what = format_args!("no tag names the device (looked for {looked_for}): the tags end");
+    rejection_at(tags_end, Code::MissingDeviceId, what)
 }
 
 fn is_metadata(tag: &Tag<'_>, mapping: &LineProtocol) -> bool {

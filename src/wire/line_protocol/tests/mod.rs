@@ -5,7 +5,7 @@ mod random;
 
 use super::*;
 use crate::config::Strings;
-use crate::wire::recording_sink::RecordingSink;
+use crate::wire::{Ignored, Incoming, Rejection, Sink, recording_sink::RecordingSink};
 
 fn device_tags() -> Vec<String> {
     LineProtocol::default().device_tags
@@ -43,6 +43,29 @@ fn entry(line: impl AsRef<[u8]>) -> String {
     let entries = entries(line);
     assert_eq!(entries.len(), 1, "{entries:?}");
     entries[0].strip_prefix("1: ").unwrap().to_owned()
+}
+
+#[test]
+fn the_device_of_a_reading_is_announced_before_it() {
+    #[derive(Default)]
+    struct Heard(Vec<String>);
+    impl Sink for Heard {
+        fn expect(&mut self, device: &str) {
+            self.0.push(format!("expect {device}"));
+        }
+        fn reading(&mut self, incoming: Incoming<'_>) {
+            self.0.push(incoming.device.to_owned());
+        }
+        fn reject(&mut self, rejection: Rejection) {
+            self.0.push(rejection.code.as_str().to_owned());
+        }
+        fn reject_value(&mut self, _: Rejection) {}
+        fn ignore(&mut self, _: Ignored, _: &str) {}
+    }
+    let mut heard = Heard::default();
+    let options = Options { precision: Precision::Milliseconds, mapping: &LineProtocol::default() };
+    parse(b"m,host=a\\ b f=1 1\nm,zone=4 f=1 1\nm,zone=4,host=c f=? 1\n", &options, &mut heard);
+    assert_eq!(heard.0, ["expect a b", "a b", "missing_device_id", "expect c", "invalid_value"]);
 }
 
 #[test]
