@@ -4,10 +4,11 @@
 //! its dead letters. So a deletion is executed by each instance, as if the client had sent it to all of them:
 //!
 //! 1. The instance that accepts a deletion executes it, and *announces* it in the store ([`tell`]).
-//! 2. Each other one looks for announcements about once a second. It appends a deletion that it does not know
-//!    to its own log. From there on it is like one of its own: it has a place among the readings, removes
-//!    what is pending before it, waits for the writes in flight, is executed in the store, and is left out of
-//!    a replay. Just before the store executes it, the instance *joins* it.
+//! 2. Each other one looks for announcements about once a second, or with each beat if it was alone. It
+//!    appends a deletion that it does not know to its own log. From there on it is like one of its own: it
+//!    has a place among the readings, removes what is pending before it, waits for the writes in flight, is
+//!    executed in the store, and is left out of a replay. Just before the store executes it, the instance
+//!    *joins* it.
 //! 3. When all instances that run have executed it, it is *closed*, and its client is answered.
 //!
 //! **Closed.** What is sent after the answer must stay. So no instance executes a closed deletion in the

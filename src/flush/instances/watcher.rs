@@ -14,7 +14,8 @@ use crate::log::{BegunDeletion, DeletionRecord, RecoveredDeletion};
 use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
 
-/// The time between two looks.
+/// The time between two looks. An instance that is alone looks with each beat: an instance that joins it has
+/// a note before it announces a deletion, and waits for this one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same for [`BUSY_FOR`] after a deletion was seen: where one was, more may follow.
@@ -43,6 +44,7 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
         last_beat: now,
         seen: HashMap::new(),
         busy_until: now,
+        is_alone: false,
         unreadable: BTreeSet::new(),
     };
     let mut failing = OncePerChange::default();
@@ -54,7 +56,8 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
             }
             _ => {}
         }
-        let wait = if Instant::now() < watcher.busy_until { BUSY_INTERVAL } else { INTERVAL };
+        let idle = if watcher.is_alone { BEAT_INTERVAL } else { INTERVAL };
+        let wait = if Instant::now() < watcher.busy_until { BUSY_INTERVAL } else { idle };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = pipeline.peers.executed() => {}
@@ -72,6 +75,8 @@ struct Watcher<'a> {
     /// The beats of the others, and when each was first seen.
     seen: HashMap<Arc<str>, (i64, Instant)>,
     busy_until: Instant,
+    /// Whether the last look found no other instance.
+    is_alone: bool,
     /// The announcements that are not readable, so that each is logged once.
     unreadable: BTreeSet<String>,
 }
@@ -79,6 +84,7 @@ struct Watcher<'a> {
 impl Watcher<'_> {
     async fn look(&mut self) -> Result<(), StoreError> {
         let begin = Instant::now();
+        self.is_alone = false; // unless the look says so
         if begin >= self.next_beat {
             if self.instances.beat(&self.own, VALID).await? {
                 tracing::info!(instance = %self.own, "the instances that share the store know this one by this name");
@@ -88,6 +94,7 @@ impl Watcher<'_> {
         }
         let notes = self.instances.look(&self.own).await?;
         self.note_beats(&notes.instances);
+        self.is_alone = notes.instances.iter().all(|instance| instance.id == self.own);
         let (mut open, mut takes_part) = (BTreeSet::new(), true);
         for announced in &notes.deletions {
             let Ok(id) = u64::from_str_radix(&announced.id, 16) else { continue };
