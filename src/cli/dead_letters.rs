@@ -23,7 +23,7 @@ use super::client::ClientArgs;
 use super::data_dir;
 use super::import::{Batch, Sender};
 use super::settings::ConfigArgs;
-use super::{Usage, counted, output};
+use super::{Usage, counted};
 
 /// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
@@ -101,7 +101,7 @@ pub(super) async fn run(args: DeadLettersArgs) -> anyhow::Result<()> {
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
     let files = Files::of(&args.config.load()?, args.forward)?;
-    let mut out = output()?.lock();
+    let mut out = std::io::stdout().lock();
     let (mut letters, mut readings) = (0, 0);
     for path in [&files.taken, &files.current] {
         let file = match open_regular(path) {

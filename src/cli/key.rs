@@ -12,8 +12,8 @@ use clap::{Args, Subcommand};
 use tidegauge::access::sign;
 use tidegauge::config::{Auth, Config, Key, KeySecret, is_key_id};
 
+use super::Usage;
 use super::credential::{GrantArgs, random_secret};
-use super::{Usage, output};
 
 /// The size limit of an IPv4 datagram.
 const DATAGRAM_MAX_BYTES: usize = 65_507;
@@ -57,7 +57,7 @@ pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
     match args.command {
         Command::New(args) => {
             let (secret, table) = new(args)?;
-            writeln!(output()?, "{secret}\n\n{table}")?;
+            writeln!(std::io::stdout(), "{secret}\n\n{table}")?;
             eprintln!(
                 "The first line is the secret, for the sender. The table contains it too: keep that file private."
             );
@@ -67,7 +67,7 @@ pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
             std::io::stdin().lock().take(DATAGRAM_MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
             let line = signature(&args, &content)?;
             // In one call, unlike line-buffered standard output, so that the reader gets one datagram.
-            let mut out = File::from(output()?.as_fd().try_clone_to_owned()?);
+            let mut out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
             out.write_all(&[line.as_bytes(), &content].concat())?;
         }
     }

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use tidegauge::telemetry::VERSION;
 
-use super::{Cli, Usage, output};
+use super::{Cli, Usage};
 
 /// The flags of `tidegauge man`.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(super) struct CompletionsArgs {
 
 /// Prints the page of a command, in the format of man (roff), or writes all pages.
 pub(super) fn run(args: &ManArgs) -> anyhow::Result<()> {
-    let Some(folder) = &args.output else { return Ok(output()?.write_all(&page(&args.command)?)?) };
+    let Some(folder) = &args.output else { return Ok(std::io::stdout().write_all(&page(&args.command)?)?) };
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let mut all = Cli::command();
     all.build();
@@ -57,7 +57,7 @@ fn write_pages(folder: &Path, command: &clap::Command, names: &mut Vec<String>) 
 pub(super) fn complete(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new(); // on standard output, the generator would panic when a pipe is closed
     clap_complete::generate(args.shell, &mut Cli::command(), "tidegauge", &mut script);
-    Ok(output()?.write_all(&script)?)
+    Ok(std::io::stdout().write_all(&script)?)
 }
 
 fn page(names: &[String]) -> anyhow::Result<Vec<u8>> {

@@ -15,7 +15,6 @@ use tidegauge::http::TlsError;
 use tidegauge::store::mongodb::UriError;
 use tidegauge::telemetry::{VERSION, logs};
 
-use self::output::output;
 use self::settings::Settings;
 
 /// Prints a line to stderr. Unlike that of the standard library, it does not panic when the reader of a pipe
@@ -44,7 +43,6 @@ mod known_store;
 mod man;
 mod migrate;
 mod mover;
-mod output;
 mod serve;
 mod settings;
 mod target;

@@ -10,9 +10,9 @@ use tidegauge::access::{Credentials, TOKEN_MAX_BYTES, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Scope, Token, TokenHash};
 
+use super::Usage;
 use super::credential::{GrantArgs, random_secret};
 use super::settings::Settings;
-use super::{Usage, output};
 
 /// The start of new tokens, by which people and scanners for leaked secrets recognize one.
 const START: &str = "tg_";
@@ -51,7 +51,7 @@ struct NewArgs {
 
 /// Runs the command. A refused token is an error.
 pub(super) fn run(args: TokenArgs) -> anyhow::Result<()> {
-    let mut out = output()?.lock();
+    let mut out = std::io::stdout().lock();
     match args.command {
         Command::New(args) => {
             let (token, table) = new(args)?;

@@ -18,7 +18,6 @@ use clap::Args;
 use self::constants::Constants;
 pub(super) use self::fleet::Fleet;
 use self::model::Estimate;
-use super::output;
 
 /// The flags of `tidegauge estimate`.
 #[derive(Debug, Args)]
@@ -44,7 +43,7 @@ Example: ten million devices that send 100 bytes a minute, kept for a year, with
 pub(super) fn run(args: &EstimateArgs) -> anyhow::Result<()> {
     let constants = Constants::measured()?;
     let estimate = Estimate::of(&args.fleet, &constants);
-    let mut out = output()?.lock();
+    let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &estimate)?;
         writeln!(out)?;

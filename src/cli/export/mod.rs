@@ -24,7 +24,7 @@ pub(super) use self::requests::{Refusal, Requests};
 use self::rows::{Counts, Rows};
 use super::client::ClientArgs;
 use super::import::Format;
-use super::{Usage, counted, output};
+use super::{Usage, counted};
 
 mod place;
 mod requests;
@@ -87,7 +87,7 @@ not have.";
 pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let requests = Requests::to(&args.client)?;
     let counts = match &args.output {
-        None => write_all(args, &requests, Place::default(), BufWriter::new(output()?)).await?,
+        None => write_all(args, &requests, Place::default(), BufWriter::new(std::io::stdout())).await?,
         Some(path) => {
             let mut file = open(path, args.resume)?;
             let place = place::find(&mut file, args.format).with_context(|| path.display().to_string())?;
