@@ -59,7 +59,7 @@ async fn no_request_gets_an_answer_that_is_not_described() {
     python.args(["-m", "schemathesis.cli", "--config-file", options, "run"]);
     python.arg(format!("{}/v1/openapi.json", server.url()));
     python.args(["--no-color", "--warnings", "off"]);
-    python.args(["--seed", &of_env("SEED", "1"), "--max-examples", &of_env("EXAMPLES", "15")]);
+    python.args(["--seed", &of_env("SEED", "1"), "--max-examples", &of_env("EXAMPLES", "8")]);
     python.args(["--header", &format!("Authorization:Bearer {}", secret_of("client"))]).current_dir(&folder);
     runs(&server, &mut python).await;
     server.assert_balanced().await;
