@@ -1,4 +1,4 @@
-//! What an orderly end writes, and how long it waits.
+//! An orderly end: each bucket is tried once, and the wait for it is limited.
 
 use super::*;
 
