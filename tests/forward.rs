@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Finished, Server, Setup, run, secret_of, wait_until};
+use crate::harness::{Finished, Server, Setup, now_ms, run, secret_of, wait_until};
 use relay::Relay;
 
 /// 2024-04-20T14:00:00Z.
@@ -174,9 +174,7 @@ async fn readings_that_the_centre_refuses_for_good_hold_up_no_others() {
     let relay = Relay::start().await;
     relay.lead_to(Some(centre.http_addr()));
     let edge = Server::start(to(relay.url())).await;
-    #[expect(clippy::disallowed_methods, reason = "the centre accepts readings of the last day only")]
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    let now_ms = now.as_millis() as i64;
+    let now_ms = now_ms(); // the centre accepts readings of the last day only
     let reading = |at: i64| json!({ "ts": if at % 6 == 0 { now_ms - at } else { START_MS + at }, "value": at });
     ingest(&edge, &json!({ "deviceId": "S1", "readings": (0..600).map(reading).collect::<Vec<_>>() })).await;
     ingest(&edge, &readings("S2", 0, 7)).await;

@@ -158,7 +158,7 @@ impl Tab {
 
     /// Waits until an expression is true.
     pub(super) async fn wait(&self, expression: &str) {
-        let truth = format!("Boolean({expression})");
+        let truth = format!("Promise.resolve({expression}).then(Boolean)");
         let found = tokio::time::timeout(
             std::time::Duration::from_secs(60),
             wait_until(expression, async || (self.js(&truth).await == true).then_some(())),
@@ -181,9 +181,9 @@ impl Tab {
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Clicks on the middle of an element with the mouse.
+    /// Clicks on the middle of an element with the mouse, when the element stands still and nothing covers it.
     pub(super) async fn click(&self, selector: &str) {
-        self.wait(&format!("document.querySelector({})?.getClientRects().length", Value::from(selector))).await;
+        self.wait(&can_be_clicked(selector)).await;
         let (x, y) = self.middle(selector).await;
         self.mouse("mouseMoved", x, y).await;
         self.mouse("mousePressed", x, y).await;
@@ -227,10 +227,11 @@ impl Tab {
         }
     }
 
-    /// Sets the width of the view.
+    /// Sets the width of the view, and waits until the page has it.
     pub(super) async fn size(&self, width: u32) {
         let size = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", size).await;
+        self.wait(&format!("innerWidth === {width}")).await;
     }
 
     /// Chooses the dark or the light colours.
@@ -250,7 +251,6 @@ impl Tab {
         for (form, width, is_dark) in [("light", 1_280, false), ("dark", 1_280, true), ("phone", 360, true)] {
             self.size(width).await;
             self.dark(is_dark).await;
-            self.wait(&format!("innerWidth === {width}")).await;
             let scrolled = self.js("document.documentElement.scrollWidth").await;
             assert_eq!(scrolled, width, "{state}, {form}: wider than the screen");
             let found = self.js(AXE_RUN).await;
@@ -267,6 +267,23 @@ impl Tab {
         let png = STANDARD.decode(picture["data"].as_str().expect("base64")).expect("base64");
         std::fs::write(std::path::Path::new(&folder).join(format!("{name}.png")), png).expect("the folder is writable");
     }
+}
+
+/// The expression of whether an element, scrolled into view, has the same place in two frames, and is what a click
+/// on its middle meets.
+fn can_be_clicked(selector: &str) -> String {
+    let script = "(async (selector) => {
+        const found = document.querySelector(selector);
+        found?.scrollIntoView({ block: 'center' });
+        if (!found?.getClientRects().length) return false;
+        const frame = () => new Promise(requestAnimationFrame);
+        const place = () => { const { x, y, width, height } = found.getBoundingClientRect(); return [x + width / 2, y + height / 2]; };
+        await frame();
+        const [x, y] = place();
+        await frame();
+        return String(place()) === String([x, y]) && found.contains(document.elementFromPoint(x, y));
+    })";
+    format!("{script}({})", Value::from(selector))
 }
 
 /// Runs axe-core. Colours are checked without transitions, whose middles would have other contrasts.

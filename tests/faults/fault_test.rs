@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -15,7 +15,7 @@ use super::history::{History, Identity, Rule, Totals};
 use super::report::{Line, say};
 use super::store::Store;
 use super::workload::{Sent, Workload};
-use crate::harness::{Server, Setup, wait_until};
+use crate::harness::{Server, Setup, now_ms, wait_until};
 
 const CLIENTS: usize = 4;
 /// The duration of a fault test without `FAULT_SECONDS` in the environment.
@@ -301,8 +301,6 @@ fn before_midnight_ms() -> i64 {
 /// The end of the last day (UTC) that ended three hours ago: a server closes it, even if its clock is two
 /// hours behind.
 pub(crate) fn closed_before_ms() -> i64 {
-    #[expect(clippy::disallowed_methods, reason = "readings lie within the last days")]
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
-    let then = now - 3 * 3_600_000;
+    let then = now_ms() - 3 * 3_600_000;
     then - then % 86_400_000
 }

@@ -9,6 +9,13 @@ use tempfile::TempDir;
 
 use super::process::fetched;
 
+/// The time of the machine in Unix milliseconds.
+pub(crate) fn now_ms() -> i64 {
+    #[expect(clippy::disallowed_methods, reason = "a server compares some instants with the clock of the machine")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    now.as_millis() as i64
+}
+
 /// A wall clock with an offset.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -39,9 +46,7 @@ impl Clock {
     /// Its time in Unix milliseconds.
     pub(crate) fn now_ms(&self) -> i64 {
         let offset: i64 = std::fs::read_to_string(self.file()).expect("new sets it").parse().expect("a number");
-        #[expect(clippy::disallowed_methods, reason = "the clock is an offset to the date")]
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-        now.as_millis() as i64 + offset * 1_000
+        now_ms() + offset * 1_000
     }
 
     fn file(&self) -> PathBuf {

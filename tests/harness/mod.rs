@@ -16,7 +16,7 @@ mod setup;
 mod wait;
 
 pub(crate) use client::client;
-pub(crate) use clock::Clock;
+pub(crate) use clock::{Clock, now_ms};
 pub(crate) use connection::Connection;
 pub(crate) use database::Database;
 pub(crate) use influxd::Influxd;

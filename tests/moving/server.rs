@@ -9,7 +9,7 @@ use super::{HOUR_MS, HOURS, START_MS, add, assert_complete, run_move, send};
 use crate::forward::relay::Relay;
 use crate::forward::{forwarded, to};
 use crate::harness::mongod::signal;
-use crate::harness::{Database, Finished, Model, Server, Setup, binary, secret_of, wait_until};
+use crate::harness::{Database, Finished, Model, Server, Setup, binary, now_ms, secret_of, wait_until};
 
 /// The arguments of a move of the store of a server.
 pub(crate) fn args(from: &Server, url: &str, flags: &[&str]) -> Vec<String> {
@@ -100,9 +100,7 @@ async fn accepted(server: &Server) -> u64 {
 async fn readings_that_the_centre_refuses_are_counted_and_explained() {
     let short = Setup::sqlite().set("retention.readings", "1d").set("retention.rollups", "1d");
     let (centre, site) = (Server::start(short).await, Server::start(Setup::sqlite()).await);
-    #[expect(clippy::disallowed_methods, reason = "the centre accepts readings of the last day only")]
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    let now_ms = now.as_millis() as i64;
+    let now_ms = now_ms(); // the centre accepts readings of the last day only
     let reading = |at: i64| json!({ "ts": if at < 150 { START_MS + at } else { now_ms - at }, "value": at });
     send(&site, vec![json!({ "deviceId": "S1", "readings": (0..153).map(reading).collect::<Vec<_>>() })]).await;
     site.settled().await;
