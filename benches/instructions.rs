@@ -21,9 +21,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.toml");
 
-/// The largest increase over the table, in percent. A stage may be faster at any time: an unrelated change
-/// can make the compiler inline a function of it.
-const TOLERANCE: f64 = 5.0;
+/// The largest increase over the table, in percent. An unrelated change can make the compiler inline a
+/// function or not: the count of an unchanged stage was seen to differ by 8 %.
+const TOLERANCE: f64 = 10.0;
 
 /// The same if another compiler made the table: enough to notice work that is done twice.
 const TOLERANCE_OF_OTHERS: f64 = 30.0;

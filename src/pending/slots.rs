@@ -137,14 +137,18 @@ mod tests {
         fn entries_stay_under_their_keys(
             changes in prop::collection::vec(any::<Option<prop::sample::Index>>(), 1..4_000)
         ) {
-            let (mut slots, mut model) = (Slots::default(), BTreeMap::new());
+            let (mut slots, mut model, mut keys) = (Slots::default(), BTreeMap::new(), Vec::new());
             for (number, change) in changes.into_iter().enumerate() {
                 match change {
-                    Some(which) if model.len() > 1_500 => {
-                        let (&key, _) = model.iter().nth(which.index(model.len())).unwrap();
+                    Some(which) if keys.len() > 1_500 => {
+                        let key = keys.swap_remove(which.index(keys.len()));
                         prop_assert_eq!(slots.remove(key), model.remove(&key).unwrap());
                     }
-                    _ => prop_assert_eq!(model.insert(slots.insert(Box::new(number)), Box::new(number)), None),
+                    _ => {
+                        let key = slots.insert(Box::new(number));
+                        prop_assert_eq!(model.insert(key, Box::new(number)), None);
+                        keys.push(key);
+                    }
                 }
             }
             prop_assert!(model.iter().all(|(&key, entry)| slots[key] == *entry));

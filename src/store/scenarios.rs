@@ -114,14 +114,19 @@ macro_rules! store_scenarios {
             an_hour_without_the_metrics_asked_for_is_still_there,
             an_unknown_device_has_nothing,
             the_last_hour_is_the_newest_not_the_last_written,
-            devices_are_found_by_literal_prefix,
-            devices_are_paged_in_bytewise_order,
-            devices_whose_ids_look_like_documents_of_others_stay_apart,
             the_store_answers_a_ping,
         );
+        $crate::store::scenarios::store_scenarios!(@listing $open);
         $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
             two_writers_of_different_readings_lose_none,
             two_writers_of_different_metrics_lose_none,
+        );
+    };
+    (@listing $open:path) => {
+        $crate::store::scenarios::store_scenarios!(@one $open, reading:
+            devices_are_found_by_literal_prefix,
+            devices_are_paged_in_bytewise_order,
+            devices_whose_ids_look_like_documents_of_others_stay_apart,
         );
     };
     (@indexed $open:path) => {

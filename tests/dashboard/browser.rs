@@ -181,7 +181,7 @@ impl Tab {
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Clicks on the middle of an element with the mouse, when the element stands still and nothing covers it.
+    /// Clicks on the middle of an element with the mouse, when it stands still and nothing covers it.
     pub(super) async fn click(&self, selector: &str) {
         self.wait(&can_be_clicked(selector)).await;
         let (x, y) = self.middle(selector).await;
@@ -269,19 +269,23 @@ impl Tab {
     }
 }
 
-/// The expression of whether an element, scrolled into view, has the same place in two frames, and is what a click
-/// on its middle meets.
+/// The expression of whether an element, scrolled into view, has the same place in two frames, and is what a
+/// click on its middle meets.
 fn can_be_clicked(selector: &str) -> String {
     let script = "(async (selector) => {
         const found = document.querySelector(selector);
         found?.scrollIntoView({ block: 'center' });
         if (!found?.getClientRects().length) return false;
         const frame = () => new Promise(requestAnimationFrame);
-        const place = () => { const { x, y, width, height } = found.getBoundingClientRect(); return [x + width / 2, y + height / 2]; };
+        const middle = () => {
+            const { x, y, width, height } = found.getBoundingClientRect();
+            return [x + width / 2, y + height / 2];
+        };
         await frame();
-        const [x, y] = place();
+        const before = middle();
         await frame();
-        return String(place()) === String([x, y]) && found.contains(document.elementFromPoint(x, y));
+        const now = middle();
+        return String(now) === String(before) && found.contains(document.elementFromPoint(...now));
     })";
     format!("{script}({})", Value::from(selector))
 }

@@ -24,37 +24,78 @@ use crate::store::scenarios::{Expiry, OlderVersion};
 
 /// Runs the scenarios of a layout on every kind of deployment. `$open` opens two instances that share a
 /// [`Scratch`].
+///
+/// All run on one member and on a cluster. To a client, three members differ by what a write waits for, and
+/// by when another connection sees it: there, those scenarios run in which one call or instance follows
+/// another. Without the device index, those run that read it.
 macro_rules! on_every_deployment {
     ($open:ident $(, $variant:ident)?) => {
-        $crate::store::mongodb::tests::on_every_deployment!(@on one_member, on_one_member, $open $(, $variant)?);
-        $crate::store::mongodb::tests::on_every_deployment!(@on three_members, on_three_members, $open $(, $variant)?);
+        $crate::store::mongodb::tests::on_every_deployment!(@all one_member, on_one_member, $open $(, $variant)?);
         $crate::store::mongodb::tests::on_every_deployment!(
-            @on sharded_cluster, on_a_sharded_cluster, $open $(, $variant)?
+            @all sharded_cluster, on_a_sharded_cluster, $open $(, $variant)?
         );
-    };
-    (@on $room:ident, $scratch:ident, $open:ident $(, $variant:ident)?) => {
-        mod $room {
+        mod three_members {
+            $crate::store::mongodb::tests::on_every_deployment!(@open on_three_members, $open);
+            $crate::store::scenarios::store_scenarios!(@one open, writing:
+                a_write_that_is_resent_whole_changes_nothing,
+                a_write_that_is_resent_in_part_adds_only_what_is_new,
+                late_readings_are_stored_before_and_between,
+                many_small_writes_of_one_bucket_add_up,
+                one_call_writes_many_buckets_and_answers_in_their_order,
+            );
+            $crate::store::scenarios::store_scenarios!(@one open, reading:
+                pages_of_any_size_give_each_reading_once,
+            );
+            $crate::store::scenarios::store_scenarios!(@two open, concurrent:
+                two_writers_of_different_readings_lose_none,
+                two_writers_of_different_metrics_lose_none,
+            );
+            $crate::store::scenarios::store_scenarios!(@one open, devices:
+                writes_in_any_order_leave_the_metadata_of_the_newest_hour,
+            );
+            $crate::store::scenarios::store_scenarios!(@two open, devices:
+                two_writers_of_one_device_leave_one_entry,
+            );
+            $crate::store::mongodb::tests::on_every_deployment!(@rolling);
+        }
+        mod without_device_index {
             use $crate::store::Store;
             use $crate::store::mongodb::tests::Scratch;
 
             async fn open() -> (Scratch, impl Store, impl Store) {
-                let (scratch, store, other) = super::$open(Scratch::$scratch().await).await;
-                if stringify!($room) != "three_members" {
-                    assert!(store.build_device_index().await.unwrap(), "no device is stored yet");
-                }
-                (scratch, store, other)
+                super::$open(Scratch::on_one_member().await).await
             }
 
+            $crate::store::scenarios::store_scenarios!(@listing open);
+            $crate::store::scenarios::store_scenarios!(@indexed open);
+        }
+    };
+    (@open $scratch:ident, $open:ident) => {
+        use $crate::store::Store;
+        use $crate::store::mongodb::tests::Scratch;
+
+        async fn open() -> (Scratch, impl Store, impl Store) {
+            let (scratch, store, other) = super::$open(Scratch::$scratch().await).await;
+            assert!(store.build_device_index().await.unwrap(), "no device is stored yet");
+            (scratch, store, other)
+        }
+    };
+    (@all $room:ident, $scratch:ident, $open:ident $(, $variant:ident)?) => {
+        mod $room {
+            $crate::store::mongodb::tests::on_every_deployment!(@open $scratch, $open);
             $crate::store::scenarios::store_scenarios!(open $(, $variant)?);
             $crate::store::scenarios::store_scenarios!(@indexed open);
-            $crate::store::scenarios::store_scenarios!(@two open, rolling:
-                days_are_rolled_up_one_after_the_other,
-                hours_soon_after_1970_are_rolled_up,
-                late_hours_of_a_day_are_rolled_up_together,
-                several_devices_have_the_stats_that_each_has_alone,
-                instances_agree_on_what_is_rolled_up,
-            );
+            $crate::store::mongodb::tests::on_every_deployment!(@rolling);
         }
+    };
+    (@rolling) => {
+        $crate::store::scenarios::store_scenarios!(@two open, rolling:
+            days_are_rolled_up_one_after_the_other,
+            hours_soon_after_1970_are_rolled_up,
+            late_hours_of_a_day_are_rolled_up_together,
+            several_devices_have_the_stats_that_each_has_alone,
+            instances_agree_on_what_is_rolled_up,
+        );
     };
 }
 pub(super) use on_every_deployment;

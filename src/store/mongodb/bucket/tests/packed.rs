@@ -9,7 +9,7 @@ use crate::store::mongodb::BucketLayout;
 use crate::store::mongodb::tests::counter;
 use crate::store::scenarios::{OlderVersion, store_scenarios};
 
-on_every_deployment!(@on one_member, on_one_member, two_instances, in_parts);
+on_every_deployment!(@all one_member, on_one_member, two_instances, in_parts);
 
 async fn two_instances(scratch: Scratch) -> (Scratch, BucketStore, BucketStore) {
     let (one, other) = (scratch.packed_store(6).await, scratch.packed_store(11).await);
