@@ -27,7 +27,7 @@ async fn invalid_files_refuse_the_start_and_are_named() {
 
 type Break = (fn(&Folder), &'static str, &'static str, &'static str);
 
-const BREAKS: [Break; 11] = [
+const BREAKS: [Break; 12] = [
     (|folder| remove(folder, "server.pem"), "http.tls.cert_file", "server.pem", "No such file"),
     (|folder| remove(folder, "server.key"), "http.tls.key_file", "server.key", "No such file"),
     (|folder| write(folder, "server.pem", "garbage"), "http.tls.cert_file", "server.pem", "holds no certificate"),
@@ -71,6 +71,12 @@ const BREAKS: [Break; 11] = [
         "this is a FIFO",
     ),
     (|folder| write(folder, "ca.pem", ""), "http.tls.client_ca_file", "ca.pem", "holds no certificate"),
+    (
+        |folder| write(folder, "ca.pem", "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"),
+        "http.tls.client_ca_file",
+        "ca.pem",
+        "holds a certificate that cannot be decoded",
+    ),
     (|folder| write(folder, "list.pem", ""), "http.tls.client_crl_file", "list.pem", "holds no revocation list"),
 ];
 

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{CertificateError, RootCertStore, ServerConfig};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::names::not_after_ms;
@@ -105,8 +105,14 @@ fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in ca.all::<CertificateDer<'static>>("certificate")? {
-        let added = roots.add(certificate);
-        added.map_err(|error| ca.unusable(format!("holds a certificate that cannot sign others: {error}")))?;
+        roots.add(certificate).map_err(|error| {
+            ca.unusable(match error {
+                rustls::Error::InvalidCertificate(CertificateError::BadEncoding) => {
+                    "holds a certificate that cannot be decoded".to_owned()
+                }
+                other => format!("holds a certificate that cannot sign others: {other}"),
+            })
+        })?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     if tls.client_certificates == ClientCertificates::Optional {
