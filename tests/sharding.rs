@@ -71,7 +71,16 @@ async fn an_unavailable_shard_blocks_its_own_devices_only() {
     let stored = async || server.metrics().await.taken();
     let expected = (DEVICES + on_first.len()) as u64;
     wait_until("the devices of the other shard are stored", async || (stored().await == expected).then_some(())).await;
+    wait_until("the store is away", async || server.get_json("/readyz").await["storeAwaySeconds"].as_u64()).await;
     assert_eq!(server.readings(on_first.first().expect("one")).await.as_array().map(Vec::len), Some(2));
+    let on_other = (0..DEVICES).map(|device| format!("device-{device}")).find(|device| !on_first.contains(&**device));
+    let path = format!("/v1/devices/{}/readings?from=2024-04-20T00:00:00Z", on_other.expect("one"));
+    let partial = server.get_json(&path).await;
+    assert_eq!(
+        (partial["readings"].as_array().map(Vec::len), &partial["partial"]),
+        (Some(1), &json!(true)),
+        "{partial}"
+    );
 
     tokio::task::block_in_place(|| cluster.shard_mut(1).start_again());
     let metrics = server.settled().await;

@@ -308,6 +308,11 @@ impl Pipeline {
         self.store_state.away().map(|(since, why)| (since.elapsed(), why))
     }
 
+    /// The same for queries: a store that answers probes may answer them, although it does not accept writes.
+    pub fn store_unanswering(&self) -> Option<(Duration, String)> {
+        self.store_state.unanswering().map(|(since, why)| (since.elapsed(), why))
+    }
+
     /// The dead-letter file.
     pub fn dead_letters(&self) -> &DeadLetters {
         &self.dead_letters

@@ -1,7 +1,8 @@
 //! Whether the store is available: one state, from the outcomes of writes and from a probe.
 //!
 //! Each change is logged once. Queries use the state too, so that they do not wait for a store that is known
-//! to be away.
+//! not to answer. A store that only refuses writes may answer them: a full disk, or a cluster without one of
+//! its shards.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(super) struct StoreState(Mutex<Known>);
 struct Known {
     /// Why it does not accept writes.
     writes: Option<String>,
+    /// Whether it has answered a probe that began after it had ceased to accept writes.
+    only_refuses_writes: bool,
     /// Why it does not answer probes.
     answers: Option<String>,
     /// Since when it has been away.
@@ -42,6 +45,17 @@ impl StoreState {
     pub(super) fn away(&self) -> Option<(Instant, String)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Some((known.since?, known.away()?.clone()))
+    }
+
+    /// Returns since when the store has been away, and why; `None` if it may answer queries.
+    pub(super) fn unanswering(&self) -> Option<(Instant, String)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = known.writes.as_ref().filter(|_| !known.only_refuses_writes);
+        Some((known.since?, known.answers.as_ref().or(refused)?.clone()))
+    }
+
+    fn refuses_writes(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).writes.is_some()
     }
 
     /// Returns whether the store did not answer the last probe.
@@ -78,18 +92,25 @@ pub(super) fn note_away(pipeline: &Pipeline, error: &impl std::fmt::Display) {
 
 /// Records that the store answered a write.
 pub(super) fn note_back(pipeline: &Pipeline) {
-    pipeline.store_state.change(pipeline, |known| (known.writes, known.answers) = (None, None));
+    let is_back = |known: &mut Known| {
+        (known.writes, known.answers, known.only_refuses_writes) = (None, None, false);
+    };
+    pipeline.store_state.change(pipeline, is_back);
 }
 
 /// Probes the store regularly. Runs until it is aborted.
 pub(super) async fn watch(pipeline: Arc<Pipeline>) {
     loop {
+        let refuses_writes = pipeline.store_state.refuses_writes();
         let answers = match tokio::time::timeout(PROBE_TIMEOUT, pipeline.store.ping()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {PROBE_TIMEOUT:?}")),
         };
-        pipeline.store_state.change(&pipeline, |known| known.answers = answers);
+        pipeline.store_state.change(&pipeline, |known| {
+            known.only_refuses_writes = refuses_writes && known.writes.is_some() && answers.is_none();
+            known.answers = answers;
+        });
         tokio::time::sleep(PROBE_INTERVAL).await;
     }
 }

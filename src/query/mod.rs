@@ -253,7 +253,7 @@ impl Queries {
         Instant::now() + self.limits.timeout
     }
 
-    /// Waits for the store's answer, unless the store is known to be away.
+    /// Waits for the store's answer, unless the store is known to give none.
     ///
     /// Drops `request` at the deadline, which ends its work.
     async fn ask<T>(
@@ -261,7 +261,7 @@ impl Queries {
         deadline: Instant,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, QueryError> {
-        if let Some((since, why)) = self.pipeline.store_away() {
+        if let Some((since, why)) = self.pipeline.store_unanswering() {
             return Err(QueryError::StoreAway { seconds: since.as_secs(), why });
         }
         match tokio::time::timeout_at(deadline, request).await {
