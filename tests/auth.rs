@@ -12,7 +12,7 @@ mod tokens;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Server, Setup, secret_of, wait_until};
+use crate::harness::{Answer, Server, Setup, secret_of, wait_for};
 
 const RANGE: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
 const TS: &str = "2024-04-20T14:00:10Z";
@@ -29,7 +29,7 @@ async fn get(server: &Server, name: &str, path: &str) -> Answer {
 
 /// The same, and expects JSON with status 200. It repeats the request while the store is unavailable.
 async fn get_json(server: &Server, name: &str, path: &str) -> Value {
-    let answer = wait_until(path, async || Some(get(server, name, path).await).filter(Answer::is_final)).await;
+    let answer = wait_for(path, async || get(server, name, path).await.unless_store_unavailable()).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()
 }

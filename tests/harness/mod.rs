@@ -28,4 +28,4 @@ pub(crate) use process::{Finished, binary, fetched, run, run_with};
 pub(crate) use prometheus::{Prometheus, Samples};
 pub(crate) use server::{Answer, Server};
 pub(crate) use setup::{Setup, key_of, secret_of};
-pub(crate) use wait::wait_until;
+pub(crate) use wait::{wait_for, wait_until};

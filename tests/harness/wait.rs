@@ -1,5 +1,6 @@
 //! Waiting for a condition.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use super::mongod::deadline::deadline;
@@ -13,13 +14,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// # Panics
 /// If the deadline passes first; the message has `what`.
 pub(crate) async fn wait_until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    wait_for(what, async || condition().await.ok_or("it is not so")).await
+}
+
+/// Repeats an attempt until it succeeds.
+///
+/// # Panics
+/// If the deadline passes first; the message has `what` and the last error.
+pub(crate) async fn wait_for<T, E: Display>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     let limit = deadline(SECONDS);
     let give_up_at = Instant::now() + limit;
     loop {
-        if let Some(answer) = condition().await {
-            return answer;
+        match attempt().await {
+            Ok(answer) => return answer,
+            Err(why) => assert!(Instant::now() < give_up_at, "waited {limit:?} without success: {what}: {why}"),
         }
-        assert!(Instant::now() < give_up_at, "waited {limit:?} without success: {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

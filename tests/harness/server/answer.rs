@@ -23,9 +23,10 @@ impl Answer {
         Ok(Self { status, headers, body: response.bytes().await? })
     }
 
-    /// Whether it is anything but `store_unavailable`, after which the client should try again.
-    pub(crate) fn is_final(&self) -> bool {
-        self.status != 503 || self.json()["code"] != "store_unavailable"
+    /// Its text as an error if it is `store_unavailable`, after which the client should try again.
+    pub(crate) fn unless_store_unavailable(self) -> Result<Self, String> {
+        let is_unavailable = self.status == 503 && self.json()["code"] == "store_unavailable";
+        if is_unavailable { Err(self.text().to_owned()) } else { Ok(self) }
     }
 
     /// The body as text.

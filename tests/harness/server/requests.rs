@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::super::mongod::deadline::deadline;
-use super::super::{Metrics, Setup, client, secret_of, wait_until};
+use super::super::{Metrics, Setup, client, secret_of, wait_for, wait_until};
 use super::{Answer, Server};
 
 /// How many seconds the counters may take to add up: the server reads them one after the other while flushes
@@ -27,7 +27,7 @@ impl Server {
 
     /// `GET`s a path and expects JSON with status 200. It repeats the request while the store is unavailable.
     pub(crate) async fn get_json(&self, path: &str) -> Value {
-        let answer = wait_until(path, async || Some(self.get(path).await).filter(Answer::is_final)).await;
+        let answer = wait_for(path, async || self.get(path).await.unless_store_unavailable()).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.json()
     }
