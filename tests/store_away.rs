@@ -166,6 +166,27 @@ async fn no_reading_is_lost_when_the_database_file_is_removed() {
     assert_eq!(server.readings("after").await.as_array().map(Vec::len), Some(1));
 }
 
+#[tokio::test]
+async fn a_store_that_only_refuses_writes_answers_queries() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "stored", 0).await;
+    send(&server, "both", 0).await;
+    server.settled().await;
+    let file = rusqlite::Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the file of the server");
+    file.execute_batch("PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE").expect("nobody else writes for long");
+    send(&server, "both", 5).await;
+    wait_for_status(&server, "degraded").await;
+    for (device, readings) in [("stored", 1), ("both", 2)] {
+        let answer = server.get_json(&format!("/v1/devices/{device}/readings?{RANGE}")).await;
+        let found = answer["readings"].as_array().map(Vec::len);
+        assert_eq!((found, answer.get("partial")), (Some(readings), None), "{answer}");
+    }
+    assert_eq!(server.get_json("/readyz").await["status"], "degraded", "the file still takes no writes");
+    file.execute_batch("ROLLBACK").expect("it has begun");
+    wait_for_status(&server, "ok").await;
+    server.settled().await;
+}
+
 /// The grace is longer than the deadline of the harness.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_does_not_wait_for_an_unavailable_store() {

@@ -1,8 +1,8 @@
 //! Whether the store is available: one state, from the outcomes of writes and from a probe.
 //!
 //! Each change is logged once. Queries use the state too, so that they do not wait for a store that is known
-//! not to answer. A store that only refuses writes may answer them: a full disk, or a cluster without one of
-//! its shards.
+//! not to answer. A store that only refuses writes may answer them: a file that another program has locked,
+//! or a cluster without one of its shards.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
