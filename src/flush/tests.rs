@@ -19,6 +19,7 @@ use crate::telemetry::Exposition;
 
 mod deleting;
 pub(super) mod kept;
+mod refused_writes;
 mod rolling;
 
 use kept::Kept;
@@ -353,22 +354,6 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
 
     gone.store(false, Ordering::Relaxed);
     assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
-    assert_eq!(life.end(MINUTE).await, 0);
-}
-
-#[tokio::test]
-async fn queries_ask_a_store_that_only_refuses_writes() {
-    let gone = Arc::new(AtomicBool::new(true));
-    let is_gone = Arc::clone(&gone);
-    let fault = move |_: &BucketWrite| is_gone.load(Ordering::Relaxed).then(away);
-    let life = Life::begin(&folder(), EAGER, Box::new(fault));
-    let of = |life: &Life| [life.pipeline.store_away(), life.pipeline.store_unanswering()].map(|away| away.is_some());
-    life.append(0..2).await;
-    until("the store has refused a write and answered a probe", || of(&life) == [true, false]).await;
-
-    gone.store(false, Ordering::Relaxed);
-    life.settled().await;
-    assert_eq!(of(&life), [false, false]);
     assert_eq!(life.end(MINUTE).await, 0);
 }
 
