@@ -36,6 +36,10 @@ pub(super) struct CheckArgs {
     /// to the folder quarantine in the data folder, and the server loses the readings in them
     #[arg(long, requires = "log")]
     quarantine: bool,
+    /// Append the whole records in the folder quarantine to the log again, for files that an operator has
+    /// mended: their values replace what was accepted for the same device, time and metric since
+    #[arg(long, requires = "log")]
+    put_back: bool,
     /// Look at all that the service uses, also while it runs: the database with its indexes, expiry and
     /// queries, the server at forward.url, the certificate, the log, the disks. Each finding says how to mend
     /// it. Nothing is changed
@@ -66,7 +70,7 @@ Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is
 /// Secrets are hidden, and values that follow from other keys are filled in. With `--log` it reports on the
 /// log instead; damage is an error. With `--full` it prints findings instead.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let (config, remarks) = args.settings.load_and_compare()?;
+    let (config, overridden) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
     if args.ready {
         return ready::check(&config.http, &mut std::io::stdout()).await.map(|()| ExitCode::SUCCESS);
@@ -78,14 +82,15 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     }
     if args.full {
         let subject =
-            full::Subject { config: &config, remarks: &remarks, tls: tls.as_ref(), forward: forward.as_ref() };
+            full::Subject { config: &config, overridden: &overridden, tls: tls.as_ref(), forward: forward.as_ref() };
         let findings = full::look(&subject, args.deep).await?;
         return full::report(config.store_kind(), &findings, args.json, &mut std::io::stdout().lock());
     }
     let mut out = std::io::stdout().lock();
     if args.log {
         writeln!(out, "the configuration is valid")?;
-        log::check(&config.server.data_dir, args.quarantine, &mut out)?;
+        let mending = log::Mending { quarantine: args.quarantine, put_back: args.put_back };
+        log::check(&config.server.data_dir, mending, &mut out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let text = toml::to_string(&config.filled()).context("the configuration as TOML")?;
@@ -95,10 +100,7 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if config.flush.gather.as_duration() > gather_max {
         writeln!(out, "# of flush.gather only {gather_max:?} are used, a tenth of flush.max_age")?;
     }
-    for renamed in remarks.renamed {
-        writeln!(out, "# {renamed}")?;
-    }
-    for overridden in remarks.overridden {
+    for overridden in overridden {
         writeln!(out, "# {overridden}")?;
     }
     writeln!(out, "# configuration is valid")?;

@@ -13,4 +13,5 @@ pub mod prefetch;
 pub mod printable;
 pub mod regular_file;
 pub mod small_file;
+pub(crate) mod work;
 pub mod zigzag;

@@ -27,6 +27,7 @@ pub(crate) struct Disk(Arc<Mutex<State>>);
 pub(crate) enum Call {
     Names,
     Open,
+    Create,
     Rename,
     Remove,
     SyncNames,
@@ -47,12 +48,25 @@ struct State {
     failing: Option<Call>,
     /// The number of bytes by which files may still grow.
     free_bytes: u64,
+    /// The disk is full for some calls.
+    full: Option<Full>,
     /// The process has no file descriptors left.
     out_of_files: bool,
     /// The most bytes that one write accepts.
     max_write: usize,
     /// The number of calls before the power cut. After it, calls change nothing.
     calls_left: u32,
+}
+
+/// Calls that find no space, whatever they change.
+#[derive(Debug, Default)]
+struct Full {
+    /// The number of changing calls before the first one that fails.
+    after: u32,
+    /// The number of calls that still fail.
+    calls: u32,
+    /// The calls that have failed.
+    failed: Vec<Call>,
 }
 
 type Names = BTreeMap<String, usize>;
@@ -94,6 +108,7 @@ impl Disk {
             rng: StdRng::seed_from_u64(seed),
             failing: None,
             free_bytes: u64::MAX,
+            full: None,
             out_of_files: false,
             max_write: usize::MAX,
             calls_left: u32::MAX,
@@ -108,6 +123,17 @@ impl Disk {
     /// Lets files grow by `bytes` in total.
     pub(crate) fn set_free_bytes(&self, bytes: u64) {
         self.lock().free_bytes = bytes;
+    }
+
+    /// Lets `after` changing calls pass, then makes `calls` of them fail for lack of space. Then the disk has
+    /// space again.
+    pub(crate) fn fill_for(&self, after: u32, calls: u32) {
+        self.lock().full = Some(Full { after, calls, failed: Vec::new() });
+    }
+
+    /// The calls that have failed since [`Self::fill_for`].
+    pub(crate) fn failed_for_space(&self) -> Vec<Call> {
+        self.lock().full.as_ref().map(|full| full.failed.clone()).unwrap_or_default()
     }
 
     /// Makes each opening of a file fail.
@@ -129,13 +155,13 @@ impl Disk {
     pub(crate) fn heal(&self) {
         let mut state = self.lock();
         (state.failing, state.free_bytes, state.max_write, state.calls_left) = (None, u64::MAX, usize::MAX, u32::MAX);
-        state.out_of_files = false;
+        (state.full, state.out_of_files) = (None, false);
     }
 
     /// Whether no fault is set.
     pub(crate) fn is_sound(&self) -> bool {
         let state = self.lock();
-        state.failing.is_none() && state.free_bytes == u64::MAX && state.calls_left == u32::MAX
+        state.failing.is_none() && state.free_bytes == u64::MAX && state.full.is_none() && state.calls_left == u32::MAX
     }
 
     /// Whether the power is cut.
@@ -177,7 +203,26 @@ impl Disk {
             state.failing = None;
             return Err((Error::other(format!("{call:?} was made to fail")), state));
         }
+        if state.full.as_mut().is_some_and(|full| full.fails(call)) {
+            return Err((ErrorKind::StorageFull.into(), state));
+        }
         Ok(state)
+    }
+}
+
+impl Full {
+    /// Counts a call, and decides whether it fails.
+    fn fails(&mut self, call: Call) -> bool {
+        if matches!(call, Call::Names | Call::Open | Call::Read) {
+            return false;
+        }
+        if self.after > 0 || self.calls == 0 {
+            self.after = self.after.saturating_sub(1);
+            return false;
+        }
+        self.calls -= 1;
+        self.failed.push(call);
+        true
     }
 }
 
@@ -255,7 +300,12 @@ impl Folder for Disk {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Box<dyn OpenFile>> {
-        let mut state = self.call(Call::Open).map_err(|(error, _)| error)?;
+        let creates = match mode {
+            OpenMode::Read | OpenMode::Write => false,
+            OpenMode::Create | OpenMode::Truncate => !self.lock().current.contains_key(name),
+        };
+        let call = if creates { Call::Create } else { Call::Open };
+        let mut state = self.call(call).map_err(|(error, _)| error)?;
         if state.out_of_files {
             return Err(nix::errno::Errno::EMFILE.into());
         }

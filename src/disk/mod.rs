@@ -130,25 +130,9 @@ impl dyn OpenFile + '_ {
         }
         Ok(have)
     }
-
-    /// Replaces the contents of `bytes` with those of the file from `offset` to its end.
-    pub(crate) fn read_from(&self, offset: u64, bytes: &mut Vec<u8>) -> Result<()> {
-        let wanted = self.len()?.saturating_sub(offset);
-        bytes.resize(usize::try_from(wanted).map_err(|_| Error::from(ErrorKind::FileTooLarge))?, 0);
-        let have = self.fill(bytes, offset)?;
-        bytes.truncate(have);
-        Ok(())
-    }
 }
 
 impl dyn Folder + '_ {
-    /// Creates or overwrites a file. When this returns, the file and its name survive a crash.
-    pub(crate) fn create(&self, name: &str, bytes: &[u8]) -> Result<Box<dyn OpenFile>> {
-        let file = self.write(name, bytes)?;
-        self.sync()?;
-        Ok(file)
-    }
-
     /// Creates or replaces a file. When this returns, the new contents survive a crash; before, the old
     /// contents do.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
@@ -159,7 +143,7 @@ impl dyn Folder + '_ {
     }
 
     /// Creates or overwrites a file and syncs its contents, but not its name.
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<Box<dyn OpenFile>> {
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<Box<dyn OpenFile>> {
         let file = self.open(name, OpenMode::Truncate)?;
         file.write_all_at(bytes, 0)?;
         file.sync()?;
@@ -360,14 +344,14 @@ mod tests {
         file.write_all_at(b"hello", 2).unwrap();
         file.set_len(6).unwrap();
         file.sync().unwrap();
-        let mut bytes = Vec::new();
-        folder.open("x", OpenMode::Create).unwrap().read_from(1, &mut bytes).unwrap();
-        assert_eq!(bytes, b"\0hell");
+        let mut bytes = [0; 9];
+        assert_eq!(folder.open("x", OpenMode::Create).unwrap().fill(&mut bytes, 1).unwrap(), 5);
+        assert_eq!(bytes[..5], *b"\0hell");
         assert_eq!(folder.open("x", OpenMode::Truncate).unwrap().len().unwrap(), 0);
         folder.rename("x", "y").unwrap();
         folder.sync().unwrap();
         assert_eq!(folder.names().unwrap(), ["y"]);
-        (&folder as &dyn Folder).create("y", b"new").unwrap();
+        (&folder as &dyn Folder).write("y", b"new").unwrap();
         replace_file(&folder.path_of("y"), b"newer").unwrap();
         assert_eq!(
             (std::fs::read(folder.path_of("y")).unwrap(), folder.names().unwrap().len()),

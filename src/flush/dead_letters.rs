@@ -95,23 +95,33 @@ impl DeadLetters {
     /// When a file cannot be locked, read or written.
     pub async fn delete(&self, deletion: &Deletion) -> std::io::Result<u64> {
         let (this, deletion) = (self.clone(), deletion.clone());
-        blocking(move || this.delete_now(&deletion)).await
+        blocking(move || this.each_file(|path| delete_of(path, &deletion))).await
     }
 
-    fn delete_now(&self, deletion: &Deletion) -> std::io::Result<u64> {
+    /// Counts the readings that [`Self::delete`] would remove.
+    ///
+    /// # Errors
+    /// When a file cannot be locked or read.
+    pub async fn count(&self, deletion: &Deletion) -> std::io::Result<u64> {
+        let (this, deletion) = (self.clone(), deletion.clone());
+        blocking(move || this.each_file(|path| count_of(path, &deletion))).await
+    }
+
+    /// Adds up what `of` returns for the file, and for the file of a retry that no process holds.
+    fn each_file(&self, of: impl Fn(&Path) -> std::io::Result<u64>) -> std::io::Result<u64> {
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let taken = Self::taken_path(&self.path);
         if !self.path.exists() && !taken.exists() {
             return Ok(0);
         }
         let _lock = Self::lock(&self.path)?;
-        let deleted = delete_of(&self.path, deletion)?;
+        let of_file = of(&self.path)?;
         match open_regular(&taken) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(deleted),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(of_file),
             Err(error) => Err(error),
             Ok(file) => match file.try_lock() {
-                Ok(()) => Ok(deleted + delete_of(&taken, deletion)?),
-                Err(TryLockError::WouldBlock) => Ok(deleted),
+                Ok(()) => Ok(of_file + of(&taken)?),
+                Err(TryLockError::WouldBlock) => Ok(of_file),
                 Err(TryLockError::Error(error)) => Err(error),
             },
         }
@@ -170,6 +180,17 @@ impl DeadLetters {
 /// Runs work on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
+/// Counts the readings of one file that a deletion selects.
+fn count_of(path: &Path, deletion: &Deletion) -> std::io::Result<u64> {
+    if !path.exists() {
+        return Ok(0);
+    }
+    let (folder, name) = OsFolder::of_file(path)?;
+    let mut count = 0;
+    file::each_line(&folder, name, |line| count += without(line, deletion).1)?;
+    Ok(count)
 }
 
 /// Removes from one file what a deletion selects, and returns the number of readings.

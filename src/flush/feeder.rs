@@ -19,9 +19,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Pipeline;
-use super::replay::{Remaining, Replay};
+use super::replay::Replay;
 use crate::common::once_per_change::OncePerChange;
-use crate::log::{DeletionRecord, Kind, Lag, LogError, Position, Reader, Record};
+use crate::log::{DeletionRecord, Kind, Lag, LogError, Position, Reader, Record, Remaining};
 use crate::pending::{HourErasure, Insertion};
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
@@ -143,7 +143,7 @@ fn insert_record(
 ) -> Result<ControlFlow<()>, crate::log::batch_view::BadPayload> {
     let remaining = replay.filter(record.payload)?;
     let mut payload = record.payload;
-    if let Some(Remaining { batch, left_out }) = &remaining {
+    if let Some(Remaining { batch, left_out, .. }) = &remaining {
         payload = batch.payload();
         pipeline.lock().inserted_readings += left_out;
         pipeline.metrics.readings_deleted_total.increment(*left_out);

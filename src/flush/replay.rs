@@ -6,8 +6,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Text};
-use crate::log::{Batch, BatchBuilder, BegunDeletion, RecoveredDeletion};
+use crate::log::batch_view::{BadPayload, BatchView, Step};
+use crate::log::{BegunDeletion, RecoveredDeletion, Remaining, leave_out};
 use crate::model::{Deletion, Hour};
 
 /// Deletions by the stored ID of their device.
@@ -22,14 +22,6 @@ pub(super) struct Replay {
     ahead: Ahead,
     /// The hours of which readings were left out. An earlier process may have sent them to the store.
     left_out: HashMap<Arc<str>, BTreeSet<Hour>>,
-}
-
-/// A record without the readings that a later deletion removes.
-#[derive(Debug)]
-pub(super) struct Remaining {
-    pub(super) batch: Batch,
-    /// The number of readings of which nothing is left.
-    pub(super) left_out: u64,
 }
 
 impl Replay {
@@ -68,53 +60,28 @@ impl Replay {
         if self.ahead.is_empty() || !self.has_device(payload)? {
             return Ok(None);
         }
-        let Self { ahead, left_out: hours_left_out, .. } = self;
-        let view = BatchView::new(payload)?;
-        let names: Vec<Name<'_>> = view.names().to_vec();
-        let (mut batch, mut left_out, mut has_changed) = (BatchBuilder::default(), 0, false);
-        let (mut owners, mut owner): (HashMap<_, u32>, _) = (HashMap::new(), None);
-        let mut left = Vec::new();
-        for step in view.steps() {
-            match step? {
-                Step::Group { device, metadata } => {
-                    // The same slices mean the same owner; to compare the texts could take quadratic time.
-                    let key = (device.as_bytes().as_ptr(), metadata.map(str::as_ptr));
-                    let next = owners.len() as u32;
-                    let number = *owners.entry(key).or_insert(next);
-                    owner = Some((number, device, metadata, of_device(ahead, device)));
-                }
-                Step::Reading { ts_ms, values } => {
-                    let Some((number, device, metadata, deletions)) = owner else { continue };
-                    let count = values.len();
-                    let values = values.map(|(name, value)| (names[usize::from(name)], value));
-                    left.clear();
-                    left.extend(values.filter(|(name, _)| {
-                        !deletions.iter().any(|of| of.has_instant(ts_ms) && of.series.matches(name.text))
-                    }));
-                    if left.len() < count {
-                        has_changed = true;
-                        let hours = hours_left_out.entry(device.as_str().into()).or_default();
-                        hours.insert(Hour::of(ts_ms));
-                    }
-                    let Some((first, _)) = left.first() else {
-                        left_out += 1;
-                        continue;
+        let Self { ahead, left_out, .. } = self;
+        leave_out(
+            payload,
+            |device, metadata| (metadata, (device, ahead.get(device).map_or(&[][..], Vec::as_slice))),
+            |(device, deletions), ts_ms, series, _| {
+                let is_deleted = deletions.iter().any(|of| of.has_instant(ts_ms) && of.series.matches(series));
+                if is_deleted {
+                    match left_out.get_mut(*device) {
+                        Some(hours) => hours.insert(Hour::of(ts_ms)),
+                        None => left_out.insert((*device).into(), BTreeSet::from([Hour::of(ts_ms)])).is_none(),
                     };
-                    let values = left.iter().map(|(name, value)| (name.text, *value));
-                    batch
-                        .push_of(Some(number), device.as_str(), metadata, ts_ms, first.measurement_bytes, values)
-                        .expect("it is a part of a record");
                 }
-            }
-        }
-        Ok(has_changed.then(|| Remaining { batch: batch.finish(), left_out }))
+                is_deleted
+            },
+        )
     }
 
     /// Whether a record has readings of a device with a deletion ahead.
     fn has_device(&self, payload: &[u8]) -> Result<bool, BadPayload> {
         for step in BatchView::new(payload)?.steps() {
             if let Step::Group { device, .. } = step?
-                && !of_device(&self.ahead, device).is_empty()
+                && self.ahead.contains_key(device.as_str())
             {
                 return Ok(true);
             }
@@ -123,14 +90,11 @@ impl Replay {
     }
 }
 
-fn of_device<'a>(ahead: &'a Ahead, device: Text<'_>) -> &'a [Arc<Deletion>] {
-    ahead.get(device.as_str()).map_or(&[], Vec::as_slice)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Position;
+    use crate::log::batch_view::Name;
+    use crate::log::{Batch, BatchBuilder, Position};
     use crate::model::SeriesFilter;
 
     fn readings_of(batch: &Batch) -> Vec<String> {
@@ -181,7 +145,7 @@ mod tests {
             builder.push_of(Some(owner), device, metadata, ts_ms, 1, values.iter().copied()).unwrap();
         }
         let batch = builder.finish();
-        let Remaining { batch: left, left_out } = replay.filter(batch.payload()).unwrap().unwrap();
+        let Remaining { batch: left, left_out, .. } = replay.filter(batch.payload()).unwrap().unwrap();
         let of_d = r#"d Some("{\"x\":1}")"#;
         let expected =
             [format!("{of_d} 4 m_a/1=1 m_b/1=2"), "e None 5 m_a/1=1 m_b/1=2".to_owned(), format!("{of_d} 5 m_b/1=2")];

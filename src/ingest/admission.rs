@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 
 use crate::access::{DeviceScope, DeviceScopeError};
+use crate::common::work;
 use crate::log::{Batch, BatchBuilder, PushError};
 use crate::model::DEVICE_ID_MAX_BYTES;
 use crate::telemetry::RefusalEntry;
-use crate::wire::{Code, Ignored, Incoming, Limits, Protocol, Rejection, Sink, Source, work};
+use crate::wire::{Code, Ignored, Incoming, Limits, Protocol, Rejection, Sink, Source};
 
 use super::devices::RequestCheck;
 use super::overwritten::OverwriteCheck;

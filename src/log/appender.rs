@@ -7,21 +7,25 @@ use std::time::Instant;
 
 use super::batch::Batch;
 use super::checkpoint::{Checkpoint, SavedCheckpoint};
-use super::record::{self, Kind};
+use super::record;
 use super::segment;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenFile, OpenMode, Space};
 
 /// A group of batches was not written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum WriteFailure {
     /// The disk is full. The log has nothing of the group, and the next group may fit.
+    #[error("{0}")]
     DiskFull(String),
     /// The group would have touched the reserve. The log has nothing of it.
+    #[error("the disk has too little free space")]
     ReserveTouched,
     /// The next segment could not be opened. The log has nothing of the group.
+    #[error("{0}")]
     OutOfFiles(String),
     /// It is unknown which bytes are on the disk.
+    #[error("{0}")]
     Poisoned(String),
 }
 
@@ -34,8 +38,6 @@ pub(super) struct Appender {
     file: Box<dyn OpenFile>,
     /// The position of the newest segment.
     base: Position,
-    /// The version of the newest segment, or the lowest that it may have.
-    version: u32,
     /// The position of the next record.
     end: Position,
     /// The end of the synced records.
@@ -54,8 +56,7 @@ impl Appender {
     ) -> Result<Self, LogError> {
         let name = segment::name(base);
         let file = folder.open(&name, OpenMode::Write).map_err(LogError::io("open", &folder.path_of(&name)))?;
-        let version = segment::WITHOUT_DELETIONS;
-        Ok(Self { folder, saved, segment_bytes, file, base, version, end, durable: end, buffer: Vec::new() })
+        Ok(Self { folder, saved, segment_bytes, file, base, end, durable: end, buffer: Vec::new() })
     }
 
     pub(super) const fn end(&self) -> Position {
@@ -82,19 +83,13 @@ impl Appender {
     /// Starts the next segment if the newest one has records. So the log can remove the newest one once its
     /// readings are stored.
     pub(super) fn end_segment(&mut self) -> Result<(), WriteFailure> {
-        if self.end.0 > self.base.0 + segment::Header::BYTES as u64 {
-            self.roll(segment::WITHOUT_DELETIONS)
-        } else {
-            Ok(())
-        }
+        if self.end.0 > self.base.0 + segment::Header::BYTES as u64 { self.roll() } else { Ok(()) }
     }
 
     /// Writes the batches, one record each, with one call. Does not sync them.
-    pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch> + Clone) -> Result<(), WriteFailure> {
-        let has_deletion = batches.clone().any(|batch| batch.kind() == Kind::Deletion);
-        let version = if has_deletion { segment::WITH_DELETIONS } else { segment::WITHOUT_DELETIONS };
-        if self.end.0 - self.base.0 >= self.segment_bytes || version > self.version {
-            self.roll(version)?;
+    pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch>) -> Result<(), WriteFailure> {
+        if self.end.0 - self.base.0 >= self.segment_bytes {
+            self.roll()?;
         }
         self.buffer.clear();
         for batch in batches {
@@ -119,16 +114,21 @@ impl Appender {
 
     /// Starts the next segment. It syncs the previous one first, so that only the newest can have a torn
     /// tail.
-    fn roll(&mut self, version: u32) -> Result<(), WriteFailure> {
+    ///
+    /// If the segment cannot be created, there is no file of its name, and the previous one goes on. If the
+    /// folder cannot be synced, it is unknown whether the name survives a crash: the log is poisoned.
+    fn roll(&mut self) -> Result<(), WriteFailure> {
         if !self.is_synced() {
             self.sync()?;
         }
-        self.file = segment::create(&*self.folder, self.end, version).map_err(|error| match error {
+        self.file = segment::create(&*self.folder, self.end).map_err(|error| match error {
             LogError::Io { error, .. } if is_disk_full(&error) => WriteFailure::DiskFull(error.to_string()),
             other if other.is_out_of_files() => WriteFailure::OutOfFiles(other.to_string()),
             other => WriteFailure::Poisoned(other.to_string()),
         })?;
-        (self.base, self.version) = (self.end, version);
+        let unsynced = |error| WriteFailure::Poisoned(format!("sync {}: {error}", self.folder.path().display()));
+        self.folder.sync().map_err(unsynced)?;
+        self.base = self.end;
         self.end = Position(self.base.0 + segment::Header::BYTES as u64);
         self.durable = self.end;
         // If this fails, the next cut saves it and reports the error.

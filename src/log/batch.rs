@@ -29,8 +29,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 ///          | 0:u8 measurement:u8 len:u16 bytes   a longer one, or one that begins with a measurement
 /// ```
 /// The earlier group has its owner in full. So a payload has a device and its metadata once, however often a
-/// request changes between devices. The first payloads, in which every group has its owner in full and every
-/// name its length alone, obey the same grammar.
+/// request changes between devices.
 ///
 /// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14), 25 for `SenML` with
 /// long base names (measured: 22.3) and for remote write with short samples (measured: 14.1), and 516 for
@@ -56,6 +55,11 @@ impl Batch {
     /// The kind of the record.
     pub(super) const fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The batch of a record of readings that is read back from the log.
+    pub(super) const fn of_record(payload: Vec<u8>, readings: u32) -> Self {
+        Self { payload, readings, kind: Kind::Readings }
     }
 
     pub(super) const fn of_deletion(payload: Vec<u8>) -> Self {

@@ -35,6 +35,10 @@ enum Step {
     Fail(Call),
     /// Leaves this many bytes free on the disk.
     FreeBytes(u64),
+    /// Lets this many changing calls pass, then lets this many fail for lack of space.
+    FullFor(u32, u32),
+    /// Checks the free space on the disk, as the flush does each second.
+    CheckDisk,
     /// Lets one write accept at most this many bytes.
     ShortWrites(usize),
     /// Cuts the power after this many more calls.
@@ -129,6 +133,11 @@ impl World {
                 self.has_failed = true;
             }
             Step::FreeBytes(bytes) => self.disk.set_free_bytes(*bytes),
+            Step::FullFor(after, calls) => {
+                self.disk.fill_for(*after, *calls);
+                self.has_failed = true;
+            }
+            Step::CheckDisk => self.log.check_disk(),
             Step::ShortWrites(bytes) => self.disk.set_max_write(*bytes),
             Step::PowerCutAfter(calls) => {
                 self.disk.cut_power_after(*calls);
@@ -172,22 +181,38 @@ impl World {
         assert!(self.has_failed || self.log.poisoned().is_none());
     }
 
-    fn cut(&mut self, place: prop::sample::Index) {
+    /// The number of acknowledged records, those of which nothing is known are behind them.
+    fn known(&self) -> usize {
+        self.records.iter().filter(|(_, promise)| *promise > Promise::None).count()
+    }
+
+    /// Reads acknowledged records, up to `count` of all. `None` if a call was made to fail.
+    fn read(&self, count: usize) -> Option<Position> {
         let readable = self.log.usage().readable;
         let mut reader = self.log.reader(self.start.0);
-        let read = self.start.1;
-        let known = self.records.iter().filter(|(_, promise)| *promise > Promise::None).count();
-        let count = read + place.index(known - read + 1);
-        for (expected, _) in &self.records[read..count] {
+        for (expected, _) in &self.records[self.start.1..count] {
             match reader.next(readable) {
                 Ok(record) => assert_eq!(record.expect("readable").payload, expected.payload()),
-                Err(LogError::Io { .. }) if self.has_failed => return,
+                Err(LogError::Io { .. }) if self.has_failed => return None,
                 Err(error) => panic!("reading what was acked: {error}"),
             }
         }
-        self.start = (reader.position(), count);
+        Some(reader.position())
+    }
+
+    /// Reads all acknowledged records on a sound disk, as the flush and the follower do.
+    fn reads_what_it_acknowledged(&self) {
+        assert!(self.disk.is_sound());
+        self.read(self.known()).expect("a sound disk");
+    }
+
+    fn cut(&mut self, place: prop::sample::Index) {
+        let read = self.start.1;
+        let count = read + place.index(self.known() - read + 1);
+        let Some(position) = self.read(count) else { return };
+        self.start = (position, count);
         let durable = self.records.iter().filter(|(_, promise)| *promise == Promise::Power).count();
-        match self.log.cut(reader.position()) {
+        match self.log.cut(position) {
             Ok(()) if count <= durable => {
                 self.records.drain(..count);
                 self.start.1 = 0;
@@ -268,7 +293,7 @@ impl World {
 
 fn any_call() -> impl Strategy<Value = Call> {
     use Call::*;
-    prop::sample::select(vec![Names, Open, Rename, Remove, SyncNames, Read, Write, SetLen, Sync, Sync])
+    prop::sample::select(vec![Names, Open, Create, Rename, Remove, SyncNames, Read, Write, SetLen, Sync, Sync])
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -282,6 +307,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (end, segment_bytes).prop_map(|(end, bytes)| Step::Restart(end, bytes)),
         1 => any_call().prop_map(Step::Fail),
         1 => (0..400u64).prop_map(Step::FreeBytes),
+        2 => (0..30u32, 1..6u32).prop_map(|(after, calls)| Step::FullFor(after, calls)),
+        2 => Just(Step::CheckDisk),
         1 => (1..40usize).prop_map(Step::ShortWrites),
         1 => (0..30u32).prop_map(Step::PowerCutAfter),
         2 => Just(Step::Heal),

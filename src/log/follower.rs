@@ -4,14 +4,14 @@
 //! the file `follower`, which has two slots (`slots.rs`). Without that file there is no follower.
 //!
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
-//! of unsynced ones. If the file cannot be read, or is of another log because its position is beyond the end,
-//! the follower begins again with the oldest record.
+//! of unsynced ones. If the file cannot be read, or is of another log because its position is beyond the end
+//! or inside of a record, the follower begins again with the oldest record.
 
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::handle::Log;
-use super::recovery::Recovery;
+use super::recovery::{self, Recovery};
 use super::segment::{self, Header};
 use super::slots::{self, Slot, SlotFile};
 use super::{LogError, Position};
@@ -91,6 +91,9 @@ pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFo
     let opened = match SlotFile::<Followed>::open(folder) {
         Ok(Some((_, saved))) if saved.position > recovery.end => {
             Err(slots::bad(&folder.path_of(Followed::NAME), "its position is beyond the end of the log"))
+        }
+        Ok(Some((_, saved))) if !recovery::is_boundary(folder, &recovery.bases, saved.position)? => {
+            Err(slots::bad(&folder.path_of(Followed::NAME), "its position is in the middle of a record"))
         }
         opened => opened,
     };
@@ -265,7 +268,8 @@ mod tests {
     fn a_file_that_is_unreadable_or_of_another_log_means_the_oldest_record() {
         let dir = tempfile::tempdir().unwrap();
         let (log, recovery, batches) = followed_log(dir.path());
-        log.save_followed(at(log.usage().readable)).unwrap();
+        let log_end = log.usage().readable;
+        log.save_followed(at(log_end)).unwrap();
         drop(log);
         let begins_again = || {
             let (log, _) = open(dir.path());
@@ -276,8 +280,12 @@ mod tests {
         };
         std::fs::write(dir.path().join(Followed::NAME), b"damaged").unwrap();
         begins_again();
-        SlotFile::create(&OsFolder::new(dir.path()), at(Position(1 << 40))).unwrap(); // of another log
-        begins_again();
+        let first = bases(dir.path())[0];
+        let inside = Position(first.0 + (Header::BYTES + 8) as u64);
+        for of_another_log in [Position(1 << 40), inside, Position(log_end.0 - 8)] {
+            SlotFile::create(&OsFolder::new(dir.path()), at(of_another_log)).unwrap();
+            begins_again();
+        }
     }
 
     #[test]

@@ -12,16 +12,18 @@ use crate::disk::{Folder, OpenMode};
 /// Larger damage is not set aside here, because the copy would take that much memory.
 const MAX_DAMAGE_BYTES: u64 = 1 << 20;
 
-/// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`, with a checkpoint if the first byte is
-/// odd. If the next bit of it is set, the checksums of the segments are corrected, so that the code behind
-/// them runs.
+/// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`. If the first byte is odd, one slot of a
+/// checkpoint follows. If the next bit of it is set, the checksums of the segments are corrected, so that the
+/// code behind them runs.
 pub fn log(bytes: &[u8]) {
     let Some((&flags, mut bytes)) = bytes.split_first() else { return };
     let disk = Disk::new(0);
     if flags & 1 != 0
         && let Some((checkpoint, rest)) = bytes.split_at_checked(28)
     {
-        put(&disk, "checkpoint", checkpoint);
+        let mut file = [0; 4_124];
+        file[..28].copy_from_slice(checkpoint);
+        put(&disk, "checkpoint", &file);
         bytes = rest;
     }
     let mut next = 0;
@@ -77,9 +79,9 @@ fn check_good(disk: &Disk) {
         readings += u64::from(found.readings);
         assert!(found.next <= recovery.end, "read beyond the end");
         let base = *recovery.bases.iter().rfind(|base| **base <= found.position).expect("in a segment");
-        let mut bytes = Vec::new();
         let file = disk.open(&segment::name(base), OpenMode::Read).expect("there");
-        file.read_from(found.position.0 - base.0, &mut bytes).expect("sound");
+        let mut bytes = vec![0; (found.next.0 - found.position.0) as usize];
+        file.fill(&mut bytes, found.position.0 - base.0).expect("sound");
         let on_disk = record::decode(&bytes, found.position).map(|(_, payload)| payload);
         assert_eq!(on_disk, Some(found.payload), "the checksum is right, and the payload is that on disk");
     }
@@ -111,7 +113,7 @@ fn put(disk: &Disk, name: &str, bytes: &[u8]) {
 fn correct_checksums(segment: &mut [u8], base: u64) {
     const HEADER: usize = segment::Header::BYTES;
     let Some(header) = segment.get_mut(..HEADER) else { return };
-    header.copy_from_slice(&segment::Header::encode(Position(base), segment::WITH_DELETIONS));
+    header.copy_from_slice(&segment::Header::encode(Position(base)));
     let mut at = HEADER;
     while let Some(header) = segment.get(at..).and_then(record::Header::decode) {
         let position = Position(base.wrapping_add(at as u64));

@@ -53,6 +53,7 @@ mod reader;
 mod reading;
 mod record;
 pub mod recovery;
+mod remaining;
 mod reserve;
 mod segment;
 mod slots;
@@ -73,6 +74,7 @@ pub use reader::{Reader, Record};
 pub use reading::Lag;
 pub use record::Kind;
 pub use recovery::{RecoveredDeletion, Recovery};
+pub use remaining::{Remaining, leave_out};
 pub use reserve::MinFree;
 
 /// A position in the log: bytes since the beginning of its first segment.

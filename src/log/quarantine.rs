@@ -3,17 +3,25 @@
 //! It copies the damaged bytes to a file and replaces them with filler of the same size, so that positions do
 //! not change. It cuts off bytes that overlap with the next segment. The readings in the damaged bytes are
 //! lost, by decision of an operator.
+//!
+//! A copy can have good records: bytes that overlap with the next segment, or that were mended since. Each
+//! record proves its position with its checksum, and the name of the copy says where it was. [`put_back`]
+//! appends these records to the log again. Their values then count as accepted last.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::appender::{Appender, WriteFailure};
+use super::batch::Batch;
 use super::checkpoint::Checkpoint;
 use super::record::Kind;
-use super::recovery::{self, Damage};
-use super::segment::{self, Header, WITH_DELETIONS};
+use super::recovery::{self, Damage, OpenSegment};
+use super::segment::{self, Header};
 use super::slots::{self, Slot};
 use super::window::{Named, copy};
 use super::{LogError, Position, record};
+use crate::common::regular_file::open_regular;
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 /// Copies the bytes of `damage` to `aside` and replaces them with filler, so that the log opens again.
@@ -42,6 +50,63 @@ pub fn repair_checkpoint(log: &Path, aside: &Path) -> Result<Option<PathBuf>, Lo
 /// When a file cannot be written, or the folder has a damaged log.
 pub fn begin_anew(log: &Path) -> Result<(), LogError> {
     recovery::recover(&OsFolder::new(log)).map(drop)
+}
+
+/// The records of one quarantined file that [`put_back`] found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PutBack {
+    /// The records of readings that the log has again.
+    pub records: u64,
+    /// The readings in them.
+    pub readings: u64,
+    /// The records of deletions, which stay aside: at the end of the log they would remove later readings.
+    pub deletions: u64,
+}
+
+/// Appends the good records of a copy that [`set_aside`] made to the log in the folder `log`, which no other
+/// process uses. When this returns, they survive a crash. Does nothing if `copy` has another name.
+///
+/// # Errors
+/// When a file cannot be read or written, or the log does not open. Putting back again later is safe: a
+/// reading is stored once.
+pub fn put_back(log: &Path, copy: &Path) -> Result<PutBack, LogError> {
+    put_back_in(Arc::new(OsFolder::new(log)), copy)
+}
+
+/// The suffix of the name of a copy.
+const SUFFIX: &str = ".bytes";
+
+/// The position of the first byte of a copy, by its name: `position-length.bytes`.
+fn position_of(copy: &Path) -> Option<Position> {
+    let name = copy.file_name()?.to_str()?.strip_suffix(SUFFIX)?;
+    let position = Position(name.split_once('-')?.0.parse().ok()?);
+    position.is_possible().then_some(position)
+}
+
+fn put_back_in(folder: Arc<dyn Folder>, copy: &Path) -> Result<PutBack, LogError> {
+    let mut found = PutBack::default();
+    let Some(base) = position_of(copy) else { return Ok(found) };
+    let file = open_regular(copy).map_err(LogError::io("open", copy))?;
+    let bytes = OpenFile::len(&file).map_err(LogError::io("read", copy))?;
+    let (recovery, saved) = recovery::recover(&*folder)?;
+    let newest = *recovery.bases.last().expect("recovery leaves a segment to write to");
+    let dir = folder.path().to_owned();
+    let failed = |failure: WriteFailure| LogError::io("append to", &dir)(std::io::Error::other(failure.to_string()));
+    let mut appender = Appender::resume(folder, Arc::new(saved), u64::MAX, newest, recovery.end)?;
+    let copied = OpenSegment { path: copy, base, file: &file, bytes, next: None };
+    recovery::for_each_record(&copied, 0, |_, header, payload| {
+        if header.kind == Kind::Deletion {
+            found.deletions += 1;
+        } else if !header.is_filler() {
+            let batch = Batch::of_record(payload.to_vec(), header.readings);
+            appender.write([&batch].into_iter()).map_err(failed)?;
+            found.records += 1;
+            found.readings += u64::from(header.readings);
+        }
+        Ok(())
+    })?;
+    appender.sync().map_err(failed)?;
+    Ok(found)
 }
 
 pub(super) fn repair_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
@@ -82,8 +147,7 @@ fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
     }
     let mut start = damage.offset;
     if start < Header::BYTES as u64 {
-        file.write_all_at(&Header::encode(damage.base, WITH_DELETIONS), 0)
-            .map_err(LogError::io("write", &damage.path))?;
+        file.write_all_at(&Header::encode(damage.base), 0).map_err(LogError::io("write", &damage.path))?;
         start = Header::BYTES as u64;
     }
     while let Some(payload) = filler_payload(end.saturating_sub(start)) {
@@ -108,7 +172,7 @@ fn copy_aside(from: Named<'_>, bytes: Range<u64>, name: &str, aside: &dyn Folder
         return Ok(None);
     }
     aside.make().map_err(LogError::io("create", aside.path()))?;
-    let name = format!("{name}-{}.bytes", bytes.end - bytes.start);
+    let name = format!("{name}-{}{SUFFIX}", bytes.end - bytes.start);
     let path = aside.path_of(&name);
     let file = aside.open(&name, OpenMode::Truncate).map_err(LogError::io("create", &path))?;
     copy(from, bytes, (&*file, &path), 0)?;

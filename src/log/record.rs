@@ -35,7 +35,7 @@ impl Kind {
 /// ```text
 /// record = magic crc:u32 len:u32 readings:u32 durable:u64 payload{len} padding
 /// magic  = "TGR1"    readings
-///        | "TGD1"    a deletion; only in segments of version 2
+///        | "TGD1"    a deletion
 /// ```
 /// `crc` is the CRC-32 (IEEE) of the record's own position (u64) followed by everything from `len` to the end
 /// of the payload. So a record that appears at another position, left over from an earlier use of the blocks,

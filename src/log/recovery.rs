@@ -3,6 +3,9 @@
 //! A crash leaves at most a **torn tail**: bytes behind the last sync, which were never acknowledged.
 //! Recovery cuts it off. Any other unreadable bytes are **damage**, which recovery never skips.
 //!
+//! A **stray file** has the name of a segment, but neither a header nor a record, and the segment before it
+//! goes on past its position with good records. Recovery removes it.
+//!
 //! The log records its own durable end: each record has the durable end at the time of its write, and the
 //! checkpoint has it at each new segment and about once a second. A bad record before the furthest such claim
 //! is damage; the first bad record behind it is the torn tail. Only the newest segment can have a torn tail,
@@ -19,15 +22,16 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use self::scan::{OpenSegment, Scan};
+use self::scan::Scan;
+pub(super) use self::scan::{OpenSegment, for_each_record};
 use super::checkpoint::{Checkpoint, CheckpointFile, SavedCheckpoint};
 use super::deletion_record::{BegunDeletion, DeletionRecord};
 use super::follower;
 use super::segment::{self, Header};
 use super::slots::{self, Slot};
-use super::window::copy;
+use super::window::{Window, copy};
 use super::{LogError, Position};
-use crate::disk::{Folder, OpenMode, OsFolder};
+use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 mod scan;
 
@@ -70,7 +74,7 @@ pub struct Inspection {
     pub followed: Option<Position>,
     /// The segments that are needed, in order.
     pub segments: Vec<Segment>,
-    /// Segments that are not needed, which a crash kept from being removed.
+    /// Files that are not needed: segments that a crash kept from being removed, and stray files.
     pub stale: Vec<PathBuf>,
     /// Bytes that the log recorded as durable, and that cannot be read.
     pub damage: Vec<Damage>,
@@ -119,7 +123,7 @@ pub struct Damage {
 pub struct Torn {
     /// The segment.
     pub path: PathBuf,
-    /// The offset in the file at which the tail begins. 0: the whole segment, cut off while it was created.
+    /// The offset in the file at which the tail begins.
     pub offset: u64,
     /// The length of the tail.
     pub bytes: u64,
@@ -140,14 +144,13 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
         return Err(damage.into());
     }
     let checkpoint = CheckpointFile::open(folder)?;
-    for path in found.stale.iter().chain(found.torn.iter().filter(|torn| torn.offset == 0).map(|torn| &torn.path)) {
+    for path in &found.stale {
         let name = path.file_name().and_then(|name| name.to_str()).expect("listed by name");
         folder.remove(name).map_err(LogError::io("remove", path))?;
     }
     let mut segments = found.segments;
     if let Some(torn) = &found.torn {
         segments.last_mut().expect("a tail has a segment").bytes = torn.offset;
-        segments.pop_if(|last| last.bytes == 0);
     }
     // An earlier process may have left unsynced names. From here on, kept and removed files stay so.
     folder.sync().map_err(LogError::io("sync", folder.path()))?;
@@ -157,7 +160,8 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
         Position(last.base.0 + last.bytes)
     } else {
         let base = found.checkpoint.position.max(found.checkpoint.durable);
-        segment::create(folder, base, segment::WITHOUT_DELETIONS)?;
+        segment::create(folder, base)?;
+        folder.sync().map_err(LogError::io("sync", folder.path()))?;
         bases.push(base);
         Position(base.0 + HEADER_BYTES)
     };
@@ -216,14 +220,14 @@ pub fn inspect(dir: &Path) -> Result<Inspection, LogError> {
 pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError> {
     let saved = slots::load(folder)?;
     let checkpoint: Checkpoint = saved.unwrap_or_default();
-    let followed = follower::load(folder)?.map(|followed| followed.position);
+    let (mut bases, mut stale) = without_strays(folder, segment::list(folder)?)?;
+    let followed = match follower::load(folder)?.map(|followed| followed.position) {
+        Some(position) if !is_boundary(folder, &bases, position)? => Some(Position::default()), // of another log
+        followed => followed,
+    };
     let needed = follower::needed_from(checkpoint.position, followed);
-    let mut bases = segment::list(folder)?;
-    let mut needed_from = bases.partition_point(|&base| base <= needed).saturating_sub(1);
-    if needed_from > 0 && needed_from + 1 == bases.len() && is_unfinished(folder, bases[needed_from], checkpoint)? {
-        needed_from -= 1; // the last whole segment stays until another one is durable
-    }
-    let stale = bases.drain(..needed_from).map(|base| folder.path_of(&segment::name(base))).collect();
+    let needed_from = bases.partition_point(|&base| base <= needed).saturating_sub(1);
+    stale.extend(bases.drain(..needed_from).map(|base| folder.path_of(&segment::name(base))));
     let claimed = checkpoint.durable;
     let mut inspection = Inspection {
         checkpoint,
@@ -237,27 +241,79 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     };
     inspection.find_missing_start(folder, saved.is_some(), bases.first().copied());
     for (at, &base) in bases.iter().enumerate() {
-        let name = segment::name(base);
-        let path = folder.path_of(&name);
-        let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
+        let (path, file) = open(folder, base)?;
         let bytes = file.len().map_err(LogError::io("read", &path))?;
         let next = bases.get(at + 1).copied();
         inspection.add_segment(&OpenSegment { path: &path, base, file: &*file, bytes, next })?;
     }
+    let newest = inspection.segments.last().map(|segment| segment.base.0.saturating_add(segment.bytes));
+    let end = newest.unwrap_or_default().max(checkpoint.durable.0);
+    if end > Position::MAX - HEADER_BYTES {
+        let detail = "its position is beyond that of any log";
+        return Err(LogError::BadCheckpoint { path: folder.path_of(Checkpoint::NAME), detail });
+    }
     Ok(inspection)
 }
 
-/// Whether a crash cut off the creation of the newest segment, before anything in it was acknowledged.
-fn is_unfinished(folder: &dyn Folder, newest: Position, checkpoint: Checkpoint) -> Result<bool, LogError> {
-    let name = segment::name(newest);
+/// Tells the segments from the stray files, whose paths it returns.
+fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Position>, Vec<PathBuf>), LogError> {
+    let (mut segments, mut strays): (Vec<Position>, _) = (Vec::new(), Vec::new());
+    let mut end = Position::default();
+    for base in bases {
+        let (path, file) = open(folder, base)?;
+        let bytes = file.len().map_err(LogError::io("read", &path))?;
+        if let Some(&before) = segments.last()
+            && end > base
+            && !has_segment(&path, base, &*file, bytes)?
+            && goes_on_past(folder, before, base)?
+        {
+            strays.push(path);
+            continue;
+        }
+        segments.push(base);
+        end = Position(base.0.saturating_add(bytes));
+    }
+    Ok((segments, strays))
+}
+
+/// Whether `position` is not inside of a good record. Behind damaged bytes, it may be any place.
+pub(super) fn is_boundary(folder: &dyn Folder, bases: &[Position], position: Position) -> Result<bool, LogError> {
+    let Some(&base) = bases.iter().rev().find(|&&base| base <= position) else { return Ok(true) };
+    let (path, file) = open(folder, base)?;
+    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let mut window = Window::new(&*file, bytes);
+    let mut at = HEADER_BYTES;
+    while base.0 + at < position.0 {
+        let found = window.record(at, Position(base.0 + at)).map_err(LogError::io("read", &path))?;
+        let Some((header, _)) = found else { return Ok(true) };
+        at += header.record_bytes() as u64;
+    }
+    Ok(at == HEADER_BYTES || base.0 + at == position.0)
+}
+
+/// Whether a file has a good header or a good record of the segment at `base`.
+fn has_segment(path: &Path, base: Position, file: &dyn OpenFile, bytes: u64) -> Result<bool, LogError> {
+    let mut header = [0; Header::BYTES];
+    let have = file.fill(&mut header, 0).map_err(LogError::io("read", path))?;
+    match Header::check(&header[..have], base, path) {
+        Ok(()) | Err(LogError::Version { .. }) => Ok(true),
+        Err(_) => Ok(Scan::of(&OpenSegment { path, base, file, bytes, next: None }, 0, base)?.has_records()),
+    }
+}
+
+/// Whether the segment at `base` has a good record at or behind `position`.
+fn goes_on_past(folder: &dyn Folder, base: Position, position: Position) -> Result<bool, LogError> {
+    let (path, file) = open(folder, base)?;
+    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let segment = OpenSegment { path: &path, base, file: &*file, bytes, next: None };
+    Ok(Scan::of(&segment, position.0 - base.0, position)?.has_records())
+}
+
+fn open(folder: &dyn Folder, base: Position) -> Result<(PathBuf, Box<dyn OpenFile>), LogError> {
+    let name = segment::name(base);
     let path = folder.path_of(&name);
     let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
-    if newest < checkpoint.durable || file.len().map_err(LogError::io("read", &path))? > HEADER_BYTES {
-        return Ok(false);
-    }
-    let mut bytes = Vec::new();
-    file.read_from(0, &mut bytes).map_err(LogError::io("read", &path))?;
-    Ok(matches!(Header::check(&bytes, newest, &path), Err(error) if !matches!(error, LogError::Version { .. })))
+    Ok((path, file))
 }
 
 impl Inspection {
@@ -284,17 +340,11 @@ impl Inspection {
     }
 
     fn add_segment(&mut self, segment: &OpenSegment<'_>) -> Result<(), LogError> {
-        let newest = segment.next.is_none();
-        let no_records = segment.bytes <= HEADER_BYTES && segment.base >= self.checkpoint.durable;
         let mut header = [0; Header::BYTES];
         let have = segment.file.fill(&mut header, 0).map_err(LogError::io("read", segment.path))?;
         match Header::check(&header[..have], segment.base, segment.path) {
             Ok(()) => {}
             Err(error @ LogError::Version { .. }) => return Err(error),
-            // The crash happened while the file was created. The log acknowledged nothing in it.
-            Err(_) if newest && no_records => {
-                self.torn = Some(Torn { path: segment.path.to_owned(), offset: 0, bytes: segment.bytes });
-            }
             Err(error) => self.damage.push(segment.damage(0, HEADER_BYTES, &error.to_string())),
         }
         let segment = &self.without_overlap(segment);

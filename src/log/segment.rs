@@ -5,12 +5,8 @@ use std::path::Path;
 use super::{LogError, Position};
 use crate::disk::{Folder, OpenFile};
 
-/// The version of a segment that may have records of deletions. A program that does not know them refuses
-/// the segment, and does not take them for damage.
-pub(super) const WITH_DELETIONS: u32 = 2;
-
-/// The version of all other segments, so that older programs read them.
-pub(super) const WITHOUT_DELETIONS: u32 = 1;
+/// The version of the format of segments, records and payloads.
+const VERSION: u32 = 1;
 
 /// `TGLOG`, followed by bytes that a transfer in text mode would change.
 const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
@@ -24,17 +20,17 @@ const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
 /// header  = magic:"TGLOG\r\n\x1a" version:u32 crc:u32 base:u64 reserved:u64
 /// ```
 /// `base` is the position of the segment's first byte, as in the file name. `crc` is the CRC-32 of the header
-/// without `crc`. `version` is 2 if the segment may have records of deletions, else 1, which older programs
-/// read as well. The log syncs the header, then the folder, before it writes the first record.
+/// without `crc`. `version` is 1. A file gets its name when its header is durable, and its first record when
+/// its name is.
 pub(super) struct Header;
 
 impl Header {
     pub(super) const BYTES: usize = 32;
 
-    pub(super) fn encode(base: Position, version: u32) -> [u8; Self::BYTES] {
+    pub(super) fn encode(base: Position) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&base.0.to_le_bytes());
         let crc = Self::checksum(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -52,8 +48,8 @@ impl Header {
             return Err(damaged("this is no log segment"));
         }
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        if version > WITH_DELETIONS {
-            return Err(LogError::Version { path: path.to_owned(), found: version, known: WITH_DELETIONS });
+        if version != VERSION {
+            return Err(LogError::Version { path: path.to_owned(), found: version, known: VERSION });
         }
         if bytes[12..16] != Self::checksum(bytes).to_le_bytes() {
             return Err(damaged("the header's checksum is wrong"));
@@ -87,11 +83,19 @@ pub(super) fn list(folder: &dyn Folder) -> Result<Vec<Position>, LogError> {
     Ok(bases)
 }
 
-/// Creates the segment that begins at `base`. When this returns, the file and its name survive a crash.
-pub(super) fn create(folder: &dyn Folder, base: Position, version: u32) -> Result<Box<dyn OpenFile>, LogError> {
+/// The name of a segment while it is created. A failed creation may leave this file; the next one empties it.
+const NEW: &str = "segment.new";
+
+/// Creates the segment that begins at `base`. After an error, the folder has no file with its name, because a
+/// file gets its name when its header is durable. The name survives a crash only after the caller has synced
+/// the folder.
+pub(super) fn create(folder: &dyn Folder, base: Position) -> Result<Box<dyn OpenFile>, LogError> {
     let name = name(base);
-    // The file may exist: a full disk can leave it without a header.
-    folder.create(&name, &Header::encode(base, version)).map_err(LogError::io("create", &folder.path_of(&name)))
+    let created = folder.write(NEW, &Header::encode(base)).and_then(|file| {
+        folder.rename(NEW, &name)?;
+        Ok(file)
+    });
+    created.map_err(LogError::io("create", &folder.path_of(&name)))
 }
 
 #[cfg(test)]
@@ -101,7 +105,7 @@ mod tests {
     #[test]
     fn a_header_with_a_flipped_bit_or_of_another_file_is_refused() {
         let path = Path::new("x.log");
-        let good = Header::encode(Position(96), WITHOUT_DELETIONS);
+        let good = Header::encode(Position(96));
         assert!(Header::check(&good, Position(96), path).is_ok());
         assert!(Header::check(&good, Position(97), path).is_err());
         for bit in 0..good.len() * 8 {
@@ -112,11 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_named() {
-        let mut newer = Header::encode(Position(0), WITH_DELETIONS);
-        assert!(Header::check(&newer, Position(0), Path::new("x.log")).is_ok());
-        newer[8] = 3;
-        let error = Header::check(&newer, Position(0), Path::new("x.log")).expect_err("newer");
-        assert_eq!(error.to_string(), "x.log has format version 3, this program reads version 2");
+    fn another_version_is_named() {
+        for version in [0, 2, 255] {
+            let mut other = Header::encode(Position(0));
+            other[8] = version;
+            let error = Header::check(&other, Position(0), Path::new("x.log")).expect_err("another version");
+            assert_eq!(error.to_string(), format!("x.log has format version {version}, this program reads version 1"));
+        }
     }
 }

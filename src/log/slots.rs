@@ -16,7 +16,7 @@ const BYTES: usize = 28;
 /// The offset of the second slot, in another block than the first.
 const SECOND: usize = 4096;
 
-/// The length of the file. A file of [`BYTES`] has the first slot only.
+/// The length of the file.
 const FILE_BYTES: usize = SECOND + BYTES;
 
 /// A state of two numbers. The higher of two states is the newer one.
@@ -39,13 +39,13 @@ pub(super) trait Slot: Copy + Ord {
 
 /// Reads the state in `folder`, if there is one.
 pub(super) fn load<S: Slot>(folder: &dyn Folder) -> Result<Option<S>, LogError> {
-    Ok(read(folder)?.map(|(_, _, found)| found))
+    Ok(read(folder)?.map(|(_, found)| found))
 }
 
 /// The newest state of a file, and its slot: 0 or 1.
 fn last_of<S: Slot>(bytes: &[u8], path: &Path) -> Result<(usize, S), LogError> {
-    if bytes.len() != BYTES && bytes.len() != FILE_BYTES {
-        return Err(bad(path, "it is neither 28 nor 4124 bytes long"));
+    if bytes.len() != FILE_BYTES {
+        return Err(bad(path, "it is not 4124 bytes long"));
     }
     let mut last: Result<(usize, S), LogError> = Err(bad(path, "it has no slot"));
     for (slot, bytes) in bytes.chunks(SECOND).enumerate() {
@@ -93,15 +93,14 @@ pub(super) fn bad(path: &Path, detail: &'static str) -> LogError {
     LogError::BadCheckpoint { path: path.to_owned(), detail }
 }
 
-/// The length of the file, the slot of the newest state, and the state.
-fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, usize, S)>, LogError> {
+/// The slot of the newest state, and the state.
+fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, S)>, LogError> {
     let bytes = match bytes::<S>(folder) {
         Ok(bytes) => bytes,
         Err(LogError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let (slot, found) = last_of(&bytes, &folder.path_of(S::NAME))?;
-    Ok(Some((bytes.len(), slot, found)))
+    last_of(&bytes, &folder.path_of(S::NAME)).map(Some)
 }
 
 /// Repairs an unreadable file: keeps the readable slot, or removes the file if it has none.
@@ -144,10 +143,7 @@ impl<S: Slot> SlotFile<S> {
     /// Opens the file in `folder`, if it exists, and returns it with its state. When this returns, the state
     /// survives a crash. Before that, callers remove nothing because of it.
     pub(super) fn open(folder: &dyn Folder) -> Result<Option<(Self, S)>, LogError> {
-        let Some((bytes, slot, found)) = read(folder)? else { return Ok(None) };
-        if bytes < FILE_BYTES {
-            return Ok(Some((Self::create(folder, found)?, found)));
-        }
+        let Some((slot, found)) = read(folder)? else { return Ok(None) };
         // The process that wrote this slot may have been killed before the sync, and the other slot is
         // overwritten next.
         let mut file = Self::at(folder, slot)?;
@@ -230,37 +226,31 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_one_slot_becomes_one_with_two() {
-        let dir = tempfile::tempdir().unwrap();
-        let folder = OsFolder::new(dir.path());
-        std::fs::write(dir.path().join(NAME), encode(at(72, 96))).unwrap();
-        assert_eq!(load::<Checkpoint>(&folder).unwrap(), Some(at(72, 96)));
-        let (mut file, _) = CheckpointFile::open(&folder).unwrap().unwrap();
-        assert_eq!(load::<Checkpoint>(&folder).unwrap(), Some(at(72, 96)));
-        file.save(at(96, 96)).unwrap();
-        assert_eq!(load::<Checkpoint>(&folder).unwrap(), Some(at(96, 96)));
-    }
-
-    #[test]
     fn bytes_that_are_no_checkpoint_are_refused() {
         let path = Path::new("checkpoint");
+        let file_of = |slot: [u8; BYTES]| {
+            let mut bytes = [0; FILE_BYTES];
+            bytes[..BYTES].copy_from_slice(&slot);
+            bytes[SECOND..].copy_from_slice(&slot);
+            bytes
+        };
         let good = encode(at(72, 96));
+        assert!(last_of::<Checkpoint>(&file_of(good), path).is_ok());
         for bit in 0..BYTES * 8 {
-            let mut bytes = good;
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(last_of::<Checkpoint>(&bytes, path).is_err(), "bit {bit}");
+            let mut slot = good;
+            slot[bit / 8] ^= 1 << (bit % 8);
+            assert!(last_of::<Checkpoint>(&file_of(slot), path).is_err(), "bit {bit}");
         }
         for (position, durable) in [(104, 96), (77, 96), (72, 99), (72, 1 << 63)] {
-            assert!(last_of::<Checkpoint>(&encode(at(position, durable)), path).is_err(), "{position} {durable}");
+            let slot = encode(at(position, durable));
+            assert!(last_of::<Checkpoint>(&file_of(slot), path).is_err(), "{position} {durable}");
         }
-        for len in [0, 27, 29, FILE_BYTES - 1, FILE_BYTES + 1] {
-            let mut bytes = good.to_vec();
+        for len in [0, BYTES, FILE_BYTES - 1, FILE_BYTES + 1] {
+            let mut bytes = file_of(good).to_vec();
             bytes.resize(len, 0);
             assert!(last_of::<Checkpoint>(&bytes, path).is_err(), "{len} bytes");
         }
-        let mut newer = [0; FILE_BYTES];
-        newer[..BYTES].copy_from_slice(&good);
-        newer[SECOND..].copy_from_slice(&good);
+        let mut newer = file_of(good);
         newer[SECOND + 4] = 2;
         let crc = crc32fast::hash(&newer[SECOND..SECOND + 24]);
         newer[SECOND + 24..].copy_from_slice(&crc.to_le_bytes());

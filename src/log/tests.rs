@@ -13,7 +13,8 @@ use super::appender::Appender;
 use super::recovery::recover;
 use super::segment;
 use super::{Batch, BatchBuilder, Instruments, Lag, Log, LogError, MinFree, Options, Position, Sync};
-use crate::disk::OsFolder;
+use crate::disk::faulty::Disk;
+use crate::disk::{Folder, OsFolder};
 
 /// A batch of `readings` readings, which `id` tells from other batches.
 pub(super) fn batch(id: u32, readings: u32) -> Batch {
@@ -97,6 +98,19 @@ fn any_tear() -> impl Strategy<Value = Tear> {
         (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>())
             .prop_map(|(a, b, with)| Tear::Garble(a, b, with)),
     ]
+}
+
+#[test]
+fn a_position_beyond_that_of_any_log_is_refused_before_anything_is_written() {
+    for (base, is_refused) in [(Position::MAX, true), (Position::MAX - 64, false)] {
+        let disk = Disk::new(0);
+        segment::create(&disk, Position(base)).unwrap();
+        for _ in 0..2 {
+            let opened = recover(&disk).map(|(recovery, _)| recovery.end);
+            assert_eq!(opened.is_err(), is_refused, "{opened:?}");
+        }
+        assert_eq!(disk.names().unwrap().len(), if is_refused { 1 } else { 2 });
+    }
 }
 
 #[derive(Debug, Clone)]

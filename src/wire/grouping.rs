@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{Incoming, Rejection, Sink, values::Values, work};
+use super::{Incoming, Rejection, Sink, values::Values};
+use crate::common::work;
 
 /// Readings of up to this many values are passed on without an allocation.
 const USUAL_VALUES: usize = 16;

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::{
     Code, Rejection,
     problem::{Parsed, quoted, rejection},
-    work,
 };
+use crate::common::work;
 use crate::model::series::{self, SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesError};
 
 /// The label that the unit of a value becomes.

@@ -2,7 +2,7 @@
 //!
 //! Names and texts have no control characters, so JSON needs escapes for quotes and backslashes only.
 
-use super::work;
+use crate::common::work;
 use crate::model::{MetadataError, check_metadata_key};
 
 /// Why a name and a text cannot be a member of metadata.

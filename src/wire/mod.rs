@@ -34,7 +34,6 @@ mod source;
 pub mod timestamp;
 mod values;
 pub mod webhook;
-pub(crate) mod work;
 
 pub use protobuf::ProtobufError;
 pub use source::{Format, Protocol, Source, Transport};

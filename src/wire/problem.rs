@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::{Code, Rejection, work};
+use super::{Code, Rejection};
+use crate::common::work;
 
 /// A parsed value, or the rejection of its reading.
 pub(super) type Parsed<T> = Result<T, Rejection>;

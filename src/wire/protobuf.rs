@@ -5,7 +5,7 @@
 //! field whose wire type is not that of its schema makes the message invalid, as do groups, which neither
 //! format has.
 
-use super::work;
+use crate::common::work;
 
 /// Bytes are not a message of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

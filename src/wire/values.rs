@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::work;
+use crate::common::work;
 
 /// Up to this many names are compared with each other; more are hashed.
 const FEW: usize = 8;

@@ -25,17 +25,17 @@ async fn sqlite_has_no_warnings() {
 
 #[tokio::test]
 async fn readable_documents_have_no_warnings() {
-    has_no_warnings(Setup::mongodb(&Database::new()), Some("29")).await;
+    has_no_warnings(Setup::mongodb(&Database::new()), Some("30")).await;
 }
 
 #[tokio::test]
 async fn packed_documents_have_no_warnings() {
-    has_no_warnings(Setup::packed(&Database::new()), Some("29")).await;
+    has_no_warnings(Setup::packed(&Database::new()), Some("30")).await;
 }
 
 #[tokio::test]
 async fn a_time_series_has_no_warnings() {
-    has_no_warnings(Setup::timeseries(&Database::new()), Some("25")).await;
+    has_no_warnings(Setup::timeseries(&Database::new()), Some("26")).await;
 }
 
 #[tokio::test]

@@ -61,11 +61,19 @@ impl Findings {
     /// # Panics
     /// If there is any finding.
     pub(crate) fn assert_none(&self) {
+        self.none().unwrap_or_else(|findings| panic!("{findings}"));
+    }
+
+    /// The first findings as an error, if there is any.
+    pub(crate) fn none(&self) -> Result<(), String> {
         let Self { lost, duplicated, wrong } = self;
         let first = |of: &[Identity]| format!("{} such as {:?}", of.len(), &of[..of.len().min(5)]);
-        assert!(lost.is_empty(), "lost: {}", first(lost));
-        assert!(duplicated.is_empty(), "stored more than once: {}", first(duplicated));
-        assert!(wrong.is_empty(), "{} errors, such as {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+        match (lost.as_slice(), duplicated.as_slice(), wrong.as_slice()) {
+            ([], [], []) => Ok(()),
+            ([], [], _) => Err(format!("{} errors, such as {:#?}", wrong.len(), &wrong[..wrong.len().min(5)])),
+            ([], ..) => Err(format!("stored more than once: {}", first(duplicated))),
+            _ => Err(format!("lost: {}", first(lost))),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use serde_json::json;
 
 use super::fault_test::FaultTest;
+use super::forwarding::audit_both;
 use super::store::Store;
 use crate::harness::{Answer, Database, Server, Setup, wait_until};
 
@@ -27,6 +28,19 @@ async fn the_disk_of_the_log_is_full_with_mongodb() {
     let database = Database::new();
     let store = Store::Mongodb(&database);
     filled(store, store.setup()).await;
+}
+
+#[tokio::test]
+async fn the_disk_of_the_log_is_full_while_it_is_forwarded() {
+    let centre = Server::start(Store::Sqlite.setup()).await;
+    let setup = Store::Sqlite.setup().set("log.min_free_bytes", 0).set("forward.url", centre.url());
+    let server = Server::start_with_disk_of_log(setup.set("forward.max_batch_bytes", "4KiB"), DISK_MEBIBYTES).await;
+    let what = "disk of the log full, forwarding";
+    let mut test = FaultTest::start_on(what, Store::Sqlite, Store::Sqlite.rule(), vec![server]);
+    while test.next_fault(6) {
+        fill_and_heal(&mut test).await;
+    }
+    audit_both(test, &centre, Store::Sqlite).await;
 }
 
 #[tokio::test]
@@ -204,26 +218,43 @@ async fn without_file_descriptors_the_server_refuses_and_recovers() {
 async fn filled(store: Store<'_>, setup: Setup) {
     let server = Server::start_with_disk_of_log(setup, DISK_MEBIBYTES).await;
     let mut test = FaultTest::start_on("disk of the log full", store, store.rule(), vec![server]);
-    while test.next_fault(4) {
-        test.wait_for_some_acks(300).await;
-        let refused = test.totals().refused_requests;
-        let spare = test.random_below(40_000) as u64;
-        test.servers[0].disk().fill(spare);
-        let filled = Instant::now();
-        wait_until("requests are refused", async || {
-            if filled.elapsed() > Duration::from_secs(2) {
-                test.servers[0].disk().fill_up(); // slow clients may not outpace the removal of segments
-            }
-            (test.totals().refused_requests > refused + 5).then_some(())
-        })
-        .await;
-        if test.random_below(2) == 0 {
+    while test.next_fault(6) {
+        fill_and_heal(&mut test).await;
+    }
+    test.audit().await;
+}
+
+/// Fills the disk of the log and frees it. The server is killed while the disk is full, or when it accepts
+/// readings again, or it goes on.
+async fn fill_and_heal(test: &mut FaultTest<'_>) {
+    test.wait_for_some_acks(300).await;
+    let refused = test.totals().refused_requests;
+    let spare = test.random_below(40_000) as u64;
+    test.servers[0].disk().fill(spare);
+    let filled = Instant::now();
+    wait_until("requests are refused", async || {
+        if filled.elapsed() > Duration::from_secs(2) {
+            test.servers[0].disk().fill_up(); // slow clients may not outpace the removal of segments
+        }
+        (test.totals().refused_requests > refused + 5).then_some(())
+    })
+    .await;
+    // The disk stays full for up to two seconds: in each second, the log tries to end its segment.
+    for _ in 0..test.random_below(20) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        test.servers[0].disk().fill_up();
+    }
+    match test.random_below(3) {
+        0 => {
             test.kill(0);
             test.servers[0].disk().free();
             test.restart(0).await;
-        } else {
-            test.servers[0].disk().free();
         }
+        1 => {
+            test.servers[0].disk().free();
+            test.wait_for_some_acks(300).await;
+            test.kill_and_restart(0).await;
+        }
+        _ => test.servers[0].disk().free(),
     }
-    test.audit().await;
 }

@@ -60,7 +60,8 @@ fn lag(config: &Config, Unread { bytes, as_of_ms }: Unread) -> Finding {
         return Finding::ok(LAG, "all readings of the log are forwarded");
     }
     let max = config.log.max_bytes;
-    let since = i64::try_from(as_of_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let since = i64::try_from(as_of_ms).ok().filter(|&ms| ms > 0); // 0: unknown
+    let since = since.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     let since = since.map_or_else(String::new, |since| format!("; all before {since:.0} are"));
     let message = format!("{} of the log are not forwarded yet, of log.max_bytes of {max}{since}", size(bytes));
     let mend = "mend forward-reach, or raise forward.max_bytes_per_second; the log is cut once the other server has \

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tidegauge::common::clock::Clock;
 use tidegauge::common::finding::{Finding, Part, Severity, span};
-use tidegauge::config::{Config, Expiry, Period, Remarks, StoreKind, SyncPolicy};
+use tidegauge::config::{Config, Expiry, Overridden, Period, StoreKind, SyncPolicy};
 use tidegauge::http::Tls;
 use tidegauge::store::Store;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
@@ -58,7 +58,7 @@ struct Report<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) config: &'a Config,
-    pub(super) remarks: &'a Remarks,
+    pub(super) overridden: &'a [Overridden],
     /// The certificates of the server, if TLS is on.
     pub(super) tls: Option<&'a Tls>,
     /// The server that readings are forwarded to, if there is one.
@@ -67,10 +67,10 @@ pub(super) struct Subject<'a> {
 
 /// Looks at everything, and returns the findings.
 pub(super) async fn look(subject: &Subject<'_>, is_deep: bool) -> anyhow::Result<Vec<Finding>> {
-    let Subject { config, remarks, tls, forward } = *subject;
+    let Subject { config, overridden, tls, forward } = *subject;
     let clock = Clock::system();
     let known = KnownStore::load(&data_dir::known_store(&config.server.data_dir)).ok().flatten();
-    let mut findings = configuration(config, remarks);
+    let mut findings = configuration(config, overridden.len());
     findings.extend(access(config, clock.now_ms()));
     findings.extend(tls.map(|tls| certificate(tls.not_after_ms(), clock.now_ms())));
     findings.extend(data_folder(config));
@@ -112,8 +112,7 @@ pub(super) fn report(
     })
 }
 
-fn configuration(config: &Config, remarks: &Remarks) -> Vec<Finding> {
-    let overridden = remarks.overridden.len();
+fn configuration(config: &Config, overridden: usize) -> Vec<Finding> {
     let mut findings = vec![Finding::ok(
         CONFIGURATION,
         format!(
@@ -121,7 +120,6 @@ fn configuration(config: &Config, remarks: &Remarks) -> Vec<Finding> {
             counted(overridden as u64, "value")
         ),
     )];
-    findings.extend(remarks.renamed.iter().map(|renamed| Finding::note(CONFIGURATION, renamed.to_string())));
     if config.log.sync == SyncPolicy::Interval {
         let lost = config.log.sync_interval;
         let note = Finding::note(

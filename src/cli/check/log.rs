@@ -1,10 +1,14 @@
 //! `tidegauge check --log`: reports on the content of the log, and on damage and its repair.
+//!
+//! `--quarantine` copies damaged bytes out of the log. Whole records among them go back to the end of the log
+//! at once; `--put-back` does the same later, for copies that an operator has mended.
 
 use std::ffi::OsStr;
-use std::io::Write;
-use std::path::Path;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use indicatif::HumanCount;
 use tidegauge::log::recovery::{self, Inspection};
 use tidegauge::log::{LogError, quarantine};
@@ -12,8 +16,18 @@ use tidegauge::log::{LogError, quarantine};
 use super::super::counted;
 use super::super::data_dir::{DataDir, explain, known_store, log_dir};
 
-/// Reports on the log in `data_dir`; with `quarantine` it sets damage aside. Remaining damage is an error.
-pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> anyhow::Result<()> {
+/// Changes to the log that an operator asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Mending {
+    /// Set damage aside.
+    pub(super) quarantine: bool,
+    /// Append the whole records among the quarantined bytes to the log.
+    pub(super) put_back: bool,
+}
+
+/// Reports on the log in `data_dir`, and mends it as asked. Remaining damage is an error.
+pub(super) fn check(data_dir: &Path, mending: Mending, out: &mut impl Write) -> anyhow::Result<()> {
+    let Mending { quarantine, .. } = mending;
     if matches!(log_dir(data_dir).try_exists(), Ok(false)) && matches!(known_store(data_dir).try_exists(), Ok(false)) {
         writeln!(out, "no log yet: {} does not exist", log_dir(data_dir).display())?;
         return Ok(());
@@ -35,7 +49,8 @@ pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> 
     };
     report(&data_dir, &found, out)?;
     if quarantine && !found.damage.is_empty() {
-        set_aside(&data_dir, &found, out)?;
+        let copies = set_aside(&data_dir, &found, out)?;
+        put_back(&data_dir, &copies, out)?;
         found = inspect(&data_dir)?;
         report(&data_dir, &found, out)?;
     }
@@ -47,8 +62,50 @@ pub(super) fn check(data_dir: &Path, quarantine: bool, out: &mut impl Write) -> 
             data_dir.quarantine_dir().display()
         );
     }
+    if mending.put_back {
+        let put_back = put_back(&data_dir, &quarantined(&data_dir)?, out)?;
+        if put_back == 0 {
+            writeln!(out, "no whole record in {}", data_dir.quarantine_dir().display())?;
+        }
+    }
     writeln!(out, "the log is good")?;
     Ok(())
+}
+
+/// The files in the folder of quarantined bytes, in the order of their positions.
+fn quarantined(data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
+    let folder = data_dir.quarantine_dir();
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("read {}", folder.display())),
+    };
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    files.sort();
+    Ok(files)
+}
+
+/// Appends the whole records in these copies to the log, and returns their number. A copy whose records the
+/// log has again gets another name.
+fn put_back(data_dir: &DataDir, copies: &[PathBuf], out: &mut impl Write) -> anyhow::Result<u64> {
+    let mut records = 0;
+    for copy in copies {
+        let found = quarantine::put_back(&data_dir.log_dir(), copy)?;
+        records += found.records;
+        if found.records > 0 {
+            let mut done = copy.clone().into_os_string();
+            done.push(".put-back");
+            fs::rename(copy, &done).with_context(|| format!("rename {}", copy.display()))?;
+            let [records, readings] = [(found.records, "whole record"), (found.readings, "reading")]
+                .map(|(number, one)| counted(number, one));
+            writeln!(out, "put back: {records} of {} with {readings} are at the end of the log", name(copy))?;
+        }
+        if found.deletions > 0 {
+            let deletions = counted(found.deletions, "deletion");
+            writeln!(out, "left aside: {deletions} in {}: delete these readings again", name(copy))?;
+        }
+    }
+    Ok(records)
 }
 
 fn inspect(data_dir: &DataDir) -> anyhow::Result<Inspection> {
@@ -101,15 +158,20 @@ fn mend_checkpoint(data_dir: &DataDir, damaged: &LogError, out: &mut impl Write)
     Ok(())
 }
 
-fn set_aside(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {
+/// Sets the damage aside, and returns the files with the copies.
+fn set_aside(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyhow::Result<Vec<PathBuf>> {
+    let mut copies = Vec::new();
     for damage in &found.damage {
         let place = format!("{}, byte {}, {} bytes", name(&damage.path), damage.offset, HumanCount(damage.bytes));
         match quarantine::set_aside(damage, &data_dir.quarantine_dir())? {
-            Some(copy) => writeln!(out, "set aside: {place}: copied to {}", copy.display())?,
+            Some(copy) => {
+                writeln!(out, "set aside: {place}: copied to {}", copy.display())?;
+                copies.push(copy);
+            }
             None => writeln!(out, "set aside: {place}: there was nothing left to copy")?,
         }
     }
-    Ok(())
+    Ok(copies)
 }
 
 fn name(path: &Path) -> std::path::Display<'_> {
@@ -118,8 +180,6 @@ fn name(path: &Path) -> std::path::Display<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::PathBuf;
     use std::time::Duration;
 
     use tempfile::TempDir;
@@ -129,13 +189,18 @@ mod tests {
 
     /// A data folder with a log of twenty records of three readings, in small segments, and its segments.
     async fn twenty_records() -> (TempDir, Vec<PathBuf>) {
+        twenty_records_in(500).await
+    }
+
+    /// The same in segments of this size.
+    async fn twenty_records_in(segment_bytes: u64) -> (TempDir, Vec<PathBuf>) {
         let folder = tempfile::tempdir().unwrap();
         let dir = log_dir(folder.path());
         let options = Options {
             dir: dir.clone(),
             sync: Sync::Always,
             group_window: Duration::ZERO,
-            segment_bytes: 500,
+            segment_bytes,
             max_bytes: 1 << 20,
             min_free: MinFree::Bytes(0),
         };
@@ -154,8 +219,12 @@ mod tests {
     }
 
     fn checked(folder: &TempDir, quarantine: bool) -> (anyhow::Result<()>, String) {
+        mended(folder, Mending { quarantine, put_back: false })
+    }
+
+    fn mended(folder: &TempDir, mending: Mending) -> (anyhow::Result<()>, String) {
         let mut out = Vec::new();
-        let outcome = check(folder.path(), quarantine, &mut out);
+        let outcome = check(folder.path(), mending, &mut out);
         (outcome, String::from_utf8(out).unwrap())
     }
 
@@ -200,6 +269,59 @@ mod tests {
         assert!(text.contains("57 readings after it"), "{text}");
         assert_eq!(fs::read_dir(folder.path().join("quarantine")).unwrap().count(), 1);
         checked(&folder, false).0.unwrap();
+    }
+
+    #[tokio::test]
+    async fn quarantined_records_that_are_mended_are_put_back_once() {
+        let (folder, segments) = twenty_records().await;
+        let mut bytes = fs::read(&segments[1]).unwrap();
+        bytes[60] ^= 1;
+        fs::write(&segments[1], bytes).unwrap();
+        checked(&folder, true).0.unwrap();
+        let put_back = || mended(&folder, Mending { put_back: true, ..Mending::default() });
+        let (outcome, text) = put_back();
+        outcome.unwrap();
+        assert!(text.contains("57 readings after it") && text.contains("no whole record in "), "{text}");
+
+        let copy = fs::read_dir(folder.path().join("quarantine")).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = fs::read(&copy).unwrap();
+        bytes[60 - 32] ^= 1;
+        fs::write(&copy, bytes).unwrap();
+        let (outcome, text) = put_back();
+        outcome.unwrap();
+        assert!(text.contains("put back: 1 whole record of ") && text.contains(" with 3 readings are at"), "{text}");
+        let (outcome, text) = put_back();
+        outcome.unwrap();
+        assert!(text.contains("60 readings after it") && text.contains("no whole record in "), "{text}");
+    }
+
+    #[tokio::test]
+    async fn whole_records_that_overlap_with_the_next_segment_are_kept() {
+        let (folder, segments) = twenty_records().await;
+        // The second segment is gone from its place, and its records follow those of the first.
+        let mut bytes = fs::read(&segments[0]).unwrap();
+        let second = fs::read(&segments[1]).unwrap();
+        bytes.extend_from_slice(&second);
+        fs::write(&segments[0], bytes).unwrap();
+        let (outcome, text) = checked(&folder, false);
+        assert!(outcome.is_err() && text.contains("the next segment begins before here"), "{text}");
+        let (outcome, text) = checked(&folder, true);
+        outcome.unwrap();
+        assert!(text.contains("put back: "), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_stray_file_beside_a_segment_that_goes_on_is_no_damage() {
+        let (folder, segments) = twenty_records_in(1 << 20).await;
+        let records = (fs::metadata(&segments[0]).unwrap().len() - 32) / 20;
+        let stray = segments[0].with_file_name(format!("{:020}.log", 32 + 3 * records));
+        for bytes in [&b""[..], b"TGLOG", &[0; 32], &[7; 900]] {
+            fs::write(&stray, bytes).unwrap();
+            let (outcome, text) = checked(&folder, false);
+            outcome.unwrap();
+            assert!(text.contains(&format!("  {}: no longer needed", name(&stray))), "{text}");
+            assert!(text.contains("60 readings after it"), "{text}");
+        }
     }
 
     #[tokio::test]

@@ -78,6 +78,18 @@ pub(super) fn rewrite(
     folder.sync()
 }
 
+/// Visits the lines of a file.
+pub(super) fn each_line(folder: &dyn Folder, name: &str, mut visit: impl FnMut(&[u8])) -> std::io::Result<()> {
+    let file = folder.open(name, OpenMode::Read)?;
+    let mut lines = BufReader::new(FileBytes { file: &*file, at: 0 });
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        visit(line.strip_suffix(b"\n").unwrap_or(&line));
+        line.clear();
+    }
+    Ok(())
+}
+
 /// Reads a file from its beginning.
 struct FileBytes<'a> {
     file: &'a dyn OpenFile,
@@ -158,11 +170,12 @@ mod tests {
 
     /// The lines of a file on a faulty disk; none if it does not exist.
     fn lines_on(disk: &Disk, name: &str) -> std::io::Result<Vec<String>> {
-        let mut bytes = Vec::new();
-        match disk.open(name, OpenMode::Read) {
+        let file = match disk.open(name, OpenMode::Read) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            opened => opened?.read_from(0, &mut bytes)?,
-        }
+            opened => opened?,
+        };
+        let mut bytes = vec![0; file.len()? as usize];
+        file.fill(&mut bytes, 0)?;
         Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
     }
 
@@ -187,7 +200,7 @@ mod tests {
         let mut done = 0;
         for (seed, calls) in (0..100).flat_map(|seed| (0..40).map(move |calls| (seed, calls))) {
             let disk = Disk::new(seed);
-            (&disk as &dyn Folder).create("current", b"kept\nsent\n").unwrap();
+            (&disk as &dyn Folder).replace("current", b"kept\nsent\n").unwrap();
             let (is_added, is_accepted) = (Cell::new(false), Cell::new(false));
             disk.cut_power_after(calls);
             let is_done = retry(&disk, &is_added, &is_accepted).is_ok();

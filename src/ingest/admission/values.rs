@@ -5,8 +5,9 @@ use std::collections::HashSet;
 
 use super::super::receipt::ByCode;
 use super::MAX_LISTED;
+use crate::common::work;
 use crate::model::series;
-use crate::wire::{Code, Rejection, work};
+use crate::wire::{Code, Rejection};
 
 /// Metrics and values, as [`Incoming`](crate::wire::Incoming) has them.
 type Values<'a> = [(Cow<'a, str>, f64)];

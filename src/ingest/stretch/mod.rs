@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::admission::{Admission, Kind, Rules};
 use crate::access::DeviceScope;
-use crate::common::counting;
+use crate::common::{counting, work::counted as work};
 use crate::config::LineProtocol;
 use crate::limits::Quota;
 use crate::log::{BatchView, MAX_PAYLOAD_BYTES};
@@ -24,7 +24,7 @@ use crate::wire::line_protocol::{self, Precision};
 use crate::wire::remote_write::Version;
 use crate::wire::senml::{self, NameSplit};
 use crate::wire::webhook::{self, Hook};
-use crate::wire::{self, Limits, Sink, Source, json, work::counted as work};
+use crate::wire::{self, Limits, Sink, Source, json};
 
 const NOW_MS: i64 = 1_776_693_610_000;
 
@@ -306,7 +306,7 @@ fn work_that_grows_faster_than_the_body_is_found() {
     let [small, large] = bodies.each_ref().map(|body| {
         let before = work::so_far();
         // Like a parser that starts again at each byte.
-        (0..body.len()).step_by(64).for_each(|at| crate::wire::work::count(body.len() - at));
+        (0..body.len()).step_by(64).for_each(|at| crate::common::work::count(body.len() - at));
         work::so_far() - before
     });
     assert!(large > 15 * small, "{small} {large}");

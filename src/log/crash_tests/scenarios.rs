@@ -72,6 +72,42 @@ fn a_power_cut_after_a_failed_segment_keeps_the_last_whole_one() {
     }
 }
 
+/// Lets each call of a log that rolls and cuts fail for lack of space, alone and with the calls behind it.
+/// Then the disk heals, the log goes on or is started again, and the process ends in each way.
+#[test]
+fn a_disk_that_was_full_from_any_call_on_and_healed_leaves_a_whole_log() {
+    let mut met = std::collections::BTreeSet::new();
+    for sync in [Sync::Always, Sync::Every(INTERVAL)] {
+        for end in [End::Crash, End::Kill, End::Close] {
+            for (after, calls) in (0..50).flat_map(|after| (1..=4).map(move |calls| (after, calls))) {
+                let mut world = World::new(u64::from(after), sync);
+                world.append(&[0, 1]);
+                world.step(&Step::FullFor(after, calls));
+                for _ in 0..5 {
+                    world.append(&[2, 0]); // every second one starts a segment
+                    world.step(&Step::SaveEnd);
+                    world.step(&Step::CheckDisk); // a refusing log ends its segment
+                    world.step(&Step::Tick);
+                }
+                let failed = world.disk.failed_for_space();
+                met.extend(failed.iter().map(|call| format!("{call:?}")));
+                let syncs = failed.iter().any(|call| matches!(call, Call::Sync | Call::SyncNames | Call::SetLen));
+                assert!(syncs || world.log.poisoned().is_none(), "{failed:?}: {:?}", world.log.poisoned());
+                world.disk.heal();
+                for _ in 0..4 {
+                    world.append(&[1, 3]);
+                }
+                world.reads_what_it_acknowledged();
+                world.restart(end, 300);
+                world.append(&[1, 2, 3]);
+                world.restart(End::Crash, 300);
+            }
+        }
+    }
+    let all = ["Create", "Rename", "Sync", "SyncNames", "Write"];
+    assert!(all.iter().all(|&call| met.contains(call)), "{met:?}");
+}
+
 #[test]
 fn a_cut_never_moves_back() {
     let mut world = World::new(0, Sync::Always);

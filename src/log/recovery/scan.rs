@@ -10,16 +10,17 @@ use crate::log::record::{ALIGNMENT, Header, Kind};
 use crate::log::window::Window;
 use crate::log::{LogError, Position};
 
-/// A segment whose file is open.
+/// A segment whose file is open, or another file with bytes of the log.
 #[derive(Clone, Copy)]
-pub(super) struct OpenSegment<'a> {
-    pub(super) path: &'a Path,
-    pub(super) base: Position,
-    pub(super) file: &'a dyn OpenFile,
+pub(in crate::log) struct OpenSegment<'a> {
+    pub(in crate::log) path: &'a Path,
+    /// The position of the first byte.
+    pub(in crate::log) base: Position,
+    pub(in crate::log) file: &'a dyn OpenFile,
     /// The length of the file, or of the part of it that counts.
-    pub(super) bytes: u64,
+    pub(in crate::log) bytes: u64,
     /// The position of the next segment; `None` for the newest.
-    pub(super) next: Option<Position>,
+    pub(in crate::log) next: Option<Position>,
 }
 
 impl OpenSegment<'_> {
@@ -54,34 +55,53 @@ pub(super) struct Scan {
 }
 
 impl Scan {
+    /// Whether there is a good record that is no filler.
+    pub(super) const fn has_records(&self) -> bool {
+        self.records > 0
+    }
+
     /// Scans a segment from the offset `start` on. Counts the records from the position `stored` on.
     pub(super) fn of(segment: &OpenSegment<'_>, start: u64, stored: Position) -> Result<Self, LogError> {
-        let unreadable = |error| LogError::io("read", segment.path)(error);
         let mut scan = Self::default();
-        let mut window = Window::new(segment.file, segment.bytes);
-        let mut at = start;
-        while at < segment.bytes {
-            let position = segment.position(at);
-            let Some((header, payload)) = window.record(at, position).map_err(unreadable)? else {
-                let next = next_record(segment, &mut window, at).map_err(unreadable)?;
-                scan.gaps.push(at..next);
-                at = next;
-                continue;
-            };
+        scan.gaps = for_each_record(segment, start, |position, header, payload| {
             if position >= stored {
                 scan.records += u64::from(!header.is_filler());
                 if header.kind == Kind::Deletion {
-                    let offset = at + Header::BYTES as u64;
+                    let offset = position.0 - segment.base.0 + Header::BYTES as u64;
                     let damaged = |detail| LogError::Damaged { path: segment.path.to_owned(), offset, detail };
                     scan.deletions.push((position, DeletionRecord::of(payload).map_err(damaged)?));
                 }
                 scan.readings += u64::from(header.readings);
             }
             scan.claimed = scan.claimed.max(header.durable);
-            at += header.record_bytes() as u64;
-        }
+            Ok(())
+        })?;
         Ok(scan)
     }
+}
+
+/// Calls `take` with each good record of a segment from the offset `start` on, filler included. Returns the
+/// offsets of the bytes between, which are no good record.
+pub(in crate::log) fn for_each_record(
+    segment: &OpenSegment<'_>,
+    start: u64,
+    mut take: impl FnMut(Position, Header, &[u8]) -> Result<(), LogError>,
+) -> Result<Vec<Range<u64>>, LogError> {
+    let unreadable = |error| LogError::io("read", segment.path)(error);
+    let mut window = Window::new(segment.file, segment.bytes);
+    let (mut at, mut gaps) = (start, Vec::new());
+    while at < segment.bytes {
+        let position = segment.position(at);
+        if let Some((header, payload)) = window.record(at, position).map_err(unreadable)? {
+            take(position, header, payload)?;
+            at += header.record_bytes() as u64;
+        } else {
+            let next = next_record(segment, &mut window, at).map_err(unreadable)?;
+            gaps.push(at..next);
+            at = next;
+        }
+    }
+    Ok(gaps)
 }
 
 /// The offset of the next good record behind a bad one; without one, the end of the segment.

@@ -1,8 +1,7 @@
 //! Damage at every byte of every file: the log refuses to open, or loses no record that the checkpoint
 //! covers; and quarantine removes exactly the damaged records.
 
-use crate::disk::faulty::Disk;
-use crate::disk::{Folder, OpenMode};
+use crate::disk::OpenMode;
 use crate::log::Reader;
 use crate::log::quarantine::{repair_checkpoint_in, set_aside_in};
 use crate::log::record;

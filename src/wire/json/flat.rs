@@ -9,8 +9,9 @@ use super::{
     problem::{quoted, rejection},
     reading::Reading,
 };
+use crate::common::work;
 use crate::model::METRIC_MAX_BYTES;
-use crate::wire::{Code, Ignored, Sink, work};
+use crate::wire::{Code, Ignored, Sink};
 
 /// The most levels of objects below the reading.
 const MAX_LEVELS: usize = 8;

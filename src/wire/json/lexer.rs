@@ -9,7 +9,7 @@
 use std::{borrow::Cow, fmt};
 
 use super::SyntaxError;
-use crate::wire::work;
+use crate::common::work;
 
 /// The most levels of nested arrays and objects.
 pub(super) const MAX_DEPTH: usize = 64;

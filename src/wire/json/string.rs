@@ -6,7 +6,7 @@ use super::{
     SyntaxError,
     lexer::{Lexer, Result},
 };
-use crate::wire::work;
+use crate::common::work;
 
 impl<'b> Lexer<'b> {
     /// Reads the string that [`Lexer::kind`] has found.

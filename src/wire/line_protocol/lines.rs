@@ -4,7 +4,7 @@
 
 use memchr::{memchr, memchr2};
 
-use crate::wire::work;
+use crate::common::work;
 
 /// The lines of a body without newlines, each with its number, counted from 1.
 #[derive(Debug)]

@@ -35,7 +35,8 @@ mod tests;
 
 pub use self::precision::Precision;
 use self::{lines::Lines, point::Reader};
-use super::{Code, Sink, problem::rejection, work};
+use super::{Code, Sink, problem::rejection};
+use crate::common::work;
 use crate::config::LineProtocol;
 
 /// The options that the body does not have.

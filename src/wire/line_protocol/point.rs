@@ -9,6 +9,7 @@ use super::{
     fields::{Fields, unescaped},
     scan::{KEY, MEASUREMENT, Scanner, rejection_at},
 };
+use crate::common::work;
 use crate::config::{LineProtocol, Strings};
 use crate::model::{
     METRIC_MAX_BYTES, MetricNameError, check_metadata_key, check_metric_name,
@@ -17,7 +18,6 @@ use crate::model::{
 use crate::wire::{
     Code, Ignored, Incoming, Limits, Rejection, Sink, metadata,
     problem::{Parsed, quoted, rejection, repeated},
-    work,
 };
 
 /// Readings of up to this many values are passed on without an allocation.

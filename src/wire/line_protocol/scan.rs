@@ -6,10 +6,10 @@ use std::fmt;
 use memchr::memchr;
 
 use super::lines::indent;
+use crate::common::work;
 use crate::wire::{
     Code, Rejection,
     problem::{Parsed, rejection},
-    work,
 };
 
 /// The characters that end a kind of name, and that a backslash escapes in it.

@@ -7,10 +7,10 @@ use super::super::protobuf::{Fields, Result};
 use super::super::{
     Code, Ignored, Rejection, Sink,
     problem::{quoted, rejection},
-    work,
 };
 use super::attribute::{Attribute, AttributeValue};
 use super::resource::{Labels, Resource, ResourceRejection};
+use crate::common::work;
 use crate::model::series::{self, SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesError};
 
 /// The label with the name of the scope.

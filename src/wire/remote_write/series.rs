@@ -8,9 +8,9 @@ use super::super::{
     grouping::Grouping,
     metadata,
     problem::{quoted, rejection, repeated},
-    work,
 };
 use super::{Options, SeriesRejection, Version};
+use crate::common::work;
 use crate::model::series::{SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesError};
 use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError, series};
 

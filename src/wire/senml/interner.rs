@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use crate::wire::work;
+use crate::common::work;
 
 /// Numbers texts from 0 in the order of their first use.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! Names: their check, and their split into device and metric.
 
+use crate::common::work;
 use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES};
 use crate::wire::{
     Code, Rejection,
     problem::{Parsed, quoted, rejection},
-    work,
 };
 
 /// The longest name: a device, a metric, a separator between them, and one at the end.

@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use super::{resolve::Measurement, units::DeviceTable};
 use crate::{
+    common::work,
     model::{is_usual_metric_name, series},
-    wire::{Ignored, Incoming, Rejection, Sink, values::Values, work},
+    wire::{Ignored, Incoming, Rejection, Sink, values::Values},
 };
 
 /// Readings of up to this many values are passed on without an allocation.

@@ -3,12 +3,12 @@
 use std::{borrow::Cow, fmt};
 
 use super::{SenmlError, field::Field, name};
+use crate::common::work;
 use crate::wire::{
     Code,
     json::problem::fill,
     labels::{self, Labels},
     problem::{Parsed, quoted, rejection},
-    work,
 };
 
 /// The newest supported version of `SenML`, that of RFC 8428.

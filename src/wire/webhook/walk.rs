@@ -10,8 +10,9 @@ use super::super::problem::{Parsed, quoted, rejection, repeated};
 use super::Hook;
 use super::found::{Found, Value};
 use super::tree::{Node, Role};
+use crate::common::work;
 use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES, series};
-use crate::wire::{Code, Ignored, Incoming, Limits, Sink, work};
+use crate::wire::{Code, Ignored, Incoming, Limits, Sink};
 
 /// A way through one payload.
 #[derive(Debug)]

@@ -1,13 +1,13 @@
-//! A count of work for tests: the bytes that are read or copied. Tests compare it with the size of the body;
-//! outside of tests it costs nothing.
+//! A count of work for tests, such as the bytes that a parser reads or copies. Tests compare it with the size
+//! of what was sent; outside of tests it costs nothing.
 
-/// Counts this many bytes of work.
+/// Counts so much work.
 #[inline]
-pub(crate) fn count(bytes: usize) {
+pub(crate) fn count(more: usize) {
     #[cfg(test)]
-    counted::DONE.with(|done| done.set(done.get() + bytes as u64));
+    counted::DONE.with(|done| done.set(done.get() + more as u64));
     #[cfg(not(test))]
-    let _ = bytes;
+    let _ = more;
 }
 
 #[cfg(test)]

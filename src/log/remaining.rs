@@ -1,0 +1,72 @@
+//! Batches without some of their values.
+
+use std::collections::HashMap;
+
+use super::batch_view::{BadPayload, BatchView, Name, Step};
+use super::{Batch, BatchBuilder};
+
+/// A batch without the values that were left out of it.
+#[derive(Debug)]
+pub struct Remaining {
+    /// The other values.
+    pub batch: Batch,
+    /// The number of readings of which nothing is left.
+    pub left_out: u64,
+    /// The number of values that the other readings lack.
+    pub values_left_out: u64,
+}
+
+/// Encodes a payload anew, without the values that `is_left_out` selects by what `of_owner` returns, the
+/// instant, the series and the value. `None` if it selects none, and the metadata of no owner changes.
+///
+/// `of_owner` gets the device and the metadata of an owner once, and returns the metadata to encode. So the
+/// work is in proportion to the payload.
+///
+/// # Errors
+/// When the payload breaks its grammar.
+pub fn leave_out<'p, T>(
+    payload: &'p [u8],
+    mut of_owner: impl FnMut(&'p str, Option<&'p str>) -> (Option<&'p str>, T),
+    mut is_left_out: impl FnMut(&T, i64, &str, f64) -> bool,
+) -> Result<Option<Remaining>, BadPayload> {
+    let view = BatchView::new(payload)?;
+    let names: Vec<Name<'_>> = view.names().to_vec();
+    let mut batch = BatchBuilder::default();
+    let (mut left_out, mut values_left_out, mut has_changed) = (0, 0, false);
+    let (mut numbers, mut owners, mut owner): (HashMap<_, u32>, Vec<_>, _) = (HashMap::new(), Vec::new(), None);
+    let mut left = Vec::new();
+    for step in view.steps() {
+        match step? {
+            Step::Group { device, metadata } => {
+                // The same slices mean the same owner; to compare the texts could take quadratic time.
+                let key = (device.as_bytes().as_ptr(), metadata.map(str::as_ptr));
+                let number = *numbers.entry(key).or_insert_with(|| {
+                    let (new_metadata, of_owner) = of_owner(device.as_str(), metadata);
+                    has_changed |= new_metadata != metadata;
+                    owners.push((device, new_metadata, of_owner));
+                    owners.len() as u32 - 1
+                });
+                owner = Some(number);
+            }
+            Step::Reading { ts_ms, values } => {
+                let Some(number) = owner else { continue };
+                let (device, metadata, of_owner) = &owners[number as usize];
+                let count = values.len();
+                let values = values.map(|(name, value)| (names[usize::from(name)], value));
+                left.clear();
+                left.extend(values.filter(|(name, value)| !is_left_out(of_owner, ts_ms, name.text, *value)));
+                has_changed |= left.len() < count;
+                let Some((first, _)) = left.first() else {
+                    left_out += 1;
+                    continue;
+                };
+                values_left_out += (count - left.len()) as u64;
+                let values = left.iter().map(|(name, value)| (name.text, *value));
+                batch
+                    .push_of(Some(number), device.as_str(), *metadata, ts_ms, first.measurement_bytes, values)
+                    .expect("it is a part of a record");
+            }
+        }
+    }
+    Ok(has_changed.then(|| Remaining { batch: batch.finish(), left_out, values_left_out }))
+}
