@@ -184,6 +184,87 @@ async fn an_instance_that_ends_with_nothing_left_is_not_waited_for() {
     assert_eq!(delete(&one, "/v1/devices/S1").await, (200, json!({ "deleted": 180 })));
 }
 
+/// Sends the same twelve instants again and again. Each counts once.
+async fn counts_each_reading_once(setup: Setup, deletes_ranges: bool) {
+    let mut server = Server::start(setup.clone().all_pending()).await;
+    let send = async |server: &Server, metric: &str, times: u32| {
+        for value in 0..times {
+            let reading =
+                |nth: i64| json!({ "deviceId": "S1", "ts": START_MS + nth * HOUR_MS / 4, "values": { metric: value } });
+            let answer = server.ingest(&json!((0..12).map(reading).collect::<Vec<_>>())).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    };
+    let parts = [("", 12), ("?from=2024-04-20T14:10:00Z&to=2024-04-20T16:00:00Z", 7)];
+    for (range, expected) in parts.into_iter().take(if deletes_ranges { 2 } else { 1 }) {
+        let of_a: &[(&str, u32)] = &[("a", 7)];
+        for (step, sent) in [
+            ("pending", of_a),
+            ("stored", &[("a", 7), ("", 0)]),
+            ("both", &[("a", 7), ("a", 3)]),
+            ("other metrics pending", &[("a", 1), ("b", 2)]),
+            ("other metrics stored", &[("a", 1), ("b", 2), ("a", 0)]),
+        ] {
+            for (nth, (metric, times)) in sent.iter().enumerate() {
+                if nth > 0 {
+                    assert!(server.terminate().await.success(), "everything is stored");
+                    server.start_again_with(setup.clone().all_pending()).await;
+                }
+                send(&server, metric, *times).await;
+            }
+            let path = if range.is_empty() { "/v1/devices/S1?" } else { &format!("/v1/devices/S1/readings{range}&") };
+            let dry = delete(&server, &format!("{path}dry_run=true")).await;
+            assert_eq!(dry, (200, json!({ "deleted": expected, "dryRun": true })), "{range}, {step}");
+            assert_eq!(delete(&server, path).await, (200, json!({ "deleted": expected })), "{range}, {step}");
+            assert_eq!(delete(&server, path).await, (200, json!({ "deleted": 0 })), "{range}, {step}");
+            server.assert_balanced().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_reading_counts_once_in_sqlite() {
+    counts_each_reading_once(Setup::sqlite(), true).await;
+}
+
+#[tokio::test]
+async fn each_reading_counts_once_in_readable_buckets() {
+    let database = Database::new();
+    counts_each_reading_once(Setup::mongodb(&database), true).await;
+}
+
+#[tokio::test]
+async fn each_reading_counts_once_in_packed_buckets() {
+    let database = Database::new();
+    counts_each_reading_once(Setup::packed(&database), true).await;
+}
+
+#[tokio::test]
+async fn each_reading_counts_once_in_a_time_series() {
+    let database = Database::new();
+    counts_each_reading_once(Setup::timeseries(&database), false).await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_counts_in_a_dry_run_too() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    server.ingest(&batch("S1")).await;
+    server.settled().await;
+    let validator = doc! { "deviceId": { "$ne": "S2" } };
+    let command = doc! { "collMod": "buckets", "validator": validator };
+    database.handle().await.run_command(command).await.expect("the collection is there");
+    server.ingest(&batch("S2")).await;
+    let metrics = server.settled().await;
+    assert_eq!(metrics.count("tidegauge_readings_dead_lettered_total"), 180);
+    let path = format!("/v1/devices/S2/readings?from={START_MS}&to={}", START_MS + HOUR_MS);
+    for expected in [60, 0] {
+        let dry = delete(&server, &format!("{path}&dry_run=true")).await;
+        assert_eq!(dry, (200, json!({ "deleted": expected, "dryRun": true })));
+        assert_eq!(delete(&server, &path).await, (200, json!({ "deleted": expected })));
+    }
+}
+
 #[tokio::test]
 async fn a_deletion_names_its_range() {
     let server = Server::start(Setup::sqlite()).await;

@@ -27,6 +27,7 @@ mod http_contract;
 mod import_real_data;
 mod influx;
 mod influxql;
+mod latest;
 mod limits;
 mod lists;
 mod local_steps;

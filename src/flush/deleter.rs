@@ -31,8 +31,8 @@ use crate::common::backoff::Backoff;
 use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord};
 use crate::model::{Deletion, Hour};
-use crate::pending::{DeletionStep, NextDeletion, Pending};
-use crate::store::{Deleted, WriteError};
+use crate::pending::{DeletionStep, Erased, NextDeletion, Pending};
+use crate::store::{Deleted, ReadingsQuery, StoreError, WriteError};
 
 /// The outcome of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,10 +169,10 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
 }
 
 async fn execute(pipeline: &Arc<Pipeline>, DeletionStep { begun, unanswered, erased }: DeletionStep) {
-    let outcome = match delete_stored(pipeline, &begun, &unanswered).await {
-        Ok(stored) => {
+    let outcome = match delete_stored(pipeline, &begun, &unanswered, &erased).await {
+        Ok(readings) => {
             let dead = delete_dead_letters(pipeline, &begun.deletion).await;
-            DeletionOutcome::Executed { readings: erased + stored + dead, absent: Vec::new() }
+            DeletionOutcome::Executed { readings: readings + dead, absent: Vec::new() }
         }
         Err(error) => DeletionOutcome::Failed(error),
     };
@@ -196,8 +196,14 @@ async fn execute(pipeline: &Arc<Pipeline>, DeletionStep { begun, unanswered, era
     }
 }
 
-/// Has the store execute a deletion, and repeats it until the store does. An error is permanent.
-async fn delete_stored(pipeline: &Pipeline, begun: &BegunDeletion, unanswered: &BTreeSet<Hour>) -> Result<u64, String> {
+/// Has the store execute a deletion, and repeats it until the store does. Returns the number of readings that
+/// have lost a stored or a pending value. An error is permanent.
+async fn delete_stored(
+    pipeline: &Pipeline,
+    begun: &BegunDeletion,
+    unanswered: &BTreeSet<Hour>,
+    erased: &Erased,
+) -> Result<u64, String> {
     let Some(deletions) = pipeline.store.deletions() else {
         return Err(format!("the store {} cannot delete readings", pipeline.store.name()));
     };
@@ -206,21 +212,42 @@ async fn delete_stored(pipeline: &Pipeline, begun: &BegunDeletion, unanswered: &
         return Err(why.to_owned());
     }
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    let mut stored_too = None;
     loop {
         let attempt = async {
-            let is_closed = !instances::may_execute(pipeline, begun).await?;
-            if is_closed { Ok(Deleted::default()) } else { deletions.delete(deletion, unanswered).await }
+            if !instances::may_execute(pipeline, begun).await? {
+                return Ok(Deleted::default()); // it is closed
+            }
+            if stored_too.is_none() {
+                stored_too = Some(count_stored(pipeline, deletion, erased).await?);
+            }
+            deletions.delete(deletion, unanswered).await
         };
         match attempt.await {
             Ok(Deleted { readings, hours }) => {
                 note_back(pipeline);
                 roll_up_closed(pipeline, &deletion.device, hours).await;
-                return Ok(readings);
+                let pending = erased.values().map(|instants| instants.len() as u64).sum::<u64>();
+                return Ok(pending - stored_too.unwrap_or(0) + readings);
             }
             Err(error) if error.is_permanent() => return Err(error.to_string()),
             Err(error) => wait(pipeline, &error, &mut backoff).await,
         }
     }
+}
+
+/// Counts the readings that have lost a pending value and are about to lose a stored one.
+async fn count_stored(pipeline: &Pipeline, deletion: &Deletion, erased: &Erased) -> Result<u64, StoreError> {
+    let mut count = 0;
+    for (hour, instants) in erased {
+        let of_hour = ReadingsQuery::all(&deletion.device, &(*hour..Hour(hour.0 + 1)));
+        let of_series = ReadingsQuery { series: deletion.series.clone(), ..of_hour };
+        for (_, contents) in pipeline.store.readings(&of_series).await?.hours {
+            let stored = contents.readings().filter(|reading| instants.binary_search(&reading.offset).is_ok());
+            count += stored.count() as u64;
+        }
+    }
+    Ok(count)
 }
 
 /// Tells the other instances, if there are some, of a deletion that is executed here. Repeats it until that

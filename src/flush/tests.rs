@@ -94,6 +94,15 @@ impl Store for Faulty {
         self.store.last_hour(device).await
     }
 
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError> {
+        self.store.last_hour_with(device, series, hours).await
+    }
+
     async fn entries(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<DeviceList, StoreError> {
         self.store.entries(prefix, after, max).await
     }

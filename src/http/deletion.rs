@@ -133,8 +133,10 @@ async fn delete(
         return Err(Problem::deletion_unsupported(why));
     }
     if is_dry_run {
+        let dead = app.pipeline.dead_letters().count(&deletion).await;
+        let dead = dead.map_err(|error| Problem::internal(&format!("cannot count the dead letters: {error}")))?;
         let Deletion { range_ms, series, .. } = deletion;
-        let count = app.queries.count_readings(scope, device, range_ms, &series, app.clock.now_ms()).await?;
+        let count = dead + app.queries.count_readings(scope, device, range_ms, &series, app.clock.now_ms()).await?;
         return Ok((StatusCode::OK, Json(Receipt { deleted: Some(count), dry_run: true, ..Receipt::default() })));
     }
     let is_away = app.pipeline.store_away().is_some();

@@ -52,8 +52,8 @@ pub(super) struct Remaining {
     stream: Stream,
     span: (HourOffset, HourOffset),
     pub(super) accepted: u32,
-    /// The number of readings that lose a value.
-    pub(super) touched: u32,
+    /// The instants that lose a value, ascending, each once.
+    pub(super) erased: Vec<HourOffset>,
 }
 
 impl BucketSnapshot {
@@ -68,8 +68,9 @@ impl BucketSnapshot {
             let of_series =
                 *selected.entry(metric).or_insert_with(|| deletion.series.matches(&self.names.name(metric).0));
             if of_series && deletion.has_instant(self.hour.instant_ms(offset)) {
-                left.touched += u32::from(!has_lost);
-                has_lost = true;
+                if !std::mem::replace(&mut has_lost, true) {
+                    left.erased.push(offset);
+                }
                 return;
             }
             left.stream.push(offset, starts_reading, metric, value);
@@ -77,13 +78,15 @@ impl BucketSnapshot {
             left.span = (left.span.0.min(offset), left.span.1.max(offset));
             starts_reading = false;
         });
-        (left.touched > 0).then_some(left)
+        left.erased.sort_unstable();
+        left.erased.dedup(); // a reading may be sent again
+        (!left.erased.is_empty()).then_some(left)
     }
 }
 
 impl Default for Remaining {
     fn default() -> Self {
-        Self { stream: Stream::default(), span: (HourOffset::MAX, 0), accepted: 0, touched: 0 }
+        Self { stream: Stream::default(), span: (HourOffset::MAX, 0), accepted: 0, erased: Vec::new() }
     }
 }
 

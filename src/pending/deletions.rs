@@ -15,14 +15,17 @@
 //! The log is not cut behind a deletion, nor behind a bucket that it blocks. Deletions are executed one after
 //! the other, in the order of the log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::slots::Key;
 use super::{ITEMS_PER_TURN, Pending, PendingHour};
 use crate::log::{BegunDeletion, Position};
-use crate::model::{Deletion, Hour};
+use crate::model::{Deletion, Hour, HourOffset};
+
+/// The instants at which pending readings have lost a value, by hour, ascending.
+pub type Erased = BTreeMap<Hour, Vec<HourOffset>>;
 
 /// A deletion that the store has not executed.
 #[derive(Debug)]
@@ -33,8 +36,7 @@ pub(super) struct PendingDeletion {
     /// The place of the deletion, or of the first reading of a bucket that it blocks.
     position: Position,
     since_ms: u64,
-    /// The number of pending readings that have lost a value.
-    erased: u64,
+    erased: Arc<Erased>,
     progress: Progress,
 }
 
@@ -67,8 +69,8 @@ pub struct DeletionStep {
     pub begun: BegunDeletion,
     /// Hours of which an earlier process may have sent writes to the store that are not sent again.
     pub unanswered: Arc<BTreeSet<Hour>>,
-    /// The number of pending readings that have lost a value.
-    pub erased: u64,
+    /// The pending readings that have lost a value.
+    pub erased: Arc<Erased>,
 }
 
 impl Pending {
@@ -82,7 +84,7 @@ impl Pending {
         now_ms: u64,
     ) {
         let (hours, unanswered) = (begun.deletion.hours(), Arc::new(unanswered));
-        let (since_ms, erased, progress) = (now_ms, 0, Progress::Erases);
+        let (since_ms, erased, progress) = (now_ms, Arc::default(), Progress::Erases);
         self.deletions.push_back(PendingDeletion { begun, unanswered, hours, position, since_ms, erased, progress });
     }
 
@@ -103,11 +105,11 @@ impl Pending {
             return (0, None);
         };
         deletion.position = deletion.position.min(self.open[bucket].position);
-        let Some(left) = left else { return (0, None) };
+        let Some(mut left) = left else { return (0, None) };
         let open = &mut self.open[bucket];
         let (bytes, accepted, stays) = (open.bytes(), open.accepted, left.accepted > 0);
         let removed = u64::from(accepted - left.accepted);
-        deletion.erased += u64::from(left.touched);
+        Arc::make_mut(&mut deletion.erased).insert(hour, std::mem::take(&mut left.erased));
         self.readings -= removed;
         let before = open.replace(left);
         self.bytes = self.bytes - bytes + open.bytes();
@@ -157,7 +159,7 @@ impl Pending {
             None => NextDeletion::Ready(DeletionStep {
                 begun: first.begun.clone(),
                 unanswered: Arc::clone(&first.unanswered),
-                erased: first.erased,
+                erased: Arc::clone(&first.erased),
             }),
         }
     }

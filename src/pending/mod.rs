@@ -49,7 +49,7 @@ mod taking;
 #[cfg(test)]
 mod tests;
 
-pub use deletions::{DeletionStep, HourErasure, NextDeletion};
+pub use deletions::{DeletionStep, Erased, HourErasure, NextDeletion};
 pub use devices::PendingDevice;
 pub use insertion::Insertion;
 pub use snapshot::{BucketSnapshot, PendingHour};

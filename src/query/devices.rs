@@ -250,7 +250,7 @@ impl Queries {
         now_ms: i64,
         partial: bool,
     ) -> Result<usize, QueryError> {
-        devices.retain(|(_, summary)| summary.last_ts_ms < since_ms);
+        devices.retain(|(_, summary)| summary.last_ts_ms < since_ms || !summary.is_last_day_exact());
         let mut uncertain: Vec<&mut DeviceSummary> = devices.iter_mut().map(|(_, summary)| summary).collect();
         uncertain.retain(|summary| Day(Day::of(Hour::of(summary.last_ts_ms)).0 + 1).start_ms() > since_ms);
         let looked_up = uncertain.len();
@@ -261,7 +261,8 @@ impl Queries {
         Ok(looked_up)
     }
 
-    /// Replaces last instants that are exact to the day. Those of pending readings are exact.
+    /// Replaces last instants that are exact to the day, or may be of a later day. Those of pending readings
+    /// are exact.
     async fn make_exact(
         &self,
         deadline: Instant,
@@ -271,10 +272,15 @@ impl Queries {
         if entries.is_empty() {
             return Ok(());
         }
+        let too_late = entries.iter().filter(|entry| !entry.is_last_day_exact());
+        let pending = self.last_pending(too_late.map(|entry| Arc::clone(&entry.device)).collect()).await?;
         let of_store: Vec<DeviceSummary> = entries.iter().map(|entry| entry.without_series()).collect();
         let exact = self.ask(deadline, self.store.last_instants(&of_store, Hour::of(now_ms))).await?;
         for (entry, exact_ms) in entries.into_iter().zip(exact) {
-            entry.last_ts_ms = entry.last_ts_ms.max(exact_ms);
+            entry.last_ts_ms = match pending.get(&entry.device) {
+                Some(pending_ms) => exact_ms.max(pending_ms.unwrap_or(i64::MIN)),
+                None => exact_ms.max(entry.last_ts_ms),
+            };
         }
         Ok(())
     }

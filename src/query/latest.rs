@@ -1,7 +1,9 @@
 //! The latest values of a device.
 //!
-//! The device index says on which day each series had its last reading. Most series have it in the newest
-//! hour. For the others, the stats of that day say in which hour, and each of these hours is read once.
+//! The device index says on which day each series had its last reading, or a later day: readings may be
+//! deleted, or refused by the store, after the index has counted them. Most series have their last reading in
+//! the newest hour. For the others, the stats of that day say in which hour, and each of these hours is read
+//! once. The store searches the days before for a series that has nothing on its day.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{HourSamples, StatsNeeds, Store, StoreError};
 
-/// The most days, besides the newest hour, that are searched for series which have been silent since.
+/// The most days, besides the newest hour, that are read for series which have been silent since.
 pub(super) const MAX_DAYS: usize = 32;
 
 /// The latest values of a device.
@@ -80,8 +82,31 @@ async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -
             silent.entry(of_device.last_day).or_default().insert(of_device.metric);
         }
     }
-    latest.has_more = known.has_more_series || silent.len() > MAX_DAYS;
-    for (day, metrics) in silent.into_iter().rev().take(MAX_DAYS) {
+    let first = Hour::of(known.first_ts_ms);
+    for _ in 0..MAX_DAYS {
+        let Some((day, mut metrics)) = silent.pop_last() else { break };
+        latest.add_day(store, device, day, &mut metrics).await?;
+        let before = first..day.hours().start;
+        if !metrics.is_empty()
+            && let Some(hour) = store.last_hour_with(device, &metrics, before).await?
+        {
+            silent.entry(Day::of(hour)).or_default().extend(metrics);
+        }
+    }
+    latest.has_more = known.has_more_series || !silent.is_empty();
+    Ok(Some(latest))
+}
+
+impl Latest {
+    /// Adds the last stored values of these metrics on a day, and keeps the metrics that have no stats of it.
+    /// A metric with stats and without a value has expired, and its earlier values have too.
+    async fn add_day(
+        &mut self,
+        store: &dyn Store,
+        device: &str,
+        day: Day,
+        metrics: &mut BTreeSet<Metric>,
+    ) -> Result<(), StoreError> {
         let wanted = SeriesFilter::new(metrics.iter().map(|metric| &**metric), []).unwrap_or_default();
         let stats = store.hour_stats(&[device.into()], day.hours(), &wanted, StatsNeeds::Numbers).await?;
         let mut last_hours: BTreeMap<&Metric, Hour> = BTreeMap::new();
@@ -89,14 +114,13 @@ async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -
             let of_hour = hour.stats.iter().map(|(metric, _)| metric).filter(|metric| metrics.contains(*metric));
             last_hours.extend(of_hour.map(|metric| (metric, hour.hour))); // ascending by hour
         }
-        for hour in last_hours.into_values().collect::<BTreeSet<_>>() {
-            latest.add_hour(hour, &store.latest(device, hour).await?);
+        for hour in last_hours.values().copied().collect::<BTreeSet<_>>() {
+            self.add_hour(hour, &store.latest(device, hour).await?);
         }
+        metrics.retain(|metric| !last_hours.contains_key(metric));
+        Ok(())
     }
-    Ok(Some(latest))
-}
 
-impl Latest {
     /// Adds the last value of each metric in an hour.
     pub(super) fn add_hour(&mut self, hour: Hour, contents: &Contents) {
         for sample in contents.samples() {

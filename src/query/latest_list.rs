@@ -1,9 +1,12 @@
 //! The latest values of many devices, a page at a time.
 //!
-//! No request to the store is of one device. The stats of the hours around now have the last values of most
-//! devices, with one request for all of them. The device index says on which day each of the other
-//! series had its last reading, and the stats of that day have its value: one request for each day and some
-//! hundred devices.
+//! As a rule, no request to the store is of one device. The stats of the hours around now have the last
+//! values of most devices, with one request for all of them. The device index says on which day each of the
+//! other series had its last reading, and the stats of that day have its value: one request for each day and
+//! some hundred devices.
+//!
+//! A series may have nothing on its day, because its last readings were deleted or refused. Then the store
+//! searches the days before, device by device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use super::latest::{Latest, MAX_DAYS};
 use super::{Answer, DevicesRequest, Listed, Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
-use crate::store::{DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
+use crate::store::{DeviceSeries, DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
 
 /// The most devices in one request for a day, and the most requests at once, for a store with a second
 /// processor.
@@ -41,7 +44,8 @@ impl Queries {
         let pending = self.latest_pending(devices).await?;
         let mut latest: Vec<Latest> = entries.iter().map(|_| Latest::default()).collect();
         if !partial {
-            let reader = LatestReader { store: &*self.store, entries: &entries, pending: &pending, series };
+            let kept_from = self.limits().kept_from(request.now_ms);
+            let reader = LatestReader { store: &*self.store, entries: &entries, pending: &pending, series, kept_from };
             match self.ask(deadline, reader.read(Hour::of(request.now_ms))).await {
                 Ok(stored) => latest = stored,
                 Err(_) if pending.iter().any(|pending| !pending.values.is_empty()) => partial = true,
@@ -61,10 +65,15 @@ struct LatestReader<'a> {
     entries: &'a [DeviceSummary],
     pending: &'a [Latest],
     series: &'a SeriesFilter,
+    /// The store has nothing older.
+    kept_from: Hour,
 }
 
 /// The series of devices whose last reading is on one day: the metrics of each device, by its index.
 type OfDay = BTreeMap<usize, BTreeSet<Metric>>;
+
+/// Series to look for on a day. The device index has the day, or a search has found it.
+type Silent = BTreeMap<Day, OfDay>;
 
 /// Stats of some hours of devices, by their indexes.
 type StatsOf = Vec<(usize, Vec<HourStats>)>;
@@ -73,18 +82,62 @@ impl LatestReader<'_> {
     /// Reads the last stored values of the wanted series, and of others.
     async fn read(&self, now: Hour) -> Result<Vec<Latest>, StoreError> {
         let from = recent_from(now);
-        let mut latest: Vec<Latest> = self.entries.iter().map(|_| Latest::default()).collect();
+        let new = |entry: &DeviceSummary| Latest { has_more: entry.has_more_series, ..Latest::default() };
+        let mut latest: Vec<Latest> = self.entries.iter().map(new).collect();
         let is_recent = |at: &usize| Day::of(Hour::of(self.entries[*at].last_ts_ms)) >= Day::of(from);
         let recent: Vec<usize> = (0..self.entries.len()).filter(is_recent).collect();
         self.add_all(vec![self.recent(&recent, now)], &mut latest).await?;
-        let silent = self.silent(from, &mut latest);
-        let silent = silent.into_iter().map(|(day, of_day)| (day, of_day.into_iter().collect::<Vec<_>>()));
-        let silent: Vec<_> = silent.collect();
-        let requests = silent
+        let mut days_left = vec![MAX_DAYS; self.entries.len()];
+        let mut silent = self.silent(from, &latest);
+        while !silent.is_empty() {
+            limit_days(&mut silent, &mut days_left, &mut latest);
+            self.read_days(&silent, &mut latest).await?;
+            silent = self.search(silent, &latest).await?;
+        }
+        Ok(latest)
+    }
+
+    /// Reads the stats of days.
+    async fn read_days(&self, silent: &Silent, latest: &mut [Latest]) -> Result<(), StoreError> {
+        let by_day = silent.iter().map(|(day, of_day)| (*day, of_day.iter().collect::<Vec<_>>()));
+        let by_day: Vec<_> = by_day.collect();
+        let requests = by_day
             .iter()
             .flat_map(|(day, of_day)| of_day.chunks(DEVICES_PER_REQUEST).map(|some| self.of_day(*day, some)));
-        self.add_all(requests.collect(), &mut latest).await?;
-        Ok(latest)
+        self.add_all(requests.collect(), latest).await
+    }
+
+    /// Searches for the series that have nothing on the day that was read, nor later. Returns them by the
+    /// newest day before with a value of one of them.
+    async fn search(&self, silent: Silent, latest: &[Latest]) -> Result<Silent, StoreError> {
+        let mut searches = Vec::new();
+        for (day, of_day) in silent {
+            for (at, mut metrics) in of_day {
+                metrics.retain(|metric| !self.has_since(at, latest, metric, day.start_ms()));
+                let first = self.kept_from.max(Hour::of(self.entries[at].first_ts_ms));
+                let before = first..day.hours().start;
+                if !metrics.is_empty() && !before.is_empty() {
+                    searches.push(async move {
+                        let found = self.store.last_hour_with(&self.entries[at].device, &metrics, before).await?;
+                        Ok::<_, StoreError>(found.map(|hour| (at, Day::of(hour), metrics)))
+                    });
+                }
+            }
+        }
+        let mut answers = stream::iter(searches).buffered(REQUESTS_AT_ONCE);
+        let mut silent = Silent::new();
+        while let Some(found) = answers.try_next().await? {
+            if let Some((at, day, metrics)) = found {
+                silent.entry(day).or_default().entry(at).or_default().extend(metrics);
+            }
+        }
+        Ok(silent)
+    }
+
+    /// Whether a metric has a stored or a pending value since an instant.
+    fn has_since(&self, at: usize, latest: &[Latest], metric: &Metric, since_ms: i64) -> bool {
+        let found = [&latest[at], &self.pending[at]];
+        found.iter().any(|of| of.values.get(metric).is_some_and(|(ts_ms, _)| *ts_ms >= since_ms))
     }
 
     /// Reads the stats of recent hours of some devices.
@@ -94,8 +147,8 @@ impl LatestReader<'_> {
     }
 
     /// Reads the stats of a day of some series.
-    async fn of_day(&self, day: Day, some: &[(usize, BTreeSet<Metric>)]) -> Result<StatsOf, StoreError> {
-        let of: Vec<usize> = some.iter().map(|(at, _)| *at).collect();
+    async fn of_day(&self, day: Day, some: &[(&usize, &BTreeSet<Metric>)]) -> Result<StatsOf, StoreError> {
+        let of: Vec<usize> = some.iter().map(|(at, _)| **at).collect();
         let metrics: BTreeSet<&str> = some.iter().flat_map(|(_, of)| of.iter().map(|metric| &**metric)).collect();
         let wanted = SeriesFilter::new(metrics, []).unwrap_or_default();
         let stats = self.store.hour_stats(&self.devices(&of), day.hours(), &wanted, StatsNeeds::All).await?;
@@ -121,24 +174,15 @@ impl LatestReader<'_> {
         of.iter().map(|at| Arc::clone(&self.entries[*at].device)).collect()
     }
 
-    /// The wanted series that have no value since `from`, neither stored nor pending, by the day of their
-    /// last reading.
-    fn silent(&self, from: Hour, latest: &mut [Latest]) -> BTreeMap<Day, OfDay> {
-        let mut silent: BTreeMap<Day, OfDay> = BTreeMap::new();
+    /// The wanted series that have no value since `from`, neither stored nor pending, by the day of the
+    /// device index.
+    fn silent(&self, from: Hour, latest: &[Latest]) -> Silent {
+        let mut silent = Silent::new();
         for (at, entry) in self.entries.iter().enumerate() {
-            let is_found = |metric: &Metric| {
-                let found = [&latest[at], &self.pending[at]];
-                found.iter().any(|of| of.values.get(metric).is_some_and(|(ts_ms, _)| *ts_ms >= from.start_ms()))
-            };
-            let mut days: BTreeMap<Day, BTreeSet<Metric>> = BTreeMap::new();
-            for of_device in &entry.series {
-                if self.series.matches(&of_device.metric) && !is_found(&of_device.metric) {
-                    days.entry(of_device.last_day).or_default().insert(of_device.metric.clone());
+            for DeviceSeries { metric, last_day } in &entry.series {
+                if self.series.matches(metric) && !self.has_since(at, latest, metric, from.start_ms()) {
+                    silent.entry(*last_day).or_default().entry(at).or_default().insert(metric.clone());
                 }
-            }
-            latest[at].has_more = entry.has_more_series || days.len() > MAX_DAYS;
-            for (day, metrics) in days.into_iter().rev().take(MAX_DAYS) {
-                silent.entry(day).or_default().insert(at, metrics);
             }
         }
         silent
@@ -159,4 +203,17 @@ impl LatestReader<'_> {
         }
         Ok(())
     }
+}
+
+/// Leaves out the oldest days of the devices that have no days left, and takes the others from `days_left`.
+fn limit_days(silent: &mut Silent, days_left: &mut [usize], latest: &mut [Latest]) {
+    for of_day in silent.values_mut().rev() {
+        of_day.retain(|at, _| {
+            let is_read = days_left[*at] > 0;
+            days_left[*at] -= usize::from(is_read);
+            latest[*at].has_more |= !is_read;
+            is_read
+        });
+    }
+    silent.retain(|_, of_day| !of_day.is_empty());
 }

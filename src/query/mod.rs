@@ -72,9 +72,21 @@ pub struct Limits {
     pub catch_up: Duration,
     /// How long a query may take.
     pub timeout: Duration,
+    /// How long the store keeps rollups, and readings for no longer. `None`: forever.
+    pub kept: Option<Duration>,
 }
 
+/// How much longer the store may need to delete what has expired.
+const EXPIRY_DELAY: Duration = Duration::from_secs(2 * 86_400);
+
 impl Limits {
+    /// The first hour of which the store may have anything at `now_ms`.
+    fn kept_from(&self, now_ms: i64) -> Hour {
+        let Some(kept) = self.kept else { return Hour(i32::MIN) };
+        let kept_ms = i64::try_from(kept.saturating_add(EXPIRY_DELAY).as_millis()).unwrap_or(i64::MAX);
+        Hour::of(now_ms.saturating_sub(kept_ms))
+    }
+
     /// Checks how many hours a range of instants touches.
     pub(crate) fn check_range(&self, from_ms: i64, to_ms: i64) -> Result<(), QueryError> {
         let asked = i64::from(Hour::at_or_after(to_ms).0) - i64::from(Hour::of(from_ms).0);

@@ -1,10 +1,15 @@
 //! The device index: what a store keeps of each device beside its readings.
 //!
 //! A store writes the entry of a device when it changes: a new series, other metadata, readings of a new day,
-//! readings before the first ones. `NotedDevices` remembers what was
-//! written, so that a bucket of an unchanged device costs no write. The entry is written before its bucket,
-//! or together with it. So the entry may name a series whose readings are not stored yet, and never lacks one
-//! whose readings are.
+//! readings before the first ones. `NotedDevices` remembers what was written, so that a bucket of an
+//! unchanged device costs no write. The entry is written before its bucket, or together with it.
+//!
+//! **Bounds, not facts.** So the entry covers all readings that are stored: it never lacks a series, its
+//! first instant is not too late, and no last day is too early. It may cover more than is stored: readings
+//! that are about to be stored, that the store refused, or that were deleted or have expired since. Only a
+//! deletion makes it narrower, because several instances write one entry, each by what it remembers. A query
+//! that finds nothing on a last day looks at the days before
+//! ([`Store::last_hour_with`](super::Store::last_hour_with)).
 
 use std::sync::Arc;
 
@@ -28,11 +33,14 @@ pub struct DeviceSummary {
     pub series: Vec<DeviceSeries>,
     /// Whether the device has or had other series, which are left out.
     pub has_more_series: bool,
-    /// The first instant that was ever stored, in Unix milliseconds.
+    /// The first instant that was ever noted, in Unix milliseconds. It stays when readings expire.
     pub first_ts_ms: i64,
     /// The last instant, in Unix milliseconds. If all readings and rollups of it have expired: an instant of
-    /// the same day.
+    /// the same day. If [`Self::is_last_day_exact`] is false, the last reading may be of an earlier day.
     pub last_ts_ms: i64,
+    /// The last day of which readings were removed after the entry had covered them: deleted, or refused by
+    /// the store.
+    pub removed_until: Option<Day>,
 }
 
 /// The metadata of a device.
@@ -53,7 +61,7 @@ pub struct DeviceMetadata {
 pub struct DeviceSeries {
     /// Its name.
     pub metric: Metric,
-    /// The last day with a reading of it.
+    /// The last day with a reading of it, or a later day.
     pub last_day: Day,
 }
 
@@ -100,7 +108,21 @@ impl DeviceSummary {
         let mut series = metrics.into_iter().map(|metric| DeviceSeries { metric, last_day }).collect();
         sort_series(&mut series);
         let has_more_series = limit_series(&mut series);
-        Self { device, metadata: None, series, has_more_series, first_ts_ms, last_ts_ms }
+        Self { device, metadata: None, series, has_more_series, first_ts_ms, last_ts_ms, removed_until: None }
+    }
+
+    /// The summary of no readings.
+    pub(super) const fn nothing_of(device: Arc<str>) -> Self {
+        let (first_ts_ms, last_ts_ms) = (i64::MAX, i64::MIN);
+        let (metadata, removed_until) = (None, None);
+        Self { device, metadata, series: Vec::new(), has_more_series: false, first_ts_ms, last_ts_ms, removed_until }
+    }
+
+    /// Whether the last reading is of the day of `last_ts_ms`, unless it has expired, and not before that
+    /// instant.
+    #[must_use]
+    pub fn is_last_day_exact(&self) -> bool {
+        self.removed_until.is_none_or(|day| day < Day::of(Hour::of(self.last_ts_ms)))
     }
 
     /// The same with the metadata of the hour of its last instant.
@@ -120,6 +142,7 @@ impl DeviceSummary {
             has_more_series: self.has_more_series,
             first_ts_ms: self.first_ts_ms,
             last_ts_ms: self.last_ts_ms,
+            removed_until: self.removed_until,
         }
     }
 
@@ -154,6 +177,7 @@ impl DeviceSummary {
         self.has_more_series |= newer.has_more_series | limit_series(&mut self.series);
         self.first_ts_ms = self.first_ts_ms.min(newer.first_ts_ms);
         self.last_ts_ms = self.last_ts_ms.max(newer.last_ts_ms);
+        self.removed_until = self.removed_until.max(newer.removed_until);
     }
 }
 
@@ -212,6 +236,7 @@ mod tests {
             has_more_series: false,
             first_ts_ms: 5,
             last_ts_ms: 9,
+            removed_until: None,
         }
     }
 

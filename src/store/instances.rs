@@ -43,8 +43,8 @@ pub trait Instances: Send + Sync {
     /// Removes the note of an instance that has nothing pending.
     async fn leave(&self, instance: &str) -> Result<(), StoreError>;
 
-    /// Has the device index agree with the readings of a device, after another instance has deleted some: an
-    /// entry that was noted here may have been removed there.
+    /// Has the device index cover the readings of a device, after another instance has deleted some: what was
+    /// noted here may have been removed there.
     async fn check_entry(&self, device: &Arc<str>) -> Result<(), WriteError>;
 }
 

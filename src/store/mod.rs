@@ -16,8 +16,8 @@
 //!   have not expired.
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
 //! - **The device index is complete** ([`device_index`]): a device, its series and its metadata are in the
-//!   index before a write of their readings succeeds. A device leaves the index when its last readings and
-//!   rollups have expired, or some days later.
+//!   index before a write of their readings succeeds. It may say of a device more than is stored. A device
+//!   leaves the index when its last readings and rollups have expired, or some days later.
 //! - **One broken document breaks nothing else.** Reads skip documents that they cannot read, count them and
 //!   log them ([`UnreadableDocuments`]).
 //! - **Errors have a cause.** After a transient error the same write may be retried, forever; after a
@@ -175,10 +175,23 @@ pub trait Store: Send + Sync {
     /// Returns the newest hour of the device that has readings.
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError>;
 
+    /// Returns the newest hour of `hours` that has readings of one of these series, or stats of such readings
+    /// that have expired.
+    ///
+    /// **Work.** One request or two. The database looks at each hour of the device, from the newest on, until
+    /// it finds one, because it has no index by series.
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError>;
+
     /// Returns up to `limit` devices whose ID starts with `prefix` and is greater than `after` (bytewise),
     /// ascending by ID. A device is listed if it has readings, or stats of readings that have expired.
     ///
-    /// The last instant of a summary is exact to the day, and not too late; see [`Self::last_instants`].
+    /// The last instant of a summary is exact to the day, and not too late, if
+    /// [`DeviceSummary::is_last_day_exact`]; see [`Self::last_instants`].
     ///
     /// **Memory.** The series of all devices but the last take at most 2 MiB: [`DeviceList::is_cut`] says
     /// that the list ended there.
@@ -316,7 +329,7 @@ pub trait Deletions: Send + Sync {
     /// The caller sends no write of these hours meanwhile.
     ///
     /// The stats of readings that have expired go if the range covers their hour. A device without any hour
-    /// left leaves the device index; a series leaves it if its deletion has no range.
+    /// left leaves the device index. So does a series of which no value is left.
     async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError>;
 }
 

@@ -44,6 +44,8 @@ struct Noted {
     /// The hashes of the series with readings of that day, ascending.
     series: SmallVec<[u64; 4]>,
     metadata: Option<NotedMetadata>,
+    /// All that was noted since the first deletion of some of its readings.
+    since_deletion: Option<Box<DeviceSummary>>,
 }
 
 #[derive(Debug)]
@@ -83,7 +85,8 @@ impl NotedDevices {
 /// Nothing was written.
 impl Default for Noted {
     fn default() -> Self {
-        Self { first_ts_ms: i64::MAX, day: Day(i32::MIN), series: SmallVec::new(), metadata: None }
+        let (first_ts_ms, day) = (i64::MAX, Day(i32::MIN));
+        Self { first_ts_ms, day, series: SmallVec::new(), metadata: None, since_deletion: None }
     }
 }
 
@@ -128,7 +131,12 @@ impl NotedDevices {
         });
         let id = self.hash(device);
         let mut shard = self.shard(id);
-        let update = |noted: &mut Noted| noted.update(*first_ts_ms, day, &hashes, metadata);
+        let update = |noted: &mut Noted| {
+            if let Some(since_deletion) = &mut noted.since_deletion {
+                since_deletion.merge(DeviceSummary { metadata: None, ..note.summary.clone() });
+            }
+            noted.update(*first_ts_ms, day, &hashes, metadata);
+        };
         shard.insert(id, Noted::default());
         shard.update(&id, update);
     }
@@ -137,6 +145,33 @@ impl NotedDevices {
     pub(super) fn forget(&self, device: &str) {
         let id = self.hash(device);
         self.shard(id).update(&id, |noted| *noted = Noted::default());
+    }
+
+    /// Forgets a device, and returns all that was noted of it since the first deletion of its readings: this
+    /// call begins to collect it. An instance that executes a deletion later may remove that from the index.
+    pub(super) fn forget_and_collect(&self, device: &Arc<str>) -> Option<DeviceSummary> {
+        let id = self.hash(device);
+        let mut shard = self.shard(id);
+        shard.insert(id, Noted::default());
+        let since = shard.update(&id, |noted| {
+            let since = noted.since_deletion.take();
+            let since = since.unwrap_or_else(|| Box::new(DeviceSummary::nothing_of(Arc::clone(device))));
+            *noted = Noted { since_deletion: Some(since.clone()), ..Noted::default() };
+            since
+        })?;
+        (!since.series.is_empty()).then_some(*since)
+    }
+
+    /// Removes from what is collected of a device what a deletion has removed from its entry: series, sorted,
+    /// and instants before the first one.
+    pub(super) fn note_removed(&self, device: &str, series: &[Metric], first_ts_ms: Option<i64>) {
+        let id = self.hash(device);
+        self.shard(id).update(&id, |noted| {
+            if let Some(since) = &mut noted.since_deletion {
+                since.series.retain(|of| series.binary_search(&of.metric).is_err());
+                since.first_ts_ms = since.first_ts_ms.max(first_ts_ms.unwrap_or(i64::MIN));
+            }
+        });
     }
 
     /// Forgets all devices: another index is in use, or another process has changed it.
@@ -178,7 +213,9 @@ impl NotedDevices {
 
 impl Noted {
     fn weight(&self) -> usize {
-        DEVICE_WEIGHT + self.series.len()
+        let since_deletion =
+            self.since_deletion.as_ref().map_or(0, |summary| DEVICE_WEIGHT * (1 + summary.series.len()));
+        DEVICE_WEIGHT + self.series.len() + since_deletion
     }
 
     fn has_series(&self, mut hashes: impl Iterator<Item = u64>) -> bool {
@@ -288,6 +325,30 @@ mod tests {
         assert!(!is_noted(&noted, write("e", HOUR, &["a"], None)));
         noted.clear();
         assert!(is_noted(&noted, write("e", HOUR, &["a"], None)));
+    }
+
+    #[test]
+    fn after_a_deletion_the_notes_are_collected_without_what_later_deletions_remove() {
+        let noted = NotedDevices::default();
+        let device: Arc<str> = "d".into();
+        let collected = || {
+            let since = noted.forget_and_collect(&device)?;
+            let series: Vec<_> = since.series.iter().map(|series| series.metric.to_string()).collect();
+            Some((series.join(" "), since.first_ts_ms, since.metadata))
+        };
+        let (first, second) = (Hour(HOUR).instant_ms(7), Hour(HOUR + 24).instant_ms(7));
+        assert!(is_noted(&noted, write("d", HOUR, &["a"], None)));
+        assert_eq!(collected(), None, "nothing since");
+        assert!(is_noted(&noted, write("d", HOUR, &["a", "b"], Some("{}"))));
+        assert!(is_noted(&noted, write("d", HOUR + 24, &["c"], None)));
+        for _ in 0..2 {
+            assert_eq!(collected(), Some(("a b c".to_owned(), first, None)));
+        }
+        assert!(is_noted(&noted, write("d", HOUR, &["a"], None)), "it is forgotten");
+        noted.note_removed("d", &["a".into(), "b".into()], Some(second));
+        assert_eq!(collected(), Some(("c".to_owned(), second, None)));
+        noted.forget("d");
+        assert_eq!(collected(), None);
     }
 
     #[test]

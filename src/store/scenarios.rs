@@ -156,10 +156,12 @@ macro_rules! store_scenarios {
         $crate::store::scenarios::store_scenarios!(@one $open, deleting:
             random_writes_and_deletions_leave_what_a_map_would_hold,
             readings_can_be_written_again_after_they_were_deleted,
+            after_deletions_the_index_covers_what_is_left,
             a_series_that_is_deleted_leaves_the_device_index,
         );
         $crate::store::scenarios::store_scenarios!(@two $open, deleting:
             two_instances_write_and_delete_in_turn,
+            the_index_covers_what_two_instances_leave,
         );
         $crate::store::scenarios::store_scenarios!(@guarded $open, deleting:
             of_expired_readings_a_deletion_removes_the_stats_of_whole_hours,

@@ -89,9 +89,3 @@ async fn a_query_that_takes_too_long_names_the_key() {
     .await;
     assert_eq!(database.aggregate("buckets", vec![doc! { "$count": "n" }]).await, [doc! { "n": 1 }]);
 }
-
-#[tokio::test]
-async fn the_old_name_of_the_timeout_works_with_a_warning() {
-    let server = Server::start(Setup::sqlite().set("query.store_timeout", "7s")).await;
-    server.logged("has a new name: query.timeout").await;
-}

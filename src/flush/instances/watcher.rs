@@ -235,7 +235,7 @@ impl Watcher<'_> {
     async fn settle(&self, open: &BTreeSet<u64>) -> Result<bool, StoreError> {
         let settled = self.pipeline.peers.settled(open);
         for (id, device) in &settled {
-            // Another instance may have removed the entry of the device after this one has written it.
+            // Another instance may have made the entry of the device narrower after this one has written it.
             let checked = self.instances.check_entry(device).await;
             checked.map_err(|error| StoreError::new(error.cause, error.detail))?;
             if let Some(outcome) = self.pipeline.peers.forget(*id) {

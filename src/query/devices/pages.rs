@@ -3,7 +3,7 @@
 //! The pending readings of a device are summed up like those of the store, and merged over them by the same
 //! rules. So a list is the same before and after a flush.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::vec;
 
@@ -120,6 +120,23 @@ impl Queries {
         let is_before_end = |summary: &DeviceSummary| end.as_ref().is_none_or(|end| summary.device <= *end);
         let devices = merged(stored.devices, pending.devices).take_while(is_before_end).take(limit).collect();
         Ok(DevicePage { devices, is_cut, partial })
+    }
+
+    /// Returns the last pending instant of each of these devices, in Unix milliseconds.
+    pub(super) async fn last_pending(
+        &self,
+        devices: Vec<Arc<str>>,
+    ) -> Result<HashMap<Arc<str>, Option<i64>>, QueryError> {
+        if devices.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let pipeline = Arc::clone(&self.pipeline);
+        let last_ms = move |device: Arc<str>| {
+            let found = pipeline.pending_devices(&device, None, 1, |found| (found.device, found.newest.span_ms().1));
+            let found = found.into_iter().find(|(found, _)| *found == device);
+            (device, found.map(|(_, last_ms)| last_ms))
+        };
+        blocking(move || devices.into_iter().map(last_ms).collect()).await
     }
 
     /// Returns those of the devices that are known, in the order of their stored IDs.

@@ -135,6 +135,7 @@ const LIMITS: Limits = Limits {
     max_values_read: 1_000_000,
     catch_up: std::time::Duration::ZERO,
     timeout: std::time::Duration::ZERO,
+    kept: None,
 };
 
 /// Some minutes before the clocks of Berlin, New York or Lord Howe change, or at the start of 1970.

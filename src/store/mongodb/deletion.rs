@@ -4,10 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::collection::Deployment;
+use super::devices::Correction;
 use super::layout::Layout;
 use super::store::MongoStore;
-use crate::model::{Deletion, Hour, Metric};
-use crate::store::{Deleted, WriteError};
+use crate::model::{Day, Deletion, Hour, Metric, SeriesFilter};
+use crate::store::{Deleted, DeviceSeries, DeviceSummary, ReadingsQuery, StatsNeeds, Store, StoreError, WriteError};
+
+/// The instants that are counted at once.
+const INSTANTS_AT_ONCE: usize = 10_000;
+
+/// The most hours that are read to learn which series have a value left.
+const HOURS_LOOKED_AT: usize = 32;
 
 impl<L: Layout> MongoStore<L> {
     /// See [`crate::store::Deletions::delete`].
@@ -18,11 +25,12 @@ impl<L: Layout> MongoStore<L> {
         deployment: Deployment,
     ) -> Result<Deleted, WriteError> {
         if L::DELETES_DEVICES_ONLY.is_some() {
+            let readings = self.count_instants(&deletion.device).await?;
             let _alone = self.changes.write().await;
             let deleted = self.layout.delete(deletion, unanswered, deployment).await?;
             self.rollups.delete_device(&deletion.device).await?;
             self.update_entry(deletion).await?;
-            return Ok(deleted);
+            return Ok(Deleted { readings, ..deleted });
         }
         let mut deleted = self.layout.delete(deletion, unanswered, deployment).await?;
         let rolled_up = self.rollups.delete(deletion, &deleted.hours).await?;
@@ -49,34 +57,82 @@ impl<L: Layout> MongoStore<L> {
 
     /// See [`crate::store::Instances::check_entry`].
     pub(super) async fn check_device(&self, device: &Arc<str>) -> Result<(), WriteError> {
-        {
+        let noted = {
             let _alone = self.changes.write().await; // writes that rely on the entry have ended
-            self.devices.forget(device);
+            self.devices.forget_and_collect(device)
+        };
+        if self.devices.one(device).await?.is_none() {
+            let Some(summary) = self.summary(device).await? else { return Ok(()) };
+            let summary = self.with_all_hours(summary).await?;
+            self.devices.add(&[summary]).await?;
         }
-        if self.devices.one(device).await?.is_some() {
-            return Ok(());
+        match noted {
+            Some(noted) => Ok(self.devices.add(&[noted]).await?),
+            None => Ok(()),
         }
-        let Some(summary) = self.summary(device).await? else { return Ok(()) };
-        let summary = self.with_all_hours(summary).await?;
-        Ok(self.devices.add(&[summary]).await?)
+    }
+
+    /// Counts the readings of a device: several documents may be of one instant.
+    async fn count_instants(&self, device: &str) -> Result<u64, StoreError> {
+        let all = ReadingsQuery::all(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
+        let mut query = ReadingsQuery { max_instants: INSTANTS_AT_ONCE, ..all };
+        let mut count = 0;
+        while !query.range_ms.is_empty() {
+            let page = self.layout.readings(&query).await?;
+            count += page.hours.iter().map(|(_, contents)| contents.reading_count() as u64).sum::<u64>();
+            query.range_ms.start = page.complete_until_ms;
+        }
+        Ok(count)
     }
 
     /// Brings the entry of a device in the device index up to date.
     async fn update_entry(&self, deletion: &Deletion) -> Result<(), WriteError> {
-        let device = &*deletion.device;
+        let device = &deletion.device;
+        let noted = self.devices.forget_and_collect(device);
         let Some(summary) = self.summary(device).await? else { return self.devices.remove(device).await };
-        let first_ts_ms = summary.first_ts_ms;
-        let series: Vec<Metric> = match self.devices.one(device).await? {
-            Some(entry) if deletion.range_ms.is_none() => {
-                let series = entry.series.into_iter().map(|series| series.metric);
-                series.filter(|metric| deletion.series.matches(metric)).collect()
-            }
-            Some(_) => Vec::new(),
-            None => {
-                let summary = self.with_all_hours(summary).await?;
-                return Ok(self.devices.add(&[summary]).await?);
-            }
+        let Some(mut entry) = self.devices.one(device).await? else {
+            let summary = self.with_all_hours(summary).await?;
+            return Ok(self.devices.add(&[summary]).await?);
         };
-        self.devices.correct(device, first_ts_ms, &series).await
+        if let Some(noted) = noted {
+            entry.merge(noted); // another instance may have removed some of it
+        }
+        let correction = Correction {
+            first_ts_ms: deletion.has_instant(entry.first_ts_ms).then_some(summary.first_ts_ms),
+            removed_until: (summary.last_ts_ms < entry.last_ts_ms).then(|| Day::of(Hour::of(entry.last_ts_ms))),
+            series: self.series_without_values(deletion, &entry).await?,
+        };
+        self.devices.correct(device, &correction).await
+    }
+
+    /// The series of a device of which a deletion has left no value.
+    async fn series_without_values(
+        &self,
+        deletion: &Deletion,
+        entry: &DeviceSummary,
+    ) -> Result<Vec<Metric>, StoreError> {
+        // The last reading of a series may be of an earlier day than the entry says.
+        let may_be_without = |DeviceSeries { metric, last_day }: &&DeviceSeries| {
+            last_day.hours().end > deletion.hours().start && deletion.series.matches(metric)
+        };
+        let of_deletion = entry.series.iter().filter(may_be_without);
+        let mut left: BTreeSet<Metric> = of_deletion.map(|series| series.metric.clone()).collect();
+        if deletion.range_ms.is_none() {
+            return Ok(left.into_iter().collect());
+        }
+        let (device, mut end) = (Arc::clone(&deletion.device), Hour(i32::MAX));
+        for _ in 0..HOURS_LOOKED_AT {
+            let Some(hour) = self.last_hour_with(&device, &left, Hour(i32::MIN)..end).await? else {
+                return Ok(left.into_iter().collect());
+            };
+            let only = hour..Hour(hour.0 + 1);
+            let devices = [Arc::clone(&device)];
+            let found = self.hour_stats(&devices, only, &SeriesFilter::ALL, StatsNeeds::Numbers).await?;
+            for (metric, _) in found.iter().flatten().flat_map(|hour| &hour.stats) {
+                left.remove(metric);
+            }
+            end = hour;
+        }
+        Ok(Vec::new()) // they stay: a series that has no value is found out again by each query
     }
 }

@@ -13,7 +13,7 @@ use super::check::{Example, Expected, Question};
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing};
 use super::seek::Seek;
-use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
     Deleted, DeviceMetadata, DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written,
 };
@@ -63,7 +63,8 @@ pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>>;
 
     /// Deletes readings; see [`Deletions::delete`](crate::store::Deletions::delete). The rollups are not of
-    /// concern here. If only whole devices can be deleted, no write is in progress.
+    /// concern here. If only whole devices can be deleted, no write is in progress, and the readings need not
+    /// be counted.
     async fn delete(
         &self,
         deletion: &Deletion,
@@ -110,6 +111,14 @@ pub trait Queries {
 
     /// The newest hour of a device that has readings. `noted` is its last day according to the device index.
     async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError>;
+
+    /// The newest of these hours that has readings of one of these series, of which there is at least one.
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: &Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError>;
 }
 
 /// The search for devices in the readings of a layout.

@@ -17,7 +17,7 @@ use super::layout::Layout;
 use super::rollups::{HourRollup, RollupCollection, missing};
 use super::schema_state::{SchemaState, uuid_in};
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
     Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, Instances, ReadingsQuery,
     RolledUp, Rollups, StatsNeeds, Store, StoreError, WriteError, Written,
@@ -107,6 +107,22 @@ impl<L: Layout> MongoStore<L> {
         failed.into_iter().map(|failed| failed.map_or_else(&mut outcome, Err)).collect()
     }
 
+    /// Has the device index say of refused buckets that it covers them, and that they are not stored. If that
+    /// fails, the bucket is to be written again.
+    async fn note_refused(&self, writes: &[Arc<BucketWrite>], outcomes: &mut [Result<Written, WriteError>]) {
+        let is_refused = |outcome: &Result<_, WriteError>| outcome.as_ref().is_err_and(WriteError::is_permanent);
+        let refused: Vec<usize> = (0..writes.len()).filter(|at| is_refused(&outcomes[*at])).collect();
+        if refused.is_empty() {
+            return;
+        }
+        let buckets: Vec<Arc<BucketWrite>> = refused.iter().map(|at| Arc::clone(&writes[*at])).collect();
+        for (at, failed) in refused.into_iter().zip(self.devices.note_refused(&buckets).await) {
+            if let Some(error) = failed.filter(|error| !error.is_permanent()) {
+                outcomes[at] = Err(error);
+            }
+        }
+    }
+
     /// The names of the collections that identify the store: of those with the readings, and of the rollups.
     fn identifying(&self) -> [Vec<String>; 2] {
         [self.layout.collection_names(), vec![self.rollups.name().to_owned()]]
@@ -166,6 +182,7 @@ impl<L: Layout> Store for MongoStore<L> {
         if L::CONFIRMS_WRITES {
             self.confirm(&mut outcomes).await;
         }
+        self.note_refused(writes, &mut outcomes).await;
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
     }
 
@@ -201,6 +218,22 @@ impl<L: Layout> Store for MongoStore<L> {
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
         self.newest_hour(device).await
+    }
+
+    /// From the readings, and if these have none, from the rollups: the oldest readings expire first.
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError> {
+        if series.is_empty() || hours.is_empty() {
+            return Ok(None);
+        }
+        match self.layout.last_hour_with(device, series, &hours).await? {
+            None => self.rollups.last_hour_with(device, series, &hours).await,
+            found => Ok(found),
+        }
     }
 
     async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {

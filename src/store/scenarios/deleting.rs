@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::model::{Deletion, MS_PER_HOUR};
+use crate::model::{Day, Deletion, MS_PER_HOUR};
 use crate::store::Deleted;
 
 /// The hours of a device.
@@ -53,12 +53,64 @@ async fn expect_hours(store: &dyn Store, device: &str, hours: &Hours) {
 
 /// Checks the entry of a device in the device index.
 async fn expect_entry(store: &dyn Store, device: &str, hours: &Hours) {
+    expect_covered(store, device, hours).await;
     let known = store.device(device).await.unwrap();
     assert_eq!(known.is_some(), !hours.is_empty(), "{device}: the device index");
-    if let (Some(known), Some((first, model))) = (known, hours.first_key_value()) {
-        let (offset, _) = model.keys().next().unwrap();
-        assert_eq!(known.first_ts_ms, first.instant_ms(*offset), "{device}: first seen");
+    let Some(known) = known else { return };
+    let (first, _) = span_of(hours);
+    assert_eq!(known.first_ts_ms, first, "{device}: first seen");
+    let known: BTreeSet<&str> = known.series.iter().map(|series| &*series.metric).collect();
+    let expected = last_hours(hours);
+    assert_eq!(known, expected.keys().copied().collect(), "{device}: series");
+}
+
+/// Checks that the entry of a device covers its readings, and that what it does not say exactly is found.
+async fn expect_covered(store: &dyn Store, device: &str, hours: &Hours) {
+    let Some(entry) = store.entries_of(&[device.into()]).await.unwrap().pop() else {
+        assert!(hours.is_empty(), "{device} is not in the index");
+        return;
+    };
+    let expected = last_hours(hours);
+    for (metric, hour) in &expected {
+        let known = entry.series.iter().find(|series| &*series.metric == *metric);
+        let last_day = known.unwrap_or_else(|| panic!("{device}: {metric} is not in the index")).last_day;
+        assert!(last_day >= Day::of(*hour), "{device}: {metric} has {hour:?}");
     }
+    let all: BTreeSet<Metric> = entry.series.iter().map(|series| series.metric.clone()).collect();
+    let last_hour =
+        async |series: &BTreeSet<Metric>, before| store.last_hour_with(device, series, Hour(0)..before).await.unwrap();
+    for metric in &all {
+        let only = BTreeSet::from([metric.clone()]);
+        let found = last_hour(&only, Hour(1_000_000)).await;
+        assert_eq!(found, expected.get(&**metric).copied(), "{device}: {metric}");
+        if let Some(hour) = found {
+            let earlier = hours.range(..hour).rev().find(|(_, model)| model.keys().any(|(_, of)| *of == **metric));
+            assert_eq!(last_hour(&only, hour).await, earlier.map(|(hour, _)| *hour), "{device}: {metric} before");
+        }
+    }
+    assert_eq!(last_hour(&all, Hour(1_000_000)).await, expected.values().copied().max(), "{device}");
+    if hours.is_empty() {
+        return;
+    }
+    let (first, last) = span_of(hours);
+    assert!(entry.first_ts_ms <= first, "{device}: first seen");
+    if entry.is_last_day_exact() {
+        let day = |ts_ms| Day::of(Hour::of(ts_ms));
+        assert!(day(entry.last_ts_ms) == day(last) && entry.last_ts_ms <= last, "{device}: {entry:?}, {last}");
+    }
+    assert_eq!(store.last_instants(&[entry], Hour(0)).await.unwrap(), [last], "{device}: last seen");
+}
+
+/// The last hour of each metric.
+fn last_hours(hours: &Hours) -> BTreeMap<&str, Hour> {
+    let all = hours.iter().flat_map(|(hour, model)| model.keys().map(move |(_, metric)| (metric.as_str(), *hour)));
+    all.collect() // ascending, so the last one stays
+}
+
+/// The first and the last instant of a device.
+fn span_of(hours: &Hours) -> (i64, i64) {
+    let instants = || hours.iter().flat_map(|(hour, model)| model.keys().map(|(offset, _)| hour.instant_ms(*offset)));
+    (instants().min().unwrap(), instants().max().unwrap())
 }
 
 /// A write or a deletion.
@@ -113,6 +165,65 @@ pub(in crate::store) async fn random_writes_and_deletions_leave_what_a_map_would
         expect_hours(store, &device, &hours).await;
         expect_entry(store, &device, &hours).await;
         expect(store, &other, HOUR, &model_of(&[(5, &[("a", 1.0)])])).await;
+    }
+}
+
+/// A step among ten days, so that a deletion may remove the last readings of a series, or the first ones of
+/// the device.
+fn step_of_days(random: &mut StdRng, device: &str, step: u32) -> Step {
+    let hour = Hour(HOUR.0 + random.random_range(0..20) * 12);
+    if step % 5 < 2 {
+        let metrics = &["a", "b", "c{k=v}"][random.random_range(0..3)..];
+        let values: Vec<(&str, f64)> = metrics.iter().map(|name| (*name, f64::from(step))).collect();
+        return Step::Write(write_of(device, hour, &[(step, &values)]));
+    }
+    let series = match random.random_range(0..4) {
+        0 => SeriesFilter::ALL,
+        nth => series_of(&[["a", "b", "c"][nth - 1]]),
+    };
+    let days = i64::from(random.random_range(1..5_u32));
+    let range_ms = hour.start_ms()..hour.start_ms() + days * 24 * MS_PER_HOUR;
+    Step::Delete(Deletion { device: device.into(), range_ms: Some(range_ms), series })
+}
+
+pub(in crate::store) async fn after_deletions_the_index_covers_what_is_left(store: &dyn Store) {
+    for seed in seeds(2) {
+        let device = format!("covered-{seed}");
+        let (mut random, mut hours) = (StdRng::seed_from_u64(seed), Hours::new());
+        for step in 0..30 {
+            let step = step_of_days(&mut random, &device, step);
+            take(store, &device, &mut hours, step, seed % 2 == 1).await;
+            expect_entry(store, &device, &hours).await;
+        }
+    }
+}
+
+/// Both execute each deletion, as instances do, and write in between by what they remember of the index.
+pub(in crate::store) async fn the_index_covers_what_two_instances_leave(store: &dyn Store, other: &dyn Store) {
+    for seed in seeds(2) {
+        let device: Arc<str> = format!("covered-by-two-{seed}").into();
+        let (mut random, mut hours) = (StdRng::seed_from_u64(seed), Hours::new());
+        for step in 0..30 {
+            let (one, two) = if random.random() { (store, other) } else { (other, store) };
+            match step_of_days(&mut random, &device, step) {
+                Step::Write(next) => take(one, &device, &mut hours, Step::Write(next), false).await,
+                Step::Delete(deletion) => {
+                    for instance in [one, two] {
+                        delete(instance, &mut hours, &deletion).await;
+                        let hour = Hour(HOUR.0 + random.random_range(0..20) * 12);
+                        let sent = write_of(&device, hour, &[(1_000 + step, &[("b", 1.0), ("c{k=v}", 2.0)])]);
+                        take(one, &device, &mut hours, Step::Write(sent), false).await;
+                    }
+                    for instance in [one, two] {
+                        if let Some(instances) = instance.instances() {
+                            instances.check_entry(&device).await.unwrap();
+                        }
+                    }
+                }
+            }
+            expect_covered(store, &device, &hours).await;
+            expect_covered(other, &device, &hours).await;
+        }
     }
 }
 

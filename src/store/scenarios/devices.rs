@@ -192,6 +192,7 @@ pub(in crate::store) async fn devices_whose_readings_have_expired_are_listed(exp
         has_more_series: false,
         first_ts_ms,
         last_ts_ms,
+        removed_until: None,
     };
     let (first, late, floor) = (hour(0).instant_ms(7), hour(27).instant_ms(2), Some(r#"{"floor":2}"#));
     let mixed = [("Z", 0), ("a", 1), ("b.c", 0), ("z", 0)];

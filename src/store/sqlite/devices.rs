@@ -1,11 +1,13 @@
 //! The device index: a row in `devices` for each device, and a row in `series` for each of its series.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
 use super::error::SqliteError;
+use super::read::each_from_last;
 use crate::model::{Day, Deletion, Hour, Metric};
 use crate::store::device_index::MAX_SERIES;
 use crate::store::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSummary};
@@ -36,11 +38,16 @@ const ONE: &str =
 const SERIES: &str = "SELECT series, last_day, measurement FROM series WHERE device = ?1 ORDER BY series";
 const LAST_TS: &str = "SELECT last_ts FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
 
-/// Sets the first and the last instant to those of the buckets.
+/// Sets the last instant to that of the buckets, and the first one if it is from `?2` to before `?3`.
 const UPDATE_SPAN: &str = "UPDATE devices SET
-        first_ts = (SELECT first_ts FROM buckets WHERE device = ?1 ORDER BY hour LIMIT 1),
+        first_ts = CASE WHEN first_ts >= ?2 AND first_ts < ?3
+            THEN (SELECT first_ts FROM buckets WHERE device = ?1 ORDER BY hour LIMIT 1) ELSE first_ts END,
         last_ts = (SELECT last_ts FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1)
     WHERE device = ?1 AND EXISTS (SELECT 1 FROM buckets WHERE device = ?1)";
+/// The series whose last day is from `?2` to before `?3`.
+const SERIES_OF_DAYS: &str =
+    "SELECT series, last_day FROM series WHERE device = ?1 AND last_day >= ?2 AND last_day < ?3";
+const SET_LAST_DAY: &str = "UPDATE series SET last_day = ?3 WHERE device = ?1 AND series = ?2";
 const HAS_BUCKET: &str = "SELECT 1 FROM buckets WHERE device = ?1 LIMIT 1";
 const DELETE_DEVICE: &str = "DELETE FROM devices WHERE device = ?1";
 const DELETE_SERIES: &str = "DELETE FROM series WHERE device = ?1";
@@ -50,8 +57,20 @@ const OLD_ROLLUPS: &str = "SELECT device, hour, metric FROM rollups ORDER BY dev
 
 /// The queries that must seek in a key.
 #[cfg(test)]
-pub(super) const QUERIES: [&str; 10] =
-    [HAS_SERIES, COUNT_SERIES, DELETE_ONE_SERIES, HAS_MORE_SERIES, LIST, ONE, SERIES, LAST_TS, UPDATE_SPAN, HAS_BUCKET];
+pub(super) const QUERIES: [&str; 12] = [
+    HAS_SERIES,
+    COUNT_SERIES,
+    DELETE_ONE_SERIES,
+    HAS_MORE_SERIES,
+    LIST,
+    ONE,
+    SERIES,
+    LAST_TS,
+    UPDATE_SPAN,
+    SERIES_OF_DAYS,
+    SET_LAST_DAY,
+    HAS_BUCKET,
+];
 
 /// Adds a note to the index.
 pub(super) fn note(connection: &Connection, note: &DeviceSummary) -> Result<(), SqliteError> {
@@ -105,21 +124,43 @@ pub(super) fn remove_without_buckets(connection: &Connection, device: &str) -> R
     Ok(true)
 }
 
-/// Brings the entry of a device up to date after a deletion.
+/// Brings the entry of a device up to date after a deletion: its span, and the series that have lost their
+/// last values.
 pub(super) fn delete(connection: &Connection, deletion: &Deletion) -> Result<(), SqliteError> {
     let device = &*deletion.device;
     if remove_without_buckets(connection, device)? {
         return Ok(());
     }
-    connection.prepare_cached(UPDATE_SPAN)?.execute([device])?;
+    let (start, end) = deletion.range_ms.as_ref().map_or((i64::MIN, i64::MAX), |range| (range.start, range.end));
+    connection.prepare_cached(UPDATE_SPAN)?.execute(params![device, start, end])?;
+    let first_day = deletion.range_ms.as_ref().map_or(i64::MIN, |range| Day::of(Hour::of(range.start)).start_ms());
+    let mut of_days = connection.prepare_cached(SERIES_OF_DAYS)?;
+    let of_days = of_days.query_map(params![device, first_day, end], |row| row.get(0))?;
+    let mut left: BTreeSet<String> = of_days.collect::<Result<_, _>>()?;
+    left.retain(|series| deletion.series.matches(series));
     if deletion.range_ms.is_some() {
+        set_last_days(connection, device, &mut left)?;
+    }
+    let mut delete = connection.prepare_cached(DELETE_ONE_SERIES)?;
+    for series in &left {
+        delete.execute([device, series])?;
+    }
+    Ok(())
+}
+
+/// Sets the last day of each of these series that has a value, and removes it from `series`.
+fn set_last_days(connection: &Connection, device: &str, series: &mut BTreeSet<String>) -> Result<(), SqliteError> {
+    if series.is_empty() {
         return Ok(());
     }
-    let mut series = connection.prepare_cached(SERIES)?;
-    let series: Vec<String> = series.query_map([device], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    let mut delete = connection.prepare_cached(DELETE_ONE_SERIES)?;
-    for series in series.iter().filter(|series| deletion.series.matches(series)) {
-        delete.execute([device, series])?;
+    let mut found = Vec::new();
+    each_from_last(connection, device, &(Hour(i32::MIN)..Hour(i32::MAX)), |hour, metric| {
+        found.extend(series.take(metric).map(|series| (series, Day::of(hour))));
+        if series.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let mut set = connection.prepare_cached(SET_LAST_DAY)?;
+    for (series, day) in found {
+        set.execute(params![device, series, day.start_ms()])?;
     }
     Ok(())
 }
@@ -195,6 +236,7 @@ fn summary(connection: &Connection, row: &Row<'_>) -> Result<DeviceSummary, Sqli
         metadata,
         first_ts_ms: row.get(3)?,
         last_ts_ms: row.get(4)?,
+        removed_until: None, // a deletion sets the last instant
         has_more_series: row.get(5)?,
         device: device.into(),
     })
@@ -218,6 +260,7 @@ pub(super) fn build(connection: &Connection) -> Result<(), SqliteError> {
             has_more_series: false,
             first_ts_ms: row.get(2)?,
             last_ts_ms: row.get(3)?,
+            removed_until: None,
         };
         match &mut of_device {
             Some(known) if known.device == bucket.device => known.merge(bucket),

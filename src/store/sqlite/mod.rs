@@ -52,7 +52,7 @@ use super::{
     Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds,
     Store, StoreError, UnreadableDocuments, WriteError, Written,
 };
-use crate::model::{BucketWrite, Contents, Deletion, Hour, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -188,6 +188,16 @@ impl Store for SqliteStore {
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
         let device = device.to_owned();
         self.read(move |connection| read::last_hour(connection, &device)).await
+    }
+
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError> {
+        let (device, series) = (device.to_owned(), series.clone());
+        self.read(move |connection| read::last_hour_with(connection, &device, &series, &hours)).await
     }
 
     async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {

@@ -3,7 +3,8 @@
 //! Each query runs in one read transaction, so that it reads one state of all tables. Each seeks in the
 //! primary keys, and reads no other rows than it needs, except rollups of other series of an hour.
 
-use std::ops::Range;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
@@ -35,6 +36,8 @@ const CHUNKS: &str = "SELECT hour, data FROM buckets CROSS JOIN first_chunks ON 
         WHERE device = ?1 AND hour >= ?2 AND hour < ?3
     UNION ALL SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
 const LAST_READINGS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND outlived <> 1 ORDER BY hour DESC LIMIT 1";
+const ROLLUPS_FROM_LAST: &str =
+    "SELECT hour, metric FROM rollups WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour DESC";
 const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
 
 /// The most metrics that a query seeks one by one in each hour. With more, it scans all rollups of the hour.
@@ -196,6 +199,39 @@ pub(super) fn last_hour(connection: &Connection, device: &str) -> Result<Option<
     Ok(hour.map(Hour::of))
 }
 
+/// See [`crate::store::Store::last_hour_with`].
+pub(super) fn last_hour_with(
+    connection: &Connection,
+    device: &str,
+    series: &BTreeSet<Metric>,
+    hours: &Range<Hour>,
+) -> Result<Option<Hour>, SqliteError> {
+    let mut last = None;
+    each_from_last(connection, device, hours, |hour, metric| {
+        last = series.contains(metric).then_some(hour);
+        if last.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(last)
+}
+
+/// Visits each hour and metric that has stats, from the last hour on, until `visit` breaks.
+pub(super) fn each_from_last(
+    connection: &Connection,
+    device: &str,
+    hours: &Range<Hour>,
+    mut visit: impl FnMut(Hour, &str) -> ControlFlow<()>,
+) -> Result<(), SqliteError> {
+    let mut statement = connection.prepare_cached(ROLLUPS_FROM_LAST)?;
+    let mut rows = statement.query(params![device, hours.start.start_ms(), hours.end.start_ms()])?;
+    while let Some(row) = rows.next()? {
+        let metric = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+        if visit(Hour::of(row.get(0)?), metric).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// See [`crate::store::Store::ping`].
 pub(super) fn ping(connection: &Connection) -> Result<(), SqliteError> {
     connection.prepare_cached(ANYTHING)?.exists([])?;
@@ -213,7 +249,8 @@ mod tests {
     fn every_query_seeks_in_a_key_and_sorts_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
-        let reading = [NUMBERS, NUMBERS_OF_METRICS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS];
+        let reading =
+            [NUMBERS, NUMBERS_OF_METRICS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS, ROLLUPS_FROM_LAST];
         let others = [&expire::queries()[..], &devices::QUERIES, &delete::QUERIES].concat();
         for sql in reading.iter().chain(&bucket::rows::QUERIES).chain(&others) {
             let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();

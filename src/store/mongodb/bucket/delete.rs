@@ -22,13 +22,14 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use bson::doc;
+use bson::{DateTime, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::super::collection::Deployment;
 use super::super::decode::integer;
 use super::super::encode::Encoder;
 use super::super::id_walk::Suffix;
+use super::super::layout::Queries;
 use super::super::statements::Verb;
 use super::Buckets;
 use super::document::{Part, READABLE_VERSION};
@@ -37,7 +38,7 @@ use super::read::bucket_hour;
 use super::slow::{Attempts, unchanged};
 use crate::config::BucketLayout;
 use crate::model::{Contents, Deletion, Hour, HourOffset};
-use crate::store::{Deleted, StoreError, WriteError};
+use crate::store::{Deleted, ReadingsQuery, StoreError, WriteError};
 
 /// The most documents that one statement empties.
 const DOCUMENTS_PER_STATEMENT: usize = 500;
@@ -56,10 +57,20 @@ const FIELDS_OF_READINGS: [&str; 3] = ["metadata", "control", "data"];
 struct Touched {
     /// All hours that have a document.
     hours: BTreeSet<Hour>,
-    /// The documents that are emptied, and the number of their readings.
-    whole: Vec<(String, u64)>,
+    /// The documents that are emptied, by hour.
+    whole: Vec<Whole>,
     /// The hours whose parts are read.
     partial: BTreeSet<Hour>,
+}
+
+/// A document that is emptied.
+#[derive(Debug)]
+struct Whole {
+    id: String,
+    hour: Hour,
+    readings: u64,
+    /// An instant not after its first one, and an instant not before its last one.
+    span: Option<(DateTime, DateTime)>,
 }
 
 impl Buckets {
@@ -72,9 +83,11 @@ impl Buckets {
     ) -> Result<Deleted, WriteError> {
         let Touched { hours, whole, partial } = self.touched(deletion, unanswered).await?;
         let mut readings = 0;
+        for parts in whole.chunk_by(|one, next| one.hour == next.hour) {
+            readings += self.count_whole(&deletion.device, parts).await?;
+        }
         for documents in whole.chunks(DOCUMENTS_PER_STATEMENT) {
             self.empty(&deletion.device, documents).await?;
-            readings += documents.iter().map(|(_, readings)| readings).sum::<u64>();
         }
         let of_hours = partial.into_iter().map(|hour| {
             let is_fenced = unanswered.contains(&hour);
@@ -93,7 +106,7 @@ impl Buckets {
         let is_whole = |hour| deletion.covers(hour) && deletion.series.is_all() && !unanswered.contains(&hour);
         let mut touched = Touched { partial: unanswered.clone(), hours: unanswered.clone(), ..Touched::default() };
         let find = self.of_hours(&deletion.device, &deletion.hours()).batch_size(BATCH);
-        let find = find.projection(doc! { "bucket": 1, "readingCount": 1 });
+        let find = find.projection(doc! { "bucket": 1, "readingCount": 1, "firstTs": 1, "lastTs": 1 });
         self.commands
             .each_document(find, |document| {
                 let id = document.get_str("_id")?;
@@ -103,23 +116,41 @@ impl Buckets {
                 let hour = bucket_hour(document)?;
                 touched.hours.insert(hour);
                 if is_whole(hour) {
-                    let readings = integer(document, "readingCount").unwrap_or(0);
-                    touched.whole.push((id.to_owned(), u64::try_from(readings).unwrap_or(0)));
+                    let readings = u64::try_from(integer(document, "readingCount").unwrap_or(0)).unwrap_or(0);
+                    let span = document.get_datetime("firstTs").ok().zip(document.get_datetime("lastTs").ok());
+                    touched.whole.push(Whole { id: id.to_owned(), hour, readings, span });
                 } else {
                     touched.partial.insert(hour);
                 }
                 Ok(ControlFlow::Continue(()))
             })
             .await?;
+        touched.whole.sort_by_key(|whole| whole.hour);
         Ok(touched)
     }
 
+    /// Counts the readings of an hour. Parts that overlap may have values of the same instants.
+    async fn count_whole(&self, device: &str, parts: &[Whole]) -> Result<u64, StoreError> {
+        let mut parts: Vec<&Whole> = parts.iter().filter(|part| part.readings > 0).collect();
+        parts.sort_by_key(|part| part.span);
+        let is_before = |pair: &[&Whole]| {
+            let [one, next] = [pair[0].span, pair[1].span];
+            one.zip(next).is_some_and(|((_, last), (first, _))| last < first)
+        };
+        if parts.windows(2).all(is_before) {
+            return Ok(parts.iter().map(|part| part.readings).sum());
+        }
+        let hours = parts[0].hour..Hour(parts[0].hour.0 + 1);
+        let found = self.readings(&ReadingsQuery::all(device, &hours)).await?;
+        Ok(found.hours.iter().map(|(_, contents)| contents.reading_count() as u64).sum())
+    }
+
     /// Empties documents, all parts of whole hours.
-    async fn empty(&self, device: &str, documents: &[(String, u64)]) -> Result<(), WriteError> {
+    async fn empty(&self, device: &str, documents: &[Whole]) -> Result<(), WriteError> {
         let encode = |statement: &mut Encoder| {
             statement.document("q", |filter| {
                 filter.document("_id", |is| {
-                    is.array("$in", |ids| documents.iter().enumerate().for_each(|(at, (id, _))| ids.string(at, id)));
+                    is.array("$in", |ids| documents.iter().enumerate().for_each(|(at, of)| ids.string(at, &of.id)));
                 });
                 filter.string("deviceId", device);
             });

@@ -25,7 +25,7 @@ use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
 use super::document::{PACKED_VERSION, StoredReadings, is_emptied};
-use crate::model::{Contents, Day, Hour, SeriesFilter};
+use crate::model::{Contents, Day, Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
     DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
@@ -195,6 +195,19 @@ impl Queries for Buckets {
 
     async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError> {
         Ok(self.newest_part(device, noted).await?.map(|part| part.hour))
+    }
+
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: &Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError> {
+        let has = |metric: &Metric| doc! { format!("stats.{}", names::stored(metric)): { "$exists": true } };
+        let mut filter = of_device(device, hours);
+        filter.insert("$or", series.iter().map(has).collect::<Vec<_>>());
+        let find = || self.find(filter.clone()).sort(doc! { "_id": -1 }).projection(doc! { "bucket": 1 });
+        self.commands.first_readable(find, |document| bucket_hour(document).map(Some)).await
     }
 }
 

@@ -107,6 +107,9 @@ pub(in super::super) fn of_buckets(collection: &str, Example { device, hour }: &
     table.find("latest values, and what a deletion touches", Access::Ids, of_hour.clone(), by_id());
     table.find("the newest document, and metadata", Access::Ids, of_hour.clone(), in_order(-1));
     table.find("the oldest document", Access::Ids, of_hour.clone(), in_order(1));
+    let mut of_series = of_hour.clone();
+    of_series.insert("$or", [doc! { "stats.lux": { "$exists": true } }]);
+    table.find("the newest document with a series", Access::Ids, of_series, in_order(-1));
     let search = doc! { "_id": { "$gte": device, "$lt": format!("{device}0"), "$regex": "^.+/[0-9]" } };
     table.find("the search for devices", Access::Ids, search, in_order(1));
     let mut parts = of_hour;
@@ -178,6 +181,9 @@ pub(in super::super) fn of_measurements(collection: &str, Example { device, hour
     let of_device = doc! { "meta.deviceId": device };
     table.find("readings", by_device, of_hour.clone(), doc! { "sort": { "ts": 1 } });
     table.find("latest values", by_device, of_hour.clone(), doc! {});
+    let mut of_series = of_hour.clone();
+    of_series.insert("$or", [doc! { "lux": { "$gte": f64::NEG_INFINITY } }]);
+    table.find("the newest measurement with a series", by_device, of_series, doc! { "sort": { "ts": -1 }, "limit": 1 });
     for (purpose, direction) in [("the oldest measurement", 1), ("the newest measurement, and metadata", -1)] {
         table.find(purpose, by_device, of_device.clone(), doc! { "sort": { "ts": direction }, "limit": 1 });
     }

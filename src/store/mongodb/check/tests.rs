@@ -24,6 +24,9 @@ const COLLECTIONS: [&str; 4] = ["buckets", "readings", "rollups", "devices"];
 /// The metric of all readings.
 const METRIC: &str = "lux";
 
+/// The name of a series without a value.
+const NO_METRIC: &str = "none";
+
 /// The form of a question: collection, verb, fields of the filter, order and hint.
 type Form = (String, &'static str, BTreeSet<String>, String, String);
 
@@ -37,7 +40,7 @@ fn fields_of(filter: &Document) -> BTreeSet<String> {
                 fields.extend(parts.iter().filter_map(Bson::as_document).flat_map(fields_of));
             }
             ("$expr", _) => {}
-            (series, _) if series == METRIC || series.starts_with("stats.") => {}
+            (series, _) if [METRIC, NO_METRIC].contains(&series) || series.starts_with("stats.") => {}
             (field, _) => _ = fields.insert(field.to_owned()),
         }
     }
@@ -98,6 +101,10 @@ async fn use_all<L: Layout>(store: &MongoStore<L>) {
     store.recent_stats(&devices, HOUR).await.unwrap();
     store.latest("a", HOUR).await.unwrap();
     store.last_hour("a").await.unwrap();
+    for (series, expected) in [(METRIC, Some(HOUR)), (NO_METRIC, None)] {
+        let series = BTreeSet::from([series.into()]);
+        assert_eq!(store.last_hour_with("a", &series, Hour(0)..Hour(HOUR.0 + 1)).await.unwrap(), expected);
+    }
     let list = store.entries("", None, 10).await.unwrap();
     assert_eq!(list.devices.len(), 3);
     store.last_instants(&list.devices, Hour(HOUR.0 + 500)).await.unwrap();

@@ -212,6 +212,7 @@ mod tests {
             has_more_series: false,
             first_ts_ms: span_ms.0,
             last_ts_ms: span_ms.1,
+            removed_until: None,
         }
     }
 

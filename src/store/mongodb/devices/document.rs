@@ -13,6 +13,9 @@ use crate::store::{DeviceMetadata, DeviceSeries, DeviceSummary};
 /// The schema version of the documents that this program writes and reads.
 const SCHEMA_VERSION: i32 = 1;
 
+/// The field with the start of [`DeviceSummary::removed_until`].
+pub(super) const REMOVED_UNTIL: &str = "removedUntil";
+
 /// Writes the document of a new device.
 pub(super) fn insert(document: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {
     document.string("_id", &note.device);
@@ -167,6 +170,7 @@ pub(super) fn decode(document: &RawDocument) -> Result<DeviceSummary, DecodeErro
         has_more_series: document.get("moreSeries")?.is_some(),
         first_ts_ms: document.get_datetime("firstTs")?.timestamp_millis(),
         last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
+        removed_until: document.get(REMOVED_UNTIL)?.and_then(bson::RawBsonRef::as_datetime).map(day),
     })
 }
 
@@ -186,6 +190,7 @@ mod tests {
         let day = 86_400_000;
         let document = doc! {
             "_id": "d", "deviceId": "d", "schemaVersion": 1, "firstTs": at(5), "lastTs": at(2 * day),
+            "removedUntil": at(day),
             "metadata": { "a\u{FF0E}b": 1 }, "metadataHour": at(7_200_000),
             "series": { "b": { "lastDay": at(2 * day) }, "a\u{FF0E}x{k=v}": { "lastDay": at(day), "measurement": 1 } },
         };
@@ -198,6 +203,7 @@ mod tests {
             has_more_series: false,
             first_ts_ms: 5,
             last_ts_ms: 2 * day,
+            removed_until: Some(Day(1)),
         };
         assert_eq!(read, expected);
         assert_eq!(read.series[0].metric.measurement(), Some("a"));

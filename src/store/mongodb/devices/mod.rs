@@ -9,7 +9,8 @@
 //!   metadata: { floor: 2, zone: "Zone 4" }, metadataHour: ISODate("2026-07-31T00:00:00Z"),
 //!   series: { lux: { lastDay: ISODate("2026-07-31T00:00:00Z") },
 //!             "cpu_usage{cpu=0}": { lastDay: ISODate("2026-07-30T00:00:00Z"), measurement: 3 } },
-//!   moreSeries: true }                           // if there were too many
+//!   moreSeries: true,                            // if there were too many
+//!   removedUntil: ISODate("2026-07-30T00:00:00Z") } // the last day of which readings were removed
 //! ```
 //!
 //! **Idempotent and in any order** (`document`, `change`). A statement inserts a missing document, or has
@@ -27,8 +28,14 @@
 //! `{ _id: { build: 1 } }` is the progress. It vanishes with the collection, so a collection that was dropped
 //! is built again.
 //!
-//! **Deletions** (`delete`) remove the document of a device without readings and rollups. No write may be in
-//! progress meanwhile: it may have found in the document all that it needs.
+//! **Deletions** (`delete`) remove the document of a device without readings and rollups, and series without
+//! values. No write of this instance may be in progress meanwhile: it may have found in the document all that
+//! it needs. When all instances have executed the deletion, each writes again what it has noted since
+//! ([`Instances::check_entry`](crate::store::Instances::check_entry)).
+//!
+//! `lastTs` and `lastDay` never become earlier: another instance may remember that the document has them. So
+//! after a deletion, or a refused write, they may be of a day without readings. `removedUntil` says so for
+//! `lastTs`.
 //!
 //! **Expiry.** A TTL index on `lastTs` removes a device after the last of its readings and rollups.
 
@@ -43,6 +50,7 @@ mod read;
 mod step;
 
 pub(super) use self::build::Progress;
+pub(super) use self::delete::Correction;
 pub(super) use self::step::Step;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Reads the rollups of hours of devices.
 
+use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::super::by_device::{ByDevice, of_devices};
 use super::super::names;
 use super::RollupCollection;
 use super::document::add_hours;
-use crate::model::{Hour, SeriesFilter};
+use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StatsNeeds, StoreError};
 
@@ -47,6 +48,27 @@ impl RollupCollection {
             self.commands.each_document(self.commands.limited(find), &mut visit).await?;
         }
         Ok(by_device.sorted())
+    }
+
+    /// The newest of these hours that has a rollup of one of these series.
+    pub(in super::super) async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: &Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError> {
+        let mut names = MetricNames::new(&SeriesFilter::ALL);
+        let last_hour = |document: &RawDocument| {
+            let mut of_day = Vec::new();
+            add_hours(document, hours, &mut names, StatsNeeds::Numbers, |_| Ok(&mut of_day))?;
+            let has = |hour: &HourStats| hour.stats.iter().any(|(metric, _)| series.contains(metric));
+            Ok(of_day.iter().filter(|hour| has(hour)).map(|hour| hour.hour).max())
+        };
+        let find = || {
+            let of_device = doc! { "_id": names::ids_of_days(device, hours), "deviceId": device };
+            self.documents.find(of_device).sort(doc! { "_id": -1 }).hint(Hint::Keys(doc! { "_id": 1 }))
+        };
+        self.commands.first_readable(find, last_hour).await
     }
 }
 

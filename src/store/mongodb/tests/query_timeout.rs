@@ -18,6 +18,7 @@ async fn ask_everything(store: &dyn Store) -> Vec<(&'static str, Result<(), Stor
         ("readings", store.readings(&ReadingsQuery::all("d", &hours)).await.map(drop)),
         ("latest", store.latest("d", HOUR).await.map(drop)),
         ("last_hour", store.last_hour("d").await.map(drop)),
+        ("last_hour_with", store.last_hour_with("d", &["lux".into()].into(), hours.clone()).await.map(drop)),
         ("hour_stats", store.hour_stats(&devices, hours, &SeriesFilter::ALL, StatsNeeds::All).await.map(drop)),
         ("devices", store.devices("", None, 10).await.map(drop)),
     ]

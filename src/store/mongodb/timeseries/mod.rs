@@ -142,6 +142,7 @@ impl Layout for Timeseries {
         _unanswered: &BTreeSet<Hour>,
         _deployment: Deployment,
     ) -> Result<Deleted, WriteError> {
-        Ok(Deleted { readings: self.delete_device(&deletion.device).await?, ..Deleted::default() })
+        self.delete_device(&deletion.device).await?;
+        Ok(Deleted::default())
     }
 }

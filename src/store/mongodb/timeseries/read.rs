@@ -1,6 +1,7 @@
 //! Reads hours of devices.
 
-use std::ops::ControlFlow;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 
 use async_trait::async_trait;
 use bson::{Document, RawDocument, doc};
@@ -13,7 +14,7 @@ use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of};
 use super::known::LatestKnown;
 use super::times::{during, during_hours};
-use crate::model::{Contents, Day, Hour, SeriesFilter};
+use crate::model::{Contents, Day, Hour, Metric, SeriesFilter};
 use crate::store::{DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, ReadingsQuery, StoreError};
 
 /// The most measurements of a batch.
@@ -91,6 +92,22 @@ impl Queries for Timeseries {
     async fn last_hour(&self, device: &str, _noted: Option<Day>) -> Result<Option<Hour>, StoreError> {
         Ok(self.read_newest(device).await?.map(|newest| Hour::of(newest.last_ms)))
     }
+
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: &Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError> {
+        let mut filter = doc! { "meta.deviceId": device, "ts": during_hours(hours) };
+        filter.insert("$or", series.iter().map(|metric| has(metric)).collect::<Vec<_>>());
+        let find = || {
+            let find = self.measurements.find(filter.clone()).sort(doc! { "ts": -1 });
+            find.projection(doc! { "_id": 0, "ts": 1 })
+        };
+        let hour = |measurement: &RawDocument| Ok(Some(Hour::of(measurement.get_datetime("ts")?.timestamp_millis())));
+        self.commands.first_readable(find, hour).await
+    }
 }
 
 impl Timeseries {
@@ -128,11 +145,15 @@ impl Timeseries {
     }
 }
 
-/// Matches the measurements of the range with one of the series. A comparison with a number, unlike
-/// `$exists`, lets the server skip its own buckets in which no measurement has the field.
+/// Matches the measurements with a series. A comparison with a number, unlike `$exists`, lets the server skip
+/// its own buckets in which no measurement has the field.
+fn has(metric: &str) -> Document {
+    doc! { field_of(metric): { "$gte": f64::NEG_INFINITY } }
+}
+
+/// Matches the measurements of the range with one of the series.
 fn in_range(query: &ReadingsQuery) -> Document {
     let mut filter = doc! { "meta.deviceId": &*query.device, "ts": during(&query.range_ms) };
-    let has = |metric: &str| doc! { field_of(metric): { "$gte": f64::NEG_INFINITY } };
     if let Some(one_of) = names::has_one_of(&query.series, "$$ROOT", has) {
         filter.insert("$or", one_of);
     }

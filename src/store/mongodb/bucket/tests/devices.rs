@@ -1,5 +1,7 @@
 //! Documents of the device index.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::model::Day;
 use crate::store::DeviceSeries;
@@ -56,4 +58,25 @@ async fn a_document_that_cannot_be_read_is_written_over() {
     let device = store.device("d00").await.unwrap().unwrap();
     assert_eq!(device.metadata.map(|of| of.text), Some(r#"{"a":1}"#.into()));
     assert_eq!(device.series, [DeviceSeries::of("lux".into(), HOUR)]);
+}
+
+#[tokio::test]
+async fn after_a_refused_bucket_the_last_day_is_not_exact_until_a_later_day() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    assert!(store.build_device_index().await.unwrap());
+    write_all(&store, [of_day(0, 0, "lux", "")]).await;
+    let next_day = bson::DateTime::from_millis(Hour(HOUR.0 + 24).start_ms());
+    scratch.run(doc! { "collMod": "buckets", "validator": { "bucket": { "$ne": next_day } } }).await;
+    let entry = async || store.entries_of(&["d00".into()]).await.unwrap().remove(0);
+    for (days, is_exact, last_day) in [(0, true, 0), (1, false, 1), (2, true, 2), (1, true, 2)] {
+        let outcome = store.write(&[of_day(0, days, "lux", "")]).await.remove(0);
+        assert_eq!(outcome.is_err_and(|error| error.is_permanent()), days == 1);
+        let entry = entry().await;
+        assert_eq!((entry.is_last_day_exact(), entry.series[0].last_day.0), (is_exact, Day::of(HOUR).0 + last_day));
+        let stored = Hour(HOUR.0 + if last_day == 2 { 48 } else { 0 });
+        assert_eq!(store.last_instants(&[entry], Hour(0)).await.unwrap(), [stored.instant_ms(7)]);
+        let lux = BTreeSet::from(["lux".into()]);
+        assert_eq!(store.last_hour_with("d00", &lux, Hour(0)..Hour(1_000_000)).await.unwrap(), Some(stored));
+    }
 }
