@@ -1,10 +1,12 @@
 //! The delivery of a batch: until each of its readings is accepted, or refused for good.
 //!
 //! **A reading on which the other server fails.** A server that answers `500` in the form of this API, a few
-//! times in a row, may fail on one of the readings. If it takes a reading then that it has taken before, it
-//! fails on these. So they are sent again by device and in halves, the largest parts first, down to one
-//! reading, which is refused. A device that fails in [`REFUSALS_IN_A_ROW`] parts is not split any further.
-//! A server that fails on everything is away: the readings wait.
+//! times in a row, may fail on one of the readings. So the part of the batch is divided: between devices, and
+//! then the readings of one device in halves, down to one reading. The first half is sent to its end before
+//! the second one, so the readings of a device keep their order. A reading on which the server fails, while
+//! it takes the last reading that it has taken before, is refused. A device that fails in
+//! [`MAX_FAILED_PARTS`] parts of a batch is not divided any further. A server that fails on everything is
+//! away: the readings wait.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,23 +14,26 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{INTERNAL, Judged, Refused, Verdict};
+use super::answer::{INTERNAL, Refused};
 use super::batch::Batch;
 use super::progress::Progress;
-use super::requests::{Parts, READINGS_THAT_ARE_LISTED, split};
+use super::requests::{Outcome, Request, Requests};
 use super::upstream::{Answer, Body, Trouble, Upstream};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
-use crate::flush::{DeadLetters, Letter, REFUSALS_IN_A_ROW};
+use crate::flush::{DeadLetters, Letter};
 use crate::model::Deletion;
 use crate::telemetry::Metrics;
-use crate::wire::Code;
 
 /// The waits before retries: the first one to the longest.
 const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
 
 /// How often a request is sent on which the server fails.
 const FAILURES_IN_A_ROW: u32 = 3;
+
+/// The failed parts of one device in a batch after which the others are not divided. They are enough to find
+/// two readings among 50,000, and four among 256.
+const MAX_FAILED_PARTS: u32 = 32;
 
 /// Sends batches to the other server.
 pub(super) struct Delivery {
@@ -37,13 +42,21 @@ pub(super) struct Delivery {
     metrics: Arc<Metrics>,
     draining: CancellationToken,
     stopped: CancellationToken,
-    backoff: Backoff,
+    pub(super) backoff: Backoff,
     failing: OncePerChange,
     letters_are_lost: OncePerChange,
-    /// The size up to which bodies are probably not too large for the other server.
-    max_body_bytes: usize,
-    /// A reading that the other server has taken.
+    requests: Requests,
+    /// The last reading that the other server has taken. To send it again changes nothing there.
     taken: Option<Body>,
+    /// The reading of a batch that is tried next if none was taken before.
+    next_tried: usize,
+}
+
+/// The parts of one device on which the server has failed.
+#[derive(Default)]
+struct FailedParts {
+    device: Vec<u8>,
+    count: u32,
 }
 
 impl Delivery {
@@ -63,45 +76,25 @@ impl Delivery {
             backoff: Backoff::new(RETRY),
             failing: OncePerChange::default(),
             letters_are_lost: OncePerChange::default(),
-            max_body_bytes: usize::MAX,
+            requests: Requests::default(),
             taken: None,
+            next_tried: 0,
         }
     }
 
     /// Delivers a batch. Breaks if forwarding is stopped before the end.
     pub(super) async fn deliver(&mut self, batch: &Batch, progress: &mut Progress) -> ControlFlow<()> {
-        let mut parts = Parts::from([(0..batch.len()).collect()]);
-        let mut failed_in_a_row = 0;
-        while let Some(part) = parts.pop_back() {
-            let text = batch.body(&part);
-            if part.len() > 1 && text.len() > self.max_body_bytes {
-                split(&part, part.len().div_ceil(2), &mut parts);
-                continue;
-            }
-            let Answer { verdict, retry_after } = match self.send(&Body::of(&text, part.len()), progress).await? {
+        let mut failed = FailedParts::default();
+        self.requests.begin(batch);
+        while let Some(request) = self.requests.next(batch) {
+            let answer = match self.send(&request.body, progress).await? {
                 Ok(answer) => answer,
                 Err(failure) => {
-                    failed_in_a_row += 1;
-                    self.narrow(batch, part, failure, failed_in_a_row, &mut parts, progress).await?;
+                    self.narrow(batch, request.readings, failure, &mut failed, progress).await?;
                     continue;
                 }
             };
-            match verdict {
-                Verdict::Judged(judged) => {
-                    failed_in_a_row = 0;
-                    // One large reading must not make all further requests small.
-                    self.max_body_bytes = self.max_body_bytes.saturating_add(self.max_body_bytes / 16);
-                    self.take(batch, &part, judged, &mut parts, retry_after, progress).await?;
-                }
-                Verdict::TooLarge(detail) if part.len() == 1 => {
-                    let refused = [Refused { at: 0, reason: Code::RequestTooLarge.as_str(), detail }];
-                    self.refuse(batch, &part, &refused).await;
-                }
-                Verdict::TooLarge(_) => {
-                    self.max_body_bytes = text.len() / 2;
-                    split(&part, part.len().div_ceil(2), &mut parts);
-                }
-            }
+            self.take(batch, request, answer, progress).await?;
         }
         ControlFlow::Continue(())
     }
@@ -113,61 +106,56 @@ impl Delivery {
         }
     }
 
-    /// Takes the verdict on a part of a batch. Adds to `parts` what has to be sent again.
+    /// Takes the answer to a request.
     async fn take(
         &mut self,
         batch: &Batch,
-        part: &[usize],
-        judged: Judged,
-        parts: &mut Parts,
-        retry_after: Option<Duration>,
+        request: Request,
+        answer: Answer,
         progress: &mut Progress,
     ) -> ControlFlow<()> {
-        let Judged { known, refused, later } = judged;
-        let is_taken = |at: &usize| !later.contains(at) && refused.iter().all(|refused| refused.at != *at);
-        if let Some(at) = (0..known).find(is_taken) {
-            self.taken = Some(Body::of(&batch.body(&[part[at]]), 1));
+        let retry_after = answer.retry_after;
+        let Outcome { accepted, last_accepted, refused, is_limited } = self.requests.take(batch, request, answer);
+        if let Some(last) = last_accepted {
+            self.taken = Some(Body::of(&batch.body(&[last]), 1));
         }
-        self.metrics.forward_readings_total.increment((known - refused.len() - later.len()) as u64);
-        self.refuse(batch, part, &refused).await;
-        split(&part[known..], READINGS_THAT_ARE_LISTED, parts);
-        if later.is_empty() {
+        self.metrics.forward_readings_total.increment(accepted as u64);
+        self.refuse(batch, &refused).await;
+        if !is_limited {
             self.backoff.reset();
             return ControlFlow::Continue(());
         }
         self.metrics.forward_errors_total.with("rate_limited").increment(1);
-        parts.push_back(later.into_iter().map(|at| part[at]).collect());
         self.wait(retry_after, progress).await
     }
 
-    /// Handles a part on which the server fails: adds what has to be sent again to `parts`, or refuses it.
+    /// Handles a part on which the server fails: divides it, refuses it, or leaves it to be sent again.
     async fn narrow(
         &mut self,
         batch: &Batch,
         part: Vec<usize>,
         failure: Trouble,
-        failed_in_a_row: u32,
-        parts: &mut Parts,
+        failed: &mut FailedParts,
         progress: &mut Progress,
     ) -> ControlFlow<()> {
         let takes_others = self.takes_others(progress).await?;
-        let splits_devices = takes_others.is_none() || failed_in_a_row <= REFUSALS_IN_A_ROW;
-        match (takes_others, halves(batch, &part, splits_devices)) {
-            (None | Some(true), Some(halves)) => halves.into_iter().for_each(|half| parts.push_front(half)),
-            (Some(true), None) => {
-                let refused = |at| Refused { at, reason: INTERNAL, detail: failure.detail.clone() };
-                self.refuse(batch, &part, &(0..part.len()).map(refused).collect::<Vec<_>>()).await;
-            }
-            (Some(false), _) | (None, None) => {
-                parts.push_back(part);
-                self.note(&failure);
-                self.wait(failure.retry_after, progress).await?;
-            }
+        if takes_others != Some(false)
+            && let Some(halves) = halves(batch, &part, failed)
+        {
+            self.requests.send_next(halves.iter().map(Vec::as_slice));
+            return ControlFlow::Continue(());
         }
-        ControlFlow::Continue(())
+        if takes_others == Some(true) || (takes_others.is_none() && self.takes_another(batch, &part, progress).await?) {
+            let refused = |at| Refused { at, reason: INTERNAL, detail: failure.detail.clone() };
+            self.refuse(batch, &part.into_iter().map(refused).collect::<Vec<_>>()).await;
+            return ControlFlow::Continue(());
+        }
+        self.requests.send_next(std::iter::once(&*part));
+        self.note(&failure);
+        self.wait(failure.retry_after, progress).await
     }
 
-    /// Whether the server takes a reading again that it has taken before; `None` if there is none.
+    /// Whether the server takes the reading again that it has taken last; `None` if there is none.
     async fn takes_others(&mut self, progress: &mut Progress) -> ControlFlow<(), Option<bool>> {
         let Some(body) = self.taken.take() else { return ControlFlow::Continue(None) };
         let takes = self.post(&body, progress).await?.is_ok();
@@ -176,6 +164,21 @@ impl Delivery {
             self.backoff.reset();
         }
         ControlFlow::Continue(Some(takes))
+    }
+
+    /// Whether the server takes a reading outside of `part`: each time the next one of the batch. It does not
+    /// count as sent, and is sent again in its turn.
+    async fn takes_another(&mut self, batch: &Batch, part: &[usize], progress: &mut Progress) -> ControlFlow<(), bool> {
+        self.next_tried = (self.next_tried + 1) % batch.len();
+        if part.contains(&self.next_tried) {
+            return ControlFlow::Continue(false);
+        }
+        let body = Body::of(&batch.body(&[self.next_tried]), 1);
+        let takes = self.post(&body, progress).await?.is_ok();
+        if takes {
+            self.taken = Some(body);
+        }
+        ControlFlow::Continue(takes)
     }
 
     /// Sends a body until there is a verdict. An error: the server has failed on it several times in a row.
@@ -235,6 +238,12 @@ impl Delivery {
         self.or_stop(progress, waited).await.map_continue(|_| ())
     }
 
+    /// Waits until failed requests are no longer retried, or forwarding is stopped. Keeps the metrics up to
+    /// date.
+    pub(super) async fn wait_for_drain(&self, progress: &mut Progress) {
+        let _ = self.or_stop(progress, self.draining.cancelled()).await;
+    }
+
     /// Waits for `work`, and breaks if forwarding is stopped meanwhile. Keeps the metrics up to date.
     pub(super) async fn or_stop<T>(
         &self,
@@ -252,18 +261,17 @@ impl Delivery {
     }
 
     /// Sets readings aside that the other server refuses for good.
-    async fn refuse(&mut self, batch: &Batch, part: &[usize], refused: &[Refused]) {
+    async fn refuse(&mut self, batch: &Batch, refused: &[Refused]) {
         let Some(first) = refused.first() else { return };
         for refused in refused {
             self.metrics.forward_refused_total.with(refused.reason).increment(1);
         }
         let (readings, reason, detail) = (refused.len(), first.reason, &first.detail);
         tracing::warn!(readings, reason, detail, "readings are refused where they are forwarded to");
-        let alike =
-            |one: &Refused, next: &Refused| one.reason == next.reason && batch.share_owner(part[one.at], part[next.at]);
+        let alike = |one: &Refused, next: &Refused| one.reason == next.reason && batch.share_owner(one.at, next.at);
         let letter = |alike: &[Refused]| {
             let mut object = Vec::new();
-            let numbers: Vec<usize> = alike.iter().map(|refused| part[refused.at]).collect();
+            let numbers: Vec<usize> = alike.iter().map(|refused| refused.at).collect();
             batch.append_object(&mut object, &numbers);
             Letter { reason: alike[0].reason, detail: alike[0].detail.clone(), object }
         };
@@ -278,9 +286,9 @@ impl Delivery {
     }
 }
 
-/// Two parts of some readings: of several devices those of whole devices, of one device its halves if
-/// `splits_devices`. `None`: there are none.
-fn halves(batch: &Batch, part: &[usize], splits_devices: bool) -> Option<[Vec<usize>; 2]> {
+/// Two parts of some readings, to be sent one after the other: of several devices those of whole devices, of
+/// one device its halves, unless too many of its parts have failed. `None`: there are none.
+fn halves(batch: &Batch, part: &[usize], failed: &mut FailedParts) -> Option<[Vec<usize>; 2]> {
     let mut by_device = part.to_vec();
     by_device.sort_by_key(|&reading| batch.device(reading)); // those of one device stay in their order
     let middle = part.len() / 2;
@@ -292,8 +300,11 @@ fn halves(batch: &Batch, part: &[usize], splits_devices: bool) -> Option<[Vec<us
     } else if end < part.len() {
         end
     } else {
-        middle
+        if failed.device != device {
+            *failed = FailedParts { device: device.to_vec(), count: 0 };
+        }
+        failed.count += 1;
+        if failed.count > MAX_FAILED_PARTS { 0 } else { middle }
     };
-    let is_between_devices = start > 0 || end < part.len();
-    (at > 0 && (is_between_devices || splits_devices)).then(|| [by_device[..at].to_vec(), by_device[at..].to_vec()])
+    (at > 0).then(|| [by_device[..at].to_vec(), by_device[at..].to_vec()])
 }

@@ -47,10 +47,12 @@ impl Follower {
         Self { log, reader, progress, delivery, batch, gathered, max_batch_bytes, no_files }
     }
 
-    /// Runs until the log is closed and forwarded, or forwarding is stopped.
+    /// Runs until the log is closed and forwarded, or forwarding is stopped. If a record cannot be read, it
+    /// forwards nothing more, and shows the lag until then.
     pub(super) fn run(mut self, runtime: &Handle) {
         if let Err(End::Failed(error)) = self.follow(runtime) {
             tracing::error!(error, "the log cannot be forwarded any further; a restart checks the log");
+            runtime.block_on(self.delivery.wait_for_drain(&mut self.progress)); // the lag grows meanwhile
         }
         self.progress.save();
     }

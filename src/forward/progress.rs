@@ -29,8 +29,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Continues at `followed`.
-    pub(super) fn new(log: Arc<Log>, followed: Followed, clock: Clock, metrics: Arc<Metrics>) -> Self {
+    /// Continues at `followed`. If its time is unknown, because the file was damaged, the lag is counted from
+    /// now on.
+    pub(super) fn new(log: Arc<Log>, mut followed: Followed, clock: Clock, metrics: Arc<Metrics>) -> Self {
+        if followed.as_of_ms == 0 {
+            followed.as_of_ms = u64::try_from(clock.now_ms()).unwrap_or_default();
+        }
         let (ends, next_tick) = (Ends::new(followed), Instant::now());
         let mut progress = Self { log, followed, ends, clock, metrics, next_tick, failing: OncePerChange::default() };
         progress.show();
@@ -76,9 +80,16 @@ impl Progress {
         let end = self.log.usage().readable;
         self.followed.as_of_ms = self.ends.as_of_ms(self.followed.position);
         let behind_bytes = end.0.saturating_sub(self.followed.position.0);
-        let behind_ms = if behind_bytes == 0 { 0 } else { self.now_ms().saturating_sub(self.followed.as_of_ms) };
-        self.metrics.forward_lag_bytes.set(behind_bytes as f64);
-        self.metrics.forward_lag_seconds.set(behind_ms as f64 / 1e3);
+        let (lag_bytes, lag_seconds) = (&self.metrics.forward_lag_bytes, &self.metrics.forward_lag_seconds);
+        // In this order, so that a scrape in between finds no bytes that wait for 0 seconds.
+        if behind_bytes == 0 {
+            lag_bytes.set(0.0);
+            lag_seconds.set(0.0);
+        } else {
+            let behind_ms = self.now_ms().saturating_sub(self.followed.as_of_ms).max(1);
+            lag_seconds.set(behind_ms as f64 / 1e3);
+            lag_bytes.set(behind_bytes as f64);
+        }
     }
 
     fn now_ms(&self) -> u64 {

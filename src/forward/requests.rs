@@ -1,6 +1,9 @@
 //! The requests of a batch: how it is divided, and what an answer leaves to be sent again.
+//!
+//! The readings of one device are always sent in their order. So of several values of one identity, the last
+//! one stays at the other server.
 
-use std::collections::VecDeque;
+use std::collections::HashSet;
 
 use super::answer::{Judged, Refused, Verdict};
 use super::batch::Batch;
@@ -8,15 +11,13 @@ use super::upstream::{Answer, Body};
 use crate::wire::Code;
 
 /// The readings of a request whose answer certainly lists each of them that is refused.
-pub(super) const READINGS_THAT_ARE_LISTED: usize = 100;
-
-/// The parts of a batch that are still to be sent, by the numbers of their readings, the next one last.
-pub(super) type Parts = VecDeque<Vec<usize>>;
+const READINGS_THAT_ARE_LISTED: usize = 100;
 
 /// Divides one batch after the other into requests.
 #[derive(Debug)]
 pub struct Requests {
-    parts: Parts,
+    /// The parts of the batch that are still to be sent, by the numbers of their readings, the next one last.
+    parts: Vec<Vec<usize>>,
     /// The size up to which bodies are probably not too large for the other server.
     max_body_bytes: usize,
 }
@@ -27,7 +28,7 @@ pub struct Request {
     /// Its body.
     pub body: Body,
     /// Its readings, by their numbers in the batch.
-    readings: Vec<usize>,
+    pub(super) readings: Vec<usize>,
     /// The size of the body before its compression.
     text_bytes: usize,
 }
@@ -37,6 +38,8 @@ pub struct Request {
 pub struct Outcome {
     /// The number of accepted readings.
     pub accepted: usize,
+    /// The last accepted reading, by its number in the batch.
+    pub(super) last_accepted: Option<usize>,
     /// The readings that are refused for good, by their numbers in the batch.
     pub refused: Vec<Refused>,
     /// Whether readings are refused for now. The next request has them, and should wait.
@@ -45,7 +48,7 @@ pub struct Outcome {
 
 impl Default for Requests {
     fn default() -> Self {
-        Self { parts: Parts::new(), max_body_bytes: usize::MAX }
+        Self { parts: Vec::new(), max_body_bytes: usize::MAX }
     }
 }
 
@@ -54,17 +57,17 @@ impl Requests {
     pub fn begin(&mut self, batch: &Batch) {
         self.parts.clear();
         if !batch.is_empty() {
-            self.parts.push_back((0..batch.len()).collect());
+            self.parts.push((0..batch.len()).collect());
         }
     }
 
     /// The next request of the batch; `None` if each of its readings is accepted, or refused for good.
     pub fn next(&mut self, batch: &Batch) -> Option<Request> {
         loop {
-            let readings = self.parts.pop_back()?;
+            let readings = self.parts.pop()?;
             let text = batch.body(&readings);
             if readings.len() > 1 && text.len() > self.max_body_bytes {
-                split(&readings, readings.len().div_ceil(2), &mut self.parts);
+                self.send_next(readings.chunks(readings.len().div_ceil(2)));
                 continue;
             }
             let body = Body::of(&text, readings.len());
@@ -73,13 +76,13 @@ impl Requests {
     }
 
     /// Takes the answer to a request.
-    pub fn take(&mut self, request: Request, answer: Answer) -> Outcome {
+    pub fn take(&mut self, batch: &Batch, request: Request, answer: Answer) -> Outcome {
         let Request { readings, text_bytes, .. } = request;
         match answer.verdict {
             Verdict::Judged(judged) => {
                 // One large reading must not make all further requests small.
                 self.max_body_bytes = self.max_body_bytes.saturating_add(self.max_body_bytes / 16);
-                self.take_judged(&readings, judged)
+                self.take_judged(batch, &readings, judged)
             }
             Verdict::TooLarge(detail) if readings.len() == 1 => {
                 let refused = vec![Refused { at: readings[0], reason: Code::RequestTooLarge.as_str(), detail }];
@@ -87,28 +90,46 @@ impl Requests {
             }
             Verdict::TooLarge(_) => {
                 self.max_body_bytes = text_bytes / 2;
-                split(&readings, readings.len().div_ceil(2), &mut self.parts);
+                self.send_next(readings.chunks(readings.len().div_ceil(2)));
                 Outcome::default()
             }
         }
     }
 
-    fn take_judged(&mut self, readings: &[usize], judged: Judged) -> Outcome {
+    /// Sends these parts next, the first one first.
+    pub(super) fn send_next<'p>(&mut self, parts: impl DoubleEndedIterator<Item = &'p [usize]>) {
+        self.parts.extend(parts.rev().map(<[usize]>::to_vec));
+    }
+
+    fn take_judged(&mut self, batch: &Batch, readings: &[usize], judged: Judged) -> Outcome {
         let Judged { known, mut refused, later } = judged;
-        let accepted = known - refused.len() - later.len();
         for refused in &mut refused {
             refused.at = readings[refused.at];
         }
-        split(&readings[known..], READINGS_THAT_ARE_LISTED, &mut self.parts);
-        let is_limited = !later.is_empty();
-        if is_limited {
-            self.parts.push_back(later.into_iter().map(|at| readings[at]).collect());
+        self.send_next(readings[known..].chunks(READINGS_THAT_ARE_LISTED));
+        let mut outcome = Outcome { is_limited: !later.is_empty(), ..Outcome::default() };
+        let mut later = later.into_iter().map(|at| readings[at]).peekable();
+        let mut places_of_refused = refused.iter().map(|refused| refused.at).peekable();
+        let mut devices = HashSet::new();
+        let mut again = Vec::new();
+        for &reading in &readings[..known] {
+            if places_of_refused.next_if_eq(&reading).is_some() {
+                continue;
+            }
+            let device = batch.device(reading);
+            if later.next_if_eq(&reading).is_some() {
+                devices.insert(device);
+            }
+            if devices.contains(device) {
+                again.push(reading); // although it may be accepted: it must follow those before it
+            } else {
+                outcome.accepted += 1;
+                outcome.last_accepted = Some(reading);
+            }
         }
-        Outcome { accepted, refused, is_limited }
+        if !again.is_empty() {
+            self.parts.push(again);
+        }
+        Outcome { refused, ..outcome }
     }
-}
-
-/// Adds pieces of this many readings to `parts`, the first one last.
-pub(super) fn split(readings: &[usize], size: usize, parts: &mut Parts) {
-    parts.extend(readings.chunks(size.max(1)).rev().map(<[usize]>::to_vec));
 }
