@@ -95,11 +95,15 @@ impl<'p> Feed<'p> {
             return Ok(());
         }
         self.check_buckets(evaluator)?;
+        let range_ms = self.range_ms();
+        if range_ms.is_empty() {
+            return Ok(()); // the range has nanoseconds, but no whole millisecond
+        }
         let request = Request {
             measurement: name,
             series: &wanted,
             fields: &fields,
-            range_ms: self.range_ms(),
+            range_ms,
             newest: self.newest(&members),
             is_beside_stats: false,
             needs_ends: self.plan.calls.iter().any(|call| call.aggregate.as_ref().is_some_and(Aggregate::is_end)),

@@ -29,6 +29,18 @@ fn error(query: &str) -> String {
 }
 
 #[test]
+fn a_range_without_a_whole_millisecond_has_no_rows() {
+    for query in [
+        "SELECT x FROM m WHERE time = 5",
+        "SELECT mean(x), count(y) FROM m WHERE time = 5 AND time < 2h GROUP BY time(10m, 1m), device_id fill(linear)",
+        "SELECT mean(x) FROM m WHERE time > 0 AND time < 1ms GROUP BY time(1h) fill(0)",
+        "SELECT x FROM (SELECT x FROM m) WHERE time = 5",
+    ] {
+        assert_eq!(answer(query), r#"{"results":[{"statement_id":0}]}"#, "{query}");
+    }
+}
+
+#[test]
 fn errors_name_the_place() {
     for (query, expected) in [
         (
