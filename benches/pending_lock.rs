@@ -132,6 +132,7 @@ impl Service {
             max_values_read: 1_000_000,
             catch_up: Duration::from_secs(1),
             timeout: Duration::from_secs(60),
+            kept: None,
         };
         let queries = Queries::new(store, Arc::clone(&pipeline), limits);
         let running = pipeline.start()?;

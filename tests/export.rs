@@ -240,3 +240,38 @@ async fn an_import_that_was_killed_continues_where_it_was() {
     assert!(sent <= 2 * ROWS as u64, "{sent} readings were sent again: the first file too");
     assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 3 * ROWS as u64);
 }
+
+#[tokio::test]
+async fn the_summary_of_an_import_has_each_count_of_the_server() {
+    let server = Server::start(Setup::sqlite()).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let import = async |name: &str, text: &str, more: &[&str]| {
+        let file = folder.path().join(name);
+        fs::write(&file, text).expect("the folder is writable");
+        run(&[&["import", file.to_str().expect("UTF-8"), "--url", server.url()], more].concat()).await
+    };
+    // The hour from 02:00 exists twice in this night: both have the instants of the first one.
+    let row = |hour: i64, minute: i64, value: i64| format!("2025-10-26 0{hour}:{minute:02},{value}\n");
+    let rows =
+        (0..240).map(|at| (at / 60, at % 60, at)).map(|(nth, minute, at)| row([1, 2, 2, 3][nth as usize], minute, at));
+    let csv: String = std::iter::once("time,temp\n".to_owned()).chain(rows).collect();
+    let done = import("night.csv", &csv, &["--device", "meter", "--tz", "Europe/Berlin"]).await;
+    let expected = "240 readings accepted, 0 rejected, 60 readings overwrote another one";
+    assert!(done.code == Some(0) && done.stdout.contains(expected), "{done:?}");
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 180);
+
+    let lines = [
+        r#"{"deviceId":"a","ts":1776693610000,"values":{"t":1,"u":1e999}}"#,
+        r#"{"deviceId":"a","ts":1776693610001,"value":"x"}"#,
+        r#"{"deviceId":"a b","ts":1776693610002,"value":1}"#,
+        r#"{"deviceId":"a","ts":"tomorrow","value":1}"#,
+        r#"{"deviceId":"a","seq":"x","ts":1776693610003,"value":1}"#,
+    ];
+    let done = import("odd.ndjson", &lines.join("\n"), &[]).await;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    let rejected = "2 readings accepted, 3 rejected (1 invalid_device_id, 1 invalid_timestamp, 1 invalid_value, \
+                    1 non_finite_value), 1 value rejected, 1 field ignored";
+    assert!(done.stdout.contains(rejected), "{done:?}");
+    let done = import("value.ndjson", lines[0], &[]).await;
+    assert!(done.code == Some(1) && done.stderr.contains("1 value rejected"), "{done:?}");
+}

@@ -21,7 +21,7 @@ use tidegauge::flush::DeadLetters;
 
 use super::client::ClientArgs;
 use super::data_dir;
-use super::import::{Batch, Sender};
+use super::import::{Batch, Counts, READINGS, Sender};
 use super::settings::ConfigArgs;
 use super::{Usage, counted};
 
@@ -147,9 +147,9 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
         println!("0 dead letters");
         return Ok(());
     };
-    let sender = Sender::to(&args.client.or_server_of(&config.http)?, RETRY_FOR)?;
+    let sender = Sender::to(&args.client.or_server_of(&config.http)?, READINGS, RETRY_FOR)?;
     let mut lines = lines(taken.try_clone()?, &files.taken);
-    let (mut accepted, mut kept) = (0, Vec::new());
+    let (mut counts, mut kept) = (Counts::default(), Vec::new());
     loop {
         let chunk = lines.by_ref().take(LINES_PER_REQUEST).collect::<anyhow::Result<Vec<_>>>()?;
         if chunk.is_empty() {
@@ -162,18 +162,22 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
             readings: chunk.iter().map(|line| readings_in(&line.text)).sum(),
         };
         let answer = sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await?;
-        accepted += answer.accepted;
         for refusal in &answer.rejections {
             eprintln!("tidegauge: not accepted: {}", refusal.why);
         }
-        let lists_all = answer.rejections.len() as u64 == answer.rejected;
+        let lists_all = answer.rejections.len() as u64 == answer.counts.rejected + answer.counts.rejected_values;
         let is_kept =
             |line: usize| !lists_all || answer.rejections.iter().any(|refusal| refusal.line == line as u64 + 1);
         kept.extend(chunk.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, line)| line.at));
+        counts.add(answer.counts);
     }
     files.put_back(&kept)?;
-    let (accepted, letters) = (counted(accepted, "reading"), counted(kept.len() as u64, "dead letter"));
-    println!("{accepted} accepted, {letters} kept");
+    let mut summary = format!("{} accepted", counted(counts.accepted, "reading"));
+    for remark in counts.remarks() {
+        summary += ", ";
+        summary += &remark;
+    }
+    println!("{summary}, {} kept", counted(kept.len() as u64, "dead letter"));
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
 }
 

@@ -51,12 +51,9 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
     if settings.ask_for_json() {
         logs::expect_json();
     }
-    let (config, remarks) = settings.load_and_compare()?;
+    let (config, overridden) = settings.load_and_compare()?;
     logs::init(&config.telemetry)?;
-    for renamed in remarks.renamed {
-        tracing::warn!("{renamed}");
-    }
-    for overridden in remarks.overridden {
+    for overridden in overridden {
         tracing::info!("{overridden}");
     }
     serve(&config, Some(settings), |listening| announce(&config, listening)).await

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidegauge::config::{Config, ConfigError, Override, Remarks, environment};
+use tidegauge::config::{Config, ConfigError, Overridden, Override, environment};
 
 /// The configuration file and the flags that override it.
 #[derive(Debug, Args)]
@@ -110,8 +110,8 @@ impl Settings {
         self.load_and_compare().map(|(config, _)| config)
     }
 
-    /// Loads the configuration, with remarks on overridden values and renamed keys.
-    pub(super) fn load_and_compare(&self) -> Result<(Config, Remarks), ConfigError> {
+    /// Loads the configuration, with the values of the file that are overridden.
+    pub(super) fn load_and_compare(&self) -> Result<(Config, Vec<Overridden>), ConfigError> {
         Config::load_and_compare(self.config.as_deref(), environment()?.into_iter(), &self.overrides())
     }
 

@@ -20,9 +20,6 @@ use crate::common::small_file::read_small_text;
 /// The number of reported mistakes of a file. Each needs another pass over the file.
 const MAX_MISTAKES: usize = 50;
 
-/// Renamed keys: the section, the old and the new name. The old name still works, with a warning.
-const RENAMED: [(&str, &str, &str); 1] = [("query", "store_timeout", "timeout")];
-
 /// A value from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
@@ -59,33 +56,6 @@ impl fmt::Display for Overridden {
     }
 }
 
-/// A key that is set under its old name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Renamed {
-    /// The place that sets it.
-    pub place: Place,
-    /// The old name, with its section.
-    pub old: String,
-    /// The new name, with its section.
-    pub new: String,
-}
-
-impl fmt::Display for Renamed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, old, new } = self;
-        write!(f, "{old} ({place}) has a new name: {new}")
-    }
-}
-
-/// Remarks on a valid configuration for the operator.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Remarks {
-    /// The values of the file that are overridden.
-    pub overridden: Vec<Overridden>,
-    /// The keys that are set under their old names.
-    pub renamed: Vec<Renamed>,
-}
-
 impl Config {
     /// Loads and checks the configuration.
     ///
@@ -107,7 +77,7 @@ impl Config {
         Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
     }
 
-    /// As [`Config::load`], with remarks on overridden values of the file and on renamed keys.
+    /// As [`Config::load`], with the values of the file that are overridden.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -115,7 +85,7 @@ impl Config {
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
         overrides: &[Override],
-    ) -> Result<(Self, Remarks), ConfigError> {
+    ) -> Result<(Self, Vec<Overridden>), ConfigError> {
         let (mut layers, mut mistakes) = match file {
             Some(path) => {
                 let text = read_small_text(path);
@@ -145,7 +115,7 @@ impl Config {
             return Err(error);
         }
         let overridden = layers.overridden(&of_file, &places_in_file);
-        Ok((layers.config, Remarks { overridden, renamed: layers.renamed }))
+        Ok((layers.config, overridden))
     }
 }
 
@@ -157,7 +127,6 @@ pub(super) struct Layers {
     places: BTreeMap<String, Place>,
     /// The keys with a wrong value.
     wrong: BTreeSet<String>,
-    renamed: Vec<Renamed>,
     pub(super) config: Config,
 }
 
@@ -176,7 +145,6 @@ impl Layers {
             ConfigError::Set { place, message }
         };
         let mut document = DeTable::parse(text).map_err(|error| mistake(&error, error.message().to_owned()))?;
-        let renamed = rename(document.get_mut(), &place);
         let (mut mistakes, mut wrong) = (Vec::new(), BTreeSet::new());
         let config = loop {
             let deserializer = toml::Deserializer::from(document.clone());
@@ -197,15 +165,11 @@ impl Layers {
         record_places(&mut places, "", document.get_ref(), &place);
         let set = Table::deserialize(toml::Deserializer::from(document));
         let set = set.map_err(|error| mistake(&error, error.message().to_owned()))?;
-        Ok((Self { set, places, wrong, renamed, config }, mistakes))
+        Ok((Self { set, places, wrong, config }, mistakes))
     }
 
     /// Sets the key at the end of `path`, or returns why a section, the key or its value is wrong.
     pub(super) fn set(&mut self, path: &[String], text: &str, place: &Place) -> Result<(), String> {
-        if let Some((section, old, new)) = RENAMED.into_iter().find(|(section, old, _)| *path == [*section, *old]) {
-            self.renamed.push(renamed(place.clone(), section, old, new));
-            return self.set(&[section, new].map(str::to_owned), text, place);
-        }
         let plain = Value::String(text.to_owned());
         let set = match text.parse::<Value>() {
             // if both fail, the error about the typed value is more helpful
@@ -293,25 +257,6 @@ fn value_at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
         Some((section, rest)) => value_at(table.get(section)?.as_table()?, rest),
         None => table.get(key),
     }
-}
-
-/// Renames keys with old names. If both names are set, the old one stays and is an unknown key.
-fn rename(document: &mut DeTable<'_>, place: &impl Fn(usize) -> Place) -> Vec<Renamed> {
-    let mut found = Vec::new();
-    for (section, old, new) in RENAMED {
-        let Some(DeValue::Table(table)) = document.get_mut(section).map(Spanned::get_mut) else { continue };
-        if !table.contains_key(new)
-            && let Some((key, value)) = table.remove_entry(old)
-        {
-            found.push(renamed(place(key.span().start), section, old, new));
-            table.insert(Spanned::new(key.span(), new.into()), value);
-        }
-    }
-    found
-}
-
-fn renamed(place: Place, section: &str, old: &str, new: &str) -> Renamed {
-    Renamed { place, old: format!("{section}.{old}"), new: format!("{section}.{new}") }
 }
 
 /// Removes the key at the end of a path, or the whole list if the path leads into one.

@@ -66,7 +66,7 @@ pub use json_path::{JsonPath, JsonPathError, Step};
 pub use key::{KEY_ID_MAX_BYTES, Key, is_key_id};
 pub use key_secret::KeySecret;
 pub use limits::Limits;
-pub use load::{Overridden, Override, Remarks, Renamed};
+pub use load::{Overridden, Override};
 pub use log::{Log, MinFree, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::{BlockCompressor, BucketLayout, Mongodb};

@@ -42,27 +42,6 @@ fn a_flag_overrides_the_environment_which_overrides_the_file() {
 }
 
 #[test]
-fn a_key_with_its_old_name_holds_and_is_remarked_on() {
-    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-    write!(file, "[query]\nstore_timeout = \"3s\"").expect("a temporary file");
-    let load = |env: &[(&str, &str)]| {
-        let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>();
-        let (config, remarks) = Config::load_and_compare(Some(file.path()), env.into_iter(), &[]).expect("valid");
-        let renamed = remarks.renamed.iter().map(ToString::to_string);
-        (config.query.timeout, renamed.map(|line| line.replace(&file.path().display().to_string(), "FILE")).collect())
-    };
-    let of_file = "query.store_timeout (FILE:2:1) has a new name: query.timeout".to_owned();
-    assert_eq!(load(&[]), (Period::secs(3), vec![of_file.clone()]));
-    assert_eq!(load(&[("TIDEGAUGE_QUERY__TIMEOUT", "5s")]), (Period::secs(5), vec![of_file.clone()]));
-    let of_variable =
-        "query.store_timeout (environment variable TIDEGAUGE_QUERY__STORE_TIMEOUT) has a new name: query.timeout"
-            .to_owned();
-    let by_variable = load(&[("TIDEGAUGE_QUERY__STORE_TIMEOUT", "7s")]);
-    assert_eq!(by_variable, (Period::secs(7), vec![of_file, of_variable]));
-    assert!(error_of("[query]\nstore_timeout = \"1s\"\ntimeout = \"1s\"").contains("store_timeout"), "both");
-}
-
-#[test]
 fn the_environment_needs_no_quotes_and_takes_each_type() {
     let env = [
         ("TIDEGAUGE_HTTP__LISTEN", "[::1]:0"),
@@ -195,10 +174,9 @@ fn a_value_of_the_file_that_is_overridden_is_named_with_what_overrides_it() {
     ];
     let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
     let flags = [flag("--data-dir", "server", "data_dir", "/var/lib"), flag("--http", "http", "listen", "127.0.0.1:3")];
-    let (_, remarks) = Config::load_and_compare(Some(file.path()), env, &flags).expect("valid");
+    let (_, overridden) = Config::load_and_compare(Some(file.path()), env, &flags).expect("valid");
     let name = file.path().display().to_string();
-    let told: Vec<String> =
-        remarks.overridden.iter().map(|overridden| overridden.to_string().replace(&name, "FILE")).collect();
+    let told: Vec<String> = overridden.iter().map(|overridden| overridden.to_string().replace(&name, "FILE")).collect();
     let expected = [
         "http.listen = \"127.0.0.1:1\" (FILE:4:10) is overridden by --http: \"127.0.0.1:3\"",
         "mongodb.uri (FILE:6:7) is overridden by environment variable TIDEGAUGE_MONGODB__URI",

@@ -13,7 +13,7 @@ use tokio::net::UdpSocket;
 use tokio::time::MissedTickBehavior;
 
 use super::super::client::plain_http;
-use super::super::import::{Batch, Sender};
+use super::super::import::{Batch, READINGS, Sender};
 use super::factory::{Delivery, Device, Factory};
 
 /// The number of requests with history at once: one is generated while the server reads another.
@@ -33,7 +33,7 @@ pub(super) struct Clients {
 impl Clients {
     /// Clients of the server with these addresses.
     pub(super) fn new(http: SocketAddr, udp: SocketAddr, clock: Clock) -> anyhow::Result<Self> {
-        let sender = Sender::new(plain_http(), &format!("http://{http}"), None, RETRY_FOR)?;
+        let sender = Sender::new(plain_http(), (&format!("http://{http}"), READINGS), None, RETRY_FOR)?;
         Ok(Self { sender, udp, clock })
     }
 
@@ -95,6 +95,6 @@ impl Clients {
     /// Sends a line, and returns the number of accepted readings.
     async fn post(&self, line: Vec<u8>) -> anyhow::Result<u64> {
         let batch = Batch { file: "demo".into(), body: line.into(), lines: vec![1], readings: None };
-        Ok(self.sender.send(&batch, |_| ()).await?.accepted)
+        Ok(self.sender.send(&batch, |_| ()).await?.counts.accepted)
     }
 }

@@ -28,7 +28,7 @@ use self::csv::{CsvError, Outcome, Row, Rows};
 use self::notes::{Notes, Place};
 use self::progress::Progress;
 use self::send::Answer;
-pub(super) use self::send::Sender;
+pub(super) use self::send::{Counts, READINGS, Sender};
 pub(super) use self::source::Format;
 use self::source::Source;
 use super::client::ClientArgs;
@@ -122,7 +122,13 @@ repeat. It may be repeated: stored readings are not stored twice. With --progres
 import was, if the files have not changed since. If several rows have the same device, time and metric, the last one \
 wins, in the order of the files and of their rows.
 
-Exit status: 0 if every reading was accepted, 1 if some were rejected or the import failed, 64 for bad usage.";
+The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
+of their request, such as those of the hour that exists twice when clocks are set back, and ignored fields. An \
+imported value replaces a stored one of the same device, time and metric, also a newer one: import an old export only \
+where nothing was corrected since.
+
+Exit status: 0 if every reading and value was accepted, 1 if some were rejected or the import failed, 64 for bad \
+usage.";
 
 /// Runs the import. A rejected reading is an error too.
 pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
@@ -136,7 +142,7 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
     }
     let start = start.map_or(0, |place| place.line);
     let progress = Arc::new(Progress::start(source::total_bytes(&args.files)?, args.dry_run));
-    let sender = if args.dry_run { None } else { Some(Sender::to(&args.client, args.retry_for)?) };
+    let sender = if args.dry_run { None } else { Some(Sender::to(&args.client, READINGS, args.retry_for)?) };
     let (queue, batches) = mpsc::channel(READ_AHEAD);
     let reading = start_reading(args, start, queue, Arc::clone(&progress));
     let sent = tokio::select! {
@@ -151,9 +157,10 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
     let noted = notes.map_or(Ok(()), |notes| notes.end(outcome.is_ok()));
     outcome?;
     noted?;
-    match progress.counts.rejected.load(Ordering::Relaxed) {
-        0 => Ok(()),
-        rejected => bail!("{} rejected", counted(rejected, "reading")),
+    match progress.rejected() {
+        (0, 0) => Ok(()),
+        (0, values) => bail!("{} rejected", counted(values, "value")),
+        (readings, _) => bail!("{} rejected", counted(readings, "reading")),
     }
 }
 
@@ -185,11 +192,10 @@ async fn send_all(
     while let Some(batch) = batches.recv().await {
         let answer = match sender {
             Some(sender) => sender.send(&batch, |what| progress.set_trouble(Some(what))).await?,
-            None => Answer { accepted: batch.lines.len() as u64, ..Answer::default() },
+            None => Answer { counts: Counts::of_accepted(batch.lines.len() as u64), rejections: Vec::new() },
         };
         progress.set_trouble(None);
-        add(&progress.counts.accepted, answer.accepted);
-        add(&progress.counts.rejected, answer.rejected);
+        progress.add(answer.counts);
         for rejection in answer.rejections {
             progress.list_rejection(&batch.file, rejection.line, &rejection.why);
         }

@@ -4,10 +4,12 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+
+use super::send;
 
 /// The number of rejected readings that are listed one by one.
 const LISTED_REJECTIONS: u64 = 20;
@@ -21,10 +23,10 @@ pub(super) struct Counts {
     pub(super) bytes: Arc<AtomicU64>,
     /// Rows of CSV and lines of NDJSON.
     pub(super) rows: AtomicU64,
-    /// Readings that the server accepted, or that a dry run would have sent.
-    pub(super) accepted: AtomicU64,
-    /// Readings rejected, here or by the server.
+    /// Rows that were rejected here.
     pub(super) rejected: AtomicU64,
+    /// The counts of the answers. A dry run accepts what it would have sent.
+    answers: Mutex<send::Counts>,
     /// Empty cells of metrics.
     pub(super) empty_cells: AtomicU64,
     /// Rows in which no metric had a value.
@@ -61,6 +63,21 @@ impl Progress {
         }
     }
 
+    /// Adds the counts of an answer.
+    pub(super) fn add(&self, answer: send::Counts) {
+        self.answers().add(answer);
+    }
+
+    /// The rejected readings, here and by the server, and the rejected values.
+    pub(super) fn rejected(&self) -> (u64, u64) {
+        let answers = self.answers();
+        (load(&self.counts.rejected) + answers.rejected, answers.rejected_values)
+    }
+
+    fn answers(&self) -> MutexGuard<'_, send::Counts> {
+        self.counts.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Lists a rejected reading, unless too many are listed already. It does not count the reading.
     pub(super) fn list_rejection(&self, file: &str, line: u64, why: &str) {
         if self.listed.fetch_add(1, Ordering::Relaxed) < LISTED_REJECTIONS {
@@ -94,7 +111,7 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        let (rejected, shown) = (load(&self.counts.rejected), load(&self.listed).min(LISTED_REJECTIONS));
+        let ((rejected, _), shown) = (self.rejected(), load(&self.listed).min(LISTED_REJECTIONS));
         if rejected > shown && shown > 0 {
             eprintln!("... and {} more rejected readings", HumanCount(rejected - shown));
         }
@@ -102,11 +119,22 @@ impl Progress {
     }
 
     fn summary(&self) -> String {
-        let Counts { bytes, rows, accepted, rejected, empty_cells, empty_rows } = &self.counts;
+        let Counts { bytes, rows, rejected: unconverted, empty_cells, empty_rows, .. } = &self.counts;
+        let answers = self.answers();
         let sent = if self.dry_run { "would be sent" } else { "accepted" };
         let mut summary = format!("{} rows read ({})", HumanCount(load(rows)), HumanBytes(load(bytes)));
-        let _ = write!(summary, ", {} readings {sent}", HumanCount(load(accepted)));
-        let _ = write!(summary, ", {} rejected", HumanCount(load(rejected)));
+        let _ = write!(summary, ", {} readings {sent}", HumanCount(answers.accepted));
+        let _ = write!(summary, ", {} rejected", HumanCount(load(unconverted) + answers.rejected));
+        let unconverted = Some(load(unconverted)).filter(|&rows| rows > 0);
+        let unconverted = unconverted.map(|rows| format!("{} not converted", HumanCount(rows)));
+        let reasons: Vec<String> = answers.reasons().chain(unconverted).collect();
+        if !reasons.is_empty() {
+            let _ = write!(summary, " ({})", reasons.join(", "));
+        }
+        for remark in answers.remarks() {
+            let _ = write!(summary, ", {remark}");
+        }
+        drop(answers);
         for (counter, what) in [(empty_cells, "empty cells skipped"), (empty_rows, "rows without values")] {
             if load(counter) > 0 {
                 let _ = write!(summary, ", {} {what}", HumanCount(load(counter)));
@@ -118,9 +146,9 @@ impl Progress {
 
     /// The current rates and counts.
     fn state(&self) -> String {
-        let accepted = HumanCount(load(&self.counts.accepted));
+        let accepted = HumanCount(self.answers().accepted);
         let mut state = format!("{accepted} readings, {}/s", self.rate());
-        let rejected = load(&self.counts.rejected);
+        let (rejected, _) = self.rejected();
         if rejected > 0 {
             let _ = write!(state, ", {} rejected", HumanCount(rejected));
         }
@@ -141,7 +169,7 @@ impl Progress {
     /// Readings per second since the start.
     fn rate(&self) -> HumanCount {
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
-        HumanCount((load(&self.counts.accepted) as f64 / seconds) as u64)
+        HumanCount((self.answers().accepted as f64 / seconds) as u64)
     }
 }
 
@@ -166,14 +194,14 @@ mod tests {
         let progress = Progress::start(Some(4096), false);
         progress.counts.bytes.store(4096, Ordering::Relaxed);
         progress.counts.rows.store(1200, Ordering::Relaxed);
-        progress.counts.accepted.store(1100, Ordering::Relaxed);
+        progress.add(send::Counts::of_accepted(1100));
         let summary = progress.summary();
         assert!(summary.starts_with("1,200 rows read (4.00 KiB), 1,100 readings accepted, 0 rejected, "), "{summary}");
         progress.counts.rejected.store(98, Ordering::Relaxed);
         progress.counts.empty_cells.store(4, Ordering::Relaxed);
         progress.counts.empty_rows.store(2, Ordering::Relaxed);
         let summary = progress.summary();
-        let expected = "accepted, 98 rejected, 4 empty cells skipped, 2 rows without values, ";
+        let expected = "accepted, 98 rejected (98 not converted), 4 empty cells skipped, 2 rows without values, ";
         assert!(summary.contains(expected), "{summary}");
     }
 

@@ -3,18 +3,23 @@
 //! A batch is retried after a failed connection and after 429, 502, 503 and 504. A retry is safe, because the
 //! store identifies a reading by device, time and metric. Any other refusal ends the import.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use indicatif::HumanCount;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, ClientBuilder, RequestBuilder, StatusCode};
 use serde::Deserialize;
+use strum::IntoEnumIterator;
 use tidegauge::common::backoff::Backoff;
 use tidegauge::forward::is_untrusted;
+use tidegauge::wire::Code;
 use tokio::time::Instant;
 
 use super::super::client::ClientArgs;
 use super::super::client::answer::{MAX_ANSWER_BYTES, is_temporary, read_at_most, refusal_text, retry_after};
+use super::super::counted;
 use super::batch::Batch;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,15 +27,81 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
+/// The path to which readings are sent.
+pub(in crate::cli) const READINGS: &str = "/v1/readings";
+
 /// The answer of the server to a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Answer {
-    /// The number of accepted readings.
-    pub(in crate::cli) accepted: u64,
-    /// The number of rejected readings.
-    pub(in crate::cli) rejected: u64,
-    /// The rejections that the server listed.
+    /// The counts.
+    pub(in crate::cli) counts: Counts,
+    /// The rejections that the server listed: of readings and of single values.
     pub(in crate::cli) rejections: Vec<Rejection>,
+}
+
+/// All that an answer counts, or that several answers count together.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::cli) struct Counts {
+    /// The accepted readings.
+    pub(in crate::cli) accepted: u64,
+    /// The rejected readings.
+    pub(in crate::cli) rejected: u64,
+    /// The rejected values of accepted readings.
+    pub(in crate::cli) rejected_values: u64,
+    /// The readings that replaced a value of an earlier reading of their request.
+    pub(in crate::cli) overwritten: u64,
+    /// The parts of readings that were dropped.
+    pub(in crate::cli) ignored: u64,
+    /// The repeated readings that are older than others that the server has.
+    pub(in crate::cli) older: u64,
+    /// The older values of other repeated readings.
+    pub(in crate::cli) older_values: u64,
+    /// The listed rejections by code. A server may not list all.
+    by_code: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    /// Readings that were accepted, and nothing else.
+    pub(in crate::cli) fn of_accepted(accepted: u64) -> Self {
+        Self { accepted, ..Self::default() }
+    }
+
+    /// Adds the counts of another answer.
+    pub(in crate::cli) fn add(&mut self, other: Self) {
+        self.accepted += other.accepted;
+        self.rejected += other.rejected;
+        self.rejected_values += other.rejected_values;
+        self.overwritten += other.overwritten;
+        self.ignored += other.ignored;
+        self.older += other.older;
+        self.older_values += other.older_values;
+        for (code, count) in other.by_code {
+            *self.by_code.entry(code).or_default() += count;
+        }
+    }
+
+    /// The other counts than those of accepted and rejected readings, as words, without those that are 0.
+    pub(in crate::cli) fn remarks(&self) -> impl Iterator<Item = String> {
+        let all = [
+            (self.rejected_values, "value", "rejected"),
+            (self.older, "reading", "older than what the server has"),
+            (self.older_values, "value", "older than what the server has"),
+            (self.overwritten, "reading", "overwrote another one of the same device, time and metric"),
+            (self.ignored, "field", "ignored"),
+        ];
+        all.into_iter()
+            .filter(|(count, ..)| *count > 0)
+            .map(|(count, what, how)| format!("{} {how}", counted(count, what)))
+    }
+
+    /// The reasons of rejections, as words: `2 invalid_value`.
+    pub(in crate::cli) fn reasons(&self) -> impl Iterator<Item = String> {
+        let listed: u64 = self.by_code.values().sum();
+        let unlisted = (self.rejected + self.rejected_values).saturating_sub(listed);
+        let by_code = self.by_code.iter().map(|(code, count)| (*count, *code));
+        let all = by_code.chain([(unlisted, "not listed")]).filter(|(count, _)| *count > 0);
+        all.map(|(count, code)| format!("{} {code}", HumanCount(count)))
+    }
 }
 
 /// A reading that the server rejected.
@@ -51,20 +122,21 @@ pub(in crate::cli) struct Sender {
 }
 
 impl Sender {
-    /// A sender to the server of these flags. It retries each batch for `retry_for` after the first failure.
-    pub(in crate::cli) fn to(server: &ClientArgs, retry_for: Duration) -> anyhow::Result<Self> {
-        Self::new(server.http()?, server.url(), server.token()?, retry_for)
+    /// A sender to a path of the server of these flags. It retries each batch for `retry_for` after the first
+    /// failure.
+    pub(in crate::cli) fn to(server: &ClientArgs, path: &str, retry_for: Duration) -> anyhow::Result<Self> {
+        Self::new(server.http()?, (server.url(), path), server.token()?, retry_for)
     }
 
-    /// A sender to the server with this URL.
+    /// A sender to a path of the server with this URL.
     pub(in crate::cli) fn new(
         http: ClientBuilder,
-        url: &str,
+        (url, path): (&str, &str),
         token: Option<String>,
         retry_for: Duration,
     ) -> anyhow::Result<Self> {
         let client = http.connect_timeout(CONNECT_TIMEOUT).timeout(REQUEST_TIMEOUT).build()?;
-        Ok(Self { client, url: format!("{}/v1/readings", url.trim_end_matches('/')), token, retry_for })
+        Ok(Self { client, url: format!("{}{path}", url.trim_end_matches('/')), token, retry_for })
     }
 
     /// Sends a batch until the server answers. `on_trouble` gets each failure that a retry follows.
@@ -131,10 +203,21 @@ struct Trouble {
 
 /// The body of a 200, and of a 400 with some accepted readings.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Verdict {
     accepted: u64,
     #[serde(default)]
     rejected: u64,
+    #[serde(default)]
+    rejected_values: u64,
+    #[serde(default)]
+    overwritten: u64,
+    #[serde(default)]
+    ignored: u64,
+    #[serde(default)]
+    older: u64,
+    #[serde(default)]
+    older_values: u64,
     #[serde(default)]
     errors: Vec<Listed>,
 }
@@ -151,27 +234,31 @@ struct Listed {
 
 impl Verdict {
     fn of(self, batch: &Batch) -> anyhow::Result<Answer> {
-        let answered = self.accepted.saturating_add(self.rejected);
+        let Self { accepted, rejected, rejected_values, overwritten, ignored, older, older_values, errors } = self;
+        let answered = [accepted, rejected, older].into_iter().fold(0, u64::saturating_add);
         let is_of_batch = batch.readings.map_or(answered > 0, |readings| answered == readings);
         if !is_of_batch {
             let sent = match batch.readings {
                 Some(readings) => format!("{readings} readings"),
                 None => format!("the readings in {} lines", batch.lines.len()),
             };
-            let (accepted, rejected) = (self.accepted, self.rejected);
             bail!(
                 "of {sent}, the server has accepted {accepted} and rejected {rejected}: this is not the answer of a \
                  tidegauge to them"
             );
         }
+        let mut by_code = BTreeMap::new();
         let rejection = |listed: Listed| {
             let at = listed.line.map_or(listed.index, |line| line.wrapping_sub(1));
             let line =
                 batch.lines.get(at).with_context(|| format!("the server lists an error at line {at} of the body"))?;
+            let code = Code::iter().map(Code::as_str).find(|code| *code == listed.code).unwrap_or("other");
+            *by_code.entry(code).or_default() += 1;
             Ok(Rejection { line: *line, why: format!("{}: {}", listed.code, listed.detail) })
         };
-        let rejections = self.errors.into_iter().map(rejection).collect::<anyhow::Result<_>>()?;
-        Ok(Answer { accepted: self.accepted, rejected: self.rejected, rejections })
+        let rejections = errors.into_iter().map(rejection).collect::<anyhow::Result<_>>()?;
+        let counts = Counts { accepted, rejected, rejected_values, overwritten, ignored, older, older_values, by_code };
+        Ok(Answer { counts, rejections })
     }
 }
 
@@ -225,7 +312,7 @@ mod tests {
     }
 
     fn sender(address: SocketAddr, retry_for: Duration) -> Sender {
-        Sender::new(plain_http(), &format!("http://{address}/"), None, retry_for).unwrap()
+        Sender::new(plain_http(), (&format!("http://{address}/"), READINGS), None, retry_for).unwrap()
     }
 
     #[tokio::test]
@@ -244,7 +331,7 @@ mod tests {
         let troubles = Mutex::new(Vec::new());
         let answer =
             sender(address, MINUTE).send(&batch(), |what| troubles.lock().unwrap().push(what.to_owned())).await;
-        assert_eq!(answer.unwrap(), Answer { accepted: 3, ..Answer::default() });
+        assert_eq!(answer.unwrap(), Answer { counts: Counts::of_accepted(3), rejections: Vec::new() });
         assert!(started.elapsed() >= Duration::from_secs(1));
         let expected =
             format!("http://{address}/v1/readings answered 503 Service Unavailable: overloaded: the log is full");
@@ -261,7 +348,7 @@ mod tests {
         let sending = tokio::spawn(async move { sender(address, MINUTE).send(&batch(), |_| told.notify_one()).await });
         refused.notified().await;
         serve(TcpListener::bind(address).await.unwrap(), |_, _| (StatusCode::OK, r#"{"accepted":3}"#));
-        assert_eq!(sending.await.unwrap().unwrap().accepted, 3);
+        assert_eq!(sending.await.unwrap().unwrap().counts.accepted, 3);
     }
 
     #[tokio::test]
@@ -276,8 +363,8 @@ mod tests {
     async fn rejected_readings_are_reported_by_the_line_of_the_file() {
         let (listener, address) = listen().await;
         serve(listener, |_, _| {
-            let body = r#"{"code":"partially_rejected","accepted":1,"rejected":2,"errors":[
-                {"index":1,"code":"timestamp_in_future","detail":"a"},
+            let body = r#"{"code":"partially_rejected","accepted":1,"rejected":2,"rejectedValues":3,"overwritten":4,
+                "ignored":1000,"errors":[{"index":1,"code":"timestamp_in_future","detail":"a"},
                 {"index":9,"line":3,"code":"invalid_json","detail":"b"}]}"#;
             (StatusCode::BAD_REQUEST, body)
         });
@@ -286,7 +373,20 @@ mod tests {
             Rejection { line: 4, why: "timestamp_in_future: a".into() },
             Rejection { line: 7, why: "invalid_json: b".into() },
         ];
-        assert_eq!(answer, Answer { accepted: 1, rejected: 2, rejections });
+        assert_eq!((answer.counts.accepted, answer.counts.rejected, &answer.rejections), (1, 2, &rejections));
+        let words = |words: &mut dyn Iterator<Item = String>| words.collect::<Vec<_>>().join(", ");
+        let same = "overwrote another one of the same device, time and metric";
+        let remarks = format!("3 values rejected, 4 readings {same}, 1,000 fields ignored");
+        assert_eq!(words(&mut answer.counts.remarks()), remarks);
+        let reasons = "1 invalid_json, 1 timestamp_in_future, 3 not listed";
+        assert_eq!(words(&mut answer.counts.reasons()), reasons);
+        let mut both = Counts::default();
+        both.add(answer.counts);
+        both.add(Counts { older: 1, older_values: 2, ..Counts::of_accepted(5) });
+        assert_eq!((both.accepted, both.rejected), (6, 2));
+        let older = "1 reading older than what the server has, 2 values older than what the server has";
+        assert!(words(&mut both.remarks()).contains(older), "{}", words(&mut both.remarks()));
+        assert_eq!(words(&mut both.reasons()), reasons);
     }
 
     #[tokio::test]

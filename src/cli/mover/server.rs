@@ -89,7 +89,7 @@ impl Server {
         while let Some(request) = requests.next(batch) {
             let answer = self.post(&request.body, &mut sent.bytes).await?;
             let retry_after = answer.retry_after;
-            let Outcome { accepted, refused, is_limited } = requests.take(request, answer);
+            let Outcome { accepted, refused, is_limited, .. } = requests.take(batch, request, answer);
             sent.accepted += accepted as u64;
             for refused in &refused {
                 sent.add(batch, refused);

@@ -220,6 +220,7 @@ pub(super) fn query(config: &Config) -> query::Limits {
         max_values_read: config.query.max_values_read,
         catch_up: config.query.catch_up_timeout.as_duration(),
         timeout: config.query.timeout.as_duration(),
+        kept: config.retention.rollups().period().map(Period::as_duration),
     }
 }
 
