@@ -57,6 +57,7 @@ mod senml;
 mod series;
 mod sharding;
 mod starts;
+mod stopping;
 mod store_away;
 mod tls;
 mod udp;

@@ -15,7 +15,7 @@ use crate::harness::{Database, Server, Setup, mongod, run, wait_until};
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 
 /// A server that requires TLS and authentication.
-struct Guarded {
+pub(crate) struct Guarded {
     child: Child,
     _kill_on_exit: KillOnExit,
     folder: TempDir,
@@ -23,7 +23,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let folder = tempfile::Builder::new().prefix("tidegauge-guarded-").tempdir().expect("a temporary folder");
         write_certificates(folder.path());
         let file = |name: &str| folder.path().join(name).display().to_string();
@@ -43,7 +43,7 @@ impl Guarded {
     }
 
     /// A connection string with `who` before the host and `more` at the end.
-    fn uri(&self, who: &str, more: &str) -> String {
+    pub(crate) fn uri(&self, who: &str, more: &str) -> String {
         let ca = self.folder.path().join("ca.pem").display().to_string();
         format!("mongodb://{who}127.0.0.1:{}/?tls=true&tlsCAFile={ca}{more}", self.port)
     }
@@ -59,9 +59,18 @@ impl Guarded {
         let user = doc! { "createUser": "ann", "pwd": "hunter2", "roles": roles() };
         wait_until("the server takes a user", async || client.database("admin").run_command(user.clone()).await.ok())
             .await;
-        let ann = mongodb::Client::with_uri_str(self.uri("ann:hunter2@", "")).await.expect("a well-formed URI");
         let user = doc! { "createUser": "CN=tidegauge", "roles": roles() };
-        ann.database("$external").run_command(user).await.expect("ann may do that");
+        self.ann().await.database("$external").run_command(user).await.expect("ann may do that");
+    }
+
+    /// A client of the user `ann`, who may do everything.
+    async fn ann(&self) -> mongodb::Client {
+        mongodb::Client::with_uri_str(self.uri("ann:hunter2@", "")).await.expect("a well-formed URI")
+    }
+
+    /// The `admin` database, for a user who may do everything.
+    pub(crate) async fn admin(&self) -> mongodb::Database {
+        self.ann().await.database("admin")
     }
 }
 
@@ -109,8 +118,7 @@ async fn stores_with(uri: &str) {
 async fn the_connection_string_sets_credentials_and_compression() {
     let guarded = Guarded::start().await;
     stores_with(&guarded.uri("ann:hunter2@", "&compressors=zstd")).await;
-    let ann = mongodb::Client::with_uri_str(guarded.uri("ann:hunter2@", "")).await.expect("a well-formed URI");
-    let status = ann.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("ann may ask");
+    let status = guarded.admin().await.run_command(doc! { "serverStatus": 1 }).await.expect("ann may ask");
     let zstd = status.get_document("network").and_then(|of| of.get_document("compression")?.get_document("zstd"));
     let zstd = zstd.and_then(|of| of.get_document("decompressor")).expect("the server's compressors").clone();
     assert!(zstd.get_i64("bytesIn").expect("a count") > 0, "{zstd}");

@@ -187,24 +187,6 @@ async fn a_store_that_only_refuses_writes_answers_queries() {
     server.settled().await;
 }
 
-/// The grace is longer than the deadline of the harness.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stop_does_not_wait_for_an_unavailable_store() {
-    let mut mongod = Mongod::start();
-    let database = Database::on(&mongod);
-    let mut server = Server::start(Setup::mongodb(&database).set("server.shutdown_grace", "1h")).await;
-    send(&server, "stored", 0).await;
-    server.settled().await;
-    mongod.kill9();
-    wait_for_status(&server, "degraded").await;
-    send(&server, "pending", 0).await;
-    assert!(server.terminate().await.success(), "{}", server.log());
-    tokio::task::block_in_place(|| mongod.start_again());
-    server.start_again().await;
-    server.settled().await;
-    assert_eq!(server.readings("pending").await.as_array().map(Vec::len), Some(1));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusing_store_is_reported_and_queries_answer_pending() {
     away_and_back(true).await;

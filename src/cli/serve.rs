@@ -13,7 +13,7 @@ use futures_util::future::OptionFuture;
 use tidegauge::access::{Gate, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
-use tidegauge::flush::{DeadLetters, Pipeline, Running};
+use tidegauge::flush::{DeadLetters, Drained, Pipeline, Running};
 use tidegauge::forward::Forwarding;
 use tidegauge::http::{self, App, Budget, Tls};
 use tidegauge::ingest::Ingest;
@@ -285,6 +285,7 @@ impl Service {
         };
         let pending_readings = self.pipeline.status().pending_readings;
         tracing::info!(%reason, pending_readings, "stopping: pending readings are stored first");
+        self.pipeline.begin_stop();
         self.closing.cancel();
         if tokio::time::timeout(grace, &mut http).await.is_err() {
             tracing::warn!("some requests were still in progress at the end of server.shutdown_grace");
@@ -301,18 +302,27 @@ impl Service {
             tracing::warn!("some datagrams were not yet in the log at the end of server.shutdown_grace");
         }
         self.log.close();
-        let reported = log_waiting_readings(&self.pipeline);
         let forwarded = OptionFuture::from(self.forwarding.map(|forwarding| forwarding.drain(grace)));
-        let (left, _) = tokio::join!(self.running.drain(grace), forwarded);
+        let (Drained { left, store_away }, _) = tokio::join!(self.running.drain(grace), forwarded);
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
-        if let Err(error) = self.store.close().await {
+        if left == 0
+            && let Err(error) = self.store.close().await
+        {
             tracing::warn!(%error, "the store was not closed; no reading is lost by that");
         }
-        if left > 0 && reported != Some(left) {
-            tracing::warn!(
+        match store_away {
+            Some(why) if left > 0 => {
+                tracing::warn!(
+                    readings = left,
+                    why,
+                    "the store is away: these readings stay in the log for the next start"
+                );
+            }
+            None if left > 0 => tracing::warn!(
                 readings = left,
                 "not all readings were stored within server.shutdown_grace; these stay in the log for the next start"
-            );
+            ),
+            _ => {}
         }
         tracing::info!(pending_readings = left, "stopped");
         match reason {
@@ -320,16 +330,6 @@ impl Service {
             Reason::Failure(why) => Err(anyhow::anyhow!(why)),
         }
     }
-}
-
-/// Logs at once how many readings wait for a store that is away, and returns their number.
-fn log_waiting_readings(pipeline: &Pipeline) -> Option<u64> {
-    let (_, why) = pipeline.store_away()?;
-    let readings = pipeline.status().pending_readings;
-    if readings > 0 {
-        tracing::warn!(readings, why, "the store is away: these readings stay in the log for the next start");
-    }
-    Some(readings)
 }
 
 fn open_log(config: &Config, dir: &Path, metrics: &Metrics) -> anyhow::Result<(Log, Recovery)> {

@@ -18,15 +18,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
 
+use super::attempts::Attempts;
 use super::late;
-use super::store_state::{note_away, note_back};
-use super::{Pipeline, instances};
+use super::state::DeleterState;
+use super::{Pipeline, instances, stop};
 use crate::common::backoff::Backoff;
 use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord};
@@ -139,8 +140,10 @@ impl Pipeline {
         }
         audit(&begun, None);
         self.log.read_up_to(self.log.usage().readable);
-        if let Ok(Ok(outcome)) = timeout(max_wait, outcome).await {
-            return Ok(outcome);
+        tokio::select! {
+            Ok(outcome) = outcome => return Ok(outcome),
+            () = tokio::time::sleep(max_wait) => {}
+            () = stop::has_waited(self) => {}
         }
         self.deleting.forget(id);
         let waits_for = self.peers.waits_for(id);
@@ -152,13 +155,28 @@ impl Pipeline {
     }
 }
 
-/// Runs until it is aborted.
+/// Runs until it is aborted. Waits for that once a deletion is left to the next start.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     loop {
         let completed = pipeline.completed.notified();
-        let next = pipeline.lock().pending.next_deletion();
+        let next = {
+            let mut state = pipeline.lock();
+            let next = state.pending.next_deletion();
+            if matches!(next, NextDeletion::Ready(_)) {
+                state.deleter = DeleterState::Busy;
+            }
+            next
+        };
         match next {
-            NextDeletion::Ready(step) => execute(&pipeline, step).await,
+            NextDeletion::Ready(step) => {
+                let executed = execute(&pipeline, step).await;
+                pipeline.lock().deleter =
+                    if executed.is_continue() { DeleterState::Idle } else { DeleterState::GaveUp };
+                pipeline.completed.notify_waiters();
+                if executed.is_break() {
+                    return std::future::pending().await;
+                }
+            }
             NextDeletion::Again => tokio::task::yield_now().await,
             NextDeletion::None => tokio::select! {
                 () = completed => {}
@@ -168,10 +186,14 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
-async fn execute(pipeline: &Arc<Pipeline>, DeletionStep { begun, unanswered, erased }: DeletionStep) {
-    let outcome = match delete_stored(pipeline, &begun, &unanswered, &erased).await {
+/// Executes a deletion. Breaks if that is left to the next start.
+async fn execute(
+    pipeline: &Arc<Pipeline>,
+    DeletionStep { begun, unanswered, erased }: DeletionStep,
+) -> ControlFlow<()> {
+    let outcome = match delete_stored(pipeline, &begun, &unanswered, &erased).await? {
         Ok(readings) => {
-            let dead = delete_dead_letters(pipeline, &begun.deletion).await;
+            let dead = delete_dead_letters(pipeline, &begun.deletion).await?;
             DeletionOutcome::Executed { readings: readings + dead, absent: Vec::new() }
         }
         Err(error) => DeletionOutcome::Failed(error),
@@ -181,11 +203,11 @@ async fn execute(pipeline: &Arc<Pipeline>, DeletionStep { begun, unanswered, era
         _ => None,
     };
     // Before the log may be cut behind the deletion.
-    let is_shared = (begun.from.is_some() || readings.is_some()) && tell_others(pipeline, &begun, readings).await;
+    let is_shared = (begun.from.is_some() || readings.is_some()) && tell_others(pipeline, &begun, readings).await?;
     while !pipeline.lock().pending.finish_deletion() {
         tokio::task::yield_now().await;
     }
-    pipeline.completed.notify_waiters();
+    pipeline.lock().note_done();
     pipeline.due.notify_one();
     audit(&begun, Some(&outcome));
     note_executed(pipeline, begun.id).await;
@@ -194,6 +216,7 @@ async fn execute(pipeline: &Arc<Pipeline>, DeletionStep { begun, unanswered, era
     } else {
         pipeline.deleting.answer(begun.id, outcome);
     }
+    ControlFlow::Continue(())
 }
 
 /// Has the store execute a deletion, and repeats it until the store does. Returns the number of readings that
@@ -203,15 +226,16 @@ async fn delete_stored(
     begun: &BegunDeletion,
     unanswered: &BTreeSet<Hour>,
     erased: &Erased,
-) -> Result<u64, String> {
+) -> ControlFlow<(), Result<u64, String>> {
     let Some(deletions) = pipeline.store.deletions() else {
-        return Err(format!("the store {} cannot delete readings", pipeline.store.name()));
+        let why = format!("the store {} cannot delete readings", pipeline.store.name());
+        return ControlFlow::Continue(Err(why));
     };
     let deletion = &begun.deletion;
     if let Some(why) = deletions.refusal(deletion) {
-        return Err(why.to_owned());
+        return ControlFlow::Continue(Err(why.to_owned()));
     }
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    let mut attempts = Attempts::new(pipeline);
     let mut stored_too = None;
     loop {
         let attempt = async {
@@ -225,13 +249,16 @@ async fn delete_stored(
         };
         match attempt.await {
             Ok(Deleted { readings, hours }) => {
-                note_back(pipeline);
-                roll_up_closed(pipeline, &deletion.device, hours).await;
+                attempts.succeed();
+                roll_up_closed(pipeline, &deletion.device, hours).await?;
                 let pending = erased.values().map(|instants| instants.len() as u64).sum::<u64>();
-                return Ok(pending - stored_too.unwrap_or(0) + readings);
+                return ControlFlow::Continue(Ok(pending - stored_too.unwrap_or(0) + readings));
             }
-            Err(error) if error.is_permanent() => return Err(error.to_string()),
-            Err(error) => wait(pipeline, &error, &mut backoff).await,
+            Err(error) if error.is_permanent() => {
+                attempts.succeed();
+                return ControlFlow::Continue(Err(error.to_string()));
+            }
+            Err(error) => retry(pipeline, &mut attempts, &error).await?,
         }
     }
 }
@@ -252,50 +279,53 @@ async fn count_stored(pipeline: &Pipeline, deletion: &Deletion, erased: &Erased)
 
 /// Tells the other instances, if there are some, of a deletion that is executed here. Repeats it until that
 /// succeeds.
-async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> bool {
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> ControlFlow<(), bool> {
+    let mut attempts = Attempts::new(pipeline);
     loop {
         match instances::tell(pipeline, begun, readings.unwrap_or(0)).await {
-            Ok(has_others) => return has_others,
-            Err(error) => wait(pipeline, &error.into(), &mut backoff).await,
+            Ok(has_others) => {
+                attempts.succeed();
+                return ControlFlow::Continue(has_others);
+            }
+            Err(error) => retry(pipeline, &mut attempts, &error.into()).await?,
         }
     }
 }
 
 /// Rolls up the closed hours among these, as after a late reading: the roller may be about to write a rollup
 /// that it has derived before the deletion.
-async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) {
+async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> ControlFlow<()> {
     let closed: Vec<Hour> = hours.into_iter().filter(|hour| pipeline.is_closed(*hour)).collect();
     for hours in closed.chunks(HOURS_PER_ROLLUP) {
-        late::roll_up_hours(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await;
+        late::roll_up_hours(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
     }
+    ControlFlow::Continue(())
 }
 
-/// Waits before the next attempt. After a failure while draining none follows: the next start makes it.
-async fn wait(pipeline: &Pipeline, error: &WriteError, backoff: &mut Backoff) {
-    note_away(pipeline, error);
+/// Counts a failed attempt, and waits before the next one.
+async fn retry(pipeline: &Pipeline, attempts: &mut Attempts<'_>, error: &WriteError) -> ControlFlow<()> {
+    attempts.fail(error);
     pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
-    if pipeline.lock().draining {
-        pipeline.lock().failed_in_a_row += pipeline.options.max_in_flight;
-        pipeline.completed.notify_waiters();
-        std::future::pending::<()>().await;
-    }
-    tokio::select! {
-        () = tokio::time::sleep(backoff.next_wait()) => {}
-        () = pipeline.drain_begins.cancelled() => {}
-    }
+    attempts.next().await
 }
 
 /// Removes readings from the dead-letter file, and repeats it until that succeeds. Returns their number.
-async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> u64 {
+async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> ControlFlow<(), u64> {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
+        let is_last = pipeline.drain_begins.is_cancelled();
         match pipeline.dead_letters.delete(deletion).await {
-            Ok(readings) => return readings,
+            Ok(readings) => return ControlFlow::Continue(readings),
             Err(error) => {
                 tracing::error!(%error, "cannot remove deleted readings from the dead-letter file");
-                tokio::time::sleep(backoff.next_wait()).await;
+                if is_last {
+                    return ControlFlow::Break(());
+                }
             }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_wait()) => {}
+            () = pipeline.drain_begins.cancelled() => {}
         }
     }
 }

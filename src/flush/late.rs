@@ -5,22 +5,23 @@
 //! once. After a crash in between, replay of the log repairs this: the next start writes the readings
 //! again, to no effect, and rolls the hour up.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Pipeline;
-use super::store_state::{note_away, note_back};
-use crate::common::backoff::Backoff;
+use super::attempts::Attempts;
 use crate::model::{BucketWrite, Hour};
 
-/// Rolls up the hours of these writes again. Retries until all of them are rolled up.
-pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) {
-    roll_up_hours(pipeline, writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect()).await;
+/// Rolls up the hours of these writes again. Retries until all of them are rolled up; breaks if that is left
+/// to the next start.
+pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) -> ControlFlow<()> {
+    roll_up_hours(pipeline, writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect()).await
 }
 
 /// The same for hours of devices.
-pub(super) async fn roll_up_hours(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) {
-    let Some(rollups) = pipeline.store.rollups() else { return };
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+pub(super) async fn roll_up_hours(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) -> ControlFlow<()> {
+    let Some(rollups) = pipeline.store.rollups() else { return ControlFlow::Continue(()) };
+    let mut attempts = Attempts::new(pipeline);
     while !waiting.is_empty() {
         let outcomes = rollups.roll_up(&waiting).await;
         debug_assert_eq!(outcomes.len(), waiting.len(), "an outcome for each bucket");
@@ -48,11 +49,12 @@ pub(super) async fn roll_up_hours(pipeline: &Pipeline, mut waiting: Vec<(Arc<str
         }
         waiting = again;
         match transient {
-            None => note_back(pipeline),
+            None => attempts.succeed(),
             Some(error) => {
-                note_away(pipeline, &error);
-                tokio::time::sleep(backoff.next_wait()).await;
+                attempts.fail(&error);
+                attempts.next().await?;
             }
         }
     }
+    ControlFlow::Continue(())
 }

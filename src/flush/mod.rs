@@ -49,6 +49,7 @@ use crate::pending::{Limits, Pending, Reason};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
+mod attempts;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
@@ -71,6 +72,7 @@ mod rollup_progress;
 mod running;
 mod scheduler;
 mod state;
+mod stop;
 mod store_state;
 mod write;
 
@@ -79,7 +81,7 @@ pub use dead_letters::{DeadLetters, Letter};
 pub use deleter::{DeletionError, DeletionOutcome};
 pub use narrow::RefusedMetadata;
 pub use roller::Closing;
-pub use running::Running;
+pub use running::{Drained, Running};
 use store_state::StoreState;
 
 use closed_hours::ClosedHours;
@@ -145,6 +147,8 @@ pub struct Pipeline {
     refused_metadata: RefusedMetadata,
     /// Held during a cut of the log.
     cutting: Mutex<()>,
+    /// Cancelled when the service begins to stop. It completes the requests in progress first.
+    stop_begins: CancellationToken,
     /// Cancelled when draining begins: waiting writes are tried again at once, each for the last time.
     drain_begins: CancellationToken,
     closed: ClosedHours,
@@ -215,6 +219,7 @@ impl Pipeline {
             store_state: StoreState::default(),
             refused_metadata: RefusedMetadata::default(),
             cutting: Mutex::default(),
+            stop_begins: CancellationToken::new(),
             drain_begins: CancellationToken::new(),
             closed,
             deleting: Deleting::default(),
@@ -303,14 +308,26 @@ impl Pipeline {
 
     /// Returns for how long the store has been away, and why; `None` if it is available.
     ///
-    /// A store is away if it does not answer probes or does not accept writes.
+    /// A store is away if it does not answer pings or does not accept writes.
     pub fn store_away(&self) -> Option<(Duration, String)> {
         self.store_state.away().map(|(since, why)| (since.elapsed(), why))
     }
 
-    /// The same for queries: a store that answers probes may answer them, although it does not accept writes.
-    pub fn store_unanswering(&self) -> Option<(Duration, String)> {
-        self.store_state.unanswering().map(|(since, why)| (since.elapsed(), why))
+    /// Waits until the store does not answer pings. Returns for how long it has been away, and why.
+    pub async fn store_silent(&self) -> (Duration, String) {
+        let (since, why) = self.store_state.silent().await;
+        (since.elapsed(), why)
+    }
+
+    /// Notes that the service is about to stop: from now on it waits for a store that is away only shortly.
+    pub fn begin_stop(&self) {
+        self.stop_begins.cancel();
+    }
+
+    /// Notes tasks that are left to the next start, because the store has done nothing of them.
+    fn note_given_up(&self, tasks: usize) {
+        self.lock().given_up_in_a_row += tasks;
+        self.completed.notify_waiters();
     }
 
     /// The dead-letter file.

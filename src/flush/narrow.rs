@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Pipeline;
+use super::attempts::Attempts;
 use super::bisection::{Bisection, Narrowed};
-use super::store_state::{note_away, note_back};
 use super::write::{Letter, Outcome, attempt, count_written, dead_letter, is_available};
-use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::WriteError;
 
@@ -26,11 +25,12 @@ pub(super) struct RefusedWrite {
 
 /// Stores the readings that the store accepts, and dead-letters the others.
 ///
-/// Returns the buckets that are done. The others wait until the dead-letter file has space.
+/// Returns the buckets that are done. The others wait until the dead-letter file has space, or for the next
+/// start.
 pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>) -> Vec<Arc<BucketWrite>> {
     let bisection = |RefusedWrite { write, error }| Bisection::new(write, error);
     let mut bisections: Vec<Bisection> = refused.into_iter().map(bisection).collect();
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    let mut attempts = Attempts::new(pipeline);
     loop {
         let parts = bisections.iter().map(|bisection| bisection.next().cloned());
         let (at, parts): (Vec<usize>, Vec<_>) = parts.enumerate().filter_map(|(at, part)| Some((at, part?))).unzip();
@@ -39,16 +39,16 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>)
         }
         let outcomes = attempt(pipeline, &parts).await;
         let is_available = is_available(&outcomes);
-        match settle(pipeline, &mut bisections, at.into_iter().zip(outcomes)) {
-            None => {
-                note_back(pipeline);
-                backoff.reset();
-            }
+        let transient = settle(pipeline, &mut bisections, at.into_iter().zip(outcomes));
+        match transient {
+            None => attempts.succeed(),
             Some(error) => {
                 if !is_available {
-                    note_away(pipeline, &error);
+                    attempts.fail(&error);
                 }
-                tokio::time::sleep(backoff.next_wait()).await;
+                if attempts.next().await.is_break() {
+                    return Vec::new();
+                }
             }
         }
     }

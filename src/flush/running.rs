@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Pipeline, instances};
+use super::{Pipeline, instances, stop};
 
 /// The running tasks of a [`Pipeline`].
 pub struct Running {
@@ -18,21 +18,33 @@ pub struct Running {
     pub(super) watch: tokio::task::JoinHandle<()>,
 }
 
+/// The result of [`Running::drain`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drained {
+    /// How many readings stay in the log.
+    pub left: u64,
+    /// Why the store did not take them; `None` if it took all, or the time was over.
+    pub store_away: Option<String>,
+}
+
 impl Running {
-    /// Writes all pending readings, for at most `grace`, then stops. Returns how many stay in the log.
+    /// Writes all pending readings, for at most `grace`, then stops. The log must be closed.
     ///
-    /// Readings that the store does not accept at the first attempt since then stay in the log. If the store
-    /// does not answer, all do, without a wait. The log must be closed.
-    pub async fn drain(self, grace: Duration) -> u64 {
+    /// Does not wait for a store that takes none ([`super::stop`]).
+    pub async fn drain(self, grace: Duration) -> Drained {
         let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, deleter, watcher, watch } = self;
         roller.abort(); // the next start continues its work
         indexer.abort(); // likewise
+        pipeline.begin_stop();
         pipeline.lock().draining = true;
         pipeline.drain_begins.cancel();
         pipeline.due.notify_one();
-        if pipeline.store_state.is_silent() || tokio::time::timeout(grace, &mut scheduler).await.is_err() {
-            scheduler.abort();
-        }
+        let store_away = tokio::select! {
+            _ = &mut scheduler => None,
+            () = tokio::time::sleep(grace) => None,
+            why = stop::without_store(&pipeline) => Some(why),
+        };
+        scheduler.abort();
         deleter.abort(); // the next start executes what is left
         watcher.abort();
         cutter.abort();
@@ -48,7 +60,10 @@ impl Running {
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the log was not cut at the end; the next start reads more of it than necessary");
         }
-        instances::leave(&pipeline).await;
-        pipeline.status().pending_readings
+        let store_away = store_away.or_else(|| pipeline.store_away().map(|(_, why)| why));
+        if store_away.is_none() {
+            instances::leave(&pipeline).await;
+        }
+        Drained { left: pipeline.status().pending_readings, store_away }
     }
 }

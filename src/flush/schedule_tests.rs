@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 use super::scheduler::MAX_SLEEP;
+use super::stop::STORE_WAIT;
 use super::tests::{Faulty, away};
 use super::*;
 use crate::log::{BatchBuilder, Instruments, Sync};
@@ -46,7 +47,7 @@ struct Stage {
     readings: AtomicU32,
     clock: Clock,
     exposition: Exposition,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Stage {
@@ -81,7 +82,7 @@ impl Stage {
         let (metrics, exposition) = Metrics::new();
         let pipeline =
             Pipeline::new(options, Arc::new(log), &recovery, store, dead_letters, Arc::new(metrics)).unwrap();
-        Self { pipeline, noted, readings: AtomicU32::new(0), clock, exposition, _folder: folder }
+        Self { pipeline, noted, readings: AtomicU32::new(0), clock, exposition, folder }
     }
 
     /// With the scheduler at work.

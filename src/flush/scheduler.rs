@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strum::IntoEnumIterator;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::early::Early;
+use super::state::State;
 use super::{Pipeline, write};
 use crate::log::Position;
 use crate::pending::{Due, Pending, Reason, Take, TakenBucket};
@@ -29,14 +30,11 @@ pub(super) const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// The longest sleep while nothing is pending. The feeder wakes the scheduler when that changes.
 const IDLE_SLEEP: Duration = Duration::from_secs(10);
 
-/// Runs until [`super::Running::drain`] was called and all buckets are written.
+/// Runs until [`super::Running::drain`] was called and each bucket is written, or left to the next start.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
-    let permits = Arc::new(Semaphore::new(pipeline.options.max_in_flight));
-    let mut writes = JoinSet::new();
     let mut scheduler = Scheduler::new(Arc::clone(&pipeline));
-    loop {
-        let permit = Arc::clone(&permits).acquire_owned().await.expect("never closed");
-        let Some(batch) = scheduler.next_batch().await else { break };
+    let mut writes = JoinSet::new();
+    while let Some((batch, permit)) = scheduler.next_batch().await {
         let pipeline = Arc::clone(&pipeline);
         writes.spawn(async move {
             // On a blocking thread, because sorting large buckets takes milliseconds.
@@ -44,6 +42,8 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
             let Ok(writes) = tokio::task::spawn_blocking(to_writes).await else { return }; // the runtime is ending
             write::write(&pipeline, writes).await;
             drop(permit);
+            pipeline.lock().writes -= 1;
+            pipeline.completed.notify_waiters();
         });
         while writes.try_join_next().is_some() {}
     }
@@ -51,6 +51,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
 
 struct Scheduler {
     pipeline: Arc<Pipeline>,
+    permits: Arc<Semaphore>,
     /// Until when buckets that become old share the write commands of the last one that was due.
     horizon_ms: u64,
     /// The turns of buckets of ended hours that are left in this window.
@@ -62,22 +63,26 @@ struct Scheduler {
 
 impl Scheduler {
     fn new(pipeline: Arc<Pipeline>) -> Self {
-        Self { pipeline, horizon_ms: 0, turns: 0, next_turns: Instant::now(), early: Early::default() }
+        let permits = Arc::new(Semaphore::new(pipeline.options.max_in_flight));
+        Self { pipeline, permits, horizon_ms: 0, turns: 0, next_turns: Instant::now(), early: Early::default() }
     }
 
     /// Waits until buckets are due and takes them. `None` once draining has ended.
-    async fn next_batch(&mut self) -> Option<Vec<TakenBucket>> {
+    async fn next_batch(&mut self) -> Option<(Vec<TakenBucket>, OwnedSemaphorePermit)> {
         loop {
             let pipeline = Arc::clone(&self.pipeline);
+            let permit = Arc::clone(&self.permits).acquire_owned().await.expect("never closed");
             let completed = pipeline.completed.notified();
             let (batch, finished) = self.take();
             self.note(&batch);
             if !batch.is_empty() {
-                return Some(batch);
+                pipeline.lock().writes += 1;
+                return Some((batch, permit));
             }
             if finished {
                 return None;
             }
+            drop(permit);
             tokio::select! {
                 () = pipeline.due.notified() => {}
                 () = completed => {}
@@ -94,7 +99,8 @@ impl Scheduler {
             let log = pipeline.log.usage();
             let mut state = pipeline.lock();
             if !pipeline.peers.may_write(state.inserted, state.pending.is_full()) {
-                return (batch, state.draining && state.is_finished(log.readable, options.max_in_flight));
+                let has_buckets = state.pending.buckets() > 0;
+                return (batch, self.has_drained(&mut state, log.readable, has_buckets));
             }
             let which = if state.draining {
                 Take::All(Reason::Drain)
@@ -107,7 +113,7 @@ impl Scheduler {
             };
             let room = (options.max_buckets_per_write - batch.len()).min(BUCKETS_PER_TURN);
             let taken = state.pending.take(which, room);
-            let finished = state.draining && state.is_finished(log.readable, options.max_in_flight);
+            let finished = self.has_drained(&mut state, log.readable, !(taken.is_empty() && batch.is_empty()));
             drop(state);
             if taken.is_empty() {
                 return (batch, finished);
@@ -119,6 +125,14 @@ impl Scheduler {
                 return (batch, false);
             }
         }
+    }
+
+    /// Returns whether a drain has ended: the store does not do its tasks, or nothing is left to do.
+    /// `has_more` says whether there are buckets to take.
+    fn has_drained(&self, state: &mut State, readable: Position, has_more: bool) -> bool {
+        let is_refused = state.given_up_in_a_row >= self.pipeline.options.max_in_flight;
+        let is_idle = !has_more && state.writes == 0;
+        state.draining && (is_refused || is_idle && state.is_at_rest(readable))
     }
 
     /// Opens the window of old buckets if one is due, and grants turns to the buckets of ended hours if it is

@@ -4,7 +4,18 @@ use tokio::time::Instant;
 
 use crate::common::once_per_change::OncePerChange;
 use crate::log::Position;
-use crate::pending::Pending;
+use crate::pending::{NextDeletion, Pending};
+
+/// The state of the deleter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DeleterState {
+    /// It waits for a deletion that can be executed.
+    Idle,
+    /// It executes a deletion.
+    Busy,
+    /// The service stops, and the store has not executed a deletion.
+    GaveUp,
+}
 
 /// The state behind the lock.
 pub(super) struct State {
@@ -22,10 +33,13 @@ pub(super) struct State {
     pub(super) scheduler_is_idle: bool,
     /// Take all buckets, due or not.
     pub(super) draining: bool,
-    /// While draining, the number of buckets that the store did not accept.
-    pub(super) given_up: usize,
-    /// While draining, the number of writes in a row that the store did not accept.
-    pub(super) failed_in_a_row: usize,
+    /// The number of tasks that write buckets.
+    pub(super) writes: usize,
+    /// The number of tasks in a row that were given up because the store did nothing of them.
+    pub(super) given_up_in_a_row: usize,
+    /// The number of tasks that the store has done.
+    pub(super) done: u64,
+    pub(super) deleter: DeleterState,
     /// Insert no more records.
     pub(super) stopped: bool,
 }
@@ -41,8 +55,10 @@ impl State {
             full: OncePerChange::default(),
             scheduler_is_idle: false,
             draining: false,
-            given_up: 0,
-            failed_in_a_row: 0,
+            writes: 0,
+            given_up_in_a_row: 0,
+            done: 0,
+            deleter: DeleterState::Idle,
             stopped: false,
         }
     }
@@ -53,11 +69,20 @@ impl State {
         is_idle || self.draining || self.pending.is_urgent()
     }
 
-    /// Returns whether draining has ended: all readings of the log up to `readable` are stored or given up,
-    /// or the store accepts no writes.
-    pub(super) fn is_finished(&self, readable: Position, max_in_flight: usize) -> bool {
-        let is_inserted = self.inserted >= readable || (self.given_up > 0 && self.pending.is_full());
-        let is_empty = self.pending.buckets() == self.given_up && self.pending.deletions() == 0;
-        (is_inserted && is_empty) || self.failed_in_a_row >= max_in_flight
+    /// Notes that the store has done a task.
+    pub(super) fn note_done(&mut self) {
+        self.done += 1;
+        self.given_up_in_a_row = 0;
+    }
+
+    /// Returns whether neither the feeder, which has the log to read up to `readable`, nor the deleter can
+    /// make buckets that the scheduler may take.
+    pub(super) fn is_at_rest(&mut self, readable: Position) -> bool {
+        let is_deleting = match self.deleter {
+            DeleterState::Idle => !matches!(self.pending.next_deletion(), NextDeletion::None),
+            DeleterState::Busy => true,
+            DeleterState::GaveUp => false,
+        };
+        !is_deleting && (self.inserted >= readable || self.pending.is_full())
     }
 }

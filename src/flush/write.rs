@@ -5,51 +5,35 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Pipeline;
+use super::attempts::Attempts;
 use super::late;
 use super::narrow::{RefusedWrite, narrow};
 use super::scheduler::BUCKETS_PER_TURN;
-use super::store_state::{note_away, note_back};
 use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
-/// Returns when each bucket is stored or dead-lettered.
+/// Returns when each bucket is stored or dead-lettered, or left to the next start.
 pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>) {
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    let mut attempts = Attempts::new(pipeline);
     loop {
-        let is_draining = pipeline.drain_begins.is_cancelled();
         let outcomes = attempt(pipeline, &writes).await;
         let Settled { done, refused, again, is_available } = settle(pipeline, writes, outcomes);
-        let is_away = !is_available;
-        if !is_away {
-            note_back(pipeline);
+        if is_available {
+            attempts.succeed();
             finish(pipeline, done).await;
             finish(pipeline, narrow(pipeline, refused).await).await;
-            backoff.reset();
         }
         let Some((_, error)) = again.first() else { return };
-        if is_away {
-            note_away(pipeline, error);
-            if is_draining {
-                return give_up(pipeline, again.len());
-            }
+        if !is_available {
+            attempts.fail(error);
         }
         pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_wait()) => {}
-            () = pipeline.drain_begins.cancelled() => {}
+        if attempts.next().await.is_break() {
+            return;
         }
         writes = again.into_iter().map(|(write, _)| write).collect();
     }
-}
-
-/// Leaves the buckets of a write that has failed while draining to the next start.
-fn give_up(pipeline: &Pipeline, buckets: usize) {
-    let mut state = pipeline.lock();
-    state.given_up += buckets;
-    state.failed_in_a_row += 1;
-    drop(state);
-    pipeline.completed.notify_waiters();
 }
 
 /// Completes stored buckets, after it has rolled up the closed hours among them.
@@ -58,8 +42,9 @@ fn give_up(pipeline: &Pipeline, buckets: usize) {
 async fn finish(pipeline: &Pipeline, done: Vec<Arc<BucketWrite>>) {
     let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| pipeline.is_closed(write.hour));
     complete(pipeline, &prompt);
-    late::roll_up(pipeline, &late).await;
-    complete(pipeline, &late);
+    if late::roll_up(pipeline, &late).await.is_continue() {
+        complete(pipeline, &late);
+    }
 }
 
 pub(super) async fn attempt(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) -> Vec<Outcome> {
@@ -147,7 +132,7 @@ async fn append(pipeline: &Pipeline, Letter { refused, error, .. }: &Letter) -> 
 
 /// Writes a letter once the dead-letter file or its disk has space again.
 ///
-/// The bucket meanwhile does not count as a write in flight to the store.
+/// The bucket meanwhile does not count as a write in flight to the store, and a stop does not wait for it.
 async fn retry(pipeline: Arc<Pipeline>, letter: Letter) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     while append(&pipeline, &letter).await.is_err() {
@@ -166,7 +151,7 @@ fn complete(pipeline: &Pipeline, done: &[Arc<BucketWrite>]) {
         drop(state);
         drop(held);
     }
-    pipeline.lock().failed_in_a_row = 0;
+    pipeline.lock().note_done();
     pipeline.completed.notify_waiters();
     pipeline.note_room();
 }

@@ -265,7 +265,7 @@ impl Queries {
         Instant::now() + self.limits.timeout
     }
 
-    /// Waits for the store's answer, unless the store is known to give none.
+    /// Waits for the store's answer, unless the store does not answer pings.
     ///
     /// Drops `request` at the deadline, which ends its work.
     async fn ask<T>(
@@ -273,12 +273,15 @@ impl Queries {
         deadline: Instant,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, QueryError> {
-        if let Some((since, why)) = self.pipeline.store_unanswering() {
-            return Err(QueryError::StoreAway { seconds: since.as_secs(), why });
-        }
-        match tokio::time::timeout_at(deadline, request).await {
-            Ok(answer) => Ok(answer?),
-            Err(_) => Err(QueryError::Timeout(self.limits.timeout)),
+        tokio::select! {
+            biased;
+            (since, why) = self.pipeline.store_silent() => {
+                Err(QueryError::StoreAway { seconds: since.as_secs(), why })
+            }
+            answer = tokio::time::timeout_at(deadline, request) => match answer {
+                Ok(answer) => Ok(answer?),
+                Err(_) => Err(QueryError::Timeout(self.limits.timeout)),
+            },
         }
     }
 

@@ -232,6 +232,12 @@ pub trait Store: Send + Sync {
     /// Checks that the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
+    /// Waits until nothing is known that keeps the store from taking writes. Changes nothing. A stop does not
+    /// wait for a store that keeps it waiting here.
+    async fn takes_writes(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Returns the size of the store on disk in bytes, indexes included.
     async fn bytes(&self) -> Result<u64, StoreError>;
 

@@ -4,7 +4,7 @@ mod client;
 mod clock;
 mod connection;
 mod database;
-mod disk;
+pub(crate) mod disk;
 mod influxd;
 mod metrics;
 mod model;

@@ -49,7 +49,12 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
     };
     let mut failing = OncePerChange::default();
     loop {
-        match watcher.look().await {
+        let is_draining = pipeline.drain_begins.is_cancelled();
+        let looked = watcher.look().await;
+        if looked.is_err() && is_draining && !pipeline.peers.has_lease() {
+            pipeline.note_given_up(pipeline.options.max_in_flight); // without a lease nothing is written
+        }
+        match looked {
             Ok(()) if failing.ends() => tracing::info!("the other instances can be asked for deletions again"),
             Err(error) if pipeline.store_away().is_none() && failing.begins() => {
                 tracing::warn!(%error, "cannot ask the other instances for deletions; nothing is stored until it can");
@@ -61,6 +66,7 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = pipeline.peers.executed() => {}
+            () = pipeline.drain_begins.cancelled(), if !is_draining => {}
         }
     }
 }

@@ -68,7 +68,7 @@ async fn a_crash_between_a_write_and_its_rolling_up_is_mended_by_the_next_start(
     life.append(0..20).await;
     until("the store has some", || life.count("tidegauge_readings_stored_total") > 0).await;
     let stored = life.count("tidegauge_readings_stored_total");
-    assert_eq!((kept.hours().len(), life.end(Duration::from_millis(20)).await), (0, 60));
+    assert_eq!((kept.hours().len(), life.end(HOUR).await), (0, 60), "no waiting for a store that rolls up nothing");
 
     kept.away.store(false, Ordering::Relaxed);
     let life = begin(&folder, &kept);

@@ -28,6 +28,9 @@ use crate::store::{self, Cause, StoreError, WriteError};
 const PING_MIN: Duration = Duration::from_secs(2);
 const PING_MAX: Duration = Duration::from_secs(10);
 
+/// The time between two looks at what a majority of the members has.
+const MAJORITY_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The documents of one batch in the search for the first that can be read.
 const FIRST_BATCH: u32 = 16;
 
@@ -151,6 +154,21 @@ impl Commands {
     ) -> Result<(), StoreError> {
         let (answer, _) = tokio::join!(self.ping(), tokio::time::timeout(ping_timeout(self.timeout), look));
         answer
+    }
+
+    /// Waits until a majority of the members has all that the primary has written, or has got something new
+    /// since this call. A server that is in no replica set, or a mongos, only has to answer.
+    pub(super) async fn await_majority(&self) -> Result<(), StoreError> {
+        let mut before = None;
+        loop {
+            let hello = within(self.timeout, self.database.run_command(doc! { "hello": 1 })).await?;
+            let Ok(last) = hello.get_document("lastWrite") else { return Ok(()) };
+            let [written, confirmed] = ["opTime", "majorityOpTime"].map(|of| last.get(of).cloned());
+            if confirmed == written || before.get_or_insert_with(|| confirmed.clone()) != &confirmed {
+                return Ok(());
+            }
+            tokio::time::sleep(MAJORITY_INTERVAL).await;
+        }
     }
 
     /// The size of the database's collections and indexes on disk in bytes, on all shards.

@@ -257,6 +257,10 @@ impl<L: Layout> Store for MongoStore<L> {
         self.commands.ping_during(self.schema_state.is_unchanged()).await
     }
 
+    async fn takes_writes(&self) -> Result<(), StoreError> {
+        self.commands.await_majority().await
+    }
+
     async fn bytes(&self) -> Result<u64, StoreError> {
         self.commands.database_bytes().await
     }

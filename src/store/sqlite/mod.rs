@@ -35,6 +35,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,9 +58,17 @@ use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 /// How long a connection waits for another process that holds the file before it answers `busy`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The same for the last checkpoint.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The time between two looks at whether the writer waits for a lock: many times [`write::LOCK_INTERVAL`].
+const LOCK_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
 /// A [`Store`] in one file. Several processes may open the same file; their writes take turns.
 pub struct SqliteStore {
     writer: Arc<Mutex<Writer>>,
+    /// How often the writer has slept because another process holds the lock of the file.
+    lock_sleeps: Arc<AtomicU64>,
     readers: Arc<Readers>,
     file: Arc<DatabaseFile>,
     unreadable: UnreadableDocuments,
@@ -84,11 +93,15 @@ impl SqliteStore {
     fn open_with(path: &Path, busy_timeout: Duration) -> Result<Self, StoreError> {
         let refused =
             |error: SqliteError| StoreError::new(error.cause(), format!("cannot open {}: {error}", path.display()));
-        let writer = schema::open_writer(path, busy_timeout).and_then(Writer::new).map_err(refused)?;
+        let lock_sleeps = Arc::<AtomicU64>::default();
+        let writer = schema::open_writer(path, busy_timeout)
+            .and_then(|connection| Writer::new(connection, busy_timeout, Arc::clone(&lock_sleeps)))
+            .map_err(refused)?;
         let file = Arc::new(DatabaseFile::of(path).map_err(refused)?);
         let readers = Readers::new(path.to_owned(), Arc::clone(&file), busy_timeout);
         Ok(Self {
             writer: Arc::new(Mutex::new(writer)),
+            lock_sleeps,
             readers: Arc::new(readers),
             file,
             unreadable: UnreadableDocuments::default(),
@@ -219,6 +232,19 @@ impl Store for SqliteStore {
         self.read(|connection| read::ping(connection)).await
     }
 
+    /// Waits while another process holds the lock of the file and keeps a write waiting.
+    async fn takes_writes(&self) -> Result<(), StoreError> {
+        let sleeps = || self.lock_sleeps.load(Ordering::Relaxed);
+        let mut before = sleeps();
+        loop {
+            tokio::time::sleep(LOCK_CHECK_INTERVAL).await;
+            let now = std::mem::replace(&mut before, sleeps());
+            if now == before {
+                return Ok(());
+            }
+        }
+    }
+
     /// The size of the file and its write-ahead file.
     async fn bytes(&self) -> Result<u64, StoreError> {
         let path = self.readers.path();
@@ -268,9 +294,11 @@ impl Store for SqliteStore {
         }
     }
 
-    /// Copies the write-ahead file into the database, so that a copy of the one file is complete.
+    /// Copies the write-ahead file into the database, so that a copy of the one file is complete. Does not
+    /// wait long for a process that holds the lock of the file.
     async fn close(&self) -> Result<(), StoreError> {
         let checkpoint = |writer: &mut Writer| {
+            writer.connection.busy_timeout(CLOSE_TIMEOUT)?;
             writer.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
             Ok(())
         };

@@ -8,6 +8,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -26,6 +28,9 @@ pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
 /// the pages are copied there.
 const FREE_PART: u64 = 8;
 
+/// The sleep between two attempts to get the lock of the file from another process.
+pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Changes when another connection has committed.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
@@ -43,7 +48,21 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(connection: Connection) -> Result<Self, SqliteError> {
+    /// A writer that counts how often it sleeps because another process holds the lock of the file.
+    pub(super) fn new(
+        mut connection: Connection,
+        busy_timeout: Duration,
+        sleeps: Arc<AtomicU64>,
+    ) -> Result<Self, SqliteError> {
+        let mut since = Instant::now();
+        connection.busy_handler(Some(move |before| {
+            if before == 0 {
+                since = Instant::now();
+            }
+            sleeps.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(LOCK_INTERVAL);
+            since.elapsed() < busy_timeout
+        }))?;
         let encoder = ChunkEncoder::new().map_err(SqliteError::Compressor)?;
         Ok(Self { connection, encoder, max_buckets: None, noted: NotedDevices::default(), data_version: 0 })
     }

@@ -17,7 +17,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Reads the whole body.
-    pub(super) async fn of(response: Result<reqwest::Response, reqwest::Error>) -> Result<Self, reqwest::Error> {
+    pub(crate) async fn of(response: Result<reqwest::Response, reqwest::Error>) -> Result<Self, reqwest::Error> {
         let response = response?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Ok(Self { status, headers, body: response.bytes().await? })

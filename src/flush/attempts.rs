@@ -1,0 +1,62 @@
+//! The attempts at one task of the store, until the store has done it or the service stops.
+
+use std::ops::ControlFlow;
+
+use super::Pipeline;
+use super::store_state::{note_failing, note_working};
+use crate::common::backoff::Backoff;
+
+/// The attempts at one task. While the store does nothing of it, the store counts as away.
+///
+/// An attempt that begins after the drain has begun is the last one, if it fails.
+pub(super) struct Attempts<'a> {
+    pipeline: &'a Pipeline,
+    backoff: Backoff,
+    /// Whether the drain had begun when the current attempt began.
+    is_last: bool,
+    /// Whether the store has done nothing in the last attempt.
+    is_failing: bool,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn new(pipeline: &'a Pipeline) -> Self {
+        let mut attempts =
+            Self { pipeline, backoff: Backoff::new(pipeline.options.retry.clone()), is_last: false, is_failing: false };
+        attempts.begin();
+        attempts
+    }
+
+    fn begin(&mut self) {
+        self.is_last = self.pipeline.drain_begins.is_cancelled();
+    }
+
+    /// Notes that the store has done something in the current attempt.
+    pub(super) fn succeed(&mut self) {
+        self.backoff.reset();
+        if std::mem::take(&mut self.is_failing) {
+            note_working(self.pipeline);
+        }
+    }
+
+    /// Notes that the store has done nothing in the current attempt.
+    pub(super) fn fail(&mut self, error: &impl std::fmt::Display) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            note_failing(self.pipeline, error);
+        }
+    }
+
+    /// Waits, then begins the next attempt. Breaks if none follows: what is left of the task is for the next
+    /// start of the service.
+    pub(super) async fn next(&mut self) -> ControlFlow<()> {
+        if self.is_last && self.is_failing {
+            self.pipeline.note_given_up(1);
+            return ControlFlow::Break(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(self.backoff.next_wait()) => {}
+            () = self.pipeline.drain_begins.cancelled(), if !self.is_last => {}
+        }
+        self.begin();
+        ControlFlow::Continue(())
+    }
+}
