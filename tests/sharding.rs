@@ -4,15 +4,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use bson::{Bson, Document, doc};
 use mongodb::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::mongod::mongos::{Cluster, SHARDS, Sharding, Verb, uri_of};
 use crate::harness::{Database, Server, Setup, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const DAY: &str = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z&limit=10000";
 const DEVICES: usize = 40;
 
 fn cluster() -> &'static Cluster {
@@ -86,6 +88,61 @@ async fn an_unavailable_shard_blocks_its_own_devices_only() {
     let metrics = server.settled().await;
     assert_eq!(metrics.taken(), 2 * DEVICES as u64);
     assert_eq!(metrics.count("tidegauge_readings_dead_lettered_total"), 0);
+}
+
+/// All devices send one after the other, so that writes of either shard alternate.
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_of_the_other_shard_are_stored_and_answered_under_traffic() {
+    let mut cluster = tokio::task::block_in_place(Cluster::start);
+    let mongos = cluster.start_mongos(Sharding::Allowed);
+    let database = Database::at(&uri_of([&mongos]));
+    let server = Server::start(Setup::mongodb(&database).set("mongodb.timeout", "2s")).await;
+    post_from_each_device(&server, 0).await;
+    server.settled().await;
+    let record = cluster.record_of(&database.name);
+    let on_first = record.iter().filter(|at| at.verb == Verb::Write && at.collection == "buckets" && at.shards == [0]);
+    let on_first: BTreeSet<&str> = on_first.filter_map(|at| at.filter.get_str("deviceId").ok()).collect();
+    assert!(!on_first.is_empty() && on_first.len() < DEVICES);
+
+    cluster.shard_mut(1).kill9();
+    let is_over = AtomicBool::new(false);
+    let rounds = AtomicI64::new(0);
+    let traffic = async {
+        while !is_over.load(Ordering::Relaxed) {
+            let round = rounds.load(Ordering::Relaxed) + 1;
+            for device in 0..DEVICES {
+                assert_eq!(server.ingest(&reading_of(device, round)).await.status, 200);
+            }
+            rounds.store(round, Ordering::Relaxed);
+        }
+    };
+    let queries = async {
+        let stored = async || server.metrics().await.taken();
+        let (before, per_round) = (stored().await, on_first.len() as u64);
+        wait_until("many writes of either shard were sent", async || {
+            for device in &on_first {
+                let sent = rounds.load(Ordering::Relaxed) + 1; // and the one from before
+                let answer = server.get(&format!("/v1/devices/{device}/readings?{DAY}")).await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                let answer = answer.json();
+                assert_eq!(answer.get("partial"), None, "{answer}");
+                assert!(answer["readings"].as_array().is_some_and(|found| found.len() as i64 >= sent), "{answer}");
+            }
+            let metrics = server.metrics().await;
+            let is_refused_often = metrics.count("tidegauge_flush_retries_total") > 100;
+            let is_stored_often = metrics.taken() > before + 20 * per_round;
+            (is_refused_often && is_stored_often).then_some(())
+        })
+        .await;
+        is_over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(traffic, queries);
+    let log = server.log();
+    assert_eq!((log.matches("the store is away").count(), log.matches("the store is back").count()), (1, 0), "{log}");
+
+    tokio::task::block_in_place(|| cluster.shard_mut(1).start_again());
+    let all = (rounds.load(Ordering::Relaxed) + 1) as u64 * DEVICES as u64;
+    assert_eq!(server.settled().await.taken(), all);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,8 +236,12 @@ async fn the_simulator_refuses_what_a_mongos_refuses() {
     database.drop().await.expect("dropped");
 }
 
+fn reading_of(device: usize, round: i64) -> Value {
+    json!({ "deviceId": format!("device-{device}"), "ts": START_MS + round, "value": round })
+}
+
 async fn post_from_each_device(server: &Server, round: i64) {
-    let of = |device| json!({ "deviceId": format!("device-{device}"), "ts": START_MS + round, "value": round });
-    let answer = server.ingest(&json!((0..DEVICES).map(of).collect::<Vec<_>>())).await;
+    let readings: Vec<Value> = (0..DEVICES).map(|device| reading_of(device, round)).collect();
+    let answer = server.ingest(&json!(readings)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
 }

@@ -6,6 +6,8 @@
 //! full command, or more if many buckets wait, so that they last for [`super::SPREAD`] or little longer.
 //! Other tasks wake it only for what cannot wait: a full bucket, lack of memory, the first reading after an
 //! idle time, the end of the service.
+//!
+//! A write that the store has not taken does not keep others waiting while the store answers: see [`Permit`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +42,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
             // On a blocking thread, because sorting large buckets takes milliseconds.
             let to_writes = move || batch.iter().map(|taken| Arc::new(taken.to_write())).collect();
             let Ok(writes) = tokio::task::spawn_blocking(to_writes).await else { return }; // the runtime is ending
-            write::write(&pipeline, writes).await;
-            drop(permit);
+            write::write(&pipeline, writes, permit).await;
             pipeline.lock().writes -= 1;
             pipeline.completed.notify_waiters();
         });
@@ -49,9 +50,56 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
+/// The permit to send a write. At most `flush.max_in_flight` tasks have one, at most half of them for a write
+/// that is sent again.
+///
+/// A task that waits before it sends its write again gives the permit back. A cluster that has lost a shard
+/// therefore takes the buckets of the others. If the store is silent, the task keeps the permit, so that
+/// further buckets stay open and grow.
+pub(super) struct Permit {
+    permits: Permits,
+    held: Option<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>,
+}
+
+#[derive(Clone)]
+struct Permits {
+    writes: Arc<Semaphore>,
+    retries: Arc<Semaphore>,
+}
+
+impl Permits {
+    fn new(max_in_flight: usize) -> Self {
+        let retries = Arc::new(Semaphore::new(max_in_flight.div_ceil(2)));
+        Self { writes: Arc::new(Semaphore::new(max_in_flight)), retries }
+    }
+
+    async fn first(&self) -> Permit {
+        Permit { permits: self.clone(), held: Some((acquire(&self.writes).await, None)) }
+    }
+}
+
+impl Permit {
+    /// Gives the permit back for a while.
+    pub(super) fn give_back(&mut self) {
+        self.held = None;
+    }
+
+    /// Waits until this task has a permit again.
+    pub(super) async fn take_again(&mut self) {
+        if self.held.is_none() {
+            let retry = acquire(&self.permits.retries).await;
+            self.held = Some((acquire(&self.permits.writes).await, Some(retry)));
+        }
+    }
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    Arc::clone(semaphore).acquire_owned().await.expect("never closed")
+}
+
 struct Scheduler {
     pipeline: Arc<Pipeline>,
-    permits: Arc<Semaphore>,
+    permits: Permits,
     /// Until when buckets that become old share the write commands of the last one that was due.
     horizon_ms: u64,
     /// The turns of buckets of ended hours that are left in this window.
@@ -63,15 +111,15 @@ struct Scheduler {
 
 impl Scheduler {
     fn new(pipeline: Arc<Pipeline>) -> Self {
-        let permits = Arc::new(Semaphore::new(pipeline.options.max_in_flight));
+        let permits = Permits::new(pipeline.options.max_in_flight);
         Self { pipeline, permits, horizon_ms: 0, turns: 0, next_turns: Instant::now(), early: Early::default() }
     }
 
     /// Waits until buckets are due and takes them. `None` once draining has ended.
-    async fn next_batch(&mut self) -> Option<(Vec<TakenBucket>, OwnedSemaphorePermit)> {
+    async fn next_batch(&mut self) -> Option<(Vec<TakenBucket>, Permit)> {
         loop {
             let pipeline = Arc::clone(&self.pipeline);
-            let permit = Arc::clone(&self.permits).acquire_owned().await.expect("never closed");
+            let permit = self.permits.first().await;
             let completed = pipeline.completed.notified();
             let (batch, finished) = self.take();
             self.note(&batch);

@@ -59,6 +59,11 @@ impl StoreState {
         Some((known.since?, known.away()?.clone()))
     }
 
+    /// Returns whether the store does not answer pings.
+    pub(super) fn is_silent(&self) -> bool {
+        self.known.borrow().silence.is_some()
+    }
+
     /// Waits until the store is silent. Returns since when it has been away, and why.
     pub(super) async fn silent(&self) -> (Instant, String) {
         let mut known = self.known.subscribe();

@@ -8,13 +8,13 @@ use super::Pipeline;
 use super::attempts::Attempts;
 use super::late;
 use super::narrow::{RefusedWrite, narrow};
-use super::scheduler::BUCKETS_PER_TURN;
+use super::scheduler::{BUCKETS_PER_TURN, Permit};
 use crate::common::backoff::Backoff;
 use crate::model::BucketWrite;
 use crate::store::{WriteError, Written};
 
 /// Returns when each bucket is stored or dead-lettered, or left to the next start.
-pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>) {
+pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>, mut permit: Permit) {
     let mut attempts = Attempts::new(pipeline);
     loop {
         let outcomes = attempt(pipeline, &writes).await;
@@ -29,9 +29,13 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
             attempts.fail(error);
         }
         pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
+        if !pipeline.store_state.is_silent() {
+            permit.give_back();
+        }
         if attempts.next().await.is_break() {
             return;
         }
+        permit.take_again().await;
         writes = again.into_iter().map(|(write, _)| write).collect();
     }
 }

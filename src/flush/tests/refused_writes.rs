@@ -31,3 +31,29 @@ async fn queries_ask_a_store_that_only_refuses_writes() {
     assert_eq!((life.pipeline.store_away(), is_silent(&life)), (None, false));
     assert_eq!(life.end(MINUTE).await, 0);
 }
+
+/// As a cluster does that has lost a shard. More devices than writes may be in flight have no place.
+#[tokio::test]
+async fn a_store_that_takes_nothing_of_some_devices_is_away_and_takes_the_others() {
+    const LOST: [&str; 4] = ["device-1", "device-3", "device-5", "device-7"];
+    let gone = Arc::new(AtomicBool::new(true));
+    let is_gone = Arc::clone(&gone);
+    let fault =
+        move |write: &BucketWrite| (LOST.contains(&&*write.device) && is_gone.load(Ordering::Relaxed)).then(away);
+    let life = Life::begin(&folder(), EAGER, Box::new(fault));
+    assert!(LOST.len() > life.pipeline.options.max_in_flight);
+    let since = || life.pipeline.store_state.away().map(|(since, _)| since);
+    let mut first = None;
+    for batch in 0..100 {
+        life.append(batch..batch + 1).await;
+        let others = (0..=batch).filter(|batch| !LOST.contains(&&*format!("device-{}", batch % 10))).count() as u64;
+        until("the others are stored", || life.count("tidegauge_readings_stored_total") == others * 3).await;
+        first = first.or(since());
+        assert_eq!((since(), is_silent(&life)), (first, false), "batch {batch}");
+    }
+    assert!(first.is_some());
+    gone.store(false, Ordering::Relaxed);
+    life.settled().await;
+    assert_eq!((since(), life.stored().await), (None, 300));
+    assert_eq!(life.end(MINUTE).await, 0);
+}
