@@ -1,6 +1,6 @@
 //! How long a stop waits for the store.
 //!
-//! A store that takes writes gets all pending readings, for at most `server.shutdown_grace`. The stop does not
+//! A store that takes writes gets all pending readings, for at most `server.shutdown_grace`. A stop does not
 //! wait for any other store. It ends when one of these has lasted for [`STORE_WAIT`]:
 //!
 //! - The store does not answer a ping ([`super::store_state`]). If it is known to be silent, the stop ends at
