@@ -91,6 +91,15 @@ impl Stats {
         Self { count: 1, min: value, max: value, sum: value, first: only, last: only }
     }
 
+    /// Whether these may be the stats of all values of `other` and perhaps more: there are as many, from the
+    /// first instant to the last.
+    #[must_use]
+    pub fn may_include(&self, other: &Self) -> bool {
+        let begins = both(self.first, other.first).is_none_or(|(own, first)| own.ts_ms <= first.ts_ms);
+        let ends = both(self.last, other.last).is_none_or(|(own, last)| own.ts_ms >= last.ts_ms);
+        self.count >= other.count && begins && ends
+    }
+
     /// Adds the stats of other readings, of any time. What one of them does not know is unknown afterwards.
     pub fn merge(&mut self, other: &Self) {
         self.first = both(self.first, other.first).map(|(a, b)| if b.is_before(&a) { b } else { a });

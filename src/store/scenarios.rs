@@ -22,6 +22,7 @@ use crate::store::{HourStats, StatsNeeds, Store, Written};
 pub(super) mod concurrent;
 pub(super) mod deleting;
 pub(super) mod devices;
+pub(super) mod expiring;
 pub(super) mod reading;
 pub(super) mod rolling;
 pub(super) mod versions;
@@ -106,6 +107,7 @@ macro_rules! store_scenarios {
         );
         $crate::store::scenarios::store_scenarios!(@one $open, reading:
             ranges_include_their_start_and_exclude_their_end,
+            ranges_that_end_in_any_year_have_all_readings,
             pages_of_any_size_give_each_reading_once,
             the_latest_of_an_hour_is_the_last_value_of_each_metric,
             stats_of_several_devices_come_in_the_order_asked_for,
@@ -141,6 +143,9 @@ macro_rules! store_scenarios {
         );
         $crate::store::scenarios::store_scenarios!(@guarded $open, devices:
             devices_whose_readings_have_expired_are_listed,
+        );
+        $crate::store::scenarios::store_scenarios!(@guarded $open, expiring:
+            stats_of_expired_readings_stay_until_later_ones_may_include_them,
         );
         $crate::store::scenarios::store_scenarios!(@two $open, devices:
             two_writers_of_one_device_leave_one_entry,

@@ -37,7 +37,7 @@ impl<L: Layout> MongoStore<L> {
         let of_hour = |hour: &Hour| (Arc::clone(&deletion.device), *hour);
         let again: Vec<(Arc<str>, Hour)> = deleted.hours.intersection(&rolled_up).map(of_hour).collect();
         for buckets in again.chunks(L::HOURS_PER_STEP) {
-            let derived = self.layout.derive(buckets).await?;
+            let derived = self.derive_again(buckets, Some(deletion)).await?;
             for outcome in self.rollups.put_derived(buckets, derived).await {
                 match outcome {
                     // It has no rollup then, as after a late reading.

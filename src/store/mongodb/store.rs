@@ -145,6 +145,25 @@ impl<L: Layout> MongoStore<L> {
         Err(StoreError::new(Cause::Schema, "the device index does not have all devices"))
     }
 
+    /// Derives the rollups of hours that may have one. What has expired of them stays, except what `deletion`
+    /// selects, which has just removed it from the readings.
+    pub(super) async fn derive_again(
+        &self,
+        buckets: &[(Arc<str>, Hour)],
+        deletion: Option<&Deletion>,
+    ) -> Result<Vec<HourRollup>, StoreError> {
+        // First the rollups: if nothing has expired, the readings are at least as new.
+        let mut stored = self.rollups.stored(buckets).await?;
+        let derived = self.layout.derive(buckets).await?;
+        let with_expired = |derived: HourRollup| {
+            match stored.remove(&(Arc::clone(&derived.device), derived.stats.hour)) {
+                Some(stored) => derived.with_expired(stored, deletion),
+                None => derived,
+            }
+        };
+        Ok(derived.into_iter().map(with_expired).collect())
+    }
+
     /// Takes back successful outcomes if the collections are not the ones whose schema was ensured.
     async fn confirm(&self, outcomes: &mut [Result<Written, WriteError>]) {
         if outcomes.iter().all(Result::is_err) {
@@ -350,7 +369,7 @@ impl<L: Layout> Rollups for MongoStore<L> {
     async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
         let _shared = self.changes.read().await;
         let derived = match self.deployment().await {
-            Ok(_) => self.layout.derive(buckets).await,
+            Ok(_) => self.derive_again(buckets, None).await,
             Err(error) => Err(error),
         };
         match derived {

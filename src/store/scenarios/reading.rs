@@ -48,6 +48,28 @@ pub(in crate::store) async fn ranges_include_their_start_and_exclude_their_end(s
     }
 }
 
+/// The database has no reading after 2038: MongoDB searches times in another way then.
+pub(in crate::store) async fn ranges_that_end_in_any_year_have_all_readings(store: &dyn Store) {
+    write_hours(store, "far").await;
+    // 2038 and 2106, when seconds leave 31 and 32 bits, 2110, 2242, and the end of the year 9999
+    let ends = [596_523, 596_524, 1_193_046, 1_193_047, 1_193_048, 1_227_216, 2_386_093, 2_386_094, 70_389_528];
+    for (start, end) in [-9, 0, HOUR.0].into_iter().flat_map(|start| ends.map(|end| (Hour(start), Hour(end)))) {
+        assert_eq!(hours_with_contents(store, "far", start..end).await, [0, 1, 3], "contents of {start:?}..{end:?}");
+        for series in [SeriesFilter::ALL, series_of(&["a"])] {
+            let stats = hour_stats(store, "far", start..end, &series).await;
+            let counts: Vec<_> = stats.iter().map(|stats| (stats.hour.0 - HOUR.0, stats.stats[0].1.count)).collect();
+            assert_eq!(counts, [(0, 5), (1, 5), (3, 5)], "stats of {start:?}..{end:?}");
+            let query = ReadingsQuery { series, max_instants: 4, ..ReadingsQuery::all("far", &(start..end)) };
+            let first = store.readings(&query).await.unwrap();
+            assert_eq!(first.hours[0].1.reading_count(), 4, "readings of {start:?}..{end:?}");
+        }
+    }
+    let readings: Vec<Sent<'_>> = (0..5).map(|at| (at * 1000, VALUE)).collect();
+    let writes = [hour(0), Hour(1_227_216)].map(|hour| write_of("far", hour, &readings));
+    let outcomes: Vec<Written> = store.write(&writes).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(outcomes, [written(0, 5), written(5, 0)]);
+}
+
 /// Values by instant and metric.
 type Stored = BTreeMap<(i64, String), f64>;
 

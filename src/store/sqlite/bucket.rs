@@ -12,8 +12,8 @@
 //! - **Rollups of older versions** lack the first and the last value. A write of one of their metrics is a
 //!   rewrite, which computes both from the readings.
 //! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
-//!   [`ReadingsState`]). A late write to such an hour is a rewrite. It replaces only rollups of metrics that
-//!   have at least as many values now.
+//!   [`ReadingsState`]). A late write to such an hour is a rewrite. It replaces only the rollups of metrics
+//!   whose readings now may include the expired ones ([`Stats::may_include`]).
 //! - **Deletion** of some readings: the others become one chunk, and the rollups are folded anew (`delete`).
 //!
 //! In each case the chunks of a bucket share no identity, and its rollups are the fold of its samples; each

@@ -25,6 +25,7 @@
 //! lower. So it does not matter how often an hour is rolled up, by how many instances, together with which
 //! other hours, or in which order the commands arrive: the newest state stays. When readings expire, the
 //! `rev` that could be derived falls; so the rollup stays, and the readings that are left never replace it.
+//! `expired.rs` has what happens when such an hour gets readings again.
 //!
 //! **Deleted.** An hour that a deletion has emptied has a rollup without stats, `{ rev: 9, ..., stats: {} }`.
 //! It keeps older rollups from coming back; queries read it as an hour without a rollup.
@@ -44,6 +45,7 @@ mod columns;
 mod delete;
 mod devices;
 mod document;
+mod expired;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod missing;

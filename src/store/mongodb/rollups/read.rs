@@ -1,6 +1,6 @@
 //! Reads the rollups of hours of devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use mongodb::options::Hint;
 
 use super::super::by_device::{ByDevice, of_devices};
 use super::super::names;
-use super::RollupCollection;
-use super::document::add_hours;
+use super::document::{add_hours, day_of, rollups_of};
+use super::{HourRollup, RollupCollection};
 use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StatsNeeds, StoreError};
@@ -69,6 +69,33 @@ impl RollupCollection {
             self.documents.find(of_device).sort(doc! { "_id": -1 }).hint(Hint::Keys(doc! { "_id": 1 }))
         };
         self.commands.first_readable(find, last_hour).await
+    }
+
+    /// The stored rollups of these buckets, those of emptied hours included.
+    pub(in super::super) async fn stored(
+        &self,
+        buckets: &[(Arc<str>, Hour)],
+    ) -> Result<HashMap<(Arc<str>, Hour), HourRollup>, StoreError> {
+        let wanted: HashSet<&(Arc<str>, Hour)> = buckets.iter().collect();
+        let of_day = |(device, hour): &(Arc<str>, Hour)| names::day_id(device, day_of(*hour));
+        let ids: BTreeSet<String> = buckets.iter().map(of_day).collect();
+        let devices: BTreeSet<&str> = buckets.iter().map(|(device, _)| &**device).collect();
+        let devices: Vec<&str> = devices.into_iter().collect();
+        let ids: Vec<String> = ids.into_iter().collect();
+        let find = self.documents.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
+        let find = find.hint(Hint::Keys(doc! { "_id": 1 })).batch_size(BATCH);
+        let mut found = HashMap::new();
+        let visit = |document: &RawDocument| {
+            for rollup in rollups_of(document)? {
+                let bucket = (Arc::clone(&rollup.device), rollup.stats.hour);
+                if wanted.contains(&bucket) {
+                    found.insert(bucket, rollup);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        self.commands.each_document(find, visit).await?;
+        Ok(found)
     }
 }
 

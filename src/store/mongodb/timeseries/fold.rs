@@ -82,7 +82,8 @@ impl Timeseries {
     ) -> Result<(), StoreError> {
         let hours = usize::try_from(i64::from(run.end.0) - i64::from(run.start.0)).unwrap_or(0).max(1);
         for devices in devices.chunks((HOURS_PER_QUERY / hours).max(1)) {
-            let filter = doc! { "meta.deviceId": of_devices(devices), "ts": during_hours(run) };
+            let mut filter = doc! { "meta.deviceId": of_devices(devices) };
+            filter.extend(during_hours(run));
             let mut folding = Folding::new(VALUES_IN_MEMORY, names, rollups);
             let visit = |measurement: &RawDocument| {
                 folding.add(measurement)?;

@@ -62,7 +62,8 @@ impl Queries for Timeseries {
     }
 
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
-        let filter = doc! { "meta.deviceId": device, "ts": during_hours(&(hour..Hour(hour.0 + 1))) };
+        let mut filter = doc! { "meta.deviceId": device };
+        filter.extend(during_hours(&(hour..Hour(hour.0 + 1))));
         let find = self.measurements.find(filter).projection(doc! { "_id": 0, "meta": 0 }).batch_size(BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
         let visit = |measurement: &RawDocument| {
@@ -99,7 +100,8 @@ impl Queries for Timeseries {
         series: &BTreeSet<Metric>,
         hours: &Range<Hour>,
     ) -> Result<Option<Hour>, StoreError> {
-        let mut filter = doc! { "meta.deviceId": device, "ts": during_hours(hours) };
+        let mut filter = doc! { "meta.deviceId": device };
+        filter.extend(during_hours(hours));
         filter.insert("$or", series.iter().map(|metric| has(metric)).collect::<Vec<_>>());
         let find = || {
             let find = self.measurements.find(filter.clone()).sort(doc! { "ts": -1 });
@@ -153,7 +155,8 @@ fn has(metric: &str) -> Document {
 
 /// Matches the measurements of the range with one of the series.
 fn in_range(query: &ReadingsQuery) -> Document {
-    let mut filter = doc! { "meta.deviceId": &*query.device, "ts": during(&query.range_ms) };
+    let mut filter = doc! { "meta.deviceId": &*query.device };
+    filter.extend(during(&query.range_ms));
     if let Some(one_of) = names::has_one_of(&query.series, "$$ROOT", has) {
         filter.insert("$or", one_of);
     }

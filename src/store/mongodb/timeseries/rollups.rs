@@ -21,7 +21,7 @@ impl Derivation for Timeseries {
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         let mut hour = None;
         for part in parts_since(from.start_ms()) {
-            let find = self.measurements.find(doc! { "ts": part }).sort(doc! { "ts": 1 }).limit(1);
+            let find = self.measurements.find(part).sort(doc! { "ts": 1 }).limit(1);
             let visit = |measurement: &RawDocument| {
                 hour = Some(Hour::of(measurement.get_datetime("ts")?.timestamp_millis()));
                 Ok(ControlFlow::Break(()))

@@ -1,10 +1,15 @@
 //! Filters on `ts`.
 //!
-//! The server derives from a lower bound on `ts` a bound on the `_id`s of its own buckets: the bound less the
-//! span of a bucket, in seconds since 1970. If that is before 1970, server 6.0.5 takes its minimum date,
-//! whose lower 32 bits mean 2017-11-28T00:21:29Z, and skips all buckets before that. It does so while nothing
-//! before 1970 is stored. It derives no bound on the `_id`s from a negated bound, and compares each
-//! measurement.
+//! The server derives bounds on the `_id`s of its own buckets from bounds on `ts`, in seconds since 1970 of
+//! which it keeps 32 bits. Server 6.0.5 does so while nothing before 1970 or after 2038 is stored, and skips
+//! buckets that it should read:
+//!
+//! - From a lower bound it derives the bound less the span of a bucket. If that is before 1970, it takes its
+//!   minimum date, whose lower 32 bits mean 2017-11-28T00:21:29Z, and skips all buckets before that.
+//! - Of an upper bound after 2106-02-07T06:28:15Z the lower 32 bits mean any time from 1970 on, and it skips
+//!   all buckets after that.
+//!
+//! It derives no bound on the `_id`s from a negated bound, and compares each measurement.
 
 use std::ops::Range;
 
@@ -16,14 +21,14 @@ use crate::model::Hour;
 /// spans need server 6.3.)
 const BOUND_WORKS_FROM_MS: i64 = 30 * 86_400_000;
 
+/// The last upper bound that is known to work: half of the seconds that 32 bits count.
+const BOUND_WORKS_UNTIL_MS: i64 = (1 << 31) * 1_000;
+
 /// Matches this instant and all later ones.
-pub(super) fn since(from_ms: i64) -> Document {
+fn since(from_ms: i64) -> Document {
     let from = DateTime::from_millis(from_ms);
-    if from_ms >= BOUND_WORKS_FROM_MS {
-        doc! { "$gte": from }
-    } else {
-        doc! { "$not": { "$lt": from } }
-    }
+    let later = if from_ms >= BOUND_WORKS_FROM_MS { doc! { "$gte": from } } else { doc! { "$not": { "$lt": from } } };
+    doc! { "ts": later }
 }
 
 /// Matches this instant and all later ones, in parts that follow one another. The server finds each of them
@@ -38,9 +43,13 @@ pub(super) fn parts_since(from_ms: i64) -> Vec<Document> {
 
 /// Matches the instants of a range.
 pub(super) fn during(range_ms: &Range<i64>) -> Document {
-    let mut filter = since(range_ms.start);
-    filter.insert("$lt", DateTime::from_millis(range_ms.end));
-    filter
+    let [from, to] = [range_ms.start, range_ms.end].map(DateTime::from_millis);
+    match (range_ms.start >= BOUND_WORKS_FROM_MS, range_ms.end <= BOUND_WORKS_UNTIL_MS) {
+        (true, true) => doc! { "ts": { "$gte": from, "$lt": to } },
+        (false, true) => doc! { "ts": { "$not": { "$lt": from }, "$lt": to } },
+        (true, false) => doc! { "ts": { "$gte": from, "$not": { "$gte": to } } },
+        (false, false) => doc! { "$nor": [{ "ts": { "$lt": from } }, { "ts": { "$gte": to } }] },
+    }
 }
 
 /// Matches the instants of hours.
@@ -57,10 +66,10 @@ mod tests {
         let day = |day: i64| DateTime::from_millis(day * 86_400_000);
         for from in [30, 31, 20_563] {
             let hours = Hour(from * 24)..Hour(20_564 * 24);
-            let expected = doc! { "$gte": day(from.into()), "$lt": day(20_564) };
+            let expected = doc! { "ts": { "$gte": day(from.into()), "$lt": day(20_564) } };
             assert_eq!(during_hours(&hours).to_string(), expected.to_string());
         }
-        let expected = doc! { "$not": { "$lt": day(29) }, "$lt": day(30) };
+        let expected = doc! { "ts": { "$not": { "$lt": day(29) }, "$lt": day(30) } };
         assert_eq!(during_hours(&(Hour(29 * 24)..Hour(30 * 24))).to_string(), expected.to_string());
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Map;
 use super::Timeseries;
 use super::document::{Measurement, Measurements};
 use super::known::WriteGuard;
-use super::times::since;
+use super::times::during;
 use crate::model::{BucketWrite, Contents, Hour};
 use crate::store::mongodb::by_device::of_devices;
 use crate::store::mongodb::collection::Deployment;
@@ -141,11 +141,12 @@ impl Timeseries {
         writes: &[&'w BucketWrite],
     ) -> Result<HashMap<(&'w str, Hour), Contents>, WriteError> {
         let of_group = |group: Vec<Spanned<'w>>| async move {
-            let mut span = since(group.iter().map(|of| of.first_ms).min().unwrap_or_default());
+            let first_ms = group.iter().map(|of| of.first_ms).min().unwrap_or_default();
             let last_ms = group.iter().map(|of| of.last_ms).max().unwrap_or_default();
-            span.insert("$lte", DateTime::from_millis(last_ms));
             let devices: Vec<&str> = group.iter().map(|of| &*of.write.device).collect();
-            let gathered = self.gather(doc! { "meta.deviceId": of_devices(&devices), "ts": span }).await?;
+            let mut filter = doc! { "meta.deviceId": of_devices(&devices) };
+            filter.extend(during(&(first_ms..last_ms + 1)));
+            let gathered = self.gather(filter).await?;
             let mut found: HashMap<_, _> = gathered.finish().map(|(device, hour, of)| ((device, hour), of)).collect();
             let stored = group.iter().filter_map(|Spanned { write, .. }| {
                 let contents = found.remove(&(Arc::clone(&write.device), write.hour))?;

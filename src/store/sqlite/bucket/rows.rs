@@ -31,7 +31,8 @@ pub(super) const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups
         (device, hour, metric, count, min, max, sum, first_at, first_value, last_at, last_value)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
     ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7,
-        first_at = ?8, first_value = ?9, last_at = ?10, last_value = ?11 WHERE ?4 >= count";
+        first_at = ?8, first_value = ?9, last_at = ?10, last_value = ?11
+        WHERE ?4 >= count AND coalesce(?8 <= first_at, TRUE) AND coalesce(?10 >= last_at, TRUE)";
 /// Sets [`ReadingsState::Late`].
 pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
 /// Writes a bucket's row. A REPLACE would change the index by hour each time.

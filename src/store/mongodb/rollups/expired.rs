@@ -1,0 +1,57 @@
+//! Rollups of hours whose readings have expired, and that get readings again.
+//!
+//! The rollup is all that is left of the expired readings. A reading that comes later may be one of them, so
+//! it cannot be added. Series by series, the rollup changes only if that is right:
+//!
+//! - The later readings may include the expired ones ([`Stats::may_include`]), as after an import of the whole
+//!   hour: their fold takes the place of the stats.
+//! - The rollup does not have the series: their fold is added.
+//!
+//! The `rev` of a bucket begins anew with the first document that is inserted after the expiry. So the upper
+//! bits of the `rev` of a rollup count how often the readings of its hour have expired.
+
+use std::collections::HashMap;
+
+use super::HourRollup;
+use crate::model::{Deletion, Metric, Stats, join_stats};
+
+/// More than the `rev` of any bucket.
+const GENERATION: i64 = 1 << 40;
+
+impl HourRollup {
+    /// Adds what has expired of the hour. `stored` is the rollup that was stored before this one was derived.
+    /// Both lose what a deletion selects that has just removed it from the readings.
+    pub(in super::super) fn with_expired(self, mut stored: Self, deletion: Option<&Deletion>) -> Self {
+        let before = stored.rev.rem_euclid(GENERATION);
+        let (generation, is_newer) = (stored.rev - before, self.rev > before);
+        let is_known = self.rev == before && are_equal(&self.stats.stats, &stored.stats.stats);
+        if generation == 0 && (is_newer || is_known) {
+            return self; // nothing has expired since
+        }
+        let hour = stored.stats.hour;
+        let is_deleted = |metric: &Metric| {
+            deletion.is_some_and(|deletion| deletion.covers(hour) && deletion.series.matches(metric))
+        };
+        let known = stored.stats.stats.clone();
+        stored.stats.stats.retain(|(metric, _)| !is_deleted(metric));
+        join_stats(&mut stored.stats.stats, self.stats.stats, |known, later| {
+            if later.may_include(known) {
+                *known = later;
+            }
+        });
+        if generation > 0 && self.rev == before && stored.stats.stats == known {
+            return stored;
+        }
+        let generation = if is_newer { generation } else { generation + GENERATION };
+        stored.rev = generation + self.rev;
+        stored.first_ts_ms = stored.first_ts_ms.min(self.first_ts_ms);
+        stored.stats.last_ts_ms = stored.stats.last_ts_ms.max(self.stats.last_ts_ms);
+        stored
+    }
+}
+
+/// Whether these are the same stats, in any order.
+fn are_equal(one: &[(Metric, Stats)], other: &[(Metric, Stats)]) -> bool {
+    let by_metric = |stats: &[(Metric, Stats)]| stats.iter().cloned().collect::<HashMap<_, _>>();
+    one.len() == other.len() && by_metric(one) == by_metric(other)
+}
