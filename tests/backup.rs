@@ -307,3 +307,24 @@ async fn store_one(server: &Server, ts: i64) {
     assert_eq!(answer.status, 200, "{}", answer.text());
     server.settled().await;
 }
+
+#[tokio::test]
+async fn a_restored_log_puts_its_values_over_newer_ones_in_a_database_that_was_not_restored() {
+    let database = Database::new();
+    let mut server = Server::start(Setup::mongodb(&database).all_pending()).await;
+    let send = async |server: &Server, value: f64| {
+        let answer = server.ingest(&json!({"deviceId": "d", "ts": START_MS, "value": value})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    send(&server, 1.0).await;
+    let place = TempDir::new().expect("a temporary folder");
+    let backup = place.path().join("backup");
+    let done = back_up(&server, &backup).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    server.start_again_after_stop(Setup::mongodb(&database)).await;
+    send(&server, 2.0).await;
+    server.settled().await;
+    replace_by(&mut server, &backup).await;
+    server.settled().await;
+    assert_eq!(server.readings("d").await[0]["values"]["value"], json!(1.0));
+}

@@ -1,6 +1,10 @@
 //! Dead letters: readings that the store refuses for good are kept, listed and sent again, and block no
 //! others.
 
+mod order;
+
+use std::fs::File;
+
 use bson::doc;
 use serde_json::json;
 
@@ -267,4 +271,22 @@ async fn one_refused_reading_loses_no_other() {
     retry(&server).await;
     server.settled().await;
     assert_eq!(server.readings("a").await.as_array().map(Vec::len), Some(101));
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_is_named_and_kept() {
+    let server = Server::start(Setup::sqlite()).await;
+    let path = server.data_dir().join("dead-letters.ndjson");
+    let head = r#""refusedAt":"2024-04-20T14:00:00.000Z","reason":"validation","detail":"","deviceId":"a""#;
+    let readings = json!([{"ts": START_MS, "values": {"value": 1}}]);
+    std::fs::write(&path, format!("{{{head},\"readings\":{readings}}}\n")).expect("our folder");
+    let file = File::options().write(true).open(&path).expect("it is there");
+    file.set_len(300 << 20).expect("a sparse file"); // one line of zeros
+    let (code, listed) = dead_letters(&server, &["list"]).await;
+    assert_eq!(code, Some(0), "{listed}");
+    assert!(listed.contains("line 2 of ") && listed.contains("1 dead letter with 1 reading"), "{listed}");
+    let (code, told) = retry(&server).await;
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("line 2 of ") && told.contains("1 reading accepted, 1 dead letter kept"), "{told}");
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
 }

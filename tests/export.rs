@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Finished, Server, Setup, binary, run, wait_until};
+use crate::harness::{Database, Finished, Server, Setup, binary, run, wait_until};
 
 /// Values that lose bits in careless hands.
 const VALUES: [f64; 8] = [0.1, -0.0, 5e-324, f64::MAX, -1.7e-300, 1e21, 1.0 / 3.0, 9_007_199_254_740_991.0];
@@ -274,4 +274,31 @@ async fn the_summary_of_an_import_has_each_count_of_the_server() {
     assert!(done.stdout.contains(rejected), "{done:?}");
     let done = import("value.ndjson", lines[0], &[]).await;
     assert!(done.code == Some(1) && done.stderr.contains("1 value rejected"), "{done:?}");
+}
+
+/// An export of an older value, imported after a newer one was accepted.
+async fn an_old_export_comes_back(setup: Setup) {
+    let server = Server::start(setup).await;
+    let send = async |value: f64| {
+        let body = json!({"deviceId": "a", "ts": 1_776_693_600_000_i64, "value": value});
+        assert_eq!(server.ingest(&body).await.status, 200);
+        server.settled().await;
+    };
+    send(1.0).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let file = folder.path().join("old.ndjson");
+    assert_eq!(export(&server, &file, &["--format", "ndjson"]).await.code, Some(0));
+    send(2.0).await;
+    let done = run(&["import", file.to_str().expect("UTF-8"), "--url", server.url()]).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    server.settled().await;
+    assert_eq!(server.readings("a").await[0]["values"]["value"], json!(1.0));
+}
+
+#[tokio::test]
+async fn an_imported_value_replaces_a_newer_one_except_in_time_series() {
+    let [readable, packed, series] = [Database::new(), Database::new(), Database::new()];
+    for setup in [Setup::sqlite(), Setup::mongodb(&readable), Setup::packed(&packed), Setup::timeseries(&series)] {
+        an_old_export_comes_back(setup).await; // in time series, the first value was never replaced
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Finished, Server, Setup, now_ms, run, secret_of, wait_until};
+use crate::harness::{Database, Finished, Server, Setup, now_ms, run, secret_of, wait_until};
 use relay::Relay;
 
 /// 2024-04-20T14:00:00Z.
@@ -210,6 +210,61 @@ async fn readings_that_the_centre_refuses_for_good_hold_up_no_others() {
     assert_eq!(retried.code, Some(0), "{retried:?}");
     wait_until("the centre has all", async || (number_of_readings(&centre, "S1").await == 600).then_some(())).await;
     edge.settled().await;
+}
+
+/// The value of the device `S1` at the start.
+async fn value_at_start(server: &Server) -> Option<f64> {
+    let readings = server.readings("S1").await;
+    assert!(readings.as_array().is_some_and(|readings| readings.len() == 1), "{readings}");
+    readings[0]["values"]["value"].as_f64()
+}
+
+/// A value that the centre refused at first, and one or two that devices send afterwards, of which the last
+/// one stays at a site with this configuration.
+async fn repeats(site: Setup, values: &[f64], last: f64) {
+    let mut centre =
+        Server::start(Setup::sqlite().set("retention.readings", "1d").set("retention.rollups", "1d")).await;
+    let relay = Relay::start().await;
+    relay.lead_to(Some(centre.http_addr()));
+    let edge = Server::start(site.set("forward.url", relay.url())).await;
+    let send = async |value: f64| {
+        let body = json!({"deviceId": "S1", "metadata": {"sent": value}, "ts": START_MS, "value": value});
+        ingest(&edge, &body).await;
+        forwarded(&edge).await;
+        edge.settled().await;
+    };
+    send(values[0]).await;
+    assert_eq!(edge.metrics().await.count("tidegauge_forward_refused_total"), 1);
+    centre.kill9();
+    centre.start_again_with(Setup::sqlite()).await;
+    relay.lead_to(Some(centre.http_addr()));
+    for value in &values[1..] {
+        send(*value).await;
+    }
+    let retried = dead_letters(&edge, &["retry", "--forward", "--url", edge.url()]).await;
+    let is_older = last.to_bits() != values[0].to_bits();
+    let told =
+        if is_older { "0 readings accepted, 1 reading older" } else { "1 reading accepted, 0 dead letters kept" };
+    assert!(retried.code == Some(0) && retried.stdout.starts_with(told), "{values:?}: {retried:?}");
+    forwarded(&edge).await;
+    for server in [&edge, &centre] {
+        server.settled().await;
+        assert_eq!(value_at_start(server).await, Some(last), "{values:?}");
+    }
+    let metadata = edge.get_json("/v1/devices/S1").await["metadata"].take();
+    assert_eq!(centre.get_json("/v1/devices/S1").await["metadata"], metadata, "{values:?}");
+}
+
+#[tokio::test]
+async fn a_repeated_letter_replaces_no_later_value_at_the_site_and_at_the_centre() {
+    let [readable, packed, series] = [Database::new(), Database::new(), Database::new()];
+    let sites = [Setup::sqlite(), Setup::mongodb(&readable), Setup::packed(&packed)];
+    for site in sites {
+        repeats(site.clone(), &[1.0, 2.0], 2.0).await;
+    }
+    repeats(Setup::sqlite(), &[1.0], 1.0).await;
+    repeats(Setup::sqlite(), &[1.0, 2.0, 1.0], 1.0).await;
+    repeats(Setup::timeseries(&series), &[1.0], 1.0).await;
 }
 
 async fn dead_letters(server: &Server, args: &[&str]) -> Finished {

@@ -5,10 +5,14 @@
 //! a line, so that the server adds later lines to a new file. It sends the lines, appends those that the
 //! server rejects to the new file, and only then deletes the renamed one. An interruption at any moment loses
 //! nothing: the next `retry` finds the renamed file, and sending a line twice is safe.
+//!
+//! The server leaves out readings that are older than others that it has (`POST /v1/dead-letters`). The last
+//! lines are sent first, so that of two letters of one identity the later one stays.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufReader, ErrorKind, Write};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,16 +21,19 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 use tidegauge::common::regular_file::open_regular;
 use tidegauge::config::Config;
-use tidegauge::flush::DeadLetters;
+use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines};
 
 use super::client::ClientArgs;
 use super::data_dir;
-use super::import::{Batch, Counts, READINGS, Sender};
+use super::import::{Batch, Counts, DEAD_LETTERS, Sender};
 use super::settings::ConfigArgs;
 use super::{Usage, counted};
 
 /// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
+
+/// The bytes of a request, from which on it has no more lines.
+const BYTES_PER_REQUEST: u64 = 1 << 20;
 
 /// How long a retry waits for a server that does not answer.
 const RETRY_FOR: Duration = Duration::from_secs(60);
@@ -42,7 +49,7 @@ pub(crate) struct DeadLettersArgs {
 enum Command {
     /// Show the dead letters: when and why the store refused them, and how many readings of which device
     List(ListArgs),
-    /// Send the dead letters to a running server, and delete those that it accepts
+    /// Send the dead letters to a running server, and delete those that it accepts or has newer values of
     Retry(RetryArgs),
 }
 
@@ -108,10 +115,18 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             opened => opened.with_context(|| format!("open {}", path.display()))?,
         };
-        for line in lines(file, path) {
-            let line = line?.text;
-            let Ok(letter) = serde_json::from_str::<Letter>(&line) else {
-                eprintln!("tidegauge: a line of {} was cut off: {line}", path.display());
+        for line in NumberedLines::new(BufReader::new(file)) {
+            let NumberedLine { number, text, .. } = line.with_context(|| format!("read {}", path.display()))?;
+            let Some(line) = text else {
+                eprintln!("tidegauge: {}", too_long(path, number));
+                continue;
+            };
+            if line.is_empty() {
+                continue; // it ends a line that was cut off
+            }
+            let Ok(letter) = serde_json::from_slice::<Letter>(&line) else {
+                let line = String::from_utf8_lossy(&line);
+                eprintln!("tidegauge: line {number} of {} was cut off: {}", path.display(), line);
                 continue;
             };
             let is_other = |wanted: &Option<String>, found: &str| wanted.as_ref().is_some_and(|wanted| wanted != found);
@@ -121,7 +136,10 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
             letters += 1;
             readings += letter.readings.len() as u64;
             match args.format {
-                Format::Json => writeln!(out, "{line}")?,
+                Format::Json => {
+                    out.write_all(&line)?;
+                    out.write_all(b"\n")?;
+                }
                 Format::Text => writeln!(
                     out,
                     "{} {} {} {}: {}",
@@ -147,30 +165,44 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
         println!("0 dead letters");
         return Ok(());
     };
-    let sender = Sender::to(&args.client.or_server_of(&config.http)?, READINGS, RETRY_FOR)?;
-    let mut lines = lines(taken.try_clone()?, &files.taken);
-    let (mut counts, mut kept) = (Counts::default(), Vec::new());
-    loop {
-        let chunk = lines.by_ref().take(LINES_PER_REQUEST).collect::<anyhow::Result<Vec<_>>>()?;
-        if chunk.is_empty() {
-            break;
+    let sender = Sender::to(&args.client.or_server_of(&config.http)?, DEAD_LETTERS, RETRY_FOR)?;
+    let (mut lines, mut kept) = (Vec::new(), Vec::new());
+    for line in NumberedLines::new(BufReader::new(&taken)) {
+        let NumberedLine { number, at, text } = line.with_context(|| format!("read {}", files.taken.display()))?;
+        match text {
+            None => {
+                eprintln!("tidegauge: {}; it is kept", too_long(&files.taken, number));
+                kept.push(at);
+            }
+            Some(text) if text.is_empty() => {} // it ends a line that was cut off
+            Some(_) => lines.push((number, at)),
         }
-        let batch = Batch {
-            file: files.taken.display().to_string().into(),
-            body: chunk.iter().flat_map(|line| [&line.text, "\n"]).collect::<String>().into(),
-            lines: (1..=chunk.len() as u64).collect(),
-            readings: chunk.iter().map(|line| readings_in(&line.text)).sum(),
-        };
+    }
+    let mut counts = Counts::default();
+    while !lines.is_empty() {
+        let chunk = lines.split_off(start_of_last_request(&lines));
+        let mut body = Vec::new();
+        let mut readings = Some(0);
+        for (_, at) in &chunk {
+            let start = body.len();
+            body.resize(start + (at.end - at.start) as usize, 0);
+            taken.read_exact_at(&mut body[start..], at.start).context("read a dead letter")?;
+            readings = readings.zip(readings_in(&body[start..])).map(|(one, other)| one + other);
+            body.push(b'\n');
+        }
+        let file = files.taken.display().to_string().into();
+        let batch =
+            Batch { file, body: body.into(), lines: chunk.iter().map(|(number, _)| *number).collect(), readings };
         let answer = sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await?;
         for refusal in &answer.rejections {
             eprintln!("tidegauge: not accepted: {}", refusal.why);
         }
         let lists_all = answer.rejections.len() as u64 == answer.counts.rejected + answer.counts.rejected_values;
-        let is_kept =
-            |line: usize| !lists_all || answer.rejections.iter().any(|refusal| refusal.line == line as u64 + 1);
-        kept.extend(chunk.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, line)| line.at));
+        let is_kept = |line: u64| !lists_all || answer.rejections.iter().any(|refusal| refusal.line == line);
+        kept.extend(chunk.into_iter().filter(|(number, _)| is_kept(*number)).map(|(_, at)| at));
         counts.add(answer.counts);
     }
+    kept.sort_unstable_by_key(|at| at.start);
     files.put_back(&kept)?;
     let mut summary = format!("{} accepted", counted(counts.accepted, "reading"));
     for remark in counts.remarks() {
@@ -181,9 +213,24 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
 }
 
+/// Where the lines of the next request begin: the last ones that fit into it, at least one.
+fn start_of_last_request(lines: &[(u64, Range<u64>)]) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, at): &&(u64, Range<u64>)| {
+        let is_full = bytes >= BYTES_PER_REQUEST;
+        bytes += at.end - at.start;
+        !is_full
+    };
+    lines.len() - lines.iter().rev().take(LINES_PER_REQUEST).take_while(fits).count()
+}
+
+fn too_long(path: &Path, number: u64) -> String {
+    format!("line {number} of {} is longer than {MAX_LINE_BYTES} bytes, so it is no dead letter", path.display())
+}
+
 /// The number of readings that a server finds in a line; `None` if the line is no dead letter.
-fn readings_in(line: &str) -> Option<u64> {
-    let letter: Letter = serde_json::from_str(line).ok()?;
+fn readings_in(line: &[u8]) -> Option<u64> {
+    let letter: Letter = serde_json::from_slice(line).ok()?;
     Some(letter.readings.len().max(1) as u64) // an empty list is one rejection
 }
 
@@ -222,27 +269,4 @@ impl Files {
         DeadLetters::put_back(&self.current, &self.taken, kept)
             .with_context(|| format!("move the kept lines of {} back", self.taken.display()))
     }
-}
-
-/// A line of a file.
-struct Line {
-    /// The bytes of the line in the file, without its end.
-    at: Range<u64>,
-    text: String,
-}
-
-/// The lines of a file, read one by one. Empty lines, which end a line that was cut off, are left out.
-fn lines(file: File, path: &Path) -> impl Iterator<Item = anyhow::Result<Line>> {
-    let (mut input, mut next) = (BufReader::new(file), 0);
-    let all = std::iter::from_fn(move || {
-        let (mut text, start) = (String::new(), next);
-        match input.read_line(&mut text) {
-            Ok(0) => return None,
-            Ok(bytes) => next += bytes as u64,
-            Err(error) => return Some(Err(error).with_context(|| format!("read {}", path.display()))),
-        }
-        text.truncate(text.trim_end_matches('\n').len());
-        Some(Ok(Line { at: start..start + text.len() as u64, text }))
-    });
-    all.filter(|line| line.as_ref().map_or(true, |line| !line.text.is_empty()))
 }

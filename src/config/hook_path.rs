@@ -11,8 +11,9 @@ const PATH_MAX_BYTES: usize = 128;
 pub const DEVICE_SEGMENT: &str = "{deviceId}";
 
 /// The paths of the server's own routes, which no hook may have.
-pub const OWN_PATHS: [&str; 24] = [
+pub const OWN_PATHS: [&str; 25] = [
     "/v1/readings",
+    "/v1/dead-letters",
     "/v1/time",
     "/v1/rollups",
     "/v1/latest",

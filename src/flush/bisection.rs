@@ -16,7 +16,7 @@ use crate::store::WriteError;
 
 /// How many parts may be refused in a row before no part is split any further: all halves, quarters and
 /// eighths of the readings.
-pub const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
+const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
 
 /// The bisection of one bucket.
 #[derive(Debug)]

@@ -9,20 +9,22 @@ use std::sync::{Arc, Mutex};
 use crate::common::clock::{Clock, rfc3339};
 use crate::common::regular_file::{open_regular, open_regular_with};
 use crate::disk::OsFolder;
-use crate::model::{BucketWrite, Deletion};
+use crate::model::{BucketWrite, Contents, Deletion};
 
-use self::line::{Line, without};
+use self::line::{lines_of, without};
 
 mod file;
 mod line;
 
-pub use line::Letter;
+pub use file::{MAX_LINE_BYTES, NumberedLine, NumberedLines};
+pub use line::{Letter, READINGS_PER_LINE};
 
-/// Appends refused buckets to a file, one JSON object a line.
+/// Appends refused buckets to a file, as JSON objects, one a line.
 ///
 /// A line begins with the reason: `refusedAt` (RFC 3339), `reason` (a stable word) and `detail` (the store's
-/// message). The fields of the ingest API follow (`deviceId`, `metadata`, `readings`), so that the line can
-/// be sent again unchanged.
+/// message). `replaces` has the stored values that the readings were to replace, by instant and series: a
+/// retry replaces no others, because the store accepted them later. The fields of the ingest API follow
+/// (`deviceId`, `metadata`, `readings`), so that the line can be sent again unchanged.
 ///
 /// The file is opened for each line, under a lock ([`Self::lock`]), so that another process may take the file
 /// away in between.
@@ -62,15 +64,22 @@ impl DeadLetters {
         Ok(lock)
     }
 
-    /// Appends a bucket. When this returns, the line survives a crash.
+    /// Appends a bucket, and the stored values that it was to replace. When this returns, its lines survive a
+    /// crash.
     pub(super) async fn append(
         &self,
         write: &Arc<BucketWrite>,
+        replaced: &Arc<Contents>,
         reason: &'static str,
         detail: &str,
     ) -> std::io::Result<()> {
-        let (this, write, detail) = (self.clone(), Arc::clone(write), detail.to_owned());
-        blocking(move || this.append_now(&write, reason, &detail)).await
+        let (this, write, replaced, detail) =
+            (self.clone(), Arc::clone(write), Arc::clone(replaced), detail.to_owned());
+        blocking(move || {
+            let lines = lines_of(&write, &replaced, reason, &detail, this.clock.now_ms())?;
+            this.append_lines(lines.into_iter().map(Ok))
+        })
+        .await
     }
 
     /// Appends letters. When this returns, they survive a crash.
@@ -133,12 +142,6 @@ impl DeadLetters {
         path.with_extension("retrying.ndjson")
     }
 
-    fn append_now(&self, write: &BucketWrite, reason: &str, detail: &str) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(&Line::of(write, reason, detail, self.clock.now_ms()))?;
-        line.push(b'\n');
-        self.append_lines([Ok(line)])
-    }
-
     fn append_lines(&self, lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>) -> std::io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let _lock = Self::lock(&self.path)?;
@@ -149,8 +152,8 @@ impl DeadLetters {
     /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file.
     /// Returns the renamed file, locked.
     ///
-    /// If an interrupted retry has left `taken`, this returns that file and renames none. `None`: neither
-    /// file exists.
+    /// If an interrupted retry has left `taken`, this adds the lines of the file to it. So each line precedes
+    /// those that were refused later. `None`: neither file exists.
     ///
     /// # Errors
     /// When a file cannot be locked, renamed or opened. `WouldBlock`: another process holds `taken`.
@@ -162,6 +165,7 @@ impl DeadLetters {
         }
         let file = open_regular(taken)?;
         file.try_lock()?;
+        file::gather(&folder, name, taken_name)?;
         Ok(Some(file))
     }
 
@@ -240,7 +244,9 @@ mod tests {
         let path = folder.path().join("dead-letters.ndjson");
         let taken = DeadLetters::taken_path(&path);
         let letters = dead_letters(path.clone(), 1 << 20);
-        let append = async || letters.append(&refused(Some(r#"{"floor": 2}"#)), "validation", "why").await.unwrap();
+        let append = async || {
+            letters.append(&refused(Some(r#"{"floor": 2}"#)), &Arc::default(), "validation", "why").await.unwrap()
+        };
         append().await;
         let before = lines(&path).remove(0);
         let held = DeadLetters::take(&path, &taken).unwrap();
@@ -268,8 +274,8 @@ mod tests {
         let path = folder.path().join("dead-letters.ndjson");
         let letters = dead_letters(path.clone(), 1 << 20);
         let detail = "document failed\nvalidation: \"floor\"";
-        letters.append(&refused(Some("{\"floor\":\r\n2}")), "validation", detail).await.unwrap();
-        letters.append(&refused(None), "too_large", "").await.unwrap();
+        letters.append(&refused(Some("{\"floor\":\r\n2}")), &Arc::default(), "validation", detail).await.unwrap();
+        letters.append(&refused(None), &Arc::default(), "too_large", "").await.unwrap();
         let lines = lines(&path);
         assert_eq!(lines.len(), 2);
         for (line, metadata) in lines.iter().zip([r#"{"floor":  2}"#, "-"]) {
@@ -291,16 +297,49 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_large_bucket_becomes_several_lines_each_with_what_it_was_to_replace() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        let letters = dead_letters(path.clone(), 1 << 30);
+        let sample = |offset: u32, value: f64| Sample { value, offset, metric: 0 };
+        let bucket = |count: u32, name: &str| {
+            let arrived = (0..count).map(|offset| (sample(offset, 1.0), true));
+            Arc::new(BucketWrite::new("S1".into(), Hour(0), None, vec![name.into()], arrived))
+        };
+        let replaced = Contents::new(vec!["t".into()], vec![sample(999, 2.0), sample(1_000, 3.0)]);
+        letters.append(&bucket(2_500, "t"), &replaced.into(), "validation", "").await.unwrap();
+        let lines_of = |path| -> Vec<serde_json::Value> {
+            lines(path).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+        };
+        let found = lines_of(&path);
+        let readings = |line: &serde_json::Value| line["readings"].as_array().unwrap().len();
+        assert_eq!(found.iter().map(readings).collect::<Vec<_>>(), [1_000, 1_000, 500]);
+        let replaces: Vec<_> = found.iter().map(|line| line["replaces"].clone()).collect();
+        assert_eq!(replaces[0], serde_json::json!({"999": {"t": 2.0}}));
+        assert_eq!(replaces[1], serde_json::json!({"1000": {"t": 3.0}}));
+        assert!(replaces[2].is_null());
+
+        let range_ms = Some(999..1_001);
+        let deletion = Deletion { device: "S1".into(), range_ms, series: crate::model::SeriesFilter::ALL };
+        assert_eq!(letters.delete(&deletion).await.unwrap(), 2);
+        assert!(lines_of(&path).iter().all(|line| line["replaces"].is_null()));
+
+        std::fs::remove_file(&path).unwrap();
+        letters.append(&bucket(1_000, &"x".repeat(4_000)), &Arc::default(), "validation", "").await.unwrap();
+        assert!(lines(&path).iter().all(|line| line.len() < 1 << 20), "{:?}", lines(&path).len());
+    }
+
+    #[tokio::test]
     async fn a_line_that_was_cut_off_damages_no_other_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
-        dead_letters(path.clone(), 1 << 20).append(&refused(None), "one", "").await.unwrap();
-        dead_letters(path.clone(), 1 << 20).append(&refused(None), "two", "").await.unwrap();
+        dead_letters(path.clone(), 1 << 20).append(&refused(None), &Arc::default(), "one", "").await.unwrap();
+        dead_letters(path.clone(), 1 << 20).append(&refused(None), &Arc::default(), "two", "").await.unwrap();
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"deviceId":"S"#).unwrap();
         let letters = dead_letters(path.clone(), 1 << 20);
-        letters.append(&refused(None), "three", "").await.unwrap();
-        letters.append(&refused(None), "four", "").await.unwrap();
+        letters.append(&refused(None), &Arc::default(), "three", "").await.unwrap();
+        letters.append(&refused(None), &Arc::default(), "four", "").await.unwrap();
         let found: Vec<Option<String>> = lines(&path)
             .iter()
             .map(|line| Some(serde_json::from_str::<serde_json::Value>(line).ok()?["reason"].as_str()?.to_owned()))
@@ -316,9 +355,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("later").join("dead-letters.ndjson");
         let letters = dead_letters(path.clone(), 1 << 20);
-        letters.append(&refused(None), "one", "").await.unwrap_err();
+        letters.append(&refused(None), &Arc::default(), "one", "").await.unwrap_err();
         std::fs::create_dir(path.parent().unwrap()).unwrap();
-        letters.append(&refused(None), "two", "").await.unwrap();
+        letters.append(&refused(None), &Arc::default(), "two", "").await.unwrap();
         assert_eq!(lines(&path).len(), 1);
     }
 
@@ -327,7 +366,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
         std::os::unix::fs::symlink("/dev/null", &path).unwrap(); // accepts writes, and fails to sync
-        let refused = dead_letters(path, 1 << 20).append(&refused(None), "one", "").await.unwrap_err();
+        let refused = dead_letters(path, 1 << 20).append(&refused(None), &Arc::default(), "one", "").await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
     }
 
@@ -336,9 +375,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead-letters.ndjson");
         let letters = dead_letters(path.clone(), 600);
-        letters.append(&refused(None), "one", "").await.unwrap();
+        letters.append(&refused(None), &Arc::default(), "one", "").await.unwrap();
         let error = loop {
-            if let Err(error) = letters.append(&refused(None), "more", "").await {
+            if let Err(error) = letters.append(&refused(None), &Arc::default(), "more", "").await {
                 break error;
             }
         };
@@ -346,7 +385,7 @@ mod tests {
         assert!(letters.bytes() <= 600);
         let before = lines(&path);
         std::fs::rename(&path, folder.path().join("taken")).unwrap();
-        letters.append(&refused(None), "next", "").await.unwrap();
+        letters.append(&refused(None), &Arc::default(), "next", "").await.unwrap();
         assert_eq!((before.iter().all(|line| !line.contains("next")), lines(&path).len()), (true, 1));
     }
 
@@ -357,11 +396,11 @@ mod tests {
         assert!(DeadLetters::take(&path, &taken).unwrap().is_none());
         std::fs::write(&path, "one\n").unwrap();
         let first = DeadLetters::take(&path, &taken).unwrap();
-        std::fs::write(&path, "two\n").unwrap();
+        std::fs::write(&path, "two\n").unwrap(); // refused meanwhile
         let refused = DeadLetters::take(&path, &taken).unwrap_err();
         assert_eq!((refused.kind(), first.is_some()), (ErrorKind::WouldBlock, true));
         drop(first);
         assert!(DeadLetters::take(&path, &taken).unwrap().is_some());
-        assert_eq!((lines(&taken), lines(&path)), (vec!["one".to_owned()], vec!["two".to_owned()]));
+        assert_eq!((lines(&taken), path.exists()), (vec!["one".to_owned(), "two".to_owned()], false));
     }
 }

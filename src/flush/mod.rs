@@ -76,8 +76,8 @@ mod stop;
 mod store_state;
 mod write;
 
-pub use bisection::{Bisection, Narrowed, REFUSALS_IN_A_ROW};
-pub use dead_letters::{DeadLetters, Letter};
+pub use bisection::{Bisection, Narrowed};
+pub use dead_letters::{DeadLetters, Letter, MAX_LINE_BYTES, NumberedLine, NumberedLines, READINGS_PER_LINE};
 pub use deleter::{DeletionError, DeletionOutcome};
 pub use narrow::RefusedMetadata;
 pub use roller::Closing;

@@ -7,11 +7,14 @@ use super::Pipeline;
 use super::attempts::Attempts;
 use super::bisection::{Bisection, Narrowed};
 use super::write::{Letter, Outcome, attempt, count_written, dead_letter, is_available};
-use crate::model::BucketWrite;
-use crate::store::WriteError;
+use crate::model::{BucketWrite, Contents, Sample, SeriesFilter};
+use crate::store::{FirstReadings, ReadingsQuery, WriteError};
 
 /// The longest detail of a refusal in a log line, in characters. The dead-letter file has the whole detail.
 const SHOWN_MAX_CHARS: usize = 200;
+
+/// The number of stored values that are compared with refused ones at once.
+const VALUES_PER_LOOK: usize = 1 << 16;
 
 /// The number of devices whose last refused metadata is remembered.
 const REMEMBERED_DEVICES: usize = 10_000;
@@ -89,7 +92,10 @@ async fn conclude(pipeline: &Arc<Pipeline>, bisections: Vec<Bisection>) -> Vec<A
         let Narrowed { write, refused, error, .. } = narrowed;
         match refused {
             None => done.push(write),
-            Some(refused) => letters.push(Letter { bucket: write, refused: refused.into(), error }),
+            Some(refused) => {
+                let replaced = replaced_by(pipeline, &refused, &error).await.into();
+                letters.push(Letter { bucket: write, refused: refused.into(), replaced, error });
+            }
         }
     }
     log_refusals(&letters);
@@ -97,6 +103,34 @@ async fn conclude(pipeline: &Arc<Pipeline>, bisections: Vec<Bisection>) -> Vec<A
         done.extend(dead_letter(pipeline, letter).await);
     }
     done
+}
+
+/// The stored values that refused readings were to replace. Those that a store does not tell are missing: a
+/// retry of the readings does not replace them.
+async fn replaced_by(pipeline: &Pipeline, refused: &BucketWrite, error: &WriteError) -> Contents {
+    let (hour, samples) = (refused.hour, refused.contents.samples());
+    let mut replaced = Vec::new();
+    if let (Some((first, last)), true) = (refused.contents.span(), error.cause.may_pass_in_part()) {
+        let mut query = ReadingsQuery {
+            device: Arc::clone(&refused.device),
+            range_ms: hour.instant_ms(first)..hour.instant_ms(last) + 1,
+            series: SeriesFilter::ALL,
+            max_instants: usize::MAX,
+            max_values: VALUES_PER_LOOK,
+        };
+        let mut at = 0;
+        while query.range_ms.start < query.range_ms.end {
+            let Ok(FirstReadings { hours, complete_until_ms }) = pipeline.store.readings(&query).await else { break };
+            let end = samples.partition_point(|sample| hour.instant_ms(sample.offset) < complete_until_ms);
+            for (_, stored) in hours {
+                let stored = stored.values_for(refused.contents.metrics());
+                let others = samples[at..end].iter().filter(|sample| !stored.has(sample));
+                replaced.extend(others.filter_map(|sample| Some(Sample { value: stored.of(sample)?, ..*sample })));
+            }
+            (at, query.range_ms.start) = (end, complete_until_ms);
+        }
+    }
+    Contents::new(refused.contents.metrics().to_vec(), replaced)
 }
 
 /// Logs one line for all buckets of a write.

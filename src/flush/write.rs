@@ -10,7 +10,7 @@ use super::late;
 use super::narrow::{RefusedWrite, narrow};
 use super::scheduler::{BUCKETS_PER_TURN, Permit};
 use crate::common::backoff::Backoff;
-use crate::model::BucketWrite;
+use crate::model::{BucketWrite, Contents};
 use crate::store::{WriteError, Written};
 
 /// Returns when each bucket is stored or dead-lettered, or left to the next start.
@@ -109,6 +109,8 @@ pub(super) struct Letter {
     pub(super) bucket: Arc<BucketWrite>,
     /// The refused readings.
     pub(super) refused: Arc<BucketWrite>,
+    /// The stored values that they were to replace.
+    pub(super) replaced: Arc<Contents>,
     /// Why the store refuses them.
     pub(super) error: WriteError,
 }
@@ -127,9 +129,9 @@ pub(super) async fn dead_letter(pipeline: &Arc<Pipeline>, letter: Letter) -> Opt
     }
 }
 
-async fn append(pipeline: &Pipeline, Letter { refused, error, .. }: &Letter) -> std::io::Result<()> {
+async fn append(pipeline: &Pipeline, Letter { refused, replaced, error, .. }: &Letter) -> std::io::Result<()> {
     let reason = error.cause.as_label();
-    pipeline.dead_letters.append(refused, reason, &error.detail).await?;
+    pipeline.dead_letters.append(refused, replaced, reason, &error.detail).await?;
     pipeline.metrics.readings_dead_lettered_total.with(reason).increment(refused.accepted.into());
     Ok(())
 }

@@ -21,7 +21,7 @@ use super::requests::{Outcome, Request, Requests};
 use super::upstream::{Answer, Body, Trouble, Upstream};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
-use crate::flush::{DeadLetters, Letter};
+use crate::flush::{DeadLetters, Letter, READINGS_PER_LINE};
 use crate::model::Deletion;
 use crate::telemetry::Metrics;
 
@@ -275,7 +275,7 @@ impl Delivery {
             batch.append_object(&mut object, &numbers);
             Letter { reason: alike[0].reason, detail: alike[0].detail.clone(), object }
         };
-        let letters = refused.chunk_by(alike).map(letter).collect();
+        let letters = refused.chunk_by(alike).flat_map(|alike| alike.chunks(READINGS_PER_LINE)).map(letter).collect();
         match self.dead_letters.append_letters(letters).await {
             Ok(()) => _ = self.letters_are_lost.ends(),
             Err(error) if self.letters_are_lost.begins() => {

@@ -75,7 +75,8 @@ impl Admission {
         }
     }
 
-    async fn enter(&self, quota: &Quota) -> Result<Admitted, Problem> {
+    /// Waits for a place among the queries.
+    pub(super) async fn enter(&self, quota: &Quota) -> Result<Admitted, Problem> {
         let mut places = Vec::new();
         if let Some(queries) = &quota.queries {
             let place = acquire(queries, 1).await;

@@ -89,6 +89,14 @@ pub(super) fn answer(receipt: Receipt, partial: bool) -> Result<Json<Accepted>, 
     Err(Problem::rejected(receipt, partial))
 }
 
+/// Refuses a body that is not NDJSON by its type.
+pub(super) fn check_lines(headers: &HeaderMap) -> Result<(), Problem> {
+    match MediaType::of(headers)? {
+        MediaType::Lines => Ok(()),
+        _ => Err(Problem::expected_media_type("application/x-ndjson", "another one")),
+    }
+}
+
 /// The format of a request that is refused before its body is read: JSON unless its media type is known.
 pub(super) fn format_of(headers: &HeaderMap) -> Format {
     MediaType::of(headers).map_or(Format::Json, MediaType::format)

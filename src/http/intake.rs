@@ -11,7 +11,7 @@ use super::auth::delay_refusal;
 use super::body::{self, Received};
 use super::problem::Problem;
 use crate::access::Grant;
-use crate::ingest::{Admission, IngestError, Receipt};
+use crate::ingest::{Admission, Admitted, IngestError, Receipt};
 use crate::wire::{Code, Format, Source};
 
 /// The largest body that is parsed on the thread that received it, within milliseconds. A larger body would
@@ -53,7 +53,26 @@ pub(super) async fn receive_readings<T: Send + 'static>(
     request: IngestRequest<'_>,
     parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<T, UnreadableBody> + Send + 'static,
 ) -> Result<IngestOutcome<T>, Problem> {
-    let IngestRequest { app, grant, format, headers, body, partial } = request;
+    let (app, partial) = (request.app, request.partial);
+    let (admitted, body, parsed) = admit_readings(request, parse).await?;
+    match app.ingest.finish(admitted, partial).durable().await {
+        Ok(receipt) => Ok(IngestOutcome { receipt, body, parsed }),
+        Err(IngestError::NotPartial(receipt)) => Ok(IngestOutcome { receipt: *receipt, body, parsed }),
+        Err(error) => Err(refused(app, error)),
+    }
+}
+
+/// The answer to a request of which no reading was accepted.
+pub(super) fn refused(app: &App, error: IngestError) -> Problem {
+    Problem::refused(error, app.pipeline.store_away().is_some())
+}
+
+/// Receives the body of a request, and parses it with `parse`. Nothing is accepted yet.
+pub(super) async fn admit_readings<T: Send + 'static>(
+    request: IngestRequest<'_>,
+    parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<T, UnreadableBody> + Send + 'static,
+) -> Result<(Admitted, Received, T), Problem> {
+    let IngestRequest { app, grant, format, headers, body, .. } = request;
     let source = Source::http(format);
     let permit = match app.ingest.begin(source, &grant.quota) {
         Ok(permit) => permit,
@@ -80,11 +99,7 @@ pub(super) async fn receive_readings<T: Send + 'static>(
         app.ingest.count_unreadable_request(source.into(), code);
         problem
     })?;
-    match app.ingest.finish(admitted, partial).durable().await {
-        Ok(receipt) => Ok(IngestOutcome { receipt, body, parsed }),
-        Err(IngestError::NotPartial(receipt)) => Ok(IngestOutcome { receipt: *receipt, body, parsed }),
-        Err(error) => Err(Problem::refused(error, app.pipeline.store_away().is_some())),
-    }
+    Ok((admitted, body, parsed))
 }
 
 /// Runs the work on a body of this size: here if it is small, else on a blocking thread.

@@ -40,6 +40,7 @@ mod body_completion;
 mod browser;
 mod budget;
 mod dashboard;
+mod dead_letters;
 mod deletion;
 mod delivery;
 mod departure;

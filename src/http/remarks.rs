@@ -27,6 +27,14 @@ pub(super) struct Remarks {
     /// The first of these readings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overwritten_readings: Vec<Overwriting>,
+    /// The number of repeated readings that are older than others that the server has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
+    older: Option<NonZeroU32>,
+    /// The number of older values of other repeated readings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
+    older_values: Option<NonZeroU32>,
 }
 
 /// A reading that replaced a value of the same request.
@@ -56,6 +64,8 @@ impl Remarks {
             ignored_fields: receipt.ignored.names().to_vec(),
             overwritten: NonZeroU32::new(receipt.overwritten.readings),
             overwritten_readings: receipt.overwritten.first.iter().map(overwriting).collect(),
+            older: NonZeroU32::new(receipt.older),
+            older_values: NonZeroU32::new(receipt.older_values),
         }
     }
 }

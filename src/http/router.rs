@@ -19,7 +19,8 @@ use super::openapi::{self, Operation, Paths};
 use super::problem::{InternalError, Problem};
 use super::server::Peer;
 use super::{
-    App, dashboard, deletion, headers, influx, influxql, ingest, operate, otlp, query, remote_write, time, webhook,
+    App, dashboard, dead_letters, deletion, headers, influx, influxql, ingest, operate, otlp, query, remote_write,
+    time, webhook,
 };
 use crate::config::{OWN_PATHS, Scope};
 use crate::telemetry::Limit;
@@ -35,6 +36,7 @@ const ADMIN: Need = Need::Scope(Scope::Admin);
 pub(super) fn router(app: Arc<App>) -> Router {
     let routes = Routes::new(&app)
         .add(INGEST, "/v1/readings", post(ingest::readings), [ingest::describe()])
+        .add(ADMIN, "/v1/dead-letters", post(dead_letters::repeat), [dead_letters::describe()])
         .add(Need::AnyToken, "/v1/time", get(time::time), [time::describe()])
         .add_query("/v1/readings", get(query::readings_of_devices), query::describe_readings_of_devices())
         .add_query("/v1/rollups", get(query::rollups_of_devices), query::describe_rollups_of_devices())

@@ -13,6 +13,7 @@
 //! - Readings are accepted when their record is durable, not before.
 //! - received = accepted + rejected, in the metrics too, even if the client has disconnected meanwhile.
 //! - A request is one record: all of its accepted readings survive a crash, or none was acknowledged.
+//! - A repeated reading ([`Repetition`]) replaces nothing that was accepted after it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use strum::IntoEnumIterator;
 use crate::access::DeviceScope;
 use crate::common::clock::Clock;
 use crate::limits::Quota;
-use crate::log::{AppendError, Log};
+use crate::log::{Ack, AppendError, Batch, Log};
 use crate::telemetry::{Limit, Metrics};
 use crate::wire::{Code, Format, Ignored, Protocol, Source};
 
@@ -34,6 +35,7 @@ pub mod devices;
 mod overwritten;
 mod receipt;
 mod refusal_reason;
+mod repetition;
 #[cfg(test)]
 mod stretch;
 mod submission;
@@ -45,11 +47,13 @@ pub use admission::{Admission, Admitted, Listed, Rules};
 pub use overwritten::{Overwritten, OverwrittenValue};
 pub use receipt::{IgnoredFields, Receipt};
 pub use refusal_reason::RefusalReason;
+pub use repetition::{Known, KnownValues, Repetition};
 pub use submission::Submission;
 
 use admission::Kind;
 use devices::Devices;
 use receipt::Accounts;
+use repetition::Watches;
 use submission::Append;
 
 /// The way into the log.
@@ -60,6 +64,7 @@ pub struct Ingest {
     devices: Option<Arc<Devices>>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    watches: Arc<Watches>,
 }
 
 /// The permission to read one request or datagram.
@@ -125,7 +130,7 @@ impl Ingest {
             let ignored: Vec<_> = ignored.map(<&str>::from).collect();
             metrics.fields_ignored_total.of(protocol).start_with(&ignored);
         }
-        Self { log, rules, devices, metrics, clock }
+        Self { log, rules, devices, metrics, clock, watches: Arc::default() }
     }
 
     /// The number of devices that are known without asking the store.
@@ -190,10 +195,15 @@ impl Ingest {
     /// Ends a request or a batch, and appends its admitted readings without waiting for the disk. With
     /// `partial` unset, one rejected reading refuses the request.
     pub fn finish(&self, admitted: Admitted, partial: bool) -> Submission {
-        Submission(self.append(admitted, partial))
+        Submission(self.append(admitted, partial, |batch| self.watches.append(&self.log, batch)))
     }
 
-    fn append(&self, admitted: Admitted, partial: bool) -> Result<Append, IngestError> {
+    fn append(
+        &self,
+        admitted: Admitted,
+        partial: bool,
+        append: impl FnOnce(Batch) -> Result<Ack, AppendError>,
+    ) -> Result<Append, IngestError> {
         let Admitted { kind, protocol, batch, mut receipt, charged } = admitted;
         let is_too_large = kind == Kind::Request && receipt.has(Code::RequestTooLarge);
         if is_too_large {
@@ -218,8 +228,13 @@ impl Ingest {
             receipt = Receipt { accepted: 0, rejected: receipt.received, ..receipt };
             return Err(IngestError::NotPartial(receipt.into()));
         }
-        let appended = (receipt.accepted > 0).then(|| self.log.append(batch));
+        let appended = (receipt.accepted > 0).then(|| append(batch));
         Ok(Append { accounts, receipt, appended })
+    }
+
+    /// Counts admitted readings as rejected for this reason.
+    fn refuse(&self, Admitted { protocol, receipt, .. }: Admitted, reason: RefusalReason) {
+        Accounts::new(Arc::clone(&self.metrics), protocol, &receipt).refuse(reason);
     }
 
     /// Counts a request whose body is not in the format that it claims, as one reading.

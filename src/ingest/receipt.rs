@@ -26,6 +26,10 @@ pub struct Receipt {
     pub ignored: IgnoredFields,
     /// The readings that overwrite others of the request.
     pub overwritten: Overwritten,
+    /// The number of repeated readings that were left out, because the server has newer ones.
+    pub older: u32,
+    /// The number of values that were left out of other readings for that.
+    pub older_values: u32,
     /// The time until the readings that were rejected for now would be accepted, if there are any.
     pub retry_after: Option<Duration>,
     /// The number of rejected readings by code.
@@ -103,6 +107,13 @@ impl Receipt {
     /// Whether at least one reading was rejected with this code.
     pub(super) const fn has(&self, code: Code) -> bool {
         self.by_code.0[code as usize] > 0
+    }
+
+    /// Counts readings, and values of other readings, that were left out because they are older.
+    pub(super) fn leave_out(&mut self, readings: u64, values: u64) {
+        (self.older, self.older_values) = (readings as u32, values as u32);
+        self.received -= self.older;
+        self.accepted -= self.older;
     }
 
     /// Rejects the accepted readings too, with this code.

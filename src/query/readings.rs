@@ -3,8 +3,8 @@
 //! A slice is a few ten thousand values, merged from the store and from pending. Each slice is a query of its
 //! own, with its own deadline. So a reader that pauses holds one slice, and nothing in the store.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Answer, Queries, QueryError, blocking};
@@ -143,6 +143,41 @@ impl Queries {
             max_values: VALUES_PER_SLICE,
         };
         Ok(ReadingSlices { queries: self.clone(), query, left: request.limit })
+    }
+
+    /// Calls `found` with each value of a device at some instants: stored or pending, and none is left out.
+    /// `device` is a stored ID.
+    ///
+    /// # Errors
+    /// If the store does not answer, or a slice takes too long.
+    pub async fn values_at(
+        &self,
+        device: &str,
+        instants: &BTreeSet<i64>,
+        mut found: impl FnMut(i64, &str, f64),
+    ) -> Result<(), QueryError> {
+        let mut left = instants.iter().copied().peekable();
+        while let Some(from_ms) = left.next() {
+            // The readings in between are read too, so a range has no hour without an instant.
+            let mut last_ms = from_ms;
+            while let Some(next_ms) = left.next_if(|&next_ms| Hour::of(next_ms).0 <= Hour::of(last_ms).0 + 1) {
+                last_ms = next_ms;
+            }
+            let (device, to_ms) = (device.to_owned(), last_ms.saturating_add(1));
+            let request = ReadingsRequest { device, from_ms, to_ms, series: SeriesFilter::ALL, limit: usize::MAX };
+            let mut slices = self.reading_slices(DeviceScope::all(), &request)?;
+            while let Some(slice) = slices.next().await? {
+                for SliceHour { hour, metrics, samples } in slice.hours() {
+                    for sample in samples {
+                        let ts_ms = hour.instant_ms(sample.offset);
+                        if instants.contains(&ts_ms) {
+                            found(ts_ms, &metrics[sample.metric as usize], sample.value);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the answer of [`crate::store::Store::readings`] as if the pending readings were a store.

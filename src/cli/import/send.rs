@@ -30,6 +30,9 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The path to which readings are sent.
 pub(in crate::cli) const READINGS: &str = "/v1/readings";
 
+/// The path to which dead letters are sent.
+pub(in crate::cli) const DEAD_LETTERS: &str = "/v1/dead-letters";
+
 /// The answer of the server to a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Answer {

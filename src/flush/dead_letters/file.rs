@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::disk::{Folder, OpenFile, OpenMode};
+use crate::log::MAX_PAYLOAD_BYTES;
 
 /// Renames a file to `taken`, unless that exists. Returns false if neither exists.
 pub(super) fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
@@ -29,6 +30,97 @@ pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Ran
     folder.sync()
 }
 
+/// Adds the lines of a file behind those of `taken`, then removes it, if it exists. A crash in between leaves
+/// lines in both.
+pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<()> {
+    let file = match folder.open(name, OpenMode::Read) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    add_lines(folder, taken, Pieces { file: &*file, at: 0, end: file.len()? }, u64::MAX)?;
+    folder.remove(name)?;
+    folder.sync()
+}
+
+/// The longest line that is read. Lines of this program are below it: a line of several readings is
+/// [below a MiB](super::line::lines_of), and the text of one reading is not much larger than its record.
+pub const MAX_LINE_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
+
+/// A line of a file.
+#[derive(Debug)]
+pub struct NumberedLine {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Its bytes in the file, without its end.
+    pub at: Range<u64>,
+    /// Its text without its end; `None` if it is longer than [`MAX_LINE_BYTES`].
+    pub text: Option<Vec<u8>>,
+}
+
+/// Reads lines one after the other. Their length is bounded.
+#[derive(Debug)]
+pub struct NumberedLines<R> {
+    input: R,
+    number: u64,
+    next: u64,
+}
+
+impl<R: BufRead> NumberedLines<R> {
+    /// Begins with line 1.
+    pub const fn new(input: R) -> Self {
+        Self { input, number: 0, next: 0 }
+    }
+
+    fn read(&mut self) -> std::io::Result<Option<NumberedLine>> {
+        let mut text = Vec::new();
+        let max = MAX_LINE_BYTES as u64 + 1; // with its end
+        let mut bytes = self.input.by_ref().take(max).read_until(b'\n', &mut text)? as u64;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let has_end = text.pop_if(|last| *last == b'\n').is_some();
+        let is_too_long = bytes == max && !has_end;
+        let mut end_bytes = u64::from(has_end);
+        if is_too_long {
+            text = Vec::new();
+            let (rest, ends) = skip_line(&mut self.input)?;
+            bytes += rest;
+            end_bytes = u64::from(ends);
+        }
+        let start = self.next;
+        self.next += bytes;
+        self.number += 1;
+        let at = start..self.next - end_bytes;
+        Ok(Some(NumberedLine { number: self.number, at, text: (!is_too_long).then_some(text) }))
+    }
+}
+
+impl<R: BufRead> Iterator for NumberedLines<R> {
+    type Item = std::io::Result<NumberedLine>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+/// Reads to the end of a line. Returns the number of bytes, and whether the last one ends a line.
+fn skip_line(input: &mut impl BufRead) -> std::io::Result<(u64, bool)> {
+    let mut skipped = 0;
+    loop {
+        let bytes = input.fill_buf()?;
+        let (count, ends) = match memchr::memchr(b'\n', bytes) {
+            Some(at) => (at + 1, true),
+            None => (bytes.len(), bytes.is_empty()),
+        };
+        let is_end_of_line = ends && count > 0;
+        input.consume(count);
+        skipped += count as u64;
+        if ends {
+            return Ok((skipped, is_end_of_line));
+        }
+    }
+}
+
 /// The change of a line.
 pub(super) enum Change {
     Keep,
@@ -37,7 +129,7 @@ pub(super) enum Change {
 }
 
 /// Changes the lines of a file, one after the other, by way of a new file named `new`. Writes nothing if all
-/// lines stay.
+/// lines stay. A line that is too long to be read stays.
 pub(super) fn rewrite(
     folder: &dyn Folder,
     name: &str,
@@ -48,25 +140,28 @@ pub(super) fn rewrite(
     let mut has_changed = false;
     {
         let new = folder.open(new, OpenMode::Truncate)?;
-        let (mut lines, mut end) = (BufReader::new(FileBytes { file: &*old, at: 0 }), 0);
-        let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line)? > 0 {
-            let text = line.strip_suffix(b"\n").unwrap_or(&line);
-            match change(text) {
-                Change::Keep => {}
-                Change::Remove => {
-                    line.clear();
-                    has_changed = true;
+        let mut end = 0;
+        let mut write = |bytes: &[u8]| {
+            new.write_all_at(bytes, end)?;
+            end += bytes.len() as u64;
+            std::io::Result::Ok(())
+        };
+        for line in NumberedLines::new(BufReader::new(FileBytes { file: &*old, at: 0 })) {
+            let NumberedLine { at, text, .. } = line?;
+            match text.as_deref().map_or(Change::Keep, &mut change) {
+                Change::Keep => {
+                    for piece in (Pieces { file: &*old, at: at.start, end: at.end }) {
+                        write(&piece?)?;
+                    }
+                    write(b"\n")?;
                 }
+                Change::Remove => has_changed = true,
                 Change::Replace(with) => {
-                    line = with;
-                    line.push(b'\n');
+                    write(&with)?;
+                    write(b"\n")?;
                     has_changed = true;
                 }
             }
-            new.write_all_at(&line, end)?;
-            end += line.len() as u64;
-            line.clear();
         }
         new.sync()?;
     }
@@ -78,16 +173,42 @@ pub(super) fn rewrite(
     folder.sync()
 }
 
-/// Visits the lines of a file.
+/// Visits the lines of a file, except those that are too long to be read.
 pub(super) fn each_line(folder: &dyn Folder, name: &str, mut visit: impl FnMut(&[u8])) -> std::io::Result<()> {
     let file = folder.open(name, OpenMode::Read)?;
-    let mut lines = BufReader::new(FileBytes { file: &*file, at: 0 });
-    let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line)? > 0 {
-        visit(line.strip_suffix(b"\n").unwrap_or(&line));
-        line.clear();
+    for line in NumberedLines::new(BufReader::new(FileBytes { file: &*file, at: 0 })) {
+        if let Some(text) = line?.text {
+            visit(&text);
+        }
     }
     Ok(())
+}
+
+/// A part of a file, in pieces of bounded size.
+struct Pieces<'a> {
+    file: &'a dyn OpenFile,
+    at: u64,
+    end: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = std::io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        const BYTES: u64 = 64 << 10;
+        let bytes = (self.end - self.at).min(BYTES);
+        if bytes == 0 {
+            return None;
+        }
+        let mut piece = vec![0; bytes as usize];
+        let read = self.file.fill(&mut piece, self.at);
+        self.at += bytes;
+        Some(match read {
+            Ok(count) if count < piece.len() => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(piece),
+            Err(error) => Err(error),
+        })
+    }
 }
 
 /// Reads a file from its beginning.
@@ -182,6 +303,7 @@ mod tests {
     /// A retry. The server accepts the line `sent`, rejects the others, and adds a line meanwhile.
     fn retry(disk: &Disk, is_added: &Cell<bool>, is_accepted: &Cell<bool>) -> std::io::Result<()> {
         take(disk, "current", "taken")?;
+        gather(disk, "current", "taken")?;
         add(disk, "current", &["new"])?;
         is_added.set(true);
         let mut end = 0;
@@ -220,6 +342,40 @@ mod tests {
             );
         }
         assert!(done >= 100, "some of the power cuts come after the end");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_numbered_and_not_kept_in_memory() {
+        let long = MAX_LINE_BYTES as u64;
+        let input = std::io::repeat(b'x').take(long).chain(&b"\n{}\n\n"[..]);
+        let input = input.chain(std::io::repeat(b'y').take(long + 5)).chain(&b"\nend"[..]);
+        let lines: Vec<_> = NumberedLines::new(BufReader::new(input)).map(Result::unwrap).collect();
+        let lengths: Vec<_> = lines.iter().map(|line| line.text.as_ref().map(Vec::len)).collect();
+        assert_eq!(lengths, [Some(MAX_LINE_BYTES), Some(2), Some(0), None, Some(3)]);
+        let places: Vec<_> = lines.iter().map(|line| (line.number, line.at.clone())).collect();
+        let from = |start: u64, bytes: u64| start..start + bytes;
+        let expected =
+            [from(0, long), from(long + 1, 2), from(long + 4, 0), from(long + 5, long + 5), from(2 * long + 11, 3)];
+        assert_eq!(places, (1..).zip(expected).collect::<Vec<_>>());
+        let endless = std::io::repeat(b'z').take(2 * long);
+        let lines: Vec<_> = NumberedLines::new(BufReader::new(endless)).map(Result::unwrap).collect();
+        assert_eq!((lines.len(), &lines[0].at, &lines[0].text), (1, &(0..2 * long), &None));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_stays_when_others_are_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letters");
+        let long = "x".repeat(MAX_LINE_BYTES + 1);
+        std::fs::write(&path, format!("one\n{long}\ntwo\n")).unwrap();
+        let folder = crate::disk::OsFolder::new(folder.path());
+        rewrite(&folder, "letters", "letters.new", |line| {
+            assert!(line.len() < 9);
+            if line == b"one" { Change::Remove } else { Change::Replace(b"2".to_vec()) }
+        })
+        .unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.strip_suffix("\n2\n").is_some_and(|left| left == long), "{} bytes", text.len());
     }
 
     #[test]

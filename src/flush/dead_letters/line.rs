@@ -8,9 +8,18 @@ use serde_json::value::RawValue;
 use super::file::Change;
 use crate::common::clock::rfc3339;
 use crate::common::one_line::on_one_line;
-use crate::model::{BucketWrite, Deletion, Metric};
+use crate::model::{BucketWrite, Contents, Deletion, Metric};
 
-/// Refused readings of a device, as text.
+/// The most readings of a line.
+pub const READINGS_PER_LINE: usize = 1_000;
+
+/// The size of the readings of a line, about, from which on it ends.
+const BYTES_PER_LINE: usize = 512 << 10;
+
+/// The size of most numbers as text.
+const NUMBER_BYTES: usize = 20;
+
+/// Refused readings of a device, as text: at most [`READINGS_PER_LINE`].
 #[derive(Debug, Clone)]
 pub struct Letter {
     /// The stable word for the reason.
@@ -43,16 +52,18 @@ struct Head<'a> {
     detail: &'a str,
 }
 
-/// The readings of a bucket as a line.
+/// Readings of a bucket as a line.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line<'a> {
-    refused_at: String,
+struct Line<'a> {
+    refused_at: &'a str,
     reason: &'a str,
     detail: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    replaces: BTreeMap<i64, BTreeMap<Metric, f64>>,
     device_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<Box<RawValue>>,
+    metadata: Option<&'a RawValue>,
     readings: Vec<LineReading>,
 }
 
@@ -77,6 +88,8 @@ struct OwnedLine {
     refused_at: String,
     reason: String,
     detail: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    replaces: BTreeMap<i64, BTreeMap<String, Box<RawValue>>>,
     device_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Box<RawValue>>,
@@ -89,22 +102,55 @@ struct OwnedReading {
     values: BTreeMap<String, Box<RawValue>>,
 }
 
-impl<'a> Line<'a> {
-    pub(super) fn of(write: &'a BucketWrite, reason: &'a str, detail: &'a str, now_ms: i64) -> Self {
-        let (contents, metadata) = (&write.contents, write.metadata.as_deref());
-        let readings = contents.readings().map(|reading| LineReading {
-            ts: write.hour.instant_ms(reading.offset),
-            values: reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value)).collect(),
-        });
-        Self {
-            refused_at: rfc3339(now_ms),
+/// The lines of a refused bucket, with their ends. `replaced` has the stored values that it was to replace.
+///
+/// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that a request takes some of them.
+pub(super) fn lines_of(
+    write: &BucketWrite,
+    replaced: &Contents,
+    reason: &str,
+    detail: &str,
+    now_ms: i64,
+) -> serde_json::Result<Vec<Vec<u8>>> {
+    let refused_at = rfc3339(now_ms);
+    let metadata = write.metadata.as_deref();
+    let metadata = metadata.and_then(|text| RawValue::from_string(on_one_line(text).into_owned()).ok());
+    let line_of = |readings: Vec<LineReading>| {
+        let (Some(first), Some(last)) = (readings.first(), readings.last()) else { return Ok(None) };
+        let instants = first.ts..=last.ts;
+        let replaces = readings_of(write, replaced).filter(|reading| instants.contains(&reading.ts));
+        let mut line = serde_json::to_vec(&Line {
+            refused_at: &refused_at,
             reason,
             detail,
+            replaces: replaces.map(|reading| (reading.ts, reading.values)).collect(),
             device_id: &write.device,
-            metadata: metadata.and_then(|text| RawValue::from_string(on_one_line(text).into_owned()).ok()),
-            readings: readings.collect(),
+            metadata: metadata.as_deref(),
+            readings,
+        })?;
+        line.push(b'\n');
+        Ok(Some(line))
+    };
+    let (mut lines, mut readings, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for reading in readings_of(write, &write.contents) {
+        bytes += reading.values.keys().map(|metric| metric.len() + NUMBER_BYTES).sum::<usize>();
+        readings.push(reading);
+        if readings.len() >= READINGS_PER_LINE || bytes >= BYTES_PER_LINE {
+            lines.extend(line_of(std::mem::take(&mut readings))?);
+            bytes = 0;
         }
     }
+    lines.extend(line_of(readings)?);
+    Ok(lines)
+}
+
+/// The readings of contents of the hour of a write.
+fn readings_of<'c>(write: &BucketWrite, contents: &'c Contents) -> impl Iterator<Item = LineReading> + use<'c> {
+    let hour = write.hour;
+    contents.readings().map(move |reading| LineReading {
+        ts: hour.instant_ms(reading.offset),
+        values: reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value)).collect(),
+    })
 }
 
 /// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no
@@ -125,6 +171,10 @@ pub(super) fn without(line: &[u8], deletion: &Deletion) -> (Change, u64) {
         has_changed |= reading.values.len() < before;
         deleted += u64::from(reading.values.len() < before);
         !reading.values.is_empty()
+    });
+    letter.replaces.retain(|ts_ms, values| {
+        values.retain(|metric, _| !(deletion.has_instant(*ts_ms) && deletion.series.matches(metric)));
+        !values.is_empty()
     });
     match (has_changed, letter.readings.is_empty()) {
         (false, _) => (Change::Keep, 0),

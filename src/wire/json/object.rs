@@ -202,7 +202,7 @@ impl Object<'_> {
     #[cold]
     fn has_note(&mut self, key: &str) -> bool {
         self.is_dead_letter |= key == "refusedAt";
-        self.is_dead_letter && matches!(key, "refusedAt" | "reason" | "detail")
+        self.is_dead_letter && matches!(key, "refusedAt" | "reason" | "detail" | "replaces")
     }
 }
 

@@ -92,7 +92,8 @@ fn only_the_first_hundred_unknown_keys_have_hints() {
 
 #[test]
 fn the_notes_of_dead_letters_are_no_unknown_keys() {
-    let notes = r#""refusedAt":"2026-04-20T14:00:10.000Z","reason":"validation","detail":"x","deviceId":"S""#;
+    let notes = r#""refusedAt":"2026-04-20T14:00:10.000Z","reason":"validation","detail":"x""#;
+    let notes = format!(r#"{notes},"replaces":{{"1":{{"a":0}}}},"deviceId":"S""#);
     assert_eq!(entries(format!(r#"{{{notes},"readings":[{{"ts":1,"values":{{"a":1}}}}]}}"#)), ["S 1 a=1"]);
     let without = r#"unknown_key: unknown key "reason" at byte 2"#;
     assert_eq!(entries(r#"{"reason":"x","deviceId":"S","value":1}"#), [without]);
