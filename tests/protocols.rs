@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::harness::{Server, Setup, binary, wait_until};
+use crate::udp::Sender;
 
 #[tokio::test]
 async fn each_program_sends_what_the_server_accepts() {
@@ -34,6 +35,56 @@ async fn each_program_sends_what_the_server_accepts() {
         };
         wait_until(&what, count).await;
     }
+}
+
+/// Clients remove `.` and `..` from paths, so devices with these IDs could not be asked for.
+#[tokio::test]
+async fn devices_named_by_dots_are_rejected_in_every_format() {
+    let hooks = ["path = \"/hooks/body\"\ndevice = \"id\"", "path = \"/hooks/query\"\ndevice = \"?id\""];
+    let hook = |setup: Setup, keys: &str| setup.webhook(&format!("{keys}\nmetrics = \"value\""));
+    let setup = hooks.into_iter().fold(Setup::sqlite(), hook);
+    let server = Server::start(hook(setup, "path = \"/hooks/dot\"\ndevice = \"id\"\ndevice_prefix = \".\"")).await;
+    let mut count = 0;
+    for id in [".", ".."] {
+        let json = json!({ "deviceId": id, "value": 1 }).to_string();
+        let otlp = json!({ "resourceMetrics": [{
+            "resource": { "attributes": [{ "key": "device.id", "value": { "stringValue": id } }] },
+            "scopeMetrics": [{ "metrics": [{
+                "name": "temp", "gauge": { "dataPoints": [{ "asInt": 1, "timeUnixNano": "1713621610000000000" }] },
+            }] }],
+        }] });
+        let senml = json!([{ "bn": format!("{id}/"), "n": "temp", "v": 1 }]).to_string();
+        for (path, content_type, body) in [
+            ("/v1/readings", "application/json", json.clone()),
+            ("/v1/readings", "application/x-ndjson", json),
+            ("/v1/readings", "application/senml+json", senml),
+            ("/write", "text/plain", format!("m,device={id} value=1")),
+            ("/api/v2/write", "text/plain", format!("m,device={id} value=1")),
+            ("/v1/metrics", "application/json", otlp.to_string()),
+            ("/hooks/body", "application/json", json!({ "id": id, "value": 1 }).to_string()),
+            (&format!("/hooks/query?id={id}"), "application/json", json!({ "value": 1 }).to_string()),
+        ] {
+            let answer = server.post(path, content_type, body).await;
+            assert!([200, 400].contains(&answer.status), "{path}: {}", answer.text());
+            assert!(answer.text().contains("must not be"), "{path}: {}", answer.text());
+            count += 1;
+        }
+    }
+    let joined = server.post("/hooks/dot", "application/json", json!({ "id": ".", "value": 1 }).to_string()).await;
+    assert!(joined.text().contains("must not be"), "{}", joined.text());
+    let sender = Sender::to(server.udp_addr());
+    sender.send(json!({ "deviceId": "..", "value": 1 }).to_string());
+    sender.send("m,device=. value=1");
+    let rejected = async || {
+        let reason = [("reason", "invalid_device_id")];
+        let metrics = server.metrics().await;
+        (metrics.count_where("tidegauge_readings_rejected_total", &reason) == count + 3).then_some(metrics)
+    };
+    let metrics = wait_until("all readings are rejected", rejected).await;
+    assert_eq!(metrics.count("tidegauge_readings_accepted_total"), 0);
+    let answer = server.get("/v1/devices?device=..").await;
+    assert_eq!((answer.status, &answer.json()["code"]), (400, &json!("invalid_parameter")));
+    assert_eq!(server.get("/v1/devices?prefix=.").await.status, 200, "IDs may begin with a dot");
 }
 
 #[tokio::test]

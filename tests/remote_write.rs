@@ -79,6 +79,19 @@ async fn post(server: &Server, content_type: &str, body: Vec<u8>) -> Answer {
     server.send(request.header("content-encoding", "snappy").body(body)).await
 }
 
+#[tokio::test]
+async fn an_instance_of_dots_is_rejected() {
+    let server = Server::start(Setup::sqlite()).await;
+    for instance in [".", ".."] {
+        let label = |(name, value): (&str, &str)| Label { name: name.to_owned(), value: value.to_owned() };
+        let labels = [("__name__", "temp"), ("instance", instance)].map(label).to_vec();
+        let samples = vec![Sample { value: 1.0, timestamp: TS_MS }];
+        let answer = write(&server, vec![TimeSeries { labels, samples }]).await;
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains("must not be \".\" or \"..\""), "{}", answer.text());
+    }
+}
+
 /// Prometheus writes its own metrics for `REMOTE_WRITE_SECONDS` (5), and tidegauge has each sample.
 #[tokio::test]
 async fn a_real_prometheus_finds_each_of_its_samples() {

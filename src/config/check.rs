@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use super::ConfigError;
-use crate::model::{DevicePattern, check_device_id};
+use crate::model::{DevicePattern, check_device_prefix};
 
 /// The longest `device_prefix`. It leaves as many bytes for the device ID itself.
 pub(super) const PREFIX_MAX_BYTES: usize = 64;
@@ -67,7 +67,7 @@ pub(super) fn check_device_scope(
         let problem = format!("is an empty list; for all devices leave it out ({whose})");
         return Err(ConfigError::invalid(devices_key, problem));
     }
-    if prefix.is_some_and(|prefix| check_device_id(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES) {
+    if prefix.is_some_and(|prefix| check_device_prefix(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES) {
         let problem = format!("is not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / - ({whose})");
         return Err(ConfigError::invalid(prefix_key, problem));
     }

@@ -39,6 +39,9 @@ pub const OWN_PATHS: [&str; 25] = [
     "/v1/openapi.json",
 ];
 
+/// The first segments of paths that are kept for routes of the server.
+const OWN_FOLDERS: [&str; 2] = ["v1", "dashboard"];
+
 /// The path of a hook: `/`, and segments of `A-Z a-z 0-9 . _ ~ -`, one of which may be `{deviceId}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HookPath(String);
@@ -92,12 +95,14 @@ impl std::str::FromStr for HookPath {
                  segments of A-Z a-z 0-9 . _ ~ -"
             ));
         }
-        match OWN_PATHS.into_iter().find(|own| overlap(own, text)) {
-            Some(own) => Err(format!("{text} is a path of the server itself ({own})")),
-            None if segments().next() == Some("v1") => {
-                Err("the paths below /v1/ belong to the server itself".to_owned())
+        if let Some(own) = OWN_PATHS.into_iter().find(|own| overlap(own, text)) {
+            return Err(format!("{text} is a path of the server itself ({own})"));
+        }
+        match segments().next() {
+            Some(first) if OWN_FOLDERS.contains(&first) => {
+                Err(format!("the paths below /{first}/ belong to the server itself"))
             }
-            None => Ok(Self(text.to_owned())),
+            _ => Ok(Self(text.to_owned())),
         }
     }
 }

@@ -16,16 +16,30 @@ pub enum DeviceIdError {
     /// The ID is longer than [`DEVICE_ID_MAX_BYTES`].
     #[error("a device id has at most {DEVICE_ID_MAX_BYTES} bytes, this one has {0}")]
     TooLong(usize),
+    /// The ID is `.` or `..`.
+    #[error("a device id must not be \".\" or \"..\": clients remove them from the path of a URL")]
+    Dots,
     /// The ID has a byte outside `[A-Za-z0-9._:/-]`, at this byte offset.
     #[error("a device id is made of A-Z a-z 0-9 . _ : / -, character {} of this one is something else", .0 + 1)]
     BadByte(usize),
 }
 
-/// Checks that `id` is a device ID: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
+/// Checks that `id` is a device ID: 1 to 128 bytes of `[A-Za-z0-9._:/-]`, neither `.` nor `..`.
 ///
 /// # Errors
 /// The part of the rule that `id` breaks.
 pub fn check_device_id(id: &str) -> Result<(), DeviceIdError> {
+    if matches!(id, "." | "..") {
+        return Err(DeviceIdError::Dots);
+    }
+    check_device_prefix(id)
+}
+
+/// Checks that device IDs may begin with `id`, or be `id`: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
+///
+/// # Errors
+/// The part of the rule that `id` breaks.
+pub fn check_device_prefix(id: &str) -> Result<(), DeviceIdError> {
     if id.is_empty() {
         return Err(DeviceIdError::Empty);
     }
@@ -90,6 +104,17 @@ mod tests {
         assert_eq!(check_device_id("a b"), Err(DeviceIdError::BadByte(1)));
         assert_eq!(check_device_id("pümp"), Err(DeviceIdError::BadByte(1)));
         assert_eq!(check_device_id("a\0"), Err(DeviceIdError::BadByte(1)));
+    }
+
+    #[test]
+    fn an_id_may_begin_with_dots_and_is_not_made_of_one_or_two() {
+        for id in [".", ".."] {
+            assert_eq!((check_device_id(id), check_device_prefix(id)), (Err(DeviceIdError::Dots), Ok(())));
+        }
+        for id in ["...", ".a", "a.", "..a", "./.", "../a"] {
+            assert_eq!(check_device_id(id), Ok(()), "{id}");
+        }
+        assert_eq!(check_device_prefix(""), Err(DeviceIdError::Empty));
     }
 
     #[test]

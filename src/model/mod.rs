@@ -17,7 +17,7 @@ mod stats;
 
 pub use contents::{Arrivals, BucketWrite, Contents, Keep, Reading, Sample, Values};
 pub use deletion::Deletion;
-pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id};
+pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id, check_device_prefix};
 pub use device_pattern::{DevicePattern, DevicePatternError};
 pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};
 pub use metadata::{

@@ -67,6 +67,8 @@ fn a_mistake_in_a_hook_is_reported() {
         "[[webhook]]\npath = \"hooks\"\npreset = \"tts\"".to_owned(),
         "[[webhook]]\npath = \"/{deviceId}\"\npreset = \"tts\"".to_owned(),
         "[[webhook]]\npath = \"/v1/hooks\"\npreset = \"tts\"".to_owned(),
+        "[[webhook]]\npath = \"/dashboard/hooks\"\npreset = \"tts\"".to_owned(),
+        "[[webhook]]\npath = \"/dashboard\"\npreset = \"tts\"".to_owned(),
         "[[webhook]]\npreset = \"tts\"".to_owned(),
     ];
     insta::assert_snapshot!(files.map(|file| error_of(&file)).join("\n"));

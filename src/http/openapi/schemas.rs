@@ -27,7 +27,7 @@ pub(super) fn reference(name: &str) -> Value {
 
 /// The ID of a device.
 pub(super) fn device_id() -> Value {
-    json!({ "type": "string", "pattern": "^[A-Za-z0-9._:/-]{1,128}$" })
+    json!({ "type": "string", "pattern": "^[A-Za-z0-9._:/-]{1,128}$", "not": { "enum": [".", ".."] } })
 }
 
 /// A metric, or a series by its text.

@@ -28,7 +28,7 @@ use crate::http::openapi::parameter::{
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::params::Params;
 use crate::http::problem::{Problem, ProblemCode};
-use crate::model::{Metric, check_device_id};
+use crate::model::{Metric, check_device_id, check_device_prefix};
 use crate::query::{self, Answer, DeviceSelection, DevicesRequest, Listed, QueryError};
 
 /// The estimated memory of a device, with its metadata and the names of its metrics.
@@ -252,7 +252,7 @@ fn check_prefix(prefix: &str) -> Result<(), Problem> {
         let why = "must not contain `*`: every device ID that starts with the prefix matches";
         return Err(Problem::invalid_parameter("prefix", why));
     }
-    match check_device_id(prefix) {
+    match check_device_prefix(prefix) {
         Err(error) if !prefix.is_empty() => Err(Problem::invalid_parameter("prefix", error)),
         _ => Ok(()),
     }

@@ -9,7 +9,7 @@ pub(super) fn not_an_object(kind: Kind) -> Rejection {
     rejection(Code::InvalidJson, format!("a reading must be an object, found {kind}"))
 }
 
-pub(super) fn duplicate_key(key: &str) -> Rejection {
+pub(in crate::wire) fn duplicate_key(key: &str) -> Rejection {
     rejection(Code::DuplicateKey, format!("the key {} is duplicated", quoted(key)))
 }
 

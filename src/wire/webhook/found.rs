@@ -29,6 +29,8 @@ pub(super) struct Found<'b> {
     pub(super) surplus: usize,
     /// The ignored values, by their keys.
     pub(super) ignored: Vec<(Ignored, Cow<'b, str>)>,
+    /// An object that is read has a key twice.
+    pub(super) repeated_key: Option<Rejection>,
 }
 
 /// A value in the payload.
@@ -91,6 +93,7 @@ impl<'b> Found<'b> {
         self.values.clear();
         self.rejected_values.clear();
         self.ignored.clear();
+        self.repeated_key = None;
     }
 
     /// Takes a value that the path of a role leads to. The text of metadata follows with [`Self::metadata`].

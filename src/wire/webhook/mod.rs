@@ -15,7 +15,7 @@
 //!
 //! The parser reads the body once, front to back, along a tree of the paths (`tree`). It skips the array
 //! behind `[*]` and reads it when it knows what all elements share. Device, time, and each metric and label
-//! may occur once.
+//! may occur once, and so may each key of an object on the way to them and below `*`.
 
 mod found;
 mod time;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::super::json::{
     self, SyntaxError,
     lexer::{Kind, Lexer},
+    problem::duplicate_key,
 };
 use super::super::problem::{Parsed, quoted, rejection, repeated};
 use super::Hook;
@@ -23,6 +24,8 @@ pub(super) struct Walk<'b> {
     found: Found<'b>,
     /// The keys of the enclosing objects below `*`, each with a dot behind it.
     prefix: String,
+    /// The keys so far of the enclosing objects, those that are read.
+    keys: Vec<Cow<'b, str>>,
     /// A bookmark at the array behind `[*]`, which is valid JSON, and its node.
     elements: Option<(Lexer<'b>, &'b Node)>,
     /// The array behind `[*]` occurs twice.
@@ -47,8 +50,8 @@ struct Shared<'b> {
 
 impl<'b> Walk<'b> {
     pub(super) fn new(hook: &'b Hook, limits: Limits) -> Self {
-        let (prefix, elements) = (String::new(), None);
-        Self { hook, limits, found: Found::new(hook), prefix, elements, has_more_elements: false }
+        let (prefix, keys, elements) = (String::new(), Vec::new(), None);
+        Self { hook, limits, found: Found::new(hook), prefix, keys, elements, has_more_elements: false }
     }
 
     /// Reads the whole payload, except for what is behind `[*]`.
@@ -125,15 +128,21 @@ impl<'b> Walk<'b> {
             _ => outer,
         };
         lexer.open()?;
+        let first = self.keys.len();
         while let Some(key) = lexer.key()? {
             let child = node.and_then(|node| node.key(&key)).map(|place| self.hook.tree.node(place));
             let any = any.filter(|_| !self.hook.ignored_keys.iter().any(|ignored| **ignored == *key));
             if child.is_none() && any.is_none() {
                 lexer.skip()?;
             } else {
+                self.keys.push(key.clone());
                 self.value(lexer, child, any, Some(key))?;
             }
         }
+        if let Some(key) = repeated(self.keys[first..].iter().map(|key| &**key)) {
+            self.found.repeated_key.get_or_insert_with(|| duplicate_key(key));
+        }
+        self.keys.truncate(first);
         self.prefix.truncate(before);
         Ok(())
     }
@@ -264,7 +273,8 @@ impl<'b> Walk<'b> {
             let ts_ms = ts_ms.cloned().transpose()?;
             self.check_values(values)?;
             let labels = self.labels(shared)?;
-            Ok((metadata, ts_ms, labels))
+            let repeated = self.found.repeated_key.as_ref().or(shared.and_then(|of| of.found.repeated_key.as_ref()));
+            repeated.map_or(Ok((metadata, ts_ms, labels)), |rejection| Err(rejection.clone()))
         };
         let (metadata, ts_ms, labels) = match complete() {
             Ok(complete) => complete,

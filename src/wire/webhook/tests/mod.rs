@@ -191,8 +191,29 @@ fn a_payload_that_meets_no_condition_is_ignored() {
 }
 
 #[test]
-fn keys_on_the_way_to_a_metric_may_occur_again_but_no_metric_twice() {
-    assert_eq!(found("metrics = \"a.*\"", r#"{"a":{"x":1},"a":{"y":2}}"#), ["d now x=1 y=2"]);
+fn no_key_that_is_read_and_no_metric_may_occur_twice() {
+    let twice = |key: &str| [format!("duplicate_key: the key \"{key}\" is duplicated")];
+    for (keys, body, key) in [
+        ("metrics = \"a.*\"", r#"{"a":{"x":1},"a":{"y":2}}"#, "a"),
+        ("metrics = \"a.*\"", r#"{"a":{"x":1},"\u0061":{}}"#, "a"),
+        ("metrics = \"a.*\"", r#"{"a":null,"a":{"y":2}}"#, "a"),
+        ("metrics = \"a.b.*\"", r#"{"a":{"b":{"x":1},"b":{"y":2}}}"#, "b"),
+        ("metrics = \"*\"", r#"{"a":{"b":{"x":1},"b":{"y":2}},"c":3}"#, "b"),
+        ("metrics = \"*\"", r#"{"x":1,"s":"a","s":"b"}"#, "s"),
+        ("metrics = \"a.x\"", r#"{"a":{"x":1},"a":{"y":2}}"#, "a"),
+        ("metrics = \"v\"\nwhen = \"up\"", r#"{"v":1,"up":1,"up":2}"#, "up"),
+        ("metrics = \"a[0].*\"", r#"{"a":[{"x":1,"t":"","t":""}]}"#, "t"),
+    ] {
+        assert_eq!(found(keys, body), twice(key), "{keys}: {body}");
+    }
+    let keys = "metrics = \"l[*].v.*\"\nlabels = \"z\"";
+    let body = r#"{"z":"1","l":[{"v":{"x":1}},{"v":{"x":2},"v":{}},{"v":{"x":3}}]}"#;
+    assert_eq!(found(keys, body), ["d now x{z=1}=1", &*twice("v")[0], "d now x{z=1}=3"], "that element alone");
+    let keys = "metrics = \"l[*].*\"\ntime = \"of.t\"";
+    let body = r#"{"of":{"t":1},"l":[{"x":1},{"x":2}],"of":{}}"#;
+    assert_eq!(found(keys, body), [twice("of"), twice("of")].concat(), "all elements");
+    let keys = "metrics = \"a.*\"\nignore = \"i\"";
+    assert_eq!(found(keys, r#"{"b":1,"b":2,"a":{"x":1,"i":1,"i":2}}"#), ["d now x=1"], "keys that are not read");
     let twice = ["duplicate_key: the metric \"x\" is duplicated"];
     assert_eq!(found("metrics = \"a.*\"", r#"{"a":{"x":1,"x":2}}"#), twice);
     assert_eq!(
