@@ -225,7 +225,8 @@ impl Ingest {
         }
         if !receipt.is_whole() && !partial {
             accounts.refuse(RefusalReason::NotPartial);
-            receipt = Receipt { accepted: 0, rejected: receipt.received, ..receipt };
+            let overwritten = Overwritten::default();
+            receipt = Receipt { accepted: 0, rejected: receipt.received, overwritten, ..receipt };
             return Err(IngestError::NotPartial(receipt.into()));
         }
         let appended = (receipt.accepted > 0).then(|| append(batch));

@@ -116,11 +116,12 @@ impl Receipt {
         self.accepted -= self.older;
     }
 
-    /// Rejects the accepted readings too, with this code.
+    /// Rejects the accepted readings too, with this code. Without accepted readings, no remarks on them stay.
     pub(super) fn reject_accepted(&mut self, code: Code) {
         let accepted = std::mem::take(&mut self.accepted);
         self.rejected += accepted;
         self.by_code.0[code as usize] += accepted;
+        (self.values_by_code, self.ignored, self.overwritten) = Default::default();
     }
 }
 

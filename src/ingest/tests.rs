@@ -42,6 +42,31 @@ impl Edge {
         Self { _folder: folder, log, ingest, exposition }
     }
 
+    /// Sends a request with remarks of each kind: readings that overwrite each other, a value that is not
+    /// finite, and a field that is ignored.
+    async fn send_with_remarks(&self, readings: usize, partial: bool) -> Result<Receipt, IngestError> {
+        let quota = Quota::unlimited();
+        let permit = self.ingest.begin(Source::http(Format::Json), quota)?;
+        let mut admission = self.ingest.admission(permit, DeviceScope::all(), quota);
+        for _ in 0..readings {
+            let values = [(Cow::Borrowed("m"), 1.0), (Cow::Borrowed("n"), f64::NAN)];
+            let (device, ts_ms, values) = ("good", Some(self.ingest.clock.now_ms()), &values);
+            admission.reading(Incoming { device, metadata: None, owner: None, ts_ms, values, measurement_bytes: 0 });
+            admission.ignore(crate::wire::Ignored::UnknownKey, "x");
+        }
+        self.ingest.finish(admission.end(), partial).durable().await
+    }
+
+    /// The remarks on accepted readings: those that overwrote others, rejected values, ignored fields.
+    fn remarks(&self) -> [u64; 3] {
+        let text = self.exposition.render();
+        ["readings_overwritten", "values_rejected", "fields_ignored"].map(|what| {
+            let start = format!("tidegauge_{what}_total{{protocol=\"http\"");
+            let samples = text.lines().filter(|line| line.starts_with(&start));
+            samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+        })
+    }
+
     /// Sends a request of `good` and `bad` readings.
     async fn send(&self, good: usize, bad: usize, partial: bool) -> Result<Receipt, IngestError> {
         self.send_as(Quota::unlimited(), good, bad, partial).await
@@ -161,6 +186,25 @@ async fn a_request_larger_than_a_record_is_refused_whole() {
     assert_eq!(edge.count("rejected_total", ",reason=\"invalid_device_id\""), 1);
     assert_eq!(edge.log.usage().appended_readings, 0);
     assert_eq!(edge.send(2, 0, true).await.unwrap().accepted, 2);
+}
+
+#[tokio::test]
+async fn remarks_count_only_what_is_appended() {
+    let edge = Edge::new(160);
+    let receipt = edge.send_with_remarks(2, true).await.unwrap();
+    assert_eq!((receipt.accepted, receipt.overwritten.readings, receipt.rejected_values()), (2, 1, 2));
+    assert_eq!(edge.remarks(), [1, 2, 2]);
+    for (readings, partial) in [(6, true), (2, false), (11, true)] {
+        let refused = edge.send_with_remarks(readings, partial).await.unwrap_err();
+        if let IngestError::NotPartial(receipt) = &refused {
+            assert_eq!(receipt.overwritten, Overwritten::default());
+        }
+        assert_eq!(edge.remarks(), [1, 2, 2], "{refused}");
+    }
+    edge.log.close();
+    let refused = edge.send_with_remarks(2, true).await.unwrap_err();
+    assert!(matches!(refused, IngestError::Failed(AppendError::Closed)), "{refused}");
+    assert_eq!(edge.remarks(), [1, 2, 2]);
 }
 
 #[tokio::test]

@@ -43,7 +43,8 @@ impl Metrics {
         self.samples.iter().any(|sample| sample.name == name)
     }
 
-    /// Checks that the counters account for every reading.
+    /// Checks that the counters account for every reading, and that those of remarks on accepted readings
+    /// count no others.
     ///
     /// # Errors
     /// The sum that is wrong, with its terms.
@@ -61,6 +62,20 @@ impl Metrics {
                 "recovered {recovered} + accepted {accepted} != stored {stored} + duplicate {duplicate} \
                  + pending {pending} + dead-lettered {dead_lettered} + deleted {deleted}"
             ));
+        }
+        let accepted = self.samples.iter().filter(|sample| sample.name == "tidegauge_readings_accepted_total");
+        for (_, protocol) in accepted.flat_map(|sample| &sample.labels).filter(|(key, _)| key == "protocol") {
+            let of = |name: &str| self.count_where(&format!("tidegauge_{name}_total"), &[("protocol", protocol)]);
+            let [accepted, overwriting] = ["readings_accepted", "readings_overwritten"].map(of);
+            if overwriting > accepted {
+                return Err(format!("{protocol}: {overwriting} overwrite others, of {accepted} accepted readings"));
+            }
+            let values = of("values_rejected");
+            if values > 0 && accepted == 0 {
+                return Err(format!(
+                    "{protocol}: {values} values of accepted readings are rejected, and none is accepted"
+                ));
+            }
         }
         Ok(())
     }
@@ -112,4 +127,20 @@ fn a_scrape_is_parsed_with_its_labels() {
     assert_eq!(metrics.count_where("a", &[("x", "1"), ("y", "q\"},b")]), 2);
     assert_eq!((metrics.count("b"), metrics.count("none")), (1000, 0));
     assert!(metrics.has("c") && !metrics.has("d"));
+}
+
+#[test]
+fn remarks_on_readings_that_were_not_accepted_are_found() {
+    let scrape = |accepted: u64, overwritten: u64, values: u64| {
+        Metrics::parse(&format!(
+            "tidegauge_readings_received_total{{protocol=\"http\"}} {accepted}\n\
+             tidegauge_readings_accepted_total{{protocol=\"http\"}} {accepted}\n\
+             tidegauge_readings_stored_total {accepted}\n\
+             tidegauge_readings_overwritten_total{{protocol=\"http\"}} {overwritten}\n\
+             tidegauge_values_rejected_total{{protocol=\"http\",reason=\"invalid_value\"}} {values}\n"
+        ))
+    };
+    assert_eq!(scrape(6, 2, 3).balance(), Ok(()));
+    assert!(scrape(1, 2, 0).balance().is_err_and(|why| why.contains("2 overwrite others")));
+    assert!(scrape(0, 0, 3).balance().is_err_and(|why| why.contains("3 values")));
 }

@@ -72,3 +72,20 @@ async fn the_size_of_the_log() {
     wait_for_retry_after(&answer).await;
     assert_eq!(server.ingest(&readings("d", 1)).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_request_that_no_record_can_hold_leaves_no_remarks() {
+    let setup = Setup::sqlite().set("log.max_bytes", "192KiB").set("log.segment_bytes", "64KiB");
+    let server = Server::start(setup).await;
+    let now_ms = jiff::Timestamp::now().as_millisecond();
+    // All of them are of one instant, and one value of each is rejected.
+    let reading = |value: u32| json!({ "ts": now_ms, "values": { "a": value, "b": "text" } });
+    let body = |count: u32| json!({ "deviceId": "d", "readings": (0..count).map(reading).collect::<Vec<_>>() });
+    refused(&server.ingest(&body(30_000)).await, 413, "request_too_large");
+    let metrics = server.metrics().await;
+    let remarks = ["readings_overwritten", "values_rejected", "fields_ignored"];
+    assert_eq!(remarks.map(|name| metrics.count(&format!("tidegauge_{name}_total"))), [0; 3]);
+    assert_eq!(server.ingest(&body(3)).await.json()["overwritten"], 2);
+    let metrics = server.metrics().await;
+    assert_eq!(remarks.map(|name| metrics.count(&format!("tidegauge_{name}_total"))), [2, 3, 0]);
+}

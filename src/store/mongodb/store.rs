@@ -155,11 +155,10 @@ impl<L: Layout> MongoStore<L> {
         // First the rollups: if nothing has expired, the readings are at least as new.
         let mut stored = self.rollups.stored(buckets).await?;
         let derived = self.layout.derive(buckets).await?;
-        let with_expired = |derived: HourRollup| {
-            match stored.remove(&(Arc::clone(&derived.device), derived.stats.hour)) {
-                Some(stored) => derived.with_expired(stored, deletion),
-                None => derived,
-            }
+        let with_expired = |derived: HourRollup| match stored.remove(&(Arc::clone(&derived.device), derived.stats.hour))
+        {
+            Some(stored) => derived.with_expired(stored, deletion),
+            None => derived,
         };
         Ok(derived.into_iter().map(with_expired).collect())
     }

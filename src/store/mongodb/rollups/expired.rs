@@ -3,8 +3,8 @@
 //! The rollup is all that is left of the expired readings. A reading that comes later may be one of them, so
 //! it cannot be added. Series by series, the rollup changes only if that is right:
 //!
-//! - The later readings may include the expired ones ([`Stats::may_include`]), as after an import of the whole
-//!   hour: their fold takes the place of the stats.
+//! - The later readings may include the expired ones ([`Stats::may_include`]), as after an import of the
+//!   whole hour: their fold takes the place of the stats.
 //! - The rollup does not have the series: their fold is added.
 //!
 //! The `rev` of a bucket begins anew with the first document that is inserted after the expiry. So the upper
@@ -29,9 +29,8 @@ impl HourRollup {
             return self; // nothing has expired since
         }
         let hour = stored.stats.hour;
-        let is_deleted = |metric: &Metric| {
-            deletion.is_some_and(|deletion| deletion.covers(hour) && deletion.series.matches(metric))
-        };
+        let is_deleted =
+            |metric: &Metric| deletion.is_some_and(|deletion| deletion.covers(hour) && deletion.series.matches(metric));
         let known = stored.stats.stats.clone();
         stored.stats.stats.retain(|(metric, _)| !is_deleted(metric));
         join_stats(&mut stored.stats.stats, self.stats.stats, |known, later| {

@@ -27,7 +27,11 @@ const BOUND_WORKS_UNTIL_MS: i64 = (1 << 31) * 1_000;
 /// Matches this instant and all later ones.
 fn since(from_ms: i64) -> Document {
     let from = DateTime::from_millis(from_ms);
-    let later = if from_ms >= BOUND_WORKS_FROM_MS { doc! { "$gte": from } } else { doc! { "$not": { "$lt": from } } };
+    let later = if from_ms >= BOUND_WORKS_FROM_MS {
+        doc! { "$gte": from }
+    } else {
+        doc! { "$not": { "$lt": from } }
+    };
     doc! { "ts": later }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bson::{DateTime, doc};
+use bson::doc;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::Map;
 
