@@ -87,7 +87,13 @@ pub(crate) async fn check(
 ) {
     let mut found = Found::new();
     let mut rollups = Stats::new();
+    let mut known = Vec::new();
     for device in devices {
+        if knows(server, device).await {
+            known.push(device);
+        }
+    }
+    for device in known {
         read(server, device, &mut found, findings).await;
         read_rollups(server, device, &mut rollups).await;
     }
@@ -123,6 +129,17 @@ pub(crate) async fn check(
         let fold = folded.get(hour);
         findings.wrong.push(format!("the stored rollup of {hour:?} is {rollup:?}, the fold of its readings {fold:?}"));
     }
+}
+
+/// Whether a server has readings of a device. A server to which readings are forwarded may not have them yet.
+async fn knows(server: &Server, device: &Arc<str>) -> bool {
+    listed(server, device).await["deviceId"].as_str() == Some(device)
+}
+
+/// A device in the list of devices.
+async fn listed(server: &Server, device: &Arc<str>) -> Value {
+    let path = format!("/v1/devices?prefix={}&limit=1", device.replace('/', "%2F"));
+    server.get_json(&path).await["devices"][0].take()
 }
 
 fn compare(found: &Found, history: &History, findings: &mut Findings) {
@@ -166,8 +183,7 @@ async fn check_device(server: &Server, device: &Arc<str>, found: &Found, finding
         latest.insert(metric, (*ts_ms, *value));
     }
     let Some(last_ms) = latest.values().map(|(ts_ms, _)| *ts_ms).max() else { return };
-    let listed = server.get_json(&format!("/v1/devices?prefix={}&limit=1", device.replace('/', "%2F"))).await;
-    let listed = &listed["devices"][0];
+    let listed = &listed(server, device).await;
     let metrics: Vec<&str> = listed["metrics"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let last_seen: Option<jiff::Timestamp> = listed["lastSeen"].as_str().and_then(|seen| seen.parse().ok());
     if latest.keys().any(|metric| !metrics.contains(metric)) {
