@@ -189,8 +189,8 @@ impl Service {
     /// Writes everything to the store, and returns its folder.
     async fn drain(self) -> tempfile::TempDir {
         self.log.close();
-        let left = self.running.drain(Duration::from_secs(600)).await;
-        assert_eq!(left, 0, "readings stay in the log");
+        let drained = self.running.drain(Duration::from_secs(600)).await;
+        assert_eq!(drained.left, 0, "readings stay in the log");
         self.folder
     }
 }

@@ -201,7 +201,7 @@ async fn a_stop_does_not_wait_for_a_mongod_whose_disk_is_full() {
     wait_until("mongod has ended", async || {
         send(&server, sent).await;
         sent += 1;
-        mongod.child.try_wait().expect("our child")
+        mongod.process.0.try_wait().expect("our child")
     })
     .await;
     server.terminate().await;
@@ -214,8 +214,7 @@ async fn a_stop_does_not_wait_for_a_mongod_whose_disk_is_full() {
 struct OnDisk {
     port: u16,
     disk: Disk,
-    child: Child,
-    _kill_on_exit: KillOnExit,
+    process: (Child, KillOnExit),
     folder: TempDir,
 }
 
@@ -224,12 +223,12 @@ impl OnDisk {
         let folder = tempfile::Builder::new().prefix("tidegauge-disk-").tempdir().expect("a temporary folder");
         let (port, data) = (mongod::free_port(), folder.path().join("db"));
         let disk = Disk::mount(&data, 512);
-        let (child, kill_on_exit) = Self::run(&disk, port, folder.path());
-        Self { port, disk, child, _kill_on_exit: kill_on_exit, folder }
+        let process = Self::run(&disk, port, folder.path());
+        Self { port, disk, process, folder }
     }
 
     fn spawn(&mut self) {
-        (self.child, self._kill_on_exit) = Self::run(&self.disk, self.port, self.folder.path());
+        self.process = Self::run(&self.disk, self.port, self.folder.path());
     }
 
     /// It writes a checkpoint every second.
@@ -247,8 +246,8 @@ impl OnDisk {
 
 impl Drop for OnDisk {
     fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+        drop(self.process.0.kill());
+        drop(self.process.0.wait());
     }
 }
 

@@ -245,7 +245,7 @@ mod tests {
         let taken = DeadLetters::taken_path(&path);
         let letters = dead_letters(path.clone(), 1 << 20);
         let append = async || {
-            letters.append(&refused(Some(r#"{"floor": 2}"#)), &Arc::default(), "validation", "why").await.unwrap()
+            letters.append(&refused(Some(r#"{"floor": 2}"#)), &Arc::default(), "validation", "why").await.unwrap();
         };
         append().await;
         let before = lines(&path).remove(0);

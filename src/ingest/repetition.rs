@@ -23,7 +23,9 @@ mod tests;
 
 /// Values by device, instant and series.
 #[derive(Debug, Default)]
-pub struct KnownValues(HashMap<String, HashMap<i64, HashMap<Box<str>, f64, RandomState>, RandomState>, RandomState>);
+pub struct KnownValues(HashMap<String, HashMap<i64, BySeries, RandomState>, RandomState>);
+
+type BySeries = HashMap<Box<str>, f64, RandomState>;
 
 /// The values and the metadata that the server has of repeated readings.
 #[derive(Debug, Default)]

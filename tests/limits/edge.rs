@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use super::{first_code, ingest, limited, readings, refused, setup, wait_for_retry_after};
-use crate::harness::{Server, Setup, wait_until};
+use crate::harness::{Server, Setup, now_ms, wait_until};
 
 #[tokio::test]
 async fn connections() {
@@ -77,7 +77,7 @@ async fn the_size_of_the_log() {
 async fn a_request_that_no_record_can_hold_leaves_no_remarks() {
     let setup = Setup::sqlite().set("log.max_bytes", "192KiB").set("log.segment_bytes", "64KiB");
     let server = Server::start(setup).await;
-    let now_ms = jiff::Timestamp::now().as_millisecond();
+    let now_ms = now_ms();
     // All of them are of one instant, and one value of each is rejected.
     let reading = |value: u32| json!({ "ts": now_ms, "values": { "a": value, "b": "text" } });
     let body = |count: u32| json!({ "deviceId": "d", "readings": (0..count).map(reading).collect::<Vec<_>>() });
