@@ -48,9 +48,10 @@ impl Edge {
         let quota = Quota::unlimited();
         let permit = self.ingest.begin(Source::http(Format::Json), quota)?;
         let mut admission = self.ingest.admission(permit, DeviceScope::all(), quota);
-        for _ in 0..readings {
-            let values = [(Cow::Borrowed("m"), 1.0), (Cow::Borrowed("n"), f64::NAN)];
-            let (device, ts_ms, values) = ("good", Some(self.ingest.clock.now_ms()), &values);
+        let ts_ms = Some(self.ingest.clock.now_ms());
+        for nth in 0..readings {
+            let values = &[(Cow::Borrowed("m"), nth as f64), (Cow::Borrowed("n"), f64::NAN)];
+            let device = "good";
             admission.reading(Incoming { device, metadata: None, owner: None, ts_ms, values, measurement_bytes: 0 });
             admission.ignore(crate::wire::Ignored::UnknownKey, "x");
         }

@@ -217,7 +217,9 @@ mod tests {
     fn device() -> impl Strategy<Value = String> {
         let piece =
             prop::sample::select(vec!["a", "b", "-", ".", "/", "0", "9", "/2026-04-20", "T05", "/1", "A", "_", ":"]);
-        prop::collection::vec(piece, 1..6).prop_map(|pieces| pieces.concat())
+        prop::collection::vec(piece, 1..6)
+            .prop_map(|pieces| pieces.concat())
+            .prop_filter("a device", |id| check_device_id(id).is_ok())
     }
 
     proptest! {

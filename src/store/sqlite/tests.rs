@@ -320,25 +320,26 @@ async fn rollups_outlive_their_readings() {
 }
 
 #[tokio::test]
-async fn late_readings_do_not_replace_rollups_of_more_that_expired() {
+async fn late_readings_replace_rollups_only_if_they_may_include_those_that_expired() {
     let (_folder, store) = new_store();
     let values = |range: Range<u32>| range.map(|at| (at, f64::from(at)));
     written(&store, write_at("d", Hour(1), values(0..10))).await;
     let before = stats(&store, "d").await;
     store.expire_readings(3 * MS_PER_HOUR).await.unwrap();
-    for (late, fewer) in [(20..24, true), (24..26, true), (3..5, true), (30..32, false), (40..41, false)] {
+    for (late, stays) in [(20..24, true), (24..26, true), (3..5, true), (30..33, true), (0..1, false), (40..41, false)]
+    {
         let count = late.len() as u32;
         assert_eq!(
             written(&store, write_at("d", Hour(1), values(late))).await,
             Written { stored: count, duplicate: 0 }
         );
         let contents = store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
-        let expected = if fewer { before } else { contents.stats(Hour(1))[0].1 };
+        let expected = if stays { before } else { contents.stats(Hour(1))[0].1 };
         assert_eq!(stats(&store, "d").await, expected, "with {} left", contents.reading_count());
     }
     assert_eq!(store.expire_readings(3 * MS_PER_HOUR).await.unwrap(), 1, "the late ones expire too");
     assert!(store.contents("d", Hour(1)..Hour(2)).await.unwrap().is_empty());
-    assert_eq!(stats(&store, "d").await.count, 11);
+    assert_eq!(stats(&store, "d").await.count, 13);
 }
 
 #[tokio::test]

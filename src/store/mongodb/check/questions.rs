@@ -180,6 +180,8 @@ pub(in super::super) fn of_measurements(collection: &str, Example { device, hour
     let of_hour = doc! { "meta.deviceId": device, "ts": { "$gte": from, "$lt": to } };
     let of_device = doc! { "meta.deviceId": device };
     table.find("readings", by_device, of_hour.clone(), doc! { "sort": { "ts": 1 } });
+    let any_time = doc! { "meta.deviceId": device, "$nor": [{ "ts": { "$lt": from } }, { "ts": { "$gte": to } }] };
+    table.find("readings from before 1970 to after 2038", by_device, any_time, doc! { "sort": { "ts": 1 } });
     table.find("latest values", by_device, of_hour.clone(), doc! {});
     let mut of_series = of_hour.clone();
     of_series.insert("$or", [doc! { "lux": { "$gte": f64::NEG_INFINITY } }]);

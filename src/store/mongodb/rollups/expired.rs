@@ -24,7 +24,7 @@ impl HourRollup {
     pub(in super::super) fn with_expired(self, mut stored: Self, deletion: Option<&Deletion>) -> Self {
         let before = stored.rev.rem_euclid(GENERATION);
         let (generation, is_newer) = (stored.rev - before, self.rev > before);
-        let is_known = self.rev == before && are_equal(&self.stats.stats, &stored.stats.stats);
+        let is_known = self.rev == before && have_same_numbers(&self.stats.stats, &stored.stats.stats);
         if generation == 0 && (is_newer || is_known) {
             return self; // nothing has expired since
         }
@@ -49,8 +49,10 @@ impl HourRollup {
     }
 }
 
-/// Whether these are the same stats, in any order.
-fn are_equal(one: &[(Metric, Stats)], other: &[(Metric, Stats)]) -> bool {
-    let by_metric = |stats: &[(Metric, Stats)]| stats.iter().cloned().collect::<HashMap<_, _>>();
-    one.len() == other.len() && by_metric(one) == by_metric(other)
+/// Whether these are the same stats, in any order, apart from first and last values.
+fn have_same_numbers(one: &[(Metric, Stats)], other: &[(Metric, Stats)]) -> bool {
+    let numbers = |stats: &Stats| (stats.count, [stats.min, stats.max, stats.sum].map(f64::to_bits));
+    let by_metric: HashMap<&Metric, _> = one.iter().map(|(metric, stats)| (metric, numbers(stats))).collect();
+    let is_same = |(metric, stats): &(Metric, Stats)| by_metric.get(metric) == Some(&numbers(stats));
+    one.len() == other.len() && other.iter().all(is_same)
 }

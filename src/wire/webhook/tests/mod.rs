@@ -212,7 +212,7 @@ fn no_key_that_is_read_and_no_metric_may_occur_twice() {
     let keys = "metrics = \"l[*].*\"\ntime = \"of.t\"";
     let body = r#"{"of":{"t":1},"l":[{"x":1},{"x":2}],"of":{}}"#;
     assert_eq!(found(keys, body), [twice("of"), twice("of")].concat(), "all elements");
-    let keys = "metrics = \"a.*\"\nignore = \"i\"";
+    let keys = "metrics = \"a.*\"\nignore = [\"i\"]";
     assert_eq!(found(keys, r#"{"b":1,"b":2,"a":{"x":1,"i":1,"i":2}}"#), ["d now x=1"], "keys that are not read");
     let twice = ["duplicate_key: the metric \"x\" is duplicated"];
     assert_eq!(found("metrics = \"a.*\"", r#"{"a":{"x":1,"x":2}}"#), twice);
