@@ -7,25 +7,37 @@ use metrics::Counter;
 use crate::access::DeviceScope;
 use crate::common::generations::Generations;
 
-/// The last sequence number of each device, for a bounded number of devices.
+/// The last sequence numbers of each device, for a bounded number of devices.
 ///
-/// A number that is more than one above the last leaves a gap, and the missing numbers are counted. A number
-/// that is not above the last (the device has restarted, or a message arrived twice or late) leaves no gap,
-/// and counting goes on from it.
+/// A number counts as missing once [`WINDOW`] higher numbers are possible and it has not arrived, so messages
+/// may arrive out of order within the window. A number further below the last one begins anew: the device has
+/// restarted.
 #[derive(Debug)]
 pub(super) struct Sequences {
     /// `None`: no device is remembered.
-    last: Option<Mutex<Last>>,
+    seen: Option<Mutex<Devices>>,
     gaps: Counter,
 }
 
-type Last = Generations<Box<str>, u64>;
+/// The number of sequence numbers that are remembered of a device.
+const WINDOW: u64 = 64;
+
+type Devices = Generations<Box<str>, Seen>;
+
+/// The numbers of a device that have arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// The highest number.
+    last: u64,
+    /// Bit `n` says whether `last - n` has arrived. Numbers before the first one count as arrived.
+    window: u64,
+}
 
 impl Sequences {
     /// Remembers up to `max_devices`, and at least the last half of as many.
     pub(super) fn new(max_devices: usize, gaps: Counter) -> Self {
-        let last = || Mutex::new(Last::new(max_devices.div_ceil(2), |_| 1));
-        Self { last: (max_devices > 0).then(last), gaps }
+        let seen = || Mutex::new(Devices::new(max_devices.div_ceil(2), |_| 1));
+        Self { seen: (max_devices > 0).then(seen), gaps }
     }
 }
 
@@ -40,23 +52,49 @@ impl Numbering<'_> {
     /// Records the number of a message, unless the scope does not cover its device: a sender must not count
     /// gaps of the devices of others.
     pub(super) fn record(self, device: &str, number: u64) {
-        let Some(last) = &self.sequences.last else { return };
+        let Some(seen) = &self.sequences.seen else { return };
         if let Ok(device) = self.scope.to_stored_id(device) {
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            self.sequences.gaps.increment(missing_before(&mut last, &device, number));
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            self.sequences.gaps.increment(missing_after(&mut seen, &device, number));
         }
     }
 }
 
-/// Replaces the last number of a device. Returns how many numbers are missing between the two.
-fn missing_before(last: &mut Last, device: &str, number: u64) -> u64 {
-    let Some(last) = last.update(device, |last| std::mem::replace(last, number)) else {
-        last.insert(device.into(), number);
-        return 0;
-    };
-    let missing = number.saturating_sub(last).saturating_sub(1);
-    // A larger jump is not a gap: the device has changed its numbering.
-    if missing > u64::from(u32::MAX) { 0 } else { missing }
+/// Notes a number of a device. Returns how many numbers are known to be missing now.
+fn missing_after(devices: &mut Devices, device: &str, number: u64) -> u64 {
+    let missing = devices.update(device, |seen| seen.note(number));
+    missing.unwrap_or_else(|| {
+        devices.insert(device.into(), Seen::first(number));
+        0
+    })
+}
+
+impl Seen {
+    const fn first(number: u64) -> Self {
+        Self { last: number, window: u64::MAX }
+    }
+
+    /// Notes a number. Returns how many missing numbers have left the window.
+    const fn note(&mut self, number: u64) -> u64 {
+        if number <= self.last {
+            let below = self.last - number;
+            if below < WINDOW {
+                self.window |= 1 << below;
+                return 0;
+            }
+        } else if number - self.last <= u32::MAX as u64 {
+            let ahead = number - self.last;
+            let leaving = if ahead < WINDOW { self.window >> (WINDOW - ahead) } else { self.window };
+            let bits = if ahead < WINDOW { ahead } else { WINDOW };
+            let skipped = ahead.saturating_sub(WINDOW);
+            self.window = if ahead < WINDOW { self.window << ahead | 1 } else { 1 };
+            self.last = number;
+            return bits - leaving.count_ones() as u64 + skipped;
+        }
+        let missing = self.window.count_zeros() as u64;
+        *self = Self::first(number);
+        missing // the device has changed its numbering
+    }
 }
 
 #[cfg(test)]
@@ -64,22 +102,38 @@ mod tests {
     use super::*;
     use crate::model::DeviceIdCase;
 
-    /// The missing numbers before each message of one device.
-    fn gaps(numbers: &[u64]) -> Vec<u64> {
-        let mut last = Last::new(1, |_| 1);
-        numbers.iter().map(|&number| missing_before(&mut last, "d", number)).collect()
+    /// The missing numbers of one device that each message makes known.
+    fn missing(numbers: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let mut devices = Devices::new(1, |_| 1);
+        numbers.into_iter().map(|number| missing_after(&mut devices, "d", number)).collect()
+    }
+
+    fn sum(numbers: impl IntoIterator<Item = u64>) -> u64 {
+        missing(numbers).iter().sum()
     }
 
     #[test]
-    fn a_gap_counts_the_missing_numbers() {
-        assert_eq!(gaps(&[7, 8, 9, 11, 20]), [0, 0, 0, 1, 8]);
+    fn numbers_that_do_not_arrive_within_the_window_are_missing() {
+        assert_eq!(sum((7..100).filter(|number| ![11, 20, 21].contains(number))), 3);
+        assert_eq!(sum([7, 8, 70, 71]), 0, "they may still arrive");
+        assert_eq!(missing([7, 8, 72, 73]), [0, 0, 0, 1]);
+        assert_eq!(missing([1, 1_000]), [0, 999 - WINDOW]);
+        assert_eq!(missing([1, 1_000, 1_000 + WINDOW]), [0, 999 - WINDOW, WINDOW - 1]);
     }
 
     #[test]
-    fn a_restart_a_repetition_and_a_late_message_leave_no_gap() {
-        assert_eq!(gaps(&[500, 0, 1, 1, 2]), [0, 0, 0, 0, 0]);
-        assert_eq!(gaps(&[1, 3, 2, 3]), [0, 1, 0, 0]);
-        assert_eq!(gaps(&[0, u64::MAX, 0]), [0, 0, 0]);
+    fn reordered_and_repeated_messages_leave_no_gap() {
+        let shuffled = |number: u64| number ^ 0b10_1101; // within 64 numbers
+        assert_eq!(sum((0..64_000).map(shuffled)), 0);
+        assert_eq!(sum((0..64_000).flat_map(|number| [number, number])), 0);
+        assert_eq!(sum((0..64_064).map(shuffled).filter(|number| number % 100 != 50)), 640);
+    }
+
+    #[test]
+    fn a_restart_leaves_the_gap_before_it_and_none_of_its_own() {
+        assert_eq!(missing([500, 0, 1, 1, 2]), [0; 5]);
+        assert_eq!(missing([500, 502, 0, 1]), [0, 0, 1, 0]);
+        assert_eq!(missing([0, u64::MAX, 0]), [0; 3]);
     }
 
     #[test]
@@ -92,10 +146,10 @@ mod tests {
             numbering.record(device, 1);
         }
         Numbering { scope: DeviceScope::all(), ..numbering }.record("pump-1", 1);
-        let mut last = sequences.last.expect("devices are remembered").into_inner().unwrap();
-        assert_eq!(last.len(), 2);
+        let mut seen = sequences.seen.expect("devices are remembered").into_inner().unwrap();
+        assert_eq!(seen.len(), 2);
         for device in ["acme/pump-1", "pump-1"] {
-            assert_eq!(last.update(device, |number| *number), Some(1), "{device}");
+            assert_eq!(seen.update(device, |seen| seen.last), Some(1), "{device}");
         }
     }
 }

@@ -255,7 +255,8 @@ async fn gaps_are_counted_in_signed_datagrams_by_stored_id() {
     sender.send(with_key("acme", numbered(400)));
     sender.send(with_key("gw-1", numbered(2)));
     sender.send(with_key("acme", numbered(402)));
-    let metrics = received(&server, 7).await;
+    sender.send(with_key("acme", numbered(466)));
+    let metrics = received(&server, 8).await;
     assert_eq!(metrics.count("tidegauge_udp_sequence_gaps_total"), 1, "401, of acme's device");
 }
 
