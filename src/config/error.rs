@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::load::MAX_MISTAKES;
+
 /// Why a configuration cannot be used. The text names the place of the mistake and contains no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -33,7 +35,7 @@ pub enum ConfigError {
         problem: String,
     },
     /// Several mistakes, each on its own line.
-    #[error("{} mistakes in the configuration\n{}", .0.len(), lines(.0))]
+    #[error("{}{} mistakes in the configuration\n{}", at_least(.0.len()), .0.len(), lines(.0))]
     Several(Vec<ConfigError>),
 }
 
@@ -88,6 +90,11 @@ impl ConfigError {
             _ => (usize::MAX, 0),
         }
     }
+}
+
+/// Whether the search for mistakes has ended before the end of the file.
+const fn at_least(mistakes: usize) -> &'static str {
+    if mistakes < MAX_MISTAKES { "" } else { "at least " }
 }
 
 fn lines(mistakes: &[ConfigError]) -> String {

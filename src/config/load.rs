@@ -18,7 +18,7 @@ use super::{Config, ConfigError};
 use crate::common::small_file::read_small_text;
 
 /// The number of reported mistakes of a file. Each needs another pass over the file.
-const MAX_MISTAKES: usize = 50;
+pub(super) const MAX_MISTAKES: usize = 50;
 
 /// A value from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +146,10 @@ impl Layers {
         };
         let mut document = DeTable::parse(text).map_err(|error| mistake(&error, error.message().to_owned()))?;
         let (mut mistakes, mut wrong) = (Vec::new(), BTreeSet::new());
+        for (key, at) in too_large(document.get_mut(), "") {
+            mistakes.push(ConfigError::Set { place: place(at), message: format!("{key}: the number is too large") });
+            wrong.insert(key);
+        }
         let config = loop {
             let deserializer = toml::Deserializer::from(document.clone());
             match serde_path_to_error::deserialize::<_, Config>(deserializer) {
@@ -270,6 +274,27 @@ fn remove<'p>(table: &mut DeTable<'_>, path: &mut impl Iterator<Item = &'p Segme
         return true;
     }
     table.remove(key.as_str()).is_some()
+}
+
+/// Removes the integers that need more than 64 bits with a sign. Returns their keys below `section`, which is
+/// empty or ends with a dot, and their places.
+fn too_large(table: &mut DeTable<'_>, section: &str) -> Vec<(String, usize)> {
+    let (mut found, mut removed) = (Vec::new(), Vec::new());
+    for (name, value) in table.iter_mut() {
+        let (name, at) = (name.get_ref(), value.span().start);
+        match value.get_mut() {
+            DeValue::Table(inner) => found.extend(too_large(inner, &format!("{section}{name}."))),
+            DeValue::Integer(number) if i64::from_str_radix(number.as_str(), number.radix()).is_err() => {
+                found.push((format!("{section}{name}"), at));
+                removed.push(name.to_string());
+            }
+            _ => {}
+        }
+    }
+    for name in removed {
+        table.remove(name.as_str());
+    }
+    found
 }
 
 /// Records the place of each value below `section`, which is empty or ends with a dot.

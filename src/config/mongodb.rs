@@ -118,12 +118,19 @@ impl Mongodb {
         check_collection("mongodb.devices_collection", &self.devices_collection)?;
         let of_readings =
             [("mongodb.collection", &self.collection), ("mongodb.timeseries.collection", &self.timeseries.collection)];
-        for (key, name) in of_readings {
-            differ("mongodb.rollups_collection", &self.rollups_collection, key, name)?;
-            differ("mongodb.devices_collection", &self.devices_collection, key, name)?;
-        }
         let rollups = ("mongodb.rollups_collection", &self.rollups_collection);
-        differ("mongodb.devices_collection", &self.devices_collection, rollups.0, rollups.1)?;
+        let devices = ("mongodb.devices_collection", &self.devices_collection);
+        for (key, name) in of_readings {
+            for (own_key, own) in [rollups, devices] {
+                differ(own_key, own, key, name)?;
+                if *own == format!("{name}_instances") {
+                    let problem =
+                        format!("is \"{own}\", which holds the notes of the instances with {key} = \"{name}\"");
+                    return Err(ConfigError::invalid(own_key, problem));
+                }
+            }
+        }
+        differ(devices.0, devices.1, rollups.0, rollups.1)?;
         self.timeseries.check()?;
         within("mongodb.timeout", self.timeout, Period::millis(1), Period::hours(1))?;
         within("mongodb.max_document_bytes", self.max_document_bytes, Bytes::kib(128), Bytes::mib(15))?;
