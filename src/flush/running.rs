@@ -30,7 +30,7 @@ pub struct Drained {
 impl Running {
     /// Writes all pending readings, for at most `grace`, then stops. The log must be closed.
     ///
-    /// Does not wait for a store that takes none ([`super::stop`]).
+    /// Does not wait for a store that takes none (`stop.rs`).
     pub async fn drain(self, grace: Duration) -> Drained {
         let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, deleter, watcher, watch } = self;
         roller.abort(); // the next start continues its work

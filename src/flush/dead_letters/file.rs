@@ -43,7 +43,7 @@ pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::R
 }
 
 /// The longest line that is read. Lines of this program are below it: a line of several readings is
-/// [below a MiB](super::line::lines_of), and the text of one reading is not much larger than its record.
+/// below a MiB, and the text of one reading is not much larger than its record.
 pub const MAX_LINE_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 
 /// A line of a file.
