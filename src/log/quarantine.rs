@@ -34,8 +34,8 @@ pub fn set_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogEr
     set_aside_in(&folder, damage, &OsFolder::new(aside))
 }
 
-/// Copies an unreadable checkpoint to `aside` and repairs it: keeps the readable slot, or removes the file if
-/// it has none; then the whole log is read again. Returns the file with the copy; `None` if the checkpoint
+/// Copies a bad checkpoint to `aside` and repairs it: keeps a good slot, or removes the file if it has none;
+/// then the whole log is read again. Returns the file with the copy; `None` if the checkpoint
 /// was empty.
 ///
 /// # Errors
@@ -115,6 +115,9 @@ pub(super) fn repair_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> R
     let bytes = file.len().map_err(LogError::io("read", &path))?;
     let copy = copy_aside((&*file, &path), 0..bytes, Checkpoint::NAME, aside)?;
     slots::repair::<Checkpoint>(folder)?;
+    if let Err(LogError::BadCheckpoint { .. }) = recovery::inspect_folder(folder) {
+        slots::remove::<Checkpoint>(folder)?;
+    }
     Ok(copy)
 }
 

@@ -221,6 +221,10 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     let saved = slots::load(folder)?;
     let checkpoint: Checkpoint = saved.unwrap_or_default();
     let (mut bases, mut stale) = without_strays(folder, segment::list(folder)?)?;
+    if !is_boundary(folder, &bases, checkpoint.position)? {
+        let detail = "its position is inside of a record";
+        return Err(LogError::BadCheckpoint { path: folder.path_of(Checkpoint::NAME), detail });
+    }
     let followed = match follower::load(folder)?.map(|followed| followed.position) {
         Some(position) if !is_boundary(folder, &bases, position)? => Some(Position::default()), // of another log
         followed => followed,

@@ -10,8 +10,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::appender::Appender;
-use super::recovery::recover;
-use super::segment;
+use super::checkpoint::{Checkpoint, CheckpointFile};
+use super::quarantine;
+use super::recovery::{self, recover};
+use super::segment::{self, Header};
+use super::slots::Slot;
 use super::{Batch, BatchBuilder, Instruments, Lag, Log, LogError, MinFree, Options, Position, Sync};
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, OsFolder};
@@ -111,6 +114,38 @@ fn a_position_beyond_that_of_any_log_is_refused_before_anything_is_written() {
         }
         assert_eq!(disk.names().unwrap().len(), if is_refused { 1 } else { 2 });
     }
+}
+
+#[test]
+fn a_checkpoint_inside_of_a_record_is_named_and_can_be_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = open(dir.path());
+    let batches = [batch(1, 2), batch(2, 2)];
+    batches.iter().for_each(|batch| append(&log, batch.clone()).unwrap());
+    log.close();
+    drop(log);
+    let end = open(dir.path()).1.end;
+    let is_boundary = |position: u64| {
+        let checkpoint = Checkpoint { position: Position(position), durable: end };
+        std::fs::remove_file(dir.path().join(Checkpoint::NAME)).unwrap();
+        CheckpointFile::create(&OsFolder::new(dir.path()), checkpoint).unwrap();
+        match recovery::inspect(dir.path()) {
+            Ok(_) => true,
+            Err(LogError::BadCheckpoint { detail, .. }) => {
+                assert_eq!(detail, "its position is inside of a record");
+                false
+            }
+            Err(error) => panic!("{position}: {error}"),
+        }
+    };
+    let header = Header::BYTES as u64;
+    let positions = (header..=end.0).step_by(Position::ALIGNMENT as usize);
+    let boundaries: Vec<u64> = positions.filter(|position| is_boundary(*position)).collect();
+    assert_eq!((boundaries.len(), boundaries[0], boundaries[2]), (3, header, end.0));
+    assert!(!is_boundary(end.0 - Position::ALIGNMENT));
+    quarantine::repair_checkpoint(dir.path(), &dir.path().join("aside")).unwrap();
+    let (log, recovery) = open(dir.path());
+    assert_eq!(read_all(&log, recovery.start), payloads(&batches));
 }
 
 #[derive(Debug, Clone)]

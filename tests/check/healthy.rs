@@ -35,7 +35,7 @@ async fn packed_documents_have_no_warnings() {
 
 #[tokio::test]
 async fn a_time_series_has_no_warnings() {
-    has_no_warnings(Setup::timeseries(&Database::new()), Some("26")).await;
+    has_no_warnings(Setup::timeseries(&Database::new()), Some("27")).await;
 }
 
 #[tokio::test]
