@@ -1,24 +1,27 @@
 //! A source in memory, from line protocol, for tests and fuzzing.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Aliases, HourReader, HourStats, Next, Request, Row, RowReader, Series, Source, StatementError, Wanted, WantedTag,
+    Aliases, Found, HourStats, Next, Read, Reader, Request, Row, Series, Source, StatementError, Wanted, WantedTag,
 };
 
 type Tags = Vec<(Arc<str>, Arc<str>)>;
 type Fields = BTreeMap<Arc<str>, BTreeMap<i64, f64>>;
+
+/// By instant, values with the places of their fields.
+type Rows = BTreeMap<i64, Vec<(usize, f64)>>;
 
 const MS_PER_HOUR: i64 = 3_600_000;
 
 /// Points in memory, and what was read of them.
 #[derive(Default)]
 pub(super) struct Data {
-    /// By measurement, series and field.
-    points: BTreeMap<String, BTreeMap<Tags, Fields>>,
+    /// By measurement and series. The place of a series is its key.
+    points: Vec<((Arc<str>, Tags), Fields)>,
     /// The number of rows that were read.
     pub(super) rows: usize,
     /// The number of hours of stats that were read.
@@ -46,36 +49,35 @@ impl super::Memory for NoLimit {
 impl Data {
     /// Reads lines of the line protocol, with times in nanoseconds.
     pub(super) fn new(lines: &str) -> Self {
-        let mut data = Self::default();
+        let mut points: BTreeMap<(Arc<str>, Tags), Fields> = BTreeMap::new();
         for line in lines.lines() {
             let [key, fields, time] = &*split(line, ' ') else { panic!("{line}") };
             let mut key = split(key, ',').into_iter();
-            let measurement = plain(&key.next().expect("a measurement"));
+            let measurement = plain(&key.next().expect("a measurement")).into();
             let mut tags: Tags = key.map(|tag| pair(&tag)).collect();
             tags.sort_unstable();
             let ts_ms = time.parse::<i64>().expect("a time") / 1_000_000;
-            let series = data.points.entry(measurement).or_default().entry(tags).or_default();
+            let series = points.entry((measurement, tags)).or_default();
             for field in split(fields, ',') {
                 let (name, value) = pair(&field);
                 series.entry(name).or_default().insert(ts_ms, value.parse().expect("a number"));
             }
         }
-        data
+        Self { points: points.into_iter().collect(), ..Self::default() }
     }
 
     /// The number of series of all measurements.
-    pub(super) fn size(&self) -> usize {
-        self.points.values().map(BTreeMap::len).sum()
+    pub(super) const fn size(&self) -> usize {
+        self.points.len()
     }
 
-    fn rows_of(&self, request: &Request<'_>, series: usize) -> BTreeMap<i64, Vec<Option<f64>>> {
-        let mut rows = BTreeMap::new();
-        let fields = self.points[request.measurement].values().nth(request.series[series].key).expect("a known key");
+    fn rows_of(&self, request: &Request<'_>, series: usize) -> Rows {
+        let mut rows = Rows::new();
+        let (_, fields) = &self.points[request.series[series].key];
         for (place, field) in request.fields.iter().enumerate() {
             let points = fields.get(*field).into_iter().flat_map(|points| points.range(request.range_ms.clone()));
             for (ts_ms, value) in points {
-                let row: &mut Vec<_> = rows.entry(*ts_ms).or_insert_with(|| vec![None; request.fields.len()]);
-                row[place] = Some(*value);
+                rows.entry(*ts_ms).or_default().push((place, *value));
             }
         }
         while request.newest.is_some_and(|newest| rows.len() > newest) {
@@ -109,27 +111,32 @@ fn plain(text: &str) -> String {
 }
 
 impl Source for Data {
-    fn measurements(&mut self) -> Result<Vec<String>, StatementError> {
-        Ok(self.points.keys().cloned().collect())
-    }
-
-    fn schema(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<(Vec<String>, Vec<String>), StatementError> {
-        let all = self.series(measurement, &Wanted { tags: Vec::new(), ..wanted.clone() })?;
-        let fields: BTreeSet<_> = all.iter().flat_map(|one| one.fields.iter().map(ToString::to_string)).collect();
-        let tags: BTreeSet<_> = all.iter().flat_map(|one| one.tags.iter().map(|(key, _)| key.to_string())).collect();
-        Ok((fields.into_iter().collect(), tags.into_iter().collect()))
-    }
-
-    fn series(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<Vec<Series>, StatementError> {
-        let wanted = &wanted.tags;
-        self.wanted.clone_from(wanted);
-        let Some(series) = self.points.get(measurement) else { return Ok(Vec::new()) };
-        let all = series.iter().enumerate().map(|(key, (tags, fields))| {
-            let fields = fields.keys().cloned().collect();
-            Series { key, tags: tags.clone(), fields, aliases: Arc::clone(&self.aliases) }
-        });
-        let is_wanted = |one: &Series| wanted.iter().all(|wanted| wanted.values.contains(one.tag(&wanted.key)));
-        Ok(all.filter(is_wanted).collect())
+    fn series(&mut self, wanted: &[Wanted]) -> Result<Vec<BTreeMap<Arc<str>, Found>>, StatementError> {
+        self.wanted = wanted.iter().flat_map(|wanted| wanted.tags.clone()).collect();
+        let of_wanted = |wanted: &Wanted| {
+            let mut found: BTreeMap<Arc<str>, Found> = BTreeMap::new();
+            for (key, ((measurement, tags), fields)) in self.points.iter().enumerate() {
+                if !wanted.measurements.contain(measurement) {
+                    continue;
+                }
+                let fields: Vec<_> = fields.keys().cloned().collect();
+                let series = Series { key, tags: tags.clone(), fields, aliases: Arc::clone(&self.aliases) };
+                let has_all = wanted.tags.iter().all(|wanted| wanted.values.contains(series.tag(&wanted.key)));
+                if !has_all && !wanted.needs_schema {
+                    continue;
+                }
+                let of_measurement = found.entry(Arc::clone(measurement)).or_default();
+                if wanted.needs_schema {
+                    of_measurement.fields.extend(series.fields.iter().cloned());
+                    of_measurement.tags.extend(tags.iter().map(|(key, _)| Arc::clone(key)));
+                }
+                if has_all {
+                    of_measurement.series.push(series);
+                }
+            }
+            found
+        };
+        Ok(wanted.iter().map(of_wanted).collect())
     }
 
     fn check(&self) -> Result<(), StatementError> {
@@ -148,50 +155,60 @@ impl Source for Data {
         span.unwrap_or(0..0)
     }
 
-    fn readings(&mut self, request: &Request<'_>, reader: &mut RowReader<'_>) -> Result<(), StatementError> {
-        assert!(!request.range_ms.is_empty());
-        for series in 0..request.series.len() {
-            for (ts_ms, values) in self.rows_of(request, series) {
-                self.rows += 1;
-                if reader(Row { series, ts_ms, values: &values })? == Next::Series {
-                    break;
+    fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
+        for (at, request) in requests.iter().enumerate() {
+            assert!(!request.range_ms.is_empty());
+            for series in 0..request.series.len() {
+                for (ts_ms, values) in self.rows_of(request, series) {
+                    self.rows += 1;
+                    match reader(Read::Row(Row { request: at, series, ts_ms, values: &values }))? {
+                        Next::Row => {}
+                        Next::Series => break,
+                        Next::End => return Ok(()),
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    fn hours(&mut self, request: &Request<'_>, reader: &mut HourReader<'_>) -> Result<(), StatementError> {
-        assert!(!request.range_ms.is_empty());
+    fn hours(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
         if self.has_no_hours {
             return Err("no stats are expected to be read".into());
         }
-        for series in 0..request.series.len() {
-            let mut hours: BTreeMap<(i64, usize), HourStats> = BTreeMap::new();
-            for (ts_ms, values) in self.rows_of(request, series) {
-                let start_ms = ts_ms.div_euclid(MS_PER_HOUR) * MS_PER_HOUR;
-                for (field, value) in values.iter().enumerate() {
-                    let Some(value) = *value else { continue };
-                    let only = (ts_ms, value);
-                    let (min, max, sum, first, last) = (value, value, value, only, only);
-                    let of_value = HourStats { series, field, start_ms, count: 1, min, max, sum, first, last };
-                    let known = hours.entry((start_ms, field)).and_modify(|known| {
-                        known.count += 1;
-                        known.min = known.min.min(value);
-                        known.max = known.max.max(value);
-                        known.sum += value;
-                        known.last = only;
-                    });
-                    known.or_insert(of_value);
+        for (at, request) in requests.iter().enumerate() {
+            assert!(!request.range_ms.is_empty());
+            for series in 0..request.series.len() {
+                for stats in stats_of(self.rows_of(request, series)) {
+                    let end_ms = stats.start_ms + MS_PER_HOUR;
+                    assert!(request.range_ms.start <= stats.start_ms && end_ms <= request.range_ms.end);
+                    self.hours += 1;
+                    reader(Read::Hour(HourStats { request: at, series, ..stats }))?;
                 }
-            }
-            for stats in hours.into_values() {
-                let end_ms = stats.start_ms + MS_PER_HOUR;
-                assert!(request.range_ms.start <= stats.start_ms && end_ms <= request.range_ms.end);
-                self.hours += 1;
-                reader(stats)?;
             }
         }
         Ok(())
     }
+}
+
+/// The stats of the hours of a series.
+fn stats_of(rows: Rows) -> impl Iterator<Item = HourStats> {
+    let mut hours: BTreeMap<(i64, usize), HourStats> = BTreeMap::new();
+    for (ts_ms, values) in rows {
+        let start_ms = ts_ms.div_euclid(MS_PER_HOUR) * MS_PER_HOUR;
+        for (field, value) in values {
+            let (only, min, max, sum) = ((ts_ms, value), value, value, value);
+            let of_value =
+                HourStats { request: 0, series: 0, field, start_ms, count: 1, min, max, sum, first: only, last: only };
+            let known = hours.entry((start_ms, field)).and_modify(|known| {
+                known.count += 1;
+                known.min = known.min.min(value);
+                known.max = known.max.max(value);
+                known.sum += value;
+                known.last = only;
+            });
+            known.or_insert(of_value);
+        }
+    }
+    hours.into_values()
 }

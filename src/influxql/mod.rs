@@ -11,9 +11,10 @@
 //! fields and series. Statements that change something parse, and are answered with an error that names them.
 //!
 //! A [`Source`] has the data. It lists measurements and series, passes readings in time order, and passes the
-//! stats of whole hours. A window that consists of whole hours is computed from their stats, if the functions
-//! allow it and no condition concerns a field. Readings are then only read for the hours at the edges of the
-//! range. All other statements are computed from readings.
+//! stats of whole hours. A statement asks for the series of all its measurements and subqueries at once, and
+//! then for the values of all of them, so that nothing is read twice. A window that consists of whole hours
+//! is computed from their stats, if the functions allow it and no condition concerns a field. Readings are
+//! then only read for the hours at the edges of the range. All other statements are computed from readings.
 //!
 //! Every text is hostile. The parser limits its size, its depth and its lists before it works; regular
 //! expressions match in linear time; [`Limits`] bounds series, windows and points. A statement that exceeds a
@@ -51,5 +52,7 @@ pub use eval::{Limits, Memory, Options, OutRow, OutSeries, Sink, execute, stream
 pub use params::Parameters;
 pub use parser::{NAME_MAX_BYTES, QUERY_MAX_BYTES, STATEMENTS_MAX, parse};
 pub use regex::{Pattern, REGEX_MAX_BYTES};
-pub use source::{Aliases, HourReader, HourStats, Next, Request, Row, RowReader, Series, Source, Wanted, WantedTag};
+pub use source::{
+    Aliases, Found, HourStats, Measurements, Next, Read, Reader, Request, Row, Series, Source, Wanted, WantedTag,
+};
 pub use value::Value;

@@ -3,11 +3,12 @@
 //! The language knows measurements, fields and tags. [`super::mapping`] translates them to metrics, devices
 //! and labels. All instants are Unix milliseconds, all ranges half-open.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::StatementError;
+use super::regex::Pattern;
 
 /// A series: the tags that tell it apart, and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,27 +59,67 @@ pub struct WantedTag {
     pub values: BTreeSet<String>,
 }
 
-/// Which series of a measurement a statement needs.
+/// Which measurements a `FROM` means.
+#[derive(Debug, Clone, Default)]
+pub struct Measurements {
+    /// The names of some.
+    pub names: BTreeSet<String>,
+    /// Expressions that the names of others match.
+    pub patterns: Vec<Pattern>,
+    /// Whether all are meant.
+    pub all: bool,
+}
+
+impl Measurements {
+    /// Whether only the source knows their names.
+    #[must_use]
+    pub const fn has_unknown(&self) -> bool {
+        self.all || !self.patterns.is_empty()
+    }
+
+    /// Whether a measurement is among them.
+    #[must_use]
+    pub fn contain(&self, name: &str) -> bool {
+        self.all || self.names.contains(name) || self.patterns.iter().any(|pattern| pattern.matches(name))
+    }
+}
+
+/// Which series a `SELECT` or a `SHOW` needs.
 #[derive(Debug, Clone)]
-pub struct Wanted<'a> {
+pub struct Wanted {
+    /// The measurements.
+    pub measurements: Measurements,
     /// The tags that a series must have.
     pub tags: Vec<WantedTag>,
     /// Names, among them those of all fields that matter. `None`: any field matters.
-    pub fields: Option<BTreeSet<&'a str>>,
+    pub fields: Option<BTreeSet<String>>,
     /// The instants that matter, half-open, in Unix milliseconds.
     pub range_ms: Range<i64>,
+    /// Whether the fields and the tags of all series matter, whatever the wanted tags. Statements with
+    /// wildcards need them.
+    pub needs_schema: bool,
 }
 
-/// Which values of which series a statement needs.
+/// The series of one measurement.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// The series, ascending by tags: at least those that are wanted.
+    pub series: Vec<Series>,
+    /// The fields of all its series, if they are needed.
+    pub fields: BTreeSet<Arc<str>>,
+    /// The keys of the tags of all its series, if they are needed.
+    pub tags: BTreeSet<Arc<str>>,
+}
+
+/// Which values of which series of one measurement a statement needs.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// The measurement.
-    pub measurement: &'a str,
     /// The series, as the source has listed them.
     pub series: &'a [&'a Series],
     /// The names of the fields.
     pub fields: &'a [&'a str],
-    /// The instants, half-open, in Unix milliseconds. A side without a bound is the least or largest `i64`.
+    /// The instants, half-open and not empty, in Unix milliseconds. A side without a bound is the least or
+    /// largest `i64`.
     pub range_ms: Range<i64>,
     /// `Some`: only this many rows at the end of each series matter. A source may pass all.
     pub newest: Option<usize>,
@@ -92,17 +133,32 @@ pub struct Request<'a> {
 /// Values of one series at one instant.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
+    /// The place of the request among those of the reading.
+    pub request: usize,
     /// The place of the series in the request.
     pub series: usize,
     /// The instant, in Unix milliseconds.
     pub ts_ms: i64,
-    /// The values, in the order of the fields of the request.
-    pub values: &'a [Option<f64>],
+    /// The values, each with the place of its field in the request. At least one, and each field once.
+    pub values: &'a [(usize, f64)],
+}
+
+/// Data that a source has read.
+#[derive(Debug, Clone, Copy)]
+pub enum Read<'a> {
+    /// A row of a request.
+    Row(Row<'a>),
+    /// The stats of an hour of a request.
+    Hour(HourStats),
+    /// The number of values or stats that no request shows.
+    Others(usize),
 }
 
 /// The stats of one field of one series in one UTC hour.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HourStats {
+    /// The place of the request among those of the reading.
+    pub request: usize,
     /// The place of the series in the request.
     pub series: usize,
     /// The place of the field in the request.
@@ -130,37 +186,25 @@ pub enum Next {
     Row,
     /// The first row of the next series. A source may still pass rows of this one.
     Series,
+    /// None.
+    End,
 }
 
-/// Receives rows, or fails, which ends the reading.
-pub type RowReader<'r> = dyn FnMut(Row<'_>) -> Result<Next, StatementError> + 'r;
-
-/// Receives stats of hours, or fails, which ends the reading.
-pub type HourReader<'r> = dyn FnMut(HourStats) -> Result<(), StatementError> + 'r;
+/// Receives what is read, or fails, which ends the reading.
+pub type Reader<'r> = dyn FnMut(Read<'_>) -> Result<Next, StatementError> + 'r;
 
 /// The data that statements ask for.
 ///
-/// An implementation reads in pages, so that no answer of it grows with the range, and ends a reading with an
-/// error at its deadline and at its limits.
+/// A statement lists its series once and then reads the values of all its requests at once, so that a source
+/// reads nothing twice. An implementation reads in pages, so that no answer of it grows with the range, and
+/// ends a reading with an error at its deadline and at its limits.
 pub trait Source {
-    /// The names of all measurements, ascending.
-    ///
-    /// # Errors
-    /// If the data cannot be read.
-    fn measurements(&mut self) -> Result<Vec<String>, StatementError>;
-
-    /// The fields and the tags that any series of a measurement has, whatever the wanted tags. Statements
-    /// with wildcards need them.
-    ///
-    /// # Errors
-    /// If the data cannot be read.
-    fn schema(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<(Vec<String>, Vec<String>), StatementError>;
-
-    /// The series of a measurement, ascending by tags: at least those that are wanted.
+    /// For each of `wanted`, the measurements that have wanted series, by name. If the schema is needed, also
+    /// those that have others.
     ///
     /// # Errors
     /// If the data cannot be read, or there are too many series.
-    fn series(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<Vec<Series>, StatementError>;
+    fn series(&mut self, wanted: &[Wanted]) -> Result<Vec<BTreeMap<Arc<str>, Found>>, StatementError>;
 
     /// Checks whether the statement may go on. Long work without reading asks now and then.
     ///
@@ -171,17 +215,17 @@ pub trait Source {
     /// Returns a range that has all instants of a request that may have rows.
     fn span_ms(&self, request: &Request<'_>) -> Range<i64>;
 
-    /// Passes the rows of a request that have a value, ascending by time within each series. The series may
-    /// alternate.
+    /// Passes the rows of the requests that have a value, ascending by time within each series. The series
+    /// may alternate.
     ///
     /// # Errors
     /// If the data cannot be read, or the reader fails.
-    fn readings(&mut self, request: &Request<'_>, reader: &mut RowReader<'_>) -> Result<(), StatementError>;
+    fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError>;
 
-    /// Passes the stats of the hours of a request, ascending by time within each series and field. The range
-    /// begins and ends with an hour.
+    /// Passes the stats of the hours of the requests. Each range begins and ends with an hour. The reader
+    /// wants all of them.
     ///
     /// # Errors
     /// If the data cannot be read, or the reader fails.
-    fn hours(&mut self, request: &Request<'_>, reader: &mut HourReader<'_>) -> Result<(), StatementError>;
+    fn hours(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError>;
 }

@@ -209,6 +209,11 @@ impl ReadingSlices {
         self.left
     }
 
+    /// Selects the series of the next slices.
+    pub fn select(&mut self, series: SeriesFilter) {
+        self.query.series = series;
+    }
+
     /// Returns the next readings, at least one. `None`: the range or the limit has ended.
     ///
     /// # Errors

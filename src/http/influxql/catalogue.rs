@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::index::name_of;
+use crate::common::work;
 use crate::config::LineProtocol;
 use crate::influxql::{Aliases, Series, mapping};
 use crate::model::{Day, Hour, Metric, series};
@@ -17,14 +19,14 @@ const LABEL: &str = "label.";
 type Tags = Vec<(Arc<str>, Arc<str>)>;
 
 /// A series, and where its values are.
-#[derive(Debug, Clone)]
-pub(super) struct Found {
+#[derive(Debug)]
+pub(super) struct Indexed {
     pub(super) series: Series,
     pub(super) place: Place,
 }
 
 /// Where the values of a series are.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Place {
     /// The client ID.
     pub(super) device: Arc<str>,
@@ -58,18 +60,21 @@ impl Catalogue {
         *self.device_tag == *tag || *self.first_tag == *tag
     }
 
-    /// The series of a device by measurement: all, or those of `only`. Their keys are 0.
-    pub(super) fn series_of(&self, device: &Device, only: Option<&str>) -> Vec<(Arc<str>, Found)> {
+    /// The series of a device in the measurements that `is_meant` admits, by measurement. Their keys are 0.
+    pub(super) fn series_of(
+        &self,
+        device: &Device,
+        mut is_meant: impl FnMut(&str) -> bool,
+    ) -> Vec<(Arc<str>, Indexed)> {
         let mut by_tags: BTreeMap<(&str, series::Labels<'_>), BTreeMap<&str, Metric>> = BTreeMap::new();
         for metric in &device.metrics {
-            if only.is_some_and(|only| !metric.starts_with(only)) {
+            work::count(1);
+            if !is_meant(mapping::split(name_of(metric), metric.measurement()).0) {
                 continue;
             }
             let Ok(parsed) = series::Series::parse(metric) else { continue };
             let (measurement, field) = mapping::split(parsed.metric, metric.measurement());
-            if only.is_none_or(|only| only == measurement) {
-                by_tags.entry((measurement, parsed.labels)).or_default().entry(field).or_insert_with(|| metric.clone());
-            }
+            by_tags.entry((measurement, parsed.labels)).or_default().entry(field).or_insert_with(|| metric.clone());
         }
         if by_tags.is_empty() {
             return Vec::new();
@@ -88,7 +93,7 @@ impl Catalogue {
             let aliases = Arc::clone(&self.aliases);
             let series = Series { key: 0, tags: tags.into_iter().collect(), fields, aliases };
             let place = Place { device: Arc::clone(&device.id), metrics, span_ms: span_ms.clone() };
-            (Arc::from(measurement), Found { series, place })
+            (Arc::from(measurement), Indexed { series, place })
         });
         found.collect()
     }
@@ -100,13 +105,13 @@ pub(super) const fn span_ms(device: &Device) -> Range<i64> {
     device.first_ts_ms..Day(last_day.0 + 1).start_ms()
 }
 
-impl Found {
-    /// The memory that it takes, about.
-    pub(super) fn bytes(&self) -> usize {
+impl Place {
+    /// The memory that it takes with its series, about.
+    pub(super) fn bytes(&self, series: &Series) -> usize {
         const OF_SERIES: usize = 256;
         const OF_TAG: usize = 64;
         const OF_FIELD: usize = 96;
-        OF_SERIES + self.series.tags.len() * OF_TAG + self.series.fields.len() * OF_FIELD
+        OF_SERIES + series.tags.len() * OF_TAG + self.metrics.len() * OF_FIELD
     }
 }
 
@@ -141,7 +146,8 @@ mod tests {
     }
 
     fn keys(catalogue: &Catalogue, device: &Device, only: Option<&str>) -> Vec<String> {
-        let found = catalogue.series_of(device, only).into_iter().map(|(measurement, found)| {
+        let found = catalogue.series_of(device, |name| only.is_none_or(|only| only == name));
+        let found = found.into_iter().map(|(measurement, found)| {
             let tags = found.series.tags.iter().map(|(key, value)| format!(",{key}={value}"));
             format!("{measurement}{} {}", tags.collect::<String>(), found.series.fields.join(" "))
         });
@@ -173,7 +179,7 @@ mod tests {
             ]
         );
         assert_eq!(keys(&catalogue, &device, Some("cpu")), all[..3]);
-        let (_, temp) = catalogue.series_of(&device, Some("temp")).remove(0);
+        let (_, temp) = catalogue.series_of(&device, |name| name == "temp").remove(0);
         assert_eq!(["host", "device_id", "deviceId", "nope"].map(|key| temp.series.tag(key)), ["y", "S1", "S1", ""]);
         assert_eq!(temp.place.span_ms, 5..2 * 86_400_000);
     }

@@ -6,25 +6,23 @@
 //! labels, or else to the longest measurement of the device with which its name begins, or else to the one
 //! that the statement names.
 
-use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use super::catalogue::{self, Found};
-use super::reading::{ceiling, floor};
+use super::catalogue::{self, Catalogue, Indexed};
+use super::reading::{Order, pages, runs};
 use super::source::{Stored, grow};
+use crate::common::work;
 use crate::influxql::mapping::VALUE;
-use crate::influxql::{Series, StatementError, Wanted, WantedTag};
-use crate::model::{MS_PER_HOUR, Metric, SeriesFilter};
+use crate::influxql::{Found, Series, Source, StatementError, Wanted, WantedTag};
+use crate::model::{Metric, SeriesFilter};
 use crate::query::{
     Column, Columns, Device, DeviceSelection, DevicesRequest, HoursRequest, Listed, MAX_METRICS, Rollups,
 };
 
 /// The devices of one page of the device index.
 const DEVICES_PER_PAGE: usize = 1_000;
-
-/// The stats that are looked through at once for series that the index lacks, in milliseconds: a day.
-const LOOK_MS: i64 = 24 * MS_PER_HOUR;
 
 /// The memory of a metric beside its text: its places in sets and lists.
 const BYTES_PER_METRIC: usize = 128;
@@ -50,34 +48,8 @@ impl Stored<'_> {
         }
     }
 
-    /// The series of a measurement that are wanted.
-    pub(super) fn find(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<Vec<Found>, StatementError> {
-        let (mut found, mut bytes, max) = (Vec::new(), 0, self.max_series);
-        self.each_device(self.ids(&wanted.tags), |source, mut device| {
-            source.complete(&mut device, measurement, wanted)?;
-            for (_, one) in source.catalogue.series_of(&device, Some(measurement)) {
-                if !has_all(&one.series, &wanted.tags) {
-                    continue;
-                }
-                if found.len() == max {
-                    return Err(too_many_series(max));
-                }
-                grow(source.memory, &mut bytes, one.bytes())?;
-                found.push(one);
-            }
-            Ok(())
-        })?;
-        Ok(found)
-    }
-
-    /// The client IDs of the only devices that can have the wanted tags; `None` if any may have them.
-    fn ids(&self, wanted: &[WantedTag]) -> Option<Vec<Arc<str>>> {
-        let of_device = wanted.iter().find(|wanted| self.catalogue.is_of_device(&wanted.key))?;
-        Some(of_device.values.iter().map(|id| Arc::from(&**id)).collect())
-    }
-
     /// Refuses a device of which the index lacks series. An answer about the index itself notes it.
-    pub(super) fn check_complete(&mut self, device: &Device) -> Result<(), StatementError> {
+    fn check_complete(&mut self, device: &Device) -> Result<(), StatementError> {
         if device.has_more_metrics && !self.is_of_index {
             let id = &device.id;
             return Err(format!(
@@ -92,50 +64,27 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Adds the wanted series of a measurement that the index of the device lacks.
-    pub(super) fn complete(
-        &mut self,
-        device: &mut Device,
-        measurement: &str,
-        wanted: &Wanted<'_>,
-    ) -> Result<(), StatementError> {
-        let Some(fields) = wanted.fields.as_ref().filter(|_| device.has_more_metrics) else {
-            return self.check_complete(device);
-        };
-        let name =
-            |field: &&str| if *field == VALUE { measurement.to_owned() } else { format!("{measurement}_{field}") };
-        let is_metric = |name: &String| !name.contains('{') && SeriesFilter::new([&**name], []).is_ok();
-        let names: Vec<String> = fields.iter().map(name).filter(is_metric).collect();
-        let found = if names.is_empty() { HashSet::new() } else { self.metrics_in_stats(device, &names, wanted)? };
-        let known = Measurements::of(&device.metrics);
-        let of_index: HashSet<&Metric> = device.metrics.iter().collect();
-        let lacking = found.iter().filter(|metric| !of_index.contains(metric));
-        let lacking: Vec<Metric> = lacking.map(|metric| known.assign(metric, measurement)).collect();
-        device.metrics.extend(lacking);
-        Ok(())
-    }
-
-    /// The metrics with these names that a device has in the wanted range.
-    fn metrics_in_stats(
+    /// The metrics with these names that a device has in some ranges.
+    fn metrics_in_stats<'n>(
         &mut self,
         device: &Device,
-        names: &[String],
-        wanted: &Wanted<'_>,
+        names: impl Iterator<Item = &'n str>,
+        wanted_ms: &[&Range<i64>],
     ) -> Result<HashSet<Metric>, StatementError> {
         let error = |error: &dyn std::fmt::Display| StatementError::new(error.to_string());
-        let series = SeriesFilter::new(names.iter().map(|name| &**name), []).map_err(|why| error(&why))?;
+        let series = SeriesFilter::new(names, []).map_err(|why| error(&why))?;
         let span_ms = catalogue::span_ms(device);
-        let range_ms = span_ms.start.max(wanted.range_ms.start)..span_ms.end.min(wanted.range_ms.end);
-        let (mut found, mut bytes) = (HashSet::new(), 0);
-        if range_ms.is_empty() {
-            return Ok(found);
+        let of_device = wanted_ms.iter().map(|wanted| span_ms.start.max(wanted.start)..span_ms.end.min(wanted.end));
+        let ranges_ms: Vec<Range<i64>> = of_device.filter(|range| !range.is_empty()).collect();
+        for range in &ranges_ms {
+            self.queries.limits().check_range(range.start, range.end).map_err(|why| error(&why))?;
         }
-        self.queries.limits().check_range(range_ms.start, range_ms.end).map_err(|why| error(&why))?;
-        let mut start = floor(range_ms.start);
-        while start < range_ms.end {
-            let end = (start + LOOK_MS).min(ceiling(range_ms.end));
+        let (mut found, mut bytes) = (HashSet::new(), 0);
+        let runs = runs(ranges_ms.iter(), Order::Ascending).map(|(run, _)| run);
+        // A name may be that of any number of series, so a page has a day.
+        for range_ms in runs.flat_map(|run| pages(&run, usize::MAX)) {
             let columns = Columns::NONE.with(Column::Count);
-            let request = HoursRequest { range_ms: start..end, series: series.clone(), columns };
+            let request = HoursRequest { range_ms, series: series.clone(), columns };
             let mut names: Vec<Metric> = Vec::new();
             let take = |_, rollups: Rollups| {
                 names.extend(rollups.into_keys());
@@ -152,20 +101,201 @@ impl Stored<'_> {
             if found.len() > self.max_series {
                 return Err(too_many_series(self.max_series));
             }
-            start = end;
         }
         Ok(found)
     }
 }
 
+/// The series that are found for the parts of a statement.
+pub(super) struct Gathered<'w> {
+    wanted: &'w [Wanted],
+    /// The only devices that can have the tags that each part wants; `None` if any may have them.
+    ids: Vec<Option<HashSet<&'w str>>>,
+    /// The parts that want a device by its client ID.
+    of_device: HashMap<&'w str, Vec<usize>>,
+    /// The parts that name a measurement, and those that have an expression for names, or want all.
+    named: HashMap<&'w str, Vec<usize>>,
+    with_unknown: Vec<usize>,
+    /// The parts that mean a measurement, by its name.
+    meant: HashMap<Arc<str>, Meant>,
+    found: Vec<BTreeMap<Arc<str>, Found>>,
+    /// The number of series, that of names of fields and tags, and their memory.
+    series: usize,
+    names: usize,
+    bytes: usize,
+}
+
+/// The parts of a statement that mean a measurement.
+struct Meant {
+    of_any_device: Vec<usize>,
+    of_some_devices: Vec<usize>,
+}
+
+impl<'w> Gathered<'w> {
+    pub(super) fn new(wanted: &'w [Wanted], catalogue: &Catalogue) -> Self {
+        let ids = |wanted: &'w Wanted| {
+            let of_device = wanted.tags.iter().find(|tag| !wanted.needs_schema && catalogue.is_of_device(&tag.key))?;
+            Some(of_device.values.iter().map(|id| &**id).collect())
+        };
+        let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (at, wanted) in wanted.iter().enumerate() {
+            wanted.measurements.names.iter().for_each(|name| named.entry(name).or_default().push(at));
+        }
+        let ids: Vec<Option<HashSet<&str>>> = wanted.iter().map(ids).collect();
+        let mut of_device: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (at, ids) in ids.iter().enumerate() {
+            ids.iter().flatten().for_each(|id| of_device.entry(id).or_default().push(at));
+        }
+        let with_unknown = (0..wanted.len()).filter(|at| wanted[*at].measurements.has_unknown()).collect();
+        Self {
+            wanted,
+            ids,
+            of_device,
+            named,
+            with_unknown,
+            meant: HashMap::new(),
+            found: wanted.iter().map(|_| BTreeMap::new()).collect(),
+            series: 0,
+            names: 0,
+            bytes: 0,
+        }
+    }
+
+    /// The client IDs of the only devices that can have what is wanted; `None` if any may have it.
+    pub(super) fn ids(&self) -> Option<Vec<Arc<str>>> {
+        let of_parts: Option<Vec<&HashSet<&str>>> = self.ids.iter().map(Option::as_ref).collect();
+        let all: BTreeSet<&str> = of_parts?.into_iter().flatten().copied().collect();
+        Some(all.into_iter().map(Arc::from).collect())
+    }
+
+    pub(super) fn finish(mut self) -> Vec<BTreeMap<Arc<str>, Found>> {
+        for found in self.found.iter_mut().flat_map(BTreeMap::values_mut) {
+            found.series.sort_by(|a, b| a.tags.cmp(&b.tags));
+        }
+        self.found
+    }
+
+    /// Adds what a device has of what is wanted.
+    pub(super) fn add(&mut self, source: &mut Stored<'_>, mut device: Device) -> Result<(), StatementError> {
+        source.check()?;
+        if device.has_more_metrics {
+            self.complete(source, &mut device)?;
+        }
+        let max = source.max_series;
+        let catalogue = source.catalogue;
+        for (measurement, Indexed { series, place }) in catalogue.series_of(&device, |name| self.is_meant(name)) {
+            let mut takers = Vec::new();
+            for at in self.parts_of(&measurement, &device.id) {
+                let Wanted { tags, needs_schema, .. } = &self.wanted[at];
+                if *needs_schema {
+                    let found = self.found[at].entry(Arc::clone(&measurement)).or_default();
+                    let before = found.fields.len() + found.tags.len();
+                    found.fields.extend(series.fields.iter().cloned());
+                    found.tags.extend(series.tags.iter().map(|(key, _)| Arc::clone(key)));
+                    self.names += found.fields.len() + found.tags.len() - before;
+                }
+                if has_all(&series, tags) {
+                    takers.push(at);
+                }
+            }
+            self.series += takers.len();
+            if self.series > max || self.names > max {
+                return Err(too_many_series(max));
+            }
+            grow(source.memory, &mut self.bytes, takers.len() * place.bytes(&series))?;
+            let Some(last) = takers.pop() else { continue };
+            let series = Series { key: source.places.len(), ..series };
+            source.places.push(place);
+            for at in takers {
+                self.found[at].entry(Arc::clone(&measurement)).or_default().series.push(series.clone());
+            }
+            self.found[last].entry(measurement).or_default().series.push(series);
+        }
+        Ok(())
+    }
+
+    /// Whether a part of the statement means a measurement.
+    fn is_meant(&mut self, name: &str) -> bool {
+        let is_some = |meant: &Meant| !meant.of_any_device.is_empty() || !meant.of_some_devices.is_empty();
+        if let Some(meant) = self.meant.get(name) {
+            return is_some(meant);
+        }
+        let others = self.with_unknown.iter().filter(|at| self.wanted[**at].measurements.contain(name));
+        let parts: BTreeSet<usize> = self.named.get(name).into_iter().flatten().chain(others).copied().collect();
+        work::count(self.with_unknown.len() + parts.len());
+        let (of_any_device, of_some_devices) = parts.into_iter().partition(|at| self.ids[*at].is_none());
+        let meant = Meant { of_any_device, of_some_devices };
+        let is_meant = is_some(&meant);
+        self.meant.insert(name.into(), meant);
+        is_meant
+    }
+
+    /// The parts that want a measurement of a device.
+    fn parts_of(&self, measurement: &str, device: &str) -> Vec<usize> {
+        let Some(Meant { of_any_device, of_some_devices }) = self.meant.get(measurement) else { return Vec::new() };
+        let of_device = self.of_device.get(device).map_or(&[][..], Vec::as_slice);
+        let mut parts = of_any_device.clone();
+        if of_device.len() < of_some_devices.len() {
+            parts.extend(of_device.iter().filter(|at| self.wanted[**at].measurements.contain(measurement)));
+        } else {
+            let wants = |at: &usize| self.ids[*at].as_ref().is_some_and(|ids| ids.contains(device));
+            parts.extend(of_some_devices.iter().copied().filter(wants));
+        }
+        work::count(parts.len() + of_device.len().min(of_some_devices.len()));
+        parts
+    }
+
+    /// Adds the wanted series that the index of a device lacks.
+    fn complete(&mut self, source: &mut Stored<'_>, device: &mut Device) -> Result<(), StatementError> {
+        // The measurements that name a metric.
+        let mut names: HashMap<String, BTreeSet<&str>> = HashMap::new();
+        let (mut ranges_ms, mut bytes) = (Vec::new(), 0);
+        for (wanted, ids) in self.wanted.iter().zip(&self.ids) {
+            if ids.as_ref().is_some_and(|ids| !ids.contains(&*device.id)) {
+                continue;
+            }
+            let fields = wanted.fields.as_ref().filter(|_| !wanted.measurements.has_unknown());
+            let Some(fields) = fields else {
+                source.check_complete(device)?;
+                continue;
+            };
+            for measurement in &wanted.measurements.names {
+                for field in fields {
+                    let name = if field == VALUE { measurement.clone() } else { format!("{measurement}_{field}") };
+                    if name.contains('{') || SeriesFilter::new([&*name], []).is_err() {
+                        continue;
+                    }
+                    grow(source.memory, &mut bytes, name.len() + BYTES_PER_METRIC)?;
+                    names.entry(name).or_default().insert(measurement);
+                }
+            }
+            ranges_ms.push(&wanted.range_ms);
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        let found = source.metrics_in_stats(device, names.keys().map(|name| &**name), &ranges_ms)?;
+        let known = Known::of(&device.metrics);
+        let of_index: HashSet<&Metric> = device.metrics.iter().collect();
+        let lacking = found.iter().filter(|metric| !of_index.contains(metric));
+        let assigned = lacking.flat_map(|metric| {
+            let measurements = names.get(name_of(metric)).into_iter().flatten();
+            measurements.map(|measurement| known.assign(metric, measurement)).collect::<Vec<_>>()
+        });
+        let assigned: Vec<Metric> = assigned.collect();
+        device.metrics.extend(assigned);
+        Ok(())
+    }
+}
+
 /// The measurements of the metrics that the index has of a device.
-struct Measurements<'m> {
+struct Known<'m> {
     /// By the name of the metric without labels.
     by_name: HashMap<&'m str, Option<&'m str>>,
     all: HashSet<&'m str>,
 }
 
-impl<'m> Measurements<'m> {
+impl<'m> Known<'m> {
     fn of(metrics: &'m [Metric]) -> Self {
         let by_name = metrics.iter().map(|metric| (name_of(metric), metric.measurement())).collect();
         Self { by_name, all: metrics.iter().filter_map(Metric::measurement).collect() }
@@ -185,16 +315,16 @@ impl<'m> Measurements<'m> {
 }
 
 /// The name of a metric without its labels.
-fn name_of(metric: &Metric) -> &str {
+pub(super) fn name_of(metric: &Metric) -> &str {
     metric.split('{').next().unwrap_or_default()
 }
 
 /// Whether a series has all wanted tags.
-pub(super) fn has_all(series: &Series, wanted: &[WantedTag]) -> bool {
+fn has_all(series: &Series, wanted: &[WantedTag]) -> bool {
     wanted.iter().all(|wanted| wanted.values.contains(series.tag(&wanted.key)))
 }
 
-pub(super) fn too_many_series(max: usize) -> StatementError {
+fn too_many_series(max: usize) -> StatementError {
     format!("max-select-series limit exceeded: ({}/{max}); query.max_points is the limit", max + 1).into()
 }
 
@@ -206,7 +336,7 @@ mod tests {
     fn a_metric_that_the_index_lacks_belongs_to_a_measurement_that_it_has() {
         let of = Metric::of_measurement;
         let metrics = [of("cpu_idle{cpu=cpu0}", 3), of("a_b_c", 3), of("a_d", 1), of("a_e{k=v}", 0)];
-        let known = Measurements::of(&metrics);
+        let known = Known::of(&metrics);
         for (metric, named, expected) in [
             ("cpu_idle{cpu=cpu1}", "cpu_idle", Some("cpu")),
             ("cpu_user", "cpu_user", Some("cpu")),

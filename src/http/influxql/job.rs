@@ -205,7 +205,6 @@ impl Job {
             memory,
             now_ms,
             max_series: limits.max_points,
-            all: None,
             places: Vec::new(),
             lagging: None,
             is_of_index: matches!(statement, Statement::Show(_)),

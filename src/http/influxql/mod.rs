@@ -10,6 +10,8 @@ mod index;
 mod job;
 mod reading;
 mod source;
+#[cfg(test)]
+mod stretch;
 
 use std::sync::Arc;
 

@@ -1,6 +1,9 @@
-//! Values for InfluxQL statements: readings and the stats of hours, device by device.
+//! Values for InfluxQL statements: readings and the stats of hours, each read once for all requests.
+//!
+//! A device has a part in each request that wants some of its series. Its hours are divided into runs, in
+//! which the same parts matter. A run is read once, with the series of these parts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -8,189 +11,527 @@ use tokio::time::Instant;
 
 use super::source::Stored;
 use crate::common::clock::rfc3339;
-use crate::influxql::{HourStats, Next, Request, Row, RowReader, StatementError};
+use crate::common::work;
+use crate::influxql::{HourStats, Next, Read, Reader, Request, Row, StatementError};
 use crate::model::{MS_PER_HOUR, Metric, SeriesFilter};
-use crate::query::{Column, Columns, HoursRequest, Point, QueryError, ReadingsRequest, Rollups};
+use crate::query::{Column, Columns, HoursRequest, Point, QueryError, ReadingsRequest, Rollups, SliceHour};
 
 /// The hours that are counted first for the newest rows of a series. Each further look counts eight times as
 /// many.
 const FIRST_HOURS: i64 = 24;
 
-/// The series of one device in a request.
+/// The most stats that are asked for at once, unless one device has more in a day.
+const STATS_AT_ONCE: usize = 200_000;
+
+const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
+
+/// A device, and the values of it that the requests want.
 pub(super) struct OfDevice {
-    pub(super) device: Arc<str>,
-    /// The places of its series in the request.
-    pub(super) series: Vec<usize>,
-    /// The index in `series` and the place of the field of each metric.
-    pub(super) columns: HashMap<Metric, (usize, usize)>,
+    device: Arc<str>,
+    parts: Vec<Part>,
+    series: Vec<OneSeries>,
+    targets: Vec<Target>,
+}
+
+/// The part of a device in a request.
+struct Part {
+    request: usize,
+    /// The places of its series among those of the device.
+    series: Range<usize>,
     /// The instants of the request that the device may have, in Unix milliseconds.
-    pub(super) range_ms: Range<i64>,
+    shown_ms: Range<i64>,
+    /// The instants that are read, in Unix milliseconds.
+    read_ms: Range<i64>,
+    /// The number of values that are read.
+    read: u64,
+}
+
+/// A series of a device in a request.
+struct OneSeries {
+    part: usize,
+    /// Its place in the request.
+    place: usize,
+    /// The places of its targets among those of the device.
+    targets: Range<usize>,
+}
+
+/// Where the values of a metric belong.
+struct Target {
+    metric: Metric,
+    /// The place of the series among those of the device.
+    series: usize,
+    /// The place of the field in the request.
+    field: usize,
+}
+
+/// The order in which the hours of a target are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Ascending,
+    /// The hours that are passed at once ascend all the same.
+    NewestFirst,
+}
+
+/// Stats of hours that were read.
+pub(super) enum Stats<'p> {
+    /// The stats of a target: the place of its device, and its place in the device.
+    Of(usize, usize, &'p [Point]),
+    /// The number of others, or of series that are asked for once more.
+    Others(usize),
+}
+
+type StatsReader<'r> = dyn FnMut(Stats<'_>) -> Result<(), StatementError> + 'r;
+
+/// The hours of a part whose stats are read.
+pub(super) struct Asked {
+    device: usize,
+    part: usize,
+    hours_ms: Range<i64>,
+}
+
+impl Part {
+    /// The whole hours of its instants.
+    fn hours_ms(&self) -> Range<i64> {
+        floor(self.shown_ms.start)..ceiling(self.shown_ms.end)
+    }
+}
+
+impl OfDevice {
+    /// The targets of some parts that `is_wanted` admits by their series, ascending by metric.
+    fn targets(&self, parts: &[usize], is_wanted: impl Fn(usize) -> bool) -> Vec<usize> {
+        let series = parts.iter().flat_map(|part| self.parts[*part].series.clone());
+        let mut targets: Vec<_> =
+            series.filter(|series| is_wanted(*series)).flat_map(|series| self.series[series].targets.clone()).collect();
+        targets.sort_unstable_by(|a, b| self.targets[*a].metric.cmp(&self.targets[*b].metric));
+        work::count(targets.len());
+        targets
+    }
+
+    fn metrics(&self, targets: &[usize]) -> impl Iterator<Item = &Metric> {
+        targets.iter().map(|target| &self.targets[*target].metric)
+    }
+
+    /// The places of a metric in targets that ascend by metric.
+    fn places(&self, targets: &[usize], metric: &Metric) -> Range<usize> {
+        let start = targets.partition_point(|target| self.targets[*target].metric < *metric);
+        let same = targets[start..].iter().take_while(|target| self.targets[**target].metric == *metric).count();
+        start..start + same
+    }
 }
 
 impl Stored<'_> {
-    /// The devices of a request, with the series of each.
-    pub(super) fn devices(&self, request: &Request<'_>) -> Result<Vec<OfDevice>, StatementError> {
+    /// The devices of the requests.
+    pub(super) fn devices(&self, requests: &[Request<'_>]) -> Result<Vec<OfDevice>, StatementError> {
         let mut devices: Vec<OfDevice> = Vec::new();
         let mut known: HashMap<&str, usize> = HashMap::new();
-        for (at, series) in request.series.iter().enumerate() {
-            let Some(place) = self.places.get(series.key) else { continue };
-            let nth = *known.entry(&place.device).or_insert(devices.len());
-            if nth == devices.len() {
-                let Range { start, end } = request.range_ms;
-                let range_ms = start.max(place.span_ms.start)..end.min(place.span_ms.end);
-                let device = Arc::clone(&place.device);
-                devices.push(OfDevice { device, series: Vec::new(), columns: HashMap::new(), range_ms });
-            }
-            let of_device = &mut devices[nth];
-            for (field, name) in request.fields.iter().enumerate() {
-                if let Some(known) = series.field(name) {
-                    of_device.columns.insert(place.metrics[known].clone(), (of_device.series.len(), field));
+        let limits = self.queries.limits();
+        for (at, request) in requests.iter().enumerate() {
+            let fields: HashMap<&str, usize> =
+                request.fields.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+            for (place, series) in request.series.iter().enumerate() {
+                let Some(of_series) = self.places.get(series.key) else { continue };
+                let (asked, span) = (&request.range_ms, &of_series.span_ms);
+                let shown_ms = asked.start.max(span.start)..asked.end.min(span.end);
+                if shown_ms.is_empty() {
+                    continue;
+                }
+                let nth = *known.entry(&of_series.device).or_insert(devices.len());
+                if nth == devices.len() {
+                    let device = Arc::clone(&of_series.device);
+                    devices.push(OfDevice { device, parts: Vec::new(), series: Vec::new(), targets: Vec::new() });
+                }
+                let OfDevice { parts, series: all, targets, .. } = &mut devices[nth];
+                if parts.last().is_none_or(|part| part.request != at) {
+                    let checked = limits.check_range(shown_ms.start, shown_ms.end);
+                    checked.map_err(|error| StatementError::new(error.to_string()))?;
+                    let (series, read_ms) = (all.len()..all.len(), shown_ms.clone());
+                    parts.push(Part { request: at, series, shown_ms, read_ms, read: 0 });
+                }
+                let first = targets.len();
+                let mut add = |nth: usize, field: usize| {
+                    targets.push(Target { metric: of_series.metrics[nth].clone(), series: all.len(), field });
+                };
+                work::count(fields.len().min(series.fields.len()));
+                if fields.len() < series.fields.len() {
+                    for (name, field) in &fields {
+                        _ = series.field(name).map(|nth| add(nth, *field));
+                    }
+                } else {
+                    for (nth, name) in series.fields.iter().enumerate() {
+                        _ = fields.get(&**name).map(|field| add(nth, *field));
+                    }
+                }
+                all.push(OneSeries { part: parts.len() - 1, place, targets: first..targets.len() });
+                if let Some(part) = parts.last_mut() {
+                    part.series.end = all.len();
                 }
             }
-            of_device.series.push(at);
-        }
-        devices.retain(|of_device| !of_device.range_ms.is_empty() && !of_device.columns.is_empty());
-        let limits = self.queries.limits();
-        for of_device in &devices {
-            let Range { start, end } = of_device.range_ms;
-            limits.check_range(start, end).map_err(|error| StatementError::new(error.to_string()))?;
         }
         Ok(devices)
     }
 
-    /// Passes the stats of hours to `take`, with the index of the device in `devices`.
+    /// Passes the stats of hours to `take`.
     pub(super) fn each_hour(
         &mut self,
-        devices: &[&OfDevice],
-        range_ms: Range<i64>,
+        devices: &[OfDevice],
+        asked: &[Asked],
         columns: Columns,
-        mut take: impl FnMut(usize, Rollups) -> Result<(), StatementError>,
+        order: Order,
+        take: &mut StatsReader<'_>,
     ) -> Result<(), StatementError> {
-        if devices.is_empty() || range_ms.is_empty() {
+        for (nth, (run_ms, active)) in runs(asked.iter().map(|asked| &asked.hours_ms), order).enumerate() {
+            if nth > 0 {
+                let series = |at: &usize| devices[asked[*at].device].parts[asked[*at].part].series.len();
+                take(Stats::Others(active.iter().map(series).sum()))?;
+            }
+            let hours = usize::try_from((run_ms.end - run_ms.start) / MS_PER_HOUR).unwrap_or(usize::MAX);
+            let (mut some, mut stats) = (Vec::new(), 0_usize);
+            for of_device in active.chunk_by(|a, b| asked[*a].device == asked[*b].device) {
+                let at = asked[of_device[0]].device;
+                let parts: Vec<usize> = of_device.iter().map(|at| asked[*at].part).collect();
+                let targets = devices[at].targets(&parts, |_| true);
+                if targets.is_empty() {
+                    continue;
+                }
+                let more = targets.len().saturating_mul(hours);
+                if !some.is_empty() && stats.saturating_add(more) > STATS_AT_ONCE {
+                    self.hours_of_some(devices, &some, &run_ms, columns, order, take)?;
+                    some.clear();
+                    stats = 0;
+                }
+                some.push((at, targets));
+                stats = stats.saturating_add(more);
+            }
+            self.hours_of_some(devices, &some, &run_ms, columns, order, take)?;
+        }
+        Ok(())
+    }
+
+    /// Passes the stats of the hours of some devices, each with its place and its targets.
+    fn hours_of_some(
+        &mut self,
+        devices: &[OfDevice],
+        some: &[(usize, Vec<usize>)],
+        range_ms: &Range<i64>,
+        columns: Columns,
+        order: Order,
+        take: &mut StatsReader<'_>,
+    ) -> Result<(), StatementError> {
+        if some.is_empty() {
             return Ok(());
         }
-        let ids: Vec<Arc<str>> = devices.iter().map(|of_device| Arc::clone(&of_device.device)).collect();
-        let series = filter(devices.iter().flat_map(|of_device| of_device.columns.keys()))?;
-        let mut failed = None;
-        let take = |at: usize, rollups: Rollups| match take(at, rollups) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        };
-        let (queries, scope) = (self.queries, self.scope);
-        self.wait_for_all(queries.each_hour(scope, &ids, HoursRequest { range_ms, series, columns }, take))?;
-        failed.map_or(Ok(()), Err)
+        let ids: Vec<Arc<str>> = some.iter().map(|(at, _)| Arc::clone(&devices[*at].device)).collect();
+        let series = filter(some.iter().flat_map(|(at, targets)| devices[*at].metrics(targets)))?;
+        let per_hour: usize = some.iter().map(|(_, targets)| targets.len()).sum();
+        let mut pages = pages(range_ms, per_hour);
+        if order == Order::NewestFirst {
+            pages.reverse();
+        }
+        for range_ms in pages {
+            let mut failed: Option<StatementError> = None;
+            let take = |nth: usize, rollups: Rollups| {
+                let (at, targets) = &some[nth];
+                let mut take = || {
+                    for (metric, points) in &rollups {
+                        let places = devices[*at].places(targets, metric);
+                        if places.is_empty() {
+                            take(Stats::Others(points.len()))?;
+                        }
+                        for target in &targets[places] {
+                            take(Stats::Of(*at, *target, points))?;
+                        }
+                    }
+                    Ok(())
+                };
+                match take() {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => {
+                        failed = Some(error);
+                        ControlFlow::Break(())
+                    }
+                }
+            };
+            let (queries, scope) = (self.queries, self.scope);
+            let request = HoursRequest { range_ms, series: series.clone(), columns };
+            self.wait_for_all(queries.each_hour(scope, &ids, request, take))?;
+            failed.map_or(Ok(()), Err)?;
+        }
+        Ok(())
     }
 
-    /// The instant of each device from which on each series has at least `newest` rows, or all.
-    pub(super) fn starts_of_newest(&mut self, devices: &[OfDevice], newest: usize) -> Result<Vec<i64>, StatementError> {
-        let mut starts: Vec<i64> = devices.iter().map(|of_device| of_device.range_ms.start).collect();
-        let mut left: Vec<usize> = (0..devices.len()).collect();
-        let mut hours = FIRST_HOURS;
-        while let Some(end) = left.iter().map(|at| floor(devices[*at].range_ms.end)).max() {
+    /// Moves the start of each part that needs only its newest rows to an hour from which on each of its
+    /// series has enough of them, or all.
+    pub(super) fn find_newest(
+        &mut self,
+        requests: &[Request<'_>],
+        devices: &mut [OfDevice],
+        reader: &mut Reader<'_>,
+    ) -> Result<(), StatementError> {
+        let newest = |part: &Part| requests[part.request].newest;
+        let of_device = |(at, of_device): (usize, &OfDevice)| {
+            let parts = (0..of_device.parts.len()).filter(|part| newest(&of_device.parts[*part]).is_some());
+            parts.map(|part| (at, part)).collect::<Vec<_>>()
+        };
+        let mut left: Vec<(usize, usize)> = devices.iter().enumerate().flat_map(of_device).collect();
+        let Some(end) = left.iter().map(|(at, part)| floor(devices[*at].parts[*part].shown_ms.end)).max() else {
+            return Ok(());
+        };
+        // The number of values of each target so far, and the hour from which on each series has enough.
+        let mut counts: Vec<Vec<u64>> = devices.iter().map(|of_device| vec![0; of_device.targets.len()]).collect();
+        let mut starts: Vec<Vec<Option<i64>>> = devices.iter().map(|of| vec![None; of.series.len()]).collect();
+        let (mut to, mut hours) = (end, FIRST_HOURS);
+        while !left.is_empty() {
             let from = end.saturating_sub(hours.saturating_mul(MS_PER_HOUR));
-            left.retain(|at| devices[*at].range_ms.start < from);
-            let looked_at: Vec<&OfDevice> = left.iter().map(|at| &devices[*at]).collect();
-            let mut is_found = vec![false; looked_at.len()];
-            self.each_hour(&looked_at, from..end, Columns::NONE.with(Column::Count), |nth, rollups| {
-                if let Some(start) = start_of_newest(looked_at[nth], &rollups, newest) {
-                    starts[left[nth]] = start;
-                    is_found[nth] = true;
-                }
-                Ok(())
+            left.retain(|(at, part)| devices[*at].parts[*part].shown_ms.start < from);
+            let asked = left.iter().map(|&(device, part)| {
+                let last = requests[devices[device].parts[part].request].range_ms.end;
+                Asked { device, part, hours_ms: from..to.min(floor(last)).max(from) }
+            });
+            let asked: Vec<Asked> = asked.filter(|asked| !asked.hours_ms.is_empty()).collect();
+            let columns = Columns::NONE.with(Column::Count);
+            self.each_hour(devices, &asked, columns, Order::NewestFirst, &mut |stats| {
+                let (at, target, points) = match stats {
+                    Stats::Of(at, target, points) => (at, target, points),
+                    Stats::Others(count) => return reader(Read::Others(count)).map(|_| ()),
+                };
+                let Target { series, .. } = devices[at].targets[target];
+                let newest = newest(&devices[at].parts[devices[at].series[series].part]).unwrap_or_default() as u64;
+                let count = &mut counts[at][target];
+                let enough = points.iter().rev().find(|point| {
+                    *count = count.saturating_add(point.count());
+                    *count >= newest
+                });
+                starts[at][series] = starts[at][series].max(enough.map(|point| point.start_ms));
+                reader(Read::Others(points.len())).map(|_| ())
             })?;
-            let mut is_found = is_found.into_iter();
-            left.retain(|_| !is_found.next().unwrap_or(true));
+            left.retain(|(at, part)| {
+                let part = &mut devices[*at].parts[*part];
+                let Some(start) = starts[*at][part.series.clone()].iter().min().copied().flatten() else { return true };
+                // One of few starts, so that the device has few runs.
+                let hours = ((end - start) / MS_PER_HOUR).unsigned_abs().next_power_of_two().cast_signed();
+                part.read_ms.start = part.shown_ms.start.max(end - hours * MS_PER_HOUR);
+                false
+            });
+            to = from;
             hours = hours.saturating_mul(8);
         }
-        Ok(starts)
+        Ok(())
     }
 
-    /// Passes the rows of a device in `range_ms` whose instants are in `shown_ms`. Returns the number of all
-    /// values.
+    /// Reads the whole hours of the parts beside stats, of which only whole hours can be compared with their
+    /// stats. Returns the number of values that these hours have, by device and part.
+    pub(super) fn count_beside_stats(
+        &mut self,
+        requests: &[Request<'_>],
+        devices: &mut [OfDevice],
+        reader: &mut Reader<'_>,
+    ) -> Result<HashMap<(usize, usize), u64>, StatementError> {
+        let (mut asked, mut counts) = (Vec::new(), HashMap::new());
+        for (device, of_device) in devices.iter_mut().enumerate() {
+            for (part, of_part) in of_device.parts.iter_mut().enumerate() {
+                let Request { range_ms, is_beside_stats, .. } = &requests[of_part.request];
+                if *is_beside_stats {
+                    of_part.read_ms = of_part.hours_ms();
+                    asked.push(Asked { device, part, hours_ms: floor(range_ms.start)..ceiling(range_ms.end) });
+                    counts.insert((device, part), 0);
+                }
+            }
+        }
+        let columns = Columns::NONE.with(Column::Count);
+        self.each_hour(devices, &asked, columns, Order::Ascending, &mut |stats| {
+            let others = match stats {
+                Stats::Of(at, target, points) => {
+                    let part = devices[at].series[devices[at].targets[target].series].part;
+                    let count: u64 = points.iter().map(Point::count).sum();
+                    counts.entry((at, part)).and_modify(|known| *known += count);
+                    points.len()
+                }
+                Stats::Others(count) => count,
+            };
+            reader(Read::Others(others)).map(|_| ())
+        })?;
+        Ok(counts)
+    }
+
+    /// Passes the rows of a device.
     pub(super) fn read_device(
         &mut self,
-        of_device: &OfDevice,
-        fields: usize,
-        range_ms: &Range<i64>,
-        shown_ms: &Range<i64>,
-        reader: &mut RowReader<'_>,
-    ) -> Result<u64, StatementError> {
+        of_device: &mut OfDevice,
+        reader: &mut Reader<'_>,
+    ) -> Result<Next, StatementError> {
         if self.is_in_parts {
             self.deadline = Instant::now() + self.queries.limits().timeout;
         }
-        let OfDevice { device, series, columns, .. } = of_device;
+        let mut rows: Vec<Vec<(usize, f64)>> = vec![Vec::new(); of_device.series.len()];
+        let mut done = vec![false; of_device.series.len()];
+        let ranges_ms: Vec<Range<i64>> = of_device.parts.iter().map(|part| part.read_ms.clone()).collect();
+        for (nth, (run_ms, active)) in runs(ranges_ms.iter(), Order::Ascending).enumerate() {
+            if nth > 0 {
+                // The series that are asked for once more.
+                reader(Read::Others(active.iter().map(|part| of_device.parts[*part].series.len()).sum()))?;
+            }
+            if self.read_run(of_device, &run_ms, &active, &mut rows, &mut done, reader)? == Next::End {
+                return Ok(Next::End);
+            }
+        }
+        Ok(Next::Row)
+    }
+
+    /// Passes the rows of a device in a run, in which some parts are active. The rows of series that are done
+    /// are passed over.
+    fn read_run(
+        &mut self,
+        of_device: &mut OfDevice,
+        run_ms: &Range<i64>,
+        active: &[usize],
+        rows: &mut [Vec<(usize, f64)>],
+        done: &mut [bool],
+        reader: &mut Reader<'_>,
+    ) -> Result<Next, StatementError> {
+        let series_left = |of_device: &OfDevice, done: &[bool]| {
+            let series = active.iter().flat_map(|part| of_device.parts[*part].series.clone());
+            series.filter(|series| !done[*series] && !of_device.series[*series].targets.is_empty()).count()
+        };
+        let mut left = series_left(of_device, done);
+        if left == 0 {
+            return Ok(Next::Row);
+        }
+        let mut asked = left;
+        let mut targets = of_device.targets(active, |series| !done[series]);
+        let read_ms = || active.iter().map(|part| &of_device.parts[*part].read_ms);
         let request = ReadingsRequest {
-            device: device.to_string(),
-            from_ms: range_ms.start,
-            to_ms: range_ms.end,
-            series: filter(columns.keys())?,
+            device: of_device.device.to_string(),
+            from_ms: read_ms().map(|range| range.start).min().unwrap_or(run_ms.start).max(run_ms.start),
+            to_ms: read_ms().map(|range| range.end).max().unwrap_or(run_ms.end).min(run_ms.end),
+            series: filter(of_device.metrics(&targets))?,
             limit: usize::MAX,
         };
         let error = |error: QueryError| StatementError::new(error.to_string());
         let mut slices = self.queries.reading_slices(self.scope, &request).map_err(error)?;
-        let mut values: Vec<Option<f64>> = vec![None; series.len() * fields];
-        let mut is_done = vec![false; series.len()];
-        let mut is_touched = vec![false; series.len()];
-        let (mut touched, mut done, mut read) = (Vec::new(), 0, 0);
         while let Some(slice) = self.wait(slices.next())? {
             for hour in slice.hours() {
-                let places: Vec<_> = hour.metrics.iter().map(|metric| columns.get(metric).copied()).collect();
-                for samples in hour.instants() {
-                    for sample in samples {
-                        let Some((nth, field)) = places[sample.metric as usize] else { continue };
-                        if !std::mem::replace(&mut is_touched[nth], true) {
-                            touched.push(nth);
-                        }
-                        values[nth * fields + field] = Some(sample.value);
-                        read += 1;
-                    }
-                    let ts_ms = hour.hour.instant_ms(samples[0].offset);
-                    for nth in touched.drain(..) {
-                        let row = &mut values[nth * fields..(nth + 1) * fields];
-                        if shown_ms.contains(&ts_ms) && !is_done[nth] {
-                            let next = reader(Row { series: series[nth], ts_ms, values: row })?;
-                            is_done[nth] = next == Next::Series;
-                            done += usize::from(is_done[nth]);
-                        }
-                        row.fill(None);
-                        is_touched[nth] = false;
-                    }
-                    if done == series.len() {
-                        return Ok(read);
-                    }
+                let next = of_device.read_hour(hour, &targets, rows, done, &mut left, reader)?;
+                if left == 0 || next == Next::End {
+                    return Ok(next);
                 }
             }
+            if left * 2 <= asked {
+                targets = of_device.targets(active, |series| !done[series]);
+                slices.select(filter(of_device.metrics(&targets))?);
+                asked = left;
+            }
         }
-        Ok(read)
-    }
-
-    /// The number of values that the hours of a range have, by device.
-    pub(super) fn count(&mut self, devices: &[OfDevice], range_ms: Range<i64>) -> Result<Vec<u64>, StatementError> {
-        let mut counts = vec![0; devices.len()];
-        let all: Vec<&OfDevice> = devices.iter().collect();
-        self.each_hour(&all, range_ms, Columns::NONE.with(Column::Count), |at, rollups| {
-            let of_device = rollups.iter().filter(|(metric, _)| devices[at].columns.contains_key(*metric));
-            counts[at] = of_device.flat_map(|(_, points)| points).map(Point::count).sum();
-            Ok(())
-        })?;
-        Ok(counts)
+        Ok(Next::Row)
     }
 }
 
-/// The stats of an hour. The ends are those of the hour if they are not needed.
+impl OfDevice {
+    /// Passes the rows of an hour whose values belong to some targets. `left` is the number of series that
+    /// are not done.
+    fn read_hour(
+        &mut self,
+        hour: SliceHour<'_>,
+        targets: &[usize],
+        rows: &mut [Vec<(usize, f64)>],
+        done: &mut [bool],
+        left: &mut usize,
+        reader: &mut Reader<'_>,
+    ) -> Result<Next, StatementError> {
+        let places: Vec<_> = hour.metrics.iter().map(|metric| self.places(targets, metric)).collect();
+        let (mut touched, mut others) = (Vec::new(), 0);
+        for samples in hour.instants() {
+            let ts_ms = hour.hour.instant_ms(samples[0].offset);
+            for sample in samples {
+                let mut is_shown = false;
+                for target in &targets[places[sample.metric as usize].clone()] {
+                    let Target { series, field, .. } = self.targets[*target];
+                    let part = &mut self.parts[self.series[series].part];
+                    work::count(1);
+                    if done[series] || !part.read_ms.contains(&ts_ms) {
+                        continue;
+                    }
+                    part.read += 1;
+                    if part.shown_ms.contains(&ts_ms) {
+                        if rows[series].is_empty() {
+                            touched.push(series);
+                        }
+                        rows[series].push((field, sample.value));
+                        is_shown = true;
+                    }
+                }
+                others += usize::from(!is_shown);
+            }
+            for series in touched.drain(..) {
+                let OneSeries { part, place, .. } = self.series[series];
+                let request = self.parts[part].request;
+                let next = reader(Read::Row(Row { request, series: place, ts_ms, values: &rows[series] }))?;
+                rows[series].clear();
+                match next {
+                    Next::Row => {}
+                    Next::Series => {
+                        done[series] = true;
+                        *left -= 1;
+                    }
+                    Next::End => return Ok(Next::End),
+                }
+            }
+            if *left == 0 {
+                break;
+            }
+        }
+        if others > 0 { reader(Read::Others(others)) } else { Ok(Next::Row) }
+    }
+
+    /// Checks that all values were read which the stats of the hours have.
+    pub(super) fn check_read(&self, nth: usize, counts: &HashMap<(usize, usize), u64>) -> Result<(), StatementError> {
+        for (at, part) in self.parts.iter().enumerate() {
+            if counts.get(&(nth, at)).is_some_and(|count| part.read < *count) {
+                return Err(format!(
+                    "the readings of device {} from {} on have expired (retention.readings), and the range begins or \
+                     ends inside of this hour; ask for a range of whole hours",
+                    self.device,
+                    rfc3339(part.read_ms.start)
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lists the hours of all parts, within the ranges of their requests and the hours of all devices.
+pub(super) fn all_hours(requests: &[Request<'_>], devices: &[OfDevice]) -> Vec<Asked> {
+    let hours = || devices.iter().flat_map(|of_device| &of_device.parts).map(Part::hours_ms);
+    let start = hours().map(|hours| hours.start).min().unwrap_or_default();
+    let end = hours().map(|hours| hours.end).max().unwrap_or_default();
+    let mut asked = Vec::new();
+    for (device, of_device) in devices.iter().enumerate() {
+        for (part, of_part) in of_device.parts.iter().enumerate() {
+            let Request { range_ms, .. } = &requests[of_part.request];
+            asked.push(Asked {
+                device,
+                part,
+                hours_ms: floor(range_ms.start.max(start))..ceiling(range_ms.end.min(end)),
+            });
+        }
+    }
+    asked
+}
+
+/// The stats of an hour of a target. The ends are those of the hour if they are not needed.
 pub(super) fn stats_of(
+    of_device: &OfDevice,
+    target: usize,
     point: &Point,
-    series: usize,
-    field: usize,
-    needs_ends: bool,
+    requests: &[Request<'_>],
 ) -> Result<HourStats, StatementError> {
+    let Target { series, field, .. } = of_device.targets[target];
+    let OneSeries { part, place, .. } = of_device.series[series];
+    let request = of_device.parts[part].request;
     let Point { start_ms, stats, .. } = *point;
     let end = |value: Option<crate::model::ValueAt>| match value {
         Some(value) => Ok((value.ts_ms, value.value)),
-        None if needs_ends => Err(StatementError::new(format!(
+        None if requests[request].needs_ends => Err(StatementError::new(format!(
             "the first and the last value of the hour from {} are not known: an older version has stored it; ask for \
              windows of less than an hour",
             rfc3339(start_ms)
@@ -198,7 +539,8 @@ pub(super) fn stats_of(
         None => Ok((start_ms, f64::NAN)),
     };
     Ok(HourStats {
-        series,
+        request,
+        series: place,
         field,
         start_ms,
         count: stats.count,
@@ -210,31 +552,102 @@ pub(super) fn stats_of(
     })
 }
 
-/// The start of the hour from which on each series of a device has at least `newest` values of one field.
-fn start_of_newest(of_device: &OfDevice, rollups: &Rollups, newest: usize) -> Option<i64> {
-    let mut starts: Vec<Option<i64>> = vec![None; of_device.series.len()];
-    for (metric, points) in rollups {
-        let Some((nth, _)) = of_device.columns.get(metric) else { continue };
-        let mut count = 0_u64;
-        let enough = points.iter().rev().find(|point| {
-            count = count.saturating_add(point.count());
-            count >= newest as u64
-        });
-        starts[*nth] = starts[*nth].max(enough.map(|point| point.start_ms));
+/// Divides the hours of some ranges into runs in which the same of them matter. Each run has the places of
+/// its ranges.
+pub(super) fn runs<'r>(
+    ranges: impl Iterator<Item = &'r Range<i64>>,
+    order: Order,
+) -> impl Iterator<Item = (Range<i64>, Vec<usize>)> {
+    let hours = ranges.enumerate().filter(|(_, range)| !range.is_empty());
+    let mut edges: Vec<(i64, usize)> =
+        hours.flat_map(|(at, range)| [(floor(range.start), at), (ceiling(range.end), at)]).collect();
+    edges.sort_unstable();
+    if order == Order::NewestFirst {
+        edges.reverse();
     }
-    starts.into_iter().min().flatten()
+    let (mut edges, mut active) = (edges.into_iter().peekable(), BTreeSet::new());
+    std::iter::from_fn(move || {
+        loop {
+            let (edge, _) = *edges.peek()?;
+            while let Some((_, at)) = edges.next_if(|(next, _)| *next == edge) {
+                if !active.remove(&at) {
+                    active.insert(at); // the first of the two edges of a range
+                }
+            }
+            let (next, _) = *edges.peek()?;
+            if !active.is_empty() {
+                return Some((edge.min(next)..edge.max(next), active.iter().copied().collect()));
+            }
+        }
+    })
+}
+
+/// Divides whole hours, each with so many stats, into pages of at most [`STATS_AT_ONCE`] stats, ascending.
+/// Each page has at least a day, and the last ones begin with a day.
+pub(super) fn pages(range_ms: &Range<i64>, per_hour: usize) -> Vec<Range<i64>> {
+    let most_hours = i64::try_from(STATS_AT_ONCE / per_hour.max(1)).unwrap_or(i64::MAX);
+    if (range_ms.end - range_ms.start) / MS_PER_HOUR <= most_hours {
+        return vec![range_ms.clone()];
+    }
+    let page_ms = (most_hours / 24).max(1) * MS_PER_DAY;
+    let (mut pages, mut start) = (Vec::new(), range_ms.start);
+    while start < range_ms.end {
+        let end = (start - start.rem_euclid(MS_PER_DAY) + page_ms).min(range_ms.end);
+        pages.push(start..end);
+        start = end;
+    }
+    pages
 }
 
 fn filter<'m>(metrics: impl Iterator<Item = &'m Metric>) -> Result<SeriesFilter, StatementError> {
-    SeriesFilter::new(metrics.map(|metric| &**metric), []).map_err(|error| StatementError::new(error.to_string()))
+    let metrics: HashSet<&str> = metrics.map(|metric| &**metric).collect();
+    work::count(metrics.len());
+    SeriesFilter::new(metrics, []).map_err(|error| StatementError::new(error.to_string()))
 }
 
 /// The start of the hour of an instant.
-pub(super) const fn floor(ms: i64) -> i64 {
+const fn floor(ms: i64) -> i64 {
     ms - ms.rem_euclid(MS_PER_HOUR)
 }
 
 /// The start of the hour at an instant, or else of the next hour.
-pub(super) const fn ceiling(ms: i64) -> i64 {
+const fn ceiling(ms: i64) -> i64 {
     floor(ms.saturating_add(MS_PER_HOUR - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_divide_the_hours_of_ranges() {
+        let hour = |hours: i64| hours * MS_PER_HOUR;
+        let found = |ranges: &[Range<i64>]| {
+            let [ascending, mut descending] = [Order::Ascending, Order::NewestFirst].map(|order| {
+                let runs = runs(ranges.iter(), order);
+                runs.map(|(run, at)| (run.start / MS_PER_HOUR..run.end / MS_PER_HOUR, at)).collect::<Vec<_>>()
+            });
+            descending.reverse();
+            assert_eq!(ascending, descending);
+            ascending
+        };
+        assert_eq!(found(&[]), []);
+        assert_eq!(found(&[5..5, hour(1)..hour(3), hour(1) + 1..hour(3) - 1]), [(1..3, vec![1, 2])]);
+        assert_eq!(
+            found(&[hour(1)..hour(4), hour(2) + 1..hour(2) + 2, hour(6)..hour(7)]),
+            [(1..2, vec![0]), (2..3, vec![0, 1]), (3..4, vec![0]), (6..7, vec![2])]
+        );
+        assert_eq!(found(&[hour(-2)..1, hour(-1)..hour(1)]), [(-2..-1, vec![0]), (-1..1, vec![0, 1])]);
+    }
+
+    #[test]
+    fn pages_have_a_bounded_number_of_stats() {
+        let found = |hours: Range<i64>, per_hour: usize| {
+            let pages = pages(&(hours.start * MS_PER_HOUR..hours.end * MS_PER_HOUR), per_hour).into_iter();
+            pages.map(|page| page.start / MS_PER_HOUR..page.end / MS_PER_HOUR).collect::<Vec<_>>()
+        };
+        assert_eq!(found(5..200_005, 1), vec![5..200_005; 1]);
+        assert_eq!(found(-30..70, 4_000), [-30..0, 0..48, 48..70]);
+        assert_eq!(found(30..70, 1_000_000), [30..48, 48..70]);
+    }
 }

@@ -4,7 +4,7 @@
 //! ends at the deadline of the statement, and when the client is gone. An answer without the stored part is
 //! an error, so that no statement has a wrong result.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,11 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::catalogue::{Catalogue, Found, Place};
-use super::index::{has_all, too_many_series};
-use super::reading::{OfDevice, ceiling, floor, stats_of};
+use super::catalogue::{Catalogue, Place};
+use super::index::Gathered;
+use super::reading::{Order, Stats, all_hours, stats_of};
 use crate::access::DeviceScope;
-use crate::common::clock::rfc3339;
-use crate::influxql::{HourReader, Memory, Request, RowReader, Series, Source, StatementError, Wanted};
+use crate::influxql::{Found, Memory, Next, Read, Reader, Request, Source, StatementError, Wanted};
 use crate::query::{Answer, Column, Columns, MAX_METRICS, Queries, QueryError};
 
 /// The data of one statement.
@@ -35,8 +34,6 @@ pub(super) struct Stored<'s> {
     pub(super) now_ms: i64,
     /// The most series of a statement.
     pub(super) max_series: usize,
-    /// All series by measurement, if the statement has asked for the measurements and they are few enough.
-    pub(super) all: Option<BTreeMap<Arc<str>, Vec<Found>>>,
     /// Where the values of each series are, by its key.
     pub(super) places: Vec<Place>,
     /// Readings acknowledged within this time may be missing.
@@ -81,72 +78,10 @@ impl Stored<'_> {
 }
 
 impl Source for Stored<'_> {
-    fn measurements(&mut self) -> Result<Vec<String>, StatementError> {
-        let (mut names, mut all) = (BTreeSet::new(), BTreeMap::<Arc<str>, Vec<Found>>::new());
-        let (mut count, mut bytes, max) = (0, 0, self.max_series);
-        self.each_device(None, |source, device| {
-            source.check_complete(&device)?;
-            for (measurement, found) in source.catalogue.series_of(&device, None) {
-                if names.len() == max {
-                    return Err(too_many_series(max));
-                }
-                names.insert(Arc::clone(&measurement));
-                count += 1;
-                if count > max {
-                    all.clear();
-                    continue;
-                }
-                grow(source.memory, &mut bytes, found.bytes())?;
-                all.entry(measurement).or_default().push(found);
-            }
-            Ok(())
-        })?;
-        self.all = (count <= max).then_some(all);
-        Ok(names.into_iter().map(|name| name.to_string()).collect())
-    }
-
-    fn schema(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<(Vec<String>, Vec<String>), StatementError> {
-        let (mut fields, mut tags) = (BTreeSet::new(), BTreeSet::new());
-        let mut add = |found: &Found| {
-            fields.extend(found.series.fields.iter().cloned());
-            tags.extend(found.series.tags.iter().map(|(key, _)| Arc::clone(key)));
-            fields.len() + tags.len()
-        };
-        if let Some(all) = &self.all {
-            for found in all.get(measurement).into_iter().flatten() {
-                add(found);
-            }
-        } else {
-            let max = self.max_series;
-            self.each_device(None, |source, mut device| {
-                source.complete(&mut device, measurement, wanted)?;
-                for (_, found) in source.catalogue.series_of(&device, Some(measurement)) {
-                    if add(&found) > max {
-                        return Err(too_many_series(max));
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        let texts = |names: BTreeSet<Arc<str>>| names.into_iter().map(|name| name.to_string()).collect();
-        Ok((texts(fields), texts(tags)))
-    }
-
-    fn series(&mut self, measurement: &str, wanted: &Wanted<'_>) -> Result<Vec<Series>, StatementError> {
-        let mut found: Vec<Found> = match &self.all {
-            Some(all) => {
-                let of_measurement = all.get(measurement).into_iter().flatten();
-                of_measurement.filter(|found| has_all(&found.series, &wanted.tags)).cloned().collect()
-            }
-            None => self.find(measurement, wanted)?,
-        };
-        found.sort_by(|a, b| a.series.tags.cmp(&b.series.tags));
-        let first = self.places.len();
-        let with_key = |(at, found): (usize, Found)| {
-            self.places.push(found.place);
-            Series { key: first + at, ..found.series }
-        };
-        Ok(found.into_iter().enumerate().map(with_key).collect())
+    fn series(&mut self, wanted: &[Wanted]) -> Result<Vec<BTreeMap<Arc<str>, Found>>, StatementError> {
+        let mut gathered = Gathered::new(wanted, self.catalogue);
+        self.each_device(gathered.ids(), |source, device| gathered.add(source, device))?;
+        Ok(gathered.finish())
     }
 
     fn check(&self) -> Result<(), StatementError> {
@@ -160,56 +95,32 @@ impl Source for Stored<'_> {
         span.start.max(request.range_ms.start)..span.end.min(request.range_ms.end)
     }
 
-    fn readings(&mut self, request: &Request<'_>, reader: &mut RowReader<'_>) -> Result<(), StatementError> {
-        let mut devices = self.devices(request)?;
-        if let Some(newest) = request.newest {
-            let starts = self.starts_of_newest(&devices, newest)?;
-            devices.iter_mut().zip(starts).for_each(|(of_device, start)| of_device.range_ms.start = start);
-        }
-        let fields = request.fields.len();
-        if !request.is_beside_stats {
-            for of_device in &devices {
-                let range_ms = of_device.range_ms.clone();
-                self.read_device(of_device, fields, &range_ms, &range_ms, reader)?;
+    fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
+        let mut devices = self.devices(requests)?;
+        self.find_newest(requests, &mut devices, reader)?;
+        // The stats are counted first: readings may follow.
+        let counts = self.count_beside_stats(requests, &mut devices, reader)?;
+        for (nth, of_device) in devices.iter_mut().enumerate() {
+            if self.read_device(of_device, reader)? == Next::End {
+                return Ok(());
             }
-            return Ok(());
-        }
-        // Only whole hours can be compared with their stats. The stats are first: readings may follow.
-        let Range { start, end } = &request.range_ms;
-        let hours_ms = floor(*start)..ceiling(*end);
-        let counts = self.count(&devices, hours_ms.clone())?;
-        for (of_device, count) in devices.iter().zip(counts) {
-            if self.read_device(of_device, fields, &hours_ms, &request.range_ms, reader)? < count {
-                return Err(format!(
-                    "the readings of device {} from {} on have expired (retention.readings), and the range begins or \
-                     ends inside of this hour; ask for a range of whole hours",
-                    of_device.device,
-                    rfc3339(hours_ms.start)
-                )
-                .into());
-            }
+            of_device.check_read(nth, &counts)?;
         }
         Ok(())
     }
 
-    fn hours(&mut self, request: &Request<'_>, reader: &mut HourReader<'_>) -> Result<(), StatementError> {
-        let devices = self.devices(request)?;
-        let start = devices.iter().map(|of_device| floor(of_device.range_ms.start)).min().unwrap_or_default();
-        let end = devices.iter().map(|of_device| ceiling(of_device.range_ms.end)).max().unwrap_or_default();
+    fn hours(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
+        let devices = self.devices(requests)?;
         let mut columns = Columns::NONE.with(Column::Count).with(Column::Min).with(Column::Max).with(Column::Sum);
-        if request.needs_ends {
+        if requests.iter().any(|request| request.needs_ends) {
             columns = columns.with(Column::First).with(Column::Last);
         }
-        let all: Vec<&OfDevice> = devices.iter().collect();
-        self.each_hour(&all, start..end, columns, |at, rollups| {
-            for (metric, points) in rollups {
-                let Some((nth, field)) = devices[at].columns.get(&metric).copied() else { continue };
-                let series = devices[at].series[nth];
-                for point in points {
-                    reader(stats_of(&point, series, field, request.needs_ends)?)?;
-                }
-            }
-            Ok(())
+        let asked = all_hours(requests, &devices);
+        self.each_hour(&devices, &asked, columns, Order::Ascending, &mut |stats| match stats {
+            Stats::Of(at, target, points) => points
+                .iter()
+                .try_for_each(|point| reader(Read::Hour(stats_of(&devices[at], target, point, requests)?)).map(|_| ())),
+            Stats::Others(count) => reader(Read::Others(count)).map(|_| ()),
         })
     }
 }

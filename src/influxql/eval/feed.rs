@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use super::super::ast::{Cast, Fill, Limit};
 use super::super::error::StatementError;
-use super::super::plan::{Aggregate, Call, Condition, Dimensions, Plan, Schema};
+use super::super::plan::{Aggregate, Call, Condition, Dimensions, Plan, Reference, Schema};
 use super::super::source::{Next, Request, Row, Series};
 use super::super::time::TimeRange;
 use super::super::value::Value;
 use super::Evaluator;
 use super::group::{Collected, Group, RawRow};
-use super::members::{Known, Lookup, Members, OneSeries};
+use super::members::{Lookup, Members, OneSeries};
 use super::reduce::{Point, Reducer};
-use super::select::{Input, Prepared, Table, range_of_call};
+use super::select::{Prepared, Table, TableSeries, range_of_call};
 use super::usage::Usage;
 
 pub(super) const NS_PER_MS: i64 = 1_000_000;
@@ -22,7 +22,7 @@ pub(super) const NS_PER_MS: i64 = 1_000_000;
 const COMPARISONS_PER_VALUE: usize = 16;
 
 /// The work of so many comparisons, in values.
-pub(super) const fn work(comparisons: usize) -> usize {
+pub(super) const fn work_of(comparisons: usize) -> usize {
     comparisons / COMPARISONS_PER_VALUE
 }
 
@@ -50,8 +50,12 @@ pub(super) struct Feed<'p> {
     pub(super) keys: Vec<Arc<str>>,
     pub(super) absent: Arc<str>,
     pub(super) series: u32,
-    /// The work on a row, in values, beside reading it.
+    /// The calls of each reference.
+    pub(super) calls_of: Vec<Vec<usize>>,
+    /// The work on a row, in values, beside reading it and without its calls.
     work_per_row: usize,
+    /// The references that a row sets.
+    set: Vec<usize>,
 }
 
 impl<'p> Feed<'p> {
@@ -60,6 +64,11 @@ impl<'p> Feed<'p> {
         let Prepared { plan, dimensions, schema, settings, .. } = select;
         let (condition, Settings { range, is_descending, .. }) = (select.condition.as_ref(), *settings);
         let of_call = |call: &Call| range_of_call(call.transform, dimensions, range, is_descending);
+        let mut calls_of = vec![Vec::new(); plan.references.len()];
+        for (at, call) in plan.calls.iter().enumerate() {
+            calls_of[call.argument].push(at);
+        }
+        let copied = if plan.calls.is_empty() || plan.has_auxiliary { plan.shown } else { 0 };
         Self {
             plan,
             condition,
@@ -72,58 +81,28 @@ impl<'p> Feed<'p> {
             keys: dimensions.tags.iter().map(|key| Arc::from(&**key)).collect(),
             absent: Arc::from(""),
             series: 0,
-            work_per_row: plan.calls.len() + work(condition.map_or(0, Condition::size)),
+            calls_of,
+            work_per_row: work_of(condition.map_or(0, Condition::size) + copied),
+            set: Vec::new(),
         }
     }
 
-    /// Feeds one source.
-    pub(super) fn input(&mut self, evaluator: &mut Evaluator<'_>, input: &Input) -> Result<(), StatementError> {
-        match input {
-            Input::Measurement(name, series) => self.measurement(evaluator, name, series),
-            Input::Table(table) => self.table(evaluator, table),
-        }
-    }
-
-    fn measurement(
-        &mut self,
-        evaluator: &mut Evaluator<'_>,
-        name: &Arc<str>,
-        series: &[Series],
-    ) -> Result<(), StatementError> {
-        let Known { fields, series: wanted, mut members } = self.known(evaluator, name, series)?;
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        self.check_buckets(evaluator)?;
-        let range_ms = self.range_ms();
-        if range_ms.is_empty() {
-            return Ok(()); // the range has nanoseconds, but no whole millisecond
-        }
-        let request = Request {
-            measurement: name,
-            series: &wanted,
-            fields: &fields,
-            range_ms,
-            newest: self.newest(&members),
+    /// Makes the request for a measurement.
+    pub(super) fn request<'r>(
+        &self,
+        series: &'r [&'r Series],
+        fields: &'r [&'r str],
+        members: &Members,
+    ) -> Request<'r> {
+        let is_end = |call: &Call| call.aggregate.as_ref().is_some_and(Aggregate::is_end);
+        Request {
+            series,
+            fields,
+            range_ms: self.range_ms(),
+            newest: self.newest(members),
             is_beside_stats: false,
-            needs_ends: self.plan.calls.iter().any(|call| call.aggregate.as_ref().is_some_and(Aggregate::is_end)),
-        };
-        let ranges = self.hours(&members, &request.range_ms);
-        let Some((before, hours, after)) = ranges else {
-            return self.readings(evaluator, &request, &mut members);
-        };
-        for range_ms in [before, after] {
-            if !range_ms.is_empty() {
-                let request = Request { range_ms, is_beside_stats: true, ..request.clone() };
-                self.readings(evaluator, &request, &mut members)?;
-            }
+            needs_ends: self.plan.calls.iter().any(is_end),
         }
-        let Evaluator { source, usage, .. } = evaluator;
-        let work_per_row = self.work_per_row;
-        source.hours(&Request { range_ms: hours, ..request.clone() }, &mut |stats| {
-            usage.points(work_per_row.max(1))?;
-            self.hour(&members, &stats, usage)
-        })
     }
 
     /// The number of rows at the end of each series that a descending `SELECT` without functions needs.
@@ -138,40 +117,56 @@ impl<'p> Feed<'p> {
         usize::try_from(limit.rows.saturating_add(limit.skip_rows)).ok()
     }
 
-    pub(super) fn readings(
+    /// Feeds what is read of a measurement.
+    pub(super) fn read_row(
         &mut self,
-        evaluator: &mut Evaluator<'_>,
-        request: &Request<'_>,
         members: &mut Members,
-    ) -> Result<(), StatementError> {
-        let Evaluator { source, usage, .. } = evaluator;
-        let work_per_row = self.work_per_row;
-        let mut reader = |row: Row<'_>| {
-            usage.points(row.values.len().max(work_per_row))?;
-            let Members { lookup, series } = &mut *members;
-            for (place, value) in lookup.field.iter().zip(&mut series[row.series].values) {
-                if let Some(place) = place {
-                    *value = row.values[*place].map_or(Value::Null, Value::Float);
-                }
+        row: &Row<'_>,
+        usage: &mut Usage<'_>,
+    ) -> Result<Next, StatementError> {
+        members.enter(row.series);
+        let mut set = std::mem::take(&mut self.set);
+        for (field, value) in row.values {
+            for &reference in &members.lookup.references[*field] {
+                members.values[reference] = Value::Float(*value);
+                set.push(reference);
             }
-            self.row(members, row.series, row.ts_ms.saturating_mul(NS_PER_MS), usage)
-        };
-        source.readings(request, &mut reader)
+        }
+        let calls: usize = set.iter().map(|reference| self.calls_of[*reference].len()).sum();
+        let points = row.values.len().max(self.work_per_row + calls);
+        let time = row.ts_ms.saturating_mul(NS_PER_MS);
+        let next = usage.points(points).and_then(|()| self.row(members, row.series, time, &set, usage));
+        for reference in set.drain(..) {
+            members.values[reference] = Value::Null;
+        }
+        self.set = set;
+        next
     }
 
-    fn table(&mut self, evaluator: &mut Evaluator<'_>, table: &Table) -> Result<(), StatementError> {
-        let place = |(name, cast): &(String, Option<Cast>)| {
-            if *cast == Some(Cast::Tag) { None } else { table.columns.iter().position(|column| column == name) }
-        };
-        let lookup = Lookup { field: self.plan.references.iter().map(place).collect(), is_of_table: true };
-        let work_per_row = self.work_per_row;
+    /// Feeds the rows of a subquery.
+    pub(super) fn table(
+        &mut self,
+        evaluator: &mut Evaluator<'_>,
+        table: &Table,
+        of_table: &[TableSeries],
+    ) -> Result<(), StatementError> {
+        let mut places = HashMap::new();
+        for (at, column) in table.columns.iter().enumerate() {
+            places.entry(&**column).or_insert(at);
+        }
+        let references = &self.plan.references;
+        let place =
+            |(name, cast): &Reference| if *cast == Some(Cast::Tag) { None } else { places.get(&**name).copied() };
+        let lookup = Lookup::new(references, references.iter().map(place).collect(), true);
+        let set: Vec<usize> = (0..references.len()).filter(|at| lookup.field[*at].is_some()).collect();
+        let work_per_row = self.work_per_row + self.plan.calls.len();
         let (mut groups, mut prepared, mut series_of) = (Vec::new(), Vec::new(), Vec::new());
-        for series in &table.series {
+        for series in of_table {
             let tag = |key: &str| {
-                let found = series.tags.iter().find(|(known, _)| **known == *key);
-                found.map_or(Value::Null, |(_, value)| Value::Text(Arc::clone(value)))
+                let found = series.tags.binary_search_by(|(known, _)| (**known).cmp(key));
+                found.map_or(Value::Null, |at| Value::Text(Arc::clone(&series.tags[at].1)))
             };
-            self.charge_series(evaluator)?;
+            self.charge_series(&lookup, evaluator)?;
             if let Some(one) = self.prepare(&mut evaluator.usage, &series.name, &lookup, tag)? {
                 groups.push(one.group);
                 prepared.push(one);
@@ -179,7 +174,7 @@ impl<'p> Feed<'p> {
             }
         }
         self.limit_series(groups, &mut prepared, &mut series_of);
-        let mut members = Members { lookup, series: prepared };
+        let mut members = Members::new(lookup, prepared);
         let Evaluator { source, usage, .. } = evaluator;
         for (at, series) in series_of.into_iter().enumerate() {
             for (time, values) in &series.rows {
@@ -187,72 +182,82 @@ impl<'p> Feed<'p> {
                 if self.plan.patterns > 0 {
                     source.check()?;
                 }
-                for (place, value) in members.lookup.field.iter().zip(&mut members.series[at].values) {
-                    if let Some(place) = place {
-                        *value = values[*place].clone();
+                members.enter(at);
+                for &reference in &set {
+                    if let Some(place) = members.lookup.field[reference] {
+                        members.values[reference] = values[place].clone();
                     }
                 }
-                self.row(&mut members, at, *time, usage)?;
+                self.row(&mut members, at, *time, &set, usage)?;
             }
         }
         Ok(())
     }
 
-    /// Feeds a row of the series at an index. The values of the row are set.
+    /// Feeds a row of the series at an index. The values of the row are set; `set` has the references of its
+    /// fields.
     fn row(
         &mut self,
         members: &mut Members,
         at: usize,
         time: i64,
+        set: &[usize],
         usage: &mut Usage<'_>,
     ) -> Result<Next, StatementError> {
-        let Members { lookup, series } = members;
+        let Members { lookup, series, values, .. } = members;
         let one = &mut series[at];
         if one.holds.is_none() {
-            let holds = self.condition.and_then(|condition| condition.holds(&|at| one.values.get(at), &one.matched));
+            let holds = self.condition.and_then(|condition| condition.holds(&|at| values.get(at), &one.matched));
             if holds != Some(true) {
                 return Ok(Next::Row);
             }
         }
-        for ((_, cast), (value, field)) in self.plan.references.iter().zip(one.values.iter_mut().zip(&lookup.field)) {
-            if let (Some(cast), Some(_)) = (cast, field) {
-                *value = converted(value, *cast);
+        for &reference in set {
+            if let Some(cast) = self.plan.references[reference].1 {
+                values[reference] = converted(&values[reference], cast);
             }
         }
         if self.plan.calls.is_empty() {
-            return self.raw_row(one, lookup, time, usage);
+            let is_shown = |reference: &usize| *reference < self.plan.shown && !values[*reference].is_null();
+            if !lookup.is_of_table && !set.iter().any(is_shown) {
+                return Ok(Next::Row);
+            }
+            return self.raw_row(one, lookup, values, time, usage);
         }
         let mut start = None;
-        for (at, call) in self.plan.calls.iter().enumerate() {
-            let range = self.ranges[at];
-            let value = &one.values[call.argument];
-            let is_in_range = lookup.is_of_table || (range.min..=range.max).contains(&time);
-            if value.is_null() || lookup.field[call.argument].is_none() || !is_in_range {
-                continue;
-            }
-            let auxiliary = if self.plan.has_auxiliary { Some(lookup.shown(&one.values)) } else { None };
-            let size = auxiliary.as_ref().map_or(0, |values| values.len());
-            let point = Point { time, order: one.order, value: value.clone(), auxiliary };
-            match (&mut self.groups[one.group].calls[at], &call.aggregate) {
-                (Collected::Windows(windows), Some(aggregate)) => {
-                    let every_ns = self.dimensions.windows.every_ns;
-                    let start = *start
-                        .get_or_insert_with(|| if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 });
-                    if aggregate.keeps_points() {
+        for &reference in set {
+            for &at in &self.calls_of[reference] {
+                let range = self.ranges[at];
+                let value = &values[reference];
+                let is_in_range = lookup.is_of_table || (range.min..=range.max).contains(&time);
+                if value.is_null() || !is_in_range {
+                    continue;
+                }
+                let auxiliary = if self.plan.has_auxiliary { Some(lookup.shown(values)) } else { None };
+                let size = auxiliary.as_ref().map_or(0, |values| values.len());
+                let point = Point { time, order: one.order, value: value.clone(), auxiliary };
+                match (&mut self.groups[one.group].calls[at], &self.plan.calls[at].aggregate) {
+                    (Collected::Windows(windows), Some(aggregate)) => {
+                        let every_ns = self.dimensions.windows.every_ns;
+                        let start = *start.get_or_insert_with(|| {
+                            if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 }
+                        });
+                        if aggregate.keeps_points() {
+                            usage.rows(1, size)?;
+                        }
+                        if let Some(reducer) = windows.get_mut(&start) {
+                            reducer.add(aggregate, point);
+                        } else {
+                            usage.buckets(1, self.plan.calls.len())?;
+                            windows.insert(start, Reducer::new(aggregate, point));
+                        }
+                    }
+                    (Collected::Points(points), _) => {
                         usage.rows(1, size)?;
+                        points.push(point);
                     }
-                    if let Some(reducer) = windows.get_mut(&start) {
-                        reducer.add(aggregate, point);
-                    } else {
-                        usage.buckets(1, self.plan.calls.len())?;
-                        windows.insert(start, Reducer::new(aggregate, point));
-                    }
+                    (Collected::Windows(_), None) => debug_assert!(false, "windows belong to an aggregate"),
                 }
-                (Collected::Points(points), _) => {
-                    usage.rows(1, size)?;
-                    points.push(point);
-                }
-                (Collected::Windows(_), None) => debug_assert!(false, "windows belong to an aggregate"),
             }
         }
         Ok(Next::Row)
@@ -263,14 +268,11 @@ impl<'p> Feed<'p> {
         &mut self,
         one: &mut OneSeries,
         lookup: &Lookup,
+        values: &[Value],
         time: i64,
         usage: &mut Usage<'_>,
     ) -> Result<Next, StatementError> {
-        let shown = &one.values[..self.plan.shown];
-        let has_value = |(value, field): (&Value, &Option<usize>)| field.is_some() && !value.is_null();
-        if !lookup.is_of_table && !shown.iter().zip(&lookup.field).any(has_value) {
-            return Ok(Next::Row);
-        }
+        let shown = &values[..self.plan.shown];
         let group = &mut self.groups[one.group];
         group.rows.push(RawRow { time, order: one.order, values: lookup.shown(shown) });
         let limit = self.settings.limit;

@@ -24,18 +24,21 @@ impl Feed<'_> {
         stats: &HourStats,
         usage: &mut Usage<'_>,
     ) -> Result<(), StatementError> {
-        let Members { lookup, series } = members;
+        let Members { lookup, series, .. } = members;
         let one = &series[stats.series];
+        let references = &lookup.references[stats.field];
+        let calls: usize = references.iter().map(|reference| self.calls_of[*reference].len()).sum();
+        usage.points(calls.max(1))?;
         let time = stats.start_ms.saturating_mul(NS_PER_MS);
         let every_ns = self.dimensions.windows.every_ns;
         let start = if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 };
-        for (at, call) in self.plan.calls.iter().enumerate() {
+        for &at in references.iter().flat_map(|reference| &self.calls_of[*reference]) {
             let range = self.ranges[at];
-            if lookup.field[call.argument] != Some(stats.field) || time < range.min || time > range.max {
+            if time < range.min || time > range.max {
                 continue;
             }
             let (Collected::Windows(windows), Some(aggregate)) =
-                (&mut self.groups[one.group].calls[at], &call.aggregate)
+                (&mut self.groups[one.group].calls[at], &self.plan.calls[at].aggregate)
             else {
                 continue;
             };

@@ -3,13 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::common::work;
+
 use super::super::ast::Cast;
 use super::super::error::StatementError;
-use super::super::plan::Condition;
+use super::super::plan::{Condition, Reference};
 use super::super::source::Series;
 use super::super::value::Value;
 use super::Evaluator;
-use super::feed::{Feed, work};
+use super::feed::Feed;
 use super::group::{Collected, Group};
 use super::usage::Usage;
 
@@ -21,12 +23,15 @@ const SERIES_BYTES: usize = 128;
 const TAG_BYTES: usize = 3 * size_of::<Arc<str>>();
 const TEXT_BYTES: usize = 32;
 
+/// A bit in the order of each series of a measurement.
+const OF_MEASUREMENT: u32 = 1 << 31;
+
 /// A series of a source, ready to be fed.
 pub(super) struct OneSeries {
     pub(super) group: usize,
     pub(super) order: u32,
-    /// The values of the references: those of tags are set, those of fields are set for each row.
-    pub(super) values: Vec<Value>,
+    /// The values of the references that its rows have in common: those of tags.
+    constants: Vec<(usize, Value)>,
     /// Whether the condition holds for all rows, or for none, or depends on the row.
     pub(super) holds: Option<bool>,
     /// The results of regular expressions that do not depend on the row.
@@ -43,27 +48,75 @@ pub(super) struct Known<'p, 's> {
     pub(super) members: Members,
 }
 
-/// The series of one source.
+/// The series of one source, and the row that is being fed.
 pub(super) struct Members {
     pub(super) lookup: Lookup,
     pub(super) series: Vec<OneSeries>,
+    /// The values of the references in the row. Those of fields are null between rows.
+    pub(super) values: Vec<Value>,
+    /// The series whose constants are among the values.
+    current: Option<usize>,
+}
+
+impl Members {
+    pub(super) fn new(lookup: Lookup, series: Vec<OneSeries>) -> Self {
+        let values = vec![Value::Null; lookup.field.len()];
+        Self { lookup, series, values, current: None }
+    }
+
+    /// Sets the values that the rows of a series have in common.
+    pub(super) fn enter(&mut self, at: usize) {
+        if self.current == Some(at) {
+            return;
+        }
+        if let Some(before) = self.current.replace(at) {
+            for (reference, _) in &self.series[before].constants {
+                self.values[*reference] = Value::Null;
+            }
+        }
+        let constants = &self.series[at].constants;
+        work::count(constants.len());
+        for (reference, value) in constants {
+            self.values[*reference] = value.clone();
+        }
+    }
 }
 
 /// How the references of a plan are found in a source.
 pub(super) struct Lookup {
     /// The place of each reference among the fields of a row; `None`: it is a tag, or unknown.
     pub(super) field: Vec<Option<usize>>,
+    /// The references of each field of a row.
+    pub(super) references: Vec<Vec<usize>>,
+    /// The references that are tags.
+    tags: Vec<usize>,
     /// Whether the source is a subquery. Its rows count even without a shown field, and whatever their time.
     pub(super) is_of_table: bool,
 }
 
 impl Lookup {
+    /// `field` has the place of each of the references among the fields of a row.
+    pub(super) fn new(references: &[Reference], field: Vec<Option<usize>>, is_of_table: bool) -> Self {
+        let fields = field.iter().flatten().max().map_or(0, |last| last + 1);
+        let (mut of_field, mut tags) = (vec![Vec::new(); fields], Vec::new());
+        for (at, ((_, cast), field)) in references.iter().zip(&field).enumerate() {
+            match field {
+                Some(field) => of_field[*field].push(at),
+                None if cast.is_none_or(|cast| cast == Cast::Tag) => tags.push(at),
+                None => {}
+            }
+        }
+        work::count(references.len());
+        Self { field, references: of_field, tags, is_of_table }
+    }
+
     /// The values as columns show them: a tag that a measurement's series does not have is null, not empty.
     pub(super) fn shown(&self, values: &[Value]) -> Box<[Value]> {
         let shown = |value: &Value| match value {
             Value::Text(text) if text.is_empty() && !self.is_of_table => Value::Null,
             value => value.clone(),
         };
+        work::count(values.len());
         values.iter().map(shown).collect()
     }
 }
@@ -90,13 +143,18 @@ impl<'p> Feed<'p> {
             };
             field.push(place);
         }
-        let lookup = Lookup { field, is_of_table: false };
-        let shown: Vec<&str> = (0..self.plan.shown).filter_map(|at| Some(fields[lookup.field[at]?])).collect();
+        let lookup = Lookup::new(&self.plan.references, field, false);
+        let shown: HashSet<&str> = (0..self.plan.shown).filter_map(|at| Some(fields[lookup.field[at]?])).collect();
         let (mut wanted, mut prepared) = (Vec::new(), Vec::new());
         let mut groups_of_measurement = Vec::new();
         for series in series {
-            self.charge_series(evaluator)?;
-            if !shown.iter().any(|field| series.field(field).is_some()) {
+            self.charge_series(&lookup, evaluator)?;
+            let has_shown = if shown.len() < series.fields.len() {
+                shown.iter().any(|field| series.field(field).is_some())
+            } else {
+                series.fields.iter().any(|field| shown.contains(&**field))
+            };
+            if !has_shown {
                 continue;
             }
             let absent = Arc::clone(&self.absent);
@@ -111,13 +169,13 @@ impl<'p> Feed<'p> {
             }
         }
         self.limit_series(groups_of_measurement, &mut prepared, &mut wanted);
-        Ok(Known { fields, series: wanted, members: Members { lookup, series: prepared } })
+        Ok(Known { fields, series: wanted, members: Members::new(lookup, prepared) })
     }
 
     /// Counts the work of finding the group of a series.
-    pub(super) fn charge_series(&self, evaluator: &mut Evaluator<'_>) -> Result<(), StatementError> {
-        let comparisons = self.condition.map_or(0, Condition::size) + self.keys.len() + self.plan.references.len();
-        evaluator.usage.points(work(comparisons))?;
+    pub(super) fn charge_series(&self, lookup: &Lookup, evaluator: &mut Evaluator<'_>) -> Result<(), StatementError> {
+        let comparisons = self.condition.map_or(0, Condition::size) + self.keys.len() + lookup.tags.len();
+        evaluator.usage.comparisons(comparisons)?;
         evaluator.source.check()
     }
 
@@ -129,14 +187,14 @@ impl<'p> Feed<'p> {
         lookup: &Lookup,
         tag: impl Fn(&str) -> Value,
     ) -> Result<Option<OneSeries>, StatementError> {
-        let references = self.plan.references.iter().zip(&lookup.field);
-        let values: Vec<_> = references
-            .map(|((name, cast), field)| {
-                let is_tag = field.is_none() && cast.is_none_or(|cast| cast == Cast::Tag);
-                if is_tag { tag(name) } else { Value::Null }
-            })
-            .collect();
-        let known = |at: usize| if lookup.field[at].is_some() { None } else { values.get(at) };
+        let of_tag = |at: &usize| (*at, tag(&self.plan.references[*at].0));
+        let constants: Vec<_> = lookup.tags.iter().map(of_tag).collect();
+        let known = |at: usize| match lookup.field[at] {
+            Some(_) => None,
+            None => {
+                Some(constants.binary_search_by_key(&at, |(at, _)| *at).map_or(&Value::Null, |at| &constants[at].1))
+            }
+        };
         let holds = self.condition.map_or(Some(true), |condition| condition.holds(&known, &[]));
         if holds == Some(false) {
             return Ok(None);
@@ -147,8 +205,8 @@ impl<'p> Feed<'p> {
             self.condition.inspect(|condition| condition.match_known(&known, &mut matched));
         }
         let of_value = |value: &Value| if let Value::Text(text) = value { bytes_of(text) } else { 0 };
-        let texts: usize = values.iter().map(of_value).sum();
-        usage.memory(SERIES_BYTES + matched.len() + values.len() * size_of::<Value>() + texts)?;
+        let texts: usize = constants.iter().map(|(_, value)| of_value(value)).sum();
+        usage.memory(SERIES_BYTES + matched.len() + constants.len() * size_of::<(usize, Value)>() + texts)?;
         let text = |value: Value| if let Value::Text(text) = value { text } else { Arc::clone(&self.absent) };
         let tags: Vec<_> = self.keys.iter().map(|key| text(tag(key))).collect();
         let of_tags: usize = tags.iter().map(|value| TAG_BYTES + bytes_of(value)).sum();
@@ -164,7 +222,9 @@ impl<'p> Feed<'p> {
             usage.memory(GROUP_BYTES + of_tags + plan.calls.len() * size_of::<Collected>())?;
         }
         self.series += 1;
-        Ok(Some(OneSeries { group, order: self.series, values, holds, matched, rows: 0 }))
+        // The rows of subqueries precede those of measurements at the same instant.
+        let order = if lookup.is_of_table { self.series } else { OF_MEASUREMENT | self.series };
+        Ok(Some(OneSeries { group, order, constants, holds, matched, rows: 0 }))
     }
 
     /// Drops the series that `SLIMIT` and `SOFFSET` leave out of one source.

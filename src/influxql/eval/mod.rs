@@ -4,6 +4,7 @@ mod feed;
 mod group;
 mod hours;
 mod members;
+mod read;
 mod reduce;
 mod rows;
 mod select;

@@ -137,15 +137,17 @@ fn at(mut point: Point, window: Option<i64>) -> Point {
 }
 
 /// Whether a selector prefers `point` to the selected one. Of equal values `min` and `max` prefer the earlier
-/// point; of points at one instant `first` and `last` prefer the larger value.
+/// point; of points at one instant `first` and `last` prefer the larger value. Of equal points, the first
+/// series has the selected one.
 fn is_better(aggregate: &Aggregate, point: &Point, selected: &Point) -> bool {
     let by_value = point.value.order(&selected.value);
     let by_time = point.time.cmp(&selected.time);
+    let by_series = point.order.cmp(&selected.order);
     match aggregate {
-        Aggregate::Min => by_value.then(by_time) == Ordering::Less,
-        Aggregate::Max => by_value.reverse().then(by_time) == Ordering::Less,
-        Aggregate::First => by_time.then(by_value.reverse()) == Ordering::Less,
-        _ => by_time.then(by_value) == Ordering::Greater,
+        Aggregate::Min => by_value.then(by_time).then(by_series) == Ordering::Less,
+        Aggregate::Max => by_value.reverse().then(by_time).then(by_series) == Ordering::Less,
+        Aggregate::First => by_time.then(by_value.reverse()).then(by_series) == Ordering::Less,
+        _ => by_time.then(by_value).then(by_series.reverse()) == Ordering::Greater,
     }
 }
 

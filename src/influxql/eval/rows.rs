@@ -65,8 +65,7 @@ impl Feed<'_> {
             let points = self.sequence(at, collected, evaluator)?;
             sequences.push(self.limited(points.into_iter()).collect::<Vec<_>>());
         }
-        self.charge_rows(sequences.iter().map(Vec::len).max().unwrap_or_default(), evaluator)?;
-        Ok(self.joined(sequences))
+        self.joined(sequences, evaluator)
     }
 
     /// The value of a call in a row at whose time it has none, unless it repeats the value before.
@@ -103,7 +102,7 @@ impl Feed<'_> {
     }
 
     /// Joins the values of calls by time to rows. Several values of a call at one time are several rows.
-    fn joined(&self, sequences: Vec<Vec<Point>>) -> Vec<OutRow> {
+    fn joined(&self, sequences: Vec<Vec<Point>>, evaluator: &mut Evaluator<'_>) -> Result<Vec<OutRow>, StatementError> {
         let mut absent: Vec<_> = self.plan.calls.iter().map(|call| self.absent(call)).collect();
         let mut sequences: Vec<_> = sequences.into_iter().map(|points| points.into_iter().peekable()).collect();
         let mut before: Box<[Value]> = Box::default();
@@ -111,7 +110,8 @@ impl Feed<'_> {
         loop {
             let times = sequences.iter_mut().filter_map(|points| points.peek().map(|point| point.time));
             let time = if self.settings.is_descending { times.max() } else { times.min() };
-            let Some(time) = time else { return rows };
+            let Some(time) = time else { return Ok(rows) };
+            self.charge_rows(1, evaluator)?;
             let mut values = Vec::with_capacity(sequences.len());
             let mut auxiliary = None;
             for (points, absent) in sequences.iter_mut().zip(&mut absent) {

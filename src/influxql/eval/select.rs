@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::super::ast::{Fill, From, Measurement, MeasurementName, Select};
+use super::super::ast::{Expr, Fill, From, Measurement, MeasurementName, Select};
 use super::super::error::StatementError;
 use super::super::plan::{Condition, Dimensions, Plan, Schema, Transform, Type, has_wildcard, names_of, wanted_tags};
-use super::super::source::{Series, Wanted};
+use super::super::source::{Found, Measurements, Series, Wanted};
 use super::super::time::{TimeRange, split};
 use super::super::window::Windows;
-use super::feed::{Feed, Settings};
+use super::feed::Settings;
 use super::{Evaluator, OutRow, OutSeries};
 
 /// The name of the only retention policy.
 pub(super) const RETENTION_POLICY: &str = "autogen";
 
 /// The clauses that a subquery takes over from the `SELECT` around it.
-pub(super) struct Outer {
+struct Outer {
     range: TimeRange,
     tags: BTreeSet<String>,
     /// For a subquery with functions and without windows of its own.
@@ -27,12 +27,17 @@ pub(super) struct Outer {
     is_subquery: bool,
 }
 
-impl Outer {
-    /// The clauses around a `SELECT` that is no subquery.
-    pub(super) const fn of(select: &Select) -> Self {
-        let is_descending = select.is_descending;
-        Self { range: TimeRange::ALL, tags: BTreeSet::new(), windows: None, is_descending, is_subquery: false }
-    }
+/// A `SELECT` as far as it is known without its series.
+struct Outline<'q> {
+    select: &'q Select,
+    /// The clauses around it.
+    outer: Outer,
+    range: TimeRange,
+    condition: Option<Expr>,
+    dimensions: Dimensions,
+    subqueries: Vec<Outline<'q>>,
+    /// The place of its measurements among all that the statement wants, if it has some.
+    wanted: Option<usize>,
 }
 
 /// A `SELECT` that is ready to be fed.
@@ -43,7 +48,6 @@ pub(super) struct Prepared {
     pub(super) schema: Schema,
     pub(super) settings: Settings,
     pub(super) inputs: Vec<Input>,
-    /// The table without its series.
     pub(super) table: Table,
 }
 
@@ -52,20 +56,15 @@ impl Prepared {
     pub(super) const fn is_empty(&self) -> bool {
         self.settings.range.is_empty() || self.plan.columns.is_empty()
     }
-
-    pub(super) fn feed(&self) -> Feed<'_> {
-        Feed::new(self)
-    }
 }
 
-/// The rows of a `SELECT`.
+/// The shape of the rows of a `SELECT`.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) columns: Vec<String>,
     pub(super) types: Vec<Option<Type>>,
     /// The tags of `GROUP BY`.
     pub(super) tags: BTreeSet<String>,
-    pub(super) series: Vec<TableSeries>,
 }
 
 /// One series of a table.
@@ -79,20 +78,25 @@ pub(super) struct TableSeries {
 /// One of the sources of a `SELECT`.
 pub(super) enum Input {
     Measurement(Arc<str>, Vec<Series>),
-    Table(Table),
+    Subquery(Box<Prepared>),
 }
 
 impl Evaluator<'_> {
     /// Answers a `SELECT`.
     pub(super) fn select_series(&mut self, select: &Select) -> Result<Vec<OutSeries>, StatementError> {
-        let outer = Outer::of(select);
-        let table = self.select(select, &outer)?;
-        self.out(table, select)
+        let prepared = self.prepare(select)?;
+        let series = self.series_of(&prepared)?;
+        self.out(prepared.table, series, select)
     }
 
     /// The series of an answer.
-    pub(super) fn out(&self, table: Table, select: &Select) -> Result<Vec<OutSeries>, StatementError> {
-        let rows: usize = table.series.iter().map(|series| series.rows.len()).sum();
+    pub(super) fn out(
+        &self,
+        table: Table,
+        series: Vec<TableSeries>,
+        select: &Select,
+    ) -> Result<Vec<OutSeries>, StatementError> {
+        let rows: usize = series.iter().map(|series| series.rows.len()).sum();
         let max = self.options.limits.max_rows;
         if rows > max {
             return Err(format!(
@@ -111,29 +115,26 @@ impl Evaluator<'_> {
             rows: series.rows,
             is_partial: false,
         };
-        Ok(table.series.into_iter().map(out).collect())
+        Ok(series.into_iter().map(out).collect())
     }
 
-    fn select(&mut self, select: &Select, outer: &Outer) -> Result<Table, StatementError> {
-        let prepared = self.prepare(select, outer)?;
-        let series = self.series_of(&prepared)?;
-        Ok(Table { series, ..prepared.table })
+    /// Plans a `SELECT` and its subqueries, after a look at the series of all of them.
+    pub(super) fn prepare(&mut self, select: &Select) -> Result<Prepared, StatementError> {
+        let (range, tags, is_descending) = (TimeRange::ALL, BTreeSet::new(), select.is_descending);
+        let outer = Outer { range, tags, windows: None, is_descending, is_subquery: false };
+        let mut wanted = Vec::new();
+        let outline = self.outline(select, outer, &mut wanted)?;
+        let mut found = self.source.series(&wanted)?;
+        self.plan(outline, &mut found)
     }
 
-    /// Feeds a `SELECT` with its sources.
-    pub(super) fn series_of(&mut self, prepared: &Prepared) -> Result<Vec<TableSeries>, StatementError> {
-        if prepared.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut feed = prepared.feed();
-        for input in &prepared.inputs {
-            feed.input(self, input)?;
-        }
-        feed.finish(self)
-    }
-
-    /// Plans a `SELECT`, and reads its subqueries and its catalogue of series.
-    pub(super) fn prepare(&mut self, select: &Select, outer: &Outer) -> Result<Prepared, StatementError> {
+    /// Finds out what a `SELECT` and its subqueries want, and adds it to `wanted`.
+    fn outline<'q>(
+        &self,
+        select: &'q Select,
+        outer: Outer,
+        wanted: &mut Vec<Wanted>,
+    ) -> Result<Outline<'q>, StatementError> {
         if select.has_into {
             return Err("SELECT INTO is not supported".into());
         }
@@ -143,22 +144,63 @@ impl Evaluator<'_> {
             Some(condition) => split(condition, now_ns, &zone)?,
             None => (None, TimeRange::ALL),
         };
-        let mut range = range.intersect(outer.range);
+        let range = range.intersect(outer.range);
         let mut dimensions = Dimensions::new(&select.dimensions, select.zone.as_ref(), now_ns)?;
         dimensions.tags.extend(outer.tags.iter().cloned());
-        let any_field = dimensions.has_wildcard();
-        let fields = if any_field { None } else { names_of(&select.columns, condition.as_ref()) };
-        let wanted = Wanted { tags: wanted_tags(condition.as_ref()), fields, range_ms: range.to_ms() };
-        let is_descending = select.is_descending || outer.is_descending;
         let own_windows = Some(dimensions.windows.clone()).filter(|windows| windows.every_ns > 0);
-        let inner = Outer {
-            range,
-            tags: dimensions.tags.clone(),
-            windows: own_windows.or_else(|| outer.windows.clone()),
-            is_descending,
-            is_subquery: true,
-        };
-        let (inputs, schema) = self.inputs(select, any_field, &wanted, &inner)?;
+        let (mut measurements, mut subqueries) = (Measurements::default(), Vec::new());
+        for from in &select.from {
+            match from {
+                From::Measurement(measurement) => self.add_measurement(measurement, &mut measurements)?,
+                From::Subquery(subquery) => {
+                    let inner = Outer {
+                        range,
+                        tags: dimensions.tags.clone(),
+                        windows: own_windows.clone().or_else(|| outer.windows.clone()),
+                        is_descending: select.is_descending || outer.is_descending,
+                        is_subquery: true,
+                    };
+                    subqueries.push(self.outline(subquery, inner, wanted)?);
+                }
+            }
+        }
+        let has_measurements = subqueries.len() < select.from.len();
+        if has_measurements {
+            let any_field = dimensions.has_wildcard();
+            let fields = if any_field { None } else { names_of(&select.columns, condition.as_ref()) };
+            let fills_absent = select.columns.len() > 1 && matches!(select.fill, Fill::Number(_));
+            let has_wildcard = select.columns.iter().any(|column| has_wildcard(&column.expr));
+            wanted.push(Wanted {
+                measurements,
+                tags: wanted_tags(condition.as_ref()),
+                fields: fields.map(|names| names.into_iter().map(str::to_owned).collect()),
+                range_ms: range.to_ms(),
+                needs_schema: any_field || fills_absent || has_wildcard,
+            });
+        }
+        let wanted = has_measurements.then(|| wanted.len() - 1);
+        Ok(Outline { select, outer, range, condition, dimensions, subqueries, wanted })
+    }
+
+    /// Plans a `SELECT` over what was found for it.
+    fn plan(
+        &mut self,
+        outline: Outline<'_>,
+        found: &mut [BTreeMap<Arc<str>, Found>],
+    ) -> Result<Prepared, StatementError> {
+        let Outline { select, outer, mut range, condition, mut dimensions, subqueries, wanted } = outline;
+        let mut inputs = Vec::new();
+        for subquery in subqueries {
+            inputs.push(Input::Subquery(Box::new(self.plan(subquery, found)?)));
+        }
+        let mut schema = schema_of_subqueries(&inputs);
+        for (name, found) in wanted.map(|at| std::mem::take(&mut found[at])).unwrap_or_default() {
+            schema.add(&found.series);
+            schema.fields.extend(found.fields.iter().map(|field| (field.to_string(), Type::Float)));
+            schema.tags.extend(found.tags.iter().map(ToString::to_string));
+            self.usage.series(found.series.len())?;
+            inputs.push(Input::Measurement(name, found.series));
+        }
         dimensions.resolve(&schema.tags);
         let mut plan = Plan::new(select, &schema, &dimensions)?;
         let types = select.columns.iter().map(|column| (column.alias.clone(), schema.type_of(&column.expr)));
@@ -168,7 +210,7 @@ impl Evaluator<'_> {
             None => None,
         };
         let columns: Vec<_> = plan.columns.iter().map(|(name, _)| name.clone()).collect();
-        let table = Table { columns, types, tags: dimensions.tags.clone(), series: Vec::new() };
+        let table = Table { columns, types, tags: dimensions.tags.clone() };
         if let Some(windows) = &outer.windows
             && dimensions.windows.every_ns == 0
             && !plan.calls.is_empty()
@@ -176,67 +218,30 @@ impl Evaluator<'_> {
             dimensions.windows = windows.clone();
         }
         if dimensions.windows.every_ns > 0 && !range.has_max() {
-            range.max = now_ns;
+            range.max = self.options.now_ns;
         }
         // A subquery passes no windows without points on, unless it fills them with values.
         let fill = if outer.is_subquery && select.fill == Fill::Null { Fill::None } else { select.fill };
+        let is_descending = select.is_descending || outer.is_descending;
         let settings = Settings { limit: select.limit, fill, range, is_descending };
         Ok(Prepared { plan, condition, dimensions, schema, settings, inputs, table })
     }
 
-    /// Reads the sources of a `SELECT`: the rows of subqueries, the series of measurements. Subqueries take
-    /// over `inner`.
-    fn inputs(
-        &mut self,
-        select: &Select,
-        groups_by_wildcard: bool,
-        wanted: &Wanted<'_>,
-        inner: &Outer,
-    ) -> Result<(Vec<Input>, Schema), StatementError> {
-        let mut inputs = Vec::new();
-        let mut measurements = BTreeSet::new();
-        for from in &select.from {
-            match from {
-                From::Measurement(measurement) => measurements.extend(self.names(measurement)?),
-                From::Subquery(subquery) => inputs.push(Input::Table(self.select(subquery, inner)?)),
-            }
-        }
-        let mut schema = schema_of_tables(&inputs);
-        let fills_absent = select.columns.len() > 1 && matches!(select.fill, Fill::Number(_));
-        let needs_all = groups_by_wildcard || fills_absent;
-        let needs_all = needs_all || select.columns.iter().any(|column| has_wildcard(&column.expr));
-        for name in measurements {
-            let series = self.source.series(&name, wanted)?;
-            schema.add(&series);
-            if needs_all {
-                let (fields, tags) = self.source.schema(&name, wanted)?;
-                schema.fields.extend(fields.into_iter().map(|field| (field, Type::Float)));
-                schema.tags.extend(tags);
-            }
-            self.usage.series(series.len())?;
-            inputs.push(Input::Measurement(name.into(), series));
-        }
-        Ok((inputs, schema))
-    }
-
-    /// The names of the measurements that a `FROM` means.
-    pub(super) fn names(&mut self, measurement: &Measurement) -> Result<Vec<String>, StatementError> {
+    /// Adds the measurements that a part of a `FROM` means.
+    pub(super) fn add_measurement(
+        &self,
+        measurement: &Measurement,
+        measurements: &mut Measurements,
+    ) -> Result<(), StatementError> {
         self.check_database(measurement.database.as_deref())?;
         if let Some(policy) = measurement.retention_policy.as_deref().filter(|policy| *policy != RETENTION_POLICY) {
             return Err(format!("retention policy not found: {policy}").into());
         }
         match &measurement.name {
-            MeasurementName::Name(name) => Ok(vec![name.clone()]),
-            MeasurementName::Regex(pattern) => {
-                let mut names = self.source.measurements()?;
-                let mut checked = Ok(());
-                names.retain(|name| {
-                    checked = checked.clone().and_then(|()| self.source.check());
-                    checked.is_ok() && pattern.matches(name)
-                });
-                checked.map(|()| names)
-            }
+            MeasurementName::Name(name) => _ = measurements.names.insert(name.clone()),
+            MeasurementName::Regex(pattern) => measurements.patterns.push(pattern.clone()),
         }
+        Ok(())
     }
 
     pub(super) fn check_database(&self, database: Option<&str>) -> Result<(), StatementError> {
@@ -267,10 +272,11 @@ pub(super) fn range_of_call(
     if range.has_min() { TimeRange { min: range.min.saturating_sub(every), ..range } } else { range }
 }
 
-fn schema_of_tables(inputs: &[Input]) -> Schema {
+fn schema_of_subqueries(inputs: &[Input]) -> Schema {
     let mut schema = Schema::default();
     for input in inputs {
-        let Input::Table(table) = input else { continue };
+        let Input::Subquery(prepared) = input else { continue };
+        let table = &prepared.table;
         for (name, kind) in table.columns.iter().zip(&table.types) {
             match kind {
                 Some(Type::Tag) => _ = schema.tags.insert(name.clone()),

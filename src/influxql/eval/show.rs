@@ -8,10 +8,9 @@ use jiff::tz::TimeZone;
 use super::super::ast::{Expr, Keys, Show, Shown};
 use super::super::error::StatementError;
 use super::super::plan::{Condition, Plan, wanted_tags};
-use super::super::source::{Series, Wanted};
+use super::super::source::{Found, Measurements, Series, Wanted};
 use super::super::time::{TimeRange, split};
 use super::super::value::Value;
-use super::feed::work;
 use super::select::RETENTION_POLICY;
 use super::{Evaluator, OutRow, OutSeries};
 
@@ -116,32 +115,27 @@ impl Evaluator<'_> {
         if let Some(condition) = &condition {
             check_tags(condition)?;
         }
-        let names: BTreeSet<_> = if show.from.is_empty() {
-            self.source.measurements()?.into_iter().collect()
-        } else {
-            let mut names = BTreeSet::new();
-            for measurement in &show.from {
-                names.extend(self.names(measurement)?);
-            }
-            names
-        };
+        let mut measurements = Measurements { all: show.from.is_empty(), ..Measurements::default() };
+        for measurement in &show.from {
+            self.add_measurement(measurement, &mut measurements)?;
+        }
         let mut plan = Plan::default();
         let compiled = match &condition {
             Some(condition) => Some(Condition::new(condition, &mut plan)?),
             None => None,
         };
         let tags = wanted_tags(condition.as_ref());
-        let wanted = Wanted { tags, fields: None, range_ms: TimeRange::ALL.to_ms() };
-        let work = compiled.as_ref().map_or(0, |condition| work(condition.size() + plan.references.len()));
+        let range_ms = TimeRange::ALL.to_ms();
+        let wanted = Wanted { measurements, tags, fields: None, range_ms, needs_schema: false };
+        let comparisons = compiled.as_ref().map_or(0, |condition| condition.size() + plan.references.len());
         let mut found = Vec::new();
-        for name in names {
-            let mut series = self.source.series(&name, &wanted)?;
+        for (name, Found { mut series, .. }) in self.source.series(&[wanted])?.pop().unwrap_or_default() {
             self.usage.series(series.len())?;
             self.source.check()?;
             if let Some(condition) = &compiled {
                 let mut fulfilling = Vec::new();
                 for one in series {
-                    self.usage.points(work)?;
+                    self.usage.comparisons(comparisons)?;
                     self.source.check()?;
                     let tags: Vec<_> =
                         plan.references.iter().map(|(key, _)| Value::Text(one.tag(key).into())).collect();
@@ -152,7 +146,7 @@ impl Evaluator<'_> {
                 series = fulfilling;
             }
             if !series.is_empty() {
-                found.push((name, series));
+                found.push((name.to_string(), series));
             }
         }
         Ok(found)

@@ -1,112 +1,231 @@
-//! `SELECT` in parts: the rows of a measurement, one stretch of time after the other.
+//! `SELECT` in parts: the rows of a measurement, group after group.
+//!
+//! The series of several groups may be of one device, whose hours are read for all of these groups at once.
+//! So a part is either some groups with few rows, or a stretch of time of one group.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::ast::{Limit, Select};
 use super::super::error::StatementError;
-use super::super::source::Request;
-use super::members::{Known, OneSeries};
-use super::select::{Input, Outer, Prepared};
+use super::super::source::{Next, Read, Request, Row, Series};
+use super::feed::Feed;
+use super::members::{Known, Members};
+use super::select::{Input, Prepared};
 use super::{Evaluator, OutSeries, Sink};
 
 /// The first stretch of time, in milliseconds: an hour.
 const FIRST_MS: i64 = 3_600_000;
 
-/// A stretch with more rows is followed by a shorter one, one with fewer by a longer one.
+/// The number of groups that are read first.
+const FIRST_GROUPS: usize = 64;
+
+/// How many times as many groups, or as few, are read next.
+const TIMES: usize = 8;
+
+/// A part with more rows is followed by a smaller one, one with fewer by a larger one.
 const MANY_ROWS: usize = 20_000;
 const FEW_ROWS: usize = 5_000;
+
+/// The rows of a measurement, which are sent in parts.
+struct Parts<'p> {
+    select: &'p Select,
+    name: &'p Arc<str>,
+    columns: Arc<[String]>,
+    limit: Limit,
+    feed: Feed<'p>,
+    fields: Vec<&'p str>,
+    series: Vec<&'p Series>,
+    members: Members,
+    /// The groups in the order of the answer, each with the places of its series.
+    groups: Vec<(usize, Range<usize>)>,
+}
+
+/// The rows that `OFFSET` and `LIMIT` leave of a group.
+struct Left {
+    skip: u64,
+    take: u64,
+}
 
 impl Evaluator<'_> {
     /// Answers a `SELECT` part by part.
     pub(super) fn stream(&mut self, select: &Select, sink: &mut Sink<'_>) -> Result<(), StatementError> {
-        let mut prepared = self.prepare(select, &Outer::of(select))?;
-        if let [Input::Measurement(..)] = &*prepared.inputs
+        let prepared = self.prepare(select)?;
+        if let [Input::Measurement(name, series)] = &*prepared.inputs
             && prepared.plan.calls.is_empty()
             && !prepared.settings.is_descending
             && !prepared.is_empty()
         {
-            let limit = prepared.settings.limit;
-            prepared.settings.limit = Limit { rows: 0, skip_rows: 0, ..limit };
-            return self.stream_rows(select, &prepared, limit, sink);
+            self.usage.lift_point_limit();
+            return self.parts(select, &prepared, name, series)?.send(self, sink);
         }
         let series = self.series_of(&prepared)?;
-        let table = super::select::Table { series, ..prepared.table };
-        self.out(table, select)?.into_iter().try_for_each(sink)
+        self.out(prepared.table, series, select)?.into_iter().try_for_each(sink)
     }
 
-    /// Answers a `SELECT` without functions of one measurement, in the order of time.
-    fn stream_rows(
+    fn parts<'p>(
         &mut self,
-        select: &Select,
-        ready: &Prepared,
-        limit: Limit,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), StatementError> {
-        let [Input::Measurement(name, series)] = &*ready.inputs else { return Ok(()) };
-        let mut feed = ready.feed();
-        let Known { fields, series, members: mut of_group } = feed.known(self, name, series)?;
-        let mut members: Vec<Vec<(&super::super::source::Series, OneSeries)>> = Vec::new();
-        members.resize_with(feed.groups.len(), Vec::new);
-        for (series, one) in series.into_iter().zip(std::mem::take(&mut of_group.series)) {
-            members[one.group].push((series, one));
-        }
-        let mut order: Vec<usize> = (0..members.len()).collect();
-        order.sort_by(|a, b| feed.groups[*a].tags.cmp(&feed.groups[*b].tags));
-        let names = std::iter::once("time".to_owned()).chain(ready.table.columns.iter().cloned());
-        let columns: Arc<[String]> = names.collect();
-        let range_ms = feed.range_ms();
-        for group in order {
-            let series: Vec<_>;
-            (series, of_group.series) = std::mem::take(&mut members[group]).into_iter().unzip();
-            let request = Request {
-                measurement: name,
-                series: &series,
-                fields: &fields,
-                range_ms: range_ms.clone(),
-                newest: None,
-                is_beside_stats: false,
-                needs_ends: false,
-            };
-            let span_ms = self.source.span_ms(&request);
-            let mut left = if limit.rows == 0 { u64::MAX } else { limit.rows };
-            let (mut skip, mut from, mut stretch) = (limit.skip_rows, span_ms.start, FIRST_MS);
-            while from < span_ms.end && left > 0 {
-                let to = from.saturating_add(stretch).min(span_ms.end);
-                let mark = self.usage.mark();
-                feed.readings(self, &Request { range_ms: from..to, ..request.clone() }, &mut of_group)?;
-                let found = &mut feed.groups[group];
-                found.sort(false);
-                let count = found.rows.len();
-                let skipped = skip.min(count as u64);
-                let taken = usize::try_from(left).unwrap_or(usize::MAX);
-                let rows = found.rows.drain(..).skip(usize::try_from(skipped).unwrap_or(usize::MAX)).take(taken);
-                let rows = rows.map(|row| {
-                    let values = ready.plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
-                    (row.time, values.collect())
-                });
-                let rows: Vec<_> = rows.collect();
-                skip -= skipped;
-                left -= rows.len() as u64;
-                if !rows.is_empty() {
-                    sink(OutSeries {
-                        name: Arc::clone(name),
-                        tags: feed.groups[group].tags.clone(),
-                        columns: Arc::clone(&columns),
-                        has_time: true,
-                        zone: select.zone.clone(),
-                        rows,
-                        is_partial: false,
-                    })?;
-                }
-                self.usage.release(mark);
-                from = to;
-                stretch = match count {
-                    0..FEW_ROWS => stretch.saturating_mul(2),
-                    FEW_ROWS..=MANY_ROWS => stretch,
-                    _ => (stretch / 2).max(1),
-                };
+        select: &'p Select,
+        prepared: &'p Prepared,
+        name: &'p Arc<str>,
+        series: &'p [Series],
+    ) -> Result<Parts<'p>, StatementError> {
+        let mut feed = Feed::new(prepared);
+        let Known { fields, series, mut members } = feed.known(self, name, series)?;
+        let mut order: Vec<_> = series.into_iter().zip(members.series).collect();
+        order.sort_by(|(_, a), (_, b)| feed.groups[a.group].tags.cmp(&feed.groups[b.group].tags));
+        let series;
+        (series, members.series) = order.into_iter().unzip();
+        let mut groups: Vec<(usize, Range<usize>)> = Vec::new();
+        for (at, one) in members.series.iter().enumerate() {
+            match groups.last_mut() {
+                Some((group, places)) if *group == one.group => places.end += 1,
+                _ => groups.push((one.group, at..at + 1)),
             }
+        }
+        let names = std::iter::once("time".to_owned()).chain(prepared.table.columns.iter().cloned());
+        let (columns, limit) = (names.collect(), prepared.settings.limit);
+        Ok(Parts { select, name, columns, limit, feed, fields, series, members, groups })
+    }
+}
+
+impl Parts<'_> {
+    fn send(mut self, evaluator: &mut Evaluator<'_>, sink: &mut Sink<'_>) -> Result<(), StatementError> {
+        let (mut at, mut count) = (0, FIRST_GROUPS);
+        while at < self.groups.len() {
+            let groups = at..(at + count).min(self.groups.len());
+            let mark = evaluator.usage.mark();
+            if groups.len() == 1 {
+                let rows = self.send_group(at, evaluator, sink)?;
+                at += 1;
+                count = if rows < FEW_ROWS { FIRST_GROUPS } else { 1 };
+            } else if self.read_groups(groups.clone(), evaluator)? {
+                let mut rows = 0;
+                for group in groups.clone() {
+                    rows += self.send_rows(group, &mut self.left(), sink)?;
+                }
+                at = groups.end;
+                count = if rows < FEW_ROWS { count.saturating_mul(TIMES) } else { groups.len() };
+            } else {
+                count = (groups.len() / TIMES).max(1);
+            }
+            evaluator.usage.release(mark);
         }
         Ok(())
     }
+
+    const fn left(&self) -> Left {
+        let Limit { rows, skip_rows, .. } = self.limit;
+        Left { skip: skip_rows, take: if rows == 0 { u64::MAX } else { rows } }
+    }
+
+    /// Reads the rows of some groups. Returns whether they are few enough; if not, none of them is kept.
+    fn read_groups(&mut self, groups: Range<usize>, evaluator: &mut Evaluator<'_>) -> Result<bool, StatementError> {
+        let series = self.groups[groups.start].1.start..self.groups[groups.end - 1].1.end;
+        self.feed.settings.limit = self.limit;
+        let rows = self.read(series.clone(), self.feed.range_ms(), MANY_ROWS, evaluator)?;
+        if rows <= MANY_ROWS {
+            return Ok(true);
+        }
+        for (group, _) in &self.groups[groups] {
+            let group = &mut self.feed.groups[*group];
+            group.rows.clear();
+            group.most_rows = 0;
+        }
+        for one in &mut self.members.series[series] {
+            one.rows = 0;
+        }
+        Ok(false)
+    }
+
+    /// Reads and sends the rows of a group, one stretch of time after the other. Returns their number.
+    fn send_group(
+        &mut self,
+        at: usize,
+        evaluator: &mut Evaluator<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<usize, StatementError> {
+        let series = self.groups[at].1.clone();
+        let request = request(&self.series[series.clone()], &self.fields, self.feed.range_ms());
+        let span_ms = evaluator.source.span_ms(&request);
+        self.feed.settings.limit = Limit { rows: 0, skip_rows: 0, ..self.limit };
+        let (mut left, mut from, mut stretch, mut rows) = (self.left(), span_ms.start, FIRST_MS, 0);
+        while from < span_ms.end && left.take > 0 {
+            let to = from.saturating_add(stretch).min(span_ms.end);
+            let mark = evaluator.usage.mark();
+            self.read(series.clone(), from..to, usize::MAX, evaluator)?;
+            let count = self.send_rows(at, &mut left, sink)?;
+            evaluator.usage.release(mark);
+            rows += count;
+            from = to;
+            stretch = match count {
+                0..FEW_ROWS => stretch.saturating_mul(2),
+                FEW_ROWS..=MANY_ROWS => stretch,
+                _ => (stretch / 2).max(1),
+            };
+        }
+        Ok(rows)
+    }
+
+    /// Reads rows of series, and ends after more than `max` of them are kept. Returns how many are kept.
+    fn read(
+        &mut self,
+        series: Range<usize>,
+        range_ms: Range<i64>,
+        max: usize,
+        evaluator: &mut Evaluator<'_>,
+    ) -> Result<usize, StatementError> {
+        let Evaluator { source, usage, .. } = evaluator;
+        let first = series.start;
+        let request = request(&self.series[series], &self.fields, range_ms);
+        let (feed, members) = (&mut self.feed, &mut self.members);
+        let mut kept = 0;
+        if request.range_ms.is_empty() {
+            return Ok(kept);
+        }
+        source.readings(&[request], &mut |read| {
+            let Read::Row(row) = read else { return Ok(Next::Row) };
+            let series = first + row.series;
+            let group = members.series[series].group;
+            let before = feed.groups[group].rows.len();
+            let next = feed.read_row(members, &Row { series, ..row }, usage)?;
+            kept += feed.groups[group].rows.len().saturating_sub(before);
+            Ok(if kept > max { Next::End } else { next })
+        })?;
+        Ok(kept)
+    }
+
+    /// Sends the rows of a group that are left, of those that were read. Returns how many were read.
+    fn send_rows(&mut self, at: usize, left: &mut Left, sink: &mut Sink<'_>) -> Result<usize, StatementError> {
+        let plan = self.feed.plan;
+        let group = &mut self.feed.groups[self.groups[at].0];
+        group.sort(false);
+        let count = group.rows.len();
+        let skipped = left.skip.min(count as u64);
+        let taken = usize::try_from(left.take).unwrap_or(usize::MAX);
+        let rows = group.rows.drain(..).skip(usize::try_from(skipped).unwrap_or(usize::MAX)).take(taken);
+        let rows = rows.map(|row| {
+            let values = plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
+            (row.time, values.collect())
+        });
+        let rows: Vec<_> = rows.collect();
+        left.skip -= skipped;
+        left.take -= rows.len() as u64;
+        if !rows.is_empty() {
+            sink(OutSeries {
+                name: Arc::clone(self.name),
+                tags: group.tags.clone(),
+                columns: Arc::clone(&self.columns),
+                has_time: true,
+                zone: self.select.zone.clone(),
+                rows,
+                is_partial: false,
+            })?;
+        }
+        Ok(count)
+    }
+}
+
+const fn request<'r>(series: &'r [&'r Series], fields: &'r [&'r str], range_ms: Range<i64>) -> Request<'r> {
+    Request { series, fields, range_ms, newest: None, is_beside_stats: false, needs_ends: false }
 }

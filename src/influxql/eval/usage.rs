@@ -2,9 +2,12 @@
 
 use std::fmt;
 
+use crate::common::work;
+
 use super::super::error::StatementError;
 use super::super::value::Value;
 use super::Options;
+use super::feed::work_of;
 
 /// The limits of one statement.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +62,14 @@ impl<'o> Usage<'o> {
 
     /// Counts values that are read.
     pub(super) fn points(&mut self, more: usize) -> Result<(), StatementError> {
+        work::count(more);
         charge(&mut self.points, more, self.limits.max_points, "point", "query.max_values_read")
+    }
+
+    /// Counts comparisons, or values that are copied, as fewer values that are read.
+    pub(super) fn comparisons(&mut self, more: usize) -> Result<(), StatementError> {
+        work::count(more);
+        self.points(work_of(more))
     }
 
     /// Counts windows of one of `calls` calls, with their memory. The limit is that of each call.
@@ -74,14 +84,19 @@ impl<'o> Usage<'o> {
         charge(&mut 0, count, self.limits.max_buckets, "buckets", "query.max_points")
     }
 
-    /// The memory and the values that are in use, for [`Self::release`].
-    pub(super) const fn mark(&self) -> (usize, usize) {
-        (self.bytes, self.points)
+    /// Lets the statement read any number of values.
+    pub(super) const fn lift_point_limit(&mut self) {
+        self.limits.max_points = usize::MAX;
     }
 
-    /// Gives back what was used since [`Self::mark`]. The memory stays granted.
-    pub(super) const fn release(&mut self, (bytes, points): (usize, usize)) {
-        (self.bytes, self.points) = (bytes, points);
+    /// The memory that is in use, for [`Self::release`].
+    pub(super) const fn mark(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives back the memory that was used since [`Self::mark`]. It stays granted.
+    pub(super) const fn release(&mut self, bytes: usize) {
+        self.bytes = bytes;
     }
 
     /// Takes the memory of rows or points with so many values each.

@@ -1,0 +1,326 @@
+//! The cost of a statement is proportional to its text, the data that it asks for and its answer: statements
+//! that stretch one thing each, at two sizes.
+//!
+//! The counts do not depend on the machine: values, stats and entries of the device index that the store
+//! scans, work of the evaluator ([`work`]), and bytes that it allocates. The first is a multiple of what the
+//! store has, the others are multiples of the size. Each multiple is the same for four times as much. The
+//! statements ask a real store in a file.
+
+mod cases;
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use self::store::Counted;
+use super::catalogue::Catalogue;
+use super::source::Stored;
+use crate::access::DeviceScope;
+use crate::common::clock::Clock;
+use crate::common::{counting, work::counted as work};
+use crate::config::LineProtocol;
+use crate::flush::{self, DeadLetters, Pipeline};
+use crate::influxql::{Format, Memory, Options, OutSeries, Parameters, StatementError, Writer, execute, parse, stream};
+use crate::log::{self, Log, MinFree, Sync};
+use crate::model::{BucketWrite, DeviceIdCase};
+use crate::query::{self, Queries};
+use crate::store::Store;
+use crate::telemetry::Metrics;
+
+/// The time of the statements: after all data.
+const NOW_MS: i64 = cases::START_MS + 40 * 24 * 3_600_000;
+
+/// The smaller number of what a case stretches. The larger one is four times that.
+const COUNT: usize = 250;
+
+/// How much a statement may cost.
+struct Most {
+    what: &'static str,
+    /// For each unit of the size.
+    multiple: usize,
+    /// Besides that.
+    fixed: usize,
+}
+
+/// The newest rows are found by the stats of their hours, and statements in parts may read hours again. A
+/// value of the answer has few bytes, and takes some hundred while the statement is evaluated.
+const MOST: [Most; 3] = [
+    Most { what: "scanned", multiple: 3, fixed: 100 },
+    Most { what: "work", multiple: 6, fixed: 1_000 },
+    Most { what: "allocated", multiple: 600, fixed: 64 << 10 },
+];
+
+/// A statement that stretches one thing.
+struct Case {
+    name: &'static str,
+    /// The buckets of this many things.
+    data: fn(usize) -> Vec<BucketWrite>,
+    statement: Box<dyn Fn(usize) -> String>,
+    /// Whether the answer is sent in parts.
+    is_in_parts: bool,
+}
+
+/// The cost of a statement.
+#[derive(Debug)]
+struct Cost {
+    /// The values, the stats and the entries of the index.
+    data: usize,
+    /// The size of the data, the text and the answer, the latter two in bytes.
+    size: usize,
+    scanned: usize,
+    work: usize,
+    allocated: usize,
+}
+
+impl Cost {
+    /// The counts, each after the size that bounds it.
+    const fn counts(&self) -> [(usize, usize); 3] {
+        [(self.data, self.scanned), (self.size, self.work), (self.size, self.allocated)]
+    }
+
+    /// The count that is too large for the size, if any.
+    fn excess(&self) -> Option<&'static str> {
+        let is_beyond = |&((size, count), most): &((usize, usize), &Most)| count > most.multiple * size + most.fixed;
+        self.counts().into_iter().zip(&MOST).find(is_beyond).map(|(_, most)| most.what)
+    }
+
+    /// The count that grows faster than the size, if any.
+    fn growth(&self, small: &Self) -> Option<&'static str> {
+        for ((large, small), most) in self.counts().into_iter().zip(small.counts()).zip(&MOST) {
+            let times = large.0.div_ceil(small.0) + 2; // a statement has parts that do not grow
+            if large.1 > times * small.1 + most.fixed {
+                return Some(most.what);
+            }
+        }
+        None
+    }
+}
+
+/// Memory without a limit.
+#[derive(Debug)]
+struct NoLimit;
+
+impl Memory for NoLimit {
+    fn grow(&self, _bytes: usize) -> Result<(), StatementError> {
+        Ok(())
+    }
+}
+
+/// Queries over a store that has some buckets.
+struct Service {
+    runtime: Runtime,
+    queries: Queries,
+    store: Arc<Counted>,
+    _folder: tempfile::TempDir,
+}
+
+impl Service {
+    fn new(buckets: Vec<BucketWrite>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let log = log::Options {
+            dir: dir.join("log"),
+            sync: Sync::Always,
+            group_window: Duration::ZERO,
+            segment_bytes: 1 << 20,
+            max_bytes: 1 << 30,
+            min_free: MinFree::Bytes(0),
+        };
+        let (log, recovery) = Log::open(log, log::Instruments::default()).unwrap();
+        let store = Arc::new(runtime.block_on(Counted::new(&dir.join("tidegauge.sqlite"), buckets)));
+        let to: Arc<dyn Store> = Arc::<Counted>::clone(&store);
+        let second = Duration::from_secs(1);
+        let options = flush::Options {
+            limits: crate::pending::Limits { max_bytes: 1 << 20, max_readings: 1_000, max_age: second },
+            gather: second,
+            max_in_flight: 1,
+            max_buckets_per_write: 1,
+            max_write_bytes: 1 << 20,
+            closing: flush::Closing::Daily,
+            rollup_delay: second,
+            rollup_progress: dir.join("rollups.json"),
+            closed_hours: dir.join("closed-hours"),
+            instance: dir.join("instance"),
+            retry: second..=second,
+            clock: Clock::system(),
+        };
+        let letters = DeadLetters::new(dir.join("dead-letters.ndjson"), 1 << 20, Clock::system());
+        let metrics = Arc::new(Metrics::new().0);
+        let pipeline = Pipeline::new(options, Arc::new(log), &recovery, Arc::clone(&to), letters, metrics).unwrap();
+        let limits = query::Limits {
+            max_hours: 100_000,
+            max_points: 10_000_000,
+            max_values_read: u64::MAX,
+            catch_up: Duration::ZERO,
+            timeout: Duration::from_secs(600),
+            kept: None,
+        };
+        let queries = Queries::new(to, pipeline, limits);
+        Self { runtime, queries, store, _folder: folder }
+    }
+
+    /// The answer of a statement that may read so many values.
+    fn ask(&self, text: &str, is_in_parts: bool, max_values: usize) -> Result<Vec<OutSeries>, StatementError> {
+        let statements = parse(text, &Parameters::default()).unwrap();
+        let limits = self.queries.limits();
+        let mut source = Stored {
+            queries: &self.queries,
+            scope: &DeviceScope::of(DeviceIdCase::Preserve, None, None),
+            runtime: self.runtime.handle(),
+            deadline: self.queries.deadline(),
+            is_in_parts,
+            cancelled: &CancellationToken::new(),
+            catalogue: &Catalogue::new(&LineProtocol::default()),
+            memory: &NoLimit,
+            now_ms: NOW_MS,
+            max_series: limits.max_points,
+            places: Vec::new(),
+            lagging: None,
+            is_of_index: false,
+            incomplete: None,
+        };
+        let options = Options {
+            now_ns: NOW_MS * 1_000_000,
+            databases: Vec::new(),
+            limits: crate::influxql::Limits {
+                max_series: limits.max_points,
+                max_buckets: limits.max_points,
+                max_points: max_values,
+                max_rows: limits.max_points,
+            },
+            memory: &NoLimit,
+        };
+        if !is_in_parts {
+            return execute(&statements[0], &mut source, &options);
+        }
+        let mut parts = Vec::new();
+        stream(&statements[0], &mut source, &options, &mut |part| {
+            parts.push(part);
+            Ok(())
+        })?;
+        Ok(parts)
+    }
+}
+
+/// The bytes of an answer as JSON.
+fn text_of(answer: &[OutSeries]) -> usize {
+    let mut text = Vec::new();
+    let mut writer = Writer::new(Format::Json, None, false, None, 1, &mut text);
+    writer.result(0, Ok(answer), &mut text);
+    writer.finish(&mut text);
+    text.len()
+}
+
+/// Answers a statement about so many things. Also checks that the values that the store passes are counted.
+fn cost_of(case: &Case, count: usize) -> Cost {
+    let (service, text) = (Service::new((case.data)(count)), (case.statement)(count));
+    let (work_before, scanned_before) = (work::so_far(), service.store.scanned());
+    let (answer, allocated) = counting::counted(|| service.ask(&text, case.is_in_parts, usize::MAX));
+    let work = usize::try_from(work::so_far() - work_before).unwrap();
+    let scanned = service.store.scanned() - scanned_before;
+    let answer = answer.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+    assert!(!answer.is_empty(), "{}: the answer has no rows", case.name);
+    let passed = service.store.passed();
+    if passed > 100 && !case.is_in_parts && !text.contains(" LIMIT ") {
+        let error = service.ask(&text, false, passed - 1).expect_err("more values are passed than may be read");
+        assert!(error.to_string().contains("query.max_values_read"), "{}: {error}", case.name);
+    }
+    let data = service.store.size();
+    let size = data + text.len() + text_of(&answer);
+    Cost { data, size, scanned, work, allocated: allocated.total }
+}
+
+/// Asserts that each case stays within the multiples at both sizes and grows no faster. Reports all that do
+/// not.
+fn check(cases: Vec<Case>) {
+    let mut excesses = Vec::new();
+    for case in cases {
+        let [small, large] = [COUNT, 4 * COUNT].map(|count| cost_of(&case, count));
+        let factor =
+            |((size, count), most): ((usize, usize), &Most)| format!("{} {:.2}", most.what, count as f64 / size as f64);
+        let factors: Vec<String> = large.counts().into_iter().zip(&MOST).map(factor).collect();
+        println!("{}: size {}, {}", case.name, large.size, factors.join(", "));
+        if let Some(what) = small.excess().or(large.excess()).or(large.growth(&small)) {
+            excesses.push(format!("{}: too much {what}: {small:?}, {large:?}", case.name));
+        }
+    }
+    assert!(excesses.is_empty(), "{}", excesses.join("\n"));
+}
+
+#[test]
+fn no_measurement_costs_more_than_its_data() {
+    check(cases::measurements());
+}
+
+#[test]
+fn no_range_of_a_measurement_costs_more_than_its_data() {
+    check(cases::ranges());
+}
+
+#[test]
+fn no_subquery_costs_more_than_its_data() {
+    check(cases::subqueries());
+}
+
+#[test]
+fn no_field_costs_more_than_its_data() {
+    check(cases::fields());
+}
+
+#[test]
+fn no_label_set_costs_more_than_its_data() {
+    check(cases::label_sets());
+}
+
+#[test]
+fn no_device_costs_more_than_its_data() {
+    check(cases::devices());
+}
+
+#[test]
+fn no_window_or_function_costs_more_than_its_data() {
+    check(cases::windows());
+}
+
+#[test]
+fn no_condition_costs_more_than_its_text() {
+    check(cases::conditions());
+}
+
+#[test]
+fn no_list_of_the_index_costs_more_than_its_entries() {
+    check(cases::shows());
+}
+
+/// Subqueries whose ranges begin at different hours and end late: the statement asks for the square of their
+/// number.
+#[test]
+fn hours_that_are_asked_for_again_count_as_values() {
+    let inner = |at| format!("(SELECT mean(value) AS v FROM m{at} WHERE time >= 1776643200000000000 + {at}h - 3h)");
+    let text = format!("SELECT v FROM {}", cases::list(500, ",", inner));
+    let service = Service::new(cases::measurements_of_each_age(500));
+    let work_before = work::so_far();
+    assert_eq!(service.ask(&text, false, usize::MAX).unwrap().len(), 500);
+    let (scanned, work) = (service.store.scanned(), work::so_far() - work_before);
+    assert!(scanned <= 2 * service.store.size(), "{scanned}");
+    let error = service.ask(&text, false, work as usize / 20).unwrap_err().to_string();
+    assert!(error.contains("query.max_values_read"), "{error}");
+}
+
+#[test]
+fn a_store_that_is_read_for_each_measurement_is_found() {
+    let data = cases::measurements().swap_remove(0).data;
+    let cost = |count: usize| {
+        let service = Service::new(data(count));
+        for at in 0..count {
+            service.ask(&format!("SELECT value FROM m{at}"), false, usize::MAX).unwrap();
+        }
+        let data = service.store.size();
+        Cost { data, size: data, scanned: service.store.scanned(), work: 0, allocated: 0 }
+    };
+    assert_eq!(cost(200).growth(&cost(50)), Some("scanned"));
+}

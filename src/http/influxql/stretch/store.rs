@@ -1,0 +1,167 @@
+//! A store that counts what it scans and what it passes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+
+use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
+use crate::store::sqlite::SqliteStore;
+use crate::store::{
+    Cause, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds, Store, StoreError,
+    WriteError, Written,
+};
+
+/// The number of values and of series of a device in an hour.
+type OfHour = (usize, usize);
+
+/// A real store with some buckets.
+pub(super) struct Counted {
+    store: SqliteStore,
+    hours: BTreeMap<Arc<str>, BTreeMap<Hour, OfHour>>,
+    /// The values, the stats and the entries of the index.
+    size: usize,
+    scanned: AtomicUsize,
+    passed: AtomicUsize,
+}
+
+impl Counted {
+    pub(super) async fn new(path: &Path, buckets: Vec<BucketWrite>) -> Self {
+        let store = SqliteStore::open(path).unwrap();
+        let (mut hours, mut size) = (BTreeMap::<Arc<str>, BTreeMap<Hour, OfHour>>::new(), 0);
+        let mut series: BTreeSet<(Arc<str>, Metric)> = BTreeSet::new();
+        for bucket in &buckets {
+            let of_hour = (bucket.contents.samples().len(), bucket.contents.metrics().len());
+            hours.entry(Arc::clone(&bucket.device)).or_default().insert(bucket.hour, of_hour);
+            size += of_hour.0 + of_hour.1;
+            series.extend(bucket.contents.metrics().iter().map(|metric| (Arc::clone(&bucket.device), metric.clone())));
+        }
+        size += series.len();
+        let writes: Vec<_> = buckets.into_iter().map(Arc::new).collect();
+        for outcome in store.write(&writes).await {
+            outcome.unwrap();
+        }
+        Self { store, hours, size, scanned: AtomicUsize::new(0), passed: AtomicUsize::new(0) }
+    }
+
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The number of values, stats and entries of the index that were scanned.
+    pub(super) fn scanned(&self) -> usize {
+        self.scanned.load(Ordering::Relaxed)
+    }
+
+    /// The number of values and stats that were passed.
+    pub(super) fn passed(&self) -> usize {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    fn scan(&self, device: &str, hours: Range<Hour>, count: impl Fn(OfHour) -> usize) {
+        let found = self.hours.get(device).into_iter().flat_map(|of_device| of_device.range(hours.clone()));
+        self.scanned.fetch_add(found.map(|(_, of_hour)| count(*of_hour)).sum(), Ordering::Relaxed);
+    }
+
+    fn list(&self, devices: &[DeviceSummary]) {
+        self.scanned.fetch_add(devices.iter().map(|device| 1 + device.series.len()).sum(), Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl Store for Counted {
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+
+    fn causes(&self) -> &'static [Cause] {
+        self.store.causes()
+    }
+
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+        self.store.write(writes).await
+    }
+
+    async fn hour_stats(
+        &self,
+        devices: &[Arc<str>],
+        hours: Range<Hour>,
+        series: &SeriesFilter,
+        needs: StatsNeeds,
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let found = self.store.hour_stats(devices, hours.clone(), series, needs).await?;
+        for device in devices {
+            self.scan(device, hours.clone(), |(_, series)| series);
+        }
+        self.passed.fetch_add(found.iter().flatten().map(|hour| hour.stats.len()).sum(), Ordering::Relaxed);
+        Ok(found)
+    }
+
+    async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
+        let found = self.store.readings(query).await?;
+        let hours = Hour::of(query.range_ms.start)..Hour::at_or_after(found.complete_until_ms);
+        self.scan(&query.device, hours, |(values, _)| values);
+        self.passed.fetch_add(found.hours.iter().map(|(_, hour)| hour.samples().len()).sum(), Ordering::Relaxed);
+        Ok(found)
+    }
+
+    async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError> {
+        self.store.latest(device, hour).await
+    }
+
+    async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
+        self.store.last_hour(device).await
+    }
+
+    async fn last_hour_with(
+        &self,
+        device: &str,
+        series: &BTreeSet<Metric>,
+        hours: Range<Hour>,
+    ) -> Result<Option<Hour>, StoreError> {
+        self.store.last_hour_with(device, series, hours).await
+    }
+
+    async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
+        let found = self.store.entries(prefix, after, limit).await?;
+        self.list(&found.devices);
+        Ok(found)
+    }
+
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+        let found = self.store.entries_of(devices).await?;
+        self.list(&found);
+        Ok(found)
+    }
+
+    async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
+        self.store.last_instants(entries, now).await
+    }
+
+    async fn bytes(&self) -> Result<u64, StoreError> {
+        self.store.bytes().await
+    }
+
+    async fn history(&self) -> Result<Option<History>, StoreError> {
+        self.store.history().await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.store.ping().await
+    }
+
+    async fn expire_readings(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.store.expire_readings(oldest_ms).await
+    }
+
+    async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError> {
+        self.store.expire_rollups(oldest_ms).await
+    }
+
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+        self.store.add_expired(device, hours).await
+    }
+}
