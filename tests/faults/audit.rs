@@ -139,7 +139,7 @@ async fn knows(server: &Server, device: &Arc<str>) -> bool {
 /// A device in the list of devices.
 async fn listed(server: &Server, device: &Arc<str>) -> Value {
     let path = format!("/v1/devices?prefix={}&limit=1", device.replace('/', "%2F"));
-    server.get_json(&path).await["devices"][0].take()
+    server.get_json(&path).await["devices"].get(0).cloned().unwrap_or_default()
 }
 
 fn compare(found: &Found, history: &History, findings: &mut Findings) {
