@@ -43,16 +43,15 @@ pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>)
         let outcomes = attempt(pipeline, &parts).await;
         let is_available = is_available(&outcomes);
         let transient = settle(pipeline, &mut bisections, at.into_iter().zip(outcomes));
-        match transient {
-            None => attempts.succeed(),
-            Some(error) => {
-                if !is_available {
-                    attempts.fail(&error);
-                }
-                if attempts.next().await.is_break() {
-                    return Vec::new();
-                }
-            }
+        if is_available {
+            attempts.succeed();
+        }
+        let Some(error) = transient else { continue };
+        if !is_available {
+            attempts.fail(&error);
+        }
+        if attempts.next().await.is_break() {
+            return Vec::new();
         }
     }
 }
