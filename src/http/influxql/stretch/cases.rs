@@ -352,12 +352,14 @@ pub(super) fn conditions() -> Vec<Case> {
             format!("SELECT value FROM m WHERE {}", list(count, " AND ", |at| format!("time > {at}")))
         }),
         case("a regular expression for measurements", same, move |count| {
-            format!("SELECT value FROM /m{}/", pattern(count))
+            format!("SELECT value FROM /m{}/ LIMIT 1", pattern(count))
         }),
         case("a regular expression for tags", same, move |count| {
-            format!("SELECT value FROM m WHERE room =~ /r{}/", pattern(count))
+            format!("SELECT value FROM m WHERE room =~ /r{}/ LIMIT 1", pattern(count))
         }),
-        case("a regular expression for fields", same, move |count| format!("SELECT /value{}/ FROM m", pattern(count))),
+        case("a regular expression for fields", same, move |count| {
+            format!("SELECT /value{}/ FROM m LIMIT 1", pattern(count))
+        }),
         case("a list of columns", same, |count| {
             format!("SELECT {} FROM m LIMIT 1", list(count, ",", |at| format!("value + {at}")))
         }),
