@@ -121,7 +121,9 @@ fn a_checkpoint_inside_of_a_record_is_named_and_can_be_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _) = open(dir.path());
     let batches = [batch(1, 2), batch(2, 2)];
-    batches.iter().for_each(|batch| append(&log, batch.clone()).unwrap());
+    for batch in &batches {
+        append(&log, batch.clone()).unwrap();
+    }
     log.close();
     drop(log);
     let end = open(dir.path()).1.end;
