@@ -290,3 +290,27 @@ async fn a_line_that_is_too_long_is_named_and_kept() {
     assert!(told.contains("line 2 of ") && told.contains("1 reading accepted, 1 dead letter kept"), "{told}");
     assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 1);
 }
+
+#[tokio::test]
+async fn a_retry_fits_its_requests_to_the_limits_of_the_server() {
+    let setup = Setup::sqlite().set("ingest.max_readings_per_request", 7).set("http.max_body_bytes", "4KiB");
+    let server = Server::start(setup).await;
+    let path = server.data_dir().join("dead-letters.ndjson");
+    let letter = |device: &str, readings: i64, detail: &str| {
+        let reading = |nth: i64| json!({ "ts": START_MS + nth, "values": { "value": 1 } });
+        let readings: Vec<_> = (0..readings).map(reading).collect();
+        let head = format!(r#""refusedAt":"2024-04-20T14:00:00.000Z","reason":"validation","detail":"{detail}""#);
+        format!("{{{head},\"deviceId\":\"{device}\",\"readings\":{}}}\n", json!(readings))
+    };
+    let mut lines: Vec<String> = (0..30).map(|nth| letter(&format!("d{nth}"), 1 + nth % 5, "")).collect();
+    lines.insert(9, letter("too-many", 8, ""));
+    lines.insert(20, letter("too-long", 1, &"x".repeat(5_000)));
+    std::fs::write(&path, lines.concat()).expect("our folder");
+    let (code, told) = retry(&server).await;
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("90 readings accepted, 2 dead letters kept"), "{told}");
+    assert!(told.contains("max_readings_per_request") && told.contains("max_body_bytes"), "{told}");
+    let kept = std::fs::read_to_string(&path).expect("the kept lines");
+    assert_eq!(kept, [&*lines[9], &lines[20]].concat(), "in their order");
+    assert_eq!(server.settled().await.count("tidegauge_readings_stored_total"), 90);
+}

@@ -25,7 +25,7 @@ use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines}
 
 use super::client::ClientArgs;
 use super::data_dir;
-use super::import::{Batch, Counts, DEAD_LETTERS, Sender};
+use super::import::{Batch, Counts, DEAD_LETTERS, Sender, TooLarge};
 use super::settings::ConfigArgs;
 use super::{Usage, counted};
 
@@ -178,9 +178,9 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
             Some(_) => lines.push((number, at)),
         }
     }
-    let mut counts = Counts::default();
+    let (mut counts, mut max_lines) = (Counts::default(), LINES_PER_REQUEST);
     while !lines.is_empty() {
-        let chunk = lines.split_off(start_of_last_request(&lines));
+        let mut chunk = lines.split_off(start_of_last_request(&lines, max_lines));
         let mut body = Vec::new();
         let mut readings = Some(0);
         for (_, at) in &chunk {
@@ -193,7 +193,19 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
         let file = files.taken.display().to_string().into();
         let batch =
             Batch { file, body: body.into(), lines: chunk.iter().map(|(number, _)| *number).collect(), readings };
-        let answer = sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await?;
+        let answer = match sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await {
+            Err(error) if error.is::<TooLarge>() => {
+                if chunk.len() == 1 {
+                    eprintln!("tidegauge: {error}; it is kept");
+                    kept.extend(chunk.into_iter().map(|(_, at)| at));
+                } else {
+                    max_lines = chunk.len() / 2;
+                    lines.append(&mut chunk);
+                }
+                continue;
+            }
+            answered => answered?,
+        };
         for refusal in &answer.rejections {
             eprintln!("tidegauge: not accepted: {}", refusal.why);
         }
@@ -213,15 +225,15 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
 }
 
-/// Where the lines of the next request begin: the last ones that fit into it, at least one.
-fn start_of_last_request(lines: &[(u64, Range<u64>)]) -> usize {
+/// Where the lines of the next request begin: the last ones that fit into it, one to `max_lines`.
+fn start_of_last_request(lines: &[(u64, Range<u64>)], max_lines: usize) -> usize {
     let mut bytes = 0;
     let fits = |(_, at): &&(u64, Range<u64>)| {
         let is_full = bytes >= BYTES_PER_REQUEST;
         bytes += at.end - at.start;
         !is_full
     };
-    lines.len() - lines.iter().rev().take(LINES_PER_REQUEST).take_while(fits).count()
+    lines.len() - lines.iter().rev().take(max_lines).take_while(fits).count()
 }
 
 fn too_long(path: &Path, number: u64) -> String {

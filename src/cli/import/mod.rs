@@ -28,7 +28,7 @@ use self::csv::{CsvError, Outcome, Row, Rows};
 use self::notes::{Notes, Place};
 use self::progress::Progress;
 use self::send::Answer;
-pub(super) use self::send::{Counts, DEAD_LETTERS, READINGS, Sender};
+pub(super) use self::send::{Counts, DEAD_LETTERS, READINGS, Sender, TooLarge};
 pub(super) use self::source::Format;
 use self::source::Source;
 use super::client::ClientArgs;

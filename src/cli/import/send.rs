@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use indicatif::HumanCount;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, ClientBuilder, RequestBuilder, StatusCode};
@@ -142,7 +142,8 @@ impl Sender {
         Ok(Self { client, url: format!("{}{path}", url.trim_end_matches('/')), token, retry_for })
     }
 
-    /// Sends a batch until the server answers. `on_trouble` gets each failure that a retry follows.
+    /// Sends a batch until the server answers. `on_trouble` gets each failure that a retry follows. The error
+    /// is [`TooLarge`] if the server takes no batch of this size.
     pub(in crate::cli) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Answer> {
         let mut backoff = Backoff::new(FIRST_BACKOFF..=MAX_BACKOFF);
         let mut give_up_at = None;
@@ -189,9 +190,15 @@ impl Sender {
         if is_temporary(status) {
             return Ok(Attempt::Failed(Trouble { what, retry_after }));
         }
-        bail!("{} lines from {}:{}: {what}", batch.lines.len(), batch.file, batch.lines[0])
+        let refused = format!("{} lines from {}:{}: {what}", batch.lines.len(), batch.file, batch.lines[0]);
+        Err(if status == StatusCode::PAYLOAD_TOO_LARGE { TooLarge(refused).into() } else { anyhow!(refused) })
     }
 }
+
+/// The server takes no batch of this size.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(in crate::cli) struct TooLarge(String);
 
 enum Attempt {
     Answered(Answer),
