@@ -10,16 +10,30 @@ SEED ?=
 RUNS ?= 5
 BENCH ?=
 UPDATE ?=
+ROOM ?=
 
-.PHONY: help test mongod format lint deny audit doc check instructions pending-lock fuzz soak bench
+.PHONY: help test quick mongod format lint deny audit doc check instructions pending-lock fuzz soak bench
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The tests leave a fifth of two processors: enough to compile most of what `instructions` counts.
 test: MEANWHILE := CARGO_INCREMENTAL=0 nice -n 19 $(CARGO) build $(COUNTED)
-test: mongod format lint deny doc check instructions ## The whole check: format, lints, dependencies, documentation, all tests against a real mongod
+ifdef ROOM
+test: mongod ## The whole check: format, lints, dependencies, documentation, all tests against a real mongod; ROOM=log: only the tests of one room
+	$(CARGO) test --workspace --locked --no-fail-fast -- $(ROOM)::
+else
+test: mongod format lint deny audit doc check instructions
 	@echo "make test took $$(($$(date +%s) - $(STARTED))) s"
+endif
+
+# The rooms with changes that are not committed, or ROOM. Without either, the unit tests of all rooms.
+CHANGED = $(shell { git diff --name-only HEAD; git ls-files --others --exclude-standard; } | sed -n 's,^src/\([a-z_]*\)[/.].*,\1::,p' | sort -u)
+
+quick: format ## What a change needs before each commit: format, style, clippy, and the unit tests of the changed rooms (ROOM=log: of one)
+	@tests/check-style
+	$(CARGO) clippy --lib --bins --tests --locked -- -D warnings
+	$(CARGO) test --lib --bins --locked -- $(if $(ROOM),$(ROOM)::,$(CHANGED))
 
 mongod: ## Fetch the mongod of the tests (or take MONGOD=/path/to/mongod), and print its path
 	@tests/get-mongod
@@ -31,11 +45,16 @@ lint: ## Do the style check, clippy and rustc have anything to say?
 	@tests/check-style
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 
-deny: ## Are the licences and the sources of all dependencies allowed by deny.toml?
+deny: ## Is each dependency used, built by the promised Rust, and allowed by deny.toml with its licence and source?
+	@tests/check-dependencies
 	"$$(tests/get-cargo-deny)" --locked check bans licenses sources
 
-audit: ## Is any dependency known to be vulnerable? (asks the advisory database on the network)
-	"$$(tests/get-cargo-deny)" --locked check advisories
+audit: ## Is any dependency known to be vulnerable? Skipped with a line where the advisory database cannot be fetched
+	@if "$$(tests/get-cargo-deny)" fetch db; then \
+		"$$(tests/get-cargo-deny)" --locked check --disable-fetch advisories; \
+	else \
+		echo "make audit: skipped, because the advisory database cannot be fetched"; \
+	fi
 
 # --examples, of which there are none without features, gives the dependencies the features that they have in `lint`.
 doc: ## Is the documentation sound?
