@@ -1,11 +1,11 @@
-//! Rollups in MongoDB: always derived from the readings, and kept after the readings are gone.
+//! Rollups: always derived from the readings, and kept after the readings are gone.
 
 use std::collections::BTreeMap;
 
 use bson::{Document, doc};
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup, wait_until};
+use crate::harness::{Database, Server, Setup, now_ms, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -219,4 +219,38 @@ async fn a_day_is_rolled_up_once_it_has_ended() {
     delete_all(&database, "buckets").await;
     let after = server.get_json(query).await;
     assert_eq!(after["devices"], before["devices"]);
+}
+
+/// A reading is accepted just before its hour expires, and is pending over a crash until after that.
+#[tokio::test]
+async fn the_rollup_of_an_hour_that_expires_has_the_readings_that_were_pending() {
+    let setup = Setup::sqlite().set("retention.readings", "1h").set("retention.rollups", "5d");
+    let mut server = Server::start_with_clock(setup.clone()).await;
+    let hour_ms = (now_ms() / HOUR_MS + 30) * HOUR_MS;
+    // Sets the clock to this time after the end of the hour, in seconds.
+    let set_clock = |server: &Server, seconds: i64| {
+        server.clock().set((hour_ms + HOUR_MS - now_ms()) / 1_000 + seconds);
+    };
+    let reading = |ts: i64, value: i64| json!({ "deviceId": "d", "ts": ts, "values": { "v": value } });
+
+    set_clock(&server, 40 * 60);
+    assert_eq!(server.ingest(&reading(hour_ms + 56 * 60_000, 1)).await.status, 200);
+    server.settled().await;
+    server.start_again_after_stop(setup.clone().all_pending()).await;
+    set_clock(&server, 59 * 60 + 30);
+    assert_eq!(server.ingest(&reading(hour_ms + HOUR_MS - 10_000, 100)).await.status, 200);
+    server.kill9();
+    set_clock(&server, 62 * 60);
+    server.start_again_with(setup.clone()).await;
+    server.settled().await;
+    server.start_again_after_stop(setup).await;
+    let range = format!("from={hour_ms}&to={}", hour_ms + HOUR_MS);
+    wait_until("the hour expires", async || {
+        let answer = server.get_json(&format!("/v1/devices/d/readings?{range}")).await;
+        answer["readings"].as_array()?.is_empty().then_some(())
+    })
+    .await;
+    let answer = server.get_json(&format!("/v1/devices/d/rollups?{range}&fn=count,sum")).await;
+    let hour = &answer["metrics"]["v"][0];
+    assert_eq!((&hour["count"], &hour["sum"]), (&json!(2), &json!(101.0)), "{answer}");
 }

@@ -221,7 +221,10 @@ impl Service {
         let mut helpers = Vec::new();
         let [readings, rollups] =
             [config.retention.readings, config.retention.rollups()].map(|keep| keep.period().map(Period::as_duration));
-        helpers.push(tokio::spawn(expiry::run(clock.clone(), Arc::clone(&store), readings, rollups)));
+        let unstored = Arc::clone(&pipeline);
+        let first_unstored_ms = async move || unstored.first_unstored_ms().await;
+        let expiry = expiry::run(clock.clone(), Arc::clone(&store), readings, rollups, first_unstored_ms);
+        helpers.push(tokio::spawn(expiry));
         let (store_id, known_id) = watch::channel(None);
         let watching = store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics), store_id);
         helpers.push(tokio::spawn(watching));

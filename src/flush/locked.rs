@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metrics::Histogram;
 
@@ -90,6 +90,18 @@ impl Pipeline {
                 return found;
             }
         }
+    }
+
+    /// Returns the first instant of the readings that are accepted and not stored yet, in Unix milliseconds:
+    /// `i64::MAX` if there are none, `None` if some of them stay in the log for longer than a minute.
+    pub async fn first_unstored_ms(self: &Arc<Self>) -> Option<i64> {
+        if self.catch_up(Duration::from_secs(60)).await.is_some() {
+            return None;
+        }
+        let pipeline = Arc::clone(self);
+        let first_ms = move || pipeline.pending_devices("", None, usize::MAX, |device| device.first_ts_ms);
+        let pending = tokio::task::spawn_blocking(first_ms).await.ok()?;
+        Some(pending.into_iter().min().unwrap_or(i64::MAX))
     }
 }
 

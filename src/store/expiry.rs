@@ -4,6 +4,9 @@
 //! be deleted at once. So retention trusts a date that advances like a monotonic clock. It trusts a date
 //! further ahead only if the wall clock still shows it a day later, which leaves an operator a day to correct
 //! the clock.
+//!
+//! An hour expires only when all its accepted readings are stored: the rollups of an expired hour cannot take
+//! another reading, because nothing tells a new reading from one that is sent again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +25,34 @@ const JUMP_MAX: Duration = Duration::from_secs(3_600);
 /// The time that a larger jump ahead must last until it is trusted.
 const JUMP_CONFIRMATION: Duration = Duration::from_secs(86_400);
 
+/// The longest time from the admission of a reading, which checks its age, until the log has it.
+const ADMISSION_TIME: Duration = Duration::from_secs(60);
+
 /// Deletes readings older than `readings` and rollups older than `rollups`, now and every ten minutes. `None`
 /// keeps them forever. Runs until it is aborted.
-pub async fn run(clock: Clock, store: Arc<dyn Store>, readings: Option<Duration>, rollups: Option<Duration>) {
+///
+/// `first_unstored_ms` returns the first instant of the readings that are accepted and not stored yet, in
+/// Unix milliseconds; `None` if that is not known, which puts the deletion off.
+pub async fn run(
+    clock: Clock,
+    store: Arc<dyn Store>,
+    readings: Option<Duration>,
+    rollups: Option<Duration>,
+    first_unstored_ms: impl AsyncFn() -> Option<i64>,
+) {
     let date = || Duration::from_millis(clock.now_ms().try_into().unwrap_or_default());
     let mut ticks = tokio::time::interval(INTERVAL);
     let mut calendar = Calendar::new(date(), Instant::now());
     loop {
         ticks.tick().await;
         let today = calendar.trusted_date(date(), Instant::now());
+        let Some(first_unstored_ms) = first_unstored_ms().await else { continue };
+        let oldest_ms = |keep| oldest_ms(today, keep + ADMISSION_TIME).min(first_unstored_ms);
         if let Some(keep) = rollups {
-            report("retention.rollups", store.expire_rollups(oldest_ms(today, keep)).await);
+            report("retention.rollups", store.expire_rollups(oldest_ms(keep)).await);
         }
         if let Some(keep) = readings {
-            report("retention.readings", store.expire_readings(oldest_ms(today, keep)).await);
+            report("retention.readings", store.expire_readings(oldest_ms(keep)).await);
         }
     }
 }
@@ -92,6 +109,9 @@ fn report(key: &str, expired: Result<u64, super::StoreError>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
     use crate::model::{BucketWrite, Hour, Sample};
     use crate::store::sqlite::SqliteStore;
@@ -142,21 +162,58 @@ mod tests {
         );
     }
 
+    /// A store with one reading of the device `a`.
+    async fn with_a_reading(folder: &std::path::Path, hour: Hour) -> Arc<dyn Store> {
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&folder.join("db")).unwrap());
+        let sample = (Sample { value: 1.0, offset: 0, metric: 0 }, true);
+        let write = Arc::new(BucketWrite::new("a".into(), hour, None, vec!["m".into()], [sample]));
+        store.write(&[write]).await[0].clone().unwrap();
+        store
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_hour_stays_until_all_its_accepted_readings_are_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let hour = Hour::of(TODAY.as_millis() as i64);
+        let store = with_a_reading(folder.path(), hour).await;
+        let clock = Clock::fixed((TODAY + 91 * DAY).as_millis() as i64);
+        let (unstored, passes) = (Mutex::new(None), AtomicU32::new(0));
+        let running = run(clock, Arc::clone(&store), Some(90 * DAY), None, async || {
+            passes.fetch_add(1, Ordering::SeqCst);
+            *unstored.lock().unwrap()
+        });
+        let watching = async {
+            for not_stored in [None, Some(hour.start_ms() + 1)] {
+                *unstored.lock().unwrap() = not_stored;
+                tokio::time::sleep(3 * INTERVAL).await;
+                assert_eq!(store.last_hour("a").await.unwrap(), Some(hour), "{not_stored:?}");
+            }
+            assert!(passes.load(Ordering::SeqCst) >= 4, "it asks again");
+            *unstored.lock().unwrap() = Some(Hour(hour.0 + 1).start_ms());
+            tokio::time::sleep(2 * INTERVAL).await;
+            while store.last_hour("a").await.unwrap().is_some() {
+                tokio::time::sleep(INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            () = running => unreachable!("it runs until it is aborted"),
+            () = watching => {}
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn readings_stay_for_a_day_after_a_jump_of_the_clock() {
         let folder = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&folder.path().join("db")).unwrap());
-        let sample = (Sample { value: 1.0, offset: 0, metric: 0 }, true);
         let hour = Hour::of(TODAY.as_millis() as i64);
-        let write = Arc::new(BucketWrite::new("a".into(), hour, None, vec!["m".into()], [sample]));
-        store.write(&[write]).await[0].clone().unwrap();
+        let store = with_a_reading(folder.path(), hour).await;
         let start = Instant::now();
         let clock = Clock::fixed(TODAY.as_millis() as i64);
         let pass = async |time: Duration, ahead: Duration| {
             tokio::time::sleep(time).await;
             clock.set((TODAY + start.elapsed() + ahead).as_millis() as i64);
         };
-        let running = tokio::spawn(run(clock.clone(), Arc::clone(&store), Some(90 * DAY), None));
+        let running =
+            tokio::spawn(run(clock.clone(), Arc::clone(&store), Some(90 * DAY), None, async || Some(i64::MAX)));
         pass(3 * INTERVAL / 2, 200 * DAY).await;
         while start.elapsed() < DAY + 3 * INTERVAL / 2 {
             pass(INTERVAL, 200 * DAY).await;
