@@ -3,9 +3,9 @@
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use rustls::pki_types::CertificateDer;
 
-use super::auth::token_of;
-use super::params::Params;
-use super::tls::names;
+use super::access::authorize::token_of;
+use super::request::params::Params;
+use super::serve::tls::names;
 use crate::access::{Credentials, Tokens};
 use crate::config::{Auth, CertificateUse, Config, Scope};
 use crate::model::{check_device_id, series};

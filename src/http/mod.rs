@@ -33,56 +33,30 @@ use crate::query::Queries;
 use crate::telemetry::{Exposition, Metrics, RefusalLog};
 use crate::wire::{json, senml::NameSplit};
 
-mod admission;
-mod auth;
-mod body;
-mod body_completion;
-mod browser;
-mod budget;
+mod access;
+mod answer;
 mod dashboard;
-mod dead_letters;
-mod deletion;
-mod delivery;
-mod departure;
-mod device;
-mod file;
-mod format;
+mod every_request;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod headers;
-mod influx;
 mod influxql;
-mod ingest;
-mod intake;
-mod linger;
 mod openapi;
 mod operate;
-mod otlp;
-mod over_capacity;
-mod params;
-mod pass_on;
-mod pieces;
 mod problem;
-mod query;
-mod remarks;
-mod remote_write;
+mod read;
+mod request;
 mod router;
-mod samples;
-mod server;
+mod serve;
+mod write;
 
-mod threads;
-mod time;
-mod tls;
-mod webhook;
-
-pub use admission::Admission;
-pub use browser::Hosts;
-pub use budget::Budget;
-pub use over_capacity::connections_within;
-pub use server::{listen, serve};
-pub use threads::Threads;
-pub use tls::{Tls, TlsError};
-pub use webhook::Webhook;
+pub use access::cross_site::Hosts;
+pub use read::query_limits::Admission;
+pub use request::body_memory::Budget;
+pub use serve::accept::{listen, serve};
+pub use serve::over_capacity::connections_within;
+pub use serve::threads::Threads;
+pub use serve::tls::{Tls, TlsError};
+pub use write::webhook::Webhook;
 
 /// The limits of HTTP requests and answers.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::departure::GRACE;
-use super::remarks::Remarks;
+use super::serve::client_disconnect::GRACE;
+use super::write::receipt_notes::Remarks;
 use crate::flush::DeletionError;
 use crate::telemetry::{Limit, RefusalEntry, What};
 use crate::wire::json::SyntaxError;

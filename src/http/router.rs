@@ -11,17 +11,15 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
 
-use super::admission::admit;
-use super::auth::{Need, authorize};
-use super::body_completion::BodyCompletion;
-use super::influx::Version;
+use super::access::authorize::{Need, authorize};
 use super::openapi::{self, Operation, Paths};
 use super::problem::{InternalError, Problem};
-use super::server::Peer;
-use super::{
-    App, dashboard, dead_letters, deletion, headers, influx, influxql, ingest, operate, otlp, query, remote_write,
-    time, webhook,
-};
+use super::read::query_limits::admit;
+use super::serve::accept::Peer;
+use super::serve::unread_body::BodyCompletion;
+use super::write::influx::Version;
+use super::write::{dead_letters, influx, otlp, readings, remote_write, webhook};
+use super::{App, dashboard, every_request, influxql, operate, read};
 use crate::config::{OWN_PATHS, Scope};
 use crate::telemetry::Limit;
 
@@ -35,19 +33,24 @@ const ADMIN: Need = Need::Scope(Scope::Admin);
 /// The routes of the webhooks come last.
 pub(super) fn router(app: Arc<App>) -> Router {
     let routes = Routes::new(&app)
-        .add(INGEST, "/v1/readings", post(ingest::readings), [ingest::describe()])
+        .add(INGEST, "/v1/readings", post(readings::readings), [readings::describe()])
         .add(ADMIN, "/v1/dead-letters", post(dead_letters::repeat), [dead_letters::describe()])
-        .add(Need::AnyToken, "/v1/time", get(time::time), [time::describe()])
-        .add_query("/v1/readings", get(query::readings_of_devices), query::describe_readings_of_devices())
-        .add_query("/v1/rollups", get(query::rollups_of_devices), query::describe_rollups_of_devices())
-        .add_query("/v1/latest", get(query::latest_of_devices), query::describe_latest_of_devices())
-        .add_query("/v1/devices", get(query::devices), query::describe_devices())
-        .add_query("/v1/devices/{deviceId}", get(query::device), query::describe_device())
-        .add_query("/v1/devices/{deviceId}/rollups", get(query::rollups), query::describe_rollups())
-        .add_query("/v1/devices/{deviceId}/readings", get(query::readings), query::describe_readings())
-        .add_query("/v1/devices/{deviceId}/latest", get(query::latest), query::describe_latest())
-        .add(ADMIN, "/v1/devices/{deviceId}", delete(deletion::device), [deletion::describe_device()])
-        .add(ADMIN, "/v1/devices/{deviceId}/readings", delete(deletion::readings), [deletion::describe_readings()])
+        .add(Need::AnyToken, "/v1/time", get(operate::time::time), [operate::time::describe()])
+        .add_query("/v1/readings", get(read::readings_of_devices), read::describe_readings_of_devices())
+        .add_query("/v1/rollups", get(read::rollups_of_devices), read::describe_rollups_of_devices())
+        .add_query("/v1/latest", get(read::latest_of_devices), read::describe_latest_of_devices())
+        .add_query("/v1/devices", get(read::devices), read::describe_devices())
+        .add_query("/v1/devices/{deviceId}", get(read::device), read::describe_device())
+        .add_query("/v1/devices/{deviceId}/rollups", get(read::rollups), read::describe_rollups())
+        .add_query("/v1/devices/{deviceId}/readings", get(read::readings), read::describe_readings())
+        .add_query("/v1/devices/{deviceId}/latest", get(read::latest), read::describe_latest())
+        .add(ADMIN, "/v1/devices/{deviceId}", delete(operate::deletion::device), [operate::deletion::describe_device()])
+        .add(
+            ADMIN,
+            "/v1/devices/{deviceId}/readings",
+            delete(operate::deletion::readings),
+            [operate::deletion::describe_readings()],
+        )
         .add_write("/write", Version::V1)
         .add_write("/api/v2/write", Version::V2)
         .add_write("/api/v3/write_lp", Version::V3)
@@ -56,10 +59,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::InfluxQl, "/query", get(influxql::query).post(influxql::query), influxql::describe())
         .add(Need::Health, "/ping", get(influx::ping), [influx::describe_ping()])
         .add(Need::Health, "/health", get(influx::health), [influx::describe_health()])
-        .add(Need::Metrics, "/metrics", get(operate::metrics), [operate::describe_metrics()])
-        .add(Need::Health, "/healthz", get(operate::healthz), [operate::describe_healthz()])
-        .add(Need::Health, "/readyz", get(operate::readyz), [operate::describe_readyz()])
-        .add(Need::AnyToken, "/version", get(operate::version), [operate::describe_version()])
+        .add(Need::Metrics, "/metrics", get(operate::health::metrics), [operate::health::describe_metrics()])
+        .add(Need::Health, "/healthz", get(operate::health::healthz), [operate::health::describe_healthz()])
+        .add(Need::Health, "/readyz", get(operate::health::readyz), [operate::health::describe_readyz()])
+        .add(Need::AnyToken, "/version", get(operate::health::version), [operate::health::describe_version()])
         .add(Need::Nothing, "/", get(dashboard::page), [dashboard::describe_page()])
         .add(Need::Nothing, "/dashboard/{version}/{file}", get(dashboard::file), [dashboard::describe_file()])
         .add_document(Need::AnyToken, "/v1/openapi.json");
@@ -135,7 +138,7 @@ impl Routes {
 /// Requests without a route share one label in the metrics, because clients choose their paths freely.
 async fn at_the_edge(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
-    let id = headers::request_id(request.headers());
+    let id = every_request::request_id(request.headers());
     request.extensions_mut().insert(id);
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
@@ -144,8 +147,8 @@ async fn at_the_edge(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let (body, completion) = BodyCompletion::observe(body);
     let mut response = next.run(Request::from_parts(head, body)).await;
     completion.close_if_unread(&mut response);
-    headers::identify(response.headers_mut(), id);
-    headers::harden(response.headers_mut(), is_over_tls);
+    every_request::identify(response.headers_mut(), id);
+    every_request::harden(response.headers_mut(), is_over_tls);
     if let Some(limit) = response.extensions().get::<Limit>() {
         app.metrics.limited_total.of(*limit).increment(1);
     }

@@ -26,8 +26,8 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::delivery::has_tag;
-use super::format::Encoding;
+use super::answer::etag::has_tag;
+use super::answer::format::Encoding;
 use super::openapi::{Operation, Tag};
 use super::problem::{Problem, ProblemCode};
 

@@ -7,9 +7,9 @@ use axum::http::header::{ACCEPT, CONTENT_LENGTH, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Method, Uri};
 
 use super::super::App;
-use super::super::body;
 use super::{Refusal, Shape};
 use crate::access::Grant;
+use crate::http::request::body;
 use crate::influxql::{Epoch, Format, QUERY_MAX_BYTES};
 use crate::wire;
 

@@ -17,11 +17,11 @@ use super::form::Form;
 use super::source::{self, Stored};
 use crate::access::Grant;
 use crate::http::App;
-use crate::http::admission::{self, Admitted};
-use crate::http::departure::Departure;
-use crate::http::file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
-use crate::http::format::Encoding;
+use crate::http::answer::format::Encoding;
 use crate::http::problem::Problem;
+use crate::http::read::query_limits::{self, Admitted};
+use crate::http::read::streamed_file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
+use crate::http::serve::client_disconnect::Departure;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
 
@@ -74,7 +74,7 @@ impl Job {
                     }
                 });
             }
-            let mut response = file::stream(encoding, timeout, guard, move |out| {
+            let mut response = streamed_file::stream(encoding, timeout, guard, move |out| {
                 let _lease = lease;
                 job.send(out)
             })?;
@@ -244,7 +244,7 @@ fn charge_text(
 /// The memory of a request, which grows with its data.
 struct Held {
     admitted: Arc<Admitted>,
-    held: Mutex<admission::Memory>,
+    held: Mutex<query_limits::Memory>,
 }
 
 impl fmt::Debug for Held {

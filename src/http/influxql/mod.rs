@@ -26,15 +26,15 @@ use serde_json::json;
 use self::form::Form;
 use self::job::Job;
 use super::App;
-use super::admission::{self, Admitted};
-use super::delivery::Delivery;
-use super::departure::Departure;
-use super::format::Encoding;
-use super::influx::INFLUXDB_VERSION;
+use super::answer::etag::Delivery;
+use super::answer::format::Encoding;
 use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
 use super::openapi::{self, Operation, Tag};
 use super::problem::Problem;
-use super::server::Peer;
+use super::read::query_limits::{self, Admitted};
+use super::serve::accept::Peer;
+use super::serve::client_disconnect::Departure;
+use super::write::influx::INFLUXDB_VERSION;
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::influxql::ast::Statement;
@@ -128,7 +128,7 @@ impl Refusal {
         Writer::error(shape.format, shape.is_pretty, message, &mut text);
         let mut response = shape.respond(Body::from(text));
         *response.status_mut() = status;
-        super::influx::set_error(response.headers_mut(), message);
+        super::write::influx::set_error(response.headers_mut(), message);
         if let Self::Problem(problem) = &self {
             problem.mark(&mut response);
         }
@@ -162,7 +162,7 @@ async fn answer(
         let answer = Job::start(job_app, grant, admitted, statements, form, (encoding, of_job)).await;
         answer.unwrap_or_else(|problem| Refusal::Problem(problem).into_response(shape))
     };
-    Ok(admission::run(app, &quota, Delivery::of(headers), departure, answer).await?)
+    Ok(query_limits::run(app, &quota, Delivery::of(headers), departure, answer).await?)
 }
 
 /// Parses the statements of a request. Without the scope `query` only short ones that create databases.

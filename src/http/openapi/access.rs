@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::operation::{Operation, header};
 use crate::config::Scope;
-use crate::http::auth::Need;
-use crate::http::influx::{self, Version};
-use crate::http::otlp;
+use crate::http::access::authorize::Need;
 use crate::http::problem::{self, ProblemCode};
+use crate::http::write::influx::{self, Version};
+use crate::http::write::otlp;
 
 /// The problems of every request.
 const OF_ALL: [ProblemCode; 7] = [

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use strum::IntoEnumIterator;
 
 use super::Limits;
-use super::auth::Need;
+use super::access::authorize::Need;
 
 mod access;
 mod conformance;

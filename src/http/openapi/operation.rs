@@ -10,9 +10,9 @@ use super::access;
 use super::parameter::Parameters;
 use super::schemas::{self, reference};
 use crate::http::Limits;
-use crate::http::auth::Need;
+use crate::http::access::authorize::Need;
 use crate::http::problem::ProblemCode;
-use crate::http::query::Notes;
+use crate::http::read::Notes;
 
 /// The description of an operation, without what its path and its access add.
 #[derive(Debug, Clone)]

@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use super::{Counts, Error, MOMENT, Problem, ProblemCode, Refusals, STORE_AWAY};
 use crate::access::DeviceScopeError;
-use crate::http::body::BodyError;
-use crate::http::browser::BrowserError;
-use crate::http::budget::Exhausted;
-use crate::http::remarks::Remarks;
+use crate::http::access::cross_site::BrowserError;
+use crate::http::request::body::BodyError;
+use crate::http::request::body_memory::Exhausted;
+use crate::http::write::receipt_notes::Remarks;
 use crate::ingest::{IngestError, Listed, Receipt};
 use crate::log::AppendError;
 use crate::query::QueryError;

@@ -6,12 +6,12 @@ use axum::body::to_bytes;
 use axum::http::header;
 use strum::IntoEnumIterator;
 
-use super::super::body::BodyError;
-use super::super::browser::BrowserError;
-use super::super::budget::Exhausted;
-use super::super::influx::Version;
 use super::*;
 use crate::access::{AuthError, DeviceScopeError};
+use crate::http::access::cross_site::BrowserError;
+use crate::http::request::body::BodyError;
+use crate::http::request::body_memory::Exhausted;
+use crate::http::write::influx::Version;
 use crate::ingest::{IngestError, Listed, RateLimitedError, Receipt};
 use crate::log::AppendError;
 use crate::model::check_device_id;

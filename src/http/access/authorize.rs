@@ -1,0 +1,364 @@
+//! Authentication, authorization and the rate of requests, by token or client certificate.
+//!
+//! Each route states a [`Need`]. A request that meets it continues with its [`Grant`], which the handler gets
+//! as an `Extension`; this middleware answers all others, before it reads their body. It reads tokens only
+//! from the header `Authorization`. The logs of proxies contain URLs, so tokens in the query string, `u` and
+//! `p` of version 1 of `InfluxDB` included, are ignored.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::cross_site::BrowserError;
+use crate::access::{AuthError, Certificate, Credentials, Grant, Tokens};
+use crate::common::backoff::jittered;
+use crate::common::clock::Clock;
+use crate::config::{Audience, Scope};
+use crate::http::App;
+use crate::http::problem::{Problem, Refusals};
+use crate::http::serve::accept::Peer;
+use crate::http::write::influx::Version;
+use crate::http::write::otlp;
+use crate::http::write::readings;
+use crate::http::write::remote_write;
+use crate::ingest::RefusalReason;
+use crate::limits::Quota;
+use crate::telemetry::{Limit, RefusalEntry, RequestId, Sender, What};
+use crate::wire::{Format, Source};
+
+/// The access that a route requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::http) enum Need {
+    /// This scope.
+    Scope(Scope),
+    /// This scope, for a client of `InfluxDB`, with its schemes of `Authorization` and its format of errors.
+    Influx(Version, Scope),
+    /// The scope `query`, for a client of `InfluxDB`. Its writers first create a database: `ingest` is enough
+    /// to be heard.
+    InfluxQl,
+    /// The scope `ingest`, for a sender of remote write.
+    RemoteWrite,
+    /// The scope `ingest`, for a client of OTLP.
+    Otlp,
+    /// The scope `ingest`, for a payload of a webhook.
+    Webhook,
+    /// Any valid token.
+    AnyToken,
+    /// The access that `auth.metrics` defines.
+    Metrics,
+    /// The access that `auth.health` defines.
+    Health,
+    /// No token: the answer is the same for everyone and shows no data.
+    Nothing,
+}
+
+/// Middleware: passes an authorized request to its handler, and refuses all others.
+pub(in crate::http) async fn authorize(
+    State((app, need)): State<(Arc<App>, Need)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    let certificate = peer.and_then(|peer| peer.certificate.as_deref());
+    let address = peer.map(|peer| peer.address);
+    let id = request.extensions().get().copied();
+    let is_over_tls = peer.is_some_and(|peer| peer.is_over_tls);
+    let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().allows_anonymous();
+    let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(AccessError::Browser);
+    let granted = checked.and_then(|()| authorized(&app, need, request.headers(), certificate));
+    let granted = match granted {
+        Ok(grant) => match need.charge_request(&grant.quota, Instant::now()) {
+            Ok(()) => Ok(grant),
+            Err(wait) => Err(AccessError::RateLimited(delay_refusal(wait).await)),
+        },
+        Err(error) => Err(error),
+    };
+    match granted {
+        Ok(grant) => {
+            let sender = sender(grant.name.clone(), address);
+            request.extensions_mut().insert(grant);
+            let mut response = next.run(request).await;
+            log_refusals(&app, need, &sender, id, &mut response);
+            response
+        }
+        Err(error) => {
+            if let Some(format) = need.format_of_readings(request.headers()) {
+                app.ingest.count_refused_request(Source::http(format).into(), error.reason());
+            }
+            let mut response = need.answer(&error, request.headers());
+            log_refusals(&app, need, &sender(None, address), id, &mut response);
+            response
+        }
+    }
+}
+
+fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
+    name.map(Sender::Named).or(address.map(Sender::Address)).unwrap_or(Sender::All)
+}
+
+/// Logs the refusals of an answer: readings, unauthorized requests, and queries without a store.
+///
+/// Other refused queries are not logged: their sender sees the error.
+fn log_refusals(app: &App, need: Need, sender: &Sender, request: Option<RequestId>, response: &mut Response) {
+    let is_authorized = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
+    let is_server_error = response.status().is_server_error();
+    let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
+    let is_logged = |refusal: &RefusalEntry| match refusal.what {
+        What::Queries => app.pipeline.store_away().is_none(), // the absence of the store is logged once
+        _ => need.carries_readings() || !is_authorized,
+    };
+    for refusal in refusals.into_iter().filter(is_logged) {
+        app.refusals.record(if is_server_error { Sender::All } else { sender.clone() }, refusal, request);
+    }
+}
+
+/// The upper bound of the delay before a 429.
+const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
+
+/// Delays a 429 for a rate that has room again after `wait`. Returns the rest of `wait`.
+///
+/// The delay slows clients that retry immediately. Its jitter keeps them from retrying in step.
+pub(in crate::http) async fn delay_refusal(wait: Duration) -> Duration {
+    let delay = jittered(wait.min(MAX_REFUSAL_DELAY));
+    tokio::time::sleep(delay).await;
+    wait.saturating_sub(delay)
+}
+
+/// Why a request is not passed to its handler.
+#[derive(Debug, PartialEq, Eq)]
+enum AccessError {
+    /// A browser may have sent the request for a page of another site.
+    Browser(BrowserError),
+    /// The token or certificate is missing or invalid.
+    Unauthenticated(AuthError),
+    /// The header `Authorization` contains no token.
+    MalformedAuthorization(&'static str),
+    /// The token lacks this scope.
+    MissingScope(Scope),
+    /// The token has reached its rate of requests, which has room again after this time.
+    RateLimited(Duration),
+}
+
+fn authorized(
+    app: &App,
+    need: Need,
+    headers: &HeaderMap,
+    certificate: Option<&Certificate>,
+) -> Result<Arc<Grant>, AccessError> {
+    let tokens = app.gate.tokens();
+    let scope = match need {
+        Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
+        Need::InfluxQl => Some(Scope::Query),
+        Need::RemoteWrite | Need::Otlp | Need::Webhook => Some(Scope::Ingest),
+        Need::AnyToken | Need::Nothing => None,
+        Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
+        Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
+    };
+    let is_open = scope.is_none() && !matches!(need, Need::AnyToken);
+    let token = token_of(headers, need.takes_influx_schemes());
+    let granted = authenticated(&tokens, token.clone(), certificate, scope, &app.clock);
+    if need == Need::InfluxQl && !granted.as_ref().is_ok_and(|grant| grant.allows(Scope::Query)) {
+        let writer = authenticated(&tokens, token, certificate, Some(Scope::Ingest), &app.clock);
+        if let Some(grant) = writer.ok().filter(|grant| grant.allows(Scope::Ingest)) {
+            return Ok(grant);
+        }
+    }
+    match granted {
+        Ok(grant) => match scope {
+            Some(scope) if !grant.allows(scope) => {
+                tracing::debug!(name = grant.name.as_deref(), scope = scope.as_str(), "a token lacks a scope");
+                Err(AccessError::MissingScope(scope))
+            }
+            _ => Ok(grant),
+        },
+        Err(_) if is_open => Ok(tokens.unauthenticated()),
+        Err(error) => Err(error),
+    }
+}
+
+fn authenticated(
+    tokens: &Tokens,
+    token: Result<Option<String>, &'static str>,
+    certificate: Option<&Certificate>,
+    scope: Option<Scope>,
+    clock: &Clock,
+) -> Result<Arc<Grant>, AccessError> {
+    if !tokens.authenticates() {
+        return tokens.grant(Credentials::default(), scope, 0).map_err(AccessError::Unauthenticated);
+    }
+    let token = token.map_err(AccessError::MalformedAuthorization)?;
+    let credentials = Credentials { token: token.as_deref(), certificate };
+    tokens.grant(credentials, scope, clock.now_ms()).map_err(AccessError::Unauthenticated)
+}
+
+/// Reads the token in the header `Authorization`, if there is one.
+pub(in crate::http) fn token_of(headers: &HeaderMap, influx: bool) -> Result<Option<String>, &'static str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err("the request has more than one header Authorization");
+    }
+    let text = value.to_str().map_err(|_| "the header Authorization is not ASCII")?;
+    let (scheme, credentials) = text.split_once(' ').unwrap_or((text, ""));
+    let credentials = credentials.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Ok(Some(credentials.to_owned()));
+    }
+    if influx && scheme.eq_ignore_ascii_case("token") {
+        return Ok(Some(password(credentials).to_owned()));
+    }
+    if influx && scheme.eq_ignore_ascii_case("basic") {
+        let decoded = STANDARD.decode(credentials).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let decoded = decoded.ok_or("the credentials of Authorization: Basic are not base64 of user:token")?;
+        return Ok(Some(password(&decoded).to_owned()));
+    }
+    if influx {
+        return Err("expected Authorization: Bearer TOKEN, Token TOKEN, or Basic with the token as password");
+    }
+    Err("expected Authorization: Bearer TOKEN")
+}
+
+/// The password after the user name, which is ignored.
+///
+/// Clients of version 2 that use the API of version 1 send `Token user:password`.
+fn password(credentials: &str) -> &str {
+    credentials.split_once(':').map_or(credentials, |(_, password)| password)
+}
+
+impl Need {
+    const fn takes_influx_schemes(self) -> bool {
+        matches!(self, Self::Influx(..) | Self::InfluxQl | Self::Health)
+    }
+
+    const fn carries_readings(self) -> bool {
+        matches!(
+            self,
+            Self::Scope(Scope::Ingest)
+                | Self::Influx(_, Scope::Ingest)
+                | Self::RemoteWrite
+                | Self::Otlp
+                | Self::Webhook
+        )
+    }
+
+    /// The format under which a refused ingest request is counted; `None` for other routes.
+    fn format_of_readings(self, headers: &HeaderMap) -> Option<Format> {
+        match self {
+            Self::Scope(Scope::Ingest) => Some(readings::format_of(headers)),
+            Self::Influx(_, Scope::Ingest) => Some(Format::LineProtocol),
+            Self::RemoteWrite => Some(Format::RemoteWrite),
+            Self::Otlp => Some(Format::Otlp),
+            Self::Webhook => Some(Format::Webhook),
+            _ => None,
+        }
+    }
+
+    /// Charges a request to the token. Requests for metrics, health and the dashboard have no limit.
+    ///
+    /// The error is the time until the rate has room.
+    fn charge_request(self, quota: &Quota, now: Instant) -> Result<(), Duration> {
+        match &quota.requests {
+            Some(limiter) if !matches!(self, Self::Metrics | Self::Health | Self::Nothing) => limiter.take(now),
+            _ => Ok(()),
+        }
+    }
+
+    fn answer(self, error: &AccessError, headers: &HeaderMap) -> Response {
+        let problem = error.problem();
+        let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
+        let mut response = match self {
+            Self::Influx(version, _) => version.failed(&problem),
+            Self::InfluxQl => Version::V1.failed(&problem),
+            Self::RemoteWrite => remote_write::failed(&problem),
+            Self::Otlp => otlp::Encoding::of(headers).failed(&problem),
+            _ => problem.into_response(),
+        };
+        if is_unauthorized {
+            let challenge = error.challenge();
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+            if self.takes_influx_schemes() {
+                let basic = HeaderValue::from_static("Basic realm=\"tidegauge\"");
+                response.headers_mut().append(header::WWW_AUTHENTICATE, basic);
+            }
+        }
+        response
+    }
+}
+
+impl AccessError {
+    fn problem(&self) -> Problem {
+        match self {
+            Self::Browser(error) => Problem::from(error),
+            Self::Unauthenticated(error) => Problem::unauthorized(error.to_string()),
+            Self::MalformedAuthorization(why) => Problem::unauthorized((*why).to_owned()),
+            Self::MissingScope(scope) => {
+                Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str()))
+            }
+            Self::RateLimited(wait) => Problem::rate_limited(Limit::TokenRequests, *wait),
+        }
+    }
+
+    const fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Browser(BrowserError::ForeignOrigin) => RefusalReason::ForeignOrigin,
+            Self::Browser(BrowserError::UnknownHost(_)) => RefusalReason::HostNotAllowed,
+            Self::Browser(BrowserError::InvalidHost) => RefusalReason::InvalidHost,
+            Self::Unauthenticated(_) | Self::MalformedAuthorization(_) => RefusalReason::Unauthorized,
+            Self::MissingScope(_) => RefusalReason::Forbidden,
+            Self::RateLimited(..) => RefusalReason::RateLimited,
+        }
+    }
+
+    /// The challenge of RFC 6750, section 3: without a token in the request it contains no error.
+    const fn challenge(&self) -> &'static str {
+        match self {
+            Self::Unauthenticated(AuthError::UnknownToken | AuthError::ExpiredToken)
+            | Self::MalformedAuthorization(_)
+            | Self::MissingScope(_) => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
+            Self::Browser(_) | Self::Unauthenticated(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(authorization: &[&str], influx: bool) -> Result<Option<String>, &'static str> {
+        let mut headers = HeaderMap::new();
+        for value in authorization {
+            headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).expect("a header"));
+        }
+        token_of(&headers, influx)
+    }
+
+    #[test]
+    fn a_token_is_read_from_each_scheme() {
+        let t = || Ok(Some("t".to_owned()));
+        assert_eq!(token(&[], false), Ok(None));
+        for shown in ["Bearer t", "bearer t", "BEARER   t "] {
+            assert_eq!((token(&[shown], false), token(&[shown], true)), (t(), t()), "{shown}");
+        }
+        for shown in ["Token t", "Token user:t", "Basic dXNlcjp0", "basic OnQ="] {
+            assert_eq!(token(&[shown], true), t(), "{shown}");
+            assert!(token(&[shown], false).is_err(), "{shown} is only for the paths of InfluxDB");
+        }
+        assert_eq!(token(&["Basic dXNlcjphOmI="], true), Ok(Some("a:b".to_owned())), "split at the first colon");
+    }
+
+    #[test]
+    fn malformed_credentials_are_refused() {
+        for shown in ["Digest t", "t", "Basic %%%", "Basic /w==", "Bearert"] {
+            assert!(token(&[shown], true).is_err(), "{shown}");
+        }
+        assert!(token(&["Bearer a", "Bearer b"], true).is_err(), "two tokens are ambiguous");
+        assert_eq!(token(&["Bearer"], true), Ok(Some(String::new())), "no known token is empty");
+    }
+}

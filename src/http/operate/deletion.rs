@@ -1,0 +1,159 @@
+//! `DELETE /v1/devices/{deviceId}/readings` and `DELETE /v1/devices/{deviceId}`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::{Extension, Json};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::access::Grant;
+use crate::flush::{DeletionError, DeletionOutcome};
+use crate::http::App;
+use crate::http::openapi::parameter::{ALL, DRY_RUN, FROM, LABELS, METRIC, TO};
+use crate::http::openapi::{Operation, Parameters, Tag};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::request::device_id::DeviceInPath;
+use crate::http::request::params::Params;
+use crate::ingest::IngestError;
+use crate::model::{Deletion, SeriesFilter};
+use crate::query::QueryError;
+
+/// How long a client waits until a deletion is executed. Then it goes on without the client.
+const MAX_WAIT: Duration = Duration::from_secs(20);
+
+/// The same while the store is known to be away: pending readings are removed within that time.
+const SHORT_WAIT: Duration = Duration::from_millis(500);
+
+/// The result of a deletion.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = Deleted)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct Receipt {
+    /// The number of deleted readings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    deleted: Option<u64>,
+    /// Whether the readings were only counted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
+    /// Whether readings are still to be deleted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pending: bool,
+    /// The instances that run and still have to delete what they have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    waits_for: Vec<Arc<str>>,
+    /// The instances that do not run, and delete what they have when they start again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    absent: Vec<Arc<str>>,
+}
+
+const OF_DEVICE: Parameters = &[&DRY_RUN];
+const OF_READINGS: Parameters = &[&ALL, &FROM, &TO, &METRIC, &LABELS, &DRY_RUN];
+
+/// Describes `DELETE /v1/devices/{deviceId}`.
+pub(in crate::http) fn describe_device() -> Operation {
+    describe(Operation::delete(Tag::Readings, "deleteDevice", "Delete a device with all its readings"))
+        .parameters(OF_DEVICE)
+}
+
+/// Describes `DELETE /v1/devices/{deviceId}/readings`.
+pub(in crate::http) fn describe_readings() -> Operation {
+    describe(Operation::delete(Tag::Readings, "deleteReadings", "Delete readings of a device"))
+        .description("`from` and `to` are required unless `all` is true.")
+        .parameters(OF_READINGS)
+}
+
+fn describe(operation: Operation) -> Operation {
+    operation
+        .answers::<Receipt>(200, "The readings are deleted, or counted.")
+        .answers::<Receipt>(202, "The deletion is durable, and is executed later.")
+        .queries()
+        .problems(&[ProblemCode::DeletionUnsupported, ProblemCode::LogFailed])
+}
+
+/// `DELETE /v1/devices/{deviceId}`
+pub(in crate::http) async fn device(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<(StatusCode, Json<Receipt>), Problem> {
+    let mut params = Params::of(&uri, OF_DEVICE);
+    let is_dry_run = params.boolean("dry_run", false)?;
+    params.end()?;
+    delete(&app, &grant, &device, None, SeriesFilter::ALL, is_dry_run).await
+}
+
+/// `DELETE /v1/devices/{deviceId}/readings`
+pub(in crate::http) async fn readings(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<(StatusCode, Json<Receipt>), Problem> {
+    let mut params = Params::of(&uri, OF_READINGS);
+    let is_all = params.boolean("all", false)?;
+    let now_ms = app.clock.now_ms();
+    let (from_ms, to_ms) = (params.instant_ms("from", now_ms)?, params.instant_ms("to", now_ms)?);
+    let range_ms = match (from_ms, to_ms) {
+        (None, None) if is_all => None,
+        (Some(_), _) | (_, Some(_)) if is_all => {
+            return Err(Problem::invalid_parameter("all", "cannot be combined with `from` and `to`"));
+        }
+        (Some(from_ms), Some(to_ms)) if from_ms < to_ms => Some(from_ms..to_ms),
+        (Some(_), Some(_)) => return Err(Problem::invalid_parameter("from", "must be before `to`")),
+        (None, _) => return Err(Problem::invalid_parameter("from", REQUIRED)),
+        (_, None) => return Err(Problem::invalid_parameter("to", REQUIRED)),
+    };
+    let series = params.series()?;
+    let is_dry_run = params.boolean("dry_run", false)?;
+    params.end()?;
+    delete(&app, &grant, &device, range_ms, series, is_dry_run).await
+}
+
+const REQUIRED: &str = "is required: a deletion names both ends of its range, or `all=true`";
+
+async fn delete(
+    app: &App,
+    grant: &Grant,
+    device: &str,
+    range_ms: Option<std::ops::Range<i64>>,
+    series: SeriesFilter,
+    is_dry_run: bool,
+) -> Result<(StatusCode, Json<Receipt>), Problem> {
+    let scope = &grant.device_scope;
+    let stored_id = scope.to_stored_id(device).map_err(QueryError::from)?;
+    let deletion = Deletion { device: stored_id.as_ref().into(), range_ms, series };
+    if let Some(why) = app.pipeline.refusal_of(&deletion) {
+        return Err(Problem::deletion_unsupported(why));
+    }
+    if is_dry_run {
+        let dead = app.pipeline.dead_letters().count(&deletion).await;
+        let dead = dead.map_err(|error| Problem::internal(&format!("cannot count the dead letters: {error}")))?;
+        let Deletion { range_ms, series, .. } = deletion;
+        let count = dead + app.queries.count_readings(scope, device, range_ms, &series, app.clock.now_ms()).await?;
+        return Ok((StatusCode::OK, Json(Receipt { deleted: Some(count), dry_run: true, ..Receipt::default() })));
+    }
+    let is_away = app.pipeline.store_away().is_some();
+    let wait = if is_away { SHORT_WAIT } else { MAX_WAIT };
+    let by = grant.name.as_deref().unwrap_or("anonymous");
+    let outcome = app.pipeline.delete(deletion, by, wait).await;
+    let outcome = outcome.map_err(|error| match error {
+        DeletionError::TooMany => Problem::too_many_deletions(&error),
+        DeletionError::Log(error) => Problem::refused(IngestError::from(error), is_away),
+    });
+    match outcome? {
+        DeletionOutcome::Executed { readings, absent } => {
+            Ok((StatusCode::OK, Json(Receipt { deleted: Some(readings), absent, ..Receipt::default() })))
+        }
+        DeletionOutcome::Accepted { waits_for } => {
+            Ok((StatusCode::ACCEPTED, Json(Receipt { pending: true, waits_for, ..Receipt::default() })))
+        }
+        DeletionOutcome::Failed(why) => Err(Problem::internal(&why)),
+    }
+}

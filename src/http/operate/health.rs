@@ -1,0 +1,185 @@
+//! Paths for operators: metrics, health, version.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use crate::access::Grant;
+use crate::config::Scope;
+use crate::http::App;
+use crate::http::openapi::{Operation, Tag};
+use crate::telemetry::{Exposition, REVISION};
+
+/// `GET /metrics`
+pub(in crate::http) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let status = app.pipeline.status();
+    let metrics = &app.metrics;
+    metrics.readings_pending.set(status.pending_readings as f64);
+    let dead_letters = app.pipeline.dead_letters();
+    metrics.dead_letter_bytes.set(dead_letters.bytes() as f64);
+    metrics.dead_letter_limit_bytes.set(dead_letters.max_bytes() as f64);
+    metrics.pending_bytes.set(status.pending_bytes as f64);
+    metrics.pending_limit_bytes.set(app.pending_max_bytes as f64);
+    metrics.pending_buckets.set(status.pending_buckets as f64);
+    metrics.oldest_pending_seconds.set(status.oldest_pending.as_secs_f64());
+    metrics.log_bytes.set(app.log.usage().bytes as f64);
+    metrics.log_limit_bytes.set(app.log_max_bytes as f64);
+    metrics.known_devices.set(app.ingest.known_devices() as f64);
+    metrics.http_bytes_in_flight.set(app.budget.in_flight() as f64);
+    ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], app.exposition.render()).into_response()
+}
+
+/// Describes `GET /metrics`.
+pub(in crate::http) fn describe_metrics() -> Operation {
+    let text = json!({ "type": "string" });
+    Operation::get(Tag::Operation, "getMetrics", "The metrics for Prometheus")
+        .description("`auth.metrics` says who may read them.")
+        .answers_as(200, "The text format of Prometheus.", "text/plain", &text)
+}
+
+/// Whether the process works.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct Health {
+    /// `ok` or `failed`.
+    status: &'static str,
+    /// Why it failed. Only administrators see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<String>,
+}
+
+impl Health {
+    /// Keeps the reason for administrators, because it names paths and hosts.
+    fn visible_to(grant: &Grant, status: &'static str, reason: Option<String>) -> Json<Self> {
+        Json(Self { status, reason: reason.filter(|_| grant.allows(Scope::Admin)) })
+    }
+}
+
+/// Describes `GET /healthz`.
+pub(in crate::http) fn describe_healthz() -> Operation {
+    Operation::get(Tag::Operation, "getHealth", "Whether the process works")
+        .answers::<Health>(200, "The process works.")
+        .answers::<Health>(503, "The log has failed.")
+}
+
+/// `GET /healthz`: whether the process works.
+pub(in crate::http) async fn healthz(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+) -> (StatusCode, Json<Health>) {
+    match app.log.poisoned() {
+        None => (StatusCode::OK, Health::visible_to(&grant, "ok", None)),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Health::visible_to(&grant, "failed", Some(why))),
+    }
+}
+
+/// The share of the log in use above which the service is not ready.
+const NEARLY_FULL: f64 = 0.95;
+
+/// The readiness of the service.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Readiness {
+    /// `ok`; `degraded`: accepted readings wait in the log; `overloaded`: the log is full or nearly full;
+    /// `failed`.
+    status: &'static str,
+    #[serde(flatten)]
+    #[schema(value_type = ReadinessDetail)]
+    detail: Option<ReadinessDetail>,
+}
+
+/// The reasons of a state that is not `ok`, and the share of the log in use, for administrators.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessDetail {
+    /// All reasons, separated by semicolons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<String>,
+    /// The time since the store stopped answering.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    store_away_seconds: Option<u64>,
+    /// The share of `log.max_bytes` in use: 0 to 1, with four decimals.
+    log_used: f64,
+    /// The accepted readings that are not stored yet.
+    pending_readings: u64,
+}
+
+/// Describes `GET /readyz`.
+pub(in crate::http) fn describe_readyz() -> Operation {
+    Operation::get(Tag::Operation, "getReadiness", "Whether the service accepts readings")
+        .answers::<Readiness>(200, "The service accepts readings.")
+        .answers::<Readiness>(503, "The log is full, nearly full, or has failed.")
+}
+
+/// `GET /readyz`: whether the service accepts readings.
+///
+/// A store that is away does not change that until the log is nearly full.
+pub(in crate::http) async fn readyz(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+) -> (StatusCode, Json<Readiness>) {
+    let usage = app.log.usage();
+    let log_used = usage.bytes as f64 / app.log_max_bytes as f64;
+    let failed = app.log.poisoned();
+    let full = if usage.is_disk_full {
+        Some("the disk of the log is full, or no file can be opened: readings are refused")
+    } else if usage.is_full {
+        Some("the log is full: readings are refused")
+    } else {
+        (log_used > NEARLY_FULL).then_some("the log is nearly full")
+    };
+    let away = app.pipeline.store_away();
+    let store_away_seconds = away.as_ref().map(|(since, _)| since.as_secs());
+    let (status, code) = match (&failed, full, &away) {
+        (Some(_), _, _) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
+        (None, Some(_), _) => ("overloaded", StatusCode::SERVICE_UNAVAILABLE),
+        (None, None, Some(_)) => ("degraded", StatusCode::OK),
+        (None, None, None) => ("ok", StatusCode::OK),
+    };
+    let away = away.map(|(_, why)| format!("the store is away: {why}"));
+    let reasons: Vec<String> = [failed, full.map(str::to_owned), away].into_iter().flatten().collect();
+    let detail = grant.allows(Scope::Admin).then(|| ReadinessDetail {
+        reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
+        store_away_seconds,
+        log_used: (log_used * 1e4).round() / 1e4,
+        pending_readings: app.pipeline.status().pending_readings,
+    });
+    (code, Json(Readiness { status, detail }))
+}
+
+/// The program that runs, and its store.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Version)]
+pub(in crate::http) struct Build {
+    /// The name of the program.
+    name: &'static str,
+    /// Its version.
+    version: &'static str,
+    /// Its commit.
+    revision: &'static str,
+    /// The ID of the store, the same for all instances that share it; absent until the store has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    store_id: Option<String>,
+}
+
+/// Describes `GET /version`.
+pub(in crate::http) fn describe_version() -> Operation {
+    Operation::get(Tag::Operation, "getVersion", "The version of the program").answers::<Build>(200, "The version.")
+}
+
+/// `GET /version`
+pub(in crate::http) async fn version(State(app): State<Arc<App>>) -> Json<Build> {
+    let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+    let store_id = app.store_id.borrow().clone();
+    Json(Build { name, version, revision: REVISION, store_id })
+}

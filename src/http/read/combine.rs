@@ -1,0 +1,178 @@
+//! `combine`: the rollups of many devices folded into one, or into one for each group of devices.
+//!
+//! The devices are grouped by the values of keys of their metadata. One pass over the device index finds both
+//! the devices and these values.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde_json::Value;
+
+use super::rollups::{Question, Which};
+use super::rollups_json;
+use super::rollups_table::{self, Subject};
+use super::table::respond;
+use crate::access::Grant;
+use crate::http::App;
+use crate::http::answer::format::Format;
+use crate::http::problem::Problem;
+use crate::http::request::params::Params;
+use crate::query::{DeviceGroups, DeviceSelection, DevicesRequest, MetadataValues, Rollups};
+
+/// The most keys of metadata by which devices are combined.
+const MAX_KEYS: usize = 8;
+
+/// The longest key.
+const MAX_KEY_BYTES: usize = 256;
+
+/// The most pages of a list of devices that are read for one combined answer.
+const PAGES_MAX: usize = 10;
+
+/// The bytes of metadata in a row of a combined answer, about: what a device ID may have.
+const BYTES_OF_VALUES: usize = 128;
+
+/// The devices whose rollups are combined.
+#[derive(Debug, PartialEq)]
+pub(super) enum Combine {
+    No,
+    All,
+    /// The devices with the same values of these keys of their metadata.
+    By(Vec<String>),
+}
+
+/// The devices of a combined answer.
+struct Devices {
+    ids: Vec<Arc<str>>,
+    groups: DeviceGroups,
+    /// Whether some may be missing.
+    partial: bool,
+}
+
+impl Combine {
+    /// Reads `combine`.
+    pub(super) fn of(params: &mut Params<'_>) -> Result<Self, Problem> {
+        match params.one("combine")?.as_deref() {
+            None | Some("false" | "0") => Ok(Self::No),
+            Some("true" | "1") => Ok(Self::All),
+            Some(by) => {
+                let mut known = HashSet::new();
+                let named = by.strip_prefix("by:").into_iter().flat_map(|keys| keys.split(','));
+                let keys: Vec<String> = named.filter(|key| known.insert(*key)).map(str::to_owned).collect();
+                let is_key = |key: &String| (1..=MAX_KEY_BYTES).contains(&key.len());
+                if (1..=MAX_KEYS).contains(&keys.len()) && keys.iter().all(is_key) {
+                    return Ok(Self::By(keys));
+                }
+                let why = "expected true, false, or by:KEY of the metadata, or up to eight keys with commas between";
+                Err(Problem::invalid_parameter("combine", why))
+            }
+        }
+    }
+
+    /// The keys of metadata by which devices are combined.
+    fn keys(&self) -> &[String] {
+        if let Self::By(keys) = self { keys } else { &[] }
+    }
+
+    /// Answers for the devices of the question.
+    pub(super) async fn answer(
+        self,
+        app: &App,
+        grant: &Grant,
+        mut question: Question,
+        which: Which,
+    ) -> Result<Response, Problem> {
+        let keys = self.keys();
+        let Devices { ids, groups, partial } = Devices::find(app, grant, which, keys).await?;
+        let devices = ids.len();
+        question.request.devices = ids;
+        let Question { request, form } = &question;
+        let mut rollups = app.queries.combined_rollups(&grant.device_scope, request, &groups.group_of).await?;
+        rollups.partial |= partial;
+        let to_json = |found| match &self {
+            Self::By(_) => rollups_json::combined_groups(&found, &groups.groups, keys, form),
+            Self::No | Self::All => rollups_json::combined(&found, devices, form),
+        };
+        let subjects: Vec<Subject<'_>> = match &self {
+            Self::By(_) => groups.groups.iter().map(|group| Subject::Group(keys, &group.values)).collect(),
+            Self::No | Self::All => vec![Subject::All],
+        };
+        if form.format != Format::Json {
+            check_values(&subjects, &rollups.body.0, app.limits.max_points)?;
+        }
+        let table = rollups_table::table(Subject::Group(keys, &[]), form);
+        respond(table, "rollups", rollups, to_json, |(rollups, local), table| {
+            for (subject, rollups) in subjects.into_iter().zip(&rollups) {
+                table.append(rollups_table::rows(subject, form, rollups, &local));
+            }
+        })
+    }
+}
+
+/// Refuses rows that would be much longer because each has the values of its group.
+fn check_values(subjects: &[Subject<'_>], rollups: &[Rollups], max_points: usize) -> Result<(), Problem> {
+    let bytes = |(subject, rollups): (&Subject<'_>, &Rollups)| {
+        let Subject::Group(_, values) = subject else { return 0 };
+        let points: usize = rollups.values().map(Vec::len).sum();
+        points.saturating_mul(values.iter().map(|value| value.to_string().len()).sum())
+    };
+    let bytes = subjects.iter().zip(rollups).map(bytes).fold(0, usize::saturating_add);
+    if bytes <= max_points.saturating_mul(BYTES_OF_VALUES) {
+        return Ok(());
+    }
+    let why = "the values of the metadata are too long to be in each row; ask for JSON, or for fewer points";
+    Err(Problem::invalid_parameter("combine", why))
+}
+
+impl Devices {
+    /// Finds the devices, and groups them by the values of `keys`.
+    async fn find(app: &App, grant: &Grant, which: Which, keys: &[String]) -> Result<Self, Problem> {
+        let (named, mut request) = match which {
+            Which::Named(ids) if keys.is_empty() => {
+                let groups = DeviceGroups::of(ids.iter().map(|_| MetadataValues::new()));
+                return Ok(Self { ids, groups, partial: false });
+            }
+            Which::Named(ids) => {
+                let selection = DeviceSelection { ids: Some(ids.clone()), ..DeviceSelection::default() };
+                let limit = app.limits.max_devices;
+                let now_ms = app.clock.now_ms();
+                (Some(ids), DevicesRequest { selection, after: None, limit, now_ms, skips_any: false })
+            }
+            Which::Listed(request) => (None, request),
+        };
+        let (mut found, mut partial) = (Vec::new(), false);
+        for _ in 0..PAGES_MAX {
+            let page = app.queries.device_values(&grant.device_scope, &request, keys).await?;
+            partial |= page.partial;
+            found.extend(page.body.devices);
+            if found.len() > request.limit {
+                return Err(too_many(request.limit));
+            }
+            let Some(next) = page.body.next else { return Ok(Self::of(named, found, keys.len(), partial)) };
+            request.after = Some(next.to_string());
+        }
+        let why = "the devices are too many to look at the metadata of each; use a longer prefix";
+        Err(Problem::invalid_parameter("combine", why))
+    }
+
+    /// Groups devices. Those that are named keep their order, and have nulls if they are not found.
+    fn of(named: Option<Vec<Arc<str>>>, found: Vec<(Arc<str>, MetadataValues)>, keys: usize, partial: bool) -> Self {
+        let (ids, values): (Vec<_>, Vec<_>) = match named {
+            None => found.into_iter().unzip(),
+            Some(ids) => {
+                let mut known: HashMap<Arc<str>, MetadataValues> = found.into_iter().collect();
+                let values = ids.iter().map(|id| known.remove(id).unwrap_or_else(|| vec![Value::Null; keys]));
+                let values = values.collect();
+                (ids, values)
+            }
+        };
+        Self { ids, groups: DeviceGroups::of(values), partial }
+    }
+}
+
+fn too_many(max: usize) -> Problem {
+    let why = format!(
+        "more than {max} devices match (query.max_devices); select fewer with `prefix=`, `device=` or `meta.KEY=`"
+    );
+    Problem::invalid_parameter("combine", why)
+}

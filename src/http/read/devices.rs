@@ -1,0 +1,301 @@
+//! `GET /v1/devices` and `GET /v1/devices/{deviceId}`, and the parameters that select devices.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, Version};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use super::query_limits::Admitted;
+use super::table::{List, ListReply, Table, respond_list};
+use super::{Body, answer};
+use crate::access::Grant;
+use crate::common::clock::rfc3339;
+use crate::config::Period;
+use crate::http::App;
+use crate::http::answer::format::Format;
+use crate::http::openapi::parameter::{
+    CURSOR_OF_DEVICES, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
+};
+use crate::http::openapi::{Operation, Parameters, Tag};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::request::device_id::{DeviceInPath, normalized};
+use crate::http::request::params::Params;
+use crate::model::{Metric, check_device_id, check_device_prefix};
+use crate::query::{self, Answer, DeviceSelection, DevicesRequest, Listed, QueryError};
+
+/// The estimated memory of a device, with its metadata and the names of its metrics.
+const BYTES_PER_DEVICE: usize = 2 << 10;
+
+/// The memory of a device with the most metrics.
+const ONE_DEVICE_BYTES: usize = 2 << 20;
+
+/// A page of devices.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Devices {
+    /// The devices in the order of their IDs.
+    devices: Vec<Device>,
+    /// The `cursor` of the next page, or null.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// A device.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct Device {
+    /// The ID.
+    #[serde(rename = "deviceId")]
+    id: String,
+    /// The newest metadata, or null.
+    #[schema(value_type = Option<Object>, required)]
+    metadata: Option<Box<RawValue>>,
+    /// The series in the order of their texts.
+    #[schema(value_type = Vec<String>)]
+    metrics: Vec<Metric>,
+    /// Whether there are more series than `metrics` has.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_metrics: bool,
+    /// The first reading ever stored.
+    #[schema(format = DateTime)]
+    first_seen: String,
+    /// The last reading or rollup.
+    #[schema(format = DateTime)]
+    last_seen: String,
+}
+
+const OF_DEVICES: Parameters =
+    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &SILENT_FOR];
+
+/// Describes `GET /v1/devices`.
+pub(in crate::http) fn describe_devices() -> Operation {
+    let devices = json!({ "devices": [example()], "next": null });
+    Operation::get(Tag::Queries, "listDevices", "The devices")
+        .parameters(OF_DEVICES)
+        .answers_query::<Devices>("A page of devices. While `next` is not null, there may be more.", &devices)
+        .answers_table()
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
+}
+
+/// Describes `GET /v1/devices/{deviceId}`.
+pub(in crate::http) fn describe_device() -> Operation {
+    Operation::get(Tag::Queries, "getDevice", "One device")
+        .answers_query::<Device>("The device.", &example())
+        .queries()
+        .problems(&[ProblemCode::UnknownDevice])
+}
+
+fn example() -> Value {
+    json!({
+        "deviceId": "S1", "metadata": { "floor": 2 }, "metrics": ["hum", "temp"],
+        "firstSeen": "2026-04-20T14:00:10.000Z", "lastSeen": "2026-04-20T14:00:20.000Z",
+    })
+}
+
+/// `GET /v1/devices`
+pub(in crate::http) async fn devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, OF_DEVICES);
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let request_head = (version, &headers, &uri);
+    let reply = ListReply::new("devices", format, &params, &admitted, request_head, app.limits.body_timeout);
+    let limit = params.limit(100, app.limits.max_devices)?;
+    let silent_for = silent_for(&mut params)?;
+    let mut request = request(&app, &grant, &mut params, limit)?;
+    params.end()?;
+    request.skips_any = reply.is_whole();
+    request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
+    respond_list(DeviceList { app, grant, request, format }, reply).await
+}
+
+/// The list of devices.
+struct DeviceList {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    request: DevicesRequest,
+    format: Format,
+}
+
+impl List for DeviceList {
+    type Item = query::Device;
+
+    async fn page(&mut self) -> Result<Answer<Listed<query::Device>>, QueryError> {
+        self.app.queries.devices(&self.grant.device_scope, &self.request).await
+    }
+
+    fn go_on_after(&mut self, last: &str) {
+        self.request.after = Some(last.to_owned());
+    }
+
+    fn table(&self) -> Table {
+        table(self.format)
+    }
+
+    /// Metadata and metrics are JSON.
+    fn add_rows(device: query::Device, table: &mut Table) {
+        table.text(&device.id);
+        table.instant(device.first_ts_ms);
+        table.instant(device.last_ts_ms);
+        table.json(metadata_of(&device).as_ref().map_or("null", |metadata| metadata.get()));
+        table.json(&serde_json::to_string(&device.metrics).expect("texts are JSON"));
+        table.json(if device.has_more_metrics { "true" } else { "false" });
+    }
+
+    fn to_json(found: Answer<Listed<query::Device>>) -> Response {
+        let answer = answer(found, |Listed { devices, next }| Devices {
+            devices: devices.into_iter().map(Device::from).collect(),
+            next: next.map(|next| next.to_string()),
+        });
+        answer.into_response()
+    }
+}
+
+fn table(format: Format) -> Table {
+    Table::new(format, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
+}
+
+/// `GET /v1/devices/{deviceId}`
+pub(in crate::http) async fn device(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<Json<Body<Device>>, Problem> {
+    Params::of(&uri, &[]).end()?;
+    admitted.reserve(ONE_DEVICE_BYTES).await?;
+    grant.device_scope.to_stored_id(&device).map_err(QueryError::from)?;
+    let selection = DeviceSelection { ids: Some(vec![device.as_str().into()]), ..DeviceSelection::default() };
+    let request = DevicesRequest { selection, after: None, limit: 1, now_ms: app.clock.now_ms(), skips_any: false };
+    let Answer { body, lagging, partial } = app.queries.devices(&grant.device_scope, &request).await?;
+    let found = body.devices.into_iter().next().ok_or_else(|| Problem::unknown_device(&device))?;
+    Ok(answer(Answer { body: found, lagging, partial }, Device::from))
+}
+
+/// Reads the parameters that select devices, and `cursor`: a page of a list in the order of the IDs.
+pub(super) fn request(
+    app: &App,
+    grant: &Grant,
+    params: &mut Params<'_>,
+    limit: usize,
+) -> Result<DevicesRequest, Problem> {
+    let after = params.one("cursor")?.map(Cow::into_owned);
+    if let Some(cursor) = &after {
+        check_device_id(cursor).map_err(|error| Problem::invalid_parameter("cursor", error))?;
+    }
+    Ok(DevicesRequest { after, ..first_page(app, grant, params, limit)? })
+}
+
+/// Reads the parameters that select devices: the first page of a list in the order of the IDs.
+pub(super) fn first_page(
+    app: &App,
+    grant: &Grant,
+    params: &mut Params<'_>,
+    limit: usize,
+) -> Result<DevicesRequest, Problem> {
+    let prefix = params.one("prefix")?.unwrap_or_default().into_owned();
+    check_prefix(&prefix)?;
+    let ids = named(app, grant, params)?;
+    if ids.is_some() && !prefix.is_empty() {
+        return Err(Problem::invalid_parameter("prefix", "cannot be combined with `device`"));
+    }
+    let selection = DeviceSelection { ids, prefix, metadata: params.metadata()?, silent_since_ms: None };
+    Ok(DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false })
+}
+
+/// Reads all parameters `device`, each ID once. `None`: there is none.
+pub(super) fn named(app: &App, grant: &Grant, params: &mut Params<'_>) -> Result<Option<Vec<Arc<str>>>, Problem> {
+    let named = params.all("device");
+    if named.len() > app.limits.max_devices {
+        let why = format!("at most {} devices (query.max_devices)", app.limits.max_devices);
+        return Err(Problem::invalid_parameter("device", why));
+    }
+    let mut known = HashSet::with_capacity(named.len());
+    let mut devices = Vec::with_capacity(named.len());
+    for name in &named {
+        let device: Arc<str> = normalized(&grant.device_scope, "device", name)?.into();
+        if known.insert(Arc::clone(&device)) {
+            devices.push(device);
+        }
+    }
+    for device in &devices {
+        grant.device_scope.to_stored_id(device).map_err(QueryError::from)?; // refuses devices outside of the scope
+    }
+    Ok(if named.is_empty() { None } else { Some(devices) })
+}
+
+/// Reads `silent_for`, in milliseconds.
+fn silent_for(params: &mut Params<'_>) -> Result<Option<i64>, Problem> {
+    let Some(text) = params.one("silent_for")? else { return Ok(None) };
+    let period = text.parse::<Period>().map_err(|why| Problem::invalid_parameter("silent_for", why))?;
+    Ok(Some(i64::try_from(period.as_millis()).unwrap_or(i64::MAX)))
+}
+
+/// Refuses a prefix with which no device ID can start, because it must be a mistake.
+fn check_prefix(prefix: &str) -> Result<(), Problem> {
+    if prefix.contains('*') {
+        let why = "must not contain `*`: every device ID that starts with the prefix matches";
+        return Err(Problem::invalid_parameter("prefix", why));
+    }
+    match check_device_prefix(prefix) {
+        Err(error) if !prefix.is_empty() => Err(Problem::invalid_parameter("prefix", error)),
+        _ => Ok(()),
+    }
+}
+
+/// The metadata of a device in its one form: without spaces and line feeds, its keys sorted. Devices write it
+/// as they like, and pending and stored metadata differ in that.
+fn metadata_of(device: &query::Device) -> Option<Box<RawValue>> {
+    let object: Map<String, Value> = serde_json::from_str(device.metadata.as_deref()?).ok()?;
+    serde_json::value::to_raw_value(&object).ok()
+}
+
+impl From<query::Device> for Device {
+    fn from(device: query::Device) -> Self {
+        Self {
+            id: device.id.to_string(),
+            metadata: metadata_of(&device),
+            metrics: device.metrics,
+            more_metrics: device.has_more_metrics,
+            first_seen: rfc3339(device.first_ts_ms),
+            last_seen: rfc3339(device.last_ts_ms),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_one_line_however_it_was_written() {
+        let device = |metadata: &str| query::Device {
+            id: "S1".into(),
+            metadata: Some(metadata.into()),
+            metrics: Vec::new(),
+            has_more_metrics: false,
+            first_ts_ms: 0,
+            last_ts_ms: 0,
+        };
+        let written = device("{\"z\": [\r\n1e3,\n -0 ],\t\"a\\n\": \"\\u000a\"}\n");
+        assert_eq!(metadata_of(&written).unwrap().get(), r#"{"a\n":"\n","z":[1000.0,-0.0]}"#);
+        let mut table = table(Format::Ndjson);
+        DeviceList::add_rows(written, &mut table);
+        assert_eq!(String::from_utf8(table.into_rows()).unwrap().lines().count(), 1);
+    }
+}

@@ -1,0 +1,183 @@
+//! The rows of files: readings as CSV or NDJSON.
+//!
+//! CSV has one row per instant and one column per series if all readings are of one device, else one row per
+//! value. NDJSON has one line per instant, in the form that `POST /v1/readings` takes.
+
+use std::collections::HashMap;
+
+use super::streamed_file::{FileError, Output, Rows};
+use crate::common::clock::HourInstants;
+use crate::http::answer::format::{write_cell, write_number};
+use crate::model::{Metric, Sample};
+use crate::query::{Slice, SliceHour};
+
+/// The end of a row (RFC 4180).
+const END_OF_ROW: &[u8] = b"\r\n";
+
+/// Writes CSV of one device: `ts` and a column for each series. A cell without a value is empty.
+pub(super) struct Columns {
+    metrics: Vec<Metric>,
+    places: HashMap<Metric, usize>,
+    /// The values of a row. NaN, which no reading has, stands for no value.
+    row: Vec<f64>,
+}
+
+/// Writes CSV with one row per value: `deviceId,ts,series,value`.
+pub(super) struct Values;
+
+/// Writes NDJSON with one line per instant: `{"deviceId","ts","values"}`.
+pub(super) struct Lines;
+
+impl Columns {
+    pub(super) fn new(metrics: Vec<Metric>) -> Self {
+        let places = metrics.iter().cloned().enumerate().map(|(at, metric)| (metric, at)).collect();
+        Self { row: vec![f64::NAN; metrics.len()], metrics, places }
+    }
+}
+
+impl Rows for Columns {
+    fn begin(&mut self, out: &mut Output) -> Result<(), FileError> {
+        out.text.extend_from_slice(b"ts");
+        for metric in &self.metrics {
+            out.text.push(b',');
+            write_cell(&mut out.text, metric);
+        }
+        out.text.extend_from_slice(END_OF_ROW);
+        out.send_if_full()
+    }
+
+    fn write(&mut self, _: &str, slice: &Slice, out: &mut Output) -> Result<(), FileError> {
+        for hour in slice.hours() {
+            let places: Vec<Option<usize>> =
+                hour.metrics.iter().map(|metric| self.places.get(metric).copied()).collect();
+            let mut instants = HourInstants::new(hour.hour.start_ms());
+            for samples in hour.instants() {
+                for sample in samples {
+                    let place = places[sample.metric as usize];
+                    let new = || FileError::NewSeries(hour.metrics[sample.metric as usize].clone());
+                    self.row[place.ok_or_else(new)?] = sample.value;
+                }
+                out.text.extend_from_slice(instants.text_of(samples[0].offset));
+                for value in &mut self.row {
+                    out.text.push(b',');
+                    if !value.is_nan() {
+                        write_number(&mut out.text, *value);
+                        *value = f64::NAN;
+                    }
+                }
+                out.text.extend_from_slice(END_OF_ROW);
+                out.send_if_full()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rows for Values {
+    fn begin(&mut self, out: &mut Output) -> Result<(), FileError> {
+        out.text.extend_from_slice(b"deviceId,ts,series,value\r\n");
+        Ok(())
+    }
+
+    fn write(&mut self, device: &str, slice: &Slice, out: &mut Output) -> Result<(), FileError> {
+        let mut before_ts = Vec::new();
+        write_cell(&mut before_ts, device);
+        before_ts.push(b',');
+        for hour in slice.hours() {
+            let order = Order::of(&hour);
+            let after_ts: Vec<Vec<u8>> = hour.metrics.iter().map(cell_between_commas).collect();
+            let mut instants = HourInstants::new(hour.hour.start_ms());
+            let mut sorted = Vec::new();
+            for samples in hour.instants() {
+                let ts = instants.text_of(samples[0].offset);
+                for sample in order.sort(samples, &mut sorted) {
+                    out.text.extend_from_slice(&before_ts);
+                    out.text.extend_from_slice(ts);
+                    out.text.extend_from_slice(&after_ts[sample.metric as usize]);
+                    write_number(&mut out.text, sample.value);
+                    out.text.extend_from_slice(END_OF_ROW);
+                }
+                out.send_if_full()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cell_between_commas(metric: &Metric) -> Vec<u8> {
+    let mut text = vec![b','];
+    write_cell(&mut text, metric);
+    text.push(b',');
+    text
+}
+
+impl Rows for Lines {
+    fn begin(&mut self, _: &mut Output) -> Result<(), FileError> {
+        Ok(())
+    }
+
+    fn write(&mut self, device: &str, slice: &Slice, out: &mut Output) -> Result<(), FileError> {
+        let before_ts = format!("{{\"deviceId\":{},\"ts\":\"", json(device)).into_bytes();
+        for hour in slice.hours() {
+            let order = Order::of(&hour);
+            let keys: Vec<Vec<u8>> =
+                hour.metrics.iter().map(|metric| format!("{}:", json(metric)).into_bytes()).collect();
+            let mut instants = HourInstants::new(hour.hour.start_ms());
+            let mut sorted = Vec::new();
+            for samples in hour.instants() {
+                out.text.extend_from_slice(&before_ts);
+                out.text.extend_from_slice(instants.text_of(samples[0].offset));
+                out.text.extend_from_slice(b"\",\"values\":{");
+                for (at, sample) in order.sort(samples, &mut sorted).iter().enumerate() {
+                    if at > 0 {
+                        out.text.push(b',');
+                    }
+                    out.text.extend_from_slice(&keys[sample.metric as usize]);
+                    write_number(&mut out.text, sample.value);
+                }
+                out.text.extend_from_slice(b"}}\n");
+                out.send_if_full()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text as JSON.
+fn json(text: &str) -> String {
+    serde_json::to_string(text).expect("a text is JSON")
+}
+
+/// The order of the series of an hour by their text.
+struct Order {
+    /// The rank of each metric of the table; `None`: the table is sorted.
+    ranks: Option<Vec<u32>>,
+}
+
+impl Order {
+    fn of(hour: &SliceHour<'_>) -> Self {
+        if hour.metrics.is_sorted() {
+            return Self { ranks: None };
+        }
+        let mut by_text: Vec<usize> = (0..hour.metrics.len()).collect();
+        by_text.sort_unstable_by_key(|&at| &hour.metrics[at]);
+        let mut ranks = vec![0; by_text.len()];
+        for (rank, at) in (0..).zip(by_text) {
+            ranks[at] = rank;
+        }
+        Self { ranks: Some(ranks) }
+    }
+
+    /// The values of one instant, sorted by their series.
+    fn sort<'s>(&self, samples: &'s [Sample], sorted: &'s mut Vec<Sample>) -> &'s [Sample] {
+        match &self.ranks {
+            Some(ranks) if samples.len() > 1 => {
+                sorted.clear();
+                sorted.extend_from_slice(samples);
+                sorted.sort_unstable_by_key(|sample| ranks[sample.metric as usize]);
+                sorted
+            }
+            _ => samples,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `GET /v1/devices/{deviceId}/latest` and `GET /v1/latest`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, Version};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::answer;
+use super::query_limits::Admitted;
+use super::table::{List, ListReply, Table, respond, respond_list};
+use crate::access::Grant;
+use crate::common::clock::rfc3339;
+use crate::http::App;
+use crate::http::answer::format::Format;
+use crate::http::openapi::parameter::{
+    CURSOR_OF_DEVICES, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
+};
+use crate::http::openapi::{Operation, Parameters, Tag};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::request::device_id::DeviceInPath;
+use crate::http::request::params::Params;
+use crate::model::{Metric, SeriesFilter};
+use crate::query::{self, Answer, DevicesRequest, Listed, QueryError};
+
+/// The memory of an answer with some thousands of metrics.
+const ANSWER_BYTES: usize = 2 << 20;
+
+/// The estimated memory of a device in a list, with its metrics.
+const BYTES_PER_DEVICE: usize = 2 << 10;
+
+/// The latest values of a device.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct Latest {
+    /// The ID of the device.
+    device_id: String,
+    /// The latest value of each series.
+    #[schema(value_type = BTreeMap<String, LatestValue>)]
+    metrics: BTreeMap<Metric, LatestValue>,
+    /// Whether there may be more series than `metrics` has.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_metrics: bool,
+}
+
+/// A page of the latest values of devices.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct LatestOfDevices {
+    /// The devices in the order of their IDs.
+    devices: Vec<Latest>,
+    /// The `cursor` of the next page, or null.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// A value and its instant.
+#[derive(Debug, Serialize, ToSchema)]
+struct LatestValue {
+    /// The instant.
+    #[schema(format = DateTime)]
+    ts: String,
+    /// The value.
+    value: f64,
+}
+
+const OF_ONE: Parameters = &[&FORMAT, &METRIC, &LABELS];
+const OF_DEVICES: Parameters =
+    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS];
+
+/// Describes `GET /v1/devices/{deviceId}/latest`.
+pub(in crate::http) fn describe_latest() -> Operation {
+    Operation::get(Tag::Queries, "getLatest", "The latest values of a device")
+        .parameters(OF_ONE)
+        .answers_query::<Latest>("The latest value of each series.", &example())
+        .answers_table()
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::UnknownDevice])
+}
+
+/// Describes `GET /v1/latest`.
+pub(in crate::http) fn describe_latest_of_devices() -> Operation {
+    let devices = json!({ "devices": [example()], "next": null });
+    Operation::get(Tag::Queries, "getLatestOfDevices", "The latest values of many devices")
+        .parameters(OF_DEVICES)
+        .answers_query::<LatestOfDevices>("A page of devices. While `next` is not null, there may be more.", &devices)
+        .answers_table()
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
+}
+
+fn example() -> serde_json::Value {
+    json!({ "deviceId": "S1", "metrics": { "temp": { "ts": "2026-04-20T14:00:20.000Z", "value": 22.6 } } })
+}
+
+/// `GET /v1/devices/{deviceId}/latest`
+pub(in crate::http) async fn latest(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    DeviceInPath(device): DeviceInPath,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, OF_ONE);
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let series = params.series()?;
+    params.end()?;
+    admitted.reserve(ANSWER_BYTES).await?;
+    let latest = app.queries.latest(&grant.device_scope, &device, &series).await?;
+    if latest.body.is_none() && latest.lagging.is_none() {
+        return Err(Problem::unknown_device(&device));
+    }
+    let name = format!("latest-{device}");
+    let latest = latest.map(|latest| (device, latest.unwrap_or_default()));
+    let to_json = |latest| answer(latest, |(device, latest)| Latest::new(device, latest)).into_response();
+    respond(table(format), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
+}
+
+/// `GET /v1/latest`
+pub(in crate::http) async fn latest_of_devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, OF_DEVICES);
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let request_head = (version, &headers, &uri);
+    let reply = ListReply::new("latest", format, &params, &admitted, request_head, app.limits.body_timeout);
+    let limit = params.limit(100, app.limits.max_devices)?;
+    let series = params.series()?;
+    let mut request = super::devices::request(&app, &grant, &mut params, limit)?;
+    params.end()?;
+    request.skips_any = reply.is_whole();
+    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
+    respond_list(LatestList { app, grant, request, series, format }, reply).await
+}
+
+/// The latest values of devices.
+struct LatestList {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    request: DevicesRequest,
+    series: SeriesFilter,
+    format: Format,
+}
+
+impl List for LatestList {
+    type Item = (Arc<str>, query::Latest);
+
+    async fn page(&mut self) -> Result<Answer<Listed<Self::Item>>, QueryError> {
+        self.app.queries.latest_of_devices(&self.grant.device_scope, &self.request, &self.series).await
+    }
+
+    fn go_on_after(&mut self, last: &str) {
+        self.request.after = Some(last.to_owned());
+    }
+
+    fn table(&self) -> Table {
+        table(self.format)
+    }
+
+    fn add_rows((device, latest): Self::Item, table: &mut Table) {
+        add_rows(table, &device, &latest);
+    }
+
+    fn to_json(found: Answer<Listed<Self::Item>>) -> Response {
+        let answer = answer(found, |Listed { devices, next }| LatestOfDevices {
+            devices: devices.into_iter().map(|(id, latest)| Latest::new(id.to_string(), latest)).collect(),
+            next: next.map(|next| next.to_string()),
+        });
+        answer.into_response()
+    }
+}
+
+/// A table with a row for each value.
+fn table(format: Format) -> Table {
+    Table::new(format, ["deviceId", "ts", "series", "value"])
+}
+
+fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {
+    for (metric, (ts_ms, value)) in &latest.values {
+        table.text(device);
+        table.instant(*ts_ms);
+        table.text(metric);
+        table.number(*value);
+    }
+}
+
+impl Latest {
+    fn new(device_id: String, query::Latest { values, has_more }: query::Latest) -> Self {
+        let value = |(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value });
+        Self { device_id, metrics: values.into_iter().map(value).collect(), more_metrics: has_more }
+    }
+}

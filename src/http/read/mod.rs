@@ -1,0 +1,105 @@
+//! The query paths, `/v1/devices` and `/v1/rollups`.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+use super::request::params::Params;
+use crate::common::clock::Clock;
+use crate::model::MS_PER_HOUR;
+use crate::query::Answer;
+
+mod combine;
+mod devices;
+mod file_rows;
+mod latest;
+pub(super) mod query_limits;
+mod readings;
+mod rollups;
+mod rollups_json;
+mod rollups_table;
+pub(super) mod streamed_file;
+mod table;
+
+pub(super) use devices::{describe_device, describe_devices, device, devices};
+pub(super) use latest::{describe_latest, describe_latest_of_devices, latest, latest_of_devices};
+pub(super) use readings::{
+    describe_readings, describe_readings_of_devices, of_devices as readings_of_devices, readings,
+};
+pub(super) use rollups::{describe_rollups, describe_rollups_of_devices, of_devices as rollups_of_devices, rollups};
+
+/// The default length of a range: one day.
+const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
+
+/// An answer, with notes on what may be missing in it.
+#[derive(Debug, Serialize)]
+pub(super) struct Body<T> {
+    #[serde(flatten)]
+    answer: T,
+    #[serde(flatten)]
+    notes: Notes,
+}
+
+/// Notes on what may be missing in an answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Notes {
+    /// Readings that were acknowledged within these seconds may be missing.
+    #[serde(rename = "laggingSeconds", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lagging_seconds: Option<f64>,
+    /// Whether stored readings are missing, because the store does not answer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
+}
+
+fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
+    let lagging_seconds = answer.lagging.map(|lagging| lagging.as_secs_f64());
+    Json(Body { answer: make(answer.body), notes: Notes { lagging_seconds, partial: answer.partial } })
+}
+
+/// The header of answers without a place for `laggingSeconds`.
+const LAGGING_SECONDS: HeaderName = HeaderName::from_static("tidegauge-lagging-seconds");
+
+/// Notes in a header that acknowledged readings may be missing.
+fn mark_lagging(response: &mut Response, lagging: Option<Duration>) {
+    if let Some(lagging) = lagging {
+        let seconds = HeaderValue::try_from(lagging.as_secs_f64().to_string()).expect("a number is ASCII");
+        response.headers_mut().insert(LAGGING_SECONDS, seconds);
+    }
+}
+
+/// Reads `from` (inclusive) and `to` (exclusive); the default is the last day up to now.
+fn range(params: &mut Params<'_>, clock: &Clock) -> Result<(i64, i64), Problem> {
+    let (from_ms, to_ms) = open_range(params, clock)?;
+    Ok((from_ms.unwrap_or(to_ms - DEFAULT_RANGE_MS), to_ms))
+}
+
+/// Reads `from` (inclusive), if present, and `to` (exclusive), by default now.
+fn open_range(params: &mut Params<'_>, clock: &Clock) -> Result<(Option<i64>, i64), Problem> {
+    let now_ms = clock.now_ms();
+    let (from_ms, to_ms) = (params.instant_ms("from", now_ms)?, params.instant_ms("to", now_ms)?);
+    let to_ms = to_ms.unwrap_or(now_ms + 1);
+    if from_ms.is_some_and(|from_ms| from_ms >= to_ms) {
+        return Err(Problem::invalid_parameter("from", "must be before `to`"));
+    }
+    Ok((from_ms, to_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_lag_in_a_header() {
+        let mut response = Response::default();
+        mark_lagging(&mut response, None);
+        assert!(response.headers().is_empty());
+        mark_lagging(&mut response, Some(Duration::from_millis(1_500)));
+        assert_eq!(response.headers()["tidegauge-lagging-seconds"], "1.5");
+    }
+}

@@ -1,0 +1,350 @@
+//! Admission of queries: concurrency limits per token and in total, and a memory limit.
+//!
+//! A query that exceeds a limit waits for a moment, in order of arrival, and is then refused. Once its answer
+//! exists, it frees its place and all memory except that of the answer, which it frees after sending it. A
+//! file holds all of it until its end, so it needs a place among the files too. One token gets at most its
+//! [`Share`] of the files and of the memory, so that others find some.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_LENGTH;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::access::Grant;
+use crate::http::App;
+use crate::http::answer::body_in_pieces::Pieces;
+use crate::http::answer::etag::{self, Delivery};
+use crate::http::problem::{MOMENT, Problem};
+use crate::http::serve::accept::Peer;
+use crate::http::serve::client_disconnect::Departure;
+use crate::limits::{QUERY_BLOCK_BYTES as BLOCK_BYTES, Quota, Share};
+use crate::telemetry::Limit;
+
+/// The limits of all queries together.
+#[derive(Debug)]
+pub struct Admission {
+    queries: Arc<Semaphore>,
+    files: Arc<Semaphore>,
+    blocks: Arc<Semaphore>,
+    max_blocks: u32,
+}
+
+/// The place and the memory that one query holds.
+#[derive(Debug)]
+pub(in crate::http) struct Admitted {
+    files: Arc<Semaphore>,
+    blocks: Arc<Semaphore>,
+    max_blocks: u32,
+    files_of_token: Option<Share>,
+    blocks_of_token: Option<Share>,
+    memory: Mutex<Option<Memory>>,
+    _places: Vec<OwnedSemaphorePermit>,
+}
+
+/// Memory of the limit of all queries, and of the share of a token.
+#[derive(Debug)]
+pub(in crate::http) struct Memory {
+    of_all: OwnedSemaphorePermit,
+    of_token: Option<OwnedSemaphorePermit>,
+}
+
+/// The places and the memory of a query whose answer is a file. They are free when the file has ended.
+#[derive(Debug)]
+pub(in crate::http) struct Lease {
+    _admitted: Arc<Admitted>,
+    _places: [Option<OwnedSemaphorePermit>; 2],
+    _memory: Option<Memory>,
+}
+
+impl Admission {
+    /// Admits `queries` concurrent queries, which together use up to `bytes`. Of these, `files` may answer
+    /// with a file.
+    pub fn new(queries: usize, files: usize, bytes: usize) -> Self {
+        let max_blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
+        Self {
+            queries: Arc::new(Semaphore::new(queries)),
+            files: Arc::new(Semaphore::new(files)),
+            blocks: Arc::new(Semaphore::new(max_blocks as usize)),
+            max_blocks,
+        }
+    }
+
+    /// Waits for a place among the queries.
+    pub(in crate::http) async fn enter(&self, quota: &Quota) -> Result<Admitted, Problem> {
+        let mut places = Vec::new();
+        if let Some(queries) = &quota.queries {
+            let place = acquire(queries, 1).await;
+            places.push(place.ok_or_else(|| Problem::rate_limited(Limit::TokenQueries, MOMENT))?);
+        }
+        let place = acquire(&self.queries, 1).await;
+        places.push(place.ok_or_else(|| Problem::too_many_queries(Limit::Queries))?);
+        let [files, blocks] = [&self.files, &self.blocks].map(Arc::clone);
+        Ok(Admitted {
+            files,
+            blocks,
+            max_blocks: self.max_blocks,
+            files_of_token: quota.files.clone(),
+            blocks_of_token: quota.query_blocks.clone(),
+            memory: Mutex::new(None),
+            _places: places,
+        })
+    }
+}
+
+impl Admitted {
+    /// Reserves memory for the query, at most the whole limit.
+    pub(in crate::http) async fn reserve(&self, bytes: usize) -> Result<(), Problem> {
+        let memory = self.take(bytes.min(self.max_blocks as usize * BLOCK_BYTES)).await?;
+        self.keep(memory);
+        Ok(())
+    }
+
+    /// Takes memory out of that of all queries, and out of the share of the token. A query that needs more
+    /// than the share takes all of it.
+    pub(in crate::http) async fn take(&self, bytes: usize) -> Result<Memory, Problem> {
+        let blocks = blocks(bytes);
+        let of_token = share(self.blocks_of_token.as_ref(), blocks, Limit::QueryBytes).await?;
+        let of_all = if blocks > self.max_blocks { None } else { acquire(&self.blocks, blocks).await };
+        let of_all = of_all.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
+        Ok(Memory { of_all, of_token })
+    }
+
+    /// Takes memory if it is there at once.
+    pub(in crate::http) fn try_take(&self, bytes: usize) -> Result<Memory, Problem> {
+        let blocks = blocks(bytes);
+        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_many_owned(blocks).ok();
+        let of_token = match &self.blocks_of_token {
+            None => None,
+            Some(of) => Some(take(&of.places).ok_or_else(|| Problem::share_is_used(Limit::QueryBytes))?),
+        };
+        let of_all = take(&self.blocks).ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
+        Ok(Memory { of_all, of_token })
+    }
+
+    /// Keeps memory until the answer has been sent.
+    pub(in crate::http) fn keep(&self, memory: Memory) {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
+    }
+
+    /// Reserves a place among the files, and memory until the end of the file.
+    pub(in crate::http) async fn lease(self: Arc<Self>, bytes: usize) -> Result<Lease, Problem> {
+        let places = self.place_of_file().await?;
+        self.reserve(bytes).await?;
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Lease { _admitted: self, _places: places, _memory: memory })
+    }
+
+    /// Reserves a place among the files for an answer whose memory is reserved.
+    pub(in crate::http) async fn extend(self: Arc<Self>) -> Result<Lease, Problem> {
+        let places = self.place_of_file().await?;
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Lease { _admitted: self, _places: places, _memory: memory })
+    }
+
+    /// Reserves a place among the files, of all and of the token.
+    async fn place_of_file(&self) -> Result<[Option<OwnedSemaphorePermit>; 2], Problem> {
+        let of_token = share(self.files_of_token.as_ref(), 1, Limit::Files).await?;
+        let of_all = acquire(&self.files, 1).await.ok_or_else(|| Problem::too_many_queries(Limit::Files))?;
+        Ok([of_token, Some(of_all)])
+    }
+
+    /// Finishes an answer, and keeps its memory until it has been sent. A file keeps its own.
+    async fn hand_over(&self, answer: Response, delivery: Delivery) -> Response {
+        let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
+        let (mut head, mut body) = answer.into_parts();
+        let mut pieces = Vec::new();
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => pieces.extend(frame.into_data().ok()),
+                Err(error) => return Problem::internal(&error.to_string()).into_response(),
+            }
+        }
+        let pieces = match delivery.finish(&mut head, pieces).await {
+            Ok(pieces) => pieces,
+            Err(error) => return Problem::internal(&error.to_string()).into_response(),
+        };
+        let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        let memory = Arc::new(memory.split(bytes.div_ceil(BLOCK_BYTES)));
+        let sent = pieces.into_iter().map(|bytes| Bytes::from_owner(Sent { bytes, _memory: Arc::clone(&memory) }));
+        head.headers.remove(CONTENT_LENGTH); // that of the body before compression
+        Response::from_parts(head, Body::new(Pieces::new(sent)))
+    }
+}
+
+/// A piece of an answer that is being sent. All pieces of an answer share its memory.
+struct Sent {
+    bytes: Bytes,
+    _memory: Arc<Memory>,
+}
+
+impl Memory {
+    /// Adds memory of the same query.
+    pub(in crate::http) fn merge(&mut self, more: Self) {
+        self.of_all.merge(more.of_all);
+        if let (Some(of_token), Some(more)) = (&mut self.of_token, more.of_token) {
+            of_token.merge(more);
+        }
+    }
+
+    /// Splits off this many blocks, or all if there are fewer.
+    fn split(&mut self, blocks: usize) -> Self {
+        let part = |permit: &mut OwnedSemaphorePermit| permit.split(blocks.min(permit.num_permits()));
+        let of_all = part(&mut self.of_all).expect("no more than there is");
+        Self { of_all, of_token: self.of_token.as_mut().and_then(part) }
+    }
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn blocks(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// Acquires permits of a token's share, at most all of it.
+async fn share(of: Option<&Share>, permits: u32, limit: Limit) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+    let Some(of) = of else { return Ok(None) };
+    let held = acquire(&of.places, permits.min(of.max)).await;
+    held.ok_or_else(|| Problem::share_is_used(limit)).map(Some)
+}
+
+/// Acquires permits, and gives up after [`MOMENT`].
+async fn acquire(semaphore: &Arc<Semaphore>, permits: u32) -> Option<OwnedSemaphorePermit> {
+    tokio::time::timeout(MOMENT, Arc::clone(semaphore).acquire_many_owned(permits)).await.ok()?.ok()
+}
+
+/// Middleware: admits a query and hands its [`Admitted`] to the handler as an `Extension`, or refuses it.
+///
+/// The query runs on the main runtime: on the thread of its connection it would delay other connections.
+pub(in crate::http) async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
+        return Problem::internal("a query without a grant").into_response();
+    };
+    let delivery = Delivery::of(request.headers());
+    let departure = request.extensions().get::<Peer>().map(|peer| peer.departure.clone());
+    let answer = |admitted| {
+        request.extensions_mut().insert(admitted);
+        next.run(request)
+    };
+    run(&app, &grant.quota, delivery, departure, answer).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Answers a query on the main runtime, once it is admitted. It ends when the client has left.
+pub(in crate::http) async fn run<A>(
+    app: &App,
+    quota: &Quota,
+    delivery: Delivery,
+    departure: Option<Departure>,
+    answer: impl FnOnce(Arc<Admitted>) -> A,
+) -> Result<Response, Problem>
+where
+    A: Future<Output = Response> + Send + 'static,
+{
+    let admitted = Arc::new(app.admission.enter(quota).await?);
+    let answer = answer(Arc::clone(&admitted));
+    let query = app.main.spawn(async move { admitted.hand_over(answer.await, delivery).await });
+    let query = AbortOnDropHandle::new(query);
+    let answer = match departure.map(|departure| departure.watch()) {
+        None => query.await,
+        Some(watch) => tokio::select! {
+            answer = query => answer,
+            () = watch.client_left() => return Err(Problem::client_left()),
+        },
+    };
+    let mut answer = answer.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
+    etag::vary(answer.headers_mut());
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderMap;
+
+    use super::*;
+
+    fn no_wishes() -> Delivery {
+        Delivery::of(&HeaderMap::new())
+    }
+
+    #[tokio::test]
+    async fn an_answer_holds_its_memory_until_it_is_sent() {
+        let admission = Admission::new(1, 1, 100 * BLOCK_BYTES);
+        let admitted = admission.enter(Quota::unlimited()).await.expect("below the limit");
+        admitted.reserve(60 * BLOCK_BYTES).await.expect("below the limit");
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (0, 40));
+        let pieces = [vec![b'x'; 2 * BLOCK_BYTES], vec![b'y'; 1]].map(Bytes::from);
+        let answer = admitted.hand_over(Response::new(Body::new(Pieces::new(pieces))), no_wishes()).await;
+        drop(admitted);
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (1, 97));
+        let mut body = answer.into_body();
+        let first = body.frame().await.expect("a piece").expect("of memory");
+        let last = body.frame().await.expect("a piece").expect("of memory");
+        drop(body);
+        drop(first);
+        assert_eq!((last.data_ref().map(Bytes::len), admission.blocks.available_permits()), (Some(1), 97));
+        drop(last);
+        assert_eq!(admission.blocks.available_permits(), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_holds_its_places_and_its_memory_until_it_ends() {
+        let admission = Admission::new(3, 1, 10 * BLOCK_BYTES);
+        let enter = async || Arc::new(admission.enter(Quota::unlimited()).await.expect("below the limit"));
+        let admitted = enter().await;
+        let lease = Arc::clone(&admitted).lease(4 * BLOCK_BYTES).await.expect("the first");
+        let answer = admitted.hand_over(Response::new(Body::empty()), no_wishes()).await;
+        drop((admitted, answer));
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (2, 6));
+        let refused = enter().await.lease(1).await.expect_err("one file at a time");
+        assert!(refused.detail().contains("query.max_files"), "{}", refused.detail());
+        drop(lease);
+        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (3, 10));
+        drop(enter().await.lease(1).await.expect("the place is free again"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_gets_its_share_of_files_and_memory_and_leaves_the_rest_to_others() {
+        let admission = Admission::new(9, 4, 100 * BLOCK_BYTES);
+        let quota = Quota { files: Some(Share::of(4)), query_blocks: Some(Share::of(100)), ..Quota::default() };
+        let enter = async |quota: &Quota| Arc::new(admission.enter(quota).await.expect("below the limit"));
+        let mut files = Vec::new();
+        for _ in 0..3 {
+            files.push(enter(&quota).await.lease(BLOCK_BYTES).await.expect("three of four"));
+        }
+        let refused = enter(&quota).await.lease(BLOCK_BYTES).await.expect_err("its share of files is used");
+        assert_eq!((refused.status().as_u16(), refused.detail().contains("query.max_files")), (429, true));
+        let other = enter(Quota::unlimited()).await.lease(BLOCK_BYTES).await;
+        files.push(other.expect("a place is left to others"));
+        drop(files);
+        let large = enter(&quota).await;
+        large.reserve(90 * BLOCK_BYTES).await.expect("more than the share, but alone");
+        let refused = enter(&quota).await.reserve(1).await.expect_err("its share of memory is used");
+        assert!(refused.detail().contains("query.max_bytes_in_flight"), "{}", refused.detail());
+        assert!(enter(&quota).await.try_take(1).is_err(), "not at once either");
+        enter(Quota::unlimited()).await.reserve(10 * BLOCK_BYTES).await.expect("the rest is for others");
+        let memory = large.take(0).await.expect("nothing");
+        large.keep(memory);
+        enter(&quota).await.reserve(75 * BLOCK_BYTES).await.expect("the share was returned");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_query_above_the_memory_limit_runs_alone() {
+        let admission = Admission::new(2, 1, 10 * BLOCK_BYTES);
+        let one = admission.enter(Quota::unlimited()).await.expect("below the limit");
+        one.reserve(usize::MAX).await.expect("all of it");
+        let other = admission.enter(Quota::unlimited()).await.expect("below the limit");
+        let refused = other.reserve(1).await.expect_err("nothing is left");
+        assert!(refused.detail().contains("query.max_bytes_in_flight"), "{}", refused.detail());
+        drop(one);
+        other.reserve(1).await.expect("the memory was freed");
+    }
+}

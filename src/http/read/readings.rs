@@ -1,0 +1,250 @@
+//! `GET /v1/devices/{deviceId}/readings` and `GET /v1/readings`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, Version};
+use axum::response::{IntoResponse, Response};
+use serde::{Serialize, Serializer};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::file_rows::{Columns, Lines, Values};
+use super::query_limits::{Admitted, Lease};
+use super::streamed_file::{self, FILE_BYTES, Rows};
+use super::{answer, mark_lagging, range};
+use crate::access::Grant;
+use crate::common::clock::rfc3339;
+use crate::http::App;
+use crate::http::answer::format::{Encoding, Format};
+use crate::http::openapi::parameter::{
+    CURSOR_OF_READINGS, DEVICE, FORMAT, FORMAT_OF_FILE, FROM, LABELS, LIMIT_OF_FILE, LIMIT_OF_READINGS, METADATA,
+    METRIC, PREFIX, TO,
+};
+use crate::http::openapi::{Operation, Parameters, Tag};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::request::device_id::DeviceInPath;
+use crate::http::request::params::Params;
+use crate::model::{Metric, SeriesFilter, Wanted};
+use crate::query::{DevicesRequest, ExportRequest, ExportedDevices, ReadingsRequest};
+
+/// The most columns of a file of one device.
+const MAX_COLUMNS: usize = 1_000;
+
+/// A page of readings.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Readings {
+    /// The readings in time order.
+    readings: Vec<Reading>,
+    /// The `cursor` of the next page, or null.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// A reading.
+#[derive(Debug, Serialize, ToSchema)]
+struct Reading {
+    /// The instant.
+    #[schema(format = DateTime)]
+    ts: String,
+    /// The values by series.
+    #[serde(serialize_with = "as_map")]
+    #[schema(value_type = BTreeMap<String, f64>)]
+    values: Vec<(Metric, f64)>,
+}
+
+fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(values.iter().map(|(metric, value)| (metric, value)))
+}
+
+const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &METRIC, &LABELS, &LIMIT_OF_READINGS, &CURSOR_OF_READINGS];
+const OF_DEVICES: Parameters =
+    &[&FORMAT_OF_FILE, &FROM, &TO, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &LIMIT_OF_FILE];
+
+/// Describes `GET /v1/devices/{deviceId}/readings`.
+pub(in crate::http) fn describe_readings() -> Operation {
+    let readings = json!([
+        { "ts": "2026-04-20T14:00:10.000Z", "values": { "temp": 22.4 } },
+        { "ts": "2026-04-20T14:00:20.000Z", "values": { "temp": 22.6 } },
+    ]);
+    Operation::get(Tag::Queries, "getReadings", "The readings of a device")
+        .description("JSON is a page. CSV and NDJSON are a file of the whole range.")
+        .parameters(OF_ONE)
+        .answers_query::<Readings>(
+            "A page of readings. While `next` is not null, there may be more.",
+            &json!({ "readings": readings, "next": null }),
+        )
+        .answers_table()
+        .queries()
+        .problems(&[
+            ProblemCode::NotAcceptable,
+            ProblemCode::RangeTooLong,
+            ProblemCode::TooManyPoints,
+            ProblemCode::TooManyColumns,
+            ProblemCode::HttpVersionNotSupported,
+        ])
+}
+
+/// Describes `GET /v1/readings`.
+pub(in crate::http) fn describe_readings_of_devices() -> Operation {
+    Operation::get(Tag::Queries, "getReadingsOfDevices", "The readings of many devices as a file")
+        .parameters(OF_DEVICES)
+        .answers_file("All readings of the range. The answer has no clean end if the store stops answering.")
+        .queries()
+        .problems(&[ProblemCode::NotAcceptable, ProblemCode::HttpVersionNotSupported])
+}
+
+/// The rest of a request for readings, beside its parameters.
+struct Asked {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    admitted: Arc<Admitted>,
+    version: Version,
+    headers: HeaderMap,
+}
+
+/// `GET /v1/devices/{deviceId}/readings`
+pub(in crate::http) async fn readings(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    DeviceInPath(device): DeviceInPath,
+    version: Version,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, OF_ONE);
+    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let asked = Asked { app, grant, admitted, version, headers };
+    if format == Format::Json { asked.page(device, params).await } else { asked.file(format, device, params).await }
+}
+
+/// `GET /v1/readings`
+pub(in crate::http) async fn of_devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, OF_DEVICES);
+    let format = Format::choose(&mut params, &headers, &Format::FILES)?;
+    Asked { app, grant, admitted, version, headers }.file_of_devices(format, params).await
+}
+
+impl Asked {
+    /// A page of readings as JSON.
+    async fn page(self, device: String, mut params: Params<'_>) -> Result<Response, Problem> {
+        let Self { app, grant, admitted, .. } = self;
+        let (mut from_ms, to_ms) = range(&mut params, &app.clock)?;
+        let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
+        if let Some(cursor) = params.one("cursor")? {
+            let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
+            from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of this range"))?;
+        }
+        let series = params.series()?;
+        params.end()?;
+        admitted.reserve(bytes_of_page(limit, &series, app.limits.max_points)).await?;
+        let request = ReadingsRequest { device, from_ms, to_ms, series, limit };
+        let page = app.queries.readings(&grant.device_scope, &request).await?;
+        let page = answer(page, |page| Readings {
+            readings: page
+                .readings
+                .into_iter()
+                .map(|mut reading| {
+                    reading.values.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+                    Reading { ts: rfc3339(reading.ts_ms), values: reading.values }
+                })
+                .collect(),
+            next: page.next_ms.map(|next_ms| next_ms.to_string()),
+        });
+        Ok(page.into_response())
+    }
+
+    /// All readings of a device in a range, as a file.
+    async fn file(self, format: Format, device: String, params: Params<'_>) -> Result<Response, Problem> {
+        let devices = ExportedDevices::Named(vec![device.as_str().into()]);
+        params.exclude(&["cursor"], "a format that has no pages")?;
+        let request = self.export_request(devices, params)?;
+        let lease = self.admit_file().await?;
+        let lagging = self.app.queries.catch_up().await;
+        let name = format!("readings-{device}");
+        let response = if format == Format::Csv {
+            let (scope, series) = (&self.grant.device_scope, (&request.series, request.from_ms));
+            let columns = self.app.queries.columns(scope, &device, series, MAX_COLUMNS).await?;
+            self.respond(lease, request, Columns::new(columns)).await?
+        } else {
+            self.respond(lease, request, Lines).await?
+        };
+        Ok(as_file(response, format, &name, lagging))
+    }
+
+    /// All readings of several devices in a range, as a file.
+    async fn file_of_devices(self, format: Format, mut params: Params<'_>) -> Result<Response, Problem> {
+        params.exclude(&["cursor"], "a format that has no pages")?;
+        let devices = if params.has("device") && !params.has_metadata() {
+            params.exclude(&["prefix"], "`device`")?;
+            ExportedDevices::Named(super::devices::named(&self.app, &self.grant, &mut params)?.unwrap_or_default())
+        } else {
+            let max = self.app.limits.max_devices;
+            let first = super::devices::first_page(&self.app, &self.grant, &mut params, max)?;
+            ExportedDevices::Listed(DevicesRequest { skips_any: true, ..first })
+        };
+        let request = self.export_request(devices, params)?;
+        let lease = self.admit_file().await?;
+        let lagging = self.app.queries.catch_up().await;
+        let response = if format == Format::Csv {
+            self.respond(lease, request, Values).await?
+        } else {
+            self.respond(lease, request, Lines).await?
+        };
+        Ok(as_file(response, format, "readings", lagging))
+    }
+
+    /// Reads the parameters except those that select the devices.
+    fn export_request(&self, devices: ExportedDevices, mut params: Params<'_>) -> Result<ExportRequest, Problem> {
+        let (from_ms, to_ms) = range(&mut params, &self.app.clock)?;
+        let limit = params.limit(usize::MAX, usize::MAX)?;
+        let series = params.series()?;
+        params.end()?;
+        Ok(ExportRequest { devices, from_ms, to_ms, series, limit })
+    }
+
+    async fn admit_file(&self) -> Result<Lease, Problem> {
+        streamed_file::check_version(self.version)?;
+        Arc::clone(&self.admitted).lease(FILE_BYTES).await
+    }
+
+    async fn respond(&self, lease: Lease, request: ExportRequest, rows: impl Rows) -> Result<Response, Problem> {
+        let export = self.app.queries.export(Arc::clone(&self.grant), request)?;
+        let encoding = Encoding::choose(&self.headers);
+        streamed_file::respond(lease, export, rows, encoding, self.app.limits.body_timeout).await
+    }
+}
+
+fn as_file(mut response: Response, format: Format, name: &str, lagging: Option<Duration>) -> Response {
+    format.mark_file(&mut response, name);
+    mark_lagging(&mut response, lagging);
+    response
+}
+
+/// The largest memory of a page: stored and pending samples, the readings made of them, and their JSON.
+fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
+    let of_wanted = |wanted| if matches!(wanted, Wanted::Name(_)) { SERIES_OF_METRIC } else { 1 };
+    let of_reading = series.metrics().map_or(METRICS_OF_READING, |metrics| metrics.map(of_wanted).sum());
+    let readings = limit + 1;
+    readings.saturating_mul(of_reading).min(max_points).saturating_mul(BYTES_PER_VALUE) + readings * BYTES_PER_READING
+}
+
+/// The memory of a value and of a reading, without the names of metrics.
+const BYTES_PER_VALUE: usize = 160;
+const BYTES_PER_READING: usize = 160;
+
+/// The assumed number of metrics of a reading: the default of `ingest.max_metrics_per_reading`.
+const METRICS_OF_READING: usize = 256;
+
+/// The assumed number of series of a metric in a reading: one for each core, disk or network interface.
+const SERIES_OF_METRIC: usize = 16;

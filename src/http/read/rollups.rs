@@ -1,0 +1,311 @@
+//! `GET /v1/rollups` and `GET /v1/devices/{deviceId}/rollups`.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, Version};
+use axum::response::Response;
+use serde_json::json;
+use strum::{IntoEnumIterator, VariantNames};
+
+use super::combine::Combine;
+use super::open_range;
+use super::query_limits::Admitted;
+use super::rollups_json::{self, Form, OfDevice};
+use super::rollups_table::{self, Subject};
+use super::table::{List, ListReply, Table, respond, respond_list};
+use crate::access::Grant;
+use crate::common::clock::Clock;
+use crate::http::App;
+use crate::http::answer::format::Format;
+use crate::http::openapi::parameter::{
+    COMBINE, CURSOR_OF_DEVICES, DEVICE, FILL, FN, FORMAT, FROM, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
+    STEP, TO, TZ,
+};
+use crate::http::openapi::{Operation, Parameters, Tag, answer_of_rollups, answers_of_rollups_of_devices};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::request::device_id::DeviceInPath;
+use crate::http::request::params::Params;
+use crate::query::{
+    Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, QueryError, Rollups, RollupsRequest, Step,
+    StepError, Zone,
+};
+
+/// The memory of the stats of one step, with the JSON of the usual columns.
+const BYTES_PER_POINT: usize = 330;
+
+/// The memory of the JSON of an instant, with another value.
+const BYTES_PER_INSTANT: usize = 70;
+
+/// The memory of the device ID and the series in each row.
+const BYTES_OF_NAMES: usize = 200;
+
+/// The memory of a page of readings that a query for rollups reads.
+const BYTES_OF_READINGS: usize = 4 << 20;
+
+const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &STEP, &TZ, &FN, &FILL, &METRIC, &LABELS];
+const OF_DEVICES: Parameters = &[
+    &FORMAT,
+    &FROM,
+    &TO,
+    &STEP,
+    &TZ,
+    &FN,
+    &FILL,
+    &METRIC,
+    &LABELS,
+    &COMBINE,
+    &LIMIT_OF_DEVICES,
+    &CURSOR_OF_DEVICES,
+    &DEVICE,
+    &PREFIX,
+    &METADATA,
+];
+
+/// The problems of both paths.
+const PROBLEMS: [ProblemCode; 5] = [
+    ProblemCode::NotAcceptable,
+    ProblemCode::RangeTooLong,
+    ProblemCode::TooManyPoints,
+    ProblemCode::TooManyValues,
+    ProblemCode::ReadingsExpired,
+];
+
+/// Describes `GET /v1/devices/{deviceId}/rollups`.
+pub(in crate::http) fn describe_rollups() -> Operation {
+    Operation::get(Tag::Queries, "getRollups", "The rollups of a device")
+        .parameters(OF_ONE)
+        .answers_query_as("The points of each series.", &answer_of_rollups(), &example())
+        .answers_table()
+        .queries()
+        .problems(&PROBLEMS)
+        .problems(&[ProblemCode::UnknownDevice])
+}
+
+/// Describes `GET /v1/rollups`.
+pub(in crate::http) fn describe_rollups_of_devices() -> Operation {
+    Operation::get(Tag::Queries, "getRollupsOfDevices", "The rollups of many devices")
+        .parameters(OF_DEVICES)
+        .answers_query_as(
+            "A page of devices; with `combine`, one answer for all of them, or for each group.",
+            &answers_of_rollups_of_devices(),
+            &json!({ "devices": [example()], "next": null }),
+        )
+        .answers_table()
+        .queries()
+        .problems(&PROBLEMS)
+        .problems(&[ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
+}
+
+fn example() -> serde_json::Value {
+    let point =
+        json!({ "ts": "2026-04-20T14:00:00.000Z", "count": 2, "min": 22.4, "max": 22.6, "avg": 22.5, "sum": 45.0 });
+    json!({ "deviceId": "S1", "step": "1h", "metrics": { "temp": [point] } })
+}
+
+/// `GET /v1/devices/{deviceId}/rollups`
+pub(in crate::http) async fn rollups(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    DeviceInPath(device): DeviceInPath,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, OF_ONE);
+    let mut question = Question::of(&mut params, &headers, &app.clock)?;
+    params.end()?;
+    admitted.reserve(question.bytes(app.limits.max_points)).await?;
+    question.request.devices = vec![device.into()];
+    let found = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
+    let found = found.map(|mut devices| devices.swap_remove(0));
+    let device = &question.request.devices[0];
+    let is_whole = !found.partial && found.lagging.is_none();
+    if found.body.is_empty && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
+        return Err(Problem::unknown_device(device));
+    }
+    let name = format!("rollups-{device}");
+    let table = rollups_table::table(Subject::Device(device), &question.form);
+    respond(table, &name, found, rollups_json::of_device, |found, table| table.append(found.text))
+}
+
+/// `GET /v1/rollups`
+pub(in crate::http) async fn of_devices(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(admitted): Extension<Arc<Admitted>>,
+    version: Version,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, OF_DEVICES);
+    let question = Question::of(&mut params, &headers, &app.clock)?;
+    let request_head = (version, &headers, &uri);
+    let (format, timeout) = (question.form.format, app.limits.body_timeout);
+    let reply = ListReply::new("rollups", format, &params, &admitted, request_head, timeout);
+    let combine = Combine::of(&mut params)?;
+    let mut which = Which::of(&app, &grant, &mut params, combine != Combine::No)?;
+    params.end()?;
+    if let Which::Listed(list) = &mut which {
+        list.skips_any = combine == Combine::No && reply.is_whole();
+    }
+    admitted.reserve(question.bytes(app.limits.max_points) + reply.bytes()).await?;
+    if combine == Combine::No {
+        respond_list(RollupsList { app, grant, question, which }, reply).await
+    } else {
+        combine.answer(&app, &grant, question, which).await
+    }
+}
+
+/// The rollups of devices.
+struct RollupsList {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    question: Question,
+    which: Which,
+}
+
+impl List for RollupsList {
+    type Item = OfDevice;
+
+    async fn page(&mut self) -> Result<Answer<Listed<OfDevice>>, QueryError> {
+        let Self { app, grant, question, which } = self;
+        let (devices, next, partial) = match which {
+            Which::Named(devices) => (devices.clone(), None, false),
+            Which::Listed(request) => {
+                let found = app.queries.device_ids(&grant.device_scope, request).await?;
+                (found.body.devices, found.body.next, found.partial)
+            }
+        };
+        question.request.devices = devices;
+        let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
+        rollups.partial |= partial;
+        let devices = &question.request.devices;
+        let is_short = rollups.body.len() < devices.len();
+        let next = if is_short { devices[..rollups.body.len()].last().cloned() } else { next };
+        Ok(rollups.map(|devices| Listed { devices, next }))
+    }
+
+    fn go_on_after(&mut self, last: &str) {
+        match &mut self.which {
+            Which::Named(devices) => {
+                let at = devices.iter().position(|device| **device == *last);
+                devices.drain(..at.map_or(devices.len(), |at| at + 1));
+            }
+            Which::Listed(request) => request.after = Some(last.to_owned()),
+        }
+    }
+
+    fn table(&self) -> Table {
+        rollups_table::table(Subject::Device(""), &self.question.form)
+    }
+
+    fn add_rows(device: OfDevice, table: &mut Table) {
+        table.append(device.text);
+    }
+
+    fn to_json(found: Answer<Listed<OfDevice>>) -> Response {
+        rollups_json::of_devices(found)
+    }
+}
+
+/// The parameters that both paths have in common.
+pub(super) struct Question {
+    pub(super) request: RollupsRequest,
+    pub(super) form: Form,
+}
+
+impl Question {
+    /// Reads all parameters except the devices.
+    fn of(params: &mut Params<'_>, headers: &HeaderMap, clock: &Clock) -> Result<Self, Problem> {
+        let format = Format::choose(params, headers, &Format::ALL)?;
+        let (from_ms, to_ms) = open_range(params, clock)?;
+        let (step, text) = step(params)?;
+        let zone = zone(params)?;
+        let is_local = zone.is_some();
+        let zone = zone.unwrap_or(Zone::UTC);
+        let columns = columns(params)?;
+        let fill = fill(params)?;
+        let series = params.series()?;
+        let request = RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step, zone, columns, fill };
+        Ok(Self { request, form: Form { step: text, columns, is_local, format } })
+    }
+
+    /// The largest memory of an answer.
+    fn bytes(&self, max_points: usize) -> usize {
+        let Form { columns, is_local, format, .. } = self.form;
+        let of_names = if format == Format::Json { 0 } else { BYTES_OF_NAMES };
+        let instants = [columns.has(Column::First), columns.has(Column::Last), is_local];
+        let instants = instants.into_iter().filter(|has| *has).count();
+        max_points.saturating_mul(BYTES_PER_POINT + of_names + instants * BYTES_PER_INSTANT) + BYTES_OF_READINGS
+    }
+
+    /// Returns the function that writes the rollups of the device at an index.
+    fn to_json(&self) -> impl Fn(usize, &Rollups, &LocalTime) -> OfDevice + use<> {
+        let (devices, form) = (self.request.devices.clone(), self.form.clone());
+        move |at, rollups, local| OfDevice::new(&devices[at], &form, rollups, local)
+    }
+}
+
+/// The devices of a query.
+pub(super) enum Which {
+    Named(Vec<Arc<str>>),
+    Listed(DevicesRequest),
+}
+
+impl Which {
+    fn of(app: &App, grant: &Grant, params: &mut Params<'_>, combined: bool) -> Result<Self, Problem> {
+        let max = app.limits.max_devices;
+        if combined {
+            params.exclude(&["limit", "cursor"], "`combine`, which includes all devices")?;
+        }
+        if params.has("device") && !params.has_metadata() {
+            params.exclude(&["prefix", "limit"], "`device`")?;
+            let mut devices = super::devices::named(app, grant, params)?.unwrap_or_default();
+            if let Some(cursor) = params.one("cursor")? {
+                let last = devices.iter().position(|device| **device == *cursor);
+                let unknown = || Problem::invalid_parameter("cursor", "is not a `next` of these devices");
+                devices.drain(..=last.ok_or_else(unknown)?);
+            }
+            return Ok(Self::Named(devices));
+        }
+        let limit = if combined { max } else { params.limit(100, max)? };
+        Ok(Self::Listed(super::devices::request(app, grant, params, limit)?))
+    }
+}
+
+/// Reads `step`, by default one hour.
+fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
+    let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
+    let step = text.parse().map_err(|why: StepError| Problem::invalid_parameter("step", why.to_string()))?;
+    Ok((step, text.into_owned()))
+}
+
+/// Reads `tz`, the name of a time zone.
+fn zone(params: &mut Params<'_>) -> Result<Option<Zone>, Problem> {
+    let Some(name) = params.one("tz")? else { return Ok(None) };
+    let why = "expected the name of a time zone in the IANA database, such as Europe/Berlin";
+    Zone::named(&name).ok_or_else(|| Problem::invalid_parameter("tz", why)).map(Some)
+}
+
+/// Reads `fill`.
+fn fill(params: &mut Params<'_>) -> Result<Fill, Problem> {
+    let Some(text) = params.one("fill")? else { return Ok(Fill::None) };
+    let why = || Problem::invalid_parameter("fill", format!("expected one of {}", Fill::VARIANTS.join(", ")));
+    text.parse().map_err(|_| why())
+}
+
+/// Reads `fn`: columns, separated by commas, in one parameter or in several.
+fn columns(params: &mut Params<'_>) -> Result<Columns, Problem> {
+    let values = params.all("fn");
+    let mut columns = Columns::NONE;
+    for name in values.iter().flat_map(|value| value.split(',')) {
+        let column = name.parse::<Column>().map_err(|_| {
+            let known: Vec<&str> = Column::iter().map(Into::into).collect();
+            Problem::invalid_parameter("fn", format!("expected some of {}", known.join(",")))
+        })?;
+        columns = columns.with(column);
+    }
+    Ok(if values.is_empty() { Columns::default() } else { columns })
+}

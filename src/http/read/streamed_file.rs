@@ -1,0 +1,258 @@
+//! Files: answers of any size in constant memory.
+//!
+//! Three stages work at the same time, with a short queue between them. A task reads the next slice from the
+//! store and pending, a blocking thread turns the slice before it into compressed pieces of text, and the
+//! connection sends the pieces. When the client reads slowly, the queues fill and the stages wait. A client
+//! that takes longer than `http.body_timeout` for a piece loses its file, and so the memory and the place
+//! that it holds.
+//!
+//! The status of an answer is sent before its end is known. So if a stage fails, the body ends with an error:
+//! the server closes the connection without the last chunk, and every client can tell such an answer from a
+//! complete one.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{Version, header};
+use axum::response::Response;
+use hyper::body::{Body as HttpBody, Frame};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::query_limits::Lease;
+use crate::http::answer::format::{Encoder, Encoding};
+use crate::http::problem::Problem;
+use crate::model::Metric;
+use crate::query::{Export, QueryError, ReadingSlices, Slice};
+
+/// The size of a piece before compression, about.
+pub(in crate::http) const PIECE_BYTES: usize = 64 << 10;
+
+/// The pieces that wait for the connection.
+const PIECES_AHEAD: usize = 2;
+
+/// The memory of a file: the slice that is read, the one that is written, one between them, and text.
+pub(in crate::http) const FILE_BYTES: usize = ReadingSlices::MAX_BYTES + 2 * Slice::MAX_BYTES + TEXT_BYTES;
+
+/// The memory of the text of a file.
+pub(super) const TEXT_BYTES: usize = Encoding::MAX_BYTES + (PIECES_AHEAD + 2) * PIECE_BYTES;
+
+/// Why a file ended early.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::http) enum FileError {
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error("the series {0} was stored after the columns were written")]
+    NewSeries(Metric),
+    #[error("the answer cannot be compressed: {0}")]
+    Encode(#[from] io::Error),
+    #[error("the client takes longer than {0:?} (http.body_timeout) for 64 KiB")]
+    SlowClient(Duration),
+    #[error("the client is gone")]
+    Gone,
+}
+
+/// Turns slices into text.
+pub(super) trait Rows: Send + 'static {
+    /// Writes what precedes the first slice.
+    fn begin(&mut self, out: &mut Output) -> Result<(), FileError>;
+
+    /// Writes the readings of a device.
+    fn write(&mut self, device: &str, slice: &Slice, out: &mut Output) -> Result<(), FileError>;
+}
+
+/// The text of a file. Full pieces go to the connection.
+pub(in crate::http) struct Output {
+    pub(in crate::http) text: Vec<u8>,
+    encoder: Option<Encoder>,
+    pieces: mpsc::Sender<Step<Bytes>>,
+    runtime: Handle,
+    timeout: Duration,
+}
+
+/// An element that one stage passes to the next one. A queue that closes without an end means that the stage
+/// failed.
+enum Step<T> {
+    Next(T),
+    End,
+}
+
+type Slices = mpsc::Receiver<Result<Step<(Arc<str>, Slice)>, QueryError>>;
+
+/// Refuses a client of HTTP/1.0, which could not tell an interrupted file from a complete one.
+pub(super) fn check_version(version: Version) -> Result<(), Problem> {
+    if version < Version::HTTP_11 { Err(Problem::file_over_http_1_0()) } else { Ok(()) }
+}
+
+/// The response whose body is a file. It fails before it begins if the first slice cannot be read.
+pub(super) async fn respond(
+    lease: Lease,
+    mut export: Export,
+    mut rows: impl Rows,
+    encoding: Encoding,
+    timeout: Duration,
+) -> Result<Response, Problem> {
+    let mut next = export.next().await?;
+    let lease = Arc::new(lease);
+    let (send_slice, mut slices) = mpsc::channel(1);
+    let of_reader = Arc::clone(&lease);
+    let reader = tokio::spawn(async move {
+        let _lease = of_reader;
+        loop {
+            let step = next.map_or(Step::End, Step::Next);
+            let is_end = matches!(step, Step::End);
+            if send_slice.send(Ok(step)).await.is_err() || is_end {
+                return;
+            }
+            next = match export.next().await {
+                Ok(slice) => slice,
+                Err(error) => return drop(send_slice.send(Err(error)).await),
+            };
+        }
+    });
+    let reader = AbortOnDropHandle::new(reader);
+    stream(encoding, timeout, reader, move |out| {
+        let _lease = lease;
+        write(&mut rows, &mut slices, out)
+    })
+}
+
+/// The response whose body `write` writes on a blocking thread. `guard` is dropped with the body.
+pub(in crate::http) fn stream(
+    encoding: Encoding,
+    timeout: Duration,
+    guard: impl Send + 'static,
+    write: impl FnOnce(&mut Output) -> Result<(), FileError> + Send + 'static,
+) -> Result<Response, Problem> {
+    let encoder = Encoder::new(encoding).map_err(|error| Problem::internal(&error.to_string()))?;
+    let (pieces, received) = mpsc::channel(PIECES_AHEAD);
+    let mut out = Output { text: Vec::new(), encoder, pieces, runtime: Handle::current(), timeout };
+    tokio::task::spawn_blocking(move || match write(&mut out).and_then(|()| out.end()) {
+        Ok(()) | Err(FileError::Gone) => {}
+        Err(error @ FileError::SlowClient(_)) => tracing::debug!(%error, "a file ended early"),
+        Err(error) => tracing::warn!(%error, "a file ended early"),
+    });
+    let body = FileBody { pieces: received, is_complete: false, _guard: Box::new(guard) };
+    let mut response = Response::new(Body::new(body));
+    if let Some(encoding) = encoding.header() {
+        response.headers_mut().insert(header::CONTENT_ENCODING, encoding);
+    }
+    Ok(response)
+}
+
+fn write(rows: &mut impl Rows, slices: &mut Slices, out: &mut Output) -> Result<(), FileError> {
+    rows.begin(out)?;
+    loop {
+        match slices.blocking_recv().ok_or(FileError::Gone)?? {
+            Step::Next((device, slice)) => rows.write(&device, &slice, out)?,
+            Step::End => return Ok(()),
+        }
+    }
+}
+
+impl Output {
+    /// Writes a text of any length, and sends it piece by piece.
+    pub(in crate::http) fn write(&mut self, text: &[u8]) -> Result<(), FileError> {
+        for piece in text.chunks(PIECE_BYTES) {
+            self.text.extend_from_slice(piece);
+            self.send_if_full()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next part of an answer, unless the client leaves meanwhile.
+    pub(in crate::http) fn wait<T>(&self, next: impl Future<Output = Result<T, QueryError>>) -> Result<T, FileError> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                next = next => Ok(next?),
+                () = self.pieces.closed() => Err(FileError::Gone),
+            }
+        })
+    }
+
+    /// Sends the text if it is long enough for a piece. Waits until the connection takes it.
+    pub(in crate::http) fn send_if_full(&mut self) -> Result<(), FileError> {
+        if self.text.len() < PIECE_BYTES {
+            return Ok(());
+        }
+        let text = std::mem::replace(&mut self.text, Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 8));
+        self.encode(text)
+    }
+
+    fn end(mut self) -> Result<(), FileError> {
+        let text = std::mem::take(&mut self.text);
+        self.encode(text)?;
+        if let Some(encoder) = self.encoder.take() {
+            self.send(encoder.finish()?)?;
+        }
+        self.pass(Step::End)
+    }
+
+    fn encode(&mut self, text: Vec<u8>) -> Result<(), FileError> {
+        let piece = match &mut self.encoder {
+            Some(encoder) => encoder.encode(&text)?,
+            None => text,
+        };
+        self.send(piece)
+    }
+
+    fn send(&self, piece: Vec<u8>) -> Result<(), FileError> {
+        if piece.is_empty() { Ok(()) } else { self.pass(Step::Next(piece.into())) }
+    }
+
+    fn pass(&self, step: Step<Bytes>) -> Result<(), FileError> {
+        let step = match self.pieces.try_send(step) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::error::TrySendError::Full(step)) => step,
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(FileError::Gone),
+        };
+        match self.runtime.block_on(self.pieces.send_timeout(step, self.timeout)) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(FileError::Gone),
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(FileError::SlowClient(self.timeout)),
+        }
+    }
+}
+
+/// The body of a file. Dropping it ends the other stages.
+struct FileBody {
+    pieces: mpsc::Receiver<Step<Bytes>>,
+    is_complete: bool,
+    _guard: Box<dyn Send>,
+}
+
+/// The end of a body whose file failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the file ended early")]
+struct Interrupted;
+
+impl HttpBody for FileBody {
+    type Data = Bytes;
+    type Error = Interrupted;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        if self.is_complete {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(match ready!(self.pieces.poll_recv(cx)) {
+            Some(Step::Next(piece)) => Some(Ok(Frame::data(piece))),
+            Some(Step::End) => {
+                self.is_complete = true;
+                None
+            }
+            None => Some(Err(Interrupted)),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_complete
+    }
+}

@@ -1,0 +1,334 @@
+//! Tables: answers as CSV or NDJSON.
+//!
+//! CSV has a row per entry, with a header. NDJSON has an object per entry, with the same columns as keys.
+//!
+//! Programs that open a table do not look at headers, so they would take a page for the whole. So a table is
+//! one page only if the request has a `limit` or a `cursor`. Otherwise the rows of all pages follow each
+//! other; if they are more than one, the answer is a file, of which one page at a time is in memory.
+//!
+//! [`respond`] and [`respond_list`] choose between JSON and a table, for every query except readings.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::LINK;
+use axum::http::{HeaderMap, HeaderValue, Uri, Version};
+use axum::response::Response;
+
+use super::mark_lagging;
+use super::query_limits::Admitted;
+use super::streamed_file::{self, TEXT_BYTES};
+use crate::common::clock::write_rfc3339;
+use crate::http::answer::body_in_pieces::Pieces;
+use crate::http::answer::format::{Encoding, Format, write_cell, write_number};
+use crate::http::problem::Problem;
+use crate::http::request::params::Params;
+use crate::query::{Answer, Listed, QueryError};
+
+/// Rows of a table that are being written.
+pub(super) struct Table {
+    format: Format,
+    /// The row of CSV with the names of the columns.
+    header: Vec<u8>,
+    /// The text before the cell of each column.
+    leads: Vec<Vec<u8>>,
+    /// Rows that were written before `text`.
+    parts: Vec<Vec<u8>>,
+    text: Vec<u8>,
+    /// The number of cells of the last row.
+    cells: usize,
+}
+
+/// A list whose answer has pages.
+pub(super) trait List: Send + 'static {
+    /// A device with its data.
+    type Item: Send;
+
+    /// The first page, or the one after [`Self::go_on_after`].
+    fn page(&mut self) -> impl Future<Output = Result<Answer<Listed<Self::Item>>, QueryError>> + Send;
+
+    /// Lets the next page begin after this client ID.
+    fn go_on_after(&mut self, last: &str);
+
+    /// A table without rows.
+    fn table(&self) -> Table;
+
+    /// Adds the rows of a device.
+    fn add_rows(item: Self::Item, table: &mut Table);
+
+    /// The answer as JSON.
+    fn to_json(found: Answer<Listed<Self::Item>>) -> Response;
+}
+
+/// How a request asks for a list.
+pub(super) struct ListReply {
+    /// The name of the file.
+    name: &'static str,
+    uri: Uri,
+    /// `None` if the answer is one page: JSON, or one that the request asks for with `limit` or `cursor`.
+    whole: Option<Whole>,
+}
+
+/// A table that has all pages.
+struct Whole {
+    admitted: Arc<Admitted>,
+    version: Version,
+    encoding: Encoding,
+    timeout: Duration,
+}
+
+impl ListReply {
+    /// `timeout` is the longest time that a client may take for a piece of a file.
+    pub(super) fn new(
+        name: &'static str,
+        format: Format,
+        params: &Params<'_>,
+        admitted: &Arc<Admitted>,
+        (version, headers, uri): (Version, &HeaderMap, &Uri),
+        timeout: Duration,
+    ) -> Self {
+        let is_page = format == Format::Json || params.has("limit") || params.has("cursor");
+        let encoding = Encoding::choose(headers);
+        let whole = (!is_page).then(|| Whole { admitted: Arc::clone(admitted), version, encoding, timeout });
+        Self { name, uri: uri.clone(), whole }
+    }
+
+    /// Whether the answer has all pages.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.whole.is_some()
+    }
+
+    /// The memory beside that of a page.
+    pub(super) const fn bytes(&self) -> usize {
+        if self.whole.is_some() { TEXT_BYTES } else { 0 }
+    }
+}
+
+/// Answers with JSON, or with the rows of the file `name` in `table`.
+pub(super) fn respond<T>(
+    mut table: Table,
+    name: &str,
+    found: Answer<T>,
+    to_json: impl FnOnce(Answer<T>) -> Response,
+    add_rows: impl FnOnce(T, &mut Table),
+) -> Result<Response, Problem> {
+    if table.format == Format::Json {
+        return Ok(to_json(found));
+    }
+    let (body, lagging) = complete(found)?;
+    add_rows(body, &mut table);
+    Ok(table.into_response(name, None, lagging))
+}
+
+/// Answers with a page of a list, or with a table of all pages.
+pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Result<Response, Problem> {
+    let ListReply { name, uri, whole } = reply;
+    let found = list.page().await?;
+    let table = list.table();
+    if table.format == Format::Json {
+        return Ok(L::to_json(found));
+    }
+    let (Listed { devices, next }, lagging) = complete(found)?;
+    let table = table.with_rows::<L>(devices);
+    let (Some(after), Some(whole)) = (&next, whole) else {
+        return Ok(table.into_response(name, next.map(|next| next_page(&uri, &next)), lagging));
+    };
+    let (format, after) = (table.format, Arc::clone(after));
+    let mut response = table.into_file(list, after, whole).await?;
+    format.mark_file(&mut response, name);
+    mark_lagging(&mut response, lagging);
+    Ok(response)
+}
+
+impl Table {
+    /// A table without rows. With JSON as its format it stays so.
+    pub(super) fn new<'c>(format: Format, columns: impl IntoIterator<Item = impl Into<Cow<'c, str>>>) -> Self {
+        let (mut header, mut leads) = (Vec::new(), Vec::new());
+        for column in columns {
+            let (column, is_first) = (column.into(), leads.is_empty());
+            let mut lead = Vec::new();
+            if format == Format::Csv {
+                lead.extend_from_slice(if is_first { b"" } else { b"," });
+                header.extend_from_slice(&lead);
+                write_cell(&mut header, &column);
+            } else {
+                lead.push(if is_first { b'{' } else { b',' });
+                serde_json::to_writer(&mut lead, &*column).expect("a Vec takes every write");
+                lead.push(b':');
+            }
+            leads.push(lead);
+        }
+        if format == Format::Csv {
+            header.extend_from_slice(b"\r\n");
+        }
+        Self { format, header, leads, parts: Vec::new(), text: Vec::new(), cells: 0 }
+    }
+
+    /// Writes a text.
+    pub(super) fn text(&mut self, text: &str) {
+        self.json_or_cell(text, |table| {
+            serde_json::to_writer(&mut table.text, text).expect("a Vec takes every write");
+        });
+    }
+
+    /// Writes JSON, in CSV as a text. Null is an empty cell.
+    pub(super) fn json(&mut self, json: &str) {
+        let cell = if json == "null" { "" } else { json };
+        self.json_or_cell(cell, |table| table.text.extend_from_slice(json.as_bytes()));
+    }
+
+    /// Writes an instant, in Unix milliseconds.
+    pub(super) fn instant(&mut self, ts_ms: i64) {
+        let mut text = Vec::with_capacity(24);
+        write_rfc3339(&mut text, ts_ms);
+        self.text(std::str::from_utf8(&text).expect("ASCII"));
+    }
+
+    /// Writes a number. One that is not finite is null.
+    pub(super) fn number(&mut self, number: f64) {
+        if !number.is_finite() {
+            return self.json("null");
+        }
+        self.begin_cell();
+        write_number(&mut self.text, number);
+        self.end_cell();
+    }
+
+    fn json_or_cell(&mut self, cell: &str, write_json: impl FnOnce(&mut Self)) {
+        self.begin_cell();
+        if self.format == Format::Csv {
+            write_cell(&mut self.text, cell);
+        } else {
+            write_json(self);
+        }
+        self.end_cell();
+    }
+
+    fn begin_cell(&mut self) {
+        self.text.extend_from_slice(&self.leads[self.cells]);
+        self.cells += 1;
+    }
+
+    fn end_cell(&mut self) {
+        if self.cells == self.leads.len() {
+            self.cells = 0;
+            self.text.extend_from_slice(if self.format == Format::Csv { b"\r\n" } else { b"}\n" });
+        }
+    }
+
+    /// Adds rows of a table with the same columns.
+    pub(super) fn append(&mut self, rows: Vec<u8>) {
+        debug_assert_eq!(self.cells, 0, "the last row is complete");
+        self.parts.extend([std::mem::take(&mut self.text), rows]);
+    }
+
+    /// The rows, without a header.
+    pub(super) fn into_rows(self) -> Vec<u8> {
+        debug_assert!(self.cells == 0 && self.parts.is_empty(), "the last row is complete, and none was appended");
+        self.text
+    }
+
+    /// Adds the rows of devices.
+    fn with_rows<L: List>(mut self, devices: Vec<L::Item>) -> Self {
+        for device in devices {
+            L::add_rows(device, &mut self);
+        }
+        self
+    }
+
+    /// The rows in parts.
+    fn into_parts(mut self) -> Vec<Vec<u8>> {
+        self.append(Vec::new());
+        self.parts
+    }
+
+    /// The response of the file `name`. `next` is the address of the next page.
+    fn into_response(mut self, name: &str, next: Option<String>, lagging: Option<Duration>) -> Response {
+        let (format, header) = (self.format, std::mem::take(&mut self.header));
+        let pieces = [header].into_iter().chain(self.into_parts()).map(Bytes::from);
+        let mut response = Response::new(Body::new(Pieces::new(pieces)));
+        format.mark_file(&mut response, name);
+        mark_lagging(&mut response, lagging);
+        if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {
+            response.headers_mut().insert(LINK, next);
+        }
+        response
+    }
+
+    /// The response with these rows, and those of all pages of `list` after the device `after`.
+    async fn into_file<L: List>(mut self, mut list: L, after: Arc<str>, whole: Whole) -> Result<Response, Problem> {
+        let Whole { admitted, version, encoding, timeout } = whole;
+        streamed_file::check_version(version)?;
+        let lease = admitted.extend().await?;
+        streamed_file::stream(encoding, timeout, (), move |out| {
+            let _lease = lease;
+            out.write(&std::mem::take(&mut self.header))?;
+            let (mut table, mut next) = (self, Some(after));
+            loop {
+                for part in table.into_parts() {
+                    out.write(&part)?;
+                }
+                let Some(after) = next else { return Ok(()) };
+                list.go_on_after(&after);
+                let (Listed { devices, next: follows }, _) = out.wait(async { complete(list.page().await?) })?;
+                (table, next) = (list.table().with_rows::<L>(devices), follows);
+            }
+        })
+    }
+}
+
+/// Refuses an answer without the stored readings: a table has no place to say so.
+fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
+    let Answer { body, lagging, partial } = answer;
+    if partial { Err(QueryError::incomplete()) } else { Ok((body, lagging)) }
+}
+
+/// The address of the next page: that of `uri` with another cursor.
+fn next_page(uri: &Uri, cursor: &str) -> String {
+    let mut params = Params::of_any(uri);
+    params.all("cursor");
+    let rest = params.into_rest();
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(rest).append_pair("cursor", cursor);
+    format!("{}?{}", uri.path(), query.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn text(format: Format) -> String {
+        let mut table = Table::new(format, ["a", "b,\"b\"", "c", "d"]);
+        for text in ["x", "y \"z\", é"] {
+            table.text(text);
+            table.number(0.5);
+            table.instant(0);
+            table.json(if text == "x" { r#"["a",1]"# } else { "null" });
+        }
+        let body = axum::body::to_bytes(table.into_response("t", None, None).into_body(), usize::MAX).await;
+        String::from_utf8(body.unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_table_has_the_same_cells_in_both_formats() {
+        assert_eq!(
+            text(Format::Csv).await,
+            "a,\"b,\"\"b\"\"\",c,d\r\nx,0.5,1970-01-01T00:00:00.000Z,\"[\"\"a\"\",1]\"\r\n\
+             \"y \"\"z\"\", é\",0.5,1970-01-01T00:00:00.000Z,\r\n"
+        );
+        assert_eq!(
+            text(Format::Ndjson).await,
+            "{\"a\":\"x\",\"b,\\\"b\\\"\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":[\"a\",1]}\n\
+             {\"a\":\"y \\\"z\\\", é\",\"b,\\\"b\\\"\":0.5,\"c\":\"1970-01-01T00:00:00.000Z\",\"d\":null}\n"
+        );
+    }
+
+    #[test]
+    fn the_next_page_has_the_same_parameters() {
+        let uri = "/v1/devices?format=csv&cursor=a&prefix=x%26y&limit=2".parse().unwrap();
+        assert_eq!(next_page(&uri, "b:c"), "/v1/devices?format=csv&prefix=x%26y&limit=2&cursor=b%3Ac");
+        assert_eq!(next_page(&"/v1/devices".parse().unwrap(), "b"), "/v1/devices?cursor=b");
+    }
+}

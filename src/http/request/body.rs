@@ -1,0 +1,337 @@
+//! Request bodies: received within limits, decompressed within limits.
+
+use std::io::Read;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, header};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use http_body_util::BodyExt;
+
+use tokio::task::JoinError;
+
+use super::body_memory::{Exhausted, Reservation};
+use crate::http::App;
+use crate::ingest::RefusalReason;
+use crate::limits::Quota;
+use crate::wire::Format;
+
+/// The memory that a decompressed body gets at first. It doubles as needed.
+const FIRST_BYTES: usize = 16 << 10;
+
+/// The largest compressed body that is decompressed on the thread of its connection.
+///
+/// It may expand a thousandfold, which takes some milliseconds. A larger body would delay other requests, so
+/// a blocking thread decompresses it.
+const INLINE_BYTES: usize = 4 << 10;
+
+/// The largest window of a zstd stream, as a power of two: 8 MiB.
+///
+/// RFC 8878 recommends that decoders support it. A stream may declare a far larger window, and the decoder
+/// would allocate it.
+const ZSTD_WINDOW_LOG: u32 = 23;
+
+/// The most bytes that one byte of snappy expands to: an element of three bytes copies at most 64.
+const SNAPPY_MAX_RATIO: usize = 22;
+
+/// A body in memory, with its share of the budget.
+#[derive(Debug)]
+pub(in crate::http) struct Received {
+    pub(in crate::http) bytes: Bytes,
+    #[expect(dead_code, reason = "dropped with the body, which returns the bytes to the budget")]
+    pub(super) reservation: Reservation,
+}
+
+/// Why a request is refused before its body is parsed.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::http) enum BodyError {
+    /// No header states the length of the body.
+    #[error("the request has no body: it has neither Content-Length nor Transfer-Encoding: chunked")]
+    LengthRequired,
+    /// The `Content-Encoding` is unknown.
+    #[error("expected Content-Encoding gzip, zstd or deflate, found \"{0}\"")]
+    UnsupportedEncoding(String),
+    /// The body is larger than this many bytes.
+    #[error("a body has at most {0} bytes, decompressed (http.max_body_bytes)")]
+    TooLarge(usize),
+    /// The body was not complete in time.
+    #[error("the body did not arrive within http.body_timeout")]
+    Timeout,
+    /// The connection broke off, or the chunks are malformed.
+    #[error("{0}")]
+    Broken(axum::Error),
+    /// The body is not in the encoding that it claims.
+    #[error("not decompressed: {0}")]
+    NotDecompressed(std::io::Error),
+    /// A limit on the memory of bodies is reached.
+    #[error("the bodies of all requests together have reached http.max_bytes_in_flight; try again later")]
+    NoMemory(Exhausted),
+    /// The thread that decompressed the body ended early.
+    #[error("{0}")]
+    Internal(JoinError),
+}
+
+impl BodyError {
+    /// The reason under which the request is counted.
+    pub(in crate::http) const fn reason(&self) -> RefusalReason {
+        match self {
+            Self::LengthRequired | Self::Broken(_) | Self::NotDecompressed(_) => RefusalReason::InvalidBody,
+            Self::UnsupportedEncoding(_) => RefusalReason::UnsupportedMediaType,
+            Self::TooLarge(_) => RefusalReason::BodyTooLarge,
+            Self::Timeout => RefusalReason::BodyTimeout,
+            Self::NoMemory(Exhausted::All) => RefusalReason::Overloaded,
+            Self::NoMemory(Exhausted::Token) => RefusalReason::RateLimited,
+            Self::Internal(_) => RefusalReason::Internal,
+        }
+    }
+}
+
+/// Refuses a request that does not state the length of its body.
+///
+/// Such a request has no body (RFC 9112, section 6.3): the server would read the bytes that follow as the
+/// next request.
+pub(in crate::http) fn require_length(headers: &HeaderMap) -> Result<(), BodyError> {
+    let is_stated = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING].iter().any(|name| headers.contains_key(name));
+    if is_stated { Ok(()) } else { Err(BodyError::LengthRequired) }
+}
+
+/// Receives a body of readings in this format, and decodes its `Content-Encoding`.
+pub(in crate::http) async fn receive(
+    app: &App,
+    quota: &Quota,
+    format: Format,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Received, BodyError> {
+    let encoding = Encoding::of(headers, format)?;
+    let mut reservation = app.budget.reservation(quota);
+    let receiving = collect(app, headers, body, &mut reservation);
+    let bytes = tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| BodyError::Timeout)??;
+    let Some(encoding) = encoding else { return Ok(Received { bytes, reservation }) };
+    let max = app.limits.max_body_bytes;
+    if bytes.len() <= INLINE_BYTES {
+        return decompress(&bytes, encoding, max, reservation);
+    }
+    let work = tokio::task::spawn_blocking(move || decompress(&bytes, encoding, max, reservation));
+    work.await.map_err(BodyError::Internal)?
+}
+
+async fn collect(
+    app: &App,
+    headers: &HeaderMap,
+    mut body: Body,
+    reservation: &mut Reservation,
+) -> Result<Bytes, BodyError> {
+    let max = app.limits.max_body_bytes;
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > max) {
+        return Err(BodyError::TooLarge(max));
+    }
+    reservation.grow_to(declared.unwrap_or(0)).map_err(BodyError::NoMemory)?;
+    let mut first = Bytes::new();
+    let mut whole: Vec<u8> = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(BodyError::Broken)?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = first.len() + whole.len() + data.len();
+        if length > max {
+            return Err(BodyError::TooLarge(max));
+        }
+        reservation.grow_to(length).map_err(BodyError::NoMemory)?;
+        if first.is_empty() && whole.is_empty() {
+            first = data; // most bodies arrive in one piece, which is not copied
+        } else {
+            if whole.is_empty() {
+                whole.reserve(declared.unwrap_or(length));
+                whole.extend_from_slice(&std::mem::take(&mut first));
+            }
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(if whole.is_empty() { first } else { whole.into() })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Gzip,
+    Zstd,
+    Deflate,
+    /// A block of snappy, without frames.
+    Snappy,
+}
+
+impl Encoding {
+    /// The encoding that the headers name. Remote write is snappy unless they name another one, and no other
+    /// format is: elsewhere `snappy` often means a stream with frames.
+    fn of(headers: &HeaderMap, format: Format) -> Result<Option<Self>, BodyError> {
+        let is_remote_write = format == Format::RemoteWrite;
+        let Some(value) = headers.get(header::CONTENT_ENCODING) else {
+            return Ok(is_remote_write.then_some(Self::Snappy));
+        };
+        let name = value.to_str().unwrap_or_default().trim();
+        match name.to_ascii_lowercase().as_str() {
+            "snappy" if is_remote_write => Ok(Some(Self::Snappy)),
+            "identity" | "" => Ok(None),
+            "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
+            "zstd" => Ok(Some(Self::Zstd)),
+            "deflate" => Ok(Some(Self::Deflate)),
+            _ => Err(BodyError::UnsupportedEncoding(name.to_owned())),
+        }
+    }
+}
+
+fn decompress(bytes: &Bytes, encoding: Encoding, max: usize, reservation: Reservation) -> Result<Received, BodyError> {
+    match encoding {
+        Encoding::Gzip => inflate(MultiGzDecoder::new(&bytes[..]), max, reservation),
+        Encoding::Zstd => {
+            let mut decoder = zstd::Decoder::new(&bytes[..]).map_err(BodyError::NotDecompressed)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(BodyError::NotDecompressed)?;
+            inflate(decoder, max, reservation)
+        }
+        // RFC 9110 defines deflate as zlib; some clients send the bare stream.
+        Encoding::Deflate if is_zlib(bytes) => inflate(ZlibDecoder::new(&bytes[..]), max, reservation),
+        Encoding::Deflate => inflate(DeflateDecoder::new(&bytes[..]), max, reservation),
+        Encoding::Snappy => unsnap(bytes, max, reservation),
+    }
+}
+
+/// Decompresses a block of snappy, which begins with its decompressed length.
+fn unsnap(bytes: &[u8], max: usize, mut reservation: Reservation) -> Result<Received, BodyError> {
+    let not_decompressed = |error: snap::Error| BodyError::NotDecompressed(error.into());
+    let length = snap::raw::decompress_len(bytes).map_err(not_decompressed)?;
+    if length > max {
+        return Err(BodyError::TooLarge(max));
+    }
+    if length > SNAPPY_MAX_RATIO * bytes.len() {
+        let why = format!("{} bytes of snappy cannot become {length}", bytes.len());
+        return Err(BodyError::NotDecompressed(std::io::Error::other(why)));
+    }
+    reservation.grow_to(reservation.held_bytes() + length).map_err(BodyError::NoMemory)?;
+    let mut whole = vec![0; length];
+    snap::raw::Decoder::new().decompress(bytes, &mut whole).map_err(not_decompressed)?;
+    Ok(Received { bytes: whole.into(), reservation })
+}
+
+/// RFC 1950, section 2.2: the method is 8, and the first two bytes are a multiple of 31.
+fn is_zlib(bytes: &[u8]) -> bool {
+    matches!(bytes, [first, second, ..] if first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0)
+}
+
+fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Result<Received, BodyError> {
+    let compressed = reservation.held_bytes();
+    let mut whole = Vec::new();
+    loop {
+        // This loop and not the reader allocates the memory, so that the budget accounts for all of it. One
+        // byte above the limit reveals a body that is too large.
+        let room = whole.capacity().max(FIRST_BYTES).min(max + 1 - whole.len());
+        reservation.grow_to(compressed + whole.len() + room).map_err(BodyError::NoMemory)?;
+        whole.reserve_exact(room);
+        let before = whole.len();
+        let step = from.by_ref().take(room as u64).read_to_end(&mut whole);
+        step.map_err(BodyError::NotDecompressed)?;
+        if whole.len() > max {
+            return Err(BodyError::TooLarge(max));
+        }
+        if whole.len() < before + room {
+            return Ok(Received { bytes: whole.into(), reservation });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::body_memory::Budget;
+    use super::*;
+
+    fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, budget: usize) -> Result<Vec<u8>, BodyError> {
+        let reservation = Budget::new(budget).reservation(Quota::unlimited());
+        Ok(decompress(&bytes.to_vec().into(), encoding, max, reservation)?.bytes.to_vec())
+    }
+
+    fn encode(bytes: &[u8], encoding: Encoding) -> Vec<u8> {
+        match encoding {
+            Encoding::Gzip => {
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+                encoder.write_all(bytes).expect("memory");
+                encoder.finish().expect("memory")
+            }
+            Encoding::Zstd => zstd::encode_all(bytes, 3).expect("memory"),
+            Encoding::Deflate => {
+                let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+                encoder.write_all(bytes).expect("memory");
+                encoder.finish().expect("memory")
+            }
+            Encoding::Snappy => snap::raw::Encoder::new().compress_vec(bytes).expect("memory"),
+        }
+    }
+
+    const ALL: [Encoding; 4] = [Encoding::Gzip, Encoding::Zstd, Encoding::Deflate, Encoding::Snappy];
+
+    #[test]
+    fn each_encoding_is_undone_up_to_the_limit_and_no_further() {
+        let body: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
+        for encoding in ALL {
+            let encoded = encode(&body, encoding);
+            let decoded = try_decompress(&encoded, encoding, body.len(), 8 << 20).expect("at the limit");
+            assert!(decoded == body, "{encoding:?}");
+            let refused = try_decompress(&encoded, encoding, body.len() - 1, 8 << 20).expect_err("over the limit");
+            assert_eq!(refused.reason(), RefusalReason::BodyTooLarge, "{encoding:?}");
+            let refused = try_decompress(&encoded, encoding, body.len(), body.len() / 2).expect_err("over the budget");
+            assert_eq!(refused.reason(), RefusalReason::Overloaded, "{encoding:?}");
+            let refused =
+                try_decompress(&encoded[..encoded.len() - 9], encoding, body.len(), 8 << 20).expect_err("cut off");
+            assert_eq!(refused.reason(), RefusalReason::InvalidBody, "{encoding:?}");
+        }
+    }
+
+    #[test]
+    fn gzip_members_in_a_row_and_bare_deflate_are_read() {
+        let twice = [encode(b"one ", Encoding::Gzip), encode(b"two", Encoding::Gzip)].concat();
+        assert_eq!(try_decompress(&twice, Encoding::Gzip, 100, 1 << 20).expect("two members"), b"one two");
+        let mut bare = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        bare.write_all(b"bare").expect("memory");
+        let bare = bare.finish().expect("memory");
+        assert_eq!(try_decompress(&bare, Encoding::Deflate, 100, 1 << 20).expect("no zlib header"), b"bare");
+    }
+    #[test]
+    fn snappy_that_claims_more_than_it_has_is_refused_before_memory_is_taken() {
+        let block = encode(&[7; 1_000], Encoding::Snappy);
+        let claim = |length: u32| [&varint(length)[..], &block[2..]].concat();
+        assert_eq!(try_decompress(&claim(1_000), Encoding::Snappy, 1_000, 4_000).expect("the truth"), [7; 1_000]);
+        for (length, max, reason) in [
+            (1_001, 1_001, RefusalReason::InvalidBody),
+            (999, 1_001, RefusalReason::InvalidBody),
+            (1_000_000, 2_000_000, RefusalReason::InvalidBody),
+            (u32::MAX, 2_000_000, RefusalReason::BodyTooLarge),
+        ] {
+            let refused = try_decompress(&claim(length), Encoding::Snappy, max, 4_000).expect_err("not the truth");
+            assert_eq!(refused.reason(), reason, "{length}");
+        }
+        assert!(try_decompress(b"", Encoding::Snappy, 100, 4_000).is_err());
+    }
+
+    fn varint(mut number: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    }
+
+    #[test]
+    fn only_remote_write_is_snappy() {
+        let encoding = |name: Option<&'static str>, format| {
+            let header = |name| (header::CONTENT_ENCODING, axum::http::HeaderValue::from_static(name));
+            Encoding::of(&name.map(header).into_iter().collect(), format)
+        };
+        for name in [None, Some("snappy"), Some("Snappy")] {
+            assert_eq!(encoding(name, Format::RemoteWrite).expect("an encoding"), Some(Encoding::Snappy));
+        }
+        assert_eq!(encoding(Some("zstd"), Format::RemoteWrite).expect("an encoding"), Some(Encoding::Zstd));
+        assert_eq!(encoding(None, Format::Otlp).expect("an encoding"), None);
+        assert!(encoding(Some("snappy"), Format::Otlp).is_err());
+    }
+}

@@ -1,0 +1,289 @@
+//! Query parameters. A handler reads each by its name; an unknown one is refused.
+//!
+//! Otherwise a misspelled parameter would silently mean its default. The description of the route (`openapi`)
+//! lists the parameters that its handler may read.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+
+use axum::http::Uri;
+
+use crate::http::openapi::Parameters;
+use crate::http::problem::Problem;
+use crate::model::{MS_PER_HOUR, MetadataFilter, SeriesFilter};
+use crate::wire::timestamp;
+
+/// The years 0 to 9999, in Unix milliseconds.
+const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
+
+/// The number of metrics that one query may name, and the number of labels.
+const MAX_METRICS: usize = 256;
+
+/// The characters of the name of an unknown parameter that a problem shows.
+const MAX_SHOWN: usize = 64;
+
+/// The start of the parameters that name a label. The key of the label follows.
+const LABEL: &str = "label.";
+
+/// The start of the parameters that name metadata. The key follows, and `!` if the value is excluded.
+const METADATA: &str = "meta.";
+
+/// Numbers that are probably Unix seconds: 2008 to 2049. As milliseconds they are in January 1970.
+const SECONDS: RangeInclusive<i64> = 1_200_000_000..=2_500_000_000;
+
+/// The parameters of a request that no handler has read yet.
+#[derive(Debug)]
+pub(in crate::http) struct Params<'a> {
+    /// The parameters that the handler may read; `None` if the configuration names them.
+    described: Option<Parameters>,
+    left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Params<'a> {
+    /// The parameters of a route with this description.
+    pub(in crate::http) fn of(uri: &'a Uri, described: Parameters) -> Self {
+        Self { described: Some(described), ..Self::of_any(uri) }
+    }
+
+    /// The parameters of a route without a description.
+    pub(in crate::http) fn of_any(uri: &'a Uri) -> Self {
+        let query = uri.query().unwrap_or_default();
+        Self { described: None, left: form_urlencoded::parse(query.as_bytes()).collect() }
+    }
+
+    /// In debug builds, panics if the description of the route lacks a parameter that the handler reads.
+    fn check_described(&self, name: &str) {
+        debug_assert!(
+            self.described.is_none_or(|described| described.iter().any(|parameter| parameter.describes(name))),
+            "the description of the route lacks the parameter {name}"
+        );
+    }
+
+    /// Reads all values of a parameter.
+    pub(in crate::http) fn all(&mut self, name: &str) -> Vec<Cow<'a, str>> {
+        self.check_described(name);
+        self.left.extract_if(.., |(key, _)| key == name).map(|(_, value)| value).collect()
+    }
+
+    /// Reads a parameter that may be present at most once.
+    pub(in crate::http) fn one(&mut self, name: &str) -> Result<Option<Cow<'a, str>>, Problem> {
+        let mut values = self.all(name);
+        let value = values.pop();
+        if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "is present more than once")) }
+    }
+
+    /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or a time before now such as `-24h`.
+    pub(in crate::http) fn instant_ms(&mut self, name: &str, now_ms: i64) -> Result<Option<i64>, Problem> {
+        let Some(value) = self.one(name)? else { return Ok(None) };
+        if let Some(relative) = relative_ms(&value, now_ms) {
+            let outside = || Problem::invalid_parameter(name, "is too long ago");
+            return if RANGE_MS.contains(&relative) { Ok(Some(relative)) } else { Err(outside()) };
+        }
+        let ms = match value.parse::<i64>() {
+            Ok(seconds) if SECONDS.contains(&seconds) => {
+                let problem = format!(
+                    "{seconds} looks like seconds, but Unix times are in milliseconds: {seconds}000 (for an instant in \
+                     January 1970 use RFC 3339)"
+                );
+                return Err(Problem::invalid_parameter(name, problem));
+            }
+            Ok(ms) => ms,
+            // In a query string a bare + means a space, but people write the offset of a time with a bare +.
+            Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
+                let expected = "expected RFC 3339 such as 2026-11-01T00:00:00Z, Unix milliseconds, `now` or a time \
+                                before now such as -24h";
+                Problem::invalid_parameter(name, format!("{expected}: {error}"))
+            })?,
+        };
+        if RANGE_MS.contains(&ms) {
+            Ok(Some(ms))
+        } else {
+            Err(Problem::invalid_parameter(name, "outside the years 0 to 9999; Unix times are in milliseconds"))
+        }
+    }
+
+    /// Reads `true`, `1`, `false` or `0`.
+    pub(in crate::http) fn boolean(&mut self, name: &str, default: bool) -> Result<bool, Problem> {
+        match self.one(name)?.as_deref() {
+            None => Ok(default),
+            Some("true" | "1") => Ok(true),
+            Some("false" | "0") => Ok(false),
+            Some(_) => Err(Problem::invalid_parameter(name, "expected true or false")),
+        }
+    }
+
+    /// Reads `limit`, a page size from 1 to `max`.
+    pub(in crate::http) fn limit(&mut self, default: usize, max: usize) -> Result<usize, Problem> {
+        let Some(value) = self.one("limit")? else { return Ok(default.min(max)) };
+        let limit = value.parse().ok().filter(|limit| (1..=max).contains(limit));
+        limit.ok_or_else(|| Problem::invalid_parameter("limit", format!("expected a number from 1 to {max}")))
+    }
+
+    /// Reads all parameters `metric` and `label.<key>`, which select series.
+    pub(in crate::http) fn series(&mut self) -> Result<SeriesFilter, Problem> {
+        let metrics: HashSet<_> = self.all("metric").into_iter().collect();
+        if metrics.len() > MAX_METRICS {
+            let why = format!("a query may name {MAX_METRICS} metrics, this one names {}", metrics.len());
+            return Err(Problem::invalid_parameter("metric", why));
+        }
+        self.check_described(LABEL);
+        let labels: HashSet<_> = self.left.extract_if(.., |(name, _)| name.starts_with(LABEL)).collect();
+        if labels.len() > MAX_METRICS {
+            let why = format!("a query may name {MAX_METRICS} labels, this one names {}", labels.len());
+            return Err(Problem::invalid_parameter("label", why));
+        }
+        for metric in &metrics {
+            SeriesFilter::new([&**metric], []).map_err(|why| Problem::invalid_parameter("metric", why))?;
+        }
+        let labels = labels.iter().map(|(name, value)| (&name[LABEL.len()..], &**value));
+        SeriesFilter::new(metrics.iter().map(|metric| &**metric), labels)
+            .map_err(|why| Problem::invalid_parameter("label", why))
+    }
+
+    /// Reads all parameters `meta.<key>`, which select devices by their metadata.
+    pub(in crate::http) fn metadata(&mut self) -> Result<MetadataFilter, Problem> {
+        self.check_described(METADATA);
+        let conditions: Vec<_> = self.left.extract_if(.., |(name, _)| name.starts_with(METADATA)).collect();
+        let conditions = conditions.iter().map(|(name, value)| (&name[METADATA.len()..], &**value));
+        MetadataFilter::new(conditions).map_err(|why| Problem::invalid_parameter("meta", why))
+    }
+
+    /// Whether a parameter is left.
+    pub(in crate::http) fn has(&self, name: &str) -> bool {
+        self.left.iter().any(|(key, _)| key == name)
+    }
+
+    /// Whether a parameter `meta.<key>` is left.
+    pub(in crate::http) fn has_metadata(&self) -> bool {
+        self.left.iter().any(|(key, _)| key.starts_with(METADATA))
+    }
+
+    /// Refuses the parameters `names`, which have no meaning together with `other`.
+    pub(in crate::http) fn exclude(&self, names: &[&str], other: &str) -> Result<(), Problem> {
+        match self.left.iter().find(|(name, _)| names.contains(&&**name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(Problem::invalid_parameter(name, format!("cannot be combined with {other}"))),
+        }
+    }
+
+    /// The parameters that were not read.
+    pub(in crate::http) fn into_rest(self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> {
+        self.left.into_iter()
+    }
+
+    /// Refuses the parameters that were not read.
+    pub(in crate::http) fn end(self) -> Result<(), Problem> {
+        match self.left.first() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let name = if name.chars().nth(MAX_SHOWN).is_none() {
+                    name.to_string()
+                } else {
+                    name.chars().take(MAX_SHOWN).chain("...".chars()).collect()
+                };
+                let has_metadata = |described: Parameters| described.iter().any(|one| one.describes(METADATA));
+                let hint = if self.described.is_some_and(has_metadata) {
+                    format!("; metadata is selected with meta.{name}")
+                } else {
+                    String::new()
+                };
+                Err(Problem::invalid_parameter(&name, format!("this path has no such parameter{hint}")))
+            }
+        }
+    }
+}
+
+/// Returns the instant of `now` or of a time before now; `None` if the text is neither. A time that is too
+/// long ago for an instant is the first instant of all.
+fn relative_ms(text: &str, now_ms: i64) -> Option<i64> {
+    if text == "now" {
+        return Some(now_ms);
+    }
+    let length = text.strip_prefix('-')?;
+    let unit = length.char_indices().next_back()?;
+    let unit_ms = match unit.1 {
+        's' => 1_000,
+        'm' => 60_000,
+        'h' => MS_PER_HOUR,
+        'd' => 24 * MS_PER_HOUR,
+        'w' => 7 * 24 * MS_PER_HOUR,
+        _ => return None,
+    };
+    let number = &length[..unit.0];
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let before = number.parse::<i64>().map_or(i64::MAX, |number| number.saturating_mul(unit_ms));
+    Some(now_ms.saturating_sub(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(names: impl Iterator<Item = usize>) -> Result<usize, Problem> {
+        let query: Vec<String> = names.map(|name| format!("metric={name}")).collect();
+        let uri = format!("/?{}", query.join("&")).parse().expect("a URI");
+        let mut params = Params::of_any(&uri);
+        Ok(params.series()?.metrics().map_or(0, Iterator::count))
+    }
+
+    #[test]
+    fn a_metric_that_is_named_again_counts_once() {
+        assert_eq!(metrics((0..6_000).map(|nth| nth % 3)).expect("three metrics"), 3);
+        assert_eq!(metrics(0..MAX_METRICS).expect("as many as possible"), MAX_METRICS);
+        let refused = metrics(0..=MAX_METRICS).expect_err("one too many");
+        assert_eq!(refused.detail(), "metric: a query may name 256 metrics, this one names 257");
+    }
+
+    const NOW_MS: i64 = 1_795_297_114_567;
+
+    #[test]
+    fn an_unknown_parameter_is_shown_in_part() {
+        let uri = format!("/?{}=1", "x".repeat(10_000)).parse().expect("a URI");
+        let refused = Params::of_any(&uri).end().expect_err("unknown");
+        assert_eq!(refused.detail(), format!("{}...: this path has no such parameter", "x".repeat(64)));
+    }
+
+    #[test]
+    fn an_instant_may_be_before_now() {
+        let instant =
+            |text: &str| Params::of_any(&format!("/?to={text}").parse().expect("a URI")).instant_ms("to", NOW_MS);
+        for (text, before_ms) in
+            [("now", 0), ("-0s", 0), ("-90s", 90_000), ("-15m", 900_000), ("-24h", 86_400_000), ("-30d", 2_592_000_000)]
+        {
+            assert_eq!(instant(text).expect(text), Some(NOW_MS - before_ms), "{text}");
+        }
+        assert_eq!(instant("-1w").expect("a week"), instant("-7d").expect("seven days"));
+        assert_eq!(instant("-24").expect("a number"), Some(-24));
+        for text in [
+            "-",
+            "-h",
+            "24h",
+            "+24h",
+            "-1y",
+            "--1h",
+            "-1.5h",
+            "-1h30m",
+            "now-1h",
+            "-99999999999999999999h",
+            "-999999w",
+            "-%C3%A9",
+        ] {
+            instant(text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn an_instant_in_seconds_is_refused_with_what_to_write() {
+        let instant =
+            |text: &str| Params::of_any(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from", NOW_MS);
+        for (text, ms) in [("0", 0), ("-1", -1), ("1795297114000", 1_795_297_114_000), ("1199999999", 1_199_999_999)] {
+            assert_eq!(instant(text).expect(text), Some(ms), "{text}");
+        }
+        assert_eq!(instant("1970-01-21T18:41:37.114Z").expect("RFC 3339"), Some(1_795_297_114));
+        let refused = instant("1795297114").expect_err("seconds");
+        assert!(refused.detail().contains("looks like seconds") && refused.detail().contains("1795297114000"));
+    }
+}

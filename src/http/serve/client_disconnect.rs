@@ -1,0 +1,122 @@
+//! Whether the client of a connection has left.
+//!
+//! A client that has closed its side may still wait for an answer (half-close), and nothing tells it from one
+//! that has left. So a query ends some time after its client has closed its side. While a query watches its
+//! connection, the connection is read ahead of its next request, by a byte.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::CancellationToken;
+
+use super::pass_on::pass_bytes_on;
+
+/// How long a client that has closed its side may wait for an answer.
+pub(in crate::http) const GRACE: Duration = Duration::from_secs(2);
+
+/// The departure of the client of a connection.
+#[derive(Debug, Clone, Default)]
+pub(in crate::http) struct Departure(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    watches: AtomicUsize,
+    has_closed: CancellationToken,
+}
+
+impl Departure {
+    /// Begins to watch the connection.
+    pub(in crate::http) fn watch(&self) -> Watch {
+        self.0.watches.fetch_add(1, Ordering::Relaxed);
+        Watch(self.clone())
+    }
+
+    /// Whether the connection has to be read to find out.
+    fn is_watched(&self) -> bool {
+        self.0.watches.load(Ordering::Relaxed) > 0 && !self.0.has_closed.is_cancelled()
+    }
+
+    /// Notes that the client has closed its side.
+    fn close(&self) {
+        self.0.has_closed.cancel();
+    }
+}
+
+/// The connection is watched until this is dropped.
+#[derive(Debug)]
+pub(in crate::http) struct Watch(Departure);
+
+impl Watch {
+    /// Waits until the client counts as gone.
+    pub(in crate::http) async fn client_left(&self) {
+        self.0.0.has_closed.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.0.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The stream of a connection that may be watched.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    stream: S,
+    departure: Departure,
+    /// A byte that was read to find out whether the client has left.
+    ahead: Option<u8>,
+}
+
+impl<S: AsyncRead + Unpin> Watched<S> {
+    pub(super) const fn new(stream: S, departure: Departure) -> Self {
+        Self { stream, departure, ahead: None }
+    }
+
+    /// Reads a byte ahead if the connection is watched. At the end of the stream, the client has closed its
+    /// side.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        if self.ahead.is_some() || !self.departure.is_watched() {
+            return;
+        }
+        let mut byte = [0];
+        let mut buffer = ReadBuf::new(&mut byte);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => self.ahead = buffer.filled().first().copied(),
+            Poll::Ready(_) => self.departure.close(),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buffer.remaining() > 0
+            && let Some(byte) = self.ahead.take()
+        {
+            buffer.put_slice(&[byte]);
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    /// hyper flushes its stream whenever it waits for an answer.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.read_ahead(cx);
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    pass_bytes_on!();
+}

@@ -1,0 +1,66 @@
+//! The answer to connections above `http.max_connections`.
+//!
+//! The server answers 503 without reading a request, and closes the connection. Each answer holds a little
+//! memory for a moment, so their number is limited; the server closes further connections without an answer.
+
+use std::sync::Arc;
+
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use super::lingering_close::LingeringClose;
+use crate::http::problem::{MOMENT, Problem};
+
+/// The number of connections that are answered at once. Each takes some KiB for at most two seconds.
+const MAX_ANSWERING: usize = 256;
+
+/// The number of connections for which `files` suffice, together with those that are being refused.
+#[must_use]
+pub const fn connections_within(files: usize) -> usize {
+    match files.div_ceil(2) {
+        0 => 1,
+        half if half > MAX_ANSWERING => files - MAX_ANSWERING,
+        half => half,
+    }
+}
+
+/// Refuses connections above the limit.
+#[derive(Debug)]
+pub(super) struct OverCapacity {
+    answer: Arc<[u8]>,
+    slots: Arc<Semaphore>,
+}
+
+impl OverCapacity {
+    pub(super) fn new(max_connections: usize) -> Self {
+        let problem = Problem::too_many_connections(max_connections);
+        let body = problem.to_json();
+        let head = [
+            format!("HTTP/1.1 {}", problem.status()),
+            format!("{CONTENT_TYPE}: application/problem+json"),
+            format!("{CONTENT_LENGTH}: {}", body.len()),
+            format!("{RETRY_AFTER}: {}", MOMENT.as_secs()),
+            format!("{CONNECTION}: close"),
+        ];
+        let answer = [head.join("\r\n").as_bytes(), b"\r\n\r\n", &body].concat().into();
+        Self { answer, slots: Arc::new(Semaphore::new(MAX_ANSWERING.min(max_connections))) }
+    }
+
+    /// Answers that the limit is reached, and closes the connection.
+    pub(super) fn refuse<S>(&self, stream: S, tasks: &TaskTracker)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() else { return };
+        let answer = Arc::clone(&self.answer);
+        tasks.spawn(async move {
+            let mut stream = LingeringClose::new(stream);
+            if stream.write_all(&answer).await.is_ok() {
+                let _ = stream.shutdown().await; // an error closes it too
+            }
+            drop(permit);
+        });
+    }
+}

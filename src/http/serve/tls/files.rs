@@ -1,0 +1,200 @@
+//! The files of `[http.tls]`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{Ticketer, default_provider};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{CertificateError, RootCertStore, ServerConfig};
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+
+use super::names::not_after_ms;
+use crate::common::small_file::read_small_regular_file;
+use crate::config::{self, ClientCertificates};
+
+/// Why the files of `[http.tls]` cannot be used. It contains nothing of their content.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{} ({key}): {error}", path.display())]
+    Read {
+        /// The configuration key of the file.
+        key: &'static str,
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the system.
+        error: std::io::Error,
+    },
+    /// The content of a file cannot be used.
+    #[error("{} ({key}) {problem}", path.display())]
+    Unusable {
+        /// The configuration key of the file.
+        key: &'static str,
+        /// The path of the file.
+        path: PathBuf,
+        /// The fault, such as "holds no certificate".
+        problem: String,
+    },
+    /// rustls accepts none of its own settings.
+    #[error("TLS cannot be set up: {0}")]
+    Rustls(rustls::Error),
+}
+
+/// The settings of handshakes.
+#[derive(Debug)]
+pub(super) struct Usable {
+    pub(in crate::http) config: Arc<ServerConfig>,
+    pub(super) handshake_timeout: Duration,
+    /// The end of the validity of the server's certificate, in Unix milliseconds.
+    pub(super) not_after_ms: i64,
+}
+
+impl Usable {
+    /// Reads the files; `None` if no certificate is configured.
+    pub(in crate::http) fn load(tls: &config::Tls, now_ms: i64) -> Result<Option<Self>, TlsError> {
+        let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) else { return Ok(None) };
+        let cert = File::read("http.tls.cert_file", cert)?;
+        let key = File::read("http.tls.key_file", key)?;
+        let chain: Vec<CertificateDer<'static>> = cert.all("certificate")?;
+        let not_after_ms = cert.not_after_ms(&chain[0], now_ms)?;
+        key.warn_if_public();
+        let private = PrivateKeyDer::from_pem_slice(&key.pem).map_err(|error| key.is_no_pem("private key", &error))?;
+        let provider = Arc::new(default_provider());
+        let clients = match &tls.client_ca_file {
+            Some(file) => verifier(tls, &File::read("http.tls.client_ca_file", file)?, &provider, now_ms)?,
+            None => WebPkiClientVerifier::no_client_auth(),
+        };
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13, &TLS12]);
+        let config = config.map_err(TlsError::Rustls)?;
+        let config = config.with_client_cert_verifier(clients).with_single_cert(chain, private);
+        let mut config = config.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => key.unusable(format!(
+                "is not the key of the first certificate in {}, which must be that of the server",
+                cert.path.display()
+            )),
+            rustls::Error::InvalidCertificate(why) => cert.unusable(format!("holds a bad certificate: {why}")),
+            other => key.unusable(format!("cannot be used: {other}")),
+        })?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if tls.client_crl_file.is_some() {
+            // Every connection needs a check against the list, which may have expired since the last one.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        } else {
+            // Devices that reconnect for each reading resume their session, and the server keeps no state for
+            // them.
+            config.ticketer = Ticketer::new().map_err(TlsError::Rustls)?;
+        }
+        let handshake_timeout = tls.handshake_timeout.as_duration();
+        Ok(Some(Self { config: Arc::new(config), handshake_timeout, not_after_ms }))
+    }
+}
+
+fn verifier(
+    tls: &config::Tls,
+    ca: &File<'_>,
+    provider: &Arc<CryptoProvider>,
+    now_ms: i64,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in ca.all::<CertificateDer<'static>>("certificate")? {
+        roots.add(certificate).map_err(|error| {
+            ca.unusable(match error {
+                rustls::Error::InvalidCertificate(CertificateError::BadEncoding) => {
+                    "holds a certificate that cannot be decoded".to_owned()
+                }
+                other => format!("holds a certificate that cannot sign others: {other}"),
+            })
+        })?;
+    }
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    if tls.client_certificates == ClientCertificates::Optional {
+        builder = builder.allow_unauthenticated();
+    }
+    let Some(crl) = &tls.client_crl_file else { return builder.build().map_err(|error| unverifiable(ca, &error)) };
+    let crl = File::read("http.tls.client_crl_file", crl)?;
+    let lists: Vec<CertificateRevocationListDer<'static>> = crl.all("revocation list")?;
+    if lists.iter().any(|list| is_outdated(list, now_ms)) {
+        let file = crl.path.display();
+        tracing::warn!(%file, "a revocation list is past its next update: replace it, or its clients stay refused");
+    }
+    builder = builder.with_crls(lists).enforce_revocation_expiration();
+    builder.build().map_err(|error| unverifiable(&crl, &error))
+}
+
+fn is_outdated(list: &CertificateRevocationListDer<'_>, now_ms: i64) -> bool {
+    let next_update = CertificateRevocationList::from_der(list).ok().and_then(|(_, list)| list.next_update());
+    next_update.is_some_and(|then| then.timestamp().saturating_mul(1_000) < now_ms)
+}
+
+fn unverifiable(file: &File<'_>, error: &VerifierBuilderError) -> TlsError {
+    file.unusable(format!("cannot be used: {error}"))
+}
+
+/// A file that the configuration names.
+struct File<'a> {
+    key: &'static str,
+    path: &'a Path,
+    pem: Vec<u8>,
+}
+
+impl<'a> File<'a> {
+    fn read(key: &'static str, path: &'a Path) -> Result<Self, TlsError> {
+        let pem = read_small_regular_file(path);
+        let pem = pem.map_err(|error| TlsError::Read { key, path: path.to_owned(), error })?;
+        Ok(Self { key, path, pem })
+    }
+
+    /// Reads all items of a kind, at least one.
+    fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
+        let all: Result<Vec<T>, _> = T::pem_slice_iter(&self.pem).collect();
+        let all = all.map_err(|error| self.is_no_pem(what, &error))?;
+        if all.is_empty() { Err(self.is_no_pem(what, &pem::Error::NoItemsFound)) } else { Ok(all) }
+    }
+
+    /// The end of the validity of the certificate.
+    ///
+    /// An expired certificate is used with a warning, so that a restart does not stop a working service.
+    fn not_after_ms(&self, der: &CertificateDer<'_>, now_ms: i64) -> Result<i64, TlsError> {
+        let (_, certificate) = X509Certificate::from_der(der)
+            .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;
+        let (file, validity) = (self.path.display(), certificate.validity());
+        if not_after_ms(&certificate) < now_ms {
+            tracing::warn!(%file, not_after = %validity.not_after, "the server's certificate has expired");
+        } else if validity.not_before.timestamp().saturating_mul(1_000) > now_ms {
+            tracing::warn!(%file, not_before = %validity.not_before, "the server's certificate is not valid yet");
+        }
+        if !matches!(certificate.subject_alternative_name(), Ok(Some(_))) {
+            tracing::warn!(%file, "the server's certificate has no names (subjectAltName): clients refuse it");
+        }
+        Ok(not_after_ms(&certificate))
+    }
+
+    fn warn_if_public(&self) {
+        let others = std::fs::metadata(self.path).is_ok_and(|about| about.permissions().mode() & 0o007 != 0);
+        if others {
+            let file = self.path.display();
+            tracing::warn!(%file, "other users of this machine can access the private key of the server: chmod o= it");
+        }
+    }
+
+    /// The error for a file that is not PEM. It quotes no line, which may belong to a private key.
+    fn is_no_pem(&self, what: &str, error: &pem::Error) -> TlsError {
+        self.unusable(match error {
+            pem::Error::NoItemsFound => format!("holds no {what} as PEM"),
+            pem::Error::MissingSectionEnd { .. } => format!("is no PEM with a {what}: a section has no end"),
+            _ => format!("is no PEM with a {what}"),
+        })
+    }
+
+    fn unusable(&self, problem: String) -> TlsError {
+        TlsError::Unusable { key: self.key, path: self.path.to_owned(), problem }
+    }
+}

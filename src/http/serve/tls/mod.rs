@@ -1,0 +1,157 @@
+//! HTTP over TLS, with rustls.
+//!
+//! [`Tls`] makes the handshake of a connection and returns the certificate of the client. The server's
+//! certificates can be replaced while it runs ([`files`] reads them); open connections keep theirs.
+//!
+//! Promises:
+//! - Only TLS 1.2 and 1.3 with HTTP/1.1.
+//! - A handshake has a time limit. A client that fails or stalls does not delay others.
+//! - Files that cannot be used change nothing. Errors name the file and never quote its content.
+
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::lingering_close::LingeringClose;
+use crate::access::Certificate;
+use crate::common::clock::Clock;
+use crate::config;
+use crate::telemetry::Metrics;
+
+mod files;
+pub(in crate::http) mod names;
+
+pub use files::TlsError;
+use files::Usable;
+
+/// The first byte of a handshake record (RFC 8446, section 5.1).
+const HANDSHAKE: u8 = 22;
+
+/// The answer to plain HTTP on a TLS port.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+    Content-Length: 37\r\n\r\nThis address speaks HTTPS, not HTTP.\n";
+
+/// The TLS of a listener.
+#[derive(Debug)]
+pub struct Tls(RwLock<Usable>);
+
+impl Tls {
+    /// Reads the files of `[http.tls]`; `None` if TLS is off. Logs warnings about them.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn load(tls: &config::Tls, clock: &Clock) -> Result<Option<Self>, TlsError> {
+        Ok(Usable::load(tls, clock.now_ms())?.map(|usable| Self(RwLock::new(usable))))
+    }
+
+    /// Replaces the settings for all further handshakes.
+    pub fn replace(&self, with: Self) {
+        let usable = with.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = usable;
+    }
+
+    /// The end of the validity of the server's certificate, in Unix milliseconds.
+    #[must_use]
+    pub fn not_after_ms(&self) -> i64 {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).not_after_ms
+    }
+
+    /// Exports the end of the validity of the server's certificate.
+    pub fn record_expiry(&self, metrics: &Metrics) {
+        let not_after_ms = self.not_after_ms();
+        metrics.tls_certificate_expiry_timestamp_seconds.set(not_after_ms as f64 / 1e3);
+    }
+
+    fn current(&self) -> (Arc<ServerConfig>, Duration) {
+        let usable = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&usable.config), usable.handshake_timeout)
+    }
+
+    /// Makes the handshake, and returns the verified certificate of the client, if it presented one.
+    ///
+    /// A client that fails gets a TLS alert if it still reads.
+    pub(super) async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(TlsStream<TcpStream>, Option<Arc<Certificate>>), Failure> {
+        let (config, handshake_timeout) = self.current();
+        let made = tokio::time::timeout(handshake_timeout, handshake(config, stream)).await;
+        let (why, stream) = match made {
+            Ok(Ok(stream)) => {
+                let client = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                let certificate = client.map(names::certificate).map(Arc::new);
+                return Ok((stream, certificate));
+            }
+            Ok(Err(refused)) => refused,
+            Err(_) => return Err(Failure::TimedOut),
+        };
+        let _ = LingeringClose::new(stream).shutdown().await; // so that the alert arrives
+        Err(why)
+    }
+}
+
+/// Why a TLS handshake failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("the handshake took longer than http.tls.handshake_timeout")]
+    TimedOut,
+    #[error("the client closed the connection")]
+    Closed,
+    #[error("the client does not speak TLS")]
+    NotTls,
+    #[error("no valid client certificate: {0}")]
+    Certificate(rustls::Error),
+    #[error("{0}")]
+    Protocol(io::Error),
+}
+
+impl Failure {
+    /// All labels that [`Self::reason`] returns.
+    pub(super) const REASONS: [&'static str; 5] = ["timeout", "closed", "foreign", "certificate", "protocol"];
+
+    /// The label in the metrics.
+    pub(in crate::http) const fn reason(&self) -> &'static str {
+        match self {
+            Self::TimedOut => "timeout",
+            Self::Closed => "closed",
+            Self::NotTls => "foreign",
+            Self::Certificate(_) => "certificate",
+            Self::Protocol(_) => "protocol",
+        }
+    }
+
+    fn of(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(why @ (rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)) => {
+                Self::Certificate(why.clone())
+            }
+            Some(_) => Self::Protocol(error),
+            None => Self::Closed,
+        }
+    }
+}
+
+async fn handshake(
+    config: Arc<ServerConfig>,
+    mut stream: TcpStream,
+) -> Result<TlsStream<TcpStream>, (Failure, TcpStream)> {
+    let mut first = [0];
+    match stream.peek(&mut first).await {
+        Ok(1) => {}
+        _ => return Err((Failure::Closed, stream)),
+    }
+    if first[0].is_ascii_uppercase() {
+        let _ = stream.write_all(PLAIN_HTTP).await; // best effort
+    }
+    if first[0] != HANDSHAKE {
+        return Err((Failure::NotTls, stream));
+    }
+    let accepted = TlsAcceptor::from(config).accept(stream).into_fallible().await;
+    accepted.map_err(|(error, stream)| (Failure::of(error), stream))
+}

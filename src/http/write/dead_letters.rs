@@ -1,0 +1,145 @@
+//! `POST /v1/dead-letters`: readings that were refused once, without the older ones: the server has
+//! accepted others of the same device, time and series since.
+//!
+//! `tidegauge dead-letters retry` sends the lines of a dead-letter file to it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::readings::{Accepted, answer, check_lines};
+use super::receive::{IngestRequest, admit_readings, refused};
+use crate::access::{DeviceScope, Grant};
+use crate::http::App;
+use crate::http::openapi::{Operation, Tag};
+use crate::http::problem::Problem;
+use crate::http::request::params::Params;
+use crate::ingest::{Admitted, Known, KnownValues, Receipt, Repetition};
+use crate::query::{DeviceSelection, DevicesRequest, QueryError, ReadingSlices};
+use crate::wire::{self, Format};
+
+/// Describes `POST /v1/dead-letters`.
+pub(in crate::http) fn describe() -> Operation {
+    let line = json!({ "deviceId": "S2", "readings": [{ "ts": 1_776_693_610_000_i64, "values": { "temp": 22.4 } }] });
+    Operation::post(Tag::Readings, "postDeadLetters", "Repeat dead letters")
+        .description(
+            "Takes lines of a dead-letter file, each with the fields of the JSON form of readings. A value is left out \
+             if the server has another value of the same device, time and series, unless `replaces` of its line has \
+             that value. So a repeated reading never replaces one that was accepted after it.",
+        )
+        .body("application/x-ndjson", &json!({ "type": "string" }), &json!(format!("{line}\n")))
+        .answers::<Accepted>(200, "All readings but the older ones are durable.")
+        .takes_readings()
+        .queries()
+}
+
+/// The values that the readings of a line were to replace.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Replacing<'b> {
+    #[serde(borrow)]
+    device_id: Cow<'b, str>,
+    /// By instant and series.
+    replaces: BTreeMap<i64, BTreeMap<String, f64>>,
+}
+
+/// `POST /v1/dead-letters`
+pub(in crate::http) async fn repeat(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Accepted>, Problem> {
+    Params::of(&uri, &[]).end()?;
+    check_lines(&headers)?;
+    let request =
+        IngestRequest { app: &app, grant: &grant, format: Format::Json, headers: &headers, body, partial: true };
+    let of_token = Arc::clone(&grant);
+    let parsed = admit_readings(request, move |app, bytes, admission| {
+        wire::json::parse_lines(bytes, &app.formats.json.at(admission.now_ms()), admission);
+        Ok(replaced_by(bytes, &of_token.device_scope))
+    });
+    let (readings, body, replaced) = parsed.await?;
+    // On the main runtime, as queries: on the thread of its connection it would delay other connections.
+    let appended = {
+        let app = Arc::clone(&app);
+        async move {
+            let _body = body; // keeps its share of the memory of bodies
+            append(&app, &grant, readings, &replaced).await
+        }
+    };
+    let appended = AbortOnDropHandle::new(app.main.spawn(appended));
+    answer(appended.await.map_err(|error| Problem::internal(&error.to_string()))??, true)
+}
+
+/// Appends the readings but the older ones, and waits until they are durable.
+async fn append(app: &App, grant: &Grant, readings: Admitted, replaced: &KnownValues) -> Result<Receipt, Problem> {
+    let place = app.admission.enter(&grant.quota).await?;
+    place.reserve(ReadingSlices::MAX_BYTES).await?;
+    let repetition = app.ingest.repeat(readings).await.map_err(|error| refused(app, error))?;
+    let limit = app.queries.limits().timeout;
+    let known = tokio::time::timeout(limit, known(app, &repetition)).await;
+    match known.unwrap_or(Err(QueryError::Timeout(limit))) {
+        Ok(known) => repetition.finish(&known, replaced).durable().await.map_err(|error| refused(app, error)),
+        Err(error) => {
+            repetition.refuse();
+            Err(error.into())
+        }
+    }
+}
+
+/// The values that the lines of a body were to replace, by stored ID.
+fn replaced_by(body: &[u8], scope: &DeviceScope) -> KnownValues {
+    let mut replaced = KnownValues::default();
+    for line in body.split(|&byte| byte == b'\n') {
+        let Ok(Replacing { device_id, replaces }) = serde_json::from_slice(line) else { continue };
+        let Ok(device) = scope.to_stored_id(&device_id) else { continue };
+        for (ts_ms, values) in replaces {
+            for (series, value) in values {
+                replaced.insert(&device, ts_ms, &series, value);
+            }
+        }
+    }
+    replaced
+}
+
+/// The values that the server has at the instants of the readings, and the metadata of their devices.
+async fn known(app: &App, repetition: &Repetition<'_>) -> Result<Known, QueryError> {
+    let queries = &app.queries;
+    if queries.catch_up().await.is_some() {
+        return Err(QueryError::incomplete());
+    }
+    let mut known = Known::default();
+    for (device, instants) in repetition.instants() {
+        let found = |ts_ms, series: &str, value| known.values.insert(device, ts_ms, series, value);
+        queries.values_at(device, instants, found).await?;
+    }
+    if !repetition.has_metadata() {
+        return Ok(known);
+    }
+    let ids: Vec<Arc<str>> = repetition.instants().keys().map(|device| (&**device).into()).collect();
+    let limit = ids.len();
+    let selection = DeviceSelection { ids: Some(ids), ..DeviceSelection::default() };
+    let mut request = DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false };
+    loop {
+        let page = queries.device_entries(DeviceScope::all(), &request).await?;
+        if page.partial {
+            return Err(QueryError::incomplete());
+        }
+        let described = page.body.devices.into_iter().filter_map(|device| Some((device.id, device.metadata?)));
+        known.metadata.extend(described.map(|(id, metadata)| ((&*id).into(), metadata)));
+        match page.body.next {
+            Some(next) => request.after = Some(next.to_string()),
+            None => return Ok(known),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! `POST /v1/metrics`: OTLP over HTTP.
+//!
+//! Answers have the encoding of the request: an `ExportMetricsServiceResponse`, or a `google.rpc.Status` for
+//! a refused request. Clients repeat a request after 429, 502, 503 and 504 only.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::receive::{IngestOutcome, IngestRequest, receive_readings};
+use super::remote_write::described;
+use super::sample_counter::{SampleCounter, SampleCounts};
+use crate::access::Grant;
+use crate::http::App;
+use crate::http::openapi::{Operation, Tag};
+use crate::http::problem::{MOMENT, Problem, ProblemCode, Refusals, set_retry_after};
+use crate::http::request::params::Params;
+use crate::ingest::{Admission, Receipt, RefusalReason};
+use crate::wire::otlp::{self, Options, answer};
+use crate::wire::{Code, Format, Protocol};
+
+/// The encoding of a request and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::http) enum Encoding {
+    Protobuf,
+    Json,
+}
+
+/// A `google.rpc.Status` in JSON.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OtlpStatus)]
+pub(in crate::http) struct Status<'a> {
+    /// The `google.rpc.Code`.
+    code: u8,
+    /// The reason in words.
+    message: &'a str,
+}
+
+/// An `ExportMetricsServiceResponse` in JSON.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = OtlpExported)]
+struct Exported<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    partial_success: Option<PartialSuccess<'a>>,
+}
+
+/// The data points that are not stored.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = OtlpPartialSuccess)]
+struct PartialSuccess<'a> {
+    /// Their number: a text, as all whole numbers of 64 bits in the JSON of protobuf.
+    rejected_data_points: String,
+    /// Why they are not stored.
+    error_message: &'a str,
+}
+
+/// Describes `POST /v1/metrics`.
+pub(in crate::http) fn describe() -> Operation {
+    let point = json!({ "timeUnixNano": "1776693610000000000", "asDouble": 22.5 });
+    let metric = json!({ "name": "temp", "gauge": { "dataPoints": [point] } });
+    let attribute = json!({ "key": "device.id", "value": { "stringValue": "otlp-1" } });
+    let of_resource = json!({ "resource": { "attributes": [attribute] }, "scopeMetrics": [{ "metrics": [metric] }] });
+    let schema = json!({
+        "type": "object",
+        "properties": { "resourceMetrics": { "type": ["array", "null"], "items": { "type": "object" } } },
+    });
+    Operation::post(Tag::Protocols, "exportMetrics", "Write data points with OTLP")
+        .description("An `ExportMetricsServiceRequest` of OpenTelemetry.")
+        .body("application/json", &schema, &json!({ "resourceMetrics": [of_resource] }))
+        .binary_body("application/x-protobuf")
+        .answers::<Exported<'_>>(200, "The data points are durable, except those that the answer names.")
+        .answers_binary(200, "application/x-protobuf")
+        .takes_readings()
+        .problems(&[ProblemCode::InvalidOtlp])
+}
+
+/// Takes data points.
+pub(in crate::http) async fn metrics(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let encoding = match Params::of(&uri, &[]).end().and_then(|()| Encoding::expect(&headers)) {
+        Ok(encoding) => encoding,
+        Err(problem) => {
+            if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+                app.ingest.count_refused_request(Protocol::Otlp, RefusalReason::UnsupportedMediaType);
+            }
+            return Encoding::of(&headers).failed(&problem);
+        }
+    };
+    let parse = move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| {
+        let options = Options { device_attributes: &app.formats.otlp.device_attributes };
+        let mut counter = SampleCounter::new(admission);
+        let parsed = match encoding {
+            Encoding::Protobuf => otlp::parse_protobuf(bytes, &options, &mut counter),
+            Encoding::Json => otlp::parse_json(bytes, &options, &mut counter),
+        };
+        parsed.map(|()| counter.counts()).map_err(|error| (Code::InvalidOtlp, Problem::invalid_otlp(&error)))
+    };
+    let request =
+        IngestRequest { app: &app, grant: &grant, format: Format::Otlp, headers: &headers, body, partial: true };
+    match receive_readings(request, parse).await {
+        Ok(IngestOutcome { receipt, parsed, .. }) => encoding.exported(&receipt, parsed),
+        Err(problem) => encoding.failed(&problem),
+    }
+}
+
+impl Encoding {
+    /// The encoding of answers: that of the request, or protobuf if the request has neither.
+    pub(in crate::http) fn of(headers: &HeaderMap) -> Self {
+        Self::expect(headers).unwrap_or(Self::Protobuf)
+    }
+
+    fn expect(headers: &HeaderMap) -> Result<Self, Problem> {
+        const ALL: [Encoding; 2] = [Encoding::Protobuf, Encoding::Json];
+        let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
+        let essence = value.split(';').next().unwrap_or_default().trim();
+        let known = ALL.into_iter().find(|encoding| essence.eq_ignore_ascii_case(encoding.media_type()));
+        known.ok_or_else(|| Problem::expected_media_type("application/x-protobuf or application/json", value))
+    }
+
+    const fn media_type(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/x-protobuf",
+            Self::Json => "application/json",
+        }
+    }
+
+    /// The answer to a request whose body was parsed.
+    fn exported(self, receipt: &Receipt, counts: SampleCounts) -> Response {
+        let unsupported = match counts.unsupported {
+            0 => String::new(),
+            count => format!("{count} data points of histograms and summaries are not stored"),
+        };
+        let rejected = if counts.rejected > 0 { described(receipt, counts) } else { String::new() };
+        let texts: Vec<_> = [rejected, unsupported].into_iter().filter(|text| !text.is_empty()).collect();
+        let message = texts.join("; ");
+        let mut response = if receipt.retry_after.is_some() {
+            self.status(StatusCode::TOO_MANY_REQUESTS, &message)
+        } else if counts.accepted == 0 && counts.rejected > 0 {
+            self.status(StatusCode::BAD_REQUEST, &message)
+        } else {
+            self.success(counts.rejected + counts.unsupported, &message)
+        };
+        set_retry_after(&mut response, receipt.retry_after);
+        if counts.rejected > 0 {
+            response.extensions_mut().insert(Refusals(receipt.refusals()));
+        }
+        response
+    }
+
+    /// The answer to a refused request. A body that was too slow gets 503, because no client repeats a
+    /// request after 408.
+    pub(in crate::http) fn failed(self, problem: &Problem) -> Response {
+        let is_slow = problem.status() == StatusCode::REQUEST_TIMEOUT;
+        let status = if is_slow { StatusCode::SERVICE_UNAVAILABLE } else { problem.status() };
+        let mut response = self.status(status, problem.detail());
+        problem.mark(&mut response);
+        if is_slow {
+            set_retry_after(&mut response, Some(MOMENT));
+        }
+        response
+    }
+
+    fn success(self, rejected: u64, message: &str) -> Response {
+        let body = match self {
+            Self::Protobuf => answer::success(rejected, message),
+            Self::Json => {
+                let partial_success = (rejected > 0)
+                    .then(|| PartialSuccess { rejected_data_points: rejected.to_string(), error_message: message });
+                serde_json::to_vec(&Exported { partial_success }).unwrap_or_default()
+            }
+        };
+        self.response(StatusCode::OK, body)
+    }
+
+    fn status(self, status: StatusCode, message: &str) -> Response {
+        let code = code_of(status);
+        let body = match self {
+            Self::Protobuf => answer::status(code, message),
+            Self::Json => serde_json::to_vec(&Status { code, message }).unwrap_or_default(),
+        };
+        self.response(status, body)
+    }
+
+    fn response(self, status: StatusCode, body: Vec<u8>) -> Response {
+        let content_type = (header::CONTENT_TYPE, HeaderValue::from_static(self.media_type()));
+        (status, [content_type], body).into_response()
+    }
+}
+
+/// The code of `google.rpc.Code` for a status of HTTP.
+const fn code_of(status: StatusCode) -> u8 {
+    match status {
+        StatusCode::UNAUTHORIZED => 16,
+        StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST => 7,
+        StatusCode::NOT_FOUND => 5,
+        StatusCode::TOO_MANY_REQUESTS => 8,
+        StatusCode::SERVICE_UNAVAILABLE => 14,
+        StatusCode::INTERNAL_SERVER_ERROR => 13,
+        _ => 3,
+    }
+}

@@ -1,0 +1,71 @@
+//! The remarks on accepted readings: ignored fields and overwritten values, as JSON answers have them.
+
+use std::num::NonZeroU32;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::common::clock::rfc3339;
+use crate::ingest::{OverwrittenValue, Receipt};
+
+/// Remarks on the readings of a request.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct Remarks {
+    /// The number of parts of the body that were dropped on purpose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
+    ignored: Option<NonZeroU32>,
+    /// The first of these parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    ignored_fields: Vec<Box<str>>,
+    /// The number of readings that replaced values of others in the same request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
+    overwritten: Option<NonZeroU32>,
+    /// The first of these readings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overwritten_readings: Vec<Overwriting>,
+    /// The number of repeated readings that are older than others that the server has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
+    older: Option<NonZeroU32>,
+    /// The number of older values of other repeated readings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
+    older_values: Option<NonZeroU32>,
+}
+
+/// A reading that replaced a value of the same request.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Overwriting {
+    /// The ID of the device.
+    #[schema(value_type = String)]
+    device_id: Box<str>,
+    /// The instant.
+    #[schema(format = DateTime)]
+    ts: String,
+    /// The series.
+    #[schema(value_type = String)]
+    metric: Box<str>,
+}
+
+impl Remarks {
+    pub(in crate::http) fn of(receipt: &Receipt) -> Self {
+        let overwriting = |value: &OverwrittenValue| Overwriting {
+            device_id: value.device.clone(),
+            ts: rfc3339(value.ts_ms),
+            metric: value.metric.clone(),
+        };
+        Self {
+            ignored: NonZeroU32::new(receipt.ignored.count()),
+            ignored_fields: receipt.ignored.names().to_vec(),
+            overwritten: NonZeroU32::new(receipt.overwritten.readings),
+            overwritten_readings: receipt.overwritten.first.iter().map(overwriting).collect(),
+            older: NonZeroU32::new(receipt.older),
+            older_values: NonZeroU32::new(receipt.older_values),
+        }
+    }
+}
