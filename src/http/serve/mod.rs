@@ -10,7 +10,6 @@ pub(super) mod accept;
 pub(super) mod client_disconnect;
 mod lingering_close;
 pub(super) mod over_capacity;
-mod pass_on;
 pub(super) mod threads;
 pub(super) mod tls;
 pub(super) mod unread_body;
