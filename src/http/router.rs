@@ -1,27 +1,23 @@
 //! The list of all routes.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{MatchedPath, Request, State};
 use axum::http::Uri;
-use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::middleware;
 use axum::routing::{MethodRouter, delete, get, post};
 
 use super::access::authorize::{Need, authorize};
+use super::every_request::around_every_request;
 use super::openapi::{self, Operation, Paths};
-use super::problem::{InternalError, Problem};
+use super::operate::{deletion, health, metrics, time, version};
+use super::problem::Problem;
 use super::read::query_limits::admit;
-use super::serve::accept::Peer;
-use super::serve::unread_body::BodyCompletion;
 use super::write::influx::Version;
 use super::write::{dead_letters, influx, otlp, readings, remote_write, webhook};
-use super::{App, dashboard, every_request, influxql, operate, read};
+use super::{App, dashboard, influxql, read};
 use crate::config::{OWN_PATHS, Scope};
-use crate::telemetry::Limit;
 
 const INGEST: Need = Need::Scope(Scope::Ingest);
 const QUERY: Need = Need::Scope(Scope::Query);
@@ -35,7 +31,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
     let routes = Routes::new(&app)
         .add(INGEST, "/v1/readings", post(readings::readings), [readings::describe()])
         .add(ADMIN, "/v1/dead-letters", post(dead_letters::repeat), [dead_letters::describe()])
-        .add(Need::AnyToken, "/v1/time", get(operate::time::time), [operate::time::describe()])
+        .add(Need::AnyToken, "/v1/time", get(time::time), [time::describe()])
         .add_query("/v1/readings", get(read::readings_of_devices), read::describe_readings_of_devices())
         .add_query("/v1/rollups", get(read::rollups_of_devices), read::describe_rollups_of_devices())
         .add_query("/v1/latest", get(read::latest_of_devices), read::describe_latest_of_devices())
@@ -44,13 +40,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add_query("/v1/devices/{deviceId}/rollups", get(read::rollups), read::describe_rollups())
         .add_query("/v1/devices/{deviceId}/readings", get(read::readings), read::describe_readings())
         .add_query("/v1/devices/{deviceId}/latest", get(read::latest), read::describe_latest())
-        .add(ADMIN, "/v1/devices/{deviceId}", delete(operate::deletion::device), [operate::deletion::describe_device()])
-        .add(
-            ADMIN,
-            "/v1/devices/{deviceId}/readings",
-            delete(operate::deletion::readings),
-            [operate::deletion::describe_readings()],
-        )
+        .add(ADMIN, "/v1/devices/{deviceId}", delete(deletion::device), [deletion::describe_device()])
+        .add(ADMIN, "/v1/devices/{deviceId}/readings", delete(deletion::readings), [deletion::describe_readings()])
         .add_write("/write", Version::V1)
         .add_write("/api/v2/write", Version::V2)
         .add_write("/api/v3/write_lp", Version::V3)
@@ -59,10 +50,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::InfluxQl, "/query", get(influxql::query).post(influxql::query), influxql::describe())
         .add(Need::Health, "/ping", get(influx::ping), [influx::describe_ping()])
         .add(Need::Health, "/health", get(influx::health), [influx::describe_health()])
-        .add(Need::Metrics, "/metrics", get(operate::health::metrics), [operate::health::describe_metrics()])
-        .add(Need::Health, "/healthz", get(operate::health::healthz), [operate::health::describe_healthz()])
-        .add(Need::Health, "/readyz", get(operate::health::readyz), [operate::health::describe_readyz()])
-        .add(Need::AnyToken, "/version", get(operate::health::version), [operate::health::describe_version()])
+        .add(Need::Metrics, "/metrics", get(metrics::metrics), [metrics::describe()])
+        .add(Need::Health, "/healthz", get(health::healthz), [health::describe_healthz()])
+        .add(Need::Health, "/readyz", get(health::readyz), [health::describe_readyz()])
+        .add(Need::AnyToken, "/version", get(version::version), [version::describe()])
         .add(Need::Nothing, "/", get(dashboard::page), [dashboard::describe_page()])
         .add(Need::Nothing, "/dashboard/{version}/{file}", get(dashboard::file), [dashboard::describe_file()])
         .add_document(Need::AnyToken, "/v1/openapi.json");
@@ -75,7 +66,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .router
         .fallback(async |uri: Uri| Problem::not_found(uri.path()))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
-        .layer(middleware::from_fn_with_state(app.clone(), at_the_edge))
+        .layer(middleware::from_fn_with_state(app.clone(), around_every_request))
         .with_state(app)
 }
 
@@ -131,33 +122,4 @@ impl Routes {
         }
         Self { router: self.router.route(path, guarded), ..self }
     }
-}
-
-/// Middleware of all requests: IDs, security headers, metrics, and the end of connections with unread bodies.
-///
-/// Requests without a route share one label in the metrics, because clients choose their paths freely.
-async fn at_the_edge(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let start = Instant::now();
-    let id = every_request::request_id(request.headers());
-    request.extensions_mut().insert(id);
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let method = request.method().clone();
-    let is_over_tls = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_over_tls);
-    let (head, body) = request.into_parts();
-    let (body, completion) = BodyCompletion::observe(body);
-    let mut response = next.run(Request::from_parts(head, body)).await;
-    completion.close_if_unread(&mut response);
-    every_request::identify(response.headers_mut(), id);
-    every_request::harden(response.headers_mut(), is_over_tls);
-    if let Some(limit) = response.extensions().get::<Limit>() {
-        app.metrics.limited_total.of(*limit).increment(1);
-    }
-    if let Some(InternalError(error)) = response.extensions().get() {
-        tracing::error!(error, request_id = id.as_str(), "a request failed");
-    }
-    let route = route.as_ref().map_or("none", MatchedPath::as_str);
-    let (status, took) = (response.status().as_u16(), start.elapsed());
-    app.metrics.http_request_seconds.record(route, method.as_str(), status, took);
-    tracing::debug!(request_id = id.as_str(), route, %method, status, ?took, "a request was answered");
-    response
 }

@@ -23,7 +23,7 @@ use crate::common::clock::Clock;
 use crate::config::{Audience, Scope};
 use crate::http::App;
 use crate::http::problem::{Problem, Refusals};
-use crate::http::serve::accept::Peer;
+use crate::http::serve::connection::Peer;
 use crate::http::write::influx::Version;
 use crate::http::write::otlp;
 use crate::http::write::readings;

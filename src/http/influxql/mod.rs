@@ -32,8 +32,8 @@ use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, 
 use super::openapi::{self, Operation, Tag};
 use super::problem::Problem;
 use super::read::query_limits::{self, Admitted};
-use super::serve::accept::Peer;
 use super::serve::client_disconnect::Departure;
+use super::serve::connection::Peer;
 use super::write::influx::INFLUXDB_VERSION;
 use crate::access::Grant;
 use crate::config::Scope;

@@ -1,47 +1,17 @@
-//! Paths for operators: metrics, health, version.
+//! `GET /healthz` and `GET /readyz`: whether the process works, and whether it accepts readings.
 
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::Serialize;
-use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::http::App;
 use crate::http::openapi::{Operation, Tag};
-use crate::telemetry::{Exposition, REVISION};
-
-/// `GET /metrics`
-pub(in crate::http) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let status = app.pipeline.status();
-    let metrics = &app.metrics;
-    metrics.readings_pending.set(status.pending_readings as f64);
-    let dead_letters = app.pipeline.dead_letters();
-    metrics.dead_letter_bytes.set(dead_letters.bytes() as f64);
-    metrics.dead_letter_limit_bytes.set(dead_letters.max_bytes() as f64);
-    metrics.pending_bytes.set(status.pending_bytes as f64);
-    metrics.pending_limit_bytes.set(app.pending_max_bytes as f64);
-    metrics.pending_buckets.set(status.pending_buckets as f64);
-    metrics.oldest_pending_seconds.set(status.oldest_pending.as_secs_f64());
-    metrics.log_bytes.set(app.log.usage().bytes as f64);
-    metrics.log_limit_bytes.set(app.log_max_bytes as f64);
-    metrics.known_devices.set(app.ingest.known_devices() as f64);
-    metrics.http_bytes_in_flight.set(app.budget.in_flight() as f64);
-    ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], app.exposition.render()).into_response()
-}
-
-/// Describes `GET /metrics`.
-pub(in crate::http) fn describe_metrics() -> Operation {
-    let text = json!({ "type": "string" });
-    Operation::get(Tag::Operation, "getMetrics", "The metrics for Prometheus")
-        .description("`auth.metrics` says who may read them.")
-        .answers_as(200, "The text format of Prometheus.", "text/plain", &text)
-}
 
 /// Whether the process works.
 #[derive(Debug, Serialize, ToSchema)]
@@ -153,33 +123,4 @@ pub(in crate::http) async fn readyz(
         pending_readings: app.pipeline.status().pending_readings,
     });
     (code, Json(Readiness { status, detail }))
-}
-
-/// The program that runs, and its store.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Version)]
-pub(in crate::http) struct Build {
-    /// The name of the program.
-    name: &'static str,
-    /// Its version.
-    version: &'static str,
-    /// Its commit.
-    revision: &'static str,
-    /// The ID of the store, the same for all instances that share it; absent until the store has answered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    store_id: Option<String>,
-}
-
-/// Describes `GET /version`.
-pub(in crate::http) fn describe_version() -> Operation {
-    Operation::get(Tag::Operation, "getVersion", "The version of the program").answers::<Build>(200, "The version.")
-}
-
-/// `GET /version`
-pub(in crate::http) async fn version(State(app): State<Arc<App>>) -> Json<Build> {
-    let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-    let store_id = app.store_id.borrow().clone();
-    Json(Build { name, version, revision: REVISION, store_id })
 }

@@ -1,5 +1,7 @@
-//! Paths for operators and for checks of the service: health, metrics, version, clock, deletions.
+//! Paths for operators and for checks of the service: metrics, health, version, clock, deletions.
 
 pub(super) mod deletion;
 pub(super) mod health;
+pub(super) mod metrics;
 pub(super) mod time;
+pub(super) mod version;

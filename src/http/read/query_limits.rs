@@ -21,8 +21,8 @@ use crate::http::App;
 use crate::http::answer::body_in_pieces::Pieces;
 use crate::http::answer::etag::{self, Delivery};
 use crate::http::problem::{MOMENT, Problem};
-use crate::http::serve::accept::Peer;
 use crate::http::serve::client_disconnect::Departure;
+use crate::http::serve::connection::Peer;
 use crate::limits::{QUERY_BLOCK_BYTES as BLOCK_BYTES, Quota, Share};
 use crate::telemetry::Limit;
 

@@ -1,52 +1,29 @@
-//! The accept loop, with a limit on connections and a graceful shutdown.
+//! The sockets that listen, and the accept loop, with a limit on connections and a graceful shutdown.
 
-use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
-use axum::response::Response;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::service::Service;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, Semaphore};
-use tokio_io_timeout::TimeoutStream;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::client_disconnect::{Departure, Watched};
-use super::lingering_close::LingeringClose;
+use super::connection::Connections;
 use super::over_capacity::OverCapacity;
 use super::threads::Threads;
 use super::tls::{Failure, Tls};
-use crate::access::Certificate;
+use crate::http::App;
 use crate::http::router::router;
-use crate::http::{App, Limits};
-use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::telemetry::{Limit, Metrics, Sender};
 
 /// The wait after the system failed to accept a connection, mostly because it is out of files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The size limit of the head of a request, and of one read of a body: the buffer of each connection.
-const MAX_HEAD_BYTES: usize = 64 << 10;
-
 /// The number of connections that the system queues until the server accepts them.
 const BACKLOG: u32 = 1024;
-
-/// How long a connection without a request may stay open after the shutdown. Its client has connected to
-/// send one.
-const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
-
-/// How long a connection that has had requests may stay open after the shutdown, for one that is under way.
-const NEXT_REQUEST_WAIT: Duration = Duration::from_millis(50);
 
 /// Listens on `address`.
 ///
@@ -77,7 +54,7 @@ pub async fn serve(
         metrics.tls_handshakes_failed_total.start_with(&Failure::REASONS);
     }
     let tasks = TaskTracker::new();
-    let edge = Edge {
+    let connections = Connections {
         limits: app.limits.clone(),
         metrics: Arc::clone(&metrics),
         refusals: Arc::clone(&app.refusals),
@@ -88,12 +65,12 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = edge.shutdown.cancelled() => break,
+            () = connections.shutdown.cancelled() => break,
         };
         let (stream, address) = match accepted {
             Ok((stream, from)) => (stream, from.ip().to_canonical()),
             Err(error) => {
-                edge.log_refused_connection(Sender::All, "not_accepted", error.to_string());
+                connections.log_refused_connection(Sender::All, "not_accepted", error.to_string());
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
@@ -101,8 +78,8 @@ pub async fn serve(
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             metrics.http_connections_refused_total.increment(1);
             metrics.limited_total.of(Limit::Connections).increment(1);
-            let example = format!("{} are open", edge.limits.max_connections);
-            edge.log_refused_connection(Sender::Address(address), "too_many_connections", example);
+            let example = format!("{} are open", connections.limits.max_connections);
+            connections.log_refused_connection(Sender::Address(address), "too_many_connections", example);
             if let Some(over_capacity) = &over_capacity {
                 over_capacity.refuse(stream, &tasks); // with TLS an answer would need a handshake
             }
@@ -111,16 +88,16 @@ pub async fn serve(
         let stream = match stream.into_std() {
             Ok(stream) => stream,
             Err(error) => {
-                edge.log_refused_connection(Sender::All, "not_accepted", error.to_string());
+                connections.log_refused_connection(Sender::All, "not_accepted", error.to_string());
                 continue;
             }
         };
-        let edge = edge.clone();
+        let connections = connections.clone();
         threads.spawn(&tasks, |place| async move {
-            let _open = OpenConnection::count(&edge.metrics);
+            let _open = OpenConnection::count(&connections.metrics);
             match TcpStream::from_std(stream) {
-                Ok(stream) => edge.connection(stream, address).await,
-                Err(error) => edge.log_refused_connection(Sender::All, "not_accepted", error.to_string()),
+                Ok(stream) => connections.serve(stream, address).await,
+                Err(error) => connections.log_refused_connection(Sender::All, "not_accepted", error.to_string()),
             }
             drop((place, permit));
         });
@@ -143,138 +120,5 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.decrement(1.0);
-    }
-}
-
-/// The parts that all connections share.
-#[derive(Clone)]
-struct Edge {
-    limits: Limits,
-    metrics: Arc<Metrics>,
-    refusals: Arc<RefusalLog>,
-    router: Router,
-    tls: Option<Arc<Tls>>,
-    shutdown: CancellationToken,
-}
-
-impl Edge {
-    fn log_refused_connection(&self, sender: Sender, code: &'static str, example: String) {
-        self.refusals.record(sender, RefusalEntry { what: What::Connections, code, count: 1, example }, None);
-    }
-
-    async fn connection(&self, stream: TcpStream, address: IpAddr) {
-        let _ = stream.set_nodelay(true); // if this fails, it costs only latency
-        let (service, departure) = (TowerToHyperService::new(self.router.clone()), Departure::default());
-        let Some(tls) = &self.tls else {
-            let peer = Peer { address, is_over_tls: false, certificate: None, departure };
-            return self.requests(stream, FromPeer::new(service, peer)).await;
-        };
-        let closing = async {
-            self.shutdown.cancelled().await;
-            tokio::time::sleep(FIRST_REQUEST_WAIT).await;
-        };
-        let accepted = tokio::select! {
-            accepted = tls.accept(stream) => accepted,
-            () = closing => return,
-        };
-        match accepted {
-            Ok((stream, certificate)) => {
-                let peer = Peer { address, is_over_tls: true, certificate, departure };
-                self.requests(stream, FromPeer::new(service, peer)).await;
-            }
-            Err(why) => {
-                self.metrics.tls_handshakes_failed_total.with(why.reason()).increment(1);
-                tracing::debug!(%why, "a TLS handshake failed");
-            }
-        }
-    }
-
-    async fn requests<S, T>(&self, stream: T, service: FromPeer<S>)
-    where
-        S: Service<Request<Incoming>, Response = Response, Error = Infallible>,
-        T: AsyncRead + AsyncWrite + Unpin,
-    {
-        let requests = Arc::clone(&service.requests);
-        let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
-        // With `half_close`, a client that has closed its sending side still gets answers, unless they take
-        // long (see `departure`).
-        http.max_buf_size(MAX_HEAD_BYTES).half_close(true);
-        let mut stream = TimeoutStream::new(stream);
-        // Without it, a client that does not read its answers would hold the connection.
-        stream.set_write_timeout(Some(self.limits.body_timeout));
-        let stream = Watched::new(Box::pin(stream), service.peer.departure.clone());
-        let connection = http.serve_connection(TokioIo::new(LingeringClose::new(stream)), service);
-        let mut connection = std::pin::pin!(connection);
-        let served = tokio::select! {
-            served = connection.as_mut() => served,
-            () = requests.last_begun(&self.shutdown) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = served {
-            tracing::debug!(%error, "a connection ended early");
-        }
-    }
-}
-
-/// The client of a connection, as each of its requests carries it.
-#[derive(Debug, Clone)]
-pub(in crate::http) struct Peer {
-    pub(in crate::http) address: IpAddr,
-    pub(in crate::http) is_over_tls: bool,
-    /// The verified certificate of the client, if it presented one.
-    pub(in crate::http) certificate: Option<Arc<Certificate>>,
-    /// Tells when it has left.
-    pub(in crate::http) departure: Departure,
-}
-
-/// The requests of a connection.
-#[derive(Debug, Default)]
-struct Requests {
-    has_begun: AtomicBool,
-    begun: Notify,
-}
-
-impl Requests {
-    fn begin(&self) {
-        self.has_begun.store(true, Ordering::Relaxed);
-        self.begun.notify_waiters();
-    }
-
-    /// Waits for the shutdown, and then for the next request or until it is too late for one.
-    ///
-    /// A connection that closed at once would lose a request that its client has just sent.
-    async fn last_begun(&self, shutdown: &CancellationToken) {
-        shutdown.cancelled().await;
-        let next = self.begun.notified();
-        let wait = if self.has_begun.load(Ordering::Relaxed) { NEXT_REQUEST_WAIT } else { FIRST_REQUEST_WAIT };
-        let _ = tokio::time::timeout(wait, next).await;
-    }
-}
-
-/// Adds the [`Peer`] of a connection to each of its requests, and notes that they begin.
-struct FromPeer<S> {
-    service: S,
-    peer: Peer,
-    requests: Arc<Requests>,
-}
-
-impl<S> FromPeer<S> {
-    fn new(service: S, peer: Peer) -> Self {
-        Self { service, peer, requests: Arc::default() }
-    }
-}
-
-impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for FromPeer<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        self.requests.begin();
-        request.extensions_mut().insert(self.peer.clone());
-        self.service.call(request)
     }
 }

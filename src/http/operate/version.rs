@@ -1,0 +1,41 @@
+//! `GET /version`: the version of the program, and the ID of its store.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::http::App;
+use crate::http::openapi::{Operation, Tag};
+use crate::telemetry::REVISION;
+
+/// The program that runs, and its store.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Version)]
+pub(in crate::http) struct Build {
+    /// The name of the program.
+    name: &'static str,
+    /// Its version.
+    version: &'static str,
+    /// Its commit.
+    revision: &'static str,
+    /// The ID of the store, the same for all instances that share it; absent until the store has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    store_id: Option<String>,
+}
+
+/// Describes `GET /version`.
+pub(in crate::http) fn describe() -> Operation {
+    Operation::get(Tag::Operation, "getVersion", "The version of the program").answers::<Build>(200, "The version.")
+}
+
+/// `GET /version`
+pub(in crate::http) async fn version(State(app): State<Arc<App>>) -> Json<Build> {
+    let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+    let store_id = app.store_id.borrow().clone();
+    Json(Build { name, version, revision: REVISION, store_id })
+}
