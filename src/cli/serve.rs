@@ -252,7 +252,7 @@ impl Service {
             refusals,
             exposition,
             budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
-            admission: options::queries(config),
+            query_limits: options::queries(config),
             main: tokio::runtime::Handle::current(),
             limits: options::http(config),
             formats: options::formats(config),

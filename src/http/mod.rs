@@ -50,7 +50,7 @@ mod serve;
 mod write;
 
 pub use access::cross_site::Hosts;
-pub use read::query_limits::Admission;
+pub use read::query_limits::QueryLimits;
 pub use request::body_memory::Budget;
 pub use serve::accept::{listen, serve};
 pub use serve::over_capacity::connections_within;
@@ -127,7 +127,7 @@ pub struct App {
     /// The memory for request bodies.
     pub budget: Budget,
     /// The concurrency and the memory of queries.
-    pub admission: Admission,
+    pub query_limits: QueryLimits,
     /// The runtime of queries.
     pub main: tokio::runtime::Handle,
     /// The limits.

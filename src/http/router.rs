@@ -13,7 +13,7 @@ use super::every_request::around_every_request;
 use super::openapi::{self, Operation, Paths};
 use super::operate::{deletion, health, metrics, time, version};
 use super::problem::Problem;
-use super::read::query_limits::admit;
+use super::read::query_limits::limit_query;
 use super::write::influx::Version;
 use super::write::{dead_letters, influx, otlp, readings, remote_write, webhook};
 use super::{App, dashboard, influxql, read};
@@ -85,8 +85,8 @@ impl Routes {
 
     /// Adds a query, which also needs a place among the running queries.
     fn add_query(self, path: &str, methods: MethodRouter<Arc<App>>, operation: Operation) -> Self {
-        let admitted = methods.route_layer(middleware::from_fn_with_state(Arc::clone(&self.app), admit));
-        self.add(QUERY, path, admitted, [operation])
+        let limited = methods.route_layer(middleware::from_fn_with_state(Arc::clone(&self.app), limit_query));
+        self.add(QUERY, path, limited, [operation])
     }
 
     /// Adds the write path of a version of `InfluxDB`.

@@ -224,9 +224,9 @@ pub(super) fn query(config: &Config) -> query::Limits {
     }
 }
 
-pub(super) fn queries(config: &Config) -> http::Admission {
+pub(super) fn queries(config: &Config) -> http::QueryLimits {
     let limits = &config.query;
-    http::Admission::new(limits.max_concurrent, limits.max_files, limits.max_bytes_in_flight.as_usize())
+    http::QueryLimits::new(limits.max_concurrent, limits.max_files, limits.max_bytes_in_flight.as_usize())
 }
 
 pub(super) fn http(config: &Config) -> http::Limits {

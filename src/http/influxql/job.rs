@@ -19,7 +19,7 @@ use crate::access::Grant;
 use crate::http::App;
 use crate::http::answer::format::Encoding;
 use crate::http::problem::Problem;
-use crate::http::read::query_limits::{self, Admitted};
+use crate::http::read::query_limits::{QueryMemory, RunningQuery};
 use crate::http::read::streamed_file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
 use crate::http::serve::client_disconnect::Departure;
 use crate::influxql::ast::Statement;
@@ -48,23 +48,23 @@ impl Job {
     pub(super) async fn start(
         app: Arc<App>,
         grant: Arc<Grant>,
-        admitted: Arc<Admitted>,
+        running: Arc<RunningQuery>,
         statements: Vec<Statement>,
         form: Form,
         (encoding, departure): (Encoding, Option<Departure>),
     ) -> Result<Response, Problem> {
         let (shape, cancelled) = (form.shape(), CancellationToken::new());
         let guard: DropGuard = cancelled.clone().drop_guard();
-        let lease = match form.chunk_rows {
-            Some(_) => Some(Arc::clone(&admitted).lease(FILE_BYTES).await?),
+        let reservation = match form.chunk_rows {
+            Some(_) => Some(Arc::clone(&running).reserve_file(FILE_BYTES).await?),
             None => None,
         };
-        let held = Mutex::new(admitted.take(LEAST_BYTES).await?);
+        let held = Mutex::new(running.take(LEAST_BYTES).await?);
         let runtime = Handle::current();
-        let memory = Held { admitted: Arc::clone(&admitted), held };
+        let memory = Held { running: Arc::clone(&running), held };
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
         let job = Self { app, grant, statements, form, runtime, deadline, cancelled, memory };
-        if let Some(lease) = lease {
+        if let Some(reservation) = reservation {
             if let Some(watch) = departure.map(|departure| departure.watch()) {
                 let of_job = job.cancelled.clone();
                 job.runtime.spawn(async move {
@@ -75,7 +75,7 @@ impl Job {
                 });
             }
             let mut response = streamed_file::stream(encoding, timeout, guard, move |out| {
-                let _lease = lease;
+                let _reservation = reservation;
                 job.send(out)
             })?;
             let headers = std::mem::take(shape.respond(Body::empty()).headers_mut());
@@ -85,7 +85,7 @@ impl Job {
         let written = tokio::task::spawn_blocking(move || (job.write(), job.memory.held)).await;
         let (text, memory) = written.map_err(|error| Problem::internal(&error.to_string()))?;
         drop(guard);
-        admitted.keep(memory.into_inner().unwrap_or_else(PoisonError::into_inner));
+        running.keep(memory.into_inner().unwrap_or_else(PoisonError::into_inner));
         Ok(shape.respond(Body::from(text)))
     }
 
@@ -243,8 +243,8 @@ fn charge_text(
 
 /// The memory of a request, which grows with its data.
 struct Held {
-    admitted: Arc<Admitted>,
-    held: Mutex<query_limits::Memory>,
+    running: Arc<RunningQuery>,
+    held: Mutex<QueryMemory>,
 }
 
 impl fmt::Debug for Held {
@@ -255,7 +255,7 @@ impl fmt::Debug for Held {
 
 impl Memory for Held {
     fn grow(&self, bytes: usize) -> Result<(), StatementError> {
-        let more = self.admitted.try_take(bytes).map_err(|problem| StatementError::new(problem.detail()))?;
+        let more = self.running.try_take(bytes).map_err(|problem| StatementError::new(problem.detail()))?;
         self.held.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
         Ok(())
     }

@@ -31,7 +31,7 @@ use super::answer::format::Encoding;
 use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
 use super::openapi::{self, Operation, Tag};
 use super::problem::Problem;
-use super::read::query_limits::{self, Admitted};
+use super::read::query_limits::{self, RunningQuery};
 use super::serve::client_disconnect::Departure;
 use super::serve::connection::Peer;
 use super::write::influx::INFLUXDB_VERSION;
@@ -158,8 +158,8 @@ async fn answer(
     let encoding = Encoding::choose(headers);
     let (shape, quota, job_app) = (form.shape(), Arc::clone(&grant.quota), Arc::clone(app));
     let of_job = departure.clone();
-    let answer = move |admitted: Arc<Admitted>| async move {
-        let answer = Job::start(job_app, grant, admitted, statements, form, (encoding, of_job)).await;
+    let answer = move |running: Arc<RunningQuery>| async move {
+        let answer = Job::start(job_app, grant, running, statements, form, (encoding, of_job)).await;
         answer.unwrap_or_else(|problem| Refusal::Problem(problem).into_response(shape))
     };
     Ok(query_limits::run(app, &quota, Delivery::of(headers), departure, answer).await?)

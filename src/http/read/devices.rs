@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::query_limits::Admitted;
+use super::query_limits::RunningQuery;
 use super::table::{List, ListReply, Table, respond_list};
 use super::{Body, answer};
 use crate::access::Grant;
@@ -104,7 +104,7 @@ fn example() -> Value {
 pub(in crate::http) async fn devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     version: Version,
     headers: HeaderMap,
     uri: Uri,
@@ -112,14 +112,14 @@ pub(in crate::http) async fn devices(
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let request_head = (version, &headers, &uri);
-    let reply = ListReply::new("devices", format, &params, &admitted, request_head, app.limits.body_timeout);
+    let reply = ListReply::new("devices", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let silent_for = silent_for(&mut params)?;
     let mut request = request(&app, &grant, &mut params, limit)?;
     params.end()?;
     request.skips_any = reply.is_whole();
     request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
-    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
+    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
     respond_list(DeviceList { app, grant, request, format }, reply).await
 }
 
@@ -173,12 +173,12 @@ fn table(format: Format) -> Table {
 pub(in crate::http) async fn device(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<Json<Body<Device>>, Problem> {
     Params::of(&uri, &[]).end()?;
-    admitted.reserve(ONE_DEVICE_BYTES).await?;
+    running.reserve(ONE_DEVICE_BYTES).await?;
     grant.device_scope.to_stored_id(&device).map_err(QueryError::from)?;
     let selection = DeviceSelection { ids: Some(vec![device.as_str().into()]), ..DeviceSelection::default() };
     let request = DevicesRequest { selection, after: None, limit: 1, now_ms: app.clock.now_ms(), skips_any: false };

@@ -12,7 +12,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::answer;
-use super::query_limits::Admitted;
+use super::query_limits::RunningQuery;
 use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
@@ -101,7 +101,7 @@ fn example() -> serde_json::Value {
 pub(in crate::http) async fn latest(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
     headers: HeaderMap,
     uri: Uri,
@@ -110,7 +110,7 @@ pub(in crate::http) async fn latest(
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let series = params.series()?;
     params.end()?;
-    admitted.reserve(ANSWER_BYTES).await?;
+    running.reserve(ANSWER_BYTES).await?;
     let latest = app.queries.latest(&grant.device_scope, &device, &series).await?;
     if latest.body.is_none() && latest.lagging.is_none() {
         return Err(Problem::unknown_device(&device));
@@ -125,7 +125,7 @@ pub(in crate::http) async fn latest(
 pub(in crate::http) async fn latest_of_devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     version: Version,
     headers: HeaderMap,
     uri: Uri,
@@ -133,13 +133,13 @@ pub(in crate::http) async fn latest_of_devices(
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
     let request_head = (version, &headers, &uri);
-    let reply = ListReply::new("latest", format, &params, &admitted, request_head, app.limits.body_timeout);
+    let reply = ListReply::new("latest", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let series = params.series()?;
     let mut request = super::devices::request(&app, &grant, &mut params, limit)?;
     params.end()?;
     request.skips_any = reply.is_whole();
-    admitted.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
+    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
     respond_list(LatestList { app, grant, request, series, format }, reply).await
 }
 

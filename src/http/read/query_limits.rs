@@ -1,4 +1,4 @@
-//! Admission of queries: concurrency limits per token and in total, and a memory limit.
+//! The limits of queries: how many run at once, per token and in total, and how much memory they use.
 //!
 //! A query that exceeds a limit waits for a moment, in order of arrival, and is then refused. Once its answer
 //! exists, it frees its place and all memory except that of the answer, which it frees after sending it. A
@@ -28,7 +28,7 @@ use crate::telemetry::Limit;
 
 /// The limits of all queries together.
 #[derive(Debug)]
-pub struct Admission {
+pub struct QueryLimits {
     queries: Arc<Semaphore>,
     files: Arc<Semaphore>,
     blocks: Arc<Semaphore>,
@@ -37,34 +37,34 @@ pub struct Admission {
 
 /// The place and the memory that one query holds.
 #[derive(Debug)]
-pub(in crate::http) struct Admitted {
+pub(in crate::http) struct RunningQuery {
     files: Arc<Semaphore>,
     blocks: Arc<Semaphore>,
     max_blocks: u32,
     files_of_token: Option<Share>,
     blocks_of_token: Option<Share>,
-    memory: Mutex<Option<Memory>>,
+    memory: Mutex<Option<QueryMemory>>,
     _places: Vec<OwnedSemaphorePermit>,
 }
 
-/// Memory of the limit of all queries, and of the share of a token.
+/// A part of the memory of all queries, and of the share of a token.
 #[derive(Debug)]
-pub(in crate::http) struct Memory {
+pub(in crate::http) struct QueryMemory {
     of_all: OwnedSemaphorePermit,
     of_token: Option<OwnedSemaphorePermit>,
 }
 
 /// The places and the memory of a query whose answer is a file. They are free when the file has ended.
 #[derive(Debug)]
-pub(in crate::http) struct Lease {
-    _admitted: Arc<Admitted>,
+pub(in crate::http) struct FileReservation {
+    _running: Arc<RunningQuery>,
     _places: [Option<OwnedSemaphorePermit>; 2],
-    _memory: Option<Memory>,
+    _memory: Option<QueryMemory>,
 }
 
-impl Admission {
-    /// Admits `queries` concurrent queries, which together use up to `bytes`. Of these, `files` may answer
-    /// with a file.
+impl QueryLimits {
+    /// Lets `queries` queries run at once, which together use up to `bytes`. Of these, `files` may answer with
+    /// a file.
     pub fn new(queries: usize, files: usize, bytes: usize) -> Self {
         let max_blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         Self {
@@ -76,7 +76,7 @@ impl Admission {
     }
 
     /// Waits for a place among the queries.
-    pub(in crate::http) async fn enter(&self, quota: &Quota) -> Result<Admitted, Problem> {
+    pub(in crate::http) async fn enter(&self, quota: &Quota) -> Result<RunningQuery, Problem> {
         let mut places = Vec::new();
         if let Some(queries) = &quota.queries {
             let place = acquire(queries, 1).await;
@@ -85,7 +85,7 @@ impl Admission {
         let place = acquire(&self.queries, 1).await;
         places.push(place.ok_or_else(|| Problem::too_many_queries(Limit::Queries))?);
         let [files, blocks] = [&self.files, &self.blocks].map(Arc::clone);
-        Ok(Admitted {
+        Ok(RunningQuery {
             files,
             blocks,
             max_blocks: self.max_blocks,
@@ -97,7 +97,7 @@ impl Admission {
     }
 }
 
-impl Admitted {
+impl RunningQuery {
     /// Reserves memory for the query, at most the whole limit.
     pub(in crate::http) async fn reserve(&self, bytes: usize) -> Result<(), Problem> {
         let memory = self.take(bytes.min(self.max_blocks as usize * BLOCK_BYTES)).await?;
@@ -107,16 +107,16 @@ impl Admitted {
 
     /// Takes memory out of that of all queries, and out of the share of the token. A query that needs more
     /// than the share takes all of it.
-    pub(in crate::http) async fn take(&self, bytes: usize) -> Result<Memory, Problem> {
+    pub(in crate::http) async fn take(&self, bytes: usize) -> Result<QueryMemory, Problem> {
         let blocks = blocks(bytes);
         let of_token = share(self.blocks_of_token.as_ref(), blocks, Limit::QueryBytes).await?;
         let of_all = if blocks > self.max_blocks { None } else { acquire(&self.blocks, blocks).await };
         let of_all = of_all.ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
-        Ok(Memory { of_all, of_token })
+        Ok(QueryMemory { of_all, of_token })
     }
 
     /// Takes memory if it is there at once.
-    pub(in crate::http) fn try_take(&self, bytes: usize) -> Result<Memory, Problem> {
+    pub(in crate::http) fn try_take(&self, bytes: usize) -> Result<QueryMemory, Problem> {
         let blocks = blocks(bytes);
         let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_many_owned(blocks).ok();
         let of_token = match &self.blocks_of_token {
@@ -124,27 +124,27 @@ impl Admitted {
             Some(of) => Some(take(&of.places).ok_or_else(|| Problem::share_is_used(Limit::QueryBytes))?),
         };
         let of_all = take(&self.blocks).ok_or_else(|| Problem::too_many_queries(Limit::QueryBytes))?;
-        Ok(Memory { of_all, of_token })
+        Ok(QueryMemory { of_all, of_token })
     }
 
     /// Keeps memory until the answer has been sent.
-    pub(in crate::http) fn keep(&self, memory: Memory) {
+    pub(in crate::http) fn keep(&self, memory: QueryMemory) {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
     /// Reserves a place among the files, and memory until the end of the file.
-    pub(in crate::http) async fn lease(self: Arc<Self>, bytes: usize) -> Result<Lease, Problem> {
+    pub(in crate::http) async fn reserve_file(self: Arc<Self>, bytes: usize) -> Result<FileReservation, Problem> {
         let places = self.place_of_file().await?;
         self.reserve(bytes).await?;
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(Lease { _admitted: self, _places: places, _memory: memory })
+        Ok(FileReservation { _running: self, _places: places, _memory: memory })
     }
 
     /// Reserves a place among the files for an answer whose memory is reserved.
-    pub(in crate::http) async fn extend(self: Arc<Self>) -> Result<Lease, Problem> {
+    pub(in crate::http) async fn reserve_file_place(self: Arc<Self>) -> Result<FileReservation, Problem> {
         let places = self.place_of_file().await?;
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(Lease { _admitted: self, _places: places, _memory: memory })
+        Ok(FileReservation { _running: self, _places: places, _memory: memory })
     }
 
     /// Reserves a place among the files, of all and of the token.
@@ -180,10 +180,10 @@ impl Admitted {
 /// A piece of an answer that is being sent. All pieces of an answer share its memory.
 struct Sent {
     bytes: Bytes,
-    _memory: Arc<Memory>,
+    _memory: Arc<QueryMemory>,
 }
 
-impl Memory {
+impl QueryMemory {
     /// Adds memory of the same query.
     pub(in crate::http) fn merge(&mut self, more: Self) {
         self.of_all.merge(more.of_all);
@@ -222,36 +222,37 @@ async fn acquire(semaphore: &Arc<Semaphore>, permits: u32) -> Option<OwnedSemaph
     tokio::time::timeout(MOMENT, Arc::clone(semaphore).acquire_many_owned(permits)).await.ok()?.ok()
 }
 
-/// Middleware: admits a query and hands its [`Admitted`] to the handler as an `Extension`, or refuses it.
+/// Middleware: waits for a place among the queries and hands it to the handler as an `Extension`, or refuses
+/// the query.
 ///
 /// The query runs on the main runtime: on the thread of its connection it would delay other connections.
-pub(in crate::http) async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+pub(in crate::http) async fn limit_query(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
         return Problem::internal("a query without a grant").into_response();
     };
     let delivery = Delivery::of(request.headers());
     let departure = request.extensions().get::<Peer>().map(|peer| peer.departure.clone());
-    let answer = |admitted| {
-        request.extensions_mut().insert(admitted);
+    let answer = |running| {
+        request.extensions_mut().insert(running);
         next.run(request)
     };
     run(&app, &grant.quota, delivery, departure, answer).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// Answers a query on the main runtime, once it is admitted. It ends when the client has left.
+/// Answers a query on the main runtime, once it has a place. It ends when the client has left.
 pub(in crate::http) async fn run<A>(
     app: &App,
     quota: &Quota,
     delivery: Delivery,
     departure: Option<Departure>,
-    answer: impl FnOnce(Arc<Admitted>) -> A,
+    answer: impl FnOnce(Arc<RunningQuery>) -> A,
 ) -> Result<Response, Problem>
 where
     A: Future<Output = Response> + Send + 'static,
 {
-    let admitted = Arc::new(app.admission.enter(quota).await?);
-    let answer = answer(Arc::clone(&admitted));
-    let query = app.main.spawn(async move { admitted.hand_over(answer.await, delivery).await });
+    let running = Arc::new(app.query_limits.enter(quota).await?);
+    let answer = answer(Arc::clone(&running));
+    let query = app.main.spawn(async move { running.hand_over(answer.await, delivery).await });
     let query = AbortOnDropHandle::new(query);
     let answer = match departure.map(|departure| departure.watch()) {
         None => query.await,
@@ -277,52 +278,52 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_holds_its_memory_until_it_is_sent() {
-        let admission = Admission::new(1, 1, 100 * BLOCK_BYTES);
-        let admitted = admission.enter(Quota::unlimited()).await.expect("below the limit");
-        admitted.reserve(60 * BLOCK_BYTES).await.expect("below the limit");
-        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (0, 40));
+        let limits = QueryLimits::new(1, 1, 100 * BLOCK_BYTES);
+        let running = limits.enter(Quota::unlimited()).await.expect("below the limit");
+        running.reserve(60 * BLOCK_BYTES).await.expect("below the limit");
+        assert_eq!((limits.queries.available_permits(), limits.blocks.available_permits()), (0, 40));
         let pieces = [vec![b'x'; 2 * BLOCK_BYTES], vec![b'y'; 1]].map(Bytes::from);
-        let answer = admitted.hand_over(Response::new(Body::new(Pieces::new(pieces))), no_wishes()).await;
-        drop(admitted);
-        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (1, 97));
+        let answer = running.hand_over(Response::new(Body::new(Pieces::new(pieces))), no_wishes()).await;
+        drop(running);
+        assert_eq!((limits.queries.available_permits(), limits.blocks.available_permits()), (1, 97));
         let mut body = answer.into_body();
         let first = body.frame().await.expect("a piece").expect("of memory");
         let last = body.frame().await.expect("a piece").expect("of memory");
         drop(body);
         drop(first);
-        assert_eq!((last.data_ref().map(Bytes::len), admission.blocks.available_permits()), (Some(1), 97));
+        assert_eq!((last.data_ref().map(Bytes::len), limits.blocks.available_permits()), (Some(1), 97));
         drop(last);
-        assert_eq!(admission.blocks.available_permits(), 100);
+        assert_eq!(limits.blocks.available_permits(), 100);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_file_holds_its_places_and_its_memory_until_it_ends() {
-        let admission = Admission::new(3, 1, 10 * BLOCK_BYTES);
-        let enter = async || Arc::new(admission.enter(Quota::unlimited()).await.expect("below the limit"));
-        let admitted = enter().await;
-        let lease = Arc::clone(&admitted).lease(4 * BLOCK_BYTES).await.expect("the first");
-        let answer = admitted.hand_over(Response::new(Body::empty()), no_wishes()).await;
-        drop((admitted, answer));
-        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (2, 6));
-        let refused = enter().await.lease(1).await.expect_err("one file at a time");
+        let limits = QueryLimits::new(3, 1, 10 * BLOCK_BYTES);
+        let enter = async || Arc::new(limits.enter(Quota::unlimited()).await.expect("below the limit"));
+        let running = enter().await;
+        let reservation = Arc::clone(&running).reserve_file(4 * BLOCK_BYTES).await.expect("the first");
+        let answer = running.hand_over(Response::new(Body::empty()), no_wishes()).await;
+        drop((running, answer));
+        assert_eq!((limits.queries.available_permits(), limits.blocks.available_permits()), (2, 6));
+        let refused = enter().await.reserve_file(1).await.expect_err("one file at a time");
         assert!(refused.detail().contains("query.max_files"), "{}", refused.detail());
-        drop(lease);
-        assert_eq!((admission.queries.available_permits(), admission.blocks.available_permits()), (3, 10));
-        drop(enter().await.lease(1).await.expect("the place is free again"));
+        drop(reservation);
+        assert_eq!((limits.queries.available_permits(), limits.blocks.available_permits()), (3, 10));
+        drop(enter().await.reserve_file(1).await.expect("the place is free again"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_token_gets_its_share_of_files_and_memory_and_leaves_the_rest_to_others() {
-        let admission = Admission::new(9, 4, 100 * BLOCK_BYTES);
+        let limits = QueryLimits::new(9, 4, 100 * BLOCK_BYTES);
         let quota = Quota { files: Some(Share::of(4)), query_blocks: Some(Share::of(100)), ..Quota::default() };
-        let enter = async |quota: &Quota| Arc::new(admission.enter(quota).await.expect("below the limit"));
+        let enter = async |quota: &Quota| Arc::new(limits.enter(quota).await.expect("below the limit"));
         let mut files = Vec::new();
         for _ in 0..3 {
-            files.push(enter(&quota).await.lease(BLOCK_BYTES).await.expect("three of four"));
+            files.push(enter(&quota).await.reserve_file(BLOCK_BYTES).await.expect("three of four"));
         }
-        let refused = enter(&quota).await.lease(BLOCK_BYTES).await.expect_err("its share of files is used");
+        let refused = enter(&quota).await.reserve_file(BLOCK_BYTES).await.expect_err("its share of files is used");
         assert_eq!((refused.status().as_u16(), refused.detail().contains("query.max_files")), (429, true));
-        let other = enter(Quota::unlimited()).await.lease(BLOCK_BYTES).await;
+        let other = enter(Quota::unlimited()).await.reserve_file(BLOCK_BYTES).await;
         files.push(other.expect("a place is left to others"));
         drop(files);
         let large = enter(&quota).await;
@@ -338,10 +339,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_query_above_the_memory_limit_runs_alone() {
-        let admission = Admission::new(2, 1, 10 * BLOCK_BYTES);
-        let one = admission.enter(Quota::unlimited()).await.expect("below the limit");
+        let limits = QueryLimits::new(2, 1, 10 * BLOCK_BYTES);
+        let one = limits.enter(Quota::unlimited()).await.expect("below the limit");
         one.reserve(usize::MAX).await.expect("all of it");
-        let other = admission.enter(Quota::unlimited()).await.expect("below the limit");
+        let other = limits.enter(Quota::unlimited()).await.expect("below the limit");
         let refused = other.reserve(1).await.expect_err("nothing is left");
         assert!(refused.detail().contains("query.max_bytes_in_flight"), "{}", refused.detail());
         drop(one);

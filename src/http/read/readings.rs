@@ -12,7 +12,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::file_rows::{Columns, Lines, Values};
-use super::query_limits::{Admitted, Lease};
+use super::query_limits::{FileReservation, RunningQuery};
 use super::streamed_file::{self, FILE_BYTES, Rows};
 use super::{answer, mark_lagging, range};
 use crate::access::Grant;
@@ -100,7 +100,7 @@ pub(in crate::http) fn describe_readings_of_devices() -> Operation {
 struct Asked {
     app: Arc<App>,
     grant: Arc<Grant>,
-    admitted: Arc<Admitted>,
+    running: Arc<RunningQuery>,
     version: Version,
     headers: HeaderMap,
 }
@@ -109,7 +109,7 @@ struct Asked {
 pub(in crate::http) async fn readings(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
     version: Version,
     headers: HeaderMap,
@@ -117,7 +117,7 @@ pub(in crate::http) async fn readings(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let asked = Asked { app, grant, admitted, version, headers };
+    let asked = Asked { app, grant, running, version, headers };
     if format == Format::Json { asked.page(device, params).await } else { asked.file(format, device, params).await }
 }
 
@@ -125,20 +125,20 @@ pub(in crate::http) async fn readings(
 pub(in crate::http) async fn of_devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     version: Version,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::FILES)?;
-    Asked { app, grant, admitted, version, headers }.file_of_devices(format, params).await
+    Asked { app, grant, running, version, headers }.file_of_devices(format, params).await
 }
 
 impl Asked {
     /// A page of readings as JSON.
     async fn page(self, device: String, mut params: Params<'_>) -> Result<Response, Problem> {
-        let Self { app, grant, admitted, .. } = self;
+        let Self { app, grant, running, .. } = self;
         let (mut from_ms, to_ms) = range(&mut params, &app.clock)?;
         let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
         if let Some(cursor) = params.one("cursor")? {
@@ -147,7 +147,7 @@ impl Asked {
         }
         let series = params.series()?;
         params.end()?;
-        admitted.reserve(bytes_of_page(limit, &series, app.limits.max_points)).await?;
+        running.reserve(bytes_of_page(limit, &series, app.limits.max_points)).await?;
         let request = ReadingsRequest { device, from_ms, to_ms, series, limit };
         let page = app.queries.readings(&grant.device_scope, &request).await?;
         let page = answer(page, |page| Readings {
@@ -169,15 +169,15 @@ impl Asked {
         let devices = ExportedDevices::Named(vec![device.as_str().into()]);
         params.exclude(&["cursor"], "a format that has no pages")?;
         let request = self.export_request(devices, params)?;
-        let lease = self.admit_file().await?;
+        let reservation = self.reserve_file().await?;
         let lagging = self.app.queries.catch_up().await;
         let name = format!("readings-{device}");
         let response = if format == Format::Csv {
             let (scope, series) = (&self.grant.device_scope, (&request.series, request.from_ms));
             let columns = self.app.queries.columns(scope, &device, series, MAX_COLUMNS).await?;
-            self.respond(lease, request, Columns::new(columns)).await?
+            self.respond(reservation, request, Columns::new(columns)).await?
         } else {
-            self.respond(lease, request, Lines).await?
+            self.respond(reservation, request, Lines).await?
         };
         Ok(as_file(response, format, &name, lagging))
     }
@@ -194,12 +194,12 @@ impl Asked {
             ExportedDevices::Listed(DevicesRequest { skips_any: true, ..first })
         };
         let request = self.export_request(devices, params)?;
-        let lease = self.admit_file().await?;
+        let reservation = self.reserve_file().await?;
         let lagging = self.app.queries.catch_up().await;
         let response = if format == Format::Csv {
-            self.respond(lease, request, Values).await?
+            self.respond(reservation, request, Values).await?
         } else {
-            self.respond(lease, request, Lines).await?
+            self.respond(reservation, request, Lines).await?
         };
         Ok(as_file(response, format, "readings", lagging))
     }
@@ -213,15 +213,20 @@ impl Asked {
         Ok(ExportRequest { devices, from_ms, to_ms, series, limit })
     }
 
-    async fn admit_file(&self) -> Result<Lease, Problem> {
+    async fn reserve_file(&self) -> Result<FileReservation, Problem> {
         streamed_file::check_version(self.version)?;
-        Arc::clone(&self.admitted).lease(FILE_BYTES).await
+        Arc::clone(&self.running).reserve_file(FILE_BYTES).await
     }
 
-    async fn respond(&self, lease: Lease, request: ExportRequest, rows: impl Rows) -> Result<Response, Problem> {
+    async fn respond(
+        &self,
+        reservation: FileReservation,
+        request: ExportRequest,
+        rows: impl Rows,
+    ) -> Result<Response, Problem> {
         let export = self.app.queries.export(Arc::clone(&self.grant), request)?;
         let encoding = Encoding::choose(&self.headers);
-        streamed_file::respond(lease, export, rows, encoding, self.app.limits.body_timeout).await
+        streamed_file::respond(reservation, export, rows, encoding, self.app.limits.body_timeout).await
     }
 }
 

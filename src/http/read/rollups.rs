@@ -11,7 +11,7 @@ use strum::{IntoEnumIterator, VariantNames};
 
 use super::combine::Combine;
 use super::open_range;
-use super::query_limits::Admitted;
+use super::query_limits::RunningQuery;
 use super::rollups_json::{self, Form, OfDevice};
 use super::rollups_table::{self, Subject};
 use super::table::{List, ListReply, Table, respond, respond_list};
@@ -108,7 +108,7 @@ fn example() -> serde_json::Value {
 pub(in crate::http) async fn rollups(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
     headers: HeaderMap,
     uri: Uri,
@@ -116,7 +116,7 @@ pub(in crate::http) async fn rollups(
     let mut params = Params::of(&uri, OF_ONE);
     let mut question = Question::of(&mut params, &headers, &app.clock)?;
     params.end()?;
-    admitted.reserve(question.bytes(app.limits.max_points)).await?;
+    running.reserve(question.bytes(app.limits.max_points)).await?;
     question.request.devices = vec![device.into()];
     let found = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     let found = found.map(|mut devices| devices.swap_remove(0));
@@ -134,7 +134,7 @@ pub(in crate::http) async fn rollups(
 pub(in crate::http) async fn of_devices(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    Extension(admitted): Extension<Arc<Admitted>>,
+    Extension(running): Extension<Arc<RunningQuery>>,
     version: Version,
     headers: HeaderMap,
     uri: Uri,
@@ -143,14 +143,14 @@ pub(in crate::http) async fn of_devices(
     let question = Question::of(&mut params, &headers, &app.clock)?;
     let request_head = (version, &headers, &uri);
     let (format, timeout) = (question.form.format, app.limits.body_timeout);
-    let reply = ListReply::new("rollups", format, &params, &admitted, request_head, timeout);
+    let reply = ListReply::new("rollups", format, &params, &running, request_head, timeout);
     let combine = Combine::of(&mut params)?;
     let mut which = Which::of(&app, &grant, &mut params, combine != Combine::No)?;
     params.end()?;
     if let Which::Listed(list) = &mut which {
         list.skips_any = combine == Combine::No && reply.is_whole();
     }
-    admitted.reserve(question.bytes(app.limits.max_points) + reply.bytes()).await?;
+    running.reserve(question.bytes(app.limits.max_points) + reply.bytes()).await?;
     if combine == Combine::No {
         respond_list(RollupsList { app, grant, question, which }, reply).await
     } else {

@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::query_limits::Lease;
+use super::query_limits::FileReservation;
 use crate::http::answer::format::{Encoder, Encoding};
 use crate::http::problem::Problem;
 use crate::model::Metric;
@@ -91,18 +91,18 @@ pub(super) fn check_version(version: Version) -> Result<(), Problem> {
 
 /// The response whose body is a file. It fails before it begins if the first slice cannot be read.
 pub(super) async fn respond(
-    lease: Lease,
+    reservation: FileReservation,
     mut export: Export,
     mut rows: impl Rows,
     encoding: Encoding,
     timeout: Duration,
 ) -> Result<Response, Problem> {
     let mut next = export.next().await?;
-    let lease = Arc::new(lease);
+    let reservation = Arc::new(reservation);
     let (send_slice, mut slices) = mpsc::channel(1);
-    let of_reader = Arc::clone(&lease);
+    let of_reader = Arc::clone(&reservation);
     let reader = tokio::spawn(async move {
-        let _lease = of_reader;
+        let _reservation = of_reader;
         loop {
             let step = next.map_or(Step::End, Step::Next);
             let is_end = matches!(step, Step::End);
@@ -117,7 +117,7 @@ pub(super) async fn respond(
     });
     let reader = AbortOnDropHandle::new(reader);
     stream(encoding, timeout, reader, move |out| {
-        let _lease = lease;
+        let _reservation = reservation;
         write(&mut rows, &mut slices, out)
     })
 }

@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, HeaderValue, Uri, Version};
 use axum::response::Response;
 
 use super::mark_lagging;
-use super::query_limits::Admitted;
+use super::query_limits::RunningQuery;
 use super::streamed_file::{self, TEXT_BYTES};
 use crate::common::clock::write_rfc3339;
 use crate::http::answer::body_in_pieces::Pieces;
@@ -73,7 +73,7 @@ pub(super) struct ListReply {
 
 /// A table that has all pages.
 struct Whole {
-    admitted: Arc<Admitted>,
+    running: Arc<RunningQuery>,
     version: Version,
     encoding: Encoding,
     timeout: Duration,
@@ -85,13 +85,13 @@ impl ListReply {
         name: &'static str,
         format: Format,
         params: &Params<'_>,
-        admitted: &Arc<Admitted>,
+        running: &Arc<RunningQuery>,
         (version, headers, uri): (Version, &HeaderMap, &Uri),
         timeout: Duration,
     ) -> Self {
         let is_page = format == Format::Json || params.has("limit") || params.has("cursor");
         let encoding = Encoding::choose(headers);
-        let whole = (!is_page).then(|| Whole { admitted: Arc::clone(admitted), version, encoding, timeout });
+        let whole = (!is_page).then(|| Whole { running: Arc::clone(running), version, encoding, timeout });
         Self { name, uri: uri.clone(), whole }
     }
 
@@ -259,11 +259,11 @@ impl Table {
 
     /// The response with these rows, and those of all pages of `list` after the device `after`.
     async fn into_file<L: List>(mut self, mut list: L, after: Arc<str>, whole: Whole) -> Result<Response, Problem> {
-        let Whole { admitted, version, encoding, timeout } = whole;
+        let Whole { running, version, encoding, timeout } = whole;
         streamed_file::check_version(version)?;
-        let lease = admitted.extend().await?;
+        let reservation = running.reserve_file_place().await?;
         streamed_file::stream(encoding, timeout, (), move |out| {
-            let _lease = lease;
+            let _reservation = reservation;
             out.write(&std::mem::take(&mut self.header))?;
             let (mut table, mut next) = (self, Some(after));
             loop {

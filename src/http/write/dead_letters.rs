@@ -83,7 +83,7 @@ pub(in crate::http) async fn repeat(
 
 /// Appends the readings but the older ones, and waits until they are durable.
 async fn append(app: &App, grant: &Grant, readings: Admitted, replaced: &KnownValues) -> Result<Receipt, Problem> {
-    let place = app.admission.enter(&grant.quota).await?;
+    let place = app.query_limits.enter(&grant.quota).await?;
     place.reserve(ReadingSlices::MAX_BYTES).await?;
     let repetition = app.ingest.repeat(readings).await.map_err(|error| refused(app, error))?;
     let limit = app.queries.limits().timeout;
