@@ -15,7 +15,7 @@ use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Drained, Pipeline, Running};
 use tidegauge::forward::Forwarding;
-use tidegauge::http::{self, App, Budget, Tls};
+use tidegauge::http::{self, App, BodyMemory, Tls};
 use tidegauge::ingest::Ingest;
 use tidegauge::ingest::devices::Devices;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
@@ -251,7 +251,7 @@ impl Service {
             metrics,
             refusals,
             exposition,
-            budget: Budget::new(config.http.max_bytes_in_flight.as_usize()),
+            body_memory: BodyMemory::new(config.http.max_bytes_in_flight.as_usize()),
             query_limits: options::queries(config),
             main: tokio::runtime::Handle::current(),
             limits: options::http(config),

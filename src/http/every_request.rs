@@ -1,4 +1,4 @@
-//! What every request gets, with or without a route: an ID, security headers of the answer, metrics, log lines.
+//! The middleware around every request: its ID, the security headers of its answer, metrics, a log line.
 
 use std::sync::Arc;
 use std::time::Instant;

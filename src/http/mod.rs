@@ -1,20 +1,36 @@
 //! The HTTP API.
 //!
-//! `router` lists all routes, each with the access that it requires (`auth`). A handler turns a request into
-//! a call of a room below, and the result into JSON. Every error is an RFC 9457 problem with a stable code;
-//! `problem` makes all of them, and `influx` rewrites them into the error formats of InfluxDB's clients. Only
-//! this room knows axum and serves TLS, and no room below it knows HTTP.
+//! A handler turns a request into a call of a room below, and the result into an answer. Only this room knows
+//! axum and serves TLS, and no room below it knows HTTP.
+//!
+//! A request passes these modules, from top to bottom:
+//!
+//! 1. `serve` has the sockets, threads, TLS and connections, and their end.
+//! 2. `every_request` gives each request an ID, and each answer its headers, metrics and log line.
+//! 3. `router` lists all routes, each with its handler, its description and the access that it requires.
+//! 4. `access` refuses requests of other sites' pages, and turns a token or certificate into a grant.
+//! 5. A handler reads parameters, device IDs and bodies with `request`. The handlers are in
+//!    - `write`: readings, one file for each protocol, and one common path (`receive`),
+//!    - `read`: queries, within their limits (`query_limits`), answered whole or as a file (`streamed_file`),
+//!    - `influxql`: `/query` for clients of InfluxDB 1,
+//!    - `operate`: metrics, health, version, clock, deletions,
+//!    - `dashboard`: the page at `/` and its files,
+//!    - `openapi`: the description of the API, made of the descriptions beside the handlers.
+//! 6. `answer` chooses the format of an answer, tags and compresses it.
+//!
+//! Every error is an RFC 9457 problem with a stable code; `problem` makes all of them, and the files of other
+//! protocols rewrite them into the formats of their clients. `fuzz` has the invariants of fuzz targets.
 //!
 //! Promises:
 //! - Everything is bounded: connections, the time for a head and for a body, the size of a body before and
 //!   after decompression, and the bytes of all bodies together.
 //! - At a limit the answer is 429 or 503 with `Retry-After`, and the service continues. A client that waits
 //!   that long and stays within its own limits succeeds with the same request.
-//! - Requests that a browser sends for a page of another site are refused (`browser`). The page of this
+//! - Requests that a browser sends for a page of another site are refused (`access`). The page of this
 //!   server (`dashboard`) is of the same site.
 //! - Authentication precedes the handler and the first byte of the body. No answer shows a token, the version
 //!   to a client without a token, or a device outside the client's device scope.
-//! - A listener with TLS (`tls`) accepts nothing but TLS.
+//! - A listener with TLS accepts nothing but TLS.
 //! - On shutdown, the server answers the requests of the connections that it has accepted, and accepts no
 //!   new ones.
 
@@ -51,7 +67,7 @@ mod write;
 
 pub use access::cross_site::Hosts;
 pub use read::query_limits::QueryLimits;
-pub use request::body_memory::Budget;
+pub use request::body_memory::BodyMemory;
 pub use serve::accept::{listen, serve};
 pub use serve::over_capacity::connections_within;
 pub use serve::threads::Threads;
@@ -125,7 +141,7 @@ pub struct App {
     /// The export of the metrics.
     pub exposition: Exposition,
     /// The memory for request bodies.
-    pub budget: Budget,
+    pub body_memory: BodyMemory,
     /// The concurrency and the memory of queries.
     pub query_limits: QueryLimits,
     /// The runtime of queries.

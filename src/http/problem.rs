@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::serve::client_disconnect::GRACE;
-use super::write::receipt_notes::Remarks;
+use super::write::receipt_notes::ReceiptNotes;
 use crate::flush::DeletionError;
 use crate::telemetry::{Limit, RefusalEntry, What};
 use crate::wire::json::SyntaxError;
@@ -86,7 +86,7 @@ pub(super) struct Counts {
     #[schema(value_type = u32)]
     rejected_values: Option<NonZeroU32>,
     #[serde(flatten)]
-    remarks: Remarks,
+    notes: ReceiptNotes,
     /// The first rejected readings and values.
     errors: Vec<Error>,
 }

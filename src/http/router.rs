@@ -1,4 +1,4 @@
-//! The list of all routes.
+//! The list of all routes, with the access that each requires and its description.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::cross_site::BrowserError;
+use super::cross_site::CrossSiteError;
 use crate::access::{AuthError, Certificate, Credentials, Grant, Tokens};
 use crate::common::backoff::jittered;
 use crate::common::clock::Clock;
@@ -71,7 +71,7 @@ pub(in crate::http) async fn authorize(
     let id = request.extensions().get().copied();
     let is_over_tls = peer.is_some_and(|peer| peer.is_over_tls);
     let needs_more_than_the_address = || is_over_tls || !app.gate.tokens().allows_anonymous();
-    let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(AccessError::Browser);
+    let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(AccessError::CrossSite);
     let granted = checked.and_then(|()| authorized(&app, need, request.headers(), certificate));
     let granted = match granted {
         Ok(grant) => match need.charge_request(&grant.quota, Instant::now()) {
@@ -135,7 +135,7 @@ pub(in crate::http) async fn delay_refusal(wait: Duration) -> Duration {
 #[derive(Debug, PartialEq, Eq)]
 enum AccessError {
     /// A browser may have sent the request for a page of another site.
-    Browser(BrowserError),
+    CrossSite(CrossSiteError),
     /// The token or certificate is missing or invalid.
     Unauthenticated(AuthError),
     /// The header `Authorization` contains no token.
@@ -295,7 +295,7 @@ impl Need {
 impl AccessError {
     fn problem(&self) -> Problem {
         match self {
-            Self::Browser(error) => Problem::from(error),
+            Self::CrossSite(error) => Problem::from(error),
             Self::Unauthenticated(error) => Problem::unauthorized(error.to_string()),
             Self::MalformedAuthorization(why) => Problem::unauthorized((*why).to_owned()),
             Self::MissingScope(scope) => {
@@ -307,9 +307,9 @@ impl AccessError {
 
     const fn reason(&self) -> RefusalReason {
         match self {
-            Self::Browser(BrowserError::ForeignOrigin) => RefusalReason::ForeignOrigin,
-            Self::Browser(BrowserError::UnknownHost(_)) => RefusalReason::HostNotAllowed,
-            Self::Browser(BrowserError::InvalidHost) => RefusalReason::InvalidHost,
+            Self::CrossSite(CrossSiteError::ForeignOrigin) => RefusalReason::ForeignOrigin,
+            Self::CrossSite(CrossSiteError::UnknownHost(_)) => RefusalReason::HostNotAllowed,
+            Self::CrossSite(CrossSiteError::InvalidHost) => RefusalReason::InvalidHost,
             Self::Unauthenticated(_) | Self::MalformedAuthorization(_) => RefusalReason::Unauthorized,
             Self::MissingScope(_) => RefusalReason::Forbidden,
             Self::RateLimited(..) => RefusalReason::RateLimited,
@@ -322,7 +322,7 @@ impl AccessError {
             Self::Unauthenticated(AuthError::UnknownToken | AuthError::ExpiredToken)
             | Self::MalformedAuthorization(_)
             | Self::MissingScope(_) => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
-            Self::Browser(_) | Self::Unauthenticated(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
+            Self::CrossSite(_) | Self::Unauthenticated(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
         }
     }
 }

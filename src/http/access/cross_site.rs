@@ -29,7 +29,7 @@ const ANY: &str = "*";
 
 /// Why a request may have been caused by a foreign page.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::http) enum BrowserError {
+pub(in crate::http) enum CrossSiteError {
     /// A browser sent the request for a page of another origin.
     #[error(
         "a browser sent this for a page of another site; only pages of this server's own address may send requests"
@@ -65,16 +65,16 @@ impl Hosts {
         &self,
         request: &Request,
         needs_more_than_the_address: impl FnOnce() -> bool,
-    ) -> Result<(), BrowserError> {
+    ) -> Result<(), CrossSiteError> {
         let host = host_of(request)?;
         let foreign = host.iter().chain(request.uri().authority()).find(|host| !self.is_own(host.host()));
         if let Some(foreign) = foreign
             && !(self.allowed.is_empty() && needs_more_than_the_address())
         {
-            return Err(BrowserError::UnknownHost(foreign.host().to_owned()));
+            return Err(CrossSiteError::UnknownHost(foreign.host().to_owned()));
         }
         if is_for_foreign_page(request.method(), request.headers(), host.as_ref()) {
-            return Err(BrowserError::ForeignOrigin);
+            return Err(CrossSiteError::ForeignOrigin);
         }
         Ok(())
     }
@@ -97,16 +97,16 @@ fn bare(name: &str) -> String {
 }
 
 /// The header `Host`; `None` if it is empty, or missing in a request of HTTP/1.0.
-fn host_of(request: &Request) -> Result<Option<Authority>, BrowserError> {
+fn host_of(request: &Request) -> Result<Option<Authority>, CrossSiteError> {
     let mut values = request.headers().get_all(header::HOST).iter();
     match (values.next(), values.next()) {
         (None, _) if request.version() < Version::HTTP_11 => Ok(None),
         (Some(host), None) if host.is_empty() => Ok(None),
         (Some(host), None) => match Authority::try_from(host.as_bytes()) {
             Ok(host) if !host.as_str().contains('@') => Ok(Some(host)),
-            _ => Err(BrowserError::InvalidHost),
+            _ => Err(CrossSiteError::InvalidHost),
         },
-        _ => Err(BrowserError::InvalidHost),
+        _ => Err(CrossSiteError::InvalidHost),
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     /// Checks a request with this request line, such as `GET /`, and these headers.
-    fn check(hosts: &Hosts, line: &str, headers: &[(&str, &str)]) -> Result<(), BrowserError> {
+    fn check(hosts: &Hosts, line: &str, headers: &[(&str, &str)]) -> Result<(), CrossSiteError> {
         let (method, target) = line.split_once(' ').expect("a method and a target");
         let builder = Request::builder().method(method).uri(target);
         let builder = headers.iter().fold(builder, |builder, &(name, value)| builder.header(name, value));
@@ -173,7 +173,7 @@ mod tests {
             ["rebind.evil.example:8080", "127.0.0.1.nip.io", "example.com", "a.ingest.example.com", "x.local.com"]
         {
             let name = foreign.split(':').next().unwrap_or_default().to_owned();
-            let refused = Err(BrowserError::UnknownHost(name));
+            let refused = Err(CrossSiteError::UnknownHost(name));
             assert_eq!(check(&hosts(), "GET /", &[("host", foreign)]), refused, "{foreign}");
             let absolute = format!("GET http://{foreign}/v1/devices");
             assert_eq!(check(&hosts(), &absolute, &[("host", "127.0.0.1")]), refused, "{absolute}");
@@ -192,12 +192,12 @@ mod tests {
 
     #[test]
     fn a_request_has_one_host_that_can_be_read() {
-        assert_eq!(check(&hosts(), "GET /", &[]), Err(BrowserError::InvalidHost));
+        assert_eq!(check(&hosts(), "GET /", &[]), Err(CrossSiteError::InvalidHost));
         for bad in ["a b", "a/b", "me@127.0.0.1", "[::1", "a:b:c"] {
-            assert_eq!(check(&hosts(), "GET /", &[("host", bad)]), Err(BrowserError::InvalidHost), "{bad}");
+            assert_eq!(check(&hosts(), "GET /", &[("host", bad)]), Err(CrossSiteError::InvalidHost), "{bad}");
         }
         let twice = [("host", "127.0.0.1"), ("host", "127.0.0.1")];
-        assert_eq!(check(&hosts(), "GET /", &twice), Err(BrowserError::InvalidHost));
+        assert_eq!(check(&hosts(), "GET /", &twice), Err(CrossSiteError::InvalidHost));
         let old = Request::builder().version(Version::HTTP_10).body(Body::empty()).expect("a request");
         assert_eq!(hosts().check(&old, || false), Ok(()));
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn requests_for_pages_of_other_origins_are_refused() {
         const HOST: (&str, &str) = ("host", "127.0.0.1:8080");
-        let foreign = Err(BrowserError::ForeignOrigin);
+        let foreign = Err(CrossSiteError::ForeignOrigin);
         for site in ["cross-site", "same-site", "", "unheard-of"] {
             for request in ["POST /write", "GET /v1/devices", "DELETE /"] {
                 assert_eq!(check(&hosts(), request, &[HOST, ("sec-fetch-site", site)]), foreign, "{site} {request}");

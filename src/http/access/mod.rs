@@ -1,7 +1,7 @@
 //! Which requests reach their handler.
 //!
-//! `cross_site` refuses requests that a browser sends for a page of another site. `authorize` turns a token or
-//! a client certificate into a grant, checks it against the need of the route, and charges the rate of
+//! `cross_site` refuses requests that a browser sends for a page of another site. `authorize` turns a token
+//! or a client certificate into a grant, checks it against the need of the route, and charges the rate of
 //! requests.
 
 pub(super) mod authorize;

@@ -11,12 +11,12 @@ use axum::body::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 /// A body of known length.
-pub(in crate::http) struct Pieces {
+pub(in crate::http) struct BodyInPieces {
     rest: VecDeque<Bytes>,
     bytes: u64,
 }
 
-impl Pieces {
+impl BodyInPieces {
     pub(in crate::http) fn new(pieces: impl IntoIterator<Item = Bytes>) -> Self {
         let rest: VecDeque<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         let bytes = rest.iter().map(|piece| piece.len() as u64).sum();
@@ -24,7 +24,7 @@ impl Pieces {
     }
 }
 
-impl HttpBody for Pieces {
+impl HttpBody for BodyInPieces {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -54,13 +54,13 @@ mod tests {
 
     #[tokio::test]
     async fn pieces_are_one_body_whose_length_is_known() {
-        let mut body = Pieces::new(["ab", "", "cde"].map(Bytes::from));
+        let mut body = BodyInPieces::new(["ab", "", "cde"].map(Bytes::from));
         for (length, piece) in [(5, "ab"), (3, "cde")] {
             assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(length), false));
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), piece);
         }
         assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(0), true));
         assert!(body.frame().await.is_none());
-        assert!(Pieces::new([]).is_end_stream());
+        assert!(BodyInPieces::new([]).is_end_stream());
     }
 }

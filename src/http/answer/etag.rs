@@ -1,4 +1,4 @@
-//! The delivery of whole answers of queries: entity tags and compression.
+//! Entity tags and compression of whole answers of queries.
 //!
 //! The tag is a hash (XXH3, 128 bits) of the answer before compression. So it changes exactly when the
 //! answer changes, on each instance and in each store: by a late reading, by another value, by a note that
@@ -25,15 +25,15 @@ const COMPRESS_FROM: usize = 1 << 10;
 /// The largest answer that is compressed without the way to a blocking thread.
 const INLINE_MAX: usize = 32 << 10;
 
-/// The wishes of a client about the delivery of an answer.
+/// The compression that a client takes, and the tags of the answers that it already has.
 #[derive(Debug)]
-pub(in crate::http) struct Delivery {
+pub(in crate::http) struct Negotiation {
     encoding: Encoding,
     /// The values of `If-None-Match`.
     known: Vec<HeaderValue>,
 }
 
-impl Delivery {
+impl Negotiation {
     pub(in crate::http) fn of(headers: &HeaderMap) -> Self {
         let known = headers.get_all(IF_NONE_MATCH).iter().cloned().collect();
         Self { encoding: Encoding::choose(headers), known }
@@ -109,7 +109,7 @@ mod tests {
         let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
         let (mut head, ()) = Response::new(()).into_parts();
         let body = body.iter().map(|piece| Bytes::from((*piece).to_owned())).collect();
-        let body = Delivery::of(&headers.collect()).finish(&mut head, body).await.unwrap();
+        let body = Negotiation::of(&headers.collect()).finish(&mut head, body).await.unwrap();
         (head, body.concat())
     }
 

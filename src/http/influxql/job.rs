@@ -21,7 +21,7 @@ use crate::http::answer::format::Encoding;
 use crate::http::problem::Problem;
 use crate::http::read::query_limits::{QueryMemory, RunningQuery};
 use crate::http::read::streamed_file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
-use crate::http::serve::client_disconnect::Departure;
+use crate::http::serve::client_disconnect::Disconnect;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
 
@@ -51,7 +51,7 @@ impl Job {
         running: Arc<RunningQuery>,
         statements: Vec<Statement>,
         form: Form,
-        (encoding, departure): (Encoding, Option<Departure>),
+        (encoding, disconnect): (Encoding, Option<Disconnect>),
     ) -> Result<Response, Problem> {
         let (shape, cancelled) = (form.shape(), CancellationToken::new());
         let guard: DropGuard = cancelled.clone().drop_guard();
@@ -65,7 +65,7 @@ impl Job {
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
         let job = Self { app, grant, statements, form, runtime, deadline, cancelled, memory };
         if let Some(reservation) = reservation {
-            if let Some(watch) = departure.map(|departure| departure.watch()) {
+            if let Some(watch) = disconnect.map(|disconnect| disconnect.watch()) {
                 let of_job = job.cancelled.clone();
                 job.runtime.spawn(async move {
                     tokio::select! {

@@ -26,13 +26,13 @@ use serde_json::json;
 use self::form::Form;
 use self::job::Job;
 use super::App;
-use super::answer::etag::Delivery;
+use super::answer::etag::Negotiation;
 use super::answer::format::Encoding;
 use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
 use super::openapi::{self, Operation, Tag};
 use super::problem::Problem;
 use super::read::query_limits::{self, RunningQuery};
-use super::serve::client_disconnect::Departure;
+use super::serve::client_disconnect::Disconnect;
 use super::serve::connection::Peer;
 use super::write::influx::INFLUXDB_VERSION;
 use crate::access::Grant;
@@ -79,12 +79,12 @@ pub(super) async fn query(
     if method == Method::POST {
         headers.remove(IF_NONE_MATCH); // 304 answers a GET only
     }
-    let departure = peer.map(|Extension(peer)| peer.departure);
+    let disconnect = peer.map(|Extension(peer)| peer.disconnect);
     let form = Form::receive(&app, &grant, (&method, &uri, &headers), body).await;
     match form {
         Ok(form) => {
             let shape = form.shape();
-            answer(&app, grant, form, &headers, departure).await.unwrap_or_else(|refusal| refusal.into_response(shape))
+            answer(&app, grant, form, &headers, disconnect).await.unwrap_or_else(|refusal| refusal.into_response(shape))
         }
         Err((refusal, shape)) => refusal.into_response(shape),
     }
@@ -152,17 +152,17 @@ async fn answer(
     grant: Arc<Grant>,
     form: Form,
     headers: &HeaderMap,
-    departure: Option<Departure>,
+    disconnect: Option<Disconnect>,
 ) -> Result<Response, Refusal> {
     let statements = statements(&form, grant.allows(Scope::Query))?;
     let encoding = Encoding::choose(headers);
     let (shape, quota, job_app) = (form.shape(), Arc::clone(&grant.quota), Arc::clone(app));
-    let of_job = departure.clone();
+    let of_job = disconnect.clone();
     let answer = move |running: Arc<RunningQuery>| async move {
         let answer = Job::start(job_app, grant, running, statements, form, (encoding, of_job)).await;
         answer.unwrap_or_else(|problem| Refusal::Problem(problem).into_response(shape))
     };
-    Ok(query_limits::run(app, &quota, Delivery::of(headers), departure, answer).await?)
+    Ok(query_limits::run(app, &quota, Negotiation::of(headers), disconnect, answer).await?)
 }
 
 /// Parses the statements of a request. Without the scope `query` only short ones that create databases.

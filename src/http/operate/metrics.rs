@@ -26,7 +26,7 @@ pub(in crate::http) async fn metrics(State(app): State<Arc<App>>) -> Response {
     metrics.log_bytes.set(app.log.usage().bytes as f64);
     metrics.log_limit_bytes.set(app.log_max_bytes as f64);
     metrics.known_devices.set(app.ingest.known_devices() as f64);
-    metrics.http_bytes_in_flight.set(app.budget.in_flight() as f64);
+    metrics.http_bytes_in_flight.set(app.body_memory.in_flight() as f64);
     ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], app.exposition.render()).into_response()
 }
 

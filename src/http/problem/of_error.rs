@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use super::{Counts, Error, MOMENT, Problem, ProblemCode, Refusals, STORE_AWAY};
 use crate::access::DeviceScopeError;
-use crate::http::access::cross_site::BrowserError;
+use crate::http::access::cross_site::CrossSiteError;
 use crate::http::request::body::BodyError;
 use crate::http::request::body_memory::Exhausted;
-use crate::http::write::receipt_notes::Remarks;
+use crate::http::write::receipt_notes::ReceiptNotes;
 use crate::ingest::{IngestError, Listed, Receipt};
 use crate::log::AppendError;
 use crate::query::QueryError;
@@ -49,10 +49,10 @@ impl Problem {
             code: rejection.code.as_str(),
             detail: rejection.detail,
         };
-        let remarks = Remarks::of(&receipt);
+        let notes = ReceiptNotes::of(&receipt);
         let errors = receipt.listed.into_iter().map(error).collect();
         let counts =
-            Counts { accepted: receipt.accepted, rejected, rejected_values: NonZeroU32::new(values), remarks, errors };
+            Counts { accepted: receipt.accepted, rejected, rejected_values: NonZeroU32::new(values), notes, errors };
         let (code, detail) = code_and_detail;
         let counts = Some(Box::new(counts));
         Self { counts, retry_after: receipt.retry_after, refusals, ..Self::new(code, detail) }
@@ -103,12 +103,12 @@ impl From<BodyError> for Problem {
     }
 }
 
-impl From<&BrowserError> for Problem {
-    fn from(error: &BrowserError) -> Self {
+impl From<&CrossSiteError> for Problem {
+    fn from(error: &CrossSiteError) -> Self {
         let code = match error {
-            BrowserError::ForeignOrigin => ProblemCode::ForeignOrigin,
-            BrowserError::UnknownHost(_) => ProblemCode::HostNotAllowed,
-            BrowserError::InvalidHost => ProblemCode::InvalidHost,
+            CrossSiteError::ForeignOrigin => ProblemCode::ForeignOrigin,
+            CrossSiteError::UnknownHost(_) => ProblemCode::HostNotAllowed,
+            CrossSiteError::InvalidHost => ProblemCode::InvalidHost,
         };
         Self::new(code, error.to_string())
     }

@@ -8,7 +8,7 @@ use strum::IntoEnumIterator;
 
 use super::*;
 use crate::access::{AuthError, DeviceScopeError};
-use crate::http::access::cross_site::BrowserError;
+use crate::http::access::cross_site::CrossSiteError;
 use crate::http::request::body::BodyError;
 use crate::http::request::body_memory::Exhausted;
 use crate::http::write::influx::Version;
@@ -63,14 +63,14 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             vec![QueryError::OutOfReach(DeviceScopeError::Forbidden("S1".to_owned())).into()]
         }
         ProblemCode::Forbidden => vec![Problem::forbidden("the token lacks the scope \"query\"".to_owned())],
-        ProblemCode::ForeignOrigin => vec![(&BrowserError::ForeignOrigin).into()],
-        ProblemCode::HostNotAllowed => vec![(&BrowserError::UnknownHost("example.org".to_owned())).into()],
+        ProblemCode::ForeignOrigin => vec![(&CrossSiteError::ForeignOrigin).into()],
+        ProblemCode::HostNotAllowed => vec![(&CrossSiteError::UnknownHost("example.org".to_owned())).into()],
         ProblemCode::Internal => vec![Problem::internal("a test")],
         ProblemCode::InvalidBody => vec![
             BodyError::Broken(axum::Error::new("connection reset")).into(),
             BodyError::NotDecompressed(std::io::Error::other("invalid gzip header")).into(),
         ],
-        ProblemCode::InvalidHost => vec![(&BrowserError::InvalidHost).into()],
+        ProblemCode::InvalidHost => vec![(&CrossSiteError::InvalidHost).into()],
         ProblemCode::InvalidJson => {
             vec![Problem::invalid_json(&SyntaxError { offset: 1, detail: "expected a key".to_owned() })]
         }

@@ -1,4 +1,9 @@
-//! The query paths, `/v1/devices` and `/v1/rollups`.
+//! Queries: readings, rollups, latest values, devices.
+//!
+//! Each query passes `query_limits` first. `devices`, `latest`, `readings` and `rollups` have the handlers of
+//! their paths. A list is JSON or a `table`. The readings of a range may be a file: `file_rows` writes its
+//! rows, and `streamed_file` sends them in constant memory. Rollups have writers of their own
+//! (`rollups_json`, `rollups_table`), and `combine` folds those of many devices.
 
 use std::time::Duration;
 

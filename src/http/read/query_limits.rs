@@ -18,10 +18,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::access::Grant;
 use crate::http::App;
-use crate::http::answer::body_in_pieces::Pieces;
-use crate::http::answer::etag::{self, Delivery};
+use crate::http::answer::body_in_pieces::BodyInPieces;
+use crate::http::answer::etag::{self, Negotiation};
 use crate::http::problem::{MOMENT, Problem};
-use crate::http::serve::client_disconnect::Departure;
+use crate::http::serve::client_disconnect::Disconnect;
 use crate::http::serve::connection::Peer;
 use crate::limits::{QUERY_BLOCK_BYTES as BLOCK_BYTES, Quota, Share};
 use crate::telemetry::Limit;
@@ -63,8 +63,8 @@ pub(in crate::http) struct FileReservation {
 }
 
 impl QueryLimits {
-    /// Lets `queries` queries run at once, which together use up to `bytes`. Of these, `files` may answer with
-    /// a file.
+    /// Lets `queries` queries run at once, which together use up to `bytes`. Of these, `files` may answer
+    /// with a file.
     pub fn new(queries: usize, files: usize, bytes: usize) -> Self {
         let max_blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         Self {
@@ -155,7 +155,7 @@ impl RunningQuery {
     }
 
     /// Finishes an answer, and keeps its memory until it has been sent. A file keeps its own.
-    async fn hand_over(&self, answer: Response, delivery: Delivery) -> Response {
+    async fn hand_over(&self, answer: Response, negotiation: Negotiation) -> Response {
         let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
         let (mut head, mut body) = answer.into_parts();
         let mut pieces = Vec::new();
@@ -165,7 +165,7 @@ impl RunningQuery {
                 Err(error) => return Problem::internal(&error.to_string()).into_response(),
             }
         }
-        let pieces = match delivery.finish(&mut head, pieces).await {
+        let pieces = match negotiation.finish(&mut head, pieces).await {
             Ok(pieces) => pieces,
             Err(error) => return Problem::internal(&error.to_string()).into_response(),
         };
@@ -173,7 +173,7 @@ impl RunningQuery {
         let memory = Arc::new(memory.split(bytes.div_ceil(BLOCK_BYTES)));
         let sent = pieces.into_iter().map(|bytes| Bytes::from_owner(Sent { bytes, _memory: Arc::clone(&memory) }));
         head.headers.remove(CONTENT_LENGTH); // that of the body before compression
-        Response::from_parts(head, Body::new(Pieces::new(sent)))
+        Response::from_parts(head, Body::new(BodyInPieces::new(sent)))
     }
 }
 
@@ -230,21 +230,21 @@ pub(in crate::http) async fn limit_query(State(app): State<Arc<App>>, mut reques
     let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
         return Problem::internal("a query without a grant").into_response();
     };
-    let delivery = Delivery::of(request.headers());
-    let departure = request.extensions().get::<Peer>().map(|peer| peer.departure.clone());
+    let negotiation = Negotiation::of(request.headers());
+    let disconnect = request.extensions().get::<Peer>().map(|peer| peer.disconnect.clone());
     let answer = |running| {
         request.extensions_mut().insert(running);
         next.run(request)
     };
-    run(&app, &grant.quota, delivery, departure, answer).await.unwrap_or_else(IntoResponse::into_response)
+    run(&app, &grant.quota, negotiation, disconnect, answer).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// Answers a query on the main runtime, once it has a place. It ends when the client has left.
 pub(in crate::http) async fn run<A>(
     app: &App,
     quota: &Quota,
-    delivery: Delivery,
-    departure: Option<Departure>,
+    negotiation: Negotiation,
+    disconnect: Option<Disconnect>,
     answer: impl FnOnce(Arc<RunningQuery>) -> A,
 ) -> Result<Response, Problem>
 where
@@ -252,9 +252,9 @@ where
 {
     let running = Arc::new(app.query_limits.enter(quota).await?);
     let answer = answer(Arc::clone(&running));
-    let query = app.main.spawn(async move { running.hand_over(answer.await, delivery).await });
+    let query = app.main.spawn(async move { running.hand_over(answer.await, negotiation).await });
     let query = AbortOnDropHandle::new(query);
-    let answer = match departure.map(|departure| departure.watch()) {
+    let answer = match disconnect.map(|disconnect| disconnect.watch()) {
         None => query.await,
         Some(watch) => tokio::select! {
             answer = query => answer,
@@ -272,8 +272,8 @@ mod tests {
 
     use super::*;
 
-    fn no_wishes() -> Delivery {
-        Delivery::of(&HeaderMap::new())
+    fn no_wishes() -> Negotiation {
+        Negotiation::of(&HeaderMap::new())
     }
 
     #[tokio::test]
@@ -283,7 +283,7 @@ mod tests {
         running.reserve(60 * BLOCK_BYTES).await.expect("below the limit");
         assert_eq!((limits.queries.available_permits(), limits.blocks.available_permits()), (0, 40));
         let pieces = [vec![b'x'; 2 * BLOCK_BYTES], vec![b'y'; 1]].map(Bytes::from);
-        let answer = running.hand_over(Response::new(Body::new(Pieces::new(pieces))), no_wishes()).await;
+        let answer = running.hand_over(Response::new(Body::new(BodyInPieces::new(pieces))), no_wishes()).await;
         drop(running);
         assert_eq!((limits.queries.available_permits(), limits.blocks.available_permits()), (1, 97));
         let mut body = answer.into_body();

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::rollups_table::{self, Subject};
 use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
-use crate::http::answer::body_in_pieces::Pieces;
+use crate::http::answer::body_in_pieces::BodyInPieces;
 use crate::http::answer::format::{Format, write_number};
 use crate::model::ValueAt;
 use crate::query::{Answer, Column, Columns, DeviceGroup, Listed, LocalTime, Point, Rollups, Series};
@@ -139,7 +139,7 @@ fn write_notes<T>(object: &mut Object<'_>, answer: &Answer<T>) {
 }
 
 fn response(json: impl IntoIterator<Item = Bytes>) -> Response {
-    ([(CONTENT_TYPE, "application/json")], Body::new(Pieces::new(json))).into_response()
+    ([(CONTENT_TYPE, "application/json")], Body::new(BodyInPieces::new(json))).into_response()
 }
 
 fn write_metrics(json: &mut Vec<u8>, form: &Form, rollups: &Rollups, local: &LocalTime) {

@@ -21,7 +21,7 @@ use super::mark_lagging;
 use super::query_limits::RunningQuery;
 use super::streamed_file::{self, TEXT_BYTES};
 use crate::common::clock::write_rfc3339;
-use crate::http::answer::body_in_pieces::Pieces;
+use crate::http::answer::body_in_pieces::BodyInPieces;
 use crate::http::answer::format::{Encoding, Format, write_cell, write_number};
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
@@ -248,7 +248,7 @@ impl Table {
     fn into_response(mut self, name: &str, next: Option<String>, lagging: Option<Duration>) -> Response {
         let (format, header) = (self.format, std::mem::take(&mut self.header));
         let pieces = [header].into_iter().chain(self.into_parts()).map(Bytes::from);
-        let mut response = Response::new(Body::new(Pieces::new(pieces)));
+        let mut response = Response::new(Body::new(BodyInPieces::new(pieces)));
         format.mark_file(&mut response, name);
         mark_lagging(&mut response, lagging);
         if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {

@@ -33,11 +33,11 @@ const ZSTD_WINDOW_LOG: u32 = 23;
 /// The most bytes that one byte of snappy expands to: an element of three bytes copies at most 64.
 const SNAPPY_MAX_RATIO: usize = 22;
 
-/// A body in memory, with its share of the budget.
+/// A body in memory, with its part of the memory of all bodies.
 #[derive(Debug)]
 pub(in crate::http) struct Received {
     pub(in crate::http) bytes: Bytes,
-    #[expect(dead_code, reason = "dropped with the body, which returns the bytes to the budget")]
+    #[expect(dead_code, reason = "dropped with the body, which returns its memory")]
     pub(super) reservation: Reservation,
 }
 
@@ -103,7 +103,7 @@ pub(in crate::http) async fn receive(
     body: Body,
 ) -> Result<Received, BodyError> {
     let encoding = Encoding::of(headers, format)?;
-    let mut reservation = app.budget.reservation(quota);
+    let mut reservation = app.body_memory.reservation(quota);
     let receiving = collect(app, headers, body, &mut reservation);
     let bytes = tokio::time::timeout(app.limits.body_timeout, receiving).await.map_err(|_| BodyError::Timeout)??;
     let Some(encoding) = encoding else { return Ok(Received { bytes, reservation }) };
@@ -220,7 +220,7 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
     let compressed = reservation.held_bytes();
     let mut whole = Vec::new();
     loop {
-        // This loop and not the reader allocates the memory, so that the budget accounts for all of it. One
+        // This loop and not the reader allocates the memory, so that the limit accounts for all of it. One
         // byte above the limit reveals a body that is too large.
         let room = whole.capacity().max(FIRST_BYTES).min(max + 1 - whole.len());
         reservation.grow_to(compressed + whole.len() + room).map_err(BodyError::NoMemory)?;
@@ -241,11 +241,11 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
 mod tests {
     use std::io::Write;
 
-    use super::super::body_memory::Budget;
+    use super::super::body_memory::BodyMemory;
     use super::*;
 
-    fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, budget: usize) -> Result<Vec<u8>, BodyError> {
-        let reservation = Budget::new(budget).reservation(Quota::unlimited());
+    fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, memory: usize) -> Result<Vec<u8>, BodyError> {
+        let reservation = BodyMemory::new(memory).reservation(Quota::unlimited());
         Ok(decompress(&bytes.to_vec().into(), encoding, max, reservation)?.bytes.to_vec())
     }
 
@@ -277,7 +277,7 @@ mod tests {
             assert!(decoded == body, "{encoding:?}");
             let refused = try_decompress(&encoded, encoding, body.len() - 1, 8 << 20).expect_err("over the limit");
             assert_eq!(refused.reason(), RefusalReason::BodyTooLarge, "{encoding:?}");
-            let refused = try_decompress(&encoded, encoding, body.len(), body.len() / 2).expect_err("over the budget");
+            let refused = try_decompress(&encoded, encoding, body.len(), body.len() / 2).expect_err("over the limit");
             assert_eq!(refused.reason(), RefusalReason::Overloaded, "{encoding:?}");
             let refused =
                 try_decompress(&encoded[..encoded.len() - 9], encoding, body.len(), 8 << 20).expect_err("cut off");

@@ -6,9 +6,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 
-/// A number of bytes that all requests share.
+/// The bytes that the bodies of all requests may use at once.
 #[derive(Debug, Clone)]
-pub struct Budget {
+pub struct BodyMemory {
     bytes: Arc<Semaphore>,
     total: usize,
 }
@@ -16,7 +16,7 @@ pub struct Budget {
 /// The bytes that one request holds. Dropping it returns them.
 #[derive(Debug)]
 pub(super) struct Reservation {
-    budget: Budget,
+    of_all: BodyMemory,
     held: Option<OwnedSemaphorePermit>,
     /// The part of the token's share.
     of_token: Option<ConcurrencyGuard>,
@@ -32,8 +32,8 @@ pub(in crate::http) enum Exhausted {
     Token,
 }
 
-impl Budget {
-    /// A budget of `total` bytes.
+impl BodyMemory {
+    /// A limit of `total` bytes.
     pub fn new(total: usize) -> Self {
         let total = total.min(Semaphore::MAX_PERMITS);
         Self { bytes: Arc::new(Semaphore::new(total)), total }
@@ -47,7 +47,7 @@ impl Budget {
     /// A reservation that holds nothing yet.
     pub(super) fn reservation(&self, quota: &Quota) -> Reservation {
         let of_token = quota.bytes.clone().map(ConcurrencyLimit::hold);
-        Reservation { budget: self.clone(), held: None, of_token, bytes: 0 }
+        Reservation { of_all: self.clone(), held: None, of_token, bytes: 0 }
     }
 }
 
@@ -67,7 +67,7 @@ impl Reservation {
         if self.of_token.as_mut().is_some_and(|guard| !guard.grow(more)) {
             return Err(Exhausted::Token);
         }
-        let Ok(more_held) = Arc::clone(&self.budget.bytes).try_acquire_many_owned(permits) else {
+        let Ok(more_held) = Arc::clone(&self.of_all.bytes).try_acquire_many_owned(permits) else {
             if let Some(guard) = &mut self.of_token {
                 guard.shrink(more);
             }
@@ -87,29 +87,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reservations_stay_within_the_budget_and_return_their_bytes() {
-        let budget = Budget::new(100);
-        let mut one = budget.reservation(Quota::unlimited());
-        let mut two = budget.reservation(Quota::unlimited());
+    fn reservations_stay_within_the_memory_and_return_their_bytes() {
+        let memory = BodyMemory::new(100);
+        let mut one = memory.reservation(Quota::unlimited());
+        let mut two = memory.reservation(Quota::unlimited());
         one.grow_to(60).expect("below the limit");
         one.grow_to(40).expect("holds more already");
         assert_eq!(two.grow_to(41), Err(Exhausted::All));
-        assert_eq!(budget.in_flight(), 60);
+        assert_eq!(memory.in_flight(), 60);
         two.grow_to(40).expect("the rest");
         drop(one);
         two.grow_to(100).expect("all of it");
         drop(two);
-        assert_eq!(budget.in_flight(), 0);
+        assert_eq!(memory.in_flight(), 0);
     }
 
     #[test]
     fn a_token_holds_no_more_than_its_limit() {
-        let (budget, bytes) = (Budget::new(100), Some(Arc::new(ConcurrencyLimit::new(50))));
+        let (memory, bytes) = (BodyMemory::new(100), Some(Arc::new(ConcurrencyLimit::new(50))));
         let quota = Quota { bytes, ..Quota::default() };
-        let (mut one, mut two) = (budget.reservation(&quota), budget.reservation(&quota));
+        let (mut one, mut two) = (memory.reservation(&quota), memory.reservation(&quota));
         one.grow_to(30).expect("below the limit");
         assert_eq!(two.grow_to(21), Err(Exhausted::Token));
-        let mut other = budget.reservation(Quota::unlimited());
+        let mut other = memory.reservation(Quota::unlimited());
         other.grow_to(70).expect("the rest is for others");
         assert_eq!(two.grow_to(20), Err(Exhausted::All), "and returns what it took of the share");
         drop((other, one));

@@ -1,4 +1,4 @@
-//! Whether the client of a connection has left.
+//! Whether the client of a connection has disconnected.
 //!
 //! A client that has closed its side may still wait for an answer (half-close), and nothing tells it from one
 //! that has left. So a query ends some time after its client has closed its side. While a query watches its
@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 /// How long a client that has closed its side may wait for an answer.
 pub(in crate::http) const GRACE: Duration = Duration::from_secs(2);
 
-/// The departure of the client of a connection.
+/// Tells whether the client of a connection has closed its side.
 #[derive(Debug, Clone, Default)]
-pub(in crate::http) struct Departure(Arc<State>);
+pub(in crate::http) struct Disconnect(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -27,7 +27,7 @@ struct State {
     has_closed: CancellationToken,
 }
 
-impl Departure {
+impl Disconnect {
     /// Begins to watch the connection.
     pub(in crate::http) fn watch(&self) -> Watch {
         self.0.watches.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl Departure {
 
 /// The connection is watched until this is dropped.
 #[derive(Debug)]
-pub(in crate::http) struct Watch(Departure);
+pub(in crate::http) struct Watch(Disconnect);
 
 impl Watch {
     /// Waits until the client counts as gone.
@@ -65,22 +65,22 @@ impl Drop for Watch {
 
 /// The stream of a connection that may be watched.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct WatchedStream<S> {
     stream: S,
-    departure: Departure,
+    disconnect: Disconnect,
     /// A byte that was read to find out whether the client has left.
     ahead: Option<u8>,
 }
 
-impl<S: AsyncRead + Unpin> Watched<S> {
-    pub(super) const fn new(stream: S, departure: Departure) -> Self {
-        Self { stream, departure, ahead: None }
+impl<S: AsyncRead + Unpin> WatchedStream<S> {
+    pub(super) const fn new(stream: S, disconnect: Disconnect) -> Self {
+        Self { stream, disconnect, ahead: None }
     }
 
     /// Reads a byte ahead if the connection is watched. At the end of the stream, the client has closed its
     /// side.
     fn read_ahead(&mut self, cx: &mut Context<'_>) {
-        if self.ahead.is_some() || !self.departure.is_watched() {
+        if self.ahead.is_some() || !self.disconnect.is_watched() {
             return;
         }
         let mut byte = [0];
@@ -88,12 +88,12 @@ impl<S: AsyncRead + Unpin> Watched<S> {
         match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
             Poll::Pending => {}
             Poll::Ready(Ok(())) if !buffer.filled().is_empty() => self.ahead = buffer.filled().first().copied(),
-            Poll::Ready(_) => self.departure.close(),
+            Poll::Ready(_) => self.disconnect.close(),
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if buffer.remaining() > 0
             && let Some(byte) = self.ahead.take()
@@ -105,7 +105,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     /// hyper flushes its stream whenever it waits for an answer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.read_ahead(cx);

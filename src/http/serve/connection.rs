@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
-use super::client_disconnect::{Departure, Watched};
+use super::client_disconnect::{Disconnect, WatchedStream};
 use super::lingering_close::LingeringClose;
 use super::tls::Tls;
 use crate::access::Certificate;
@@ -56,9 +56,9 @@ impl Connections {
     /// Serves a connection until its end, after the TLS handshake if the listener has TLS.
     pub(super) async fn serve(&self, stream: TcpStream, address: IpAddr) {
         let _ = stream.set_nodelay(true); // if this fails, it costs only latency
-        let (service, departure) = (TowerToHyperService::new(self.router.clone()), Departure::default());
+        let (service, disconnect) = (TowerToHyperService::new(self.router.clone()), Disconnect::default());
         let Some(tls) = &self.tls else {
-            let peer = Peer { address, is_over_tls: false, certificate: None, departure };
+            let peer = Peer { address, is_over_tls: false, certificate: None, disconnect };
             return self.requests(stream, FromPeer::new(service, peer)).await;
         };
         let closing = async {
@@ -71,7 +71,7 @@ impl Connections {
         };
         match accepted {
             Ok((stream, certificate)) => {
-                let peer = Peer { address, is_over_tls: true, certificate, departure };
+                let peer = Peer { address, is_over_tls: true, certificate, disconnect };
                 self.requests(stream, FromPeer::new(service, peer)).await;
             }
             Err(why) => {
@@ -96,7 +96,7 @@ impl Connections {
         let mut stream = TimeoutStream::new(stream);
         // Without it, a client that does not read its answers would hold the connection.
         stream.set_write_timeout(Some(self.limits.body_timeout));
-        let stream = Watched::new(Box::pin(stream), service.peer.departure.clone());
+        let stream = WatchedStream::new(Box::pin(stream), service.peer.disconnect.clone());
         let connection = http.serve_connection(TokioIo::new(LingeringClose::new(stream)), service);
         let mut connection = std::pin::pin!(connection);
         let served = tokio::select! {
@@ -120,7 +120,7 @@ pub(in crate::http) struct Peer {
     /// The verified certificate of the client, if it presented one.
     pub(in crate::http) certificate: Option<Arc<Certificate>>,
     /// Tells when it has left.
-    pub(in crate::http) departure: Departure,
+    pub(in crate::http) disconnect: Disconnect,
 }
 
 /// The requests of a connection.

@@ -1,8 +1,8 @@
 //! Sockets, threads, TLS and connections: from the accepted connection to its end.
 //!
-//! `accept` listens and accepts connections within the limit (`over_capacity` answers those above it), and gives
-//! each to one of the `threads`. There `connection` makes the TLS handshake (`tls`) and lets hyper serve the
-//! requests, which the router answers. Two streams are around the socket of each connection:
+//! `accept` listens and accepts connections within the limit (`over_capacity` answers those above it), and
+//! gives each to one of the `threads`. There `connection` makes the TLS handshake (`tls`) and lets hyper
+//! serve the requests, which the router answers. Two streams are around the socket of each connection:
 //! `client_disconnect` tells running queries that the client has left, and `lingering_close` makes the last
 //! answer arrive. `unread_body` closes connections after answers to requests whose body was not read.
 

@@ -73,7 +73,7 @@ pub(in crate::http) async fn repeat(
     let appended = {
         let app = Arc::clone(&app);
         async move {
-            let _body = body; // keeps its share of the memory of bodies
+            let _body = body; // keeps its memory
             append(&app, &grant, readings, &replaced).await
         }
     };

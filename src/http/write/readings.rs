@@ -1,7 +1,7 @@
 //! `POST /v1/readings`.
 //!
 //! A browser sends `text/plain`, and bodies without a type, for pages of any site without asking first.
-//! `browser` refuses such requests before they get here, whatever their type.
+//! `access` refuses such requests before they get here, whatever their type.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::receipt_notes::Remarks;
+use super::receipt_notes::ReceiptNotes;
 use super::receive::{IngestRequest, UnreadableBody, receive_readings};
 use crate::access::Grant;
 use crate::http::openapi::parameter::PARTIAL;
@@ -30,7 +30,7 @@ pub(in crate::http) struct Accepted {
     /// The number of readings.
     accepted: u32,
     #[serde(flatten)]
-    remarks: Remarks,
+    notes: ReceiptNotes,
 }
 
 const PARAMETERS: Parameters = &[&PARTIAL];
@@ -84,7 +84,7 @@ pub(in crate::http) async fn readings(
 /// The answer to a request whose body was parsed.
 pub(super) fn answer(receipt: Receipt, partial: bool) -> Result<Json<Accepted>, Problem> {
     if receipt.is_whole() {
-        return Ok(Json(Accepted { accepted: receipt.accepted, remarks: Remarks::of(&receipt) }));
+        return Ok(Json(Accepted { accepted: receipt.accepted, notes: ReceiptNotes::of(&receipt) }));
     }
     Err(Problem::rejected(receipt, partial))
 }

@@ -1,4 +1,4 @@
-//! The remarks on accepted readings: ignored fields and overwritten values, as JSON answers have them.
+//! The notes on accepted readings: ignored fields and overwritten values, as JSON answers have them.
 
 use std::num::NonZeroU32;
 
@@ -8,10 +8,11 @@ use utoipa::ToSchema;
 use crate::common::clock::rfc3339;
 use crate::ingest::{OverwrittenValue, Receipt};
 
-/// Remarks on the readings of a request.
+/// Notes on the readings of a request.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::http) struct Remarks {
+#[schema(as = Remarks)]
+pub(in crate::http) struct ReceiptNotes {
     /// The number of parts of the body that were dropped on purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u32, required = false)]
@@ -52,7 +53,7 @@ struct Overwriting {
     metric: Box<str>,
 }
 
-impl Remarks {
+impl ReceiptNotes {
     pub(in crate::http) fn of(receipt: &Receipt) -> Self {
         let overwriting = |value: &OverwrittenValue| Overwriting {
             device_id: value.device.clone(),

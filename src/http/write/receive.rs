@@ -91,7 +91,7 @@ pub(super) async fn admit_readings<T: Send + 'static>(
         move || {
             let mut admission = app.ingest.admission(permit, &grant.device_scope, &grant.quota);
             let parsed = parse(&app, &body.bytes, &mut admission);
-            (parsed.map(|parsed| (admission.end(), parsed)), body) // the body keeps its share of the budget until here
+            (parsed.map(|parsed| (admission.end(), parsed)), body) // the body keeps its memory until here
         }
     };
     let (admitted, body) = run(body_bytes, read).await?;

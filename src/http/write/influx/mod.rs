@@ -2,7 +2,7 @@
 //!
 //! Each version of the API has its own names for units of time and its own error bodies. Everything else is
 //! the same as for all requests with readings. Databases, buckets, organisations, retention policies and
-//! other parameters of `InfluxDB` are accepted and have no effect. `http/influxql` answers queries.
+//! other parameters of `InfluxDB` are accepted and have no effect. `influxql` beside `write` answers queries.
 
 mod errors;
 mod ping;
