@@ -1,4 +1,4 @@
-//! Which requests reach their handler.
+//! The checks that a request passes before its handler.
 //!
 //! `cross_site` refuses requests that a browser sends for a page of another site. `authorize` turns a token
 //! or a client certificate into a grant, checks it against the need of the route, and charges the rate of

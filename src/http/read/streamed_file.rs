@@ -1,4 +1,4 @@
-//! Files: answers of any size in constant memory.
+//! Streamed files: answers of any size in constant memory.
 //!
 //! Three stages work at the same time, with a short queue between them. A task reads the next slice from the
 //! store and pending, a blocking thread turns the slice before it into compressed pieces of text, and the

@@ -1,4 +1,4 @@
-//! Whether the client of a connection has disconnected.
+//! Detection of clients that have disconnected while their query runs.
 //!
 //! A client that has closed its side may still wait for an answer (half-close), and nothing tells it from one
 //! that has left. So a query ends some time after its client has closed its side. While a query watches its

@@ -1,5 +1,7 @@
-//! `POST /v1/dead-letters`: readings that were refused once, without the older ones: the server has
-//! accepted others of the same device, time and series since.
+//! `POST /v1/dead-letters`: readings that were refused once.
+//!
+//! A reading is older if the server has accepted another one of the same device, time and series since. Older
+//! readings are left out.
 //!
 //! `tidegauge dead-letters retry` sends the lines of a dead-letter file to it.
 

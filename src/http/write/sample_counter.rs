@@ -1,6 +1,6 @@
-//! The numbers of samples that formats report which send each sample by itself.
+//! Counts of samples, for the answers to remote write and OTLP.
 //!
-//! Admission counts readings, and a reading may have many samples.
+//! Their senders count samples. Admission counts readings, and a reading may have many samples.
 
 use crate::ingest::Admission;
 use crate::wire::{Ignored, Incoming, Limits, Rejection, Sink};
