@@ -92,7 +92,7 @@ impl Routes {
     /// Adds the write path of a version of `InfluxDB`.
     fn add_write(self, path: &str, version: Version) -> Self {
         let operation = influx::describe_write(version);
-        self.add(Need::Influx(version, Scope::Ingest), path, influx::write(version), [operation])
+        self.add(Need::InfluxWrite(version), path, influx::write(version), [operation])
     }
 
     /// Adds the route of the document that describes the routes before it, and itself.

@@ -38,8 +38,9 @@ use crate::wire::{Format, Source};
 pub(in crate::http) enum Need {
     /// This scope.
     Scope(Scope),
-    /// This scope, for a client of `InfluxDB`, with its schemes of `Authorization` and its format of errors.
-    Influx(Version, Scope),
+    /// The scope `ingest`, for a writer of `InfluxDB`, with its schemes of `Authorization` and its format of
+    /// errors.
+    InfluxWrite(Version),
     /// The scope `query`, for a client of `InfluxDB`. Its writers first create a database: `ingest` is enough
     /// to be heard.
     InfluxQl,
@@ -154,9 +155,9 @@ fn authorized(
 ) -> Result<Arc<Grant>, AccessError> {
     let tokens = app.gate.tokens();
     let scope = match need {
-        Need::Scope(scope) | Need::Influx(_, scope) => Some(scope),
+        Need::Scope(scope) => Some(scope),
         Need::InfluxQl => Some(Scope::Query),
-        Need::RemoteWrite | Need::Otlp | Need::Webhook => Some(Scope::Ingest),
+        Need::InfluxWrite(_) | Need::RemoteWrite | Need::Otlp | Need::Webhook => Some(Scope::Ingest),
         Need::AnyToken | Need::Nothing => None,
         Need::Metrics => (tokens.metrics() == Audience::Admin).then_some(Scope::Admin),
         Need::Health => (tokens.health() == Audience::Admin).then_some(Scope::Admin),
@@ -234,17 +235,13 @@ fn password(credentials: &str) -> &str {
 
 impl Need {
     const fn takes_influx_schemes(self) -> bool {
-        matches!(self, Self::Influx(..) | Self::InfluxQl | Self::Health)
+        matches!(self, Self::InfluxWrite(_) | Self::InfluxQl | Self::Health)
     }
 
     const fn carries_readings(self) -> bool {
         matches!(
             self,
-            Self::Scope(Scope::Ingest)
-                | Self::Influx(_, Scope::Ingest)
-                | Self::RemoteWrite
-                | Self::Otlp
-                | Self::Webhook
+            Self::Scope(Scope::Ingest) | Self::InfluxWrite(_) | Self::RemoteWrite | Self::Otlp | Self::Webhook
         )
     }
 
@@ -252,7 +249,7 @@ impl Need {
     fn format_of_readings(self, headers: &HeaderMap) -> Option<Format> {
         match self {
             Self::Scope(Scope::Ingest) => Some(readings::format_of(headers)),
-            Self::Influx(_, Scope::Ingest) => Some(Format::LineProtocol),
+            Self::InfluxWrite(_) => Some(Format::LineProtocol),
             Self::RemoteWrite => Some(Format::RemoteWrite),
             Self::Otlp => Some(Format::Otlp),
             Self::Webhook => Some(Format::Webhook),
@@ -274,7 +271,7 @@ impl Need {
         let problem = error.problem();
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
         let mut response = match self {
-            Self::Influx(version, _) => version.failed(&problem),
+            Self::InfluxWrite(version) => version.failed(&problem),
             Self::InfluxQl => Version::V1.failed(&problem),
             Self::RemoteWrite => remote_write::failed(&problem),
             Self::Otlp => otlp::Encoding::of(headers).failed(&problem),

@@ -89,7 +89,7 @@ pub(super) fn status(need: Need, code: ProblemCode) -> u16 {
 pub(super) fn refusal(need: Need, status: u16, codes: &BTreeSet<&'static str>, operation: &mut Operation) -> Value {
     let listed: Vec<String> = codes.iter().map(|code| format!("`{code}`")).collect();
     let content = match need {
-        Need::Influx(version, _) => {
+        Need::InfluxWrite(version) => {
             let schema = match version {
                 Version::V1 => operation.refer::<influx::ErrorV1<'_>>(),
                 Version::V2 => operation.refer::<influx::ErrorV2<'_>>(),
@@ -145,8 +145,8 @@ pub(super) fn security(need: Need) -> Value {
             json!([{ "token": ["ingest"] }, { "certificate": [] }])
         }
         Need::Scope(scope) => json!([{ "token": [scope.as_str()] }]),
-        Need::Influx(_, scope) => {
-            let scope = [scope.as_str()];
+        Need::InfluxWrite(_) => {
+            let scope = ["ingest"];
             json!([{ "token": scope }, { "basic": scope }, { "influxToken": scope }, { "certificate": [] }])
         }
         Need::InfluxQl => json!([{ "token": ["query"] }, { "basic": ["query"] }, { "influxToken": ["query"] }]),
