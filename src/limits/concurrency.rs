@@ -24,6 +24,12 @@ impl ConcurrencyLimit {
         Self { held: AtomicUsize::new(0), max }
     }
 
+    /// How much is in use.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
     /// A guard that holds nothing yet.
     #[must_use]
     pub const fn hold(self: Arc<Self>) -> ConcurrencyGuard {
@@ -32,6 +38,12 @@ impl ConcurrencyLimit {
 }
 
 impl ConcurrencyGuard {
+    /// How much it holds.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.count
+    }
+
     /// Takes `more` in addition if the limit has room, and returns whether it had.
     pub fn grow(&mut self, more: usize) -> bool {
         let room = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.limit.max);
@@ -68,8 +80,8 @@ mod tests {
         drop(one);
         assert!(two.grow(6) && !two.grow(usize::MAX));
         two.shrink(3);
-        assert_eq!(limit.held.load(Ordering::Relaxed), 7);
+        assert_eq!(limit.held(), 7);
         drop(two);
-        assert_eq!(limit.held.load(Ordering::Relaxed), 0);
+        assert_eq!(limit.held(), 0);
     }
 }

@@ -2,25 +2,17 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
 use crate::limits::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 
 /// The bytes that the bodies of all requests may use at once.
-#[derive(Debug, Clone)]
-pub struct BodyMemory {
-    bytes: Arc<Semaphore>,
-    total: usize,
-}
+#[derive(Debug)]
+pub struct BodyMemory(Arc<ConcurrencyLimit>);
 
-/// The bytes that one request holds. Dropping it returns them.
+/// The bytes that one request holds, of all requests and of its token. Dropping it returns them.
 #[derive(Debug)]
 pub(super) struct Reservation {
-    of_all: BodyMemory,
-    held: Option<OwnedSemaphorePermit>,
-    /// The part of the token's share.
+    of_all: ConcurrencyGuard,
     of_token: Option<ConcurrencyGuard>,
-    bytes: usize,
 }
 
 /// The limit that has no room.
@@ -34,50 +26,44 @@ pub(in crate::http) enum Exhausted {
 
 impl BodyMemory {
     /// A limit of `total` bytes.
+    #[must_use]
     pub fn new(total: usize) -> Self {
-        let total = total.min(Semaphore::MAX_PERMITS);
-        Self { bytes: Arc::new(Semaphore::new(total)), total }
+        Self(Arc::new(ConcurrencyLimit::new(total)))
     }
 
     /// The number of bytes that are held.
     pub(in crate::http) fn in_flight(&self) -> usize {
-        self.total - self.bytes.available_permits()
+        self.0.held()
     }
 
     /// A reservation that holds nothing yet.
     pub(super) fn reservation(&self, quota: &Quota) -> Reservation {
         let of_token = quota.bytes.clone().map(ConcurrencyLimit::hold);
-        Reservation { of_all: self.clone(), held: None, of_token, bytes: 0 }
+        Reservation { of_all: Arc::clone(&self.0).hold(), of_token }
     }
 }
 
 impl Reservation {
     /// The number of bytes that are held.
     pub(super) const fn held_bytes(&self) -> usize {
-        self.bytes
+        self.of_all.held()
     }
 
     /// Grows the reservation to at least this many bytes. After an error it holds as much as before.
     pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
-        let more = bytes.saturating_sub(self.bytes);
+        let more = bytes.saturating_sub(self.held_bytes());
         if more == 0 {
             return Ok(());
         }
-        let permits = u32::try_from(more).map_err(|_| Exhausted::All)?;
-        if self.of_token.as_mut().is_some_and(|guard| !guard.grow(more)) {
+        if self.of_token.as_mut().is_some_and(|of_token| !of_token.grow(more)) {
             return Err(Exhausted::Token);
         }
-        let Ok(more_held) = Arc::clone(&self.of_all.bytes).try_acquire_many_owned(permits) else {
-            if let Some(guard) = &mut self.of_token {
-                guard.shrink(more);
+        if !self.of_all.grow(more) {
+            if let Some(of_token) = &mut self.of_token {
+                of_token.shrink(more);
             }
             return Err(Exhausted::All);
-        };
-        match &mut self.held {
-            Some(held) => held.merge(more_held),
-            none => *none = Some(more_held),
         }
-        self.bytes = bytes;
         Ok(())
     }
 }
