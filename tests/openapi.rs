@@ -1,18 +1,64 @@
 //! `/v1/openapi.json` describes the service: its routes, its answers, and examples that can be executed.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegauge::config::OWN_PATHS;
 
 use crate::clients::clients;
 use crate::harness::{Server, Setup, secret_of};
 
 #[tokio::test]
-async fn the_document_is_that_of_the_snapshot() {
+async fn the_contract_is_that_of_the_snapshot() {
     let server = Server::start(Setup::default_config()).await;
-    insta::assert_json_snapshot!(server.get_json("/v1/openapi.json").await);
+    insta::assert_snapshot!(contract_of(&server.get_json("/v1/openapi.json").await));
+}
+
+/// The part of the document that clients depend on: what each operation takes and answers, and the fields of
+/// each schema. Of an error that is its codes.
+fn contract_of(document: &Value) -> String {
+    let mut text = String::new();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            writeln!(text, "{} {path} {}", method.to_uppercase(), operation["security"]).expect("memory");
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let [place, name] = ["in", "name"].map(|key| parameter[key].as_str().expect("text"));
+                writeln!(text, "  {place} {name}").expect("memory");
+            }
+            for media_type in names_in(&operation["requestBody"]["content"]) {
+                writeln!(text, "  takes {media_type}").expect("memory");
+            }
+            for (status, answer) in operation["responses"].as_object().expect("answers") {
+                let media_types = names_in(&answer["content"]).join(", ");
+                let codes = answer["description"].as_str().filter(|_| status.as_str() >= "400").unwrap_or_default();
+                writeln!(text, "  {}", format!("{status} {media_types} {codes}").trim_end()).expect("memory");
+            }
+        }
+    }
+    for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
+        let mut fields = BTreeSet::new();
+        collect_fields(schema, &mut fields);
+        writeln!(text, "{name}: {}", fields.into_iter().collect::<Vec<_>>().join(", ")).expect("memory");
+    }
+    text
+}
+
+fn names_in(object: &Value) -> Vec<&str> {
+    object.as_object().into_iter().flat_map(|object| object.keys().map(String::as_str)).collect()
+}
+
+/// Collects the fields of a schema and of the schemas in it.
+fn collect_fields<'d>(schema: &'d Value, fields: &mut BTreeSet<&'d str>) {
+    match schema {
+        Value::Object(parts) => {
+            fields.extend(names_in(&schema["properties"]));
+            parts.values().for_each(|part| collect_fields(part, fields));
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| collect_fields(part, fields)),
+        _ => {}
+    }
 }
 
 #[tokio::test]
