@@ -1,4 +1,4 @@
-//! The device index: it is never behind the stored readings, it is made for data that has none, and all
+//! The device index: it is never behind the stored readings, a lost one is rebuilt, and all
 //! stores answer the same from it.
 
 use bson::{Document, doc};
@@ -73,21 +73,38 @@ async fn all_stores_answer_the_same_before_and_after_a_flush() {
     assert_eq!(answers_before_and_after_a_flush(Setup::timeseries(&timeseries)).await, expected);
 }
 
-async fn is_complete(database: &Database) {
-    wait_until("the device index is complete", async || {
-        let progress = doc! { "$match": { "_id": { "build": 1 }, "isComplete": true } };
-        (!database.aggregate("devices", vec![progress]).await.is_empty()).then_some(())
-    })
-    .await;
+const REBUILD: &str = "tidegauge check --rebuild-device-index";
+
+/// The answers while the index lacks devices. Those about named devices are as before.
+async fn expect_incomplete(server: &Server, readings: &Value) {
+    for path in ["/v1/devices", "/v1/latest", "/v1/rollups?metric=temp&step=1d", "/v1/devices/described/latest"] {
+        let answer = server.get_json(path).await;
+        let reason = answer["partialReason"].as_str().unwrap_or_default();
+        assert!(answer["partial"] == true && reason.contains(REBUILD), "{path}: {answer}");
+    }
+    assert_eq!(server.get_json(READINGS).await, *readings);
+    let show = |format: &str| format!("/query?db=tidegauge&q=SHOW%20SERIES{format}");
+    let shown = server.get_json(&show("")).await;
+    assert!(shown["results"][0]["messages"][0]["text"].as_str().is_some_and(|text| text.contains(REBUILD)), "{shown}");
+    for path in ["/v1/devices/described", "/v1/devices?format=csv", "/v1/readings?prefix=desc"] {
+        let refused = server.get(path).await;
+        let problem = refused.json();
+        assert_eq!((refused.status, &problem["code"]), (503, &json!("device_index_incomplete")), "{path}: {problem}");
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(REBUILD)), "{problem}");
+    }
+    let check = server.check(&["--full"]).await;
+    assert!(check.stdout.contains(&format!("run: {REBUILD}")), "{}", check.stdout);
 }
 
+/// All readings of a named device.
+const READINGS: &str = "/v1/devices/described/readings?from=2024-04-20T00:00:00Z&to=2024-04-23T00:00:00Z";
+
 /// Drops the index while tidegauge runs, and while it does not.
-async fn is_built_again(database: &Database, setup: Setup) {
+async fn is_rebuilt(database: &Database, setup: Setup) {
     let mut server = Server::start(setup).await;
     ingest_days(&server).await;
     server.settled().await;
-    is_complete(database).await;
-    let before = answers(&server).await;
+    let (before, readings) = (answers(&server).await, server.get_json(READINGS).await);
     expect_days(&before);
     for is_running in [true, false] {
         if !is_running {
@@ -97,9 +114,19 @@ async fn is_built_again(database: &Database, setup: Setup) {
         if !is_running {
             server.start_again().await;
         }
-        is_complete(database).await;
+        expect_incomplete(&server, &readings).await;
+        let rebuilt = server.check(&["--rebuild-device-index"]).await;
+        assert!(rebuilt.stdout.ends_with("has all devices: 4 devices\n"), "{}{}", rebuilt.stdout, rebuilt.stderr);
         assert_eq!(answers(&server).await, before, "dropped while the service runs: {is_running}");
+        let check = server.check(&["--full"]).await;
+        assert!(!check.stdout.contains(REBUILD), "{}", check.stdout);
     }
+    let logged = |text: &str| server.log().matches(text).count();
+    wait_until("both rebuilds are in the log", async || {
+        (logged("the device index has all devices again") == 2).then_some(())
+    })
+    .await;
+    assert_eq!(logged("the device index lacks devices"), 2, "once per loss: {}", server.log());
     // The entry of a known device is written again, with all that it had.
     let more = json!({ "deviceId": "silent", "ts": START_MS + 24 * HOUR_MS + 1, "value": 1 });
     assert_eq!(server.ingest(&more).await.status, 200);
@@ -108,16 +135,87 @@ async fn is_built_again(database: &Database, setup: Setup) {
     assert_eq!(silent["metrics"], json!(["battery", "value"]));
 }
 
-#[tokio::test]
-async fn a_dropped_index_of_buckets_is_built_again() {
-    let database = Database::new();
-    is_built_again(&database, Setup::mongodb(&database)).await;
+/// Two instances get new devices while the index is dropped and rebuilt.
+async fn rebuilt_while_two_instances_write(database: &Database, setup: Setup) {
+    let setup = setup.set("flush.max_age", "100ms");
+    let servers = [Server::start(setup.clone()).await, Server::start(setup).await];
+    let ingest = async |server: &Server, of: &str| {
+        for nth in 0..100 {
+            let reading = json!({ "deviceId": format!("{of}{nth:02}"), "ts": START_MS, "values": { of: nth } });
+            assert_eq!(server.ingest(&reading).await.status, 200);
+        }
+    };
+    let drop_and_rebuild = async {
+        for _ in 0..2 {
+            database.handle().await.collection::<Document>("devices").drop().await.expect("dropped");
+            servers[0].check(&["--rebuild-device-index"]).await;
+        }
+    };
+    ingest(&servers[0], "old").await;
+    tokio::join!(ingest(&servers[0], "a"), ingest(&servers[1], "b"), drop_and_rebuild);
+    for server in &servers {
+        server.settled().await;
+    }
+    let rebuilt = servers[0].check(&["--rebuild-device-index"]).await;
+    assert!(rebuilt.stdout.ends_with("has all devices: 300 devices\n"), "{}{}", rebuilt.stdout, rebuilt.stderr);
+    for server in &servers {
+        let listed = server.get_json("/v1/devices?limit=1000").await;
+        assert_eq!((listed["devices"].as_array().map(Vec::len), listed.get("partial")), (Some(300), None));
+        for device in listed["devices"].as_array().expect("a list") {
+            let name = device["deviceId"].as_str().expect("an ID");
+            assert_eq!(device["metrics"], json!([name.trim_end_matches(|of: char| of.is_ascii_digit())]));
+        }
+    }
 }
 
 #[tokio::test]
-async fn a_dropped_index_of_a_time_series_is_built_again() {
+async fn an_index_of_buckets_is_rebuilt_while_two_instances_write() {
     let database = Database::new();
-    is_built_again(&database, Setup::timeseries(&database)).await;
+    rebuilt_while_two_instances_write(&database, Setup::mongodb(&database)).await;
+}
+
+#[tokio::test]
+async fn an_index_of_a_time_series_is_rebuilt_while_two_instances_write() {
+    let database = Database::new();
+    rebuilt_while_two_instances_write(&database, Setup::timeseries(&database)).await;
+}
+
+#[tokio::test]
+async fn a_dropped_index_of_buckets_is_rebuilt_by_one_command() {
+    let database = Database::new();
+    is_rebuilt(&database, Setup::mongodb(&database)).await;
+}
+
+#[tokio::test]
+async fn a_dropped_index_of_a_time_series_is_rebuilt_by_one_command() {
+    let database = Database::new();
+    is_rebuilt(&database, Setup::timeseries(&database)).await;
+}
+
+/// The queries that a server has answered.
+async fn queries_of(mongod: &Mongod) -> i64 {
+    let client = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a URI");
+    let status = client.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("an answer");
+    let counters = status.get_document("opcounters").expect("counters");
+    counters.get_i64("query").or_else(|_| counters.get_i32("query").map(i64::from)).expect("a number")
+}
+
+/// The readings arrive at once, while the database has neither collections nor an index.
+#[tokio::test]
+async fn a_new_database_gets_ten_thousand_devices_without_a_query_for_each() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let before = queries_of(&mongod).await;
+    let server = Server::start(Setup::mongodb(&database)).await;
+    for some in (0..10_000).collect::<Vec<_>>().chunks(1_000) {
+        let readings = some.iter().map(|nth| json!({ "deviceId": format!("d{nth}"), "ts": START_MS, "value": nth }));
+        assert_eq!(server.ingest(&readings.collect::<Value>()).await.status, 200);
+    }
+    server.settled().await;
+    let queries = queries_of(&mongod).await - before;
+    assert!(queries < 1_000, "{queries} queries for 10,000 devices");
+    let listed = server.get_json("/v1/devices?limit=100").await;
+    assert_eq!((listed["devices"].as_array().map(Vec::len), listed.get("partial")), (Some(100), None));
 }
 
 /// The insert of the readings fails after the index was written, and tidegauge is killed before it tries
@@ -125,7 +223,6 @@ async fn a_dropped_index_of_a_time_series_is_built_again() {
 async fn killed_in_between(mongod: &Mongod, database: &Database, setup: Setup, collection: &str) {
     let setup = setup.set("flush.retry_initial", "1m").set("flush.retry_max", "1m");
     let mut server = Server::start(setup).await;
-    is_complete(database).await;
     let admin = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a URI").database("admin");
     let fail_point = |mode: bson::Bson| {
         let namespace = format!("{}.{collection}", database.name);

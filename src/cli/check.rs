@@ -15,6 +15,7 @@ use tidegauge::telemetry::logs;
 use super::serve::{forwarding_options, rollups};
 use super::settings::Settings;
 
+mod device_index;
 mod files;
 mod forward;
 mod full;
@@ -48,6 +49,10 @@ pub(super) struct CheckArgs {
     /// With --full, read all pages of SQLite and the whole log, however long that takes
     #[arg(long, requires = "full")]
     deep: bool,
+    /// Make the device index of a MongoDB database again, after its collection was dropped or was not
+    /// restored, also while the service runs; this reads all readings and rollups
+    #[arg(long, conflicts_with_all = ["log", "ready", "full"])]
+    rebuild_device_index: bool,
     /// With --full, print the findings as one JSON object
     #[arg(long, requires = "full")]
     json: bool,
@@ -79,6 +84,9 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let forward = forwarding_options(&config, &Clock::system())?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
         check_uri(uri).await?;
+    }
+    if args.rebuild_device_index {
+        return device_index::rebuild(&config, &mut std::io::stdout()).await.map(|()| ExitCode::SUCCESS);
     }
     if args.full {
         let subject =

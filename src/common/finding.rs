@@ -60,6 +60,7 @@ pub enum Part {
     CollectionValidator,
     CollectionSharding,
     CollectionShards,
+    DeviceIndex,
     QueryPlan,
     DocumentsSize,
     DocumentsReadings,

@@ -16,7 +16,6 @@
 //!   end.
 //! - The **roller** has the store roll up each day some minutes after its end, if the store keeps rollups of
 //!   their own. A later write to an hour of such a day rolls the hour up again before it is complete.
-//! - The **indexer** has the store add the devices to its device index that were stored without one.
 //!
 //! Promises:
 //! - A reading leaves pending only when the store has acknowledged it, the dead-letter file holds it durably,
@@ -61,7 +60,6 @@ mod deleter;
 mod early;
 mod feeder;
 mod hour_text;
-mod indexer;
 mod instances;
 mod late;
 mod locked;
@@ -228,7 +226,7 @@ impl Pipeline {
         }))
     }
 
-    /// Starts the feeder, the scheduler, the deleter, the watcher, the cutter, the roller and the indexer.
+    /// Starts the feeder, the scheduler, the deleter, the watcher, the cutter and the roller.
     ///
     /// # Errors
     /// If the feeder's thread cannot be started.
@@ -241,11 +239,10 @@ impl Pipeline {
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
-        let indexer = tokio::spawn(indexer::run(Arc::clone(self)));
         let deleter = tokio::spawn(deleter::run(Arc::clone(self)));
         let watcher = tokio::spawn(instances::run(Arc::clone(self)));
         let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, indexer, deleter, watcher, watch })
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, deleter, watcher, watch })
     }
 
     /// Waits until the feeder fails to read the log, and returns the reason.

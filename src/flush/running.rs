@@ -12,7 +12,6 @@ pub struct Running {
     pub(super) scheduler: tokio::task::JoinHandle<()>,
     pub(super) cutter: tokio::task::JoinHandle<()>,
     pub(super) roller: tokio::task::JoinHandle<()>,
-    pub(super) indexer: tokio::task::JoinHandle<()>,
     pub(super) deleter: tokio::task::JoinHandle<()>,
     pub(super) watcher: tokio::task::JoinHandle<()>,
     pub(super) watch: tokio::task::JoinHandle<()>,
@@ -32,9 +31,8 @@ impl Running {
     ///
     /// Does not wait for a store that takes none (`stop.rs`).
     pub async fn drain(self, grace: Duration) -> Drained {
-        let Self { pipeline, feeder, mut scheduler, cutter, roller, indexer, deleter, watcher, watch } = self;
+        let Self { pipeline, feeder, mut scheduler, cutter, roller, deleter, watcher, watch } = self;
         roller.abort(); // the next start continues its work
-        indexer.abort(); // likewise
         pipeline.begin_stop();
         pipeline.lock().draining = true;
         pipeline.drain_begins.cancel();

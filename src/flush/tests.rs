@@ -12,8 +12,8 @@ use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, RolledUp,
-    Rollups, StatsNeeds, StoreError, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery,
+    RolledUp, Rollups, StatsNeeds, StoreError, WriteError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -107,12 +107,16 @@ impl Store for Faulty {
         self.store.entries(prefix, after, max).await
     }
 
-    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError> {
         self.store.entries_of(devices).await
     }
 
     async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
         self.store.last_instants(entries, now).await
+    }
+
+    async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError> {
+        self.store.count_silent(since_ms, active).await
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use self::pages::Pages;
-use super::{Answer, Queries, QueryError};
+use super::{Answer, Missing, Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::model::{Day, Hour, MetadataFilter, Metric};
 use crate::store::DeviceSummary;
@@ -151,7 +151,7 @@ impl Queries {
         let Answer { body: Listed { devices, next }, lagging, partial } =
             self.list(deadline, scope, request, Keeping::Entries, |id, summary| (id, summary)).await?;
         let (ids, mut summaries): (Vec<Arc<str>>, Vec<DeviceSummary>) = devices.into_iter().unzip();
-        if !partial {
+        if partial != Some(Missing::Stored) {
             self.make_exact(deadline, summaries.iter_mut().collect(), request.now_ms).await?;
         }
         let devices = ids.into_iter().zip(summaries).map(|(id, summary)| Device::new(id, summary)).collect();
@@ -182,13 +182,18 @@ impl Queries {
         self.list(self.deadline(), scope, request, Keeping::Ids, |id, _| id).await
     }
 
-    /// Returns the entry of a device in the store, without pending readings.
+    /// Returns the entry of a device in the store, without pending readings. An index that may lack it, or
+    /// some of it, is an error.
     pub(super) async fn entry(
         &self,
         deadline: Instant,
         device: &Arc<str>,
     ) -> Result<Option<DeviceSummary>, QueryError> {
-        Ok(self.ask(deadline, self.store.entries_of(std::slice::from_ref(device))).await?.pop())
+        let mut found = self.ask(deadline, self.store.entries_of(std::slice::from_ref(device))).await?;
+        if found.is_incomplete {
+            return Err(QueryError::DeviceIndexIncomplete);
+        }
+        Ok(found.devices.pop())
     }
 
     /// Lists what `keep` keeps of the client ID and the entry of each device.
@@ -204,12 +209,12 @@ impl Queries {
         let DevicesRequest { selection, limit, now_ms, .. } = request;
         let until = deadline - self.limits().timeout / 2;
         let mut pages = Pages::new(scope, request);
-        let (mut found, mut partial) = (Vec::new(), false);
+        let (mut found, mut partial) = (Vec::new(), None);
         let (mut outside, mut looked_at, mut looked_up) = (0, 0, 0);
         let (mut last_found, mut last_looked_at) = (None, None);
         let mut last_fetched = None;
         while let Some(page) = pages.next(self, deadline).await? {
-            partial |= page.partial;
+            partial = partial.max(page.partial);
             let fetched = page.devices.len();
             last_fetched = page.devices.last().map(|last| Arc::clone(&last.device)).or(last_fetched);
             let inside = page.devices.into_iter().filter_map(|summary| Some((client_id(scope, &summary)?, summary)));
@@ -248,13 +253,13 @@ impl Queries {
         devices: &mut Vec<(Arc<str>, DeviceSummary)>,
         since_ms: i64,
         now_ms: i64,
-        partial: bool,
+        partial: Option<Missing>,
     ) -> Result<usize, QueryError> {
         devices.retain(|(_, summary)| summary.last_ts_ms < since_ms || !summary.is_last_day_exact());
         let mut uncertain: Vec<&mut DeviceSummary> = devices.iter_mut().map(|(_, summary)| summary).collect();
         uncertain.retain(|summary| Day(Day::of(Hour::of(summary.last_ts_ms)).0 + 1).start_ms() > since_ms);
         let looked_up = uncertain.len();
-        if !partial {
+        if partial != Some(Missing::Stored) {
             self.make_exact(deadline, uncertain, now_ms).await?;
         }
         devices.retain(|(_, summary)| summary.last_ts_ms < since_ms);

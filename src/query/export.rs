@@ -129,8 +129,8 @@ impl Export {
     async fn next_page(&mut self, mut list: DevicesRequest) -> Result<(), QueryError> {
         let found = self.queries.device_ids(&self.grant.device_scope, &list).await?;
         let Answer { body: Listed { mut devices, next }, partial, .. } = found;
-        if partial {
-            return Err(QueryError::incomplete());
+        if let Some(missing) = partial {
+            return Err(QueryError::incomplete(missing));
         }
         if let Some(last) = next {
             list.after = Some(last.to_string());

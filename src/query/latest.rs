@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Answer, Queries, QueryError, blocking};
+use super::{Answer, Missing, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{HourSamples, StatsNeeds, Store, StoreError};
@@ -41,8 +41,8 @@ impl Queries {
         let lagging = self.catch_up().await;
         let pending = self.latest_pending(vec![device.into()]).await?.remove(0);
         let (stored, partial) = match self.ask(deadline, latest_stored(&*self.store, device, series)).await {
-            Ok(stored) => (stored, false),
-            Err(_) if !pending.values.is_empty() => (None, true),
+            Ok(stored) => stored,
+            Err(_) if !pending.values.is_empty() => (None, Some(Missing::Stored)),
             Err(error) => return Err(error),
         };
         if stored.is_none() && pending.values.is_empty() {
@@ -70,12 +70,18 @@ impl Queries {
 }
 
 /// Returns the last stored value of each wanted series of a device, and of others of its newest hour. `None`:
-/// it has no stored readings.
-async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -> Result<Option<Latest>, StoreError> {
-    let Some(newest) = store.last_hour(device).await? else { return Ok(None) };
+/// it has no stored readings. Also returns what is missing: series that the device index lacks.
+async fn latest_stored(
+    store: &dyn Store,
+    device: &str,
+    series: &SeriesFilter,
+) -> Result<(Option<Latest>, Option<Missing>), StoreError> {
+    let Some(newest) = store.last_hour(device).await? else { return Ok((None, None)) };
     let mut latest = Latest::default();
     latest.add_hour(newest, &store.latest(device, newest).await?);
-    let Some(known) = store.entries_of(&[device.into()]).await?.pop() else { return Ok(Some(latest)) };
+    let mut known = store.entries_of(&[device.into()]).await?;
+    let missing = known.is_incomplete.then_some(Missing::Devices);
+    let Some(known) = known.devices.pop() else { return Ok((Some(latest), missing)) };
     let mut silent: BTreeMap<Day, BTreeSet<Metric>> = BTreeMap::new();
     for of_device in known.series {
         if series.matches(&of_device.metric) && !latest.values.contains_key(&of_device.metric) {
@@ -94,7 +100,7 @@ async fn latest_stored(store: &dyn Store, device: &str, series: &SeriesFilter) -
         }
     }
     latest.has_more = known.has_more_series || !silent.is_empty();
-    Ok(Some(latest))
+    Ok((Some(latest), missing))
 }
 
 impl Latest {

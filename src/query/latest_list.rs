@@ -15,7 +15,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::devices::Keeping;
 use super::latest::{Latest, MAX_DAYS};
-use super::{Answer, DevicesRequest, Listed, Queries, QueryError};
+use super::{Answer, DevicesRequest, Listed, Missing, Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{DeviceSeries, DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
@@ -43,12 +43,14 @@ impl Queries {
         let devices = entries.iter().map(|entry| Arc::clone(&entry.device)).collect();
         let pending = self.latest_pending(devices).await?;
         let mut latest: Vec<Latest> = entries.iter().map(|_| Latest::default()).collect();
-        if !partial {
+        if partial != Some(Missing::Stored) {
             let kept_from = self.limits().kept_from(request.now_ms);
             let reader = LatestReader { store: &*self.store, entries: &entries, pending: &pending, series, kept_from };
             match self.ask(deadline, reader.read(Hour::of(request.now_ms))).await {
                 Ok(stored) => latest = stored,
-                Err(_) if pending.iter().any(|pending| !pending.values.is_empty()) => partial = true,
+                Err(_) if pending.iter().any(|pending| !pending.values.is_empty()) => {
+                    partial = Some(Missing::Stored);
+                }
                 Err(error) => return Err(error),
             }
         }

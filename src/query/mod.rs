@@ -13,7 +13,8 @@
 //! pending and the store have stored IDs. A device outside of the scope is refused, or left out of a list.
 //!
 //! While the store is away, a query answers with the pending readings and marks the answer as partial. If no
-//! reading that it asks for is pending, it fails. It does not wait for a store that is known to be away.
+//! reading that it asks for is pending, it fails. It does not wait for a store that is known to be away. A
+//! list of devices is marked as partial, too, while the device index lacks devices ([`Missing`]).
 //!
 //! A query has one deadline. It requests no more from the store and from pending than an answer may hold, and
 //! never sends a request per hour. Snapshots of pending and merges run on blocking threads, because they may
@@ -32,6 +33,7 @@ use tokio::time::Instant;
 use crate::access::DeviceScopeError;
 use crate::flush::Pipeline;
 use crate::model::{Contents, Hour};
+use crate::store::device_index::REBUILD;
 use crate::store::{Cause, Store, StoreError};
 
 #[cfg(any(test, feature = "bench"))]
@@ -55,6 +57,9 @@ pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, Slice
 pub use rollups::{
     Column, Columns, Fill, HoursRequest, LocalTime, Point, Rollups, RollupsRequest, Series, Step, StepError, Zone,
 };
+
+/// The subject of messages.
+const DEVICE_INDEX: &str = "the device index of the store";
 
 /// The most devices that a query looks up in pending under one lock.
 const DEVICES_PER_LOOK: usize = 16;
@@ -179,6 +184,9 @@ pub enum QueryError {
         /// Its last error.
         why: String,
     },
+    /// The device index lacks devices, and the answer has no place to say so.
+    #[error("{} lacks devices or series, and this answer has no place to say so; first run: {REBUILD}", DEVICE_INDEX)]
+    DeviceIndexIncomplete,
     /// Not all series of the device fit into the columns of a file.
     #[error(
         "the device has more than {max} series, too many for columns; select some with `metric`, or ask \
@@ -203,10 +211,13 @@ fn expired(hour: &str, after: &str, increases: bool) -> String {
 }
 
 impl QueryError {
-    /// The store did not answer a part of a query whose answer must be whole.
+    /// Something is missing in a part of a query whose answer must be whole.
     #[must_use]
-    pub fn incomplete() -> Self {
-        Self::Store(StoreError::new(Cause::Network, "only pending readings are known"))
+    pub fn incomplete(missing: Missing) -> Self {
+        match missing {
+            Missing::Devices => Self::DeviceIndexIncomplete,
+            Missing::Stored => Self::Store(StoreError::new(Cause::Network, "only pending readings are known")),
+        }
     }
 
     /// Whether one device exceeds what an answer can have, so that a page can end before it.
@@ -228,8 +239,28 @@ pub struct Answer<T> {
     pub body: T,
     /// `Some`: readings acknowledged within this time may be missing, because pending is full.
     pub lagging: Option<Duration>,
-    /// Stored readings are missing, because the store does not answer.
-    pub partial: bool,
+    /// Whether more is missing.
+    pub partial: Option<Missing>,
+}
+
+/// The part that a partial answer lacks; of two, the greater one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Missing {
+    /// Devices, or series and metadata of devices, that the device index lacks.
+    Devices,
+    /// Stored readings, because the store does not answer.
+    Stored,
+}
+
+impl Missing {
+    /// The reason, and what to do.
+    #[must_use]
+    pub fn reason(self) -> String {
+        match self {
+            Self::Devices => format!("{DEVICE_INDEX} lacks devices or series; run: {REBUILD}"),
+            Self::Stored => "the store does not answer".to_owned(),
+        }
+    }
 }
 
 impl<T> Answer<T> {

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Answer, Queries, QueryError, blocking};
+use super::{Answer, Missing, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter};
 use crate::store::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
@@ -90,7 +90,7 @@ impl Queries {
         self.limits.check_range(request.from_ms, request.to_ms)?;
         let lagging = self.catch_up().await;
         let mut page = Page { readings: Vec::new(), next_ms: None };
-        let (mut values, mut partial) = (0, false);
+        let (mut values, mut partial) = (0, None);
         let mut query = ReadingsQuery {
             device: device.as_ref().into(),
             range_ms: request.from_ms..request.to_ms,
@@ -106,7 +106,7 @@ impl Queries {
             let stored = match self.ask(deadline, self.store.readings(&query)).await {
                 Ok(stored) => stored,
                 Err(_) if !pending.hours.is_empty() => {
-                    partial = true;
+                    partial = Some(Missing::Stored);
                     FirstReadings { hours: Vec::new(), complete_until_ms: request.to_ms }
                 }
                 Err(error) => return Err(error),

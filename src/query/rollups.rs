@@ -21,7 +21,7 @@ use self::combined::Combined;
 use self::group::Group;
 use self::plan::Plan;
 use self::read::ReadBudget;
-use super::{Answer, Queries, QueryError, joined};
+use super::{Answer, Missing, Queries, QueryError, joined};
 use crate::access::DeviceScope;
 use crate::model::{Metric, SeriesFilter, Stats};
 
@@ -267,24 +267,26 @@ impl Queries {
             failed = failed.or(group.failed);
             for of_device in group.devices {
                 if take(of_device)?.is_break() {
-                    return Ok(Answer { body: (), lagging, partial: failed.is_some() });
+                    return Ok(Answer { body: (), lagging, partial: failed.map(|_| Missing::Stored) });
                 }
             }
         }
         match failed {
             Some(error) if !is_pending => Err(error),
-            failed => Ok(Answer { body: (), lagging, partial: failed.is_some() }),
+            failed => Ok(Answer { body: (), lagging, partial: failed.map(|_| Missing::Stored) }),
         }
     }
 
-    /// Returns whether a device has readings. Queries the store, so call it only for empty answers.
+    /// Returns whether a device has readings, or may have some. Queries the store, so call it only for empty
+    /// answers.
     ///
     /// # Errors
     /// If the device is outside of the scope, or the store does not answer.
     pub async fn is_known(&self, scope: &DeviceScope, device: &str) -> Result<bool, QueryError> {
         let device = &*scope.to_stored_id(device)?;
         let page = self.page(self.deadline(), device, None, 1).await?;
-        Ok(page.devices.first().is_some_and(|first| *first.device == *device))
+        let is_listed = page.devices.first().is_some_and(|first| *first.device == *device);
+        Ok(is_listed || page.partial == Some(Missing::Devices))
     }
 }
 

@@ -11,13 +11,20 @@
 //! that finds nothing on a last day looks at the days before
 //! ([`Store::last_hour_with`](super::Store::last_hour_with)).
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashTable;
 
 use super::HourStats;
 use crate::model::{Day, Hour, Metric};
 
 /// The most series of a device in the index. Of more, those without a reading for longest are left out.
 pub const MAX_SERIES: usize = 4_096;
+
+/// The command that makes a device index again that lacks devices.
+pub const REBUILD: &str = "tidegauge check --rebuild-device-index";
 
 /// The bytes of series after which a list of devices ends early.
 const LIST_SERIES_BYTES: usize = 2 << 20;
@@ -72,6 +79,9 @@ pub struct DeviceList {
     pub devices: Vec<DeviceSummary>,
     /// Whether the list ended before its limit because the devices have many series. More devices may follow.
     pub is_cut: bool,
+    /// Whether the index may lack devices, or series and metadata of these: its collection was dropped or was
+    /// not restored.
+    pub is_incomplete: bool,
 }
 
 impl DeviceSeries {
@@ -211,6 +221,29 @@ impl DeviceList {
         self.devices.push(summary);
         self.is_cut = *bytes > LIST_SERIES_BYTES;
         !self.is_cut
+    }
+}
+
+/// A set of device IDs. It has their hashes of 64 bits, 8 bytes for each: of a million devices, two are taken
+/// for one with a chance of one in 30 million.
+#[derive(Debug, Default)]
+pub struct DeviceSet {
+    hasher: RandomState,
+    hashes: HashTable<u64>,
+}
+
+impl DeviceSet {
+    /// Adds a device.
+    pub fn insert(&mut self, device: &str) {
+        let hash = self.hasher.hash_one(device);
+        self.hashes.entry(hash, |known| *known == hash, |known| *known).or_insert(hash);
+    }
+
+    /// Whether it has the device.
+    #[must_use]
+    pub fn contains(&self, device: &str) -> bool {
+        let hash = self.hasher.hash_one(device);
+        self.hashes.find(hash, |known| *known == hash).is_some()
     }
 }
 

@@ -45,7 +45,7 @@ mod readings;
 pub mod sqlite;
 mod unreadable;
 
-pub use self::device_index::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSummary};
+pub use self::device_index::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSet, DeviceSummary};
 pub use self::error::{Cause, StoreError, WriteError};
 pub use self::unreadable::UnreadableDocuments;
 
@@ -198,7 +198,7 @@ pub trait Store: Send + Sync {
     async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError>;
 
     /// Returns those of the devices that are known, as [`Self::entries`] does, in any order.
-    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError>;
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError>;
 
     /// Returns the exact last instant of each of `entries`, in Unix milliseconds; of a device without
     /// readings and rollups, that of the entry. It is fast for devices with readings of the hours around
@@ -217,16 +217,24 @@ pub trait Store: Send + Sync {
     /// Returns one device with its exact last instant.
     #[cfg(test)]
     async fn device(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError> {
-        let Some(mut entry) = self.entries_of(&[device.into()]).await?.pop() else { return Ok(None) };
+        let Some(mut entry) = self.entries_of(&[device.into()]).await?.devices.pop() else { return Ok(None) };
         entry.last_ts_ms = self.last_instants(std::slice::from_ref(&entry), Hour(0)).await?[0];
         Ok(Some(entry))
     }
 
-    /// Adds some of the devices to the device index that were stored before there was one. Returns whether
-    /// the index has all devices; until then, `flush` calls it again and again. A list of devices is complete
-    /// meanwhile, but may lack series and metadata of the devices that are not in the index yet.
-    async fn build_device_index(&self) -> Result<bool, StoreError> {
-        Ok(true)
+    /// Returns how many devices of the device index have no stored reading at `since_ms` (Unix milliseconds)
+    /// or later, and are not among `active`. A reading of an hour that was deleted in part may count as
+    /// stored. An index that lacks devices is an error.
+    ///
+    /// **Work.** One pass over the IDs of the index, and one over the readings since that instant. No device
+    /// is looked up by itself.
+    async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError>;
+
+    /// Makes the device index again of what is stored, however long that takes, and returns the number of
+    /// devices. It may run beside instances that write. A store whose index cannot be lost by itself has
+    /// nothing to do.
+    async fn rebuild_device_index(&self) -> Result<u64, StoreError> {
+        Ok(0)
     }
 
     /// Checks that the store answers.

@@ -117,18 +117,13 @@ macro_rules! store_scenarios {
             an_unknown_device_has_nothing,
             the_last_hour_is_the_newest_not_the_last_written,
             the_store_answers_a_ping,
-        );
-        $crate::store::scenarios::store_scenarios!(@listing $open);
-        $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
-            two_writers_of_different_readings_lose_none,
-            two_writers_of_different_metrics_lose_none,
-        );
-    };
-    (@listing $open:path) => {
-        $crate::store::scenarios::store_scenarios!(@one $open, reading:
             devices_are_found_by_literal_prefix,
             devices_are_paged_in_bytewise_order,
             devices_whose_ids_look_like_documents_of_others_stay_apart,
+        );
+        $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
+            two_writers_of_different_readings_lose_none,
+            two_writers_of_different_metrics_lose_none,
         );
     };
     (@indexed $open:path) => {
@@ -138,6 +133,7 @@ macro_rules! store_scenarios {
             writes_in_any_order_leave_the_metadata_of_the_newest_hour,
             a_series_keeps_its_measurement,
             a_device_has_a_bounded_number_of_series,
+            silent_devices_are_counted_by_their_last_reading,
             a_list_of_devices_with_many_series_is_cut,
             stats_of_readings_that_expired_elsewhere_are_added_once,
         );

@@ -103,7 +103,9 @@ async fn a_query_that_reads_a_whole_collection_and_a_dropped_collection_are_foun
     found.has("error", "collection-indexes", "buckets lacks the index createdAt");
     found.has("warning", "collection-validator", "buckets has no validator, and mongodb.validate is true");
     found.has("warning", "collection", "devices does not exist");
+    found.has("error", "device-index", "devices lacks devices that are stored");
     server.start_again().await;
+    server.check(&["--rebuild-device-index"]).await;
     is_mended(&setup, &server).await;
 }
 

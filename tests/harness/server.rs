@@ -21,7 +21,7 @@ use super::disk::Disk;
 use super::mongod::deadline::deadline;
 use super::mongod::kill_on_exit::KillOnExit;
 use super::mongod::{blocking, signal};
-use super::process::binary;
+use super::process::{Finished, binary, run};
 use super::{Setup, wait_until};
 pub(crate) use answer::Answer;
 use requests::client_for;
@@ -211,6 +211,13 @@ impl Server {
     /// The first line that the server printed on stdout.
     pub(crate) fn first_line(&self) -> &str {
         &self.running().first_line
+    }
+
+    /// Runs `tidegauge check` with these arguments on its configuration and data folder.
+    pub(crate) async fn check(&self, args: &[&str]) -> Finished {
+        let (config, data) = (self.data.path().join("config.toml"), self.data_dir());
+        let paths = [&config, &data].map(|path| path.to_str().expect("its path is text"));
+        run(&[&["check", "--config", paths[0], "--data-dir", paths[1]], args].concat()).await
     }
 
     /// The folder of its log and embedded database.

@@ -157,7 +157,7 @@ async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Resu
     devices.dedup();
     let known = match &devices[..] {
         [] => Vec::new(),
-        devices => patiently(async || target.store.entries_of(devices).await).await?,
+        devices => patiently(async || target.store.entries_of(devices).await).await?.devices,
     };
     let known: HashMap<Arc<str>, Hour> =
         known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?.hour))).collect();

@@ -131,7 +131,7 @@ async fn read(stores: &Stores, start: Option<Place>, queue: mpsc::Sender<Batch>)
     if let Some(Place { device, from_ms }) = start.as_ref().filter(|place| place.from_ms < END_MS) {
         let of_device = [Arc::clone(device)];
         let open = patiently(async || stores.from.entries_of(&of_device).await).await?;
-        read_devices(stores, open, (*from_ms).max(kept_ms), &mut batcher).await?;
+        read_devices(stores, open.devices, (*from_ms).max(kept_ms), &mut batcher).await?;
     }
     let mut devices = Devices::after(&*stores.from, start.map(|place| place.device.to_string()));
     while let Some(page) = devices.next_page().await? {

@@ -179,7 +179,7 @@ impl Destination {
         // A server keeps metadata of a newer hour by itself.
         let Self::Store(to) = self else { return Ok(HashMap::new()) };
         let known = patiently(async || to.store.entries_of(devices).await).await?;
-        Ok(known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect())
+        Ok(known.devices.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect())
     }
 
     /// The stats of devices by hour.

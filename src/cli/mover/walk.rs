@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use anyhow::ensure;
 use tidegauge::model::{Contents, Hour, SeriesFilter};
+use tidegauge::store::device_index::REBUILD;
 use tidegauge::store::{DeviceSummary, ReadingsQuery, Store};
 
 use super::super::target::patiently;
@@ -36,6 +38,7 @@ impl<'a> Devices<'a> {
         }
         let Self { store, after, .. } = self;
         let list = patiently(async || store.entries("", after.as_deref(), DEVICES_PER_PAGE).await).await?;
+        ensure!(!list.is_incomplete, "the device index of the old store lacks devices; first run: {REBUILD}");
         self.is_done = list.devices.len() < DEVICES_PER_PAGE && !list.is_cut;
         self.after = list.devices.last().map(|last| last.device.to_string());
         Ok(if list.devices.is_empty() { None } else { Some(list.devices) })

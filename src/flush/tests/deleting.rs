@@ -62,8 +62,8 @@ async fn append(life: &Life, random: &mut StdRng, model: &mut Model) {
 /// Ends a life as a kill does.
 async fn kill(life: Life) {
     let Life { log, running, store, pipeline, .. } = life;
-    let Running { feeder, scheduler, deleter, cutter, roller, indexer, watch, .. } = running;
-    for task in [scheduler, deleter, cutter, roller, indexer, watch] {
+    let Running { feeder, scheduler, deleter, cutter, roller, watch, .. } = running;
+    for task in [scheduler, deleter, cutter, roller, watch] {
         task.abort();
         let _ = task.await;
     }

@@ -241,7 +241,7 @@ async function load(params, wasRaw, signal) {
   const known = asked.map((id) => listed.devices.find((device) => device.deviceId === id)).filter(Boolean);
   const unknown = asked.filter((id) => !known.some((device) => device.deviceId === id));
   const { names, allNames } = metricsOf(known, params.getAll("metric"));
-  const base = { range, known, unknown, allNames, names, partial: listed.partial, laggingSeconds: listed.laggingSeconds };
+  const base = { range, known, unknown, allNames, names, ...flags([listed]) };
   if (known.length === 0) return { ...base, groups: [], sources: [listed] };
 
   // An open range ends at the next step, so that its address, and the tag that belongs to it, stay for a while.
@@ -253,8 +253,7 @@ async function load(params, wasRaw, signal) {
     const pages = await Promise.all(ids.map((id) => get(`/v1/devices/${encodeURIComponent(id)}/readings?${times}&limit=${MAX_RAW}${series}`, { signal })));
     if (pages.some((page) => page.next !== null)) return undefined;
     const lines = linesOfReadings(pages.map((page, nth) => ({ deviceId: ids[nth], readings: page.readings })));
-    const remark = pages.find((page) => page.partial || page.laggingSeconds) ?? {};
-    return { ...base, groups: group(lines), lines, isRaw: true, sources: [listed, ...pages], ...flags(remark) };
+    return { ...base, groups: group(lines), lines, isRaw: true, sources: [listed, ...pages], ...flags([listed, ...pages]) };
   };
   const chosen = params.get("step");
   if (wasRaw && !chosen) {
@@ -270,10 +269,14 @@ async function load(params, wasRaw, signal) {
     const isWhole = answer && lines.every((line) => answer.lines.find((other) => other.device === line.device && other.series === line.series));
     if (isWhole && sum(answer.lines) >= sum(lines) - edges(lines)) return answer;
   }
-  return { ...base, groups: group(lines), isRaw: false, step, sources: [listed, ...rolled.pages], ...flags(rolled) };
+  return { ...base, groups: group(lines), isRaw: false, step, sources: [listed, ...rolled.pages], ...flags([listed, ...rolled.pages]) };
 }
 
-const flags = ({ partial, laggingSeconds }) => ({ partial, laggingSeconds });
+// What the first of the answers says that may be missing.
+const flags = (answers) => {
+  const { partial, partialReason, laggingSeconds } = answers.find((answer) => answer.partial || answer.laggingSeconds) ?? {};
+  return { partial, partialReason, laggingSeconds };
+};
 const sum = (lines) => lines.reduce((total, line) => total + line.count, 0);
 
 // About how many readings steps at the ends of the range have outside of it.
@@ -294,8 +297,7 @@ async function rollups(selection, step, signal, isLocal = lengthOfStep(step) > H
     if (!isLocal || !["readings_expired", "too_many_values"].includes(failure.code)) throw failure;
     return rollups(selection, step, signal, false);
   }
-  const remark = pages.find((page) => page.partial || page.laggingSeconds) ?? {};
-  return { pages, devices: pages.flatMap((page) => page.devices), ...flags(remark) };
+  return { pages, devices: pages.flatMap((page) => page.devices) };
 }
 
 // The names of the metrics of some devices, and those of them that are shown.

@@ -244,7 +244,7 @@ async function load(params, signal, progress) {
     if (cursor === null || devices.length >= PAGE / 2) break;
     progress(devices.length);
   }
-  return { devices, next: cursor, sources, partial: remark.partial, laggingSeconds: remark.laggingSeconds };
+  return { devices, next: cursor, sources, partial: remark.partial, partialReason: remark.partialReason, laggingSeconds: remark.laggingSeconds };
 }
 
 function latestPath(devices) {

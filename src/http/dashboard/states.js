@@ -49,10 +49,13 @@ export function failureNotice(failure, since) {
   return notice("bad", `${title}. This is what it said at ${since}.`);
 }
 
-// The lines for an answer that may lack readings.
-export function remarksOn({ partial, laggingSeconds } = {}) {
+// `partialReason` while the store is away.
+const STORE_AWAY = "the store does not answer";
+
+// The lines for an answer that may lack readings or devices.
+export function remarksOn({ partial, partialReason, laggingSeconds } = {}) {
   return [
-    partial && notice("warn", "The store is away: only readings that are not stored yet are shown."),
+    partial && notice("warn", partialReason === STORE_AWAY ? "The store is away: only readings that are not stored yet are shown." : `Devices may be missing: ${partialReason}`),
     laggingSeconds > 0 && notice("warn", `The server is catching up: readings of the last ${Math.ceil(laggingSeconds)} s may be missing.`),
   ];
 }

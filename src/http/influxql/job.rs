@@ -23,7 +23,7 @@ use crate::http::read::query_limits::{QueryMemory, RunningQuery};
 use crate::http::read::streamed_file::{self, FILE_BYTES, FileError, Output, PIECE_BYTES};
 use crate::http::serve::client_disconnect::Disconnect;
 use crate::influxql::ast::Statement;
-use crate::influxql::{Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
+use crate::influxql::{Format, Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
 
 /// The name of the database if a request names none. All data is in it.
 const DATABASE: &str = "tidegauge";
@@ -209,6 +209,8 @@ impl Job {
             lagging: None,
             is_of_index: matches!(statement, Statement::Show(_)),
             incomplete: None,
+            notes_missing: form.format != Format::Csv,
+            lacks_devices: false,
         };
         let options = Options {
             now_ns: now_ms.saturating_mul(1_000_000),
@@ -266,7 +268,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::influxql::{Format, Value};
+    use crate::influxql::Value;
 
     /// Memory of 16 MiB.
     #[derive(Debug, Default)]

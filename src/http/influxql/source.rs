@@ -2,7 +2,8 @@
 //!
 //! Statements are evaluated on a blocking thread, which waits here for each answer of a query. Every wait
 //! ends at the deadline of the statement, and when the client is gone. An answer without the stored part is
-//! an error, so that no statement has a wrong result.
+//! an error, so that no statement has a wrong result. So is one without devices that the device index lacks,
+//! if the format has no place to note it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +19,7 @@ use super::index::Gathered;
 use super::reading::{Order, Stats, all_hours, stats_of};
 use crate::access::DeviceScope;
 use crate::influxql::{Found, Memory, Next, Read, Reader, Request, Source, StatementError, Wanted};
-use crate::query::{Answer, Column, Columns, MAX_METRICS, Queries, QueryError};
+use crate::query::{Answer, Column, Columns, MAX_METRICS, Missing, Queries, QueryError};
 
 /// The data of one statement.
 pub(super) struct Stored<'s> {
@@ -42,6 +43,10 @@ pub(super) struct Stored<'s> {
     pub(super) is_of_index: bool,
     /// A device of which the index lacks series, so that the answer may.
     pub(super) incomplete: Option<Arc<str>>,
+    /// Whether the format of the answer has a place for notes on what is missing.
+    pub(super) notes_missing: bool,
+    /// Whether the device index lacks devices, so that the answer may.
+    pub(super) lacks_devices: bool,
 }
 
 impl Stored<'_> {
@@ -55,14 +60,19 @@ impl Stored<'_> {
         }
     }
 
-    /// Waits for an answer that must be whole.
+    /// Waits for an answer that must be whole, except for devices that the device index lacks.
     pub(super) fn wait_for_all<T>(
         &mut self,
         answer: impl Future<Output = Result<Answer<T>, QueryError>>,
     ) -> Result<T, StatementError> {
         let Answer { body, lagging, partial } = self.wait(answer)?;
         self.lagging = self.lagging.max(lagging);
-        if partial { Err(QueryError::incomplete().to_string().into()) } else { Ok(body) }
+        match partial {
+            Some(Missing::Devices) if self.notes_missing => self.lacks_devices = true,
+            Some(missing) => return Err(QueryError::incomplete(missing).to_string().into()),
+            None => {}
+        }
+        Ok(body)
     }
 
     /// Notes on what may be missing in the answer.
@@ -73,7 +83,9 @@ impl Stored<'_> {
                 "device {device} has more than {MAX_METRICS} series; those that are silent for longest may be missing"
             )
         };
-        self.lagging.map(lagging).into_iter().chain(self.incomplete.as_ref().map(of_index)).collect()
+        let missing = self.lacks_devices.then(|| Missing::Devices.reason());
+        let notes = [self.lagging.map(lagging), self.incomplete.as_ref().map(of_index), missing];
+        notes.into_iter().flatten().collect()
     }
 }
 

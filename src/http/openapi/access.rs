@@ -61,9 +61,10 @@ pub(super) const OF_BODIES: [ProblemCode; 7] = [
 ];
 
 /// The problems of every query.
-pub(super) const OF_QUERIES: [ProblemCode; 5] = [
+pub(super) const OF_QUERIES: [ProblemCode; 6] = [
     ProblemCode::InvalidParameter,
     ProblemCode::DeviceForbidden,
+    ProblemCode::DeviceIndexIncomplete,
     ProblemCode::Overloaded,
     ProblemCode::QueryTimeout,
     ProblemCode::StoreUnavailable,

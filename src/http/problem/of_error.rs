@@ -1,6 +1,7 @@
 //! The problems of the errors of other rooms.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use super::{Counts, Error, MOMENT, Problem, ProblemCode, Refusals, STORE_AWAY};
 use crate::access::DeviceScopeError;
@@ -12,6 +13,9 @@ use crate::ingest::{IngestError, Listed, Receipt};
 use crate::log::AppendError;
 use crate::query::QueryError;
 use crate::telemetry::{Limit, RefusalEntry, What};
+
+/// The wait before a request is repeated that needs a complete device index.
+const UNTIL_REBUILT: Duration = Duration::from_secs(60);
 
 impl Problem {
     /// Some or all readings of a request are rejected.
@@ -129,6 +133,9 @@ impl From<QueryError> for Problem {
                 Self::invalid_parameter("device", detail)
             }
             QueryError::TooManyColumns { .. } => Self::new(ProblemCode::TooManyColumns, detail),
+            QueryError::DeviceIndexIncomplete => {
+                Self::new(ProblemCode::DeviceIndexIncomplete, detail).after(UNTIL_REBUILT)
+            }
             QueryError::TooManyDevices(_) => Self::new(ProblemCode::TooManyDevices, detail),
             QueryError::Timeout(limit) => {
                 let detail =

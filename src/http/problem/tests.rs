@@ -97,6 +97,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
         ProblemCode::NotAcceptable => vec![Problem::not_acceptable(&["text/csv"], "image/png")],
         ProblemCode::TooManyColumns => vec![QueryError::TooManyColumns { max: 1_000 }.into()],
         ProblemCode::NotFound => vec![Problem::not_found("/v2")],
+        ProblemCode::DeviceIndexIncomplete => vec![QueryError::DeviceIndexIncomplete.into()],
         ProblemCode::Overloaded => vec![
             BodyError::NoMemory(Exhausted::All).into(),
             overloaded(AppendError::Full(4 << 30), false),

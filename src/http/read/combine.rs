@@ -18,7 +18,7 @@ use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
-use crate::query::{DeviceGroups, DeviceSelection, DevicesRequest, MetadataValues, Rollups};
+use crate::query::{DeviceGroups, DeviceSelection, DevicesRequest, MetadataValues, Missing, Rollups};
 
 /// The most keys of metadata by which devices are combined.
 const MAX_KEYS: usize = 8;
@@ -46,7 +46,7 @@ struct Devices {
     ids: Vec<Arc<str>>,
     groups: DeviceGroups,
     /// Whether some may be missing.
-    partial: bool,
+    partial: Option<Missing>,
 }
 
 impl Combine {
@@ -88,7 +88,7 @@ impl Combine {
         question.request.devices = ids;
         let Question { request, form } = &question;
         let mut rollups = app.queries.combined_rollups(&grant.device_scope, request, &groups.group_of).await?;
-        rollups.partial |= partial;
+        rollups.partial = rollups.partial.max(partial);
         let to_json = |found| match &self {
             Self::By(_) => rollups_json::combined_groups(&found, &groups.groups, keys, form),
             Self::No | Self::All => rollups_json::combined(&found, devices, form),
@@ -130,7 +130,7 @@ impl Devices {
         let (named, mut request) = match which {
             Which::Named(ids) if keys.is_empty() => {
                 let groups = DeviceGroups::of(ids.iter().map(|_| MetadataValues::new()));
-                return Ok(Self { ids, groups, partial: false });
+                return Ok(Self { ids, groups, partial: None });
             }
             Which::Named(ids) => {
                 let selection = DeviceSelection { ids: Some(ids.clone()), ..DeviceSelection::default() };
@@ -140,10 +140,10 @@ impl Devices {
             }
             Which::Listed(request) => (None, request),
         };
-        let (mut found, mut partial) = (Vec::new(), false);
+        let (mut found, mut partial) = (Vec::new(), None);
         for _ in 0..PAGES_MAX {
             let page = app.queries.device_values(&grant.device_scope, &request, keys).await?;
-            partial |= page.partial;
+            partial = partial.max(page.partial);
             found.extend(page.body.devices);
             if found.len() > request.limit {
                 return Err(too_many(request.limit));
@@ -156,7 +156,12 @@ impl Devices {
     }
 
     /// Groups devices. Those that are named keep their order, and have nulls if they are not found.
-    fn of(named: Option<Vec<Arc<str>>>, found: Vec<(Arc<str>, MetadataValues)>, keys: usize, partial: bool) -> Self {
+    fn of(
+        named: Option<Vec<Arc<str>>>,
+        found: Vec<(Arc<str>, MetadataValues)>,
+        keys: usize,
+        partial: Option<Missing>,
+    ) -> Self {
         let (ids, values): (Vec<_>, Vec<_>) = match named {
             None => found.into_iter().unzip(),
             Some(ids) => {

@@ -183,7 +183,11 @@ pub(in crate::http) async fn device(
     let selection = DeviceSelection { ids: Some(vec![device.as_str().into()]), ..DeviceSelection::default() };
     let request = DevicesRequest { selection, after: None, limit: 1, now_ms: app.clock.now_ms(), skips_any: false };
     let Answer { body, lagging, partial } = app.queries.devices(&grant.device_scope, &request).await?;
-    let found = body.devices.into_iter().next().ok_or_else(|| Problem::unknown_device(&device))?;
+    let unknown = || match partial {
+        Some(missing) => Problem::from(QueryError::incomplete(missing)),
+        None => Problem::unknown_device(&device),
+    };
+    let found = body.devices.into_iter().next().ok_or_else(unknown)?;
     Ok(answer(Answer { body: found, lagging, partial }, Device::from))
 }
 

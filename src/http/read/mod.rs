@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::request::params::Params;
 use crate::common::clock::Clock;
 use crate::model::MS_PER_HOUR;
-use crate::query::Answer;
+use crate::query::{Answer, Missing};
 
 mod combine;
 mod devices;
@@ -57,14 +57,20 @@ pub(super) struct Notes {
     #[serde(rename = "laggingSeconds", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lagging_seconds: Option<f64>,
-    /// Whether stored readings are missing, because the store does not answer.
+    /// Whether stored readings are missing, because the store does not answer, or devices, because the device
+    /// index lacks them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     partial: bool,
+    /// Why the answer is partial, and what to do.
+    #[serde(rename = "partialReason", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    partial_reason: Option<String>,
 }
 
 fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     let lagging_seconds = answer.lagging.map(|lagging| lagging.as_secs_f64());
-    Json(Body { answer: make(answer.body), notes: Notes { lagging_seconds, partial: answer.partial } })
+    let (partial, partial_reason) = (answer.partial.is_some(), answer.partial.map(Missing::reason));
+    Json(Body { answer: make(answer.body), notes: Notes { lagging_seconds, partial, partial_reason } })
 }
 
 /// The header of answers without a place for `laggingSeconds`.

@@ -121,7 +121,7 @@ pub(in crate::http) async fn rollups(
     let found = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
     let found = found.map(|mut devices| devices.swap_remove(0));
     let device = &question.request.devices[0];
-    let is_whole = !found.partial && found.lagging.is_none();
+    let is_whole = found.partial.is_none() && found.lagging.is_none();
     if found.body.is_empty && is_whole && !app.queries.is_known(&grant.device_scope, device).await? {
         return Err(Problem::unknown_device(device));
     }
@@ -172,7 +172,7 @@ impl List for RollupsList {
     async fn page(&mut self) -> Result<Answer<Listed<OfDevice>>, QueryError> {
         let Self { app, grant, question, which } = self;
         let (devices, next, partial) = match which {
-            Which::Named(devices) => (devices.clone(), None, false),
+            Which::Named(devices) => (devices.clone(), None, None),
             Which::Listed(request) => {
                 let found = app.queries.device_ids(&grant.device_scope, request).await?;
                 (found.body.devices, found.body.next, found.partial)
@@ -180,7 +180,7 @@ impl List for RollupsList {
         };
         question.request.devices = devices;
         let mut rollups = app.queries.rollups(&grant.device_scope, &question.request, question.to_json()).await?;
-        rollups.partial |= partial;
+        rollups.partial = rollups.partial.max(partial);
         let devices = &question.request.devices;
         let is_short = rollups.body.len() < devices.len();
         let next = if is_short { devices[..rollups.body.len()].last().cloned() } else { next };

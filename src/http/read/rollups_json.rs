@@ -133,8 +133,9 @@ fn write_notes<T>(object: &mut Object<'_>, answer: &Answer<T>) {
     if let Some(lagging) = answer.lagging {
         value(object.field("laggingSeconds"), &lagging.as_secs_f64());
     }
-    if answer.partial {
+    if let Some(missing) = answer.partial {
         value(object.field("partial"), &true);
+        value(object.field("partialReason"), &missing.reason());
     }
 }
 
@@ -267,6 +268,7 @@ mod tests {
 
     use super::*;
     use crate::model::Stats;
+    use crate::query::Missing;
     use crate::query::Zone;
 
     async fn text(response: Response) -> String {
@@ -298,7 +300,7 @@ mod tests {
     }
 
     fn answer<T>(body: T) -> Answer<T> {
-        Answer { body, lagging: None, partial: false }
+        Answer { body, lagging: None, partial: None }
     }
 
     #[tokio::test]
@@ -311,8 +313,13 @@ mod tests {
             serde_json::from_str::<Value>(&json).unwrap(),
             json!({ "deviceId": "d\n1", "step": "1h", "metrics": points() })
         );
-        let incomplete = Answer { body: device(), lagging: Some(Duration::from_millis(1500)), partial: true };
-        assert!(text(of_device(incomplete)).await.ends_with(r#"},"laggingSeconds":1.5,"partial":true}"#));
+        let incomplete =
+            Answer { body: device(), lagging: Some(Duration::from_millis(1500)), partial: Some(Missing::Stored) };
+        assert!(
+            text(of_device(incomplete))
+                .await
+                .ends_with(r#"},"laggingSeconds":1.5,"partial":true,"partialReason":"the store does not answer"}"#)
+        );
     }
 
     #[tokio::test]
@@ -324,9 +331,13 @@ mod tests {
             parsed(of_devices(answer(Listed { devices: vec![device("a"), device("b")], next: Some("b".into()) })))
                 .await;
         assert_eq!(apart, json!({ "devices": [of("a"), of("b")], "next": "b" }));
-        let none =
-            text(of_devices(Answer { partial: true, ..answer(Listed { devices: Vec::new(), next: None }) })).await;
-        assert_eq!(none, r#"{"devices":[],"next":null,"partial":true}"#);
+        let none = text(of_devices(Answer {
+            partial: Some(Missing::Devices),
+            ..answer(Listed { devices: Vec::new(), next: None })
+        }))
+        .await;
+        let reason = Missing::Devices.reason();
+        assert_eq!(none, format!(r#"{{"devices":[],"next":null,"partial":true,"partialReason":"{reason}"}}"#));
         let together = parsed(combined(&answer((vec![rollups()], berlin())), 7, &form("1h"))).await;
         assert_eq!(together, json!({ "devices": 7, "step": "1h", "metrics": points() }));
     }

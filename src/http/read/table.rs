@@ -279,10 +279,10 @@ impl Table {
     }
 }
 
-/// Refuses an answer without the stored readings: a table has no place to say so.
+/// Refuses a partial answer: a table has no place to say so.
 fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
     let Answer { body, lagging, partial } = answer;
-    if partial { Err(QueryError::incomplete()) } else { Ok((body, lagging)) }
+    partial.map_or(Ok((body, lagging)), |missing| Err(QueryError::incomplete(missing)))
 }
 
 /// The address of the next page: that of `uri` with another cursor.

@@ -25,7 +25,7 @@ use crate::http::openapi::{Operation, Tag};
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::ingest::{Admitted, Known, KnownValues, Receipt, Repetition};
-use crate::query::{DeviceSelection, DevicesRequest, QueryError, ReadingSlices};
+use crate::query::{DeviceSelection, DevicesRequest, Missing, QueryError, ReadingSlices};
 use crate::wire::{self, Format};
 
 /// Describes `POST /v1/dead-letters`.
@@ -118,7 +118,7 @@ fn replaced_by(body: &[u8], scope: &DeviceScope) -> KnownValues {
 async fn known(app: &App, repetition: &Repetition<'_>) -> Result<Known, QueryError> {
     let queries = &app.queries;
     if queries.catch_up().await.is_some() {
-        return Err(QueryError::incomplete());
+        return Err(QueryError::incomplete(Missing::Stored));
     }
     let mut known = Known::default();
     for (device, instants) in repetition.instants() {
@@ -134,8 +134,8 @@ async fn known(app: &App, repetition: &Repetition<'_>) -> Result<Known, QueryErr
     let mut request = DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false };
     loop {
         let page = queries.device_entries(DeviceScope::all(), &request).await?;
-        if page.partial {
-            return Err(QueryError::incomplete());
+        if let Some(missing) = page.partial {
+            return Err(QueryError::incomplete(missing));
         }
         let described = page.body.devices.into_iter().filter_map(|device| Some((device.id, device.metadata?)));
         known.metadata.extend(described.map(|(id, metadata)| ((&*id).into(), metadata)));

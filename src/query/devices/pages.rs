@@ -9,7 +9,7 @@ use std::vec;
 
 use tokio::time::Instant;
 
-use super::super::{Queries, QueryError, blocking};
+use super::super::{Missing, Queries, QueryError, blocking};
 use super::{DeviceSelection, DevicesRequest};
 use crate::access::{DeviceScope, IdRange};
 use crate::flush::Pipeline;
@@ -28,8 +28,8 @@ pub(in crate::query) struct DevicePage {
     pub(in crate::query) devices: Vec<DeviceSummary>,
     /// More devices may follow, because the page ended early (see [`DeviceList::is_cut`]).
     pub(super) is_cut: bool,
-    /// The store did not answer: the pending devices only.
-    pub(super) partial: bool,
+    /// Whether something is missing.
+    pub(in crate::query) partial: Option<Missing>,
 }
 
 /// The devices of a request that may match, some at a time.
@@ -110,8 +110,8 @@ impl Queries {
         let (pipeline, of_prefix, from) = (Arc::clone(&self.pipeline), prefix.to_owned(), after.map(str::to_owned));
         let pending = blocking(move || pending_devices(&pipeline, &of_prefix, from, limit)).await?;
         let (stored, partial) = match self.ask(deadline, self.store.entries(prefix, after, limit)).await {
-            Ok(stored) => (stored, false),
-            Err(_) if !pending.devices.is_empty() => (DeviceList::default(), true),
+            Ok(stored) => missing_in(stored),
+            Err(_) if !pending.devices.is_empty() => (DeviceList::default(), Some(Missing::Stored)),
             Err(error) => return Err(error),
         };
         let is_cut = stored.is_cut || pending.is_cut;
@@ -151,12 +151,18 @@ impl Queries {
         })
         .await?;
         let (stored, partial) = match self.ask(deadline, self.store.entries_of(&devices)).await {
-            Ok(stored) => (stored, false),
-            Err(_) if !pending.is_empty() => (Vec::new(), true),
+            Ok(stored) => missing_in(stored),
+            Err(_) if !pending.is_empty() => (DeviceList::default(), Some(Missing::Stored)),
             Err(error) => return Err(error),
         };
-        Ok(DevicePage { devices: merged(stored, pending).collect(), is_cut: false, partial })
+        Ok(DevicePage { devices: merged(stored.devices, pending).collect(), is_cut: false, partial })
     }
+}
+
+/// Returns a list of the store with what is missing in it.
+fn missing_in(stored: DeviceList) -> (DeviceList, Option<Missing>) {
+    let missing = stored.is_incomplete.then_some(Missing::Devices);
+    (stored, missing)
 }
 
 /// Merges pending devices over stored ones. Returns them in the order of their IDs.

@@ -4,6 +4,7 @@
 //! driver neither adds a write concern to a raw command, nor retries it, nor checks its reply ([`Reply`]).
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc};
@@ -36,6 +37,9 @@ const FIRST_BATCH: u32 = 16;
 
 /// The most results of an aggregation in one batch.
 const RESULTS_BATCH: u32 = 10_000;
+
+/// The time that an aggregation over a whole collection may take.
+const WHOLE_COLLECTION: Duration = Duration::from_secs(86_400);
 
 /// The longest text that names a document in the log, in characters.
 const NAMED_MAX_CHARS: usize = 200;
@@ -188,6 +192,24 @@ impl Commands {
         let aggregate = collection.aggregate(pipeline).max_time(self.timeout).batch_size(RESULTS_BATCH);
         let cursor = within(self.timeout, aggregate.batch()).await?;
         self.each_of(Batches { cursor, timeout: self.timeout }, visit).await
+    }
+
+    /// The different texts that a field of all documents has, in any order, however long that takes.
+    pub(super) async fn distinct(
+        &self,
+        collection: &Collection<RawDocumentBuf>,
+        field: &str,
+    ) -> Result<Vec<Arc<str>>, StoreError> {
+        let group = doc! { "$group": { "_id": field } };
+        let aggregate = collection.aggregate([group]).allow_disk_use(true).batch_size(RESULTS_BATCH);
+        let cursor = within(WHOLE_COLLECTION, aggregate.batch()).await?;
+        let mut texts = Vec::new();
+        let visit = |result: &RawDocument| {
+            texts.push(result.get_str("_id")?.into());
+            Ok(ControlFlow::Continue(()))
+        };
+        self.each_of(Batches { cursor, timeout: self.timeout }, visit).await?;
+        Ok(texts)
     }
 
     /// Runs an aggregation that walks along the index of `_id`s, and returns as many of its first results as

@@ -62,8 +62,7 @@ impl<L: Layout> MongoStore<L> {
             self.devices.forget_and_collect(device)
         };
         if self.devices.one(device).await?.is_none() {
-            let Some(summary) = self.summary(device).await? else { return Ok(()) };
-            let summary = self.with_all_hours(summary).await?;
+            let Some(summary) = self.sum_up(device).await? else { return Ok(()) };
             self.devices.add(&[summary]).await?;
         }
         match noted {
@@ -89,7 +88,7 @@ impl<L: Layout> MongoStore<L> {
     async fn update_entry(&self, deletion: &Deletion) -> Result<(), WriteError> {
         let device = &deletion.device;
         let noted = self.devices.forget_and_collect(device);
-        let Some(summary) = self.summary(device).await? else { return self.devices.remove(device).await };
+        let Some(summary) = self.span_of(device).await? else { return self.devices.remove(device).await };
         let Some(mut entry) = self.devices.one(device).await? else {
             let summary = self.with_all_hours(summary).await?;
             return Ok(self.devices.add(&[summary]).await?);

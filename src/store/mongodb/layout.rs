@@ -12,18 +12,15 @@ use super::by_device::ByDevice;
 use super::check::{Example, Expected, Question};
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing};
-use super::seek::Seek;
 use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, Metric, SeriesFilter};
-use crate::store::{
-    Deleted, DeviceMetadata, DeviceSummary, FirstReadings, ReadingsQuery, StoreError, WriteError, Written,
-};
+use crate::store::{Deleted, DeviceMetadata, DeviceSet, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
 
 /// One shape of the readings in their collection.
 ///
 /// [`MongoStore`](super::MongoStore) has everything else: the connection, the state of the schema, the
 /// rollups, the list of devices.
 #[async_trait]
-pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
+pub trait Layout: Queries + Derivation + Debug + Send + Sync {
     /// The name of the store.
     const NAME: &'static str;
 
@@ -35,10 +32,6 @@ pub trait Layout: Queries + Devices + Derivation + Debug + Send + Sync {
 
     /// The beginning of [`Rollups::identity`](crate::store::Rollups::identity).
     const IDENTITY: &'static str;
-
-    /// Whether a write counts only if the collection is still the same one afterwards: an insert into a
-    /// missing collection makes the server create a plain one.
-    const CONFIRMS_WRITES: bool;
 
     /// Why only whole devices can be deleted, if that is so.
     const DELETES_DEVICES_ONLY: Option<&'static str>;
@@ -109,6 +102,15 @@ pub trait Queries {
     /// newest hours only.
     async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError>;
 
+    /// The first and the last instant of a device that has readings, in Unix milliseconds.
+    async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError>;
+
+    /// The devices that have readings, each once, in any order. The server looks at all readings.
+    async fn all_devices(&self) -> Result<Vec<Arc<str>>, StoreError>;
+
+    /// Adds the devices that have readings at this instant or later, in Unix milliseconds.
+    async fn add_active(&self, since_ms: i64, active: &mut DeviceSet) -> Result<(), StoreError>;
+
     /// The newest hour of a device that has readings. `noted` is its last day according to the device index.
     async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError>;
 
@@ -119,16 +121,6 @@ pub trait Queries {
         series: &BTreeSet<Metric>,
         hours: &Range<Hour>,
     ) -> Result<Option<Hour>, StoreError>;
-}
-
-/// The search for devices in the readings of a layout.
-#[async_trait]
-pub trait Devices {
-    /// The next device of a search.
-    async fn next_device(&self, seek: &Seek) -> Result<Option<String>, StoreError>;
-
-    /// The summary of a device; `None` if it has no readings.
-    async fn summary(&self, device: &str) -> Result<Option<DeviceSummary>, StoreError>;
 }
 
 /// The derivation of rollups from the readings of a layout.

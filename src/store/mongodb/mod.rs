@@ -9,8 +9,7 @@
 //! - commands: replies and queries (`command`), many statements in few commands (`statements`), sessions
 //!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
 //! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
-//! - the collection of the device index (`devices`), and the search for devices that are not in it yet
-//!   (`seek`, `id_walk`, `device_search`);
+//! - the collection of the device index (`devices`), and the questions that it answers (`device_questions`);
 //! - the notes of the instances that share a database (`instances`);
 //! - documents of other programs, which `tidegauge migrate` reads (`older`);
 //! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).
@@ -28,13 +27,12 @@ mod command;
 mod connect;
 mod decode;
 mod deletion;
-mod device_search;
+mod device_questions;
 mod devices;
 mod encode;
 mod errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod id_walk;
 mod insert_sessions;
 mod instances;
 mod layout;
@@ -45,7 +43,6 @@ mod plain_schema;
 mod reply;
 mod rollups;
 mod schema_state;
-mod seek;
 mod servers;
 mod statements;
 mod stats;

@@ -36,6 +36,25 @@ pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
     if part == 0 { bucket } else { format!("{bucket}/{part}") }
 }
 
+/// The device of the `_id` of a bucket.
+pub(super) fn device_of(id: &str) -> Option<&str> {
+    let (before, last) = id.rsplit_once('/')?;
+    let device = if looks_like(last, "0000-00-00T00") {
+        before
+    } else {
+        let is_part = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+        let (device, hour) = before.rsplit_once('/').filter(|_| is_part)?;
+        looks_like(hour, "0000-00-00T00").then_some(device)?
+    };
+    Some(device).filter(|device| !device.is_empty())
+}
+
+/// Whether a text has digits where `form` has zeros, and else the same characters.
+fn looks_like(text: &str, form: &str) -> bool {
+    let same = |(byte, of_form): (u8, u8)| if of_form == b'0' { byte.is_ascii_digit() } else { byte == of_form };
+    text.len() == form.len() && text.bytes().zip(form.bytes()).all(same)
+}
+
 /// Matches the `_id`s of all parts of a device's buckets in these hours, and perhaps those of other devices.
 pub(super) fn ids_of_hours(device: &str, hours: &Range<Hour>) -> Document {
     let bound = |hour: Hour| match hour.0.div_euclid(24) {

@@ -7,7 +7,7 @@
 //! is missing.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{Bson, Document, doc};
 use tokio::sync::RwLock;
@@ -22,8 +22,8 @@ pub(super) struct SchemaState {
     managed: ManagedCollection,
     names: Vec<String>,
     known: RwLock<Option<Known>>,
-    /// Whether the schema was ensured at least once since the start.
-    was_ensured: AtomicBool,
+    /// How often the schema was ensured since the start.
+    ensured: AtomicU64,
 }
 
 /// A schema that is in place.
@@ -40,7 +40,7 @@ impl SchemaState {
     /// A state before the schema is ensured. Servers up to 8 list the UUID of a time-series collection under
     /// `system.buckets.<name>`, so `names` must contain that name as well.
     pub(super) fn new(managed: ManagedCollection, names: Vec<String>) -> Self {
-        Self { managed, names, known: RwLock::default(), was_ensured: AtomicBool::new(false) }
+        Self { managed, names, known: RwLock::default(), ensured: AtomicU64::new(0) }
     }
 
     /// The kind of the server, once the schema is in place. Runs `ensure` unless it has succeeded since the
@@ -58,13 +58,18 @@ impl SchemaState {
         }
         let deployment = ensure().await?;
         *known = Some(Known { deployment, collections: self.list().await? });
-        self.was_ensured.store(true, Ordering::Relaxed);
+        self.ensured.fetch_add(1, Ordering::SeqCst);
         Ok(deployment)
     }
 
     /// Whether the schema was ensured at least once since the start.
     pub(super) fn was_ensured(&self) -> bool {
-        self.was_ensured.load(Ordering::Relaxed)
+        self.ensured() > 0
+    }
+
+    /// How often the schema was ensured since the start.
+    pub(super) fn ensured(&self) -> u64 {
+        self.ensured.load(Ordering::SeqCst)
     }
 
     /// Whether the collections are still those whose schema was ensured. If not, the next call of

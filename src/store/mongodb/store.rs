@@ -11,7 +11,7 @@ use super::by_device::ByDevice;
 use super::collection::Deployment;
 use super::command::Commands;
 use super::connect::MongodbOptions;
-use super::devices::{DeviceIndex, Step};
+use super::devices::DeviceIndex;
 use super::errors::CAUSES;
 use super::layout::Layout;
 use super::rollups::{HourRollup, RollupCollection, missing};
@@ -19,8 +19,8 @@ use super::schema_state::{SchemaState, uuid_in};
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, Instances, ReadingsQuery,
-    RolledUp, Rollups, StatsNeeds, Store, StoreError, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, Instances,
+    ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, WriteError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -83,6 +83,7 @@ impl<L: Layout> MongoStore<L> {
             let deployment = self.layout.ensure_schema(self.schema_state.was_ensured()).await?;
             self.rollups.ensure(deployment).await?;
             self.devices.ensure(deployment).await?;
+            self.mark().await?;
             Ok(deployment)
         };
         // Each step waits for the server no longer than `timeout`. All of them together may take longer, and
@@ -132,19 +133,6 @@ impl<L: Layout> MongoStore<L> {
         format!("{} {readings} rollups {rollups}", L::IDENTITY)
     }
 
-    /// The next devices for the roller. An index that was dropped, and may have lacked some of them, is an
-    /// error.
-    async fn next_devices(&self, hours: &Range<Hour>, after: Option<&str>) -> Result<Step, StoreError> {
-        let index = [self.devices.name().to_owned()];
-        let before = self.schema_state.uuid_of(&index).await?;
-        let step = self.devices.step(hours, after, L::HOURS_PER_STEP).await?;
-        let is_unchanged = self.schema_state.is_unchanged().await?;
-        if is_unchanged && self.devices.is_complete() && self.schema_state.uuid_of(&index).await? == before {
-            return Ok(step);
-        }
-        Err(StoreError::new(Cause::Schema, "the device index does not have all devices"))
-    }
-
     /// Derives the rollups of hours that may have one. What has expired of them stays, except what `deletion`
     /// selects, which has just removed it from the readings.
     pub(super) async fn derive_again(
@@ -163,14 +151,16 @@ impl<L: Layout> MongoStore<L> {
         Ok(derived.into_iter().map(with_expired).collect())
     }
 
-    /// Takes back successful outcomes if the collections are not the ones whose schema was ensured.
-    async fn confirm(&self, outcomes: &mut [Result<Written, WriteError>]) {
+    /// Takes back successful outcomes if the collections are not the ones whose schema was ensured before the
+    /// write, as `ensured` counts: its readings may be in a plain collection of the server, and their devices
+    /// in an index that is gone.
+    async fn confirm(&self, outcomes: &mut [Result<Written, WriteError>], ensured: u64) {
         if outcomes.iter().all(Result::is_err) {
             return;
         }
         let error = match self.schema_state.is_unchanged().await {
-            Ok(true) => return,
-            Ok(false) => StoreError::new(Cause::Schema, "a collection was dropped or replaced during the write"),
+            Ok(true) if self.schema_state.ensured() == ensured => return,
+            Ok(_) => StoreError::new(Cause::Schema, "a collection was dropped or replaced during the write"),
             Err(error) => error,
         };
         outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| *outcome = Err(error.clone().into()));
@@ -194,12 +184,14 @@ impl<L: Layout> Store for MongoStore<L> {
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
         let _shared = self.changes.read().await;
         let mut outcomes = match self.deployment().await {
-            Ok(deployment) => self.write_noted(writes, deployment).await,
+            Ok(deployment) => {
+                let ensured = self.schema_state.ensured();
+                let mut outcomes = self.write_noted(writes, deployment).await;
+                self.confirm(&mut outcomes, ensured).await;
+                outcomes
+            }
             Err(error) => vec![Err(error.into()); writes.len()],
         };
-        if L::CONFIRMS_WRITES {
-            self.confirm(&mut outcomes).await;
-        }
         self.note_refused(writes, &mut outcomes).await;
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
     }
@@ -258,7 +250,7 @@ impl<L: Layout> Store for MongoStore<L> {
         self.list_devices(prefix, after, limit).await
     }
 
-    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError> {
         self.some_devices(devices).await
     }
 
@@ -266,9 +258,16 @@ impl<L: Layout> Store for MongoStore<L> {
         self.exact_last_instants(entries, now).await
     }
 
-    async fn build_device_index(&self) -> Result<bool, StoreError> {
+    async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError> {
+        self.count_silent_devices(since_ms, active).await
+    }
+
+    async fn rebuild_device_index(&self) -> Result<u64, StoreError> {
         self.deployment().await?;
-        self.index_some_devices().await
+        if !self.schema_state.is_unchanged().await? {
+            self.deployment().await?;
+        }
+        self.rebuild().await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
@@ -348,13 +347,14 @@ impl<L: Layout> Rollups for MongoStore<L> {
 
     async fn is_ready(&self) -> Result<bool, StoreError> {
         self.deployment().await?;
-        Ok(self.devices.is_complete())
+        self.has_all_devices().await
     }
 
     async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError> {
         self.deployment().await?;
         let _shared = self.changes.read().await;
-        let step = self.next_devices(&hours, after).await?;
+        let step = self.devices.step(&hours, after, L::HOURS_PER_STEP);
+        let step = self.from_whole_index(step).await?;
         let hours_of = |device: &Arc<str>| {
             let device = Arc::clone(device);
             (hours.start.0..hours.end.0).map(move |hour| (Arc::clone(&device), Hour(hour)))

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model::{Day, ValueAt};
 use crate::store::device_index::MAX_SERIES;
-use crate::store::{DeviceMetadata, DeviceSeries, DeviceSummary};
+use crate::store::{DeviceMetadata, DeviceSeries, DeviceSet, DeviceSummary};
 
 const VALUE: &[(&str, f64)] = &[("a", 1.5)];
 
@@ -261,4 +261,23 @@ pub(in crate::store) async fn stats_of_readings_that_expired_elsewhere_are_added
     }
     let found = hour_stats(store, "elsewhere", only(HOUR), &SeriesFilter::ALL).await;
     assert_eq!(found[0].stats, hours[0].stats);
+}
+
+pub(in crate::store) async fn silent_devices_are_counted_by_their_last_reading(store: &dyn Store) {
+    for (device, hours) in [("s1", &[0, 30][..]), ("s2", &[-3]), ("s3", &[5]), ("s4", &[1, 2, 3])] {
+        for nth in hours {
+            write(store, &write_of(device, hour(*nth), &[(7, VALUE), (9, VALUE)])).await;
+        }
+    }
+    let silent_since = async |since_ms, active: &[&str]| {
+        let mut set = DeviceSet::default();
+        active.iter().for_each(|device| set.insert(device));
+        store.count_silent(since_ms, set).await.unwrap()
+    };
+    for (since, silent) in [(-4, 0), (-3, 0), (-2, 1), (3, 1), (4, 2), (6, 3), (30, 3), (31, 4)] {
+        assert_eq!(silent_since(hour(since).start_ms(), &[]).await, silent, "{since}");
+    }
+    let last = hour(5).instant_ms(9);
+    assert_eq!((silent_since(last, &[]).await, silent_since(last + 1, &[]).await), (2, 3), "to the millisecond");
+    assert_eq!(silent_since(last + 1, &["s2", "s3", "s1", "not stored"]).await, 1, "s4");
 }

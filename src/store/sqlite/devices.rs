@@ -10,7 +10,7 @@ use super::error::SqliteError;
 use super::read::each_from_last;
 use crate::model::{Day, Deletion, Hour, Metric};
 use crate::store::device_index::MAX_SERIES;
-use crate::store::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSummary};
+use crate::store::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSet, DeviceSummary};
 
 /// Adds a note to the row of a device. It changes nothing if the row has all of it.
 const PUT_DEVICE: &str = "INSERT INTO devices (device, metadata, metadata_hour, first_ts, last_ts)
@@ -37,6 +37,10 @@ const ONE: &str =
     "SELECT device, metadata, metadata_hour, first_ts, last_ts, more_series FROM devices WHERE device = ?1";
 const SERIES: &str = "SELECT series, last_day, measurement FROM series WHERE device = ?1 ORDER BY series";
 const LAST_TS: &str = "SELECT last_ts FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
+
+/// The devices without a reading at `?1` or later, which would be in the hour that starts at `?2` or later.
+const SILENT: &str = "SELECT device FROM devices
+    WHERE NOT EXISTS (SELECT 1 FROM buckets WHERE device = devices.device AND hour >= ?2 AND last_ts >= ?1)";
 
 /// Sets the last instant to that of the buckets, and the first one if it is from `?2` to before `?3`.
 const UPDATE_SPAN: &str = "UPDATE devices SET
@@ -217,6 +221,18 @@ pub(super) fn last_instants(connection: &mut Connection, entries: &[(Arc<str>, i
         instants.push(last_ts_ms.unwrap_or(*of_entry));
     }
     Ok(instants)
+}
+
+/// See [`crate::store::Store::count_silent`].
+pub(super) fn count_silent(connection: &Connection, since_ms: i64, active: &DeviceSet) -> Result<u64, SqliteError> {
+    let mut statement = connection.prepare_cached(SILENT)?;
+    let mut rows = statement.query(params![since_ms, Hour::of(since_ms).start_ms()])?;
+    let mut silent = 0;
+    while let Some(row) = rows.next()? {
+        let device = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+        silent += u64::from(!active.contains(device));
+    }
+    Ok(silent)
 }
 
 /// The summary of a row of [`LIST`] or [`ONE`].

@@ -50,8 +50,8 @@ use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds,
-    Store, StoreError, UnreadableDocuments, WriteError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery,
+    StatsNeeds, Store, StoreError, UnreadableDocuments, WriteError, Written,
 };
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 
@@ -218,14 +218,19 @@ impl Store for SqliteStore {
         self.read(move |connection| devices::list(connection, &prefix, after.as_deref(), limit)).await
     }
 
-    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError> {
         let devices = devices.to_vec();
-        self.read(move |connection| devices::some(connection, &devices)).await
+        let devices = self.read(move |connection| devices::some(connection, &devices)).await?;
+        Ok(DeviceList { devices, ..DeviceList::default() })
     }
 
     async fn last_instants(&self, entries: &[DeviceSummary], _now: Hour) -> Result<Vec<i64>, StoreError> {
         let entries: Vec<_> = entries.iter().map(|entry| (Arc::clone(&entry.device), entry.last_ts_ms)).collect();
         self.read(move |connection| devices::last_instants(connection, &entries)).await
+    }
+
+    async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError> {
+        self.read(move |connection| devices::count_silent(connection, since_ms, &active)).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -182,6 +182,8 @@ impl Service {
             places: Vec::new(),
             lagging: None,
             is_of_index: false,
+            notes_missing: true,
+            lacks_devices: false,
             incomplete: None,
         };
         let options = Options {

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, DeviceList, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds, Store, StoreError,
-    WriteError, Written,
+    Cause, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds, Store,
+    StoreError, WriteError, Written,
 };
 
 /// The number of values and of series of a device in an hour.
@@ -131,14 +131,18 @@ impl Store for Counted {
         Ok(found)
     }
 
-    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<Vec<DeviceSummary>, StoreError> {
+    async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError> {
         let found = self.store.entries_of(devices).await?;
-        self.list(&found);
+        self.list(&found.devices);
         Ok(found)
     }
 
     async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
         self.store.last_instants(entries, now).await
+    }
+
+    async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError> {
+        self.store.count_silent(since_ms, active).await
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {

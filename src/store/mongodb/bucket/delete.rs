@@ -28,8 +28,8 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use super::super::collection::Deployment;
 use super::super::decode::integer;
 use super::super::encode::Encoder;
-use super::super::id_walk::Suffix;
 use super::super::layout::Queries;
+use super::super::names;
 use super::super::statements::Verb;
 use super::Buckets;
 use super::document::{Part, READABLE_VERSION};
@@ -110,7 +110,7 @@ impl Buckets {
         self.commands
             .each_document(find, |document| {
                 let id = document.get_str("_id")?;
-                if Suffix::Bucket.device_of(id) != Some(&*deletion.device) {
+                if names::device_of(id) != Some(&*deletion.device) {
                     return Ok(ControlFlow::Continue(()));
                 }
                 let hour = bucket_hour(document)?;

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use bson::{Document, RawDocument, doc};
 
 use super::super::by_device::of_devices;
-use super::super::id_walk::Suffix;
 use super::super::names;
 use super::super::rollups::{Missing, grouped};
 use super::Buckets;
@@ -62,7 +61,7 @@ impl Buckets {
         let mut stored = Vec::new();
         let visit = |document: &RawDocument| {
             let id = document.get_str("_id")?;
-            let bucket = Suffix::Bucket.device_of(id).and_then(|device| {
+            let bucket = names::device_of(id).and_then(|device| {
                 let (day, _) = gaps.get(device)?;
                 Some((Arc::from(device), Hour(day.0 + names::hour_in_id(id, device)?)))
             });

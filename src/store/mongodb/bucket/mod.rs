@@ -168,7 +168,6 @@ impl Layout for Buckets {
     const NAME: &'static str = "mongodb";
     const KEEPS: Keep = Keep::Last;
     const IDENTITY: &'static str = "mongodb buckets";
-    const CONFIRMS_WRITES: bool = false;
     const STATS_ARE_STORED: bool = true;
     const DELETES_DEVICES_ONLY: Option<&'static str> = None;
 

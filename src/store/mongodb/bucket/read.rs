@@ -28,7 +28,7 @@ use super::document::{PACKED_VERSION, StoredReadings, is_emptied};
 use crate::model::{Contents, Day, Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
-    DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
+    DeviceMetadata, DeviceSet, FirstReadings, FirstReadingsBuilder, HourSamples, HourStats, ReadingsQuery, StoreError,
 };
 
 /// The documents of stats in one batch: a month of hours fits into one reply.
@@ -36,6 +36,9 @@ const STATS_BATCH: u32 = 1_000;
 
 /// The documents of recent hours in one batch: of some thousand devices.
 const RECENT_BATCH: u32 = 10_000;
+
+/// The device IDs in one reply.
+const DEVICES_BATCH: u32 = 20_000;
 
 /// All hours that a device may have.
 pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
@@ -191,6 +194,29 @@ impl Queries for Buckets {
         let find = find.projection(doc! { "bucket": 1, "metadata": 1 });
         self.commands.each_document(self.commands.limited(find), visit).await?;
         Ok(newest)
+    }
+
+    async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError> {
+        let newest = self.all_parts(self.end_part(device, &ALL_HOURS, -1).await?).await?;
+        let oldest = self.all_parts(self.end_part(device, &ALL_HOURS, 1).await?).await?;
+        let first = oldest.iter().map(|part| part.first_ts_ms).min();
+        Ok(first.zip(newest.iter().map(|part| part.last_ts_ms).max()))
+    }
+
+    async fn all_devices(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        self.commands.distinct(&self.documents, "$deviceId").await
+    }
+
+    async fn add_active(&self, since_ms: i64, active: &mut DeviceSet) -> Result<(), StoreError> {
+        let hour = DateTime::from_millis(Hour::of(since_ms).start_ms());
+        let since = doc! { "createdAt": { "$gte": hour }, "lastTs": { "$gte": DateTime::from_millis(since_ms) } };
+        let find = self.documents.find(since).projection(doc! { "_id": 0, "deviceId": 1 }).batch_size(DEVICES_BATCH);
+        self.commands
+            .each_document(self.commands.limited(find), |document| {
+                active.insert(document.get_str("deviceId")?);
+                Ok(ControlFlow::Continue(()))
+            })
+            .await
     }
 
     async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError> {

@@ -23,7 +23,6 @@ use super::super::collection::Deployment;
 use super::super::command::id_of;
 use super::super::decode::DecodeError;
 use super::super::encode::Encoder;
-use super::super::id_walk::Suffix;
 use super::super::names;
 use super::super::statements::Verb;
 use super::Buckets;
@@ -128,7 +127,7 @@ impl Buckets {
         let mut values = 0;
         self.commands
             .each_document(find, |document| {
-                if !document.get_str("_id").is_ok_and(|id| Suffix::Bucket.device_of(id) == Some(device)) {
+                if !document.get_str("_id").is_ok_and(|id| names::device_of(id) == Some(device)) {
                     return Err(DecodeError("its _id is not one that tidegauge writes".into()));
                 }
                 // A part of ours must not be skipped: its readings would be written again, to no end.

@@ -35,6 +35,7 @@ use super::store::MongoStore;
 use crate::common::clock::Clock;
 use crate::common::finding::{Finding, Part, Severity};
 use crate::model::{Day, Hour};
+use crate::store::device_index::REBUILD;
 use crate::store::growth::{Growth, outlook};
 use crate::store::{Cause, StoreError};
 
@@ -81,6 +82,7 @@ impl<L: Layout> MongoStore<L> {
             questions.extend(questions::of_devices(self.devices.name(), &example));
             questions.retain(|question| present.iter().any(|expected| expected.name() == question.collection));
             inspector.check_plans(&questions).await;
+            inspector.findings.push(self.check_device_index().await);
             inspector.check_documents(&present).await;
             self.check_growth(&mut inspector, clock).await;
         }
@@ -100,11 +102,27 @@ impl<L: Layout> MongoStore<L> {
         )
     }
 
+    /// Whether the device index has all devices.
+    async fn check_device_index(&self) -> Finding {
+        const PART: Part = Part::DeviceIndex;
+        let name = self.devices.name();
+        match tokio::time::timeout(ANSWER_MAX, self.has_all_devices()).await {
+            Ok(Ok(true)) => Finding::ok(PART, format!("{name} has all devices that are stored")),
+            Ok(Ok(false)) => Finding::error(
+                PART,
+                format!("{name} lacks devices that are stored: lists are partial, and days are not rolled up"),
+                format!("run: {REBUILD}"),
+            ),
+            Ok(Err(error)) => Finding::skipped(PART, error),
+            Err(_) => Finding::skipped(PART, "the server did not answer in time"),
+        }
+    }
+
     /// A device and an hour that the collections have, if they have any.
     async fn example(&self, present: &[&Expected], clock: &Clock) -> Example {
         let mut device = None;
         if present.iter().any(|expected| expected.name() == self.devices.name()) {
-            let first = self.devices.list(doc! { "$gt": "" }.into(), 1);
+            let first = self.devices.list("", None, 1);
             let found = tokio::time::timeout(ANSWER_MAX, first).await.ok().and_then(Result::ok);
             device = found.and_then(|list| list.devices.into_iter().next());
         }

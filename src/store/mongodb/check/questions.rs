@@ -1,7 +1,8 @@
 //! The queries and statements that tidegauge sends, each as one command.
 //!
 //! A test runs the store and compares what it sends with this table. The questions about the notes of the
-//! instances are left out: that collection has a document for each instance.
+//! instances are left out: that collection has a document for each instance. So is the rebuild of the device
+//! index, which reads whole collections.
 
 use bson::{DateTime, Document, doc};
 
@@ -110,8 +111,6 @@ pub(in super::super) fn of_buckets(collection: &str, Example { device, hour }: &
     let mut of_series = of_hour.clone();
     of_series.insert("$or", [doc! { "stats.lux": { "$exists": true } }]);
     table.find("the newest document with a series", Access::Ids, of_series, in_order(-1));
-    let search = doc! { "_id": { "$gte": device, "$lt": format!("{device}0"), "$regex": "^.+/[0-9]" } };
-    table.find("the search for devices", Access::Ids, search, in_order(1));
     let mut parts = of_hour;
     parts.insert("part", doc! { "$gte": 0 });
     table.find("the parts of a bucket, to merge late readings", Access::Ids, parts, by_id());
@@ -119,7 +118,10 @@ pub(in super::super) fn of_buckets(collection: &str, Example { device, hour }: &
     table.find("the hours of a day, to roll them up", Access::Ids, derive, by_id());
     let since = doc! { AGE: { "$gte": DateTime::from_millis(hour.start_ms()) } };
     let first = doc! { "sort": { AGE: 1 }, "limit": 1 };
-    table.find("the next hour to roll up", Access::Index(AGE), since, first);
+    table.find("the next hour to roll up", Access::Index(AGE), since.clone(), first);
+    let mut active = since;
+    active.insert("lastTs", doc! { "$gte": DateTime::from_millis(hour.start_ms()) });
+    table.find("the devices that are not silent", Access::Index(AGE), active, doc! {});
     let append = doc! {
         "_id": &id, "deviceId": device, "schemaVersion": 2, "lastTs": { "$lt": DateTime::from_millis(0) },
         "readingCount": { "$lte": 1 }, "bytes": { "$lte": 1 }, "full": { "$exists": false },
@@ -140,8 +142,6 @@ pub(in super::super) fn of_rollups(collection: &str, Example { device, hour }: &
     table.find("the rollups of devices", Access::Ids, doc! { "$or": [&of_days] }, by_id());
     table.find("the first day of a device, and a deletion", Access::Ids, of_days.clone(), in_order(1));
     table.find("the last day of a device", Access::Ids, of_days.clone(), in_order(-1));
-    let search = doc! { "_id": { "$gte": device, "$lt": format!("{device}0"), "$regex": "^.+/[0-9]" } };
-    table.find("the search for devices", Access::Ids, search, in_order(1));
     let of_day = doc! { "_id": { "$in": [&id] }, "deviceId": device };
     table.find("the rollups of a day, to bring them up to date", Access::Ids, of_day, by_id());
     let put = doc! { "q": { "_id": id, "deviceId": device }, "u": [{ "$set": { "rev": 1 } }], "upsert": true };
@@ -156,10 +156,11 @@ pub(in super::super) fn of_devices(collection: &str, Example { device, .. }: &Ex
     let of_device = doc! { "_id": device, "deviceId": device };
     let page = doc! { "_id": { "$gte": device, "$lt": format!("{device}\u{7F}") } };
     table.find("a page of devices", Access::Ids, page.clone(), doc! { "sort": { "_id": 1 } });
-    table.find("the devices to roll up", Access::Ids, page, in_order(1));
+    table.find("the devices to roll up", Access::Ids, page.clone(), in_order(1));
+    table.find("the IDs of all devices", Access::Ids, page, by_id());
     table.find("some devices, by ID", Access::Ids, of_device.clone(), doc! {});
-    let progress = doc! { "_id": { "build": 1 }, "deviceId": "(build)" };
-    table.find("the progress of the index", Access::Ids, progress, doc! {});
+    let mark = doc! { "_id": { "index": 1 }, "deviceId": "(index)" };
+    table.find("the mark of the index", Access::Ids, mark, doc! {});
     let set = doc! { "$max": { "lastTs": DateTime::from_millis(0) } };
     table.update("an entry of a device", doc! { "q": &of_device, "u": &set, "upsert": true });
     let several = doc! { "_id": { "$in": [device] } };
@@ -190,10 +191,12 @@ pub(in super::super) fn of_measurements(collection: &str, Example { device, hour
         table.find(purpose, by_device, of_device.clone(), doc! { "sort": { "ts": direction }, "limit": 1 });
     }
     table.find("whether devices have measurements", by_device, of_device.clone(), doc! { "limit": 1 });
-    let next = doc! { "sort": { "meta.deviceId": 1 }, "limit": 1 };
-    table.find("the search for devices", by_device, doc! { "meta.deviceId": { "$gte": device } }, next);
     let first = doc! { "sort": { "ts": 1 }, "limit": 1 };
-    table.find("the next hour to roll up", Access::Time, doc! { "ts": { "$gte": from } }, first);
+    let since = doc! { "ts": { "$gte": from } };
+    table.find("the next hour to roll up", Access::Time, since.clone(), first);
+    let active = [doc! { "$match": since }, doc! { "$group": { "_id": "$meta.deviceId" } }].to_vec();
+    let aggregate = doc! { "aggregate": collection, "pipeline": active, "cursor": {} };
+    table.add("the devices that are not silent", Access::Time, aggregate);
     let set_device = doc! { "$set": { "meta": "$meta.deviceId" } };
     let fold = [doc! { "$match": &of_hour }, doc! { "$sort": { "meta.deviceId": 1, "ts": 1 } }, set_device.clone()];
     let gather = [doc! { "$match": of_hour }, set_device];

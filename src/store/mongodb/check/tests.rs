@@ -13,7 +13,7 @@ use crate::store::mongodb::tests::Scratch;
 use crate::store::mongodb::{
     BucketLayout, BucketStore, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan, TimeseriesStore,
 };
-use crate::store::{Deletions, ReadingsQuery, Rollups, StatsNeeds, Store};
+use crate::store::{Deletions, DeviceSet, ReadingsQuery, Rollups, StatsNeeds, Store};
 
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
@@ -83,7 +83,6 @@ fn write_of(device: &str, hour: Hour, offsets: impl IntoIterator<Item = HourOffs
 
 /// Does all that the service does with a store.
 async fn use_all<L: Layout>(store: &MongoStore<L>) {
-    assert!(store.build_device_index().await.unwrap(), "nothing is stored yet");
     let yesterday = Hour(HOUR.0 - 24);
     for offsets in [vec![1_000, 2_000], vec![3_000, 4_000], vec![500, 1_000, 5_000]] {
         let writes = ["a", "b", "c"].map(|device| write_of(device, yesterday, offsets.clone()));
@@ -109,6 +108,7 @@ async fn use_all<L: Layout>(store: &MongoStore<L>) {
     assert_eq!(list.devices.len(), 3);
     store.last_instants(&list.devices, Hour(HOUR.0 + 500)).await.unwrap();
     store.entries_of(&devices).await.unwrap();
+    assert_eq!(store.count_silent(HOUR.start_ms(), DeviceSet::default()).await.unwrap(), 1);
     let day = Day::of(yesterday).hours();
     for from in [Hour(i32::MIN), Hour(0), Hour(yesterday.0 - 9)] {
         assert_eq!(store.next_hour(from).await.unwrap(), Some(yesterday));

@@ -11,7 +11,7 @@ use crate::store::device_index::MAX_SERIES;
 use crate::store::{DeviceMetadata, DeviceSeries, DeviceSummary};
 
 /// The schema version of the documents that this program writes and reads.
-const SCHEMA_VERSION: i32 = 1;
+pub(super) const SCHEMA_VERSION: i32 = 1;
 
 /// The field with the start of [`DeviceSummary::removed_until`].
 pub(super) const REMOVED_UNTIL: &str = "removedUntil";
@@ -42,11 +42,37 @@ pub(super) fn insert(document: &mut Encoder, note: &DeviceSummary, of_note: Opti
     }
 }
 
+/// Writes the statement that inserts an empty entry, unless the device has an entry.
+pub(super) fn insert_empty(statement: &mut Encoder, device: &str) {
+    statement.document("q", |filter| {
+        filter.string("_id", device);
+        filter.string("deviceId", device);
+    });
+    statement.document("u", |update| {
+        update.document("$setOnInsert", |set| {
+            set.int32("schemaVersion", SCHEMA_VERSION);
+            set.document("series", |_| {});
+        });
+    });
+    statement.boolean("upsert", true);
+}
+
+/// Whether a document is an empty entry, which says nothing of its device yet.
+pub(super) fn is_empty(document: &RawDocument) -> bool {
+    matches!(document.get("firstTs"), Ok(None)) && expect_version(document, SCHEMA_VERSION).is_ok()
+}
+
 /// Writes the statement that adds a note to the document of its device, whatever the document has. With
-/// metadata, it does nothing if the stored metadata is of a newer hour.
+/// metadata, it does nothing if the stored metadata is of a newer hour. `inserts` says whether it inserts a
+/// missing document.
 ///
 /// It costs the server three times as much as an update of [`super::change`].
-pub(super) fn put(statement: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {
+pub(super) fn put(
+    statement: &mut Encoder,
+    note: &DeviceSummary,
+    of_note: Option<(Hour, &Map<String, Value>)>,
+    inserts: bool,
+) {
     statement.document("q", |filter| {
         filter.string("_id", &note.device);
         filter.string("deviceId", &note.device);
@@ -59,7 +85,7 @@ pub(super) fn put(statement: &mut Encoder, note: &DeviceSummary, of_note: Option
         stages.document(0, |stage| stage.document("$set", |set| fields(set, note, of_note)));
         stages.document(1, |stage| stage.document("$set", limit_series));
     });
-    statement.boolean("upsert", true);
+    statement.boolean("upsert", inserts);
 }
 
 fn fields(set: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {

@@ -23,10 +23,10 @@
 //!
 //! **Before the bucket** (`note`). The document of a device is durable before a bucket that needs it is sent.
 //!
-//! **Built from what is stored** (`build`). A database that was written without the index gets it in the
-//! background. Until it is complete, devices are found by the search in the readings and rollups (`seek`).
-//! `{ _id: { build: 1 } }` is the progress. It vanishes with the collection, so a collection that was dropped
-//! is built again.
+//! **Complete, or known not to be** (`completeness`). A mark in the collection says whether the index has all
+//! devices that are stored. After the collection was dropped or was not restored, answers say that they lack
+//! devices, and `tidegauge check --rebuild-device-index` makes the index again from the readings and rollups
+//! (`rebuild`).
 //!
 //! **Deletions** (`delete`) remove the document of a device without readings and rollups, and series without
 //! values. No write of this instance may be in progress meanwhile: it may have found in the document all that
@@ -39,19 +39,19 @@
 //!
 //! **Expiry.** A TTL index on `lastTs` removes a device after the last of its readings and rollups.
 
-mod build;
 mod change;
+mod completeness;
 mod delete;
 mod document;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod note;
 mod read;
+mod rebuild;
 mod step;
 
-pub(super) use self::build::Progress;
 pub(super) use self::delete::Correction;
-pub(super) use self::step::Step;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -82,8 +82,7 @@ pub(super) struct DeviceIndex {
     managed: ManagedCollection,
     retention: Option<Duration>,
     noted: NotedDevices,
-    /// Whether the collection has all devices.
-    is_complete: AtomicBool,
+    known: Mutex<completeness::Known>,
 }
 
 impl DeviceIndex {
@@ -97,7 +96,7 @@ impl DeviceIndex {
             commands,
             retention,
             noted: NotedDevices::default(),
-            is_complete: AtomicBool::new(false),
+            known: Mutex::default(),
         }
     }
 
@@ -109,7 +108,6 @@ impl DeviceIndex {
         }
         self.schema().ensure(deployment).await?;
         self.is_sharded.store(deployment == Deployment::Sharded, Ordering::SeqCst);
-        self.is_complete.store(false, Ordering::SeqCst);
         self.noted.clear();
         Ok(())
     }
@@ -127,10 +125,5 @@ impl DeviceIndex {
     /// The name of the collection.
     pub(super) fn name(&self) -> &str {
         &self.managed.name
-    }
-
-    /// Whether the index is known to have all devices.
-    pub(super) fn is_complete(&self) -> bool {
-        self.is_complete.load(Ordering::SeqCst)
     }
 }

@@ -15,7 +15,7 @@ use super::super::metadata;
 use super::super::statements::{Outcome, Verb};
 use super::DeviceIndex;
 use super::change::{Difference, Given, Group, Lacking};
-use super::document::{decode, insert, put};
+use super::document::{decode, insert, is_empty, put};
 use crate::model::BucketWrite;
 use crate::store::{Cause, DeviceSummary, StoreError, WriteError};
 
@@ -56,7 +56,7 @@ impl DeviceIndex {
         failed
     }
 
-    /// Adds devices to the index that were stored without it.
+    /// Adds summaries of devices to the index.
     pub(in super::super) async fn add(&self, summaries: &[DeviceSummary]) -> Result<(), StoreError> {
         let outcomes = self.put_all(&summaries.iter().collect::<Vec<_>>()).await;
         for (summary, outcome) in summaries.iter().zip(outcomes) {
@@ -171,6 +171,9 @@ impl DeviceIndex {
         let devices: Vec<&str> = jobs.iter().map(|job| &*job.note.device).collect();
         let find = self.durable.find(doc! { "_id": of_devices(&devices), "deviceId": of_devices(&devices) });
         let visit = |document: &RawDocument| {
+            if is_empty(document) {
+                return Ok(ControlFlow::Continue(()));
+            }
             let entry = decode(document)?;
             if let Ok(nth) = devices.binary_search(&&*entry.device) {
                 differences[nth] = Some(Difference::of(&entry, jobs[nth].note, jobs[nth].given.as_ref()));
@@ -192,7 +195,7 @@ impl DeviceIndex {
             let mut unmet = Vec::new();
             let statement = |encoder: &mut _, job: &Job<'_>| {
                 let given = job.given.as_ref().filter(|_| with_metadata);
-                put(encoder, job.note, given.map(|given| (given.hour, &given.object)));
+                put(encoder, job.note, given.map(|given| (given.hour, &given.object)), true);
             };
             let settle = |job: &Job<'_>, outcome| match outcome {
                 Outcome::Unmet => unmet.push(job.at),

@@ -4,30 +4,71 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bson::{Bson, doc};
+use bson::{Document, doc};
+use mongodb::options::Hint;
 
 use super::super::by_device::of_devices;
 use super::DeviceIndex;
-use super::document::decode;
+use super::document::{decode, is_empty};
 use crate::store::{DeviceList, DeviceSummary, StoreError};
 
+/// Sorts after every character of a device ID, all of which are ASCII letters, digits or punctuation.
+const AFTER_ALL: char = '\u{7F}';
+
+/// The IDs in one reply, when all are read.
+const IDS_BATCH: u32 = 20_000;
+
+/// Matches the IDs of devices that start with `prefix` and are greater than `after`.
+pub(super) fn ids_after(prefix: &str, after: Option<&str>) -> Document {
+    let mut ids = match after.filter(|after| *after >= prefix) {
+        Some(after) => doc! { "$gt": after },
+        None => doc! { "$gte": prefix },
+    };
+    ids.insert("$lt", format!("{prefix}{AFTER_ALL}"));
+    ids
+}
+
 impl DeviceIndex {
-    /// Returns the first devices whose ID matches `ids`. Their last instants may be older than their last
-    /// readings, of the same day.
-    pub(in super::super) async fn list(&self, ids: Bson, limit: usize) -> Result<DeviceList, StoreError> {
+    /// Returns the first devices whose ID starts with `prefix` and is greater than `after`. Their last
+    /// instants may be older than their last readings, of the same day.
+    pub(in super::super) async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<DeviceList, StoreError> {
         let batch = u32::try_from(limit).unwrap_or(u32::MAX);
-        let find = self.documents.find(doc! { "_id": ids }).sort(doc! { "_id": 1 }).batch_size(batch.max(2));
+        let find = self
+            .documents
+            .find(doc! { "_id": ids_after(prefix, after) })
+            .sort(doc! { "_id": 1 })
+            .batch_size(batch.max(2));
         let (mut list, mut bytes) = (DeviceList::default(), 0);
         if limit == 0 {
             return Ok(list);
         }
         self.commands
             .each_document(self.commands.limited(find), |document| {
+                if is_empty(document) {
+                    return Ok(ControlFlow::Continue(()));
+                }
                 let goes_on = list.push(decode(document)?, &mut bytes) && list.devices.len() < limit;
                 Ok(if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
             })
             .await?;
         Ok(list)
+    }
+
+    /// Calls `visit` with the ID of each device. The server reads them from the index of `_id`s.
+    pub(in super::super) async fn each_id(&self, mut visit: impl FnMut(&str)) -> Result<(), StoreError> {
+        let find = self.documents.find(doc! { "_id": ids_after("", None) }).projection(doc! { "_id": 1 });
+        let find = find.hint(Hint::Keys(doc! { "_id": 1 })).batch_size(IDS_BATCH);
+        self.commands
+            .each_document(self.commands.limited(find), |document| {
+                visit(document.get_str("_id")?);
+                Ok(ControlFlow::Continue(()))
+            })
+            .await
     }
 
     /// Returns one device.
@@ -48,6 +89,9 @@ impl DeviceIndex {
         let find = self.documents.find(doc! { "_id": of_devices(devices), "deviceId": of_devices(devices) });
         self.commands
             .each_document(self.commands.limited(find), |document| {
+                if is_empty(document) {
+                    return Ok(ControlFlow::Continue(()));
+                }
                 let summary = decode(document)?;
                 found.insert(Arc::clone(&summary.device), summary);
                 Ok(ControlFlow::Continue(()))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bson::{RawDocument, doc};
 use mongodb::options::Hint;
 
-use super::super::seek::Seek;
 use super::DeviceIndex;
+use super::read::ids_after;
 use crate::model::{Day, Hour};
 use crate::store::StoreError;
 
@@ -38,7 +38,7 @@ impl DeviceIndex {
         let of_device = (hours.end.0 - hours.start.0) as usize;
         let mut step = Step::default();
         let (mut entries, mut stats) = (0, 0);
-        let find = self.documents.find(doc! { "_id": Seek::new("", after).rest() }).sort(doc! { "_id": 1 });
+        let find = self.documents.find(doc! { "_id": ids_after("", after) }).sort(doc! { "_id": 1 });
         let find = find.hint(Hint::Keys(doc! { "_id": 1 })).limit(ENTRIES.into()).batch_size(ENTRIES);
         let find = find.projection(doc! { "firstTs": 1, "lastTs": 1, "series": 1 });
         let visit = |document: &RawDocument| {

@@ -1,33 +1,40 @@
-//! Finds devices by their rollups, which may be kept longer than their readings.
+//! The devices that have rollups, which may be kept longer than their readings.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bson::doc;
 use mongodb::options::Hint;
 
-use super::super::id_walk::{Suffix, next_device};
 use super::super::names;
-use super::super::seek::Seek;
 use super::RollupCollection;
 use super::columns::{COLUMNS, METRICS};
 use super::document::Day;
 use crate::model::Hour;
-use crate::store::{DeviceSummary, StoreError};
+use crate::store::StoreError;
 
 impl RollupCollection {
-    /// The next device of a search.
-    pub(in super::super) async fn next_device(&self, seek: &Seek) -> Result<Option<String>, StoreError> {
-        next_device(&self.commands, &self.documents, Suffix::Day, seek).await
+    /// Whether there is no rollup.
+    pub(in super::super) async fn is_empty(&self) -> Result<bool, StoreError> {
+        let mut is_empty = true;
+        let visit = |_: &_| {
+            is_empty = false;
+            Ok(ControlFlow::Break(()))
+        };
+        let find = self.documents.find(doc! {}).projection(doc! { "_id": 1 }).limit(1);
+        self.commands.each_document(self.commands.limited(find), visit).await?;
+        Ok(is_empty)
     }
 
-    /// The first day of a device.
-    pub(in super::super) async fn first_day(&self, device: &str) -> Result<Option<Day>, StoreError> {
-        self.day_at_end(device, 1).await
+    /// The devices that have rollups, each once, in any order. The server looks at all rollups.
+    pub(in super::super) async fn all_devices(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        self.commands.distinct(&self.documents, "$deviceId").await
     }
 
-    /// The summary of a device that has only rollups, which have no metadata.
-    pub(in super::super) async fn summary(&self, first: Day) -> Result<Option<DeviceSummary>, StoreError> {
-        let Some(last) = self.day_at_end(&first.device, -1).await? else { return Ok(None) };
-        let span_ms = (first.first_ts_ms, last.last_ts_ms);
-        Ok(Some(DeviceSummary::of_hour(last.device.into(), Hour::of(last.last_ts_ms), span_ms, last.metrics)))
+    /// The first and the last instant of a device that has rollups, in Unix milliseconds.
+    pub(in super::super) async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError> {
+        let (first, last) = (self.day_at_end(device, 1).await?, self.day_at_end(device, -1).await?);
+        Ok(first.zip(last).map(|(first, last)| (first.first_ts_ms, last.last_ts_ms)))
     }
 
     /// The last instant of a device that has rollups, in Unix milliseconds.

@@ -6,6 +6,7 @@ mod majority;
 #[expect(dead_code, reason = "the integration tests kill and restart servers; those of the store do not")]
 pub(super) mod mongod;
 mod query_timeout;
+pub(super) mod rebuilding;
 pub(super) mod sharded;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -27,7 +28,7 @@ use crate::store::scenarios::{Expiry, OlderVersion};
 ///
 /// All run on one member and on a cluster. To a client, three members differ by what a write waits for, and
 /// by when another connection sees it: there, those scenarios run in which one call or instance follows
-/// another. Without the device index, those run that read it.
+/// another.
 macro_rules! on_every_deployment {
     ($open:ident $(, $variant:ident)?) => {
         $crate::store::mongodb::tests::on_every_deployment!(@all one_member, on_one_member, $open $(, $variant)?);
@@ -58,16 +59,36 @@ macro_rules! on_every_deployment {
             );
             $crate::store::mongodb::tests::on_every_deployment!(@rolling);
         }
-        mod without_device_index {
-            use $crate::store::Store;
-            use $crate::store::mongodb::tests::Scratch;
+        $crate::store::mongodb::tests::on_every_deployment!(@rebuilding member_rebuilding, on_one_member, $open);
+        $crate::store::mongodb::tests::on_every_deployment!(@rebuilding shards_rebuilding, on_a_sharded_cluster, $open);
+    };
+    (@rebuilding $room:ident, $scratch:ident, $open:ident) => {
+        mod $room {
+            $crate::store::mongodb::tests::on_every_deployment!(@open $scratch, $open);
 
-            async fn open() -> (Scratch, impl Store, impl Store) {
-                super::$open(Scratch::on_one_member().await).await
+            #[tokio::test]
+            async fn a_lost_device_index_is_rebuilt_from_what_is_stored() {
+                let (scratch, store, other) = open().await;
+                $crate::store::mongodb::tests::rebuilding::a_lost_index_is_rebuilt(&scratch, &store, &other).await;
             }
 
-            $crate::store::scenarios::store_scenarios!(@listing open);
-            $crate::store::scenarios::store_scenarios!(@indexed open);
+            #[tokio::test]
+            async fn no_stored_device_is_missing_from_a_marked_device_index() {
+                let (scratch, store, other) = open().await;
+                $crate::store::mongodb::tests::rebuilding::no_device_is_missing_from_a_marked_index(
+                    &scratch, &store, &other,
+                )
+                .await;
+            }
+
+            #[tokio::test]
+            async fn rebuilds_of_the_device_index_beside_writers_lose_nothing() {
+                let (scratch, store, other) = open().await;
+                $crate::store::mongodb::tests::rebuilding::rebuilds_beside_writers_lose_nothing(
+                    &scratch, &store, &other,
+                )
+                .await;
+            }
         }
     };
     (@open $scratch:ident, $open:ident) => {
@@ -75,9 +96,7 @@ macro_rules! on_every_deployment {
         use $crate::store::mongodb::tests::Scratch;
 
         async fn open() -> (Scratch, impl Store, impl Store) {
-            let (scratch, store, other) = super::$open(Scratch::$scratch().await).await;
-            assert!(store.build_device_index().await.unwrap(), "no device is stored yet");
-            (scratch, store, other)
+            super::$open(Scratch::$scratch().await).await
         }
     };
     (@all $room:ident, $scratch:ident, $open:ident $(, $variant:ident)?) => {

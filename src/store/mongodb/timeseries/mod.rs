@@ -28,7 +28,6 @@
 //! in bucket mode.
 
 mod delete;
-mod devices;
 mod document;
 mod fold;
 mod known;
@@ -106,7 +105,6 @@ impl Layout for Timeseries {
     const NAME: &'static str = "mongodb-timeseries";
     const KEEPS: Keep = Keep::First;
     const IDENTITY: &'static str = "mongodb-timeseries readings";
-    const CONFIRMS_WRITES: bool = true;
     const STATS_ARE_STORED: bool = false;
     const DELETES_DEVICES_ONLY: Option<&'static str> =
         Some("a time-series collection of MongoDB deletes whole devices only");

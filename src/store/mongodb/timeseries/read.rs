@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bson::{Document, RawDocument, doc};
@@ -13,9 +14,11 @@ use super::super::rollups::Missing;
 use super::Timeseries;
 use super::document::{add_measurement, decode_meta, field_of};
 use super::known::LatestKnown;
-use super::times::{during, during_hours};
+use super::times::{during, during_hours, parts_since};
 use crate::model::{Contents, Day, Hour, Metric, SeriesFilter};
-use crate::store::{DeviceMetadata, FirstReadings, FirstReadingsBuilder, HourSamples, ReadingsQuery, StoreError};
+use crate::store::{
+    DeviceMetadata, DeviceSet, FirstReadings, FirstReadingsBuilder, HourSamples, ReadingsQuery, StoreError,
+};
 
 /// The most measurements of a batch.
 const BATCH: u32 = 10_000;
@@ -88,6 +91,27 @@ impl Queries for Timeseries {
         };
         self.commands.each_document(self.commands.limited(find), visit).await?;
         Ok(newest.map(|text| DeviceMetadata { hour: DeviceMetadata::UNKNOWN_HOUR, text }))
+    }
+
+    async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError> {
+        let (first, last) = (self.read_end(device, 1).await?, self.read_end(device, -1).await?);
+        Ok(first.zip(last).map(|(first, last)| (first.last_ms, last.last_ms)))
+    }
+
+    async fn all_devices(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        self.commands.distinct(&self.measurements, "$meta.deviceId").await
+    }
+
+    async fn add_active(&self, since_ms: i64, active: &mut DeviceSet) -> Result<(), StoreError> {
+        for part in parts_since(since_ms) {
+            let pipeline = vec![doc! { "$match": part }, doc! { "$group": { "_id": "$meta.deviceId" } }];
+            let visit = |found: &RawDocument| {
+                active.insert(found.get_str("_id")?);
+                Ok(ControlFlow::Continue(()))
+            };
+            self.commands.each_result(&self.measurements, pipeline, visit).await?;
+        }
+        Ok(())
     }
 
     async fn last_hour(&self, device: &str, _noted: Option<Day>) -> Result<Option<Hour>, StoreError> {

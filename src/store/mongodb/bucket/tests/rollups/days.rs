@@ -16,7 +16,6 @@ async fn rolling_up_a_day_reads_the_buckets_of_that_day_only() {
     write_all(&store, &[write_in("of-another-day", hour(20), &[(1, 0, 1)])]).await;
     write_all(&store, &[write_in("of-days-around", hour(-30), &[(1, 0, 1)])]).await;
     write_all(&store, &[write_in("of-days-around", hour(30), &[(1, 0, 1)])]).await;
-    assert!(store.build_device_index().await.unwrap());
     let parts = scratch.all(doc! { "find": "buckets", "filter": { "part": { "$gt": 0 } }, "batchSize": 1000 }).await;
     assert!(parts.len() > 12, "more than two rounds of parts: {}", parts.len());
     scratch.run(doc! { "profile": 2 }).await;
@@ -49,15 +48,11 @@ async fn a_whole_day_is_rolled_up_and_can_be_gone_on_with_after_it_was_broken_of
     write_all(&stores[0], &around).await;
     let some: Vec<_> = (1_300..1_500).map(|nth| (device(nth).into(), HOUR)).collect();
     assert!(stores[0].roll_up(&some).await.iter().all(Result::is_ok));
-    while !stores[0].build_device_index().await.unwrap() {}
 
     let day = Day::of(HOUR).hours();
     let first = stores[0].roll_up_devices(day.clone(), None).await.unwrap();
     let last = first.last.unwrap();
     assert!((100..1_000).contains(&first.written) && *last == *device(first.written as i32 - 3), "{last}");
-    assert!(!stores[1].is_ready().await.unwrap(), "it has not looked yet");
-    assert_eq!(stores[1].roll_up_devices(day.clone(), Some(&last)).await.unwrap_err().cause, Cause::Schema);
-    assert!(stores[1].build_device_index().await.unwrap());
     let (mut after, mut written) = (Some(last), first.written);
     while let Some(last) = after {
         let next = stores[1].roll_up_devices(day.clone(), Some(&last)).await.unwrap();
@@ -83,14 +78,15 @@ async fn no_day_is_rolled_up_while_the_device_index_is_not_complete() {
     let scratch = Scratch::new().await;
     let store = scratch.store().await;
     write_all(&store, &["a", "b", "c"].map(|device| write_in(device, HOUR, &[(1, 0, 1)]))).await;
-    assert!(store.build_device_index().await.unwrap());
     scratch.run(doc! { "drop": "devices" }).await;
     let day = Day::of(HOUR).hours();
     assert_eq!(store.roll_up_devices(day.clone(), None).await.unwrap_err().cause, Cause::Schema);
+    store.ping().await.unwrap(); // which notices it
     write_all(&store, &[write_in("c", HOUR, &[(2, 0, 1)])]).await;
     assert!(!store.is_ready().await.unwrap(), "the index has one device only");
     assert_eq!(store.roll_up_devices(day.clone(), None).await.unwrap_err().cause, Cause::Schema);
-    assert_eq!(roll_up_hours(&store, day).await.unwrap(), 3, "once it is built");
+    assert_eq!(store.rebuild_device_index().await.unwrap(), 3);
+    assert_eq!(roll_up_hours(&store, day).await.unwrap(), 3);
 }
 
 /// Hours that expired before the day is rolled up are lost, and those that were rolled up before stay.
