@@ -12,7 +12,7 @@ BENCH ?=
 UPDATE ?=
 ROOM ?=
 
-.PHONY: help test quick mongod format lint deny audit doc check instructions pending-lock fuzz soak bench
+.PHONY: help test quick mongod format lint deny audit doc check instructions pending-lock fuzz soak bench lines
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,5 +78,8 @@ soak: ## Run each fault test for SECONDS=30, with a release build; SEED=n repeat
 bench: ## Measure tidegauge beside what else is installed, RUNS=5 times: Markdown tables with ratios; BENCH='--long', '--only quiet', '--json' and other options
 	$(CARGO) build --release --workspace --locked
 	target/release/loadtest bench --mongod "$$(tests/get-mongod)" --runs $(RUNS) $(BENCH)
+
+lines: ## Count the product lines of each room, without blank lines, comments and tests
+	@tests/count-lines
 
 .NOTPARALLEL:
