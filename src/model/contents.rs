@@ -279,7 +279,7 @@ mod tests {
     fn of_one_identity_the_last_value_stays() {
         let contents = Contents::new(table(&["a"]), vec![sample(5, 0, 1.0), sample(3, 0, 2.0), sample(5, 0, 3.0)]);
         assert_eq!(contents.samples(), [sample(3, 0, 2.0), sample(5, 0, 3.0)]);
-        let [first, last] = [(3, 2.0), (5, 3.0)].map(|(ts_ms, value)| Some(ValueAt { ts_ms, value }));
+        let [first, last] = [(3, 2.0), (5, 3.0)].map(|(ts_ms, value)| ValueAt { ts_ms, value });
         let stats = Stats { count: 2, min: 2.0, max: 3.0, sum: 5.0, first, last };
         assert_eq!(contents.stats(Hour(0)), [("a".into(), stats)]);
     }

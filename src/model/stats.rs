@@ -13,10 +13,10 @@ pub struct Stats {
     pub max: f64,
     /// The sum of the values; infinite if it, or the sum of some of them, is beyond a double. Never NaN.
     pub sum: f64,
-    /// The value of the first instant; `None` if it is not known, because older versions did not store it.
-    pub first: Option<ValueAt>,
-    /// The value of the last instant, or `None` likewise.
-    pub last: Option<ValueAt>,
+    /// The value of the first instant.
+    pub first: ValueAt,
+    /// The value of the last instant.
+    pub last: ValueAt,
 }
 
 /// A value and its instant.
@@ -78,7 +78,7 @@ impl Fold {
     /// The stats of the values, which are of this hour.
     pub(crate) fn finish(self, hour: Hour) -> Stats {
         let Self { count, min, max, sum, lost, scale, first, last } = self;
-        let at = |(offset, value)| Some(ValueAt { ts_ms: hour.instant_ms(offset), value });
+        let at = |(offset, value)| ValueAt { ts_ms: hour.instant_ms(offset), value };
         Stats { count, min, max, sum: (sum + lost) / scale, first: at(first), last: at(last) }
     }
 }
@@ -87,7 +87,7 @@ impl Stats {
     /// The stats of a single value.
     #[must_use]
     pub const fn of(ts_ms: i64, value: f64) -> Self {
-        let only = Some(ValueAt { ts_ms, value });
+        let only = ValueAt { ts_ms, value };
         Self { count: 1, min: value, max: value, sum: value, first: only, last: only }
     }
 
@@ -95,15 +95,18 @@ impl Stats {
     /// first instant to the last.
     #[must_use]
     pub fn may_include(&self, other: &Self) -> bool {
-        let begins = both(self.first, other.first).is_none_or(|(own, first)| own.ts_ms <= first.ts_ms);
-        let ends = both(self.last, other.last).is_none_or(|(own, last)| own.ts_ms >= last.ts_ms);
+        let (begins, ends) = (self.first.ts_ms <= other.first.ts_ms, self.last.ts_ms >= other.last.ts_ms);
         self.count >= other.count && begins && ends
     }
 
-    /// Adds the stats of other readings, of any time. What one of them does not know is unknown afterwards.
+    /// Adds the stats of other readings, of any time.
     pub fn merge(&mut self, other: &Self) {
-        self.first = both(self.first, other.first).map(|(a, b)| if b.is_before(&a) { b } else { a });
-        self.last = both(self.last, other.last).map(|(a, b)| if a.is_before(&b) { b } else { a });
+        if other.first.is_before(&self.first) {
+            self.first = other.first;
+        }
+        if self.last.is_before(&other.last) {
+            self.last = other.last;
+        }
         self.add_numbers(other);
     }
 
@@ -129,14 +132,16 @@ impl Stats {
 }
 
 impl ValueAt {
+    /// A value that was not read: NaN, which no reading has.
+    #[must_use]
+    pub const fn unknown(ts_ms: i64) -> Self {
+        Self { ts_ms, value: f64::NAN }
+    }
+
     /// Orders values by time. Values of different devices may share an instant; the lower one is first then.
     fn is_before(&self, other: &Self) -> bool {
         (self.ts_ms, self.value) < (other.ts_ms, other.value)
     }
-}
-
-fn both<T>(a: Option<T>, b: Option<T>) -> Option<(T, T)> {
-    Some((a?, b?))
 }
 
 /// Adds stats to known stats, by metric, in linear time. It calls `join` for a metric that both have.
@@ -208,21 +213,6 @@ mod tests {
         let mut appended = early;
         appended.append(&late);
         assert_eq!((appended.first, appended.last), (early.first, late.last));
-    }
-
-    #[test]
-    fn what_is_not_known_is_not_invented() {
-        let known = Stats::of(5, 1.0);
-        let old = Stats { first: None, last: None, ..Stats::of(1, 2.0) };
-        for (mut one, other) in [(known, old), (old, known)] {
-            one.merge(&other);
-            assert_eq!((one.count, one.first, one.last), (2, None, None));
-        }
-        let (mut before, mut after) = (old, known);
-        before.append(&known);
-        after.append(&old);
-        assert_eq!((before.first, before.last), (None, known.last));
-        assert_eq!((after.first, after.last), (known.first, None));
     }
 
     proptest! {

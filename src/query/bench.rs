@@ -24,7 +24,7 @@ impl Merge {
         let metrics: Vec<Metric> = vec!["hum".into(), "temp".into()];
         let stats = |hour: i32| {
             let [first, last] = [0, 1_790_000].map(|offset| Hour(hour).instant_ms(offset));
-            let [first, last] = [first, last].map(|ts_ms| Some(ValueAt { ts_ms, value: 20.0 }));
+            let [first, last] = [first, last].map(|ts_ms| ValueAt { ts_ms, value: 20.0 });
             Stats { count: 360, min: f64::from(hour % 20), max: 40.0, sum: 7_200.0, first, last }
         };
         let stored = (hours.start.0..hours.end.0).map(|hour| HourStats {

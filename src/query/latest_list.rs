@@ -166,7 +166,9 @@ impl LatestReader<'_> {
         let mut answers = stream::iter(requests).buffered(REQUESTS_AT_ONCE);
         while let Some(stats) = answers.try_next().await? {
             for (at, hours) in stats {
-                self.add(at, hours, &mut latest[at]).await?;
+                for (metric, stats) in hours.into_iter().flat_map(|hour| hour.stats) {
+                    latest[at].add(metric, (stats.last.ts_ms, stats.last.value), Keep::Last);
+                }
             }
         }
         Ok(())
@@ -188,22 +190,6 @@ impl LatestReader<'_> {
             }
         }
         silent
-    }
-
-    /// Adds the last values of some hours of a device, ascending. Stats of an older version lack them, so the
-    /// readings are read.
-    async fn add(&self, at: usize, hours: Vec<HourStats>, latest: &mut Latest) -> Result<(), StoreError> {
-        for hour in hours {
-            if hour.stats.iter().any(|(metric, stats)| stats.last.is_none() && self.series.matches(metric)) {
-                latest.add_hour(hour.hour, &self.store.latest(&self.entries[at].device, hour.hour).await?);
-            }
-            for (metric, stats) in hour.stats {
-                if let Some(last) = stats.last {
-                    latest.add(metric, (last.ts_ms, last.value), Keep::Last);
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -80,8 +80,7 @@ pub struct HourStats {
 impl HourStats {
     /// The first instant that the stats know; the start of the hour if they know none.
     fn first_ts_ms(&self) -> i64 {
-        let known = self.stats.iter().map(|(_, stats)| Some(stats.first?.ts_ms)).min().flatten();
-        known.unwrap_or_else(|| self.hour.start_ms())
+        self.stats.iter().map(|(_, stats)| stats.first.ts_ms).min().unwrap_or_else(|| self.hour.start_ms())
     }
 
     /// Adds the stats of other readings of the same hour.
@@ -94,7 +93,7 @@ impl HourStats {
 /// The stats that a query needs. A store may leave out others, if it is faster without them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatsNeeds {
-    /// Count, minimum, maximum and sum. The first and the last value may be `None`.
+    /// Count, minimum, maximum and sum. The first and the last value are [unknown](ValueAt::unknown).
     Numbers,
     /// All that are stored.
     All,

@@ -8,7 +8,7 @@
 //! A store that keeps the first value of an identity passes `first_value_stays`, and runs other scenarios
 //! where this matters. A store that can delete runs `@deleting`, or
 //! `@deleting_devices` if it deletes whole devices only. A store that keeps the writes of a bucket
-//! apart, and adds their stats, passes `in_parts`; there is no older version of it.
+//! apart, and adds their stats, passes `in_parts`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,6 @@ pub(super) mod devices;
 pub(super) mod expiring;
 pub(super) mod reading;
 pub(super) mod rolling;
-pub(super) mod versions;
 pub(super) mod writing;
 
 /// The seeds of a random scenario: from `TEST_SEED` on if that is set, else new ones in each run. Each is
@@ -52,9 +51,6 @@ pub(super) async fn in_the_end<T, E: std::fmt::Display>(mut attempt: impl AsyncF
 /// Makes a test of each scenario. See the module.
 macro_rules! store_scenarios {
     ($open:path) => {
-        $crate::store::scenarios::store_scenarios!(@guarded $open, versions:
-            stats_of_an_older_version_stay_beside_those_of_this,
-        );
         $crate::store::scenarios::store_scenarios!(@one $open, writing:
             a_sum_that_leaves_the_range_of_a_double_comes_back,
         );
@@ -71,9 +67,6 @@ macro_rules! store_scenarios {
         );
     };
     ($open:path, first_value_stays) => {
-        $crate::store::scenarios::store_scenarios!(@guarded $open, versions:
-            stats_of_an_older_version_stay_beside_those_of_this,
-        );
         $crate::store::scenarios::store_scenarios!(@all $open);
         $crate::store::scenarios::store_scenarios!(@one $open, writing:
             of_one_identity_across_writes_the_first_value_stays,
@@ -196,12 +189,6 @@ pub(super) use store_scenarios;
 pub(super) trait Expiry {
     /// Deletes all readings of a device. Its stats stay.
     async fn expire_readings(&self, store: &dyn Store, device: &str);
-}
-
-/// Turns data into that of an older version.
-pub(super) trait OlderVersion {
-    /// Replaces all stored stats of a device by those of a version without first and last values.
-    async fn make_stats_older(&self, device: &str);
 }
 
 /// 2026-04-20T14:00:00Z.

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use tidegauge::common::clock::rfc3339;
-use tidegauge::model::{Contents, Hour, MetricTable, Sample, Stats};
+use tidegauge::model::{Contents, Hour, MetricTable, Sample, Stats, ValueAt};
 use tidegauge::store::HourStats;
 
 /// A page of rollups.
@@ -79,9 +79,10 @@ impl OfDevice {
 
 impl Point {
     fn stats(&self) -> Stats {
-        let Self { count, min, max, sum, .. } = *self;
+        let Self { ts_ms, count, min, max, sum } = *self;
+        let unknown = ValueAt::unknown(ts_ms);
         let beyond = if -min > max { f64::NEG_INFINITY } else { f64::INFINITY };
-        Stats { count, min, max, sum: sum.unwrap_or(beyond), first: None, last: None }
+        Stats { count, min, max, sum: sum.unwrap_or(beyond), first: unknown, last: unknown }
     }
 }
 

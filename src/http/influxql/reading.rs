@@ -518,27 +518,13 @@ pub(super) fn all_hours(requests: &[Request<'_>], devices: &[OfDevice]) -> Vec<A
     asked
 }
 
-/// The stats of an hour of a target. The ends are those of the hour if they are not needed.
-pub(super) fn stats_of(
-    of_device: &OfDevice,
-    target: usize,
-    point: &Point,
-    requests: &[Request<'_>],
-) -> Result<HourStats, StatementError> {
+/// The stats of an hour of a target. The first and the last value are unknown if no request needs them.
+pub(super) fn stats_of(of_device: &OfDevice, target: usize, point: &Point) -> HourStats {
     let Target { series, field, .. } = of_device.targets[target];
     let OneSeries { part, place, .. } = of_device.series[series];
     let request = of_device.parts[part].request;
     let Point { start_ms, stats, .. } = *point;
-    let end = |value: Option<crate::model::ValueAt>| match value {
-        Some(value) => Ok((value.ts_ms, value.value)),
-        None if requests[request].needs_ends => Err(StatementError::new(format!(
-            "the first and the last value of the hour from {} are not known: an older version has stored it; ask for \
-             windows of less than an hour",
-            rfc3339(start_ms)
-        ))),
-        None => Ok((start_ms, f64::NAN)),
-    };
-    Ok(HourStats {
+    HourStats {
         request,
         series: place,
         field,
@@ -547,9 +533,9 @@ pub(super) fn stats_of(
         min: stats.min,
         max: stats.max,
         sum: stats.sum,
-        first: end(stats.first)?,
-        last: end(stats.last)?,
-    })
+        first: (stats.first.ts_ms, stats.first.value),
+        last: (stats.last.ts_ms, stats.last.value),
+    }
 }
 
 /// Divides the hours of some ranges into runs in which the same of them matter. Each run has the places of

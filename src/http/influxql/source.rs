@@ -131,7 +131,7 @@ impl Source for Stored<'_> {
         self.each_hour(&devices, &asked, columns, Order::Ascending, &mut |stats| match stats {
             Stats::Of(at, target, points) => points
                 .iter()
-                .try_for_each(|point| reader(Read::Hour(stats_of(&devices[at], target, point, requests)?)).map(|_| ())),
+                .try_for_each(|point| reader(Read::Hour(stats_of(&devices[at], target, point))).map(|_| ())),
             Stats::Others(count) => reader(Read::Others(count)).map(|_| ()),
         })
     }

@@ -210,9 +210,11 @@ fn write_column(json: &mut Vec<u8>, column: Column, point: &Point) {
     }
 }
 
-/// Writes a value with its instant, or null.
-fn write_value_at(json: &mut Vec<u8>, value_at: Option<ValueAt>) {
-    let Some(ValueAt { ts_ms, value }) = value_at else { return json.extend_from_slice(b"null") };
+/// Writes a value with its instant; null for a point without values.
+fn write_value_at(json: &mut Vec<u8>, ValueAt { ts_ms, value }: ValueAt) {
+    if value.is_nan() {
+        return json.extend_from_slice(b"null");
+    }
     json.extend_from_slice(br#"{"ts":""#);
     write_rfc3339(json, ts_ms);
     json.extend_from_slice(br#"","value":"#);
@@ -286,7 +288,7 @@ mod tests {
     }
 
     fn rollups() -> Rollups {
-        let two = Stats { count: 2, min: -0.5, max: 1e300, sum: f64::INFINITY, first: None, last: None };
+        let two = Stats { count: 2, min: -0.5, max: 1e300, sum: f64::INFINITY, ..Stats::of(0, 1.0) };
         let point = |start_ms, stats| Point { start_ms, stats, increase: 0.5, is_filled: false };
         let series = vec![point(1_776_693_600_000, Stats::of(0, 20.0)), point(1_776_697_200_000, two)];
         [(r#"a "b" \é"#.into(), series), ("c".into(), Vec::new())].into_iter().collect()

@@ -100,12 +100,8 @@ fn write_column(table: &mut Table, column: Column, point: &Point) {
     }
 }
 
-/// Writes a value and its instant, or null twice.
-fn write_value_at(table: &mut Table, value_at: Option<ValueAt>) {
-    let Some(ValueAt { ts_ms, value }) = value_at else {
-        table.json("null");
-        return table.json("null");
-    };
+/// Writes a value and its instant; null twice for a point without values.
+fn write_value_at(table: &mut Table, ValueAt { ts_ms, value }: ValueAt) {
     table.number(value);
-    table.instant(ts_ms);
+    if value.is_nan() { table.json("null") } else { table.instant(ts_ms) }
 }

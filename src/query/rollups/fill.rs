@@ -3,7 +3,7 @@
 use strum::{EnumString, VariantNames};
 
 use super::{Point, Rollups};
-use crate::model::Stats;
+use crate::model::{Stats, ValueAt};
 
 /// The point of a step without readings, in each series that has other points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
@@ -52,7 +52,14 @@ impl Fill {
 /// A point without values.
 const NO_VALUES: Point = Point {
     start_ms: 0,
-    stats: Stats { count: 0, min: f64::NAN, max: f64::NAN, sum: f64::NAN, first: None, last: None },
+    stats: Stats {
+        count: 0,
+        min: f64::NAN,
+        max: f64::NAN,
+        sum: f64::NAN,
+        first: ValueAt::unknown(0),
+        last: ValueAt::unknown(0),
+    },
     increase: f64::NAN,
     is_filled: true,
 };

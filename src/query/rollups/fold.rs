@@ -82,7 +82,7 @@ impl OpenSeries {
     /// Adds stats to the step that begins at `start_ms`. `growth` is that within the stats, if increases
     /// count.
     fn add(&mut self, start_ms: Option<i64>, stats: Stats, growth: Option<f64>) {
-        let before = std::mem::replace(&mut self.last, stats.last);
+        let before = self.last.replace(stats.last);
         let Some(start_ms) = start_ms else { return };
         match self.points.last_mut() {
             Some(point) if point.start_ms == start_ms => {

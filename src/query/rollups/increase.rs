@@ -25,7 +25,7 @@ pub(super) const fn grown(before: f64, value: f64) -> f64 {
 /// It does for a constant, for one value and for two. Three values ascend if the first is the smallest and
 /// the last the largest. Of four, the third may be lower than the second.
 pub(super) fn growth_of(stats: &Stats) -> Option<f64> {
-    let (first, last) = (stats.first?.value, stats.last?.value);
+    let (first, last) = (stats.first.value, stats.last.value);
     let is_constant = stats.min >= stats.max;
     let ascends = first <= stats.min && last >= stats.max;
     let is_certain = is_constant || stats.count <= 2 || (stats.count == 3 && ascends);
@@ -36,10 +36,7 @@ pub(super) fn growth_of(stats: &Stats) -> Option<f64> {
 /// `before` is the last value before that.
 pub(super) fn growth_from(before: Option<ValueAt>, start_ms: i64, stats: &Stats) -> f64 {
     let is_near = |before: &ValueAt| before.ts_ms >= start_ms.saturating_sub(LOOK_BACK_MS);
-    match (before.filter(is_near), stats.first) {
-        (Some(before), Some(first)) => grown(before.value, first.value),
-        _ => 0.0,
-    }
+    before.filter(is_near).map_or(0.0, |before| grown(before.value, stats.first.value))
 }
 
 #[cfg(test)]
@@ -71,7 +68,6 @@ mod tests {
             "the first is the smallest, the last the largest"
         );
         assert_eq!(growth_of(&stats_of(&[2.0, 1.0, 3.0])), None);
-        assert_eq!(growth_of(&Stats { first: None, ..Stats::of(0, 1.0) }), None, "of an older version");
         assert_eq!(growth_of(&stats_of(&[7.0; 9])), Some(0.0));
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::increase::{LOOK_BACK_MS, growth_of};
 use super::{Column, Columns, Fill, Grid, Rollups, RollupsRequest, Step};
-use crate::model::{Hour, MS_PER_HOUR, SeriesFilter, Stats};
+use crate::model::{Hour, MS_PER_HOUR, SeriesFilter};
 use crate::query::{Limits, QueryError};
 use crate::store::HourStats;
 
@@ -67,11 +67,8 @@ impl Plan {
             return false;
         }
         let is_before = hour.end_ms() <= self.grid.range_ms().start;
-        let is_known = |stored: &HourStats| {
-            let known = |stats: &Stats| if is_before { stats.last.is_some() } else { growth_of(stats).is_some() };
-            stored.stats.iter().all(|(_, stats)| known(stats))
-        };
-        is_pending || !stored.is_none_or(is_known)
+        let is_known = |stored: &HourStats| stored.stats.iter().all(|(_, stats)| growth_of(stats).is_some());
+        is_pending || !(is_before || stored.is_none_or(is_known))
     }
 
     /// Whether a step or an increase would be wrong without the readings of an hour that have expired. Steps

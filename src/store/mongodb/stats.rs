@@ -6,8 +6,8 @@
 //!          last: { ts: ISODate("2026-04-20T14:59:50Z"), value: 310 } } }
 //! ```
 //!
-//! Stats of version 1 have neither `first` nor `last`. In both, `ts` precedes `value`: the server compares
-//! documents field by field, so that `$min` and `$max` compare their instants.
+//! In `first` and `last`, `ts` precedes `value`: the server compares documents field by field, so that `$min`
+//! and `$max` compare their instants.
 
 use bson::{RawBsonRef, RawDocument};
 
@@ -26,11 +26,8 @@ pub(super) fn encode_stats(fields: &mut Encoder, key: impl Key, stats: &[(Metric
                 of.double("min", stats.min);
                 of.double("max", stats.max);
                 of.double("sum", stats.sum);
-                for (key, value) in [("first", stats.first), ("last", stats.last)] {
-                    if let Some(value) = value {
-                        encode_value_at(of, key, value);
-                    }
-                }
+                encode_value_at(of, "first", stats.first);
+                encode_value_at(of, "last", stats.last);
             });
         }
     });
@@ -76,15 +73,15 @@ fn decode_unusual_stats(of: &RawDocument) -> Result<Stats, DecodeError> {
             b"count" => count = Some(number(value)?),
             b"min" => min = Some(number(value)?),
             b"max" => max = Some(number(value)?),
-            // Earlier versions wrote a NaN if the parts of an hour had both infinities.
+            // The server adds up infinities of both signs to NaN.
             b"sum" => sum = Some(if is_nan(value) { f64::INFINITY } else { number(value)? }),
             b"first" => first = Some(decode_value_at(value)?),
             b"last" => last = Some(decode_value_at(value)?),
             _ => {}
         }
     }
-    match (count, min, max, sum) {
-        (Some(count), Some(min), Some(max), Some(sum)) if count >= 1.0 => {
+    match (count, min, max, sum, first, last) {
+        (Some(count), Some(min), Some(max), Some(sum), Some(first), Some(last)) if count >= 1.0 => {
             Ok(Stats { count: count as u64, min, max, sum, first, last })
         }
         _ => Err(DecodeError("the stats of a metric are not complete".into())),
@@ -118,7 +115,7 @@ fn usual_stats(of: &RawDocument) -> Option<Stats> {
     let last = value_at(&mut fields)?;
     let are_numbers = [min, max, sum, first.value, last.value].iter().all(|number| !number.is_nan());
     let is_usual = are_numbers && (1..=COUNT_MAX).contains(&count) && fields.rest().is_empty();
-    is_usual.then_some(Stats { count, min, max, sum, first: Some(first), last: Some(last) })
+    is_usual.then_some(Stats { count, min, max, sum, first, last })
 }
 
 /// Reads a value and its instant.
@@ -149,8 +146,7 @@ mod tests {
 
     #[test]
     fn stats_are_read_as_written_and_only_the_requested_ones() {
-        let old = Stats { first: None, last: None, ..Stats::of(7, f64::MAX) };
-        let beyond = Stats { count: 2, min: f64::MIN, sum: f64::INFINITY, ..old };
+        let beyond = Stats { count: 2, min: f64::MIN, sum: f64::INFINITY, ..Stats::of(7, f64::MAX) };
         let stats = [("a.b".into(), Stats::of(-7, -0.5)), ("c".into(), beyond)];
         let document = encoded(&stats);
         let document = document.get_document("stats").unwrap();
@@ -176,7 +172,7 @@ mod tests {
         let read = |document: &RawDocument| decode_stats_of_metric(document).unwrap();
         let usual = stats(&["count", "min", "max", "sum", "first", "last"]);
         let expected = usual_stats(&usual).unwrap();
-        assert_eq!((expected.count, expected.first), (3, Some(ValueAt { ts_ms: -7, value: 9.0 })));
+        assert_eq!((expected.count, expected.first), (3, ValueAt { ts_ms: -7, value: 9.0 }));
         assert_eq!(read(&usual), expected);
         for order in [
             &["last", "first", "sum", "max", "min", "count"][..],
@@ -208,13 +204,14 @@ mod tests {
         let whole = bson::doc! {
             "count": 1, "min": 2.0, "max": 2.0, "sum": 2.0,
             "first": { "ts": bson::DateTime::from_millis(7), "value": 2 },
+            "last": { "ts": bson::DateTime::from_millis(7), "value": 2 },
         };
         let is_readable = |stats: &bson::Document| {
             let document = bson::RawDocumentBuf::try_from(&bson::doc! { "lux": stats.clone() }).unwrap();
             decode_stats(&document, &mut MetricNames::new(&SeriesFilter::ALL)).is_ok()
         };
         assert!(is_readable(&whole));
-        for missing in ["count", "min", "max", "sum"] {
+        for missing in ["count", "min", "max", "sum", "first", "last"] {
             let mut bad = whole.clone();
             bad.remove(missing);
             assert!(!is_readable(&bad), "{missing}");

@@ -81,11 +81,11 @@ impl<'a> BucketRows<'a> {
             }
             Some(summary) => {
                 let stats = self.continued_stats(write)?;
-                if stats.iter().all(|(_, stats)| stats.sum.is_finite() && stats.first.is_some()) {
+                if stats.iter().all(|(_, stats)| stats.sum.is_finite()) {
                     self.append(encoder, write, Some(summary), &stats, (first_ts, last_ts))?;
                     write.count_stored(|_| true)
                 } else {
-                    // The sum of all readings may be finite, and they have a first value.
+                    // The sum of all readings may be finite.
                     self.rewrite(encoder, write, summary)?
                 }
             }

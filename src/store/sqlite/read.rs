@@ -18,7 +18,7 @@ use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery}
 use crate::store::{HourStats, StatsNeeds, UnreadableDocuments};
 
 /// The rollups of all metrics: numbers only, or with the first and the last value. Every hour has one, so it
-/// needs no row of `buckets`. The rollups of older versions have no last instant.
+/// needs no row of `buckets`.
 const NUMBERS: &str = "SELECT hour, last_at, metric, count, min, max, sum FROM rollups
     WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
 const ROLLUPS: &str = "SELECT hour, last_at, metric, count, min, max, sum, first_at, first_value, last_at, last_value
@@ -44,20 +44,17 @@ const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
 const MAX_SEEKS_PER_HOUR: usize = 8;
 
 /// The stats that start at the column `at` of a row: count, min, max, sum, and the instant and the value of
-/// the first and of the last reading. The last four are NULL in rows of older versions.
+/// the first and of the last reading.
 pub(super) fn stats_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
-    let value_at = |at| -> rusqlite::Result<Option<ValueAt>> {
-        let Some(ts_ms) = row.get(at)? else { return Ok(None) };
-        Ok(Some(ValueAt { ts_ms, value: row.get(at + 1)? }))
-    };
-    Ok(Stats { first: value_at(at + 4)?, last: value_at(at + 6)?, ..numbers_at(row, at)? })
+    let value_at = |at| -> rusqlite::Result<ValueAt> { Ok(ValueAt { ts_ms: row.get(at)?, value: row.get(at + 1)? }) };
+    numbers_at(row, at, value_at(at + 4)?, value_at(at + 6)?)
 }
 
-/// The same without the first and the last value.
-fn numbers_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Stats> {
+/// The numbers that start at the column `at`, with this first and last value.
+fn numbers_at(row: &Row<'_>, at: usize, first: ValueAt, last: ValueAt) -> rusqlite::Result<Stats> {
     let count: i64 = row.get(at)?;
     let [min, max, sum] = [row.get(at + 1)?, row.get(at + 2)?, row.get(at + 3)?];
-    Ok(Stats { count: count.cast_unsigned(), min, max, sum, first: None, last: None })
+    Ok(Stats { count: count.cast_unsigned(), min, max, sum, first, last })
 }
 
 /// See [`crate::store::Store::hour_stats`].
@@ -131,7 +128,7 @@ fn add_rollups(
             of_last_hour = found[at].stats.len();
             at += 1;
         }
-        let last_ts_ms = row.get::<_, Option<i64>>(1)?.unwrap_or(hour.end_ms());
+        let last_ts_ms = row.get(1)?;
         if at == found.len() {
             found.push(HourStats { hour, last_ts_ms, stats: Vec::new() });
         }
@@ -142,8 +139,9 @@ fn add_rollups(
         if of_hour.stats.is_empty() {
             of_hour.stats.reserve_exact(of_last_hour); // as a rule, it has as many
         }
+        let unknown = ValueAt::unknown(hour.start_ms());
         let stats = match needs {
-            StatsNeeds::Numbers => numbers_at(row, 3)?,
+            StatsNeeds::Numbers => numbers_at(row, 3, unknown, unknown)?,
             StatsNeeds::All => stats_at(row, 3)?,
         };
         of_hour.stats.push((metric, stats));

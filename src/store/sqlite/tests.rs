@@ -2,7 +2,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::{MS_PER_HOUR, Sample, SeriesFilter, Stats, ValueAt};
-use crate::store::scenarios::{Expiry, OlderVersion, store_scenarios};
+use crate::store::scenarios::{Expiry, store_scenarios};
 
 mod file;
 
@@ -20,14 +20,6 @@ fn two_handles() -> impl Future<Output = (TempDir, SqliteStore, SqliteStore)> {
 impl Expiry for TempDir {
     async fn expire_readings(&self, store: &dyn Store, _device: &str) {
         store.expire_readings(i64::MAX).await.unwrap();
-    }
-}
-
-impl OlderVersion for TempDir {
-    async fn make_stats_older(&self, device: &str) {
-        let sql = "UPDATE rollups SET first_at = NULL, first_value = NULL, last_at = NULL, last_value = NULL
-            WHERE device = ?1";
-        assert_ne!(visitor(self).execute(sql, [device]).unwrap(), 0);
     }
 }
 
@@ -170,7 +162,7 @@ async fn a_sum_beyond_a_double_is_infinite() {
     written(&store, write_at("d", Hour(1), [(1, f64::MAX), (2, f64::MAX)])).await;
     written(&store, write_at("d", Hour(1), [(3, f64::MIN), (4, 1.0)])).await;
     written(&store, write_at("d", Hour(1), [(5, f64::MAX)])).await;
-    let at = |offset| Some(ValueAt { ts_ms: Hour(1).instant_ms(offset), value: f64::MAX });
+    let at = |offset| ValueAt { ts_ms: Hour(1).instant_ms(offset), value: f64::MAX };
     let expected = Stats { count: 5, min: f64::MIN, max: f64::MAX, sum: f64::INFINITY, first: at(1), last: at(5) };
     assert_eq!(stats(&store, "d").await, expected);
 }

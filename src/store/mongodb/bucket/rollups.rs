@@ -7,9 +7,6 @@
 //! reads parts one after the other while others write, so a sum may combine parts that never existed at the
 //! same time. But then a part has been written since: its writer rolls up the hour again, with a higher sum.
 //!
-//! Stats of version 1 lack the first and the last values. A second query reads the parts that have such stats
-//! with their readings, which have these values.
-//!
 //! Reads are local reads of the primary, which return every acknowledged write. What they return may not be
 //! durable yet; but a majority has the rollup only when it has everything that the primary wrote before.
 
@@ -27,18 +24,14 @@ use super::super::layout::Derivation;
 use super::super::names;
 use super::super::rollups::HourRollup;
 use super::Buckets;
-use super::document::StoredReadings;
 use super::missing_hours::RANGES_MAX;
 use super::read::hour_stats;
-use crate::model::{Hour, Metric, SeriesFilter, Stats};
+use crate::model::{Hour, SeriesFilter};
+use crate::store::StoreError;
 use crate::store::metric_names::MetricNames;
-use crate::store::{HourSamples, HourStats, StoreError};
 
 /// The documents of one batch.
 const BATCH: u32 = 1_000;
-
-/// The whole documents of one batch: those of a day.
-const READINGS_BATCH: u32 = 24;
 
 /// The rollups of some buckets, from the parts that were read so far.
 type Derived = HashMap<(Arc<str>, Hour), HourRollup>;
@@ -89,44 +82,14 @@ impl Buckets {
         let ranges: Vec<Document> =
             runs.iter().map(|run| doc! { "_id": names::ids_of_hours(&run.device, &run.hours) }).collect();
         let find = self.find(doc! { "$or": ranges, "deviceId": of_devices(&devices) });
-        let mut without_ends = Vec::new();
         let visit = |document: &RawDocument| {
             let device = document.get_str("deviceId")?;
             let device =
                 known.get(&Arc::from(device)).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
-            let part = part_of(Arc::clone(device), document, names)?;
-            if has_ends(&part.stats) {
-                add(derived, part);
-            } else {
-                without_ends.push((Arc::clone(device), document.get_str("_id")?.to_owned()));
-            }
+            add(derived, part_of(Arc::clone(device), document, names)?);
             Ok(ControlFlow::Continue(()))
         };
-        self.commands.each_document(find.projection(rollup_fields()).batch_size(BATCH), visit).await?;
-        self.derive_from_readings(without_ends, names, derived).await
-    }
-
-    /// Adds parts whose stats lack the first and the last values.
-    async fn derive_from_readings(
-        &self,
-        parts: Vec<(Arc<str>, String)>,
-        names: &mut MetricNames,
-        derived: &mut Derived,
-    ) -> Result<(), StoreError> {
-        if parts.is_empty() {
-            return Ok(());
-        }
-        let (mut devices, ids): (Vec<Arc<str>>, Vec<String>) = parts.into_iter().unzip();
-        devices.dedup();
-        let fields = doc! { "readings": 1 }.into_iter().chain(rollup_fields()).collect::<Document>();
-        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
-        let visit = |document: &RawDocument| {
-            let mut part = part_of(document.get_str("deviceId")?.into(), document, names)?;
-            add_ends(&mut part.stats, document);
-            add(derived, part);
-            Ok(ControlFlow::Continue(()))
-        };
-        self.commands.each_document(find.projection(fields).batch_size(READINGS_BATCH), visit).await
+        self.commands.each_document(find.projection(rollup_fields()).batch_size(BATCH), visit).await
     }
 }
 
@@ -155,25 +118,6 @@ fn add(derived: &mut Derived, part: HourRollup) {
     match derived.entry((Arc::clone(&part.device), part.stats.hour)) {
         Entry::Vacant(place) => _ = place.insert(part),
         Entry::Occupied(mut known) => known.get_mut().add(part),
-    }
-}
-
-/// Whether the stats have the first and the last value of each metric.
-fn has_ends(of: &HourStats) -> bool {
-    of.stats.iter().all(|(_, stats)| stats.first.is_some() && stats.last.is_some())
-}
-
-/// Adds the first and the last values from the readings of the part, if all of these can be read.
-fn add_ends(to: &mut HourStats, document: &RawDocument) {
-    let mut readings = HourSamples::all(to.hour);
-    if StoredReadings::of(document).and_then(|of_part| of_part.add_to(&mut readings)).is_err() {
-        return;
-    }
-    let fold: HashMap<Metric, Stats> = readings.finish().0.stats(to.hour).into_iter().collect();
-    for (metric, stats) in &mut to.stats {
-        if let Some(fold) = fold.get(metric) {
-            (stats.first, stats.last) = (fold.first, fold.last);
-        }
     }
 }
 

@@ -95,17 +95,13 @@ fn operators(update: &mut Encoder, job: &Job<'_>, part: i32) {
     update.document("$min", |min| {
         for (metric, fold) in &stats {
             min.double(["stats.", metric, ".min"], fold.min);
-            if let Some(first) = fold.first {
-                encode_value_at(min, ["stats.", metric, ".first"], first);
-            }
+            encode_value_at(min, ["stats.", metric, ".first"], fold.first);
         }
     });
     update.document("$max", |max| {
         for (metric, fold) in &stats {
             max.double(["stats.", metric, ".max"], fold.max);
-            if let Some(last) = fold.last {
-                encode_value_at(max, ["stats.", metric, ".last"], last);
-            }
+            encode_value_at(max, ["stats.", metric, ".last"], fold.last);
         }
     });
     update.document("$set", |set| {

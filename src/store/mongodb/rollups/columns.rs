@@ -3,7 +3,7 @@
 //! `columns` is a [block](crate::codec::Block). Its instants are the hours of the day, 0 to 23, and its
 //! series are numbered: 0 to 2 are the `rev` and the first and last instant of each hour; metric n of
 //! `metrics` has the eight from 3 + 8n on, in the order of [`Field`]. An instant is a distance from the start
-//! of its hour. A missing first or last value has no sample.
+//! of its hour.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -98,10 +98,8 @@ impl Packed {
                 for (end, at, value) in
                     [(of.first, Field::FirstAt, Field::First), (of.last, Field::LastAt, Field::Last)]
                 {
-                    if let Some(end) = end {
-                        add(at, double(offset_in(hour, end.ts_ms)?)?);
-                        add(value, end.value);
-                    }
+                    add(at, double(offset_in(hour, end.ts_ms)?)?);
+                    add(value, end.value);
                 }
             }
             if metrics.len() > METRICS_MAX {
@@ -162,14 +160,14 @@ pub(super) fn decode(
     for series in block.series().skip_while(|series| series.metric() < OF_METRICS) {
         let number = (series.metric() - OF_METRICS) as usize;
         if number / FIELDS != of_metric.place {
-            of_metric.add_to(&mut day, &metrics)?;
+            of_metric.add_to(&mut day, &metrics, needs)?;
             of_metric = OfMetric { place: number / FIELDS, values: [[None; FIELDS]; 24] };
         }
         if number % FIELDS < fields && metrics.get(of_metric.place).is_some_and(Option::is_some) {
             series.samples().for_each(|(hour, value)| of_metric.values[hour as usize][number % FIELDS] = Some(value));
         }
     }
-    of_metric.add_to(&mut day, &metrics)?;
+    of_metric.add_to(&mut day, &metrics, needs)?;
     Ok(day)
 }
 
@@ -198,29 +196,27 @@ struct OfMetric {
 
 impl OfMetric {
     /// Adds the stats to the hours.
-    fn add_to(&self, day: &mut PackedDay, metrics: &[Option<Metric>]) -> Result<(), DecodeError> {
+    fn add_to(&self, day: &mut PackedDay, metrics: &[Option<Metric>], needs: StatsNeeds) -> Result<(), DecodeError> {
         let Some(Some(metric)) = metrics.get(self.place) else { return Ok(()) }; // it is not wanted
         for (hour, values) in day.iter_mut().zip(&self.values) {
-            let [count, min, max, sum, first_at, first, last_at, last] = *values;
-            let (Some(hour), Some(count)) = (hour, count) else { continue };
+            let (Some(hour), Some(count)) = (hour, values[0]) else { continue };
             let stats = &mut hour.stats;
+            let known = |field: Field| {
+                let value = values[field as usize].ok_or_else(|| invalid("the stats of a metric are not complete"))?;
+                if value.is_nan() { Err(invalid("a number of the stats is not a number")) } else { Ok(value) }
+            };
             let start_ms = stats.hour.start_ms();
-            let value_at = |at: Option<f64>, value: Option<f64>| -> Result<_, DecodeError> {
-                let Some((at, value)) = at.zip(value) else { return Ok(None) };
-                Ok(Some(ValueAt { ts_ms: start_ms + integer(at, 0..MS_PER_HOUR)?, value }))
+            let value_at = |at, value| -> Result<_, DecodeError> {
+                Ok(match needs {
+                    StatsNeeds::Numbers => ValueAt::unknown(start_ms),
+                    StatsNeeds::All => {
+                        ValueAt { ts_ms: start_ms + integer(known(at)?, 0..MS_PER_HOUR)?, value: known(value)? }
+                    }
+                })
             };
-            let (first, last) = (value_at(first_at, first)?, value_at(last_at, last)?);
-            let (Some(min), Some(max), Some(sum)) = (min, max, sum) else {
-                return Err(invalid("the stats of a metric are not complete"));
-            };
-            let sum = if sum.is_nan() { f64::INFINITY } else { sum }; // as in other stats
-            if [min, max, sum]
-                .iter()
-                .chain(&[first, last].map(|of| of.map_or(0.0, |of| of.value)))
-                .any(|of| of.is_nan())
-            {
-                return Err(invalid("a number of the stats is not a number"));
-            }
+            let (min, max, sum) = (known(Field::Min)?, known(Field::Max)?, known(Field::Sum)?);
+            let first = value_at(Field::FirstAt, Field::First)?;
+            let last = value_at(Field::LastAt, Field::Last)?;
             let count = integer(count, 1..INTEGER_MAX + 1)?.unsigned_abs();
             stats.stats.push((metric.clone(), Stats { count, min, max, sum, first, last }));
         }
@@ -269,7 +265,7 @@ mod tests {
     }
 
     fn stats(at: i32, value: f64) -> Stats {
-        let at = |offset, value| Some(ValueAt { ts_ms: Hour(START.0 + at).instant_ms(offset), value });
+        let at = |offset, value| ValueAt { ts_ms: Hour(START.0 + at).instant_ms(offset), value };
         Stats { count: 3, min: -value, max: value, sum: value * 0.3, first: at(7, value), last: at(3_599_999, -0.0) }
     }
 
@@ -279,10 +275,10 @@ mod tests {
 
     #[test]
     fn hours_are_read_as_written_and_only_the_requested_metrics() {
-        let old = Stats { first: None, last: None, sum: f64::INFINITY, ..Stats::of(0, f64::MAX) };
+        let beyond = Stats { sum: f64::INFINITY, ..stats(7, f64::MAX) };
         let hours = [
             hour(0, 1, vec![("b.c".into(), stats(0, 1.5))]),
-            hour(7, 1 << 53, vec![("a".into(), stats(7, 21.37)), ("b.c".into(), old)]),
+            hour(7, 1 << 53, vec![("a".into(), stats(7, 21.37)), ("b.c".into(), beyond)]),
             hour(23, 3, vec![("a".into(), stats(23, f64::MIN_POSITIVE))]),
         ];
         let packed = Packed::of(&hours.each_ref()).unwrap();
@@ -299,9 +295,11 @@ mod tests {
         }
         let numbers = decode(&document(&packed), START, &mut MetricNames::new(&SeriesFilter::ALL), StatsNeeds::Numbers);
         for (numbers, hour) in numbers.unwrap().into_iter().flatten().zip(&found) {
-            let mut expected = hour.stats.clone();
-            expected.stats.iter_mut().for_each(|(_, stats)| (stats.first, stats.last) = (None, None));
-            assert_eq!((numbers.rev, numbers.stats), (hour.rev, expected));
+            assert_eq!((numbers.rev, numbers.stats.stats.len()), (hour.rev, hour.stats.stats.len()));
+            for ((metric, of), (known, all)) in numbers.stats.stats.iter().zip(&hour.stats.stats) {
+                assert_eq!((metric, of.count, of.min, of.max, of.sum), (known, all.count, all.min, all.max, all.sum));
+                assert!(of.first.value.is_nan() && of.last.value.is_nan());
+            }
         }
         let of_a = read(&SeriesFilter::new(["a"], []).unwrap());
         assert_eq!(of_a.iter().map(|hour| hour.stats.stats.len()).collect::<Vec<_>>(), [0, 1, 1]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bson::{DateTime, RawBsonRef, RawDocument};
+use bson::{RawBsonRef, RawDocument};
 
 pub(super) use self::day::Day;
 use super::super::decode::{DecodeError, UsualElements, check_version, elements, expect_version, integer};
@@ -294,7 +294,7 @@ pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, Deco
         let (key, entry) = (key.as_str().as_bytes(), entry_of(value)?);
         if supersedes(start, key, value, &mut packed)? && !is_left_out(entry) {
             let (hour, rev) = (hour_at(start, key)?, integer(entry, "rev")?);
-            let first_ts_ms = entry.get_datetime("firstTs").map_or(hour.start_ms(), DateTime::timestamp_millis);
+            let first_ts_ms = entry.get_datetime("firstTs")?.timestamp_millis();
             let stats = decode(entry, hour, &mut names)?;
             rollups.push(HourRollup { device: Arc::clone(&device), rev, first_ts_ms, stats });
         }

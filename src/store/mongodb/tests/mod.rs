@@ -21,7 +21,7 @@ use self::mongod::replica_set::ReplicaSet;
 use super::{BlockCompressor, BucketLayout, MongodbOptions};
 use crate::model::Hour;
 use crate::store::Store;
-use crate::store::scenarios::{Expiry, OlderVersion};
+use crate::store::scenarios::Expiry;
 
 /// Runs the scenarios of a layout on every kind of deployment. `$open` opens two instances that share a
 /// [`Scratch`].
@@ -220,36 +220,6 @@ impl Expiry for Scratch {
         let delete = doc! { "q": { field: device }, "limit": 0 };
         let reply = self.run(doc! { "delete": collection, "deletes": [delete] }).await;
         assert!(reply.get_i32("n").is_ok_and(|n| n > 0), "{reply}");
-    }
-}
-
-impl OlderVersion for Scratch {
-    async fn make_stats_older(&self, device: &str) {
-        for collection in ["buckets", "rollups"] {
-            let find = doc! { "find": collection, "filter": { "deviceId": device }, "batchSize": 1000 };
-            for mut document in self.all(find).await {
-                assert!(!document.contains_key("control"), "no older version wrote packed documents");
-                document.insert("schemaVersion", 1);
-                if let Ok(stats) = document.get_document_mut("stats") {
-                    remove_ends(stats);
-                }
-                if let Ok(hours) = document.get_document_mut("hours") {
-                    let hours = hours.iter_mut().map(|(_, hour)| hour.as_document_mut().unwrap());
-                    hours.for_each(|hour| remove_ends(hour.get_document_mut("stats").unwrap()));
-                }
-                let put = doc! { "q": { "_id": document.get("_id"), "deviceId": device }, "u": document };
-                let reply = self.run(doc! { "update": collection, "updates": [put] }).await;
-                assert!(reply.get_i32("nModified").is_ok_and(|n| n == 1), "{reply}");
-            }
-        }
-    }
-}
-
-/// Removes the first and the last value from the stats of each metric.
-fn remove_ends(stats: &mut Document) {
-    for (_, of) in stats.iter_mut() {
-        let of = of.as_document_mut().unwrap();
-        assert!(of.remove("first").is_some() && of.remove("last").is_some(), "{of}");
     }
 }
 

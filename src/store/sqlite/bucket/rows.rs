@@ -145,8 +145,6 @@ impl BucketRows<'_> {
         let mut statement = self.prepare(sql)?;
         for (metric, Stats { count, min, max, sum, first, last }) in stats {
             let count = count.cast_signed();
-            let ([first_at, last_at], [first, last]) =
-                ([first, last].map(|of| of.map(|of| of.ts_ms)), [first, last].map(|of| of.map(|of| of.value)));
             statement.execute(params![
                 self.device,
                 self.hour,
@@ -155,10 +153,10 @@ impl BucketRows<'_> {
                 min,
                 max,
                 sum,
-                first_at,
-                first,
-                last_at,
-                last
+                first.ts_ms,
+                first.value,
+                last.ts_ms,
+                last.value
             ])?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use super::*;
 use crate::model::{Contents, Day, Metric, Stats};
 use crate::store::mongodb::rollups::HourRollup;
-use crate::store::scenarios::{OlderVersion, seeds};
+use crate::store::scenarios::seeds;
 use crate::store::{Cause, HourStats, Rollups};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -110,35 +110,6 @@ async fn a_rollup_is_the_fold_of_all_parts_and_anyone_can_read_it() {
     let answered = stats(&store, "a/b", 0..1).await;
     assert_eq!(by_name(&answered[0].stats), by_name(&fold));
     assert_eq!((answered[0].hour, answered[0].last_ts_ms), (HOUR, HOUR.instant_ms(30)));
-}
-
-/// The parts of an hour, and the hours of a day, are of either version.
-#[tokio::test]
-async fn buckets_of_an_older_version_give_rollups_with_first_and_last_values() {
-    let scratch = Scratch::new().await;
-    let store = scratch.store_with_capacity(6).await;
-    let values: Vec<_> = (0..20).flat_map(|at| [(at, 0, at as i32), (at, 1, -3)]).collect();
-    write_all(&store, &[write_in("old", hour(0), &values), write_in("old", hour(2), &values[..6])]).await;
-    write_all(&store, &[write_in("spoiled", hour(0), &values[..6])]).await;
-    scratch.make_stats_older("old").await;
-    scratch.make_stats_older("spoiled").await;
-    write_all(&store, &[write_in("old", hour(0), &[(30, 0, 8)]), write_in("old", hour(1), &values[..4])]).await;
-    let spoil = doc! { "q": { "deviceId": "spoiled" }, "u": { "$set": { "readings.1.lux": "high" } } };
-    scratch.run(doc! { "update": "buckets", "updates": [spoil] }).await;
-    let versions: Vec<i32> =
-        scratch.buckets().await.iter().map(|part| part.get_i32("schemaVersion").unwrap()).collect();
-    assert!(versions.contains(&1) && versions.contains(&2), "{versions:?}");
-
-    roll_up(&store, "old", hour(0)).await;
-    assert_eq!(roll_up_hours(&store, Day::of(HOUR).hours()).await.unwrap(), 3);
-    for (nth, stats) in stats(&store, "old", 0..9).await.iter().enumerate() {
-        let fold = stored(&store, "old", hour(nth as i32)).await.stats(hour(nth as i32));
-        assert_eq!(by_name(&stats.stats), by_name(&fold), "hour {nth}");
-        assert!(stats.stats.iter().all(|(_, stats)| stats.first.is_some() && stats.last.is_some()));
-    }
-    let spoiled = stats(&store, "spoiled", 0..1).await.remove(0);
-    let lux = by_name(&spoiled.stats)[&Metric::from("lux")];
-    assert_eq!((lux.count, lux.first, lux.last), (3, None, None), "as far as it can be read");
 }
 
 #[tokio::test]

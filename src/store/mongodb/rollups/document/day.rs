@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bson::{DateTime, RawDocument};
+use bson::RawDocument;
 
 use super::super::super::decode::{DecodeError, expect_version};
 use super::super::columns::PackedHour;
@@ -20,8 +20,7 @@ enum OfDay<'a> {
 /// The span of a document.
 #[derive(Debug, PartialEq)]
 pub(in crate::store::mongodb) struct Day {
-    /// The first instant of the day. If the rollup is of an older version, which did not store it: the start
-    /// of the first hour.
+    /// The first instant of the day.
     pub(in crate::store::mongodb) first_ts_ms: i64,
     /// The last instant of the day.
     pub(in crate::store::mongodb) last_ts_ms: i64,
@@ -45,13 +44,11 @@ impl Day {
             }
         }
         hours.extend(packed.into_iter().flatten().map(|hour| (hour.stats.hour, OfDay::Packed(hour))));
-        let (Some((first_hour, first)), Some(last)) = (hours.first_key_value(), hours.last_key_value()) else {
+        let (Some((_, first)), Some(last)) = (hours.first_key_value(), hours.last_key_value()) else {
             return Ok(None);
         };
         let first_ts_ms = match first {
-            OfDay::Entry(entry) => {
-                entry.get_datetime("firstTs").map_or(first_hour.start_ms(), DateTime::timestamp_millis)
-            }
+            OfDay::Entry(entry) => entry.get_datetime("firstTs")?.timestamp_millis(),
             OfDay::Packed(hour) => hour.first_ts_ms,
         };
         let last = match last {

@@ -1,9 +1,15 @@
-//! Documents as other versions write them, and those that are left out, emptied or damaged.
+//! Documents with hours in any order, left out, emptied or damaged.
 
 use bson::{RawDocumentBuf, doc};
 
 use super::*;
 use crate::model::Stats;
+
+/// The stored stats of one value, 2.0, at an instant.
+fn stats(metric: &str, ts_ms: i64) -> bson::Document {
+    let at = doc! { "ts": bson::DateTime::from_millis(ts_ms), "value": 2.0 };
+    doc! { metric: { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0, "first": at.clone(), "last": at } }
+}
 
 #[test]
 fn every_hour_has_its_key_before_and_after_1970() {
@@ -14,8 +20,8 @@ fn every_hour_has_its_key_before_and_after_1970() {
 #[test]
 fn hours_of_a_document_are_read_within_the_range() {
     let entry = |ms| {
-        doc! { "rev": 3_i64, "lastTs": bson::DateTime::from_millis(ms), "stats": {
-        "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } } }
+        let ts = bson::DateTime::from_millis(ms);
+        doc! { "stats": stats("lux", ms), "lastTs": ts, "firstTs": ts, "rev": 3_i64 }
     };
     let day = bson::DateTime::from_millis(Hour(24).start_ms());
     let hours = doc! { "13": entry(13), "02": entry(2), "23": entry(23) };
@@ -24,8 +30,7 @@ fn hours_of_a_document_are_read_within_the_range() {
     let mut found = Vec::new();
     let mut names = MetricNames::new(&SeriesFilter::ALL);
     add_hours(&document, &(Hour(0)..Hour(47)), &mut names, StatsNeeds::All, |_| Ok(&mut found)).unwrap();
-    let old = Stats { first: None, last: None, ..Stats::of(0, 2.0) };
-    let at = |hour, last_ts_ms| HourStats { hour, last_ts_ms, stats: vec![("lux".into(), old)] };
+    let at = |hour, ms| HourStats { hour, last_ts_ms: ms, stats: vec![("lux".into(), Stats::of(ms, 2.0))] };
     assert_eq!(found, [at(Hour(37), 13), at(Hour(26), 2)]);
     let mut revs = BTreeMap::new();
     add_revs(&document, 1, &mut revs);
@@ -33,28 +38,20 @@ fn hours_of_a_document_are_read_within_the_range() {
 }
 
 #[test]
-fn a_day_has_its_first_and_last_instant_with_or_without_first_ts() {
-    let stats = |metric: &str| doc! { metric: { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
+fn a_day_has_its_first_and_last_instant() {
     let at = |hour, offset| bson::DateTime::from_millis(Hour(hour).instant_ms(offset));
-    let old = doc! { "rev": 1_i64, "lastTs": at(26, 9), "stats": stats("old") };
-    let mut first = old.clone();
-    first.insert("firstTs", at(26, 5));
-    let mut newest = stats("b");
-    newest.extend(stats("a"));
-    let last = doc! { "rev": 1_i64, "firstTs": at(37, 1), "lastTs": at(37, 3), "stats": newest };
-    for (first, expected) in [(first, 5), (old, 0)] {
-        let day = doc! { "deviceId": "d", "day": at(24, 0), "schemaVersion": 1, "hours": { "13": &last, "02": first } };
-        let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap().unwrap();
-        assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(expected), Hour(37).instant_ms(3)));
-    }
+    let first = doc! { "rev": 1_i64, "firstTs": at(26, 5), "lastTs": at(26, 9), "stats": stats("a", 0) };
+    let last = doc! { "rev": 1_i64, "firstTs": at(37, 1), "lastTs": at(37, 3), "stats": stats("b", 0) };
+    let day = doc! { "deviceId": "d", "day": at(24, 0), "schemaVersion": 1, "hours": { "13": last, "02": first } };
+    let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap().unwrap();
+    assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(5), Hour(37).instant_ms(3)));
 }
 
 #[test]
 fn an_hour_that_was_left_out_has_a_rev_and_no_stats() {
-    let lux = doc! { "lux": { "count": 1_i64, "min": 2.0, "max": 2.0, "sum": 2.0 } };
     let ts = bson::DateTime::from_millis(Hour(13).instant_ms(5));
-    let hour = doc! { "rev": 3_i64, "lastTs": ts, "stats": lux };
-    let day = doc! { "deviceId": "d", "day": bson::DateTime::from_millis(0), "schemaVersion": 2,
+    let hour = doc! { "rev": 3_i64, "firstTs": ts, "lastTs": ts, "stats": stats("lux", 5) };
+    let day = doc! { "deviceId": "d", "day": bson::DateTime::from_millis(0), "schemaVersion": 1,
     "hours": { "13": hour, "14": { "rev": 7_i64, "tooLarge": true } } };
     let day = RawDocumentBuf::try_from(&day).unwrap();
     let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
