@@ -32,8 +32,11 @@ pub(super) fn of(path: &Path) -> String {
     sql
 }
 
-/// Makes the file at `path` from SQL.
+/// Makes the file at `path` from SQL, with an ID.
 pub(super) fn load(sql: &str, path: &Path) {
     fs::create_dir_all(path.parent().expect("a folder")).expect("our folder");
-    Connection::open(path).expect("a new file").execute_batch(sql).expect("SQL");
+    Connection::open(path)
+        .expect("a new file")
+        .execute_batch(&format!("{sql}INSERT INTO history VALUES ('golden', 0);"))
+        .expect("SQL");
 }

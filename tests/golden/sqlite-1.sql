@@ -7,8 +7,16 @@ CREATE TABLE buckets (
     last_ts  INTEGER NOT NULL,
     readings INTEGER NOT NULL,
     metadata TEXT,
+    readings_state INTEGER NOT NULL DEFAULT 0,
+    first_chunk    INTEGER,
     PRIMARY KEY (device, hour)
 ) WITHOUT ROWID;
+CREATE INDEX readings_by_hour ON buckets (hour) WHERE readings_state <> 1;
+CREATE INDEX expired_by_hour ON buckets (hour) WHERE readings_state = 1;
+CREATE TABLE first_chunks (
+    id   INTEGER PRIMARY KEY,
+    data BLOB    NOT NULL
+);
 CREATE TABLE rollups (
     device TEXT    NOT NULL,
     hour   INTEGER NOT NULL,
@@ -17,6 +25,10 @@ CREATE TABLE rollups (
     min    REAL    NOT NULL,
     max    REAL    NOT NULL,
     sum    REAL    NOT NULL,
+    first_at    INTEGER NOT NULL,
+    first_value REAL    NOT NULL,
+    last_at     INTEGER NOT NULL,
+    last_value  REAL    NOT NULL,
     PRIMARY KEY (device, hour, metric)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (
@@ -26,9 +38,28 @@ CREATE TABLE chunks (
     data   BLOB    NOT NULL,
     PRIMARY KEY (device, hour, seq)
 );
-CREATE INDEX buckets_by_hour ON buckets (hour);
-INSERT INTO buckets VALUES ('golden', 1713621600000, 1713621600000, 1713621620500, 3, '{"floor":2,"zone":"Zone 4"}');
-INSERT INTO rollups VALUES ('golden', 1713621600000, 'cpu{core=0}', 1, 7.0, 7.0, 7.0);
-INSERT INTO rollups VALUES ('golden', 1713621600000, 'hum', 1, 40.0, 40.0, 40.0);
-INSERT INTO rollups VALUES ('golden', 1713621600000, 'temp', 3, -1.25, 1.0e+300, 1.0e+300);
-INSERT INTO chunks VALUES ('golden', 1713621600000, 0, X'0100030B6370757B636F72653D307D0368756D0474656D700300904E845201040000000000001C4001010000000000004440000000000000803640000000000000F4BF9C7500883CE4377E');
+CREATE TABLE devices (
+    device        TEXT    NOT NULL PRIMARY KEY,
+    metadata      TEXT,
+    metadata_hour INTEGER,
+    first_ts      INTEGER NOT NULL,
+    last_ts       INTEGER NOT NULL,
+    more_series   INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE series (
+    device      TEXT    NOT NULL,
+    series      TEXT    NOT NULL,
+    last_day    INTEGER NOT NULL,
+    measurement INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (device, series)
+) WITHOUT ROWID;
+CREATE TABLE history (id TEXT NOT NULL, writes INTEGER NOT NULL);
+INSERT INTO buckets VALUES ('golden', 1713621600000, 1713621600000, 1713621620500, 3, '{"floor":2,"zone":"Zone 4"}', 0, 1);
+INSERT INTO first_chunks VALUES (1, X'0100030368756D0474656D700B6370757B636F72653D307D03000000000000005000010448F90194A001FAF9FA1280808080808080D08D20D0F580A0E4C3FC8A5F0101D1F580A0E4C3CC959F01010000A8C0020000000E00');
+INSERT INTO rollups VALUES ('golden', 1713621600000, 'cpu{core=0}', 1, 7.0, 7.0, 7.0, 1713621620500, 7.0, 1713621620500, 7.0);
+INSERT INTO rollups VALUES ('golden', 1713621600000, 'hum', 1, 40.0, 40.0, 40.0, 1713621600000, 40.0, 1713621600000, 40.0);
+INSERT INTO rollups VALUES ('golden', 1713621600000, 'temp', 3, -1.25, 1.0e+300, 1.0e+300, 1713621600000, 22.5, 1713621620500, 1.0e+300);
+INSERT INTO devices VALUES ('golden', '{"floor":2,"zone":"Zone 4"}', 1713621600000, 1713621600000, 1713621620500, 0);
+INSERT INTO series VALUES ('golden', 'cpu{core=0}', 1713571200000, 0);
+INSERT INTO series VALUES ('golden', 'hum', 1713571200000, 0);
+INSERT INTO series VALUES ('golden', 'temp', 1713571200000, 0);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::Read;
 
-use super::{MAX_BODY_BYTES, PLAIN, VERSION, ZSTD, version_1};
+use super::{MAX_BODY_BYTES, PLAIN, VERSION, ZSTD};
 use crate::codec::error::TOO_MANY_VALUES;
 use crate::codec::{Blocks, ChunkError, VALUES_MAX, numbers};
 use crate::common::cursor::Cursor;
@@ -16,19 +16,18 @@ const MAX_WINDOW_LOG: u32 = 23;
 /// A chunk, with its body decompressed.
 ///
 /// # Grammar
-/// Version 2; the grammar of blocks is on [`crate::codec::Block`].
+/// The grammar of blocks is on [`crate::codec::Block`].
 /// ```text
-/// chunk  = version:u8 packing:u8 data                    version: 2
+/// chunk  = version:u8 packing:u8 data                    version: 1
 /// data   = body                                          packing 0: plain
 ///        | len:number frame                              packing 1: a zstd frame of the body of `len` bytes
 /// body   = metrics:number name{metrics} blocks           a series of a block is the index of a metric
 /// name   = len:number bytes{len}                         a metric name in UTF-8
 /// number = unsigned LEB128 of at most 64 bits
 /// ```
-/// All values are finite. Version 1 has another body (`version_1`).
+/// All values are finite.
 #[derive(Debug)]
 pub struct Chunk<'a> {
-    version: u8,
     body: Cow<'a, [u8]>,
 }
 
@@ -40,7 +39,7 @@ impl<'a> Chunk<'a> {
     pub fn decompress(bytes: &'a [u8]) -> Result<Self, ChunkError> {
         let mut cursor = Cursor::new(bytes);
         let [version] = cursor.array()?;
-        if !(version_1::VERSION..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(ChunkError::Version(version));
         }
         let body = match cursor.array()? {
@@ -51,7 +50,7 @@ impl<'a> Chunk<'a> {
             }
             _ => return Err(ChunkError::Invalid("its packing is not known")),
         };
-        Ok(Self { version, body })
+        Ok(Self { body })
     }
 
     /// The length of the body.
@@ -68,11 +67,7 @@ impl<'a> Chunk<'a> {
     pub fn samples(&self, metric_of: impl FnMut(&str) -> Option<u32>) -> Result<Vec<Sample>, ChunkError> {
         let mut body = Cursor::new(&self.body);
         let metrics: Vec<_> = read_names(&mut body)?.into_iter().map(metric_of).collect();
-        if self.version == version_1::VERSION {
-            version_1::samples(&mut body, &metrics)
-        } else {
-            samples_of_blocks(Blocks::new(body.rest()), &metrics)
-        }
+        samples_of_blocks(Blocks::new(body.rest()), &metrics)
     }
 }
 
@@ -108,7 +103,7 @@ fn samples_of_blocks(blocks: Blocks<'_>, metrics: &[Option<u32>]) -> Result<Vec<
 }
 
 /// The error of a value that is not finite.
-pub(super) const NOT_FINITE: ChunkError = ChunkError::Invalid("a value is not finite");
+const NOT_FINITE: ChunkError = ChunkError::Invalid("a value is not finite");
 
 fn read_names<'b>(body: &mut Cursor<'b>) -> Result<Vec<&'b str>, ChunkError> {
     let count = count(body)?;
@@ -123,7 +118,7 @@ fn read_names<'b>(body: &mut Cursor<'b>) -> Result<Vec<&'b str>, ChunkError> {
 
 /// Reads how many items follow, each of at least one byte. A count beyond the bytes fails before it takes
 /// memory.
-pub(super) fn count(cursor: &mut Cursor<'_>) -> Result<usize, ChunkError> {
+fn count(cursor: &mut Cursor<'_>) -> Result<usize, ChunkError> {
     let count = usize::try_from(numbers::read(cursor)?).map_err(|_| ChunkError::Truncated)?;
     if count <= cursor.rest().len() { Ok(count) } else { Err(ChunkError::Truncated) }
 }

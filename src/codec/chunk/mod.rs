@@ -1,16 +1,15 @@
 //! Chunks: the readings of a bucket as SQLite stores them.
 //!
-//! A chunk is blocks with the names of their metrics. Version 1, raw doubles in a zstd frame, is only read.
+//! A chunk is blocks with the names of their metrics.
 
 mod decode;
 mod encode;
-mod version_1;
 
 pub use decode::Chunk;
 pub use encode::ChunkEncoder;
 
-/// The format version that [`ChunkEncoder`] writes.
-const VERSION: u8 = 2;
+/// The format version of chunks.
+const VERSION: u8 = 1;
 /// The body is plain.
 const PLAIN: u8 = 0;
 /// The body is one zstd frame.

@@ -298,13 +298,13 @@ pub(in crate::store) async fn of_expired_readings_a_deletion_removes_the_stats_o
     guard: &E,
     store: &dyn Store,
 ) {
-    write(store, &write_of("outlived", HOUR, &[(1, &[("a", 1.0), ("b", 2.0)]), (9, &[("a", 3.0)])])).await;
-    guard.expire_readings(store, "outlived").await;
+    write(store, &write_of("expired", HOUR, &[(1, &[("a", 1.0), ("b", 2.0)]), (9, &[("a", 3.0)])])).await;
+    guard.expire_readings(store, "expired").await;
     let deletions = store.deletions().expect("the store can delete");
     let whole = HOUR.start_ms()..HOUR.end_ms();
-    let stats = async || hour_stats(store, "outlived", only(HOUR), &SeriesFilter::ALL).await;
+    let stats = async || hour_stats(store, "expired", only(HOUR), &SeriesFilter::ALL).await;
     let before = stats().await;
-    let of = |range, series| Deletion { device: "outlived".into(), range_ms: Some(range), series };
+    let of = |range, series| Deletion { device: "expired".into(), range_ms: Some(range), series };
     let delete = async |range, series| {
         let deleted = deletions.delete(&of(range, series), &BTreeSet::new()).await.unwrap();
         assert_eq!(deleted, Deleted::default());
@@ -314,5 +314,5 @@ pub(in crate::store) async fn of_expired_readings_a_deletion_removes_the_stats_o
     delete(whole.clone(), series_of(&["a"])).await;
     assert_eq!(by_name(&stats().await[0].stats).into_keys().collect::<Vec<_>>(), ["b"]);
     delete(whole, SeriesFilter::ALL).await;
-    assert_eq!((stats().await, store.device("outlived").await.unwrap()), (Vec::new(), None));
+    assert_eq!((stats().await, store.device("expired").await.unwrap()), (Vec::new(), None));
 }

@@ -185,7 +185,7 @@ impl<'a> BucketRows<'a> {
         }
         self.delete_chunks(&seqs)?;
         let joined = encoder.encode(&contents);
-        if has_first || first_chunk.is_none() {
+        if has_first {
             return self.put_first_chunk(first_chunk, &joined).map(Some);
         }
         self.put_chunk(if seqs.contains(&last_seq) { last_seq } else { last_seq + 1 }, &joined)?;

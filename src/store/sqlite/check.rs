@@ -123,18 +123,14 @@ impl SqliteCheck {
                 "set sqlite.file to another path, or put the right file there",
             );
         }
-        match version.cmp(&i64::from(VERSION)) {
-            std::cmp::Ordering::Less => Finding::note(
-                FILE,
-                format!("{path} is of version {version}; the next start makes it one of version {VERSION}"),
-            ),
-            std::cmp::Ordering::Equal => Finding::ok(FILE, format!("{path} is of version {version}")),
-            std::cmp::Ordering::Greater => Finding::error(
-                FILE,
-                format!("{path} is of version {version}, and this program knows version {VERSION}"),
-                "install the newer tidegauge that wrote it",
-            ),
+        if version == i64::from(VERSION) {
+            return Finding::ok(FILE, format!("{path} is of version {version}"));
         }
+        Finding::error(
+            FILE,
+            format!("{path} is of version {version}, and this program knows version {VERSION}"),
+            "install the tidegauge that wrote it",
+        )
     }
 
     fn sizes(&self, page: u64, bytes: u64, free: u64) -> Vec<Finding> {
@@ -206,7 +202,7 @@ impl SqliteCheck {
     }
 
     fn growth(&self, connection: &Connection, bytes: u64, clock: &Clock) -> Option<Finding> {
-        let oldest = "SELECT min(hour) FROM buckets WHERE outlived <> 1"; // one seek in its index
+        let oldest = "SELECT min(hour) FROM buckets WHERE readings_state <> 1"; // one seek in its index
         let oldest_ms: i64 = connection.query_row(oldest, [], |row| row.get::<_, Option<i64>>(0)).ok()??;
         let covered = Duration::from_millis(u64::try_from(clock.now_ms().saturating_sub(oldest_ms)).unwrap_or(0));
         let space = disk::space(self.file.parent().unwrap_or(Path::new(""))).ok()?;

@@ -1,6 +1,6 @@
 //! The device index: a row in `devices` for each device, and a row in `series` for each of its series.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -55,9 +55,6 @@ const SET_LAST_DAY: &str = "UPDATE series SET last_day = ?3 WHERE device = ?1 AN
 const HAS_BUCKET: &str = "SELECT 1 FROM buckets WHERE device = ?1 LIMIT 1";
 const DELETE_DEVICE: &str = "DELETE FROM devices WHERE device = ?1";
 const DELETE_SERIES: &str = "DELETE FROM series WHERE device = ?1";
-
-const OLD_BUCKETS: &str = "SELECT device, hour, first_ts, last_ts, metadata FROM buckets ORDER BY device, hour";
-const OLD_ROLLUPS: &str = "SELECT device, hour, metric FROM rollups ORDER BY device, hour, metric";
 
 /// The queries that must seek in a key.
 #[cfg(test)]
@@ -256,70 +253,4 @@ fn summary(connection: &Connection, row: &Row<'_>) -> Result<DeviceSummary, Sqli
         has_more_series: row.get(5)?,
         device: device.into(),
     })
-}
-
-/// Fills the index from the buckets and rollups that the file has: one scan of each table.
-pub(super) fn build(connection: &Connection) -> Result<(), SqliteError> {
-    if connection.prepare_cached("SELECT 1 FROM buckets LIMIT 1")?.exists([])? {
-        tracing::info!("making the device index of the SQLite file, once; this reads all rollups");
-    }
-    let mut put = connection.prepare_cached(PUT_DEVICE)?;
-    let mut buckets = connection.prepare_cached(OLD_BUCKETS)?;
-    let mut rows = buckets.query([])?;
-    let mut of_device: Option<DeviceSummary> = None;
-    while let Some(row) = rows.next()? {
-        let (device, hour, metadata): (String, i64, Option<String>) = (row.get(0)?, row.get(1)?, row.get(4)?);
-        let bucket = DeviceSummary {
-            device: device.into(),
-            metadata: metadata.map(|text| DeviceMetadata { hour: Hour::of(hour), text: text.into() }),
-            series: Vec::new(),
-            has_more_series: false,
-            first_ts_ms: row.get(2)?,
-            last_ts_ms: row.get(3)?,
-            removed_until: None,
-        };
-        match &mut of_device {
-            Some(known) if known.device == bucket.device => known.merge(bucket),
-            known => {
-                if let Some(complete) = known.replace(bucket) {
-                    put_device(&mut put, &complete)?;
-                }
-            }
-        }
-    }
-    if let Some(last) = of_device {
-        put_device(&mut put, &last)?;
-    }
-    build_series(connection)
-}
-
-fn build_series(connection: &Connection) -> Result<(), SqliteError> {
-    let mut put = connection.prepare_cached(PUT_SERIES)?;
-    let mut rollups = connection.prepare_cached(OLD_ROLLUPS)?;
-    let mut rows = rollups.query([])?;
-    let mut of_device: BTreeMap<String, i64> = BTreeMap::new();
-    let mut device = String::new();
-    let mut finish = |device: &str, series: &mut BTreeMap<String, i64>| {
-        for (series, hour) in series.iter() {
-            put.execute(params![device, series, Day::of(Hour::of(*hour)).start_ms(), 0])?;
-        }
-        if series.len() > MAX_SERIES {
-            limit_series(connection, device)?;
-        }
-        series.clear();
-        Ok::<(), SqliteError>(())
-    };
-    while let Some(row) = rows.next()? {
-        let (of, hour) = (row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, row.get(1)?);
-        if of != device {
-            finish(&device, &mut of_device)?;
-            of.clone_into(&mut device);
-        }
-        let metric = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
-        match of_device.get_mut(metric) {
-            Some(last) => *last = hour,
-            None => _ = of_device.insert(metric.to_owned(), hour),
-        }
-    }
-    finish(&device, &mut of_device)
 }

@@ -33,19 +33,19 @@ const DELETE_CHUNKS: &str = "DELETE FROM chunks WHERE device = ?1 AND hour = ?2"
 
 /// Deletes readings, keeps the rollups of their hour, and sets [`super::schema::ReadingsState::Expired`].
 pub(super) const READINGS: Expiry = Expiry {
-    oldest: "SELECT device, hour FROM buckets WHERE outlived <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
+    oldest: "SELECT device, hour FROM buckets WHERE readings_state <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
     each: &[
         DELETE_FIRST_CHUNK,
         DELETE_CHUNKS,
-        "UPDATE buckets SET outlived = 1, first_chunk = NULL WHERE device = ?1 AND hour = ?2",
+        "UPDATE buckets SET readings_state = 1, first_chunk = NULL WHERE device = ?1 AND hour = ?2",
     ],
     deletes_buckets: false,
 };
 
 /// Deletes readings and rollups.
 pub(super) const ROLLUPS: Expiry = Expiry {
-    oldest: "SELECT device, hour FROM buckets WHERE outlived = 1 AND hour <= ?1
-        UNION ALL SELECT device, hour FROM buckets WHERE outlived <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
+    oldest: "SELECT device, hour FROM buckets WHERE readings_state = 1 AND hour <= ?1
+        UNION ALL SELECT device, hour FROM buckets WHERE readings_state <> 1 AND hour <= ?1 ORDER BY hour LIMIT ?2",
     each: &[
         DELETE_FIRST_CHUNK,
         DELETE_CHUNKS,

@@ -1,7 +1,5 @@
 //! The ID of the file and the number of its writes. They let a start recognize another file, or an older
 //! copy.
-//!
-//! The table came without a new version of the file: older programs ignore it.
 
 use std::path::Path;
 
@@ -11,16 +9,12 @@ use super::error::SqliteError;
 use super::file;
 use crate::store::History;
 
-const ENSURE: &str = "
-CREATE TABLE IF NOT EXISTS history (id TEXT NOT NULL, writes INTEGER NOT NULL);
-INSERT INTO history SELECT lower(hex(randomblob(16))), 0 WHERE NOT EXISTS (SELECT 1 FROM history);";
+/// The table, with a new ID.
+pub(super) const TABLE: &str = "
+CREATE TABLE history (id TEXT NOT NULL, writes INTEGER NOT NULL);
+INSERT INTO history VALUES (lower(hex(randomblob(16))), 0);";
 const COUNT: &str = "UPDATE history SET writes = writes + 1";
 const READ: &str = "SELECT id, writes FROM history";
-
-/// Gives the file an ID, unless it has one.
-pub(super) fn ensure(transaction: &Transaction<'_>) -> Result<(), SqliteError> {
-    Ok(transaction.execute_batch(ENSURE)?)
-}
 
 /// Counts a write in its own transaction, unless the transaction still has only `before` changes.
 pub(super) fn count(transaction: &Transaction<'_>, before: u64) -> Result<(), SqliteError> {

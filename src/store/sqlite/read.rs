@@ -35,7 +35,8 @@ const ROLLUPS_OF_METRICS: &str = "SELECT buckets.hour, last_ts, metric, count, m
 const CHUNKS: &str = "SELECT hour, data FROM buckets CROSS JOIN first_chunks ON id = first_chunk
         WHERE device = ?1 AND hour >= ?2 AND hour < ?3
     UNION ALL SELECT hour, data FROM chunks WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour";
-const LAST_READINGS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND outlived <> 1 ORDER BY hour DESC LIMIT 1";
+const LAST_READINGS: &str =
+    "SELECT hour FROM buckets WHERE device = ?1 AND readings_state <> 1 ORDER BY hour DESC LIMIT 1";
 const ROLLUPS_FROM_LAST: &str =
     "SELECT hour, metric FROM rollups WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour DESC";
 const ANYTHING: &str = "SELECT 1 FROM buckets LIMIT 1";
@@ -279,8 +280,7 @@ mod tests {
         let writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
         // Only with statistics may a plan depend on what is bound.
         let analyzed = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
-            INSERT INTO rollups (device, hour, metric, count, min, max, sum)
-                SELECT 'S' || (i % 20), i * 3600000, 'temp', 1, 1, 1, 1 FROM n;
+            INSERT INTO rollups SELECT 'S' || (i % 20), i * 3600000, 'temp', 1, 1, 1, 1, 0, 1, 0, 1 FROM n;
             ANALYZE;";
         writer.execute_batch(analyzed).unwrap();
         let connection = schema::open_reader(&path, Duration::from_secs(5)).unwrap();

@@ -12,26 +12,24 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
-use super::{devices, file, history};
+use super::{file, history};
 use crate::disk;
 
-/// The version of the file, kept in its `user_version`. Version 5 has the tables of version 4, and chunks of
-/// version 2. Since version 6 the first chunks have a table of their own.
-pub(super) const VERSION: i32 = 6;
+/// The version of the file, kept in its `user_version`.
+pub(super) const VERSION: i32 = 1;
 /// `Tide` in ASCII. It marks the file as tidegauge's own for `file(1)` and for [`open_writer`].
 pub(super) const APPLICATION_ID: i32 = 0x5469_6465;
 
 /// The tables. Times are Unix milliseconds; `hour` is the start of the hour.
 ///
 /// - `buckets`: one row per bucket. The indexes serve expiry, which asks by hour across all devices; each
-///   bucket is in one of them. The column `outlived` is the [`ReadingsState`]; its name is that of the first
-///   files, and stays. `first_chunk` is NULL if the readings have expired, or are all in `chunks`.
-/// - `rollups`: the stats of one metric in one bucket. Rows of files before version 4 have NULL in the last
-///   four columns.
+///   bucket is in one of them. `readings_state` is the [`ReadingsState`]. `first_chunk` is NULL if the
+///   readings have expired.
+/// - `rollups`: the stats of one metric in one bucket.
 /// - `first_chunks`: the readings of a bucket as a chunk; as a rule, a bucket has no other. New ones are all
 ///   at the end of the table, which fills its pages, and the number in `buckets` is their only key.
-/// - `chunks`: further chunks of a bucket, and all chunks of those that versions before 6 wrote. The chunks
-///   of a bucket share no identity. Unlike `buckets` it has a rowid: blobs are too large for an index.
+/// - `chunks`: further chunks of a bucket. The chunks of a bucket share no identity. Unlike `buckets` it has
+///   a rowid: blobs are too large for an index.
 const TABLES: &str = "
 CREATE TABLE buckets (
     device   TEXT    NOT NULL,
@@ -40,12 +38,12 @@ CREATE TABLE buckets (
     last_ts  INTEGER NOT NULL,
     readings INTEGER NOT NULL,
     metadata TEXT,
-    outlived INTEGER NOT NULL DEFAULT 0,
-    first_chunk INTEGER,
+    readings_state INTEGER NOT NULL DEFAULT 0,
+    first_chunk    INTEGER,
     PRIMARY KEY (device, hour)
 ) WITHOUT ROWID;
-CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;
-CREATE INDEX expired_by_hour ON buckets (hour) WHERE outlived = 1;
+CREATE INDEX readings_by_hour ON buckets (hour) WHERE readings_state <> 1;
+CREATE INDEX expired_by_hour ON buckets (hour) WHERE readings_state = 1;
 CREATE TABLE first_chunks (
     id   INTEGER PRIMARY KEY,
     data BLOB    NOT NULL
@@ -58,10 +56,10 @@ CREATE TABLE rollups (
     min    REAL    NOT NULL,
     max    REAL    NOT NULL,
     sum    REAL    NOT NULL,
-    first_at    INTEGER,
-    first_value REAL,
-    last_at     INTEGER,
-    last_value  REAL,
+    first_at    INTEGER NOT NULL,
+    first_value REAL    NOT NULL,
+    last_at     INTEGER NOT NULL,
+    last_value  REAL    NOT NULL,
     PRIMARY KEY (device, hour, metric)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (
@@ -94,25 +92,6 @@ CREATE TABLE series (
     measurement INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (device, series)
 ) WITHOUT ROWID;";
-
-/// Makes the tables of version 2 from those of version 1.
-const FROM_1_TO_2: &str = "
-ALTER TABLE buckets ADD COLUMN outlived INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX readings_by_hour ON buckets (hour) WHERE outlived <> 1;";
-
-/// Makes the tables of version 4 from those of version 3. This changes no row.
-const FROM_3_TO_4: &str = "
-ALTER TABLE rollups ADD COLUMN first_at INTEGER;
-ALTER TABLE rollups ADD COLUMN first_value REAL;
-ALTER TABLE rollups ADD COLUMN last_at INTEGER;
-ALTER TABLE rollups ADD COLUMN last_value REAL;";
-
-/// Makes the tables of version 6 from those of version 5. This changes no row, and reads `buckets` once.
-const FROM_5_TO_6: &str = "
-ALTER TABLE buckets ADD COLUMN first_chunk INTEGER;
-CREATE TABLE first_chunks (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
-CREATE INDEX expired_by_hour ON buckets (hour) WHERE outlived = 1;
-DROP INDEX buckets_by_hour;";
 
 /// Which readings of a bucket the file has, beside its rollups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,44 +187,18 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
     let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     match (pragma("application_id")?, pragma("user_version")?) {
         (APPLICATION_ID, VERSION) => {}
-        (APPLICATION_ID, before @ 1..VERSION) => {
-            if before == 1 {
-                transaction.execute_batch(FROM_1_TO_2)?;
-            }
-            if before < 3 {
-                transaction.execute_batch(DEVICE_TABLES)?;
-                devices::build(&transaction)?;
-            }
-            if before < 4 {
-                transaction.execute_batch(FROM_3_TO_4)?;
-            }
-            transaction.execute_batch(FROM_5_TO_6)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-        }
         (APPLICATION_ID, version) => return Err(SqliteError::UnknownVersion { found: version, known: VERSION }),
         (0, 0) if tables == 0 => {
             transaction.execute_batch(TABLES)?;
             transaction.execute_batch(DEVICE_TABLES)?;
+            transaction.execute_batch(history::TABLE)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
         _ => return Err(SqliteError::Foreign),
     }
-    history::ensure(&transaction)?;
     Ok(transaction.commit()?)
 }
-
-/// Makes a file of version 5 from one of version 6.
-#[cfg(test)]
-pub(super) const FROM_6_TO_5: &str = "
-INSERT INTO chunks (device, hour, seq, data) SELECT device, hour,
-    (SELECT count(*) FROM chunks WHERE (chunks.device, chunks.hour) = (buckets.device, buckets.hour)), data
-    FROM buckets JOIN first_chunks ON id = first_chunk;
-DROP TABLE first_chunks;
-ALTER TABLE buckets DROP COLUMN first_chunk;
-DROP INDEX expired_by_hour;
-CREATE INDEX buckets_by_hour ON buckets (hour);
-PRAGMA user_version = 5;";
 
 #[cfg(test)]
 mod tests {
@@ -271,78 +224,16 @@ mod tests {
             let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
             assert_eq!(text("journal_mode"), "wal");
             assert_eq!(number("synchronous"), 2, "FULL");
-            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 6));
-        }
-    }
-
-    fn to_3() -> String {
-        let columns = ["first_at", "first_value", "last_at", "last_value"];
-        let drop = columns.map(|column| format!("ALTER TABLE rollups DROP COLUMN {column};"));
-        format!("{FROM_6_TO_5}{}PRAGMA user_version = 3;", drop.concat())
-    }
-
-    fn rollups_without_ends(connection: &Connection) -> i64 {
-        let sql = "SELECT count(*) FROM rollups
-            WHERE (first_at, first_value, last_at, last_value) IS (NULL, NULL, NULL, NULL)";
-        connection.query_row(sql, [], |row| row.get(0)).unwrap()
-    }
-
-    #[test]
-    fn rollups_of_version_3_get_empty_columns() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("db");
-        drop(open_writer(&path, BUSY).unwrap());
-        let row = "INSERT INTO rollups VALUES ('d', 0, 'a', 1, 1, 1, 1);
-            INSERT INTO devices VALUES ('d', NULL, NULL, 1, 1, 0)";
-        Connection::open(&path).unwrap().execute_batch(&format!("{}{row}", to_3())).unwrap();
-        for _ in 0..2 {
-            let connection = open_writer(&path, BUSY).unwrap();
-            assert_eq!(rollups_without_ends(&connection), 1);
-            connection.query_row("SELECT 1 FROM devices", [], |_| Ok(())).unwrap();
+            assert_eq!((number("application_id"), number("user_version")), (0x5469_6465, 1));
         }
     }
 
     #[test]
-    fn a_file_of_an_older_version_becomes_one_of_this() {
-        let to_3 = to_3();
-        let to_2 = "DROP TABLE devices; DROP TABLE series; PRAGMA user_version = 2;";
-        let to_1 = "DROP INDEX readings_by_hour; ALTER TABLE buckets DROP COLUMN outlived; PRAGMA user_version = 1;";
-        let day = 86_400_000_i64;
-        let data = format!(
-            r#"INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata) VALUES
-                ('d', {day}, 100, 200, 3, '{{"floor":1}}'), ('d', {day} + 3600000, 300, 400, 3, '{{"floor":2}}'),
-                ('d', 2 * {day}, 500, 600, 3, NULL), ('e', {day}, 7, 8, 1, NULL);
-            INSERT INTO rollups VALUES ('d', {day}, 'b', 1, 1, 1, 1), ('d', {day}, 'a', 1, 1, 1, 1),
-                ('d', 2 * {day}, 'a', 1, 1, 1, 1), ('e', {day}, 'c', 1, 1, 1, 1);"#
-        );
-        for back in [format!("{to_3}{to_2}"), format!("{to_3}{to_2}{to_1}")] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("db");
-            drop(open_writer(&path, BUSY).unwrap());
-            Connection::open(&path).unwrap().execute_batch(&format!("{back}{data}")).unwrap();
-            for _ in 0..2 {
-                let connection = open_writer(&path, BUSY).unwrap();
-                let state: ReadingsState =
-                    connection.query_row("SELECT outlived FROM buckets", [], |row| row.get(0)).unwrap();
-                assert_eq!(state, ReadingsState::Complete);
-                assert_eq!(rollups_without_ends(&connection), 4);
-                connection.prepare("SELECT 1 FROM buckets INDEXED BY readings_by_hour WHERE outlived <> 1").unwrap();
-                connection.prepare("SELECT 1 FROM buckets INDEXED BY expired_by_hour WHERE outlived = 1").unwrap();
-                let all = |sql| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
-                let devices =
-                    all("SELECT group_concat(concat_ws(' ', device, metadata, metadata_hour, first_ts, last_ts), ', ')
-                        FROM devices");
-                assert_eq!(devices, format!(r#"d {{"floor":2}} {} 100 600, e 7 8"#, day + 3_600_000));
-                let series = all("SELECT group_concat(concat_ws(' ', device, series, last_day), ', ') FROM series");
-                assert_eq!(series, format!("d a {}, d b {day}, e c {day}", 2 * day));
-            }
+    fn a_file_of_an_unknown_version_is_refused_with_both_versions() {
+        for unknown in [0, 2] {
+            let message = open_error_after(&format!("PRAGMA user_version = {unknown}"));
+            assert!(message.contains(&format!("version {unknown}")) && message.contains("version 1"), "{message}");
         }
-    }
-
-    #[test]
-    fn a_newer_file_is_refused_with_both_versions() {
-        let message = open_error_after("PRAGMA user_version = 7");
-        assert!(message.contains("version 7") && message.contains("version 6"), "{message}");
     }
 
     #[test]

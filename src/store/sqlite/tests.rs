@@ -187,56 +187,6 @@ async fn many_appends_leave_few_chunks_and_large_ones_alone() {
 }
 
 #[tokio::test]
-async fn chunks_of_version_1_are_read_and_rewritten() {
-    let (folder, store) = new_store();
-    written(&store, write_at("d", Hour(1), [(0, 1.5), (300, 2.0)])).await;
-    let visitor = visitor(&folder);
-    let version: fn(&Connection) -> Vec<u8> = |visitor| one(visitor, "SELECT substr(data, 1, 1) FROM first_chunks");
-    let older = "UPDATE first_chunks SET data = x'01000101610200AC0200000000000000F83F0000000000000040'";
-    assert_eq!(visitor.execute(older, []), Ok(1));
-    let contents = async || store.contents("d", Hour(1)..Hour(2)).await.unwrap().remove(0).1;
-    assert_eq!((version(&visitor), contents().await.samples().len()), (vec![1], 2));
-    written(&store, write_at("d", Hour(1), [(100, 7.0)])).await;
-    assert_eq!(version(&visitor), [2]);
-    assert_eq!(contents().await, write_at("d", Hour(1), [(0, 1.5), (100, 7.0), (300, 2.0)]).contents);
-}
-
-#[tokio::test]
-async fn chunks_of_a_file_of_version_5_are_read_and_become_first_chunks() {
-    let (folder, store) = new_store();
-    let values = |range: Range<u32>| range.map(|at| (at * 10, f64::from(at)));
-    for device in ["late", "append", "expire"] {
-        for part in [0..50, 50..60, 60..70] {
-            written(&store, write_at(device, Hour(1), values(part))).await;
-        }
-    }
-    drop(store);
-    let visitor = visitor(&folder);
-    visitor.execute_batch(schema::FROM_6_TO_5).unwrap();
-    let store = SqliteStore::open(&file_in(&folder)).unwrap();
-    let contents = async |device| store.contents(device, Hour(0)..Hour(9)).await.unwrap().remove(0).1;
-    let chunks = |device| {
-        let count = |sql: &str| visitor.query_row(sql, [device], |row| row.get::<_, i64>(0)).unwrap();
-        let first = "SELECT count(*) FROM buckets JOIN first_chunks ON id = first_chunk WHERE device = ?1";
-        (count(first), count("SELECT count(*) FROM chunks WHERE device = ?1"))
-    };
-    for device in ["late", "append", "expire"] {
-        assert_eq!(contents(device).await, write_at("d", Hour(1), values(0..70)).contents);
-        assert_eq!(chunks(device), (0, 3));
-    }
-    written(&store, write_at("late", Hour(1), [(1, 7.0)])).await;
-    assert_eq!((contents("late").await.reading_count(), chunks("late")), (71, (1, 0)));
-    for at in 70..100 {
-        written(&store, write_at("append", Hour(1), values(at..at + 1))).await;
-        assert_eq!(contents("append").await, write_at("d", Hour(1), values(0..at + 1)).contents);
-    }
-    assert_eq!(chunks("append").0, 1);
-    assert_eq!(store.expire_readings(i64::MAX).await.unwrap(), 3);
-    assert_eq!(one::<i64>(&visitor, "SELECT (SELECT count(*) FROM first_chunks) + count(*) FROM chunks"), 0);
-    assert_eq!(store.expire_rollups(i64::MAX).await.unwrap(), 3);
-}
-
-#[tokio::test]
 async fn one_refused_bucket_does_not_block_the_others() {
     let (folder, store) = new_store();
     // the trigger fails the write of the bucket after that of its rollups

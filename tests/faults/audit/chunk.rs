@@ -10,9 +10,9 @@ pub(super) struct Sample {
     pub(super) value: f64,
 }
 
-/// The values of a chunk of version 2.
+/// The values of a chunk.
 pub(super) fn decode(chunk: &[u8]) -> Vec<Sample> {
-    assert_eq!(chunk[0], 2, "the version of a chunk");
+    assert_eq!(chunk[0], 1, "the version of a chunk");
     let mut rest = &chunk[2..];
     if chunk[1] == 0 {
         return decode_body(rest);
@@ -112,7 +112,7 @@ fn places<T>(body: &mut &[u8], item: impl Fn(&mut &[u8]) -> T) -> Vec<(usize, T)
 pub(super) fn encode(Sample { offset, metric, value }: &Sample) -> Vec<u8> {
     let bits = (value.abs().to_bits()).cast_signed();
     let ordered = if value.is_sign_negative() { !bits } else { bits };
-    let mut chunk = vec![2, 0, 1, u8::try_from(metric.len()).expect("a short name")];
+    let mut chunk = vec![1, 0, 1, u8::try_from(metric.len()).expect("a short name")];
     chunk.extend_from_slice(metric.as_bytes());
     chunk.extend_from_slice(&[1, 0, 0, 0]); // one series, the first metric, one offset: without residuals
     put_number(&mut chunk, zigzag((*offset).into()));

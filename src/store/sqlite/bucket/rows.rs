@@ -9,8 +9,7 @@ use crate::store::sqlite::error::SqliteError;
 use crate::store::sqlite::read::stats_at;
 use crate::store::sqlite::schema::ReadingsState;
 
-const BUCKET: &str =
-    "SELECT first_ts, last_ts, readings, metadata, outlived, first_chunk FROM buckets WHERE device = ?1 AND hour = ?2";
+const BUCKET: &str = "SELECT first_ts, last_ts, readings, metadata, readings_state, first_chunk FROM buckets WHERE device = ?1 AND hour = ?2";
 pub(super) const ROLLUPS: &str =
     "SELECT metric, count, min, max, sum, first_at, first_value, last_at, last_value FROM rollups
     WHERE device = ?1 AND hour = ?2";
@@ -32,9 +31,9 @@ pub(super) const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
     ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7,
         first_at = ?8, first_value = ?9, last_at = ?10, last_value = ?11
-        WHERE ?4 >= count AND coalesce(?8 <= first_at, TRUE) AND coalesce(?10 >= last_at, TRUE)";
+        WHERE ?4 >= count AND ?8 <= first_at AND ?10 >= last_at";
 /// Sets [`ReadingsState::Late`].
-pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET outlived = 2 WHERE device = ?1 AND hour = ?2";
+pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET readings_state = 2 WHERE device = ?1 AND hour = ?2";
 /// Writes a bucket's row. A REPLACE would change the index by hour each time.
 const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata, first_chunk)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
@@ -43,10 +42,10 @@ const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, 
 
 /// Adds the row of a bucket without readings; or notes that some readings of a bucket have expired. See
 /// [`ReadingsState`].
-pub(super) const ADD_EXPIRED: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, outlived)
+pub(super) const ADD_EXPIRED: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, readings_state)
     VALUES (?1, ?2, ?3, ?4, ?5, 1)
     ON CONFLICT (device, hour) DO UPDATE SET first_ts = min(first_ts, ?3), last_ts = max(last_ts, ?4),
-        outlived = CASE outlived WHEN 0 THEN 2 ELSE outlived END";
+        readings_state = CASE readings_state WHEN 0 THEN 2 ELSE readings_state END";
 
 /// The queries, and the statements that look for rows.
 #[cfg(test)]
