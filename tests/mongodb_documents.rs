@@ -28,7 +28,7 @@ async fn a_bucket_is_one_plain_document() {
     assert_eq!(bucket.get_datetime("lastTs").expect("a time"), &instant(START_MS + 20_000));
     let created = bucket.get_datetime("createdAt").expect("a time").timestamp_millis();
     assert!((START_MS..START_MS + HOUR_MS).contains(&created), "the TTL anchor lies in the hour: {created}");
-    for (key, expected) in [("part", 0.0), ("schemaVersion", 2.0), ("readingCount", 3.0)] {
+    for (key, expected) in [("part", 0.0), ("schemaVersion", 1.0), ("readingCount", 3.0)] {
         assert_eq!(number(&bucket[key]), expected, "{key}");
     }
     assert!(number(&bucket["rev"]).as_f64() >= Some(1.0), "rev counts the writes");

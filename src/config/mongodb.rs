@@ -29,8 +29,6 @@ pub struct Mongodb {
     pub max_document_bytes: Bytes,
     /// How the server compresses the collections that tidegauge creates.
     pub block_compressor: BlockCompressor,
-    /// Whether indexes that no query needs any more are dropped.
-    pub drop_unused_indexes: bool,
     /// Whether the collection gets a `$jsonSchema` validator of everything but the single readings.
     pub validate: bool,
     /// The native time-series collection, if `store.kind` selects it.
@@ -89,7 +87,6 @@ impl Default for Mongodb {
             max_readings_per_document: 3_600,
             max_document_bytes: Bytes::mib(1),
             block_compressor: BlockCompressor::Zstd,
-            drop_unused_indexes: false,
             validate: false,
             timeseries: Timeseries::default(),
         }

@@ -46,7 +46,6 @@ pub(in super::super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOp
         retention: config.retention.readings.period().map(Period::as_duration),
         rollups_retention: config.retention.rollups().period().map(Period::as_duration),
         block_compressor: mongodb.block_compressor,
-        drop_unused_indexes: mongodb.drop_unused_indexes,
         validate: mongodb.validate,
         max_connections: mongodb_connections(config),
     }

@@ -288,7 +288,8 @@ mod tests {
     }
 
     fn rollups() -> Rollups {
-        let two = Stats { count: 2, min: -0.5, max: 1e300, sum: f64::INFINITY, ..Stats::of(0, 1.0) };
+        let unknown = ValueAt::unknown(0);
+        let two = Stats { count: 2, min: -0.5, max: 1e300, sum: f64::INFINITY, first: unknown, last: unknown };
         let point = |start_ms, stats| Point { start_ms, stats, increase: 0.5, is_filled: false };
         let series = vec![point(1_776_693_600_000, Stats::of(0, 20.0)), point(1_776_697_200_000, two)];
         [(r#"a "b" \é"#.into(), series), ("c".into(), Vec::new())].into_iter().collect()

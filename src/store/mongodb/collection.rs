@@ -23,8 +23,6 @@ pub(super) const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
-const INDEX_NOT_FOUND: i32 = 27;
-
 const NAMESPACE_EXISTS: i32 = 48;
 
 /// The codes of servers that do not allow sharding: `Unauthorized`, `CommandNotFound`, `CommandNotSupported`,
@@ -80,7 +78,6 @@ pub(super) struct ManagedCollection {
     pub(super) name: String,
     pub(super) timeout: Duration,
     pub(super) compressor: BlockCompressor,
-    pub(super) drop_unused_indexes: bool,
 }
 
 impl ManagedCollection {
@@ -195,44 +192,6 @@ impl ManagedCollection {
         .await
     }
 
-    /// Drops an index that older versions created and no query needs any more, if there is one and the
-    /// options ask for it. An index of the operator that only resembles it stays.
-    pub(super) async fn drop_unused_index(&self, name: &str, keys: &Document) -> Result<(), StoreError> {
-        let listed = self.first_batch(doc! { "listIndexes": &self.name }).await?;
-        let collection = self.name.as_str();
-        let resembles = |index: &&Document| has_name(index, name) || has_keys(index, keys);
-        for index in listed.iter().filter(|index| !is_index(index, name, keys)).filter(resembles) {
-            let (index, unused) = (index.get_str("name").unwrap_or_default(), name);
-            tracing::info!(
-                collection,
-                index,
-                "this index resembles {unused} of older versions, but has another name, other keys or options of its \
-                 own; it stays, and no query of tidegauge needs it"
-            );
-        }
-        if !listed.iter().any(|index| is_index(index, name, keys)) {
-            return Ok(());
-        }
-        if !self.drop_unused_indexes {
-            tracing::info!(
-                collection,
-                index = name,
-                "no query needs this index any more; mongodb.drop_unused_indexes drops it"
-            );
-            return Ok(());
-        }
-        let drop_index = doc! { "dropIndexes": collection, "index": name };
-        self.attempt(async {
-            match self.database.run_command(drop_index).await {
-                Err(error) if code(&error) == Some(INDEX_NOT_FOUND) => Ok(()), // another instance was quicker
-                other => other.map(drop),
-            }
-        })
-        .await?;
-        tracing::info!(collection, index = name, "dropped an index that no query needs");
-        Ok(())
-    }
-
     /// Changes options of the collection.
     pub(super) async fn modify(&self, options: Document) -> Result<(), StoreError> {
         let mut modify = doc! { "collMod": &self.name };
@@ -329,16 +288,6 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
-/// Whether a listed index has this name and these keys, and no options of its own.
-fn is_index(listed: &Document, name: &str, keys: &Document) -> bool {
-    let is_plain = listed.keys().all(|field| ["v", "key", "name", "ns", "background"].contains(&field.as_str()));
-    is_plain && has_name(listed, name) && has_keys(listed, keys)
-}
-
-fn has_name(listed: &Document, name: &str) -> bool {
-    listed.get_str("name").is_ok_and(|found| found == name)
-}
-
 pub(super) fn has_keys(listed: &Document, keys: &Document) -> bool {
     listed.get_document("key").is_ok_and(|found| found.iter().eq(keys)) // in their order
 }
@@ -353,23 +302,6 @@ fn code(error: &Error) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_index_is_known_by_its_name_its_keys_and_no_options() {
-        let keys = doc! { "deviceId": 1, "bucket": 1 };
-        let listed = |name: &str, key: Document| doc! { "v": 2, "key": key, "name": name };
-        let is_it = |listed: &Document| is_index(listed, "deviceId_bucket", &keys);
-        assert!(is_it(&listed("deviceId_bucket", keys.clone())));
-        for other in [doc! { "deviceId": 1, "bucket": -1, "x": 1 }, doc! { "bucket": 1, "deviceId": 1 }, doc! {}] {
-            assert!(!is_it(&listed("deviceId_bucket", other)));
-        }
-        assert!(!is_it(&listed("deviceId_1_bucket_1", keys.clone())));
-        for option in ["unique", "sparse", "partialFilterExpression", "expireAfterSeconds", "collation", "hidden"] {
-            let mut with_option = listed("deviceId_bucket", keys.clone());
-            with_option.insert(option, true);
-            assert!(!is_it(&with_option), "{option}");
-        }
-    }
 
     #[test]
     fn the_kind_of_a_server_follows_from_its_hello() {

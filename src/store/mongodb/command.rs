@@ -62,8 +62,6 @@ pub(super) struct Commands {
     pub(super) query_timeout: Duration,
     /// How the server compresses new collections.
     pub(super) compressor: BlockCompressor,
-    /// Whether indexes that no query needs any more are dropped.
-    pub(super) drop_unused_indexes: bool,
     /// Counts the documents that reads skip.
     pub(super) unreadable: store::UnreadableDocuments,
 }
@@ -81,7 +79,6 @@ impl Commands {
             timeout: options.timeout,
             query_timeout: options.query_timeout,
             compressor: options.block_compressor,
-            drop_unused_indexes: options.drop_unused_indexes,
             unreadable: options.unreadable_readings.clone(),
         })
     }
@@ -107,7 +104,6 @@ impl Commands {
             name: collection.to_owned(),
             timeout: self.timeout,
             compressor: self.compressor,
-            drop_unused_indexes: self.drop_unused_indexes,
         }
     }
 

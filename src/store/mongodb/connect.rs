@@ -54,8 +54,6 @@ pub struct MongodbOptions {
     pub rollups_retention: Option<Duration>,
     /// How the server compresses the collections that the store creates.
     pub block_compressor: BlockCompressor,
-    /// Whether indexes that no query needs any more are dropped.
-    pub drop_unused_indexes: bool,
     /// Whether the server checks each document, except its readings, against a `$jsonSchema`.
     pub validate: bool,
     /// The most connections to one server, monitoring aside.

@@ -160,22 +160,22 @@ pub(super) fn server_integer(value: &Bson) -> Option<i64> {
     }
 }
 
-/// Checks that a document has a schema version that this program knows: 1 to `newest`.
-pub(super) fn expect_version(document: &RawDocument, newest: i32) -> Result<(), DecodeError> {
-    check_version(document.get("schemaVersion")?, newest)
+/// Checks that a document has the schema version that this program knows.
+pub(super) fn expect_version(document: &RawDocument, known: i32) -> Result<(), DecodeError> {
+    check_version(document.get("schemaVersion")?, known)
 }
 
 /// Checks the schema version of a document; see [`expect_version`].
-pub(super) fn check_version(version: Option<RawBsonRef<'_>>, newest: i32) -> Result<(), DecodeError> {
+pub(super) fn check_version(version: Option<RawBsonRef<'_>>, known: i32) -> Result<(), DecodeError> {
     let version = match version {
         Some(RawBsonRef::Int32(version)) => version.into(),
         Some(RawBsonRef::Int64(version)) => version,
         _ => return Err(DecodeError("it has no schemaVersion".into())),
     };
-    if (1..=i64::from(newest)).contains(&version) {
+    if version == i64::from(known) {
         return Ok(());
     }
-    Err(DecodeError(format!("its schemaVersion is {version}, and this program knows versions up to {newest} only")))
+    Err(DecodeError(format!("its schemaVersion is {version}, and this program knows version {known} only")))
 }
 
 /// A finite number: the value of a reading.

@@ -47,7 +47,7 @@ impl<L: Layout> MongoStore<L> {
     /// The schema of the collection, which is not sharded.
     pub(super) fn schema_of_notes(&self) -> PlainSchema {
         let collection = self.commands.managed(&self.notes());
-        PlainSchema { collection, age_field: SEEN_AT, expiry: Some(KEPT), unused_index: None }
+        PlainSchema { collection, age_field: SEEN_AT, expiry: Some(KEPT) }
     }
 
     /// Executes a statement of an update, and returns the number of documents that it matched or inserted.

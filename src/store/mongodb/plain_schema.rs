@@ -1,9 +1,6 @@
-//! The schema of a collection of documents: when they expire, by which field they are sharded, and which
-//! index older versions used.
+//! The schema of a collection of documents: when they expire, and by which field they are sharded.
 
 use std::time::Duration;
-
-use bson::Document;
 
 use super::collection::{Deployment, ManagedCollection};
 use crate::store::StoreError;
@@ -19,16 +16,11 @@ pub(super) struct PlainSchema {
     pub(super) age_field: &'static str,
     /// The age at which documents expire; `None` keeps them forever.
     pub(super) expiry: Option<Duration>,
-    /// The name and the keys of the index that queries of older versions used.
-    pub(super) unused_index: Option<(&'static str, Document)>,
 }
 
 impl PlainSchema {
     /// Brings a collection that exists to this schema.
     pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
-        if let Some((name, keys)) = &self.unused_index {
-            self.collection.drop_unused_index(name, keys).await?;
-        }
         self.collection.ensure_expiry(self.age_field, self.expiry).await?;
         self.collection.ensure_sharding(deployment, DEVICE_FIELD).await
     }

@@ -43,7 +43,7 @@ pub(super) async fn in_buckets(database: &Database, findings: &mut Findings) -> 
 /// The readings of packed documents, by `_id`, as the server unpacks them.
 async fn unpacked(database: &Database) -> HashMap<String, Vec<Document>> {
     let stages = vec![
-        doc! { "$match": { "schemaVersion": 3 } },
+        doc! { "$match": { "control": { "$exists": true } } },
         doc! { "$set": { "meta": "$_id" } },
         doc! { "$_unpackBucket": { "timeField": "ts", "metaField": "bucket" } },
     ];

@@ -32,7 +32,7 @@ use super::super::layout::Queries;
 use super::super::names;
 use super::super::statements::Verb;
 use super::Buckets;
-use super::document::{Part, READABLE_VERSION};
+use super::document::{Part, SCHEMA_VERSION};
 use super::plan::{Change, is_consistent};
 use super::read::bucket_hour;
 use super::slow::{Attempts, unchanged};
@@ -213,7 +213,7 @@ impl Buckets {
 
 /// Writes the fields of an emptied document of an hour of which nothing is left.
 fn set_empty(set: &mut Encoder) {
-    set.int32("schemaVersion", READABLE_VERSION);
+    set.int32("schemaVersion", SCHEMA_VERSION);
     set.document("rev", |is| {
         is.array("$add", |terms| {
             terms.string(0, "$rev");

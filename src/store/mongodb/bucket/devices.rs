@@ -60,6 +60,7 @@ impl Buckets {
 fn summary_fields() -> Document {
     doc! {
         "deviceId": 1, "bucket": 1, "part": 1, "schemaVersion": 1, "full": 1, "firstTs": 1, "lastTs": 1, "stats": 1,
+        "bytes": 1, "control": 1,
     }
 }
 

@@ -1,8 +1,8 @@
 //! The bucket document: its fields, written and read.
 //!
 //! Counts are int64, `part` and `schemaVersion` int32, every value, minimum, maximum and sum a double.
-//! Readings are read back without serde, element by element, straight into samples. `schemaVersion` says
-//! which layout a document has; `packed` has the columns of packed ones.
+//! Readings are read back without serde, element by element, straight into samples. Only packed
+//! documents have `control`, and only readable ones have `bytes`; `packed` has the columns of packed ones.
 
 use std::borrow::Cow;
 
@@ -19,12 +19,8 @@ use crate::config::BucketLayout;
 use crate::model::{Contents, Hour, HourOffset};
 use crate::store::HourSamples;
 
-/// The schema version of the readable documents that this program writes. It reads version 1 too, whose stats
-/// have neither first nor last values.
-pub(super) const READABLE_VERSION: i32 = 2;
-
-/// The schema version of packed documents, and the newest one.
-pub(super) const PACKED_VERSION: i32 = 3;
+/// The schema version of documents of both layouts.
+pub(super) const SCHEMA_VERSION: i32 = 1;
 
 /// The fields that only readable documents have.
 const READABLE_FIELDS: [&str; 2] = ["bytes", "readings"];
@@ -32,11 +28,14 @@ const READABLE_FIELDS: [&str; 2] = ["bytes", "readings"];
 /// The fields that only packed documents have.
 const PACKED_FIELDS: [&str; 2] = ["control", "data"];
 
-/// The layout of a document, by its schema version.
+/// The layout of a document, by the fields that only one of them has.
 pub(super) fn layout_of(document: &RawDocument) -> Result<BucketLayout, DecodeError> {
-    expect_version(document, PACKED_VERSION)?;
-    let is_packed = integer(document, "schemaVersion")? == i64::from(PACKED_VERSION);
-    Ok(if is_packed { BucketLayout::Packed } else { BucketLayout::Readable })
+    expect_version(document, SCHEMA_VERSION)?;
+    match (document.get("bytes")?.is_some(), document.get("control")?.is_some()) {
+        (true, false) => Ok(BucketLayout::Readable),
+        (false, true) => Ok(BucketLayout::Packed),
+        _ => Err(DecodeError("it has to have either bytes or control".into())),
+    }
 }
 
 /// One document of a bucket.
@@ -117,11 +116,7 @@ impl Body<'_> {
     /// readings is readable, and begins where it ends.
     pub(super) fn encode(&self, fields: &mut Encoder, hour: Hour) {
         let first = self.contents.span().map_or(self.last, |(first, _)| first);
-        let version = match self.layout {
-            BucketLayout::Readable => READABLE_VERSION,
-            BucketLayout::Packed => PACKED_VERSION,
-        };
-        fields.int32("schemaVersion", version);
+        fields.int32("schemaVersion", SCHEMA_VERSION);
         fields.int64("rev", self.rev);
         if let Some(metadata) = self.metadata {
             metadata::encode(fields, "metadata", metadata);
@@ -318,8 +313,9 @@ mod tests {
             doc! { "readings": [ { "lux": 1.0 } ] },
             doc! { "readings": [ { "ts": bson::DateTime::from_millis(0), "lux": 1.0 } ] },
             doc! { "readings": [ { "ts": bson::DateTime::from_millis(HOUR.start_ms()), "lux": "high" } ] },
-            doc! { "schemaVersion": 3, "readings": [] },
-            doc! { "schemaVersion": 3, "control": { "count": 0 } },
+            doc! { "schemaVersion": 1, "readings": [] },
+            doc! { "schemaVersion": 1, "control": { "count": 0 } },
+            doc! { "schemaVersion": 1, "control": { "count": 0 }, "bytes": 0_i64, "readings": [] },
         ] {
             assert!(Part::decode(&RawDocumentBuf::try_from(&bad).unwrap(), HOUR).is_err(), "{bad}");
         }

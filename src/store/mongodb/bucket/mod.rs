@@ -4,7 +4,7 @@
 //! { _id: "LIGHT-FL02-ZONE4/2026-04-20T14",   // + "/1", "/2" for overflow parts
 //!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
 //!   bucket: ISODate("2026-04-20T14:00:00Z"), // the hour, UTC
-//!   part: 0, schemaVersion: 2, rev: 7,       // rev: +1 at each write
+//!   part: 0, schemaVersion: 1, rev: 7,       // rev: +1 at each write
 //!   // retention counts from here: an instant in the hour, at a second of the device's own
 //!   createdAt: ISODate("2026-04-20T14:23:07Z"),
 //!   metadata: { floor: 2, zone: "Zone 4" },  // when known
@@ -53,10 +53,6 @@
 //!
 //! **Rollups** (`rollups`). The rollup of an hour is derived from the `stats` and `rev` of the bucket's
 //! parts. All layouts share one collection of rollups, which queries read first.
-//!
-//! **Versions.** Stats of `schemaVersion` 1 have no `first` and no `last`. The fast path does not append to
-//! such a document: `$min` would invent its first value. The slow path computes its stats anew, and makes it
-//! one of version 2. A rollup has the first and the last values from the readings of such a document.
 //!
 //! The fast path adds to `stats.<metric>.sum` and rounds it once for each append; the slow path computes it
 //! anew. Values above 1e290 take the slow path, because a sum that an append made infinite would stay so.

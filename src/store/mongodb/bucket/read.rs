@@ -24,7 +24,7 @@ use super::super::stats::decode_stats;
 use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
-use super::document::{PACKED_VERSION, StoredReadings, is_emptied};
+use super::document::{SCHEMA_VERSION, StoredReadings, is_emptied};
 use crate::model::{Contents, Day, Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
@@ -296,12 +296,12 @@ pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, DecodeError> {
 
 /// The fields of a document that its [`StoredReadings`] need.
 fn readings_fields() -> Document {
-    doc! { "schemaVersion": 1, "readings": 1, "control": 1, "data": 1 }
+    doc! { "schemaVersion": 1, "bytes": 1, "readings": 1, "control": 1, "data": 1 }
 }
 
 /// The stats of a document.
 pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
-    expect_version(document, PACKED_VERSION)?;
+    expect_version(document, SCHEMA_VERSION)?;
     Ok(HourStats {
         hour: bucket_hour(document)?,
         last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),

@@ -21,7 +21,7 @@ use super::super::encode::Encoder;
 use super::super::stats::encode_value_at;
 use super::super::{metadata, names};
 use super::capacity::{Capacity, Size};
-use super::document::{Body, READABLE_VERSION, encode_constant_fields, encode_readings};
+use super::document::{Body, SCHEMA_VERSION, encode_constant_fields, encode_readings};
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Hour, HourOffset};
 
@@ -63,10 +63,10 @@ pub(super) fn append(statement: &mut Encoder, job: &Job<'_>, capacity: Capacity)
     statement.document("q", |filter| {
         filter.string("_id", &names::document_id(device, *hour, part));
         filter.string("deviceId", device);
-        // `$min` would invent the first value of stats that do not have it.
-        filter.int32("schemaVersion", READABLE_VERSION);
+        filter.int32("schemaVersion", SCHEMA_VERSION);
         filter.document("lastTs", |is| is.datetime("$lt", hour.instant_ms(job.span.0)));
         filter.document("readingCount", |is| is.int64("$lte", before.readings as i64));
+        // A packed document has no bytes.
         filter.document("bytes", |is| is.int64("$lte", before.bytes as i64));
         filter.document("full", |is| is.boolean("$exists", false));
     });

@@ -295,7 +295,7 @@ fn missing_index(expected: &Expected) -> Finding {
     )
 }
 
-/// Judges an index that tidegauge has not created, or not in this version.
+/// Judges an index that tidegauge has not created.
 fn extra_index(expected: &Expected, index: &Document, uses: &[(String, u64)]) -> Finding {
     let (name, index_name) = (expected.name(), name_of(index));
     let keys = index.get_document("key").map(Document::to_string).unwrap_or_default();
@@ -309,27 +309,23 @@ fn extra_index(expected: &Expected, index: &Document, uses: &[(String, u64)]) ->
             format!("the index {index_name} of {name} on {keys} is unique: the server refuses readings by it");
         return Finding::error(INDEXES, message, drop_it);
     }
-    let is_older = expected.unused_index.as_ref().is_some_and(|(older, _)| *older == index_name);
     let used = uses.iter().find(|(used, _)| used == index_name).map(|(_, uses)| *uses);
     let used = used.map_or_else(String::new, |uses| format!(", used {} times since the server started", count(uses)));
     let message = format!("{name} has the index {index_name} on {keys}, which no query of tidegauge needs{used}");
-    let mend = if is_older {
-        "set mongodb.drop_unused_indexes = true and restart tidegauge, if no query of yours needs it".to_owned()
-    } else {
-        format!("if no query of yours needs it: {drop_it}")
-    };
+    let mend = format!("if no query of yours needs it: {drop_it}");
     Finding::note(INDEXES, message).with_mend(mend)
 }
 
 fn check_validator(expected: &Expected, validator: &ExpectedValidator, options: &Document) -> Option<Finding> {
     let name = expected.name();
     let found = options.get_document("validator").ok().filter(|found| !found.is_empty());
-    if found == validator.wanted.as_ref() {
+    let wanted = validator.is_wanted.then_some(&validator.own);
+    if found == wanted {
         return None;
     }
     let remove = format!("db.runCommand({{ collMod: {name:?}, validator: {{}} }})");
-    Some(match (found, &validator.wanted) {
-        (Some(found), None) if !validator.own.contains(found) => Finding::warning(
+    Some(match (found, wanted) {
+        (Some(found), None) if *found != validator.own => Finding::warning(
             VALIDATOR,
             format!("{name} has a validator that is not tidegauge's: documents that it refuses become dead letters"),
             format!("remove it if it is not yours: {remove}; or set mongodb.validate = true and restart tidegauge"),

@@ -16,8 +16,6 @@ pub struct Expected {
     pub(in super::super) index: (&'static str, Document),
     /// The age at which documents or measurements expire; `None` keeps them forever.
     pub(in super::super) expiry: Option<Duration>,
-    /// The name and the keys of the index that queries of older versions used.
-    pub(in super::super) unused_index: Option<(&'static str, Document)>,
     /// The validator; `None`: the collection has none of tidegauge's.
     pub(in super::super) validator: Option<ExpectedValidator>,
     /// The fields of a new time series, and those that say the span of its buckets.
@@ -32,10 +30,10 @@ pub struct Expected {
 /// The validator that a collection should have.
 #[derive(Debug, Clone)]
 pub(in super::super) struct ExpectedValidator {
-    /// The validator that the options ask for.
-    pub(in super::super) wanted: Option<Document>,
-    /// The validators of this version and of older ones.
-    pub(in super::super) own: Vec<Document>,
+    /// Whether the options ask for tidegauge's validator.
+    pub(in super::super) is_wanted: bool,
+    /// The validator of tidegauge.
+    pub(in super::super) own: Document,
 }
 
 impl Expected {
@@ -45,7 +43,6 @@ impl Expected {
             index: (schema.age_field, doc! { schema.age_field: 1 }),
             kind: Kind::Plain,
             expiry: schema.expiry,
-            unused_index: schema.unused_index,
             collection: schema.collection,
             validator: None,
             timeseries: None,
@@ -71,7 +68,6 @@ impl Expected {
             kind: Kind::Timeseries,
             index,
             expiry,
-            unused_index: None,
             validator: None,
             timeseries: Some(timeseries),
             device_field: "meta.deviceId",

@@ -123,7 +123,7 @@ pub(in super::super) fn of_buckets(collection: &str, Example { device, hour }: &
     active.insert("lastTs", doc! { "$gte": DateTime::from_millis(hour.start_ms()) });
     table.find("the devices that are not silent", Access::Index(AGE), active, doc! {});
     let append = doc! {
-        "_id": &id, "deviceId": device, "schemaVersion": 2, "lastTs": { "$lt": DateTime::from_millis(0) },
+        "_id": &id, "deviceId": device, "schemaVersion": 1, "lastTs": { "$lt": DateTime::from_millis(0) },
         "readingCount": { "$lte": 1 }, "bytes": { "$lte": 1 }, "full": { "$exists": false },
     };
     let set = doc! { "$set": { "lastTs": DateTime::from_millis(0) } };

@@ -118,7 +118,6 @@ impl DeviceIndex {
             collection: self.managed.clone(),
             age_field: AGE_FIELD,
             expiry: self.retention.map(|retention| retention.saturating_add(DAYS)),
-            unused_index: None,
         }
     }
 

@@ -22,12 +22,8 @@ mod day;
 #[cfg(test)]
 mod tests;
 
-/// The schema version of the documents that this program writes. It reads version 1 too, whose stats have
-/// neither first nor last values. In a document that was of version 1, some hours may lack them still.
-const SCHEMA_VERSION: i32 = 2;
-
-/// The schema version of packed documents.
-const PACKED: i32 = 3;
+/// The schema version of the documents, readable and packed.
+const SCHEMA_VERSION: i32 = 1;
 
 /// The field of an hour that has no rollup, because the document would be too large with it.
 const LEFT_OUT: &str = "tooLarge";
@@ -61,7 +57,7 @@ pub(super) fn insert(document: &mut Encoder, hours: &[&HourRollup], layout: Buck
     document.string("deviceId", device);
     encode_constant_fields(document, device, day);
     let packed = if layout == BucketLayout::Packed { Packed::of(hours) } else { None };
-    document.int32("schemaVersion", if packed.is_some() { PACKED } else { SCHEMA_VERSION });
+    document.int32("schemaVersion", SCHEMA_VERSION);
     if let Some(packed) = packed {
         packed.encode(document);
         return document.document("hours", |_| {});
@@ -92,8 +88,8 @@ fn put_as(statement: &mut Encoder, hours: &[&HourRollup], encode: impl Fn(&mut E
             stage.document("$set", |set| {
                 encode_constant_fields(set, device, day);
                 set.document("schemaVersion", |is| {
-                    is.array("$max", |of| {
-                        of.string(0, "$schemaVersion"); // a packed document stays one
+                    is.array("$ifNull", |of| {
+                        of.string(0, "$schemaVersion"); // a document of an unknown version stays one
                         of.int32(1, SCHEMA_VERSION);
                     });
                 });
@@ -159,12 +155,12 @@ pub(super) fn add_hours<'f>(
             _ => {}
         }
     }
-    check_version(version, PACKED)?;
+    check_version(version, SCHEMA_VERSION)?;
     let (Some(device), Some(start), Some(of_day)) = (device, day, of_day) else {
         return Err(DecodeError("it is no rollup of a day".into()));
     };
     let found = found(device)?;
-    let (mut packed, mut outcome) = packed_day(document, version, start, metrics, needs);
+    let (mut packed, mut outcome) = packed_day(document, start, metrics, needs);
     for element in elements(of_day) {
         let (key, value) = element?;
         if supersedes(start, key, value, &mut packed)? {
@@ -181,15 +177,11 @@ pub(super) fn add_hours<'f>(
 /// The hours in the columns of a document. If they cannot be read, none.
 fn packed_day(
     document: &RawDocument,
-    version: Option<RawBsonRef<'_>>,
     start: Hour,
     metrics: &mut MetricNames,
     needs: StatsNeeds,
 ) -> (PackedDay, Result<(), DecodeError>) {
     const NONE: PackedDay = [const { None }; 24];
-    if version != Some(RawBsonRef::Int32(PACKED)) {
-        return (NONE, Ok(()));
-    }
     columns::decode(document, start, metrics, needs).map_or_else(|error| (NONE, Err(error)), |day| (day, Ok(())))
 }
 
@@ -282,11 +274,11 @@ fn usual_entry(entry: &RawDocument) -> Option<(i64, &RawDocument)> {
 
 /// The rollups of a document, those of emptied hours included.
 pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, DecodeError> {
-    expect_version(document, PACKED)?;
+    expect_version(document, SCHEMA_VERSION)?;
     let device: Arc<str> = document.get_str("deviceId")?.into();
     let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
     let mut names = MetricNames::new(&SeriesFilter::ALL);
-    let (mut packed, read) = packed_day(document, document.get("schemaVersion")?, start, &mut names, StatsNeeds::All);
+    let (mut packed, read) = packed_day(document, start, &mut names, StatsNeeds::All);
     read?;
     let mut rollups = Vec::new();
     for element in document.get_document("hours")? {

@@ -4,7 +4,7 @@
 //! { _id: "LIGHT-FL02-ZONE4/2026-04-20",
 //!   deviceId: "LIGHT-FL02-ZONE4",            // hashed shard key
 //!   day: ISODate("2026-04-20T00:00:00Z"),
-//!   schemaVersion: 2,
+//!   schemaVersion: 1,
 //!   // retention counts from here: an instant in the day, at a second of the device's own
 //!   createdAt: ISODate("2026-04-20T07:12:31Z"),
 //!   hours: { "14": { rev: 7,
@@ -35,7 +35,7 @@
 //! `{ rev: 9, tooLarge: true }`. Queries read the readings of such an hour, until they expire.
 //!
 //! **Packed.** With the layout `packed`, the documents of whole days have the hours as columns, in a
-//! twentieth of the bytes: `schemaVersion` 3, `metrics` and `columns` (`columns.rs`). A later correction of
+//! twentieth of the bytes: `metrics` and `columns` (`columns.rs`). A later correction of
 //! an hour is in `hours`, as above; of an hour that is in both, the one with the higher `rev` counts. All
 //! layouts read both kinds.
 //!
@@ -64,9 +64,6 @@ use super::command::Commands;
 use super::plain_schema::PlainSchema;
 use crate::config::BucketLayout;
 use crate::store::{HourStats, StoreError};
-
-/// The index that queries of older versions used.
-const UNUSED_INDEX: &str = "deviceId_day";
 
 /// The time that expiry waits longer, because `createdAt` is up to a day before the last reading of its
 /// document.
@@ -135,7 +132,6 @@ impl RollupCollection {
             collection: self.managed.clone(),
             age_field: CREATED_AT,
             expiry: self.retention.map(|retention| retention.saturating_add(DAY)),
-            unused_index: Some((UNUSED_INDEX, doc! { "deviceId": 1, "day": 1 })),
         }
     }
 

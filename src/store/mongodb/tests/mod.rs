@@ -181,7 +181,6 @@ impl Scratch {
             retention: None,
             rollups_retention: None,
             block_compressor: BlockCompressor::Zstd,
-            drop_unused_indexes: false,
             validate: false,
             max_connections: 10,
         }

@@ -9,7 +9,8 @@ use crate::store::sqlite::error::SqliteError;
 use crate::store::sqlite::read::stats_at;
 use crate::store::sqlite::schema::ReadingsState;
 
-const BUCKET: &str = "SELECT first_ts, last_ts, readings, metadata, readings_state, first_chunk FROM buckets WHERE device = ?1 AND hour = ?2";
+const BUCKET: &str = "SELECT first_ts, last_ts, readings, metadata, readings_state, first_chunk FROM buckets
+    WHERE device = ?1 AND hour = ?2";
 pub(super) const ROLLUPS: &str =
     "SELECT metric, count, min, max, sum, first_at, first_value, last_at, last_value FROM rollups
     WHERE device = ?1 AND hour = ?2";

@@ -5,7 +5,7 @@
 //! { _id: "LIGHT-FL02-ZONE4/2026-04-20T14",   // + "/1", "/2" for further parts
 //!   // deviceId, bucket, part, rev, createdAt, metadata, readingCount, firstTs, lastTs, stats: as in
 //!   // readable documents
-//!   schemaVersion: 3,                        // the document is packed
+//!   schemaVersion: 1,
 //!   control: { version: 2, min: { ts: firstTs }, max: { ts: ISODate(...) }, count: 360 },
 //!   data: { ts: BinData(7, ...), lux: BinData(7, ...) } }
 //! ```

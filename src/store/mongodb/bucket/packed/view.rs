@@ -11,7 +11,7 @@
 use bson::{Document, doc};
 
 use super::super::super::collection::ManagedCollection;
-use super::super::document::PACKED_VERSION;
+use super::super::document::SCHEMA_VERSION;
 use super::TIME;
 
 /// The field in which the stage puts the `_id` and the device. No series has such a name.
@@ -30,7 +30,7 @@ pub(in super::super) async fn ensure(collection: &ManagedCollection) {
 /// The stages of the view.
 fn stages() -> Vec<Document> {
     vec![
-        doc! { "$match": { "schemaVersion": PACKED_VERSION } },
+        doc! { "$match": { "schemaVersion": SCHEMA_VERSION, "control": { "$exists": true } } },
         doc! { "$set": { "meta": { "_id": "$_id", "deviceId": "$deviceId", "metadata": "$metadata" } } },
         doc! { "$_unpackBucket": { "timeField": TIME, "metaField": OF_DOCUMENT } },
         doc! { "$project": {

@@ -57,7 +57,7 @@ async fn an_emptied_document_keeps_its_id_and_a_higher_rev() {
     assert_eq!(delete(&store, None, &[]).await.readings, 4);
     let start = bson::DateTime::from_millis(HOUR.start_ms());
     let emptied = doc! {
-        "_id": "d/2026-04-20T14", "deviceId": "d", "bucket": start, "part": 0, "schemaVersion": 2, "rev": 2_i64,
+        "_id": "d/2026-04-20T14", "deviceId": "d", "bucket": start, "part": 0, "schemaVersion": 1, "rev": 2_i64,
         "createdAt": before.get_datetime("createdAt").unwrap(), "readingCount": 0_i64, "bytes": 0_i64,
         "firstTs": start, "lastTs": start, "stats": {}, "readings": [], "full": true,
     };

@@ -24,7 +24,7 @@ async fn a_bucket_is_the_documented_document() {
     let appended = scratch.buckets().await;
     let expected = doc! {
         "_id": "LIGHT-FL02-ZONE4/2026-04-20T14", "deviceId": device, "bucket": instant(0),
-        "part": 0, "schemaVersion": 2, "rev": 2_i64,
+        "part": 0, "schemaVersion": 1, "rev": 2_i64,
         "createdAt": DateTime::from_millis(created_at_ms(device, HOUR)),
         "metadata": { "floor": 2, "type": "LED-PIR", "zone": "Zone 4" },
         "readingCount": 3_i64, "bytes": 399_i64, "firstTs": instant(10_000), "lastTs": instant(30_000),

@@ -327,7 +327,6 @@ async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
         retention: None,
         rollups_retention: None,
         block_compressor: BlockCompressor::Zstd,
-        drop_unused_indexes: false,
         validate: false,
         max_connections: 2,
     };

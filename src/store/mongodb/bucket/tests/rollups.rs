@@ -88,7 +88,7 @@ async fn a_rollup_is_the_fold_of_all_parts_and_anyone_can_read_it() {
 
     let day = scratch.rollups().await.remove(0);
     assert_eq!(day.get_str("_id").unwrap(), "a/b/2026-04-20");
-    assert_eq!((day.get_str("deviceId").unwrap(), day.get_i32("schemaVersion").unwrap()), ("a/b", 2));
+    assert_eq!((day.get_str("deviceId").unwrap(), day.get_i32("schemaVersion").unwrap()), ("a/b", 1));
     let midnight = hour(-14).start_ms();
     assert_eq!(day.get_datetime("day").unwrap().timestamp_millis(), midnight);
     let created_ms = day.get_datetime("createdAt").unwrap().timestamp_millis();

@@ -48,48 +48,6 @@ async fn expiry_is_created_changed_and_dropped_with_the_retention() {
     assert_eq!(indexes(&scratch).await[1].1, Some(i64::from(i32::MAX)), "as long as the server can");
 }
 
-#[tokio::test]
-async fn indexes_of_older_versions_stay_until_they_are_to_be_dropped() {
-    let scratch = Scratch::new().await;
-    let older = |name: &str, field: &str| {
-        let index = doc! { "name": format!("deviceId_{field}"), "key": { "deviceId": 1, field: 1 } };
-        doc! { "createIndexes": name, "indexes": [index] }
-    };
-    scratch.run(older("buckets", "bucket")).await;
-    scratch.run(older("rollups", "day")).await;
-    let store = ensure(&scratch, None, false).await;
-    let writes: Vec<_> = ["a", "b", "b/2026-04-20T14"].iter().map(|device| write_at(device, 0..5)).collect();
-    assert!(store.write(&writes).await.iter().all(Result::is_ok));
-    for kept in [true, false] {
-        let options = MongodbOptions { drop_unused_indexes: !kept, ..scratch.options() };
-        let store = BucketStore::connect(options).await.unwrap();
-        store.ensure_schema().await.unwrap();
-        for (name, index) in [("buckets", "deviceId_bucket"), ("rollups", "deviceId_day")] {
-            let found = scratch.all(doc! { "listIndexes": name }).await;
-            let has_it = found.iter().any(|found| found.get_str("name").ok() == Some(index));
-            assert_eq!(has_it, kept, "{found:?}");
-        }
-        for write in &writes {
-            expect_instants(&store, &write.device, 0..5).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn an_index_of_the_operator_stays_though_it_has_the_name_or_the_keys_of_an_older_one() {
-    let scratch = Scratch::new().await;
-    let create = |name: &str, keys: Document| {
-        doc! { "createIndexes": "buckets", "indexes": [{ "name": name, "key": keys }] }
-    };
-    scratch.run(create("deviceId_bucket", doc! { "deviceId": 1, "bucket": -1, "x": 1 })).await;
-    scratch.run(create("by_device", doc! { "deviceId": 1, "bucket": 1 })).await;
-    let options = MongodbOptions { drop_unused_indexes: true, ..scratch.options() };
-    BucketStore::connect(options).await.unwrap().ensure_schema().await.unwrap();
-    let found = scratch.all(doc! { "listIndexes": "buckets" }).await;
-    let names: Vec<_> = found.iter().map(|index| index.get_str("name").unwrap()).collect();
-    assert_eq!(names, ["_id_", "deviceId_bucket", "by_device", "createdAt"]);
-}
-
 /// The compressor of a collection on disk.
 pub(super) async fn compressor(scratch: &Scratch, name: &str) -> String {
     let stats = scratch.run(doc! { "collStats": name }).await;
@@ -146,38 +104,6 @@ async fn the_validator_comes_and_goes_with_its_option() {
     assert_eq!(refused.get_array("writeErrors").unwrap()[0].as_document().unwrap().get_i32("code").unwrap(), 121);
     ensure(&scratch, None, false).await;
     assert_eq!(validator(&scratch).await.unwrap_or_default(), doc! {});
-}
-
-/// It would refuse every document of this version.
-#[tokio::test]
-async fn the_validator_of_an_older_version_is_replaced_or_removed() {
-    for validate in [true, false] {
-        let scratch = Scratch::new().await;
-        ensure(&scratch, None, true).await;
-        let newest = validator(&scratch).await.unwrap();
-        let mut older = newest.clone();
-        let schema = older.get_document_mut("$jsonSchema").unwrap();
-        schema.remove("anyOf");
-        let of_readable = ["bytes", "firstTs", "lastTs", "stats", "readings"];
-        let of_all = ["deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount"];
-        schema.insert("required", [&of_all[..], &of_readable].concat());
-        let properties = schema.get_document_mut("properties").unwrap();
-        properties.insert("schemaVersion", doc! { "enum": [1] });
-        for (field, minimum) in [("readingCount", "minimum"), ("bytes", "minimum"), ("readings", "minItems")] {
-            properties.get_document_mut(field).unwrap().insert(minimum, 1);
-        }
-        scratch.run(doc! { "collMod": "buckets", "validator": older }).await;
-        let store = ensure(&scratch, None, validate).await;
-        assert_eq!(
-            validator(&scratch).await.unwrap_or_default(),
-            if validate {
-                newest
-            } else {
-                doc! {}
-            }
-        );
-        write_one(&store, &write_at("d", 0..5)).await.unwrap();
-    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use bson::RawDocument;
 
 use super::super::super::decode::{DecodeError, expect_version};
 use super::super::columns::PackedHour;
-use super::{PACKED, decode, entry_of, hour_at, is_emptied, is_left_out, packed_day, supersedes};
+use super::{SCHEMA_VERSION, decode, entry_of, hour_at, is_emptied, is_left_out, packed_day, supersedes};
 use crate::model::{Hour, SeriesFilter};
 use crate::store::StatsNeeds;
 use crate::store::metric_names::MetricNames;
@@ -29,11 +29,10 @@ pub(in crate::store::mongodb) struct Day {
 impl Day {
     /// Reads a document; `None` if no hour of it has a rollup.
     pub(in super::super) fn decode(document: &RawDocument) -> Result<Option<Self>, DecodeError> {
-        expect_version(document, PACKED)?;
+        expect_version(document, SCHEMA_VERSION)?;
         let start = Hour::of(document.get_datetime("day")?.timestamp_millis());
         let mut names = MetricNames::new(&SeriesFilter::ALL);
-        let (mut packed, read) =
-            packed_day(document, document.get("schemaVersion")?, start, &mut names, StatsNeeds::Numbers);
+        let (mut packed, read) = packed_day(document, start, &mut names, StatsNeeds::Numbers);
         read?;
         let mut hours = BTreeMap::new();
         for element in document.get_document("hours")? {
