@@ -301,7 +301,7 @@ impl Folder for Disk {
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Box<dyn OpenFile>> {
         let creates = match mode {
-            OpenMode::Read | OpenMode::Write => false,
+            OpenMode::Read | OpenMode::Hold | OpenMode::Write => false,
             OpenMode::Create | OpenMode::Truncate => !self.lock().current.contains_key(name),
         };
         let call = if creates { Call::Create } else { Call::Open };
@@ -321,7 +321,7 @@ impl Folder for Disk {
                 state.rename(NameChange::Link(name.to_owned(), file));
                 file
             }
-            (Err(error), OpenMode::Read | OpenMode::Write) => return Err(error),
+            (Err(error), OpenMode::Read | OpenMode::Hold | OpenMode::Write) => return Err(error),
         };
         Ok(Box::new(DiskFile { disk: self.clone(), file }))
     }
@@ -411,5 +411,9 @@ impl OpenFile for DiskFile {
             file.changes.drain(..).for_each(|change| change.apply_in_part(&mut file.durable, rng));
         }
         outcome
+    }
+
+    fn is_held(&self) -> bool {
+        false
     }
 }

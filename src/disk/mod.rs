@@ -4,9 +4,9 @@
 //! Tests use `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
 
 use std::fmt::Debug;
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -71,6 +71,9 @@ pub struct Space {
 pub(crate) enum OpenMode {
     /// Opens an existing file for reading.
     Read,
+    /// Opens an existing file for reading, and holds it until it is closed: [`OpenFile::is_held`] says so, in any
+    /// process. If the file lost its name before it was held, it does not exist.
+    Hold,
     /// Opens an existing file for reading and writing.
     Write,
     /// Opens a file for reading and writing, and creates it if it does not exist.
@@ -98,6 +101,10 @@ pub(crate) trait OpenFile: Debug + Send + Sync {
 
     /// Makes the file's bytes and length survive a crash. After an error it is unknown which of them do.
     fn sync(&self) -> Result<()>;
+
+    /// Whether another opening of the file holds it, or may hold it unnoticed, because the file system has no
+    /// locks.
+    fn is_held(&self) -> bool;
 }
 
 impl dyn OpenFile + '_ {
@@ -195,16 +202,17 @@ impl Folder for OsFolder {
         let mut options = File::options();
         options.read(true);
         match mode {
-            OpenMode::Read => &mut options,
+            OpenMode::Read | OpenMode::Hold => &mut options,
             OpenMode::Write => options.write(true),
             OpenMode::Create => options.write(true).create(true),
             OpenMode::Truncate => options.write(true).create(true).truncate(true),
         };
         let path = self.path_of(name);
-        let opened = match open_regular_with(&path, &mut options) {
+        let open = if mode == OpenMode::Hold { open_and_hold } else { open_regular_with };
+        let opened = match open(&path, &mut options) {
             Err(error) if is_out_of_files(&error) => {
                 drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
-                open_regular_with(&path, &mut options)
+                open(&path, &mut options)
             }
             opened => opened,
         };
@@ -260,6 +268,24 @@ impl OpenFile for File {
 
     fn sync(&self) -> Result<()> {
         self.sync_data()
+    }
+
+    fn is_held(&self) -> bool {
+        let is_free = self.try_lock().is_ok() && self.unlock().is_ok();
+        !is_free
+    }
+}
+
+/// Opens a file for [`OpenMode::Hold`].
+fn open_and_hold(path: &Path, options: &mut OpenOptions) -> Result<File> {
+    loop {
+        let file = open_regular_with(path, options)?;
+        // If this fails, the file is about to be recycled and has lost its name, or nothing is recycled here.
+        let _ = file.try_lock_shared();
+        let (held, named) = (file.metadata()?, path.metadata()?);
+        if (held.dev(), held.ino()) == (named.dev(), named.ino()) {
+            return Ok(file);
+        }
     }
 }
 
@@ -359,6 +385,24 @@ mod tests {
         );
         folder.remove("y").unwrap();
         assert!(folder.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_somebody_holds_is_known_to_be_and_one_without_a_name_is_not_there() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, other) = (OsFolder::new(place.path()), OsFolder::new(place.path()));
+        folder.open("x", OpenMode::Create).unwrap();
+        let writer = folder.open("x", OpenMode::Write).unwrap();
+        assert!(!writer.is_held());
+        let readers = [OpenMode::Read, OpenMode::Hold, OpenMode::Hold].map(|mode| other.open("x", mode).unwrap());
+        folder.rename("x", "y").unwrap();
+        let [_read, first, second] = readers;
+        for reader in [first, second] {
+            assert!(writer.is_held());
+            drop(reader);
+        }
+        assert!(!writer.is_held());
+        assert_eq!(other.open("x", OpenMode::Hold).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

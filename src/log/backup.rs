@@ -3,10 +3,10 @@
 //! A [`Snapshot`] holds the checkpoint, the position of the follower, and the open files of all segments. The
 //! checkpoint is read first: all readings before it are stored by then. A cut may remove segments meanwhile.
 //! If one of the needed segments is gone, the snapshot is taken again; once a segment is open, its bytes stay
-//! readable without a name.
+//! readable without a name, because the log recycles no file that somebody holds.
 //!
-//! The copy of the newest segment ends where the file ended. If the writer was writing a group there, the
-//! copy has a torn tail, in which nothing was acknowledged. So the copy is recovered like a log after a
+//! The copy of the newest segment ends behind its last whole record. If the writer was writing a group there,
+//! the copy may have a torn tail, in which nothing was acknowledged. So the copy is recovered like a log after a
 //! crash: that cuts off the tail, and saves the end of the log in the checkpoint. A segment that is missing
 //! later is then noticed, also the last one.
 //!
@@ -44,13 +44,23 @@ pub struct Snapshot {
 struct OpenSegment {
     base: Position,
     file: Box<dyn OpenFile>,
-    /// The length of the file when the snapshot was taken.
+    /// The length of the file when the snapshot was taken; of the newest, without its room.
     bytes: u64,
 }
 
 impl OpenSegment {
     const fn end(&self) -> Position {
         Position(self.base.0 + self.bytes)
+    }
+
+    /// Ends the newest segment behind its last record, and not before the durable end of the log.
+    fn leave_out_room(&mut self, folder: &OsFolder, durable: Position) -> Result<(), LogError> {
+        let path = folder.path_of(&segment::name(self.base));
+        let known = durable.0.saturating_sub(self.base.0);
+        let segment =
+            recovery::OpenSegment { path: &path, base: self.base, file: &*self.file, bytes: self.bytes, next: None };
+        self.bytes = recovery::end_of_records(&segment, known)?;
+        Ok(())
     }
 
     /// Whether the records from the offset `at` on have a deletion that ends after `end`. The records end
@@ -77,8 +87,11 @@ impl Snapshot {
         for _ in 0..ATTEMPTS {
             let checkpoint = slots::load::<Checkpoint>(&folder)?.unwrap_or_default();
             let followed = follower::load(&folder)?; // before the segments, so that it is not beyond them
-            let segments = open_all(&folder)?;
+            let mut segments = open_all(&folder)?;
             if segments.first().is_some_and(|oldest| oldest.base <= checkpoint.position) {
+                if let Some(newest) = segments.last_mut() {
+                    newest.leave_out_room(&folder, checkpoint.durable)?;
+                }
                 return Ok(Self { folder, checkpoint, followed, segments });
             }
         }
@@ -135,7 +148,7 @@ fn open_all(folder: &OsFolder) -> Result<Vec<OpenSegment>, LogError> {
     let mut segments = Vec::new();
     for base in segment::list(folder)? {
         let name = segment::name(base);
-        let file = match folder.open(&name, OpenMode::Read) {
+        let file = match folder.open(&name, OpenMode::Hold) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 segments.clear();
                 continue;

@@ -7,6 +7,7 @@ use super::appender::{Appender, WriteFailure};
 use super::fullness::{self, FullnessChange};
 use super::handle::{AppendError, Instruments};
 use super::record;
+use super::spares::Spares;
 use super::state::{Entry, Phase, Shared, State, Writer};
 use super::{Options, Sync};
 
@@ -18,6 +19,7 @@ const GROUP_BYTES: u64 = 8 << 20;
 pub(super) struct Committer {
     shared: Arc<Shared>,
     appender: Appender,
+    spares: Arc<Spares>,
     sync: Sync,
     group_window: Duration,
     synced_at: Instant,
@@ -25,15 +27,24 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn new(shared: Arc<Shared>, appender: Appender, options: &Options, instruments: Instruments) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        appender: Appender,
+        spares: Arc<Spares>,
+        options: &Options,
+        instruments: Instruments,
+    ) -> Self {
         let Options { sync, group_window, .. } = *options;
-        Self { shared, appender, sync, group_window, synced_at: Instant::now(), instruments }
+        Self { shared, appender, spares, sync, group_window, synced_at: Instant::now(), instruments }
     }
 
     /// Runs until the log is closed and all queued batches are written.
     pub(super) fn run(mut self) {
         while let Some(group) = self.next_group() {
             self.commit(group);
+        }
+        if self.shared.lock().poisoned.is_none() {
+            let _ = self.appender.finish(); // all records are synced; the next opening cuts off the room too
         }
         self.shared.lock().phase = Phase::Closed;
         self.shared.progress.notify_all();
@@ -115,12 +126,16 @@ impl Committer {
             }
             std::mem::take(&mut state.must_roll)
         };
-        if must_roll {
+        if must_roll || self.appender.is_spare_due() {
             self.appender.end_segment()?;
         }
         if !group.is_empty() {
             self.take_space(group)?;
-            self.appender.write(group.iter().map(|entry| &entry.batch))?;
+            let batches = || group.iter().map(|entry| &entry.batch);
+            match self.appender.write(batches()) {
+                Err(WriteFailure::DiskFull(_)) if self.spares.give_back() => self.appender.write(batches())?,
+                written => written?,
+            }
             self.instruments.group_records.record(group.len() as f64);
         }
         let due = match self.sync {
@@ -135,11 +150,14 @@ impl Committer {
         Ok(())
     }
 
-    /// Takes space for a group, and fails if the group would touch the reserve.
+    /// Takes space for a group, and fails if the group would touch the reserve. Spares are given back before.
     fn take_space(&self, group: &[Entry]) -> Result<(), WriteFailure> {
-        let bytes = bytes_of(group);
+        let bytes = self.appender.growth(bytes_of(group));
         if self.shared.lock().reserve.needs_update(bytes) {
-            let space = self.appender.space();
+            let mut space = self.appender.space();
+            if self.shared.lock().reserve.left_of(space) < bytes && self.spares.give_back() {
+                space = self.appender.space();
+            }
             let change = self.shared.lock().reserve.update(space, Instant::now());
             fullness::log_change(change);
         }
@@ -161,7 +179,7 @@ impl Committer {
             }
             Err(WriteFailure::Poisoned(why)) => (Some(AppendError::Poisoned(why)), None),
         };
-        let (change, wakes_readers) = {
+        let (change, wakes_readers, used_bytes, free_bytes) = {
             let mut state = self.shared.lock();
             state.queued_bytes -= bytes_of(&group);
             if let Some(AppendError::Poisoned(why)) = &refusal {
@@ -170,6 +188,7 @@ impl Committer {
                 // Even if the group was refused: the writer may have started a segment before.
                 state.readable = self.appender.end();
                 state.durable = self.appender.durable();
+                state.room = self.appender.room();
                 if state.bases.last() != Some(&self.appender.base()) {
                     state.bases.push(self.appender.base());
                 }
@@ -178,8 +197,9 @@ impl Committer {
                 state.appended_readings += group.iter().map(|entry| u64::from(entry.batch.readings())).sum::<u64>();
             }
             let change = failed.and_then(|(why, free)| state.reserve.failed(why, free, Instant::now()));
-            (change, state.take_waiting_readers(false))
+            (change, state.take_waiting_readers(false), state.used_bytes(), state.reserve.left())
         };
+        self.spares.fit(used_bytes, free_bytes);
         fullness::log_change(change);
         if wakes_readers {
             self.shared.progress.notify_all();

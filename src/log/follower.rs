@@ -61,22 +61,20 @@ pub struct Unread {
 }
 
 /// The records of the log in `dir` that its follower has not passed; `None` without a follower. Another
-/// process may use the log meanwhile. Reads no records.
+/// process may use the log meanwhile.
 ///
 /// # Errors
 /// When a file cannot be read.
 pub fn unread(dir: &Path) -> Result<Option<Unread>, LogError> {
     let folder = OsFolder::new(dir);
     let Some(followed) = load(&folder)? else { return Ok(None) };
-    let bases = segment::list(&folder)?;
-    let (Some(first), Some(last)) = (bases.first(), bases.last()) else { return Ok(None) };
-    let newest = folder.path_of(&segment::name(*last));
-    let bytes = std::fs::metadata(&newest).map_err(LogError::io("read", &newest))?.len();
-    let end = Position(last.0.saturating_add(bytes));
+    let Some(extent) = recovery::extent(dir)? else { return Ok(None) };
+    let newest = *segment::list(&folder)?.last().unwrap_or(&extent.start);
     // A new segment has a header, which is no record.
     let from =
-        if followed.position == *last { last.0.saturating_add(Header::BYTES as u64) } else { followed.position.0 };
-    Ok(Some(Unread { bytes: end.0.saturating_sub(from.max(first.0)), as_of_ms: followed.as_of_ms }))
+        if followed.position == newest { newest.0.saturating_add(Header::BYTES as u64) } else { followed.position.0 };
+    let bytes = extent.end.0.saturating_sub(from.max(extent.start.0));
+    Ok(Some(Unread { bytes, as_of_ms: followed.as_of_ms }))
 }
 
 /// The position from which the log is needed, by the store and by the follower, if there is one.

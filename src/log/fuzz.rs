@@ -113,7 +113,7 @@ fn put(disk: &Disk, name: &str, bytes: &[u8]) {
 fn correct_checksums(segment: &mut [u8], base: u64) {
     const HEADER: usize = segment::Header::BYTES;
     let Some(header) = segment.get_mut(..HEADER) else { return };
-    header.copy_from_slice(&segment::Header::encode(Position(base)));
+    header.copy_from_slice(&segment::Header::encode(Position(base), 0));
     let mut at = HEADER;
     while let Some(header) = segment.get(at..).and_then(record::Header::decode) {
         let position = Position(base.wrapping_add(at as u64));

@@ -20,9 +20,10 @@ use super::record;
 use super::recovery::{self, Recovery};
 use super::reserve::Reserve;
 use super::segment;
+use super::spares::Spares;
 use super::state::{Entry, Phase, Shared, State, Writer};
 use super::{LogError, Options, Position, Reader};
-use crate::disk::{Folder, OsFolder};
+use crate::disk::{Folder, OsFolder, Space};
 
 /// An append failed. The log has nothing of it, except after [`AppendError::Poisoned`]: then it is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,13 +93,16 @@ pub struct Log {
     follower: Mutex<SavedFollower>,
     /// Serializes cuts.
     cutting: Mutex<()>,
+    spares: Arc<Spares>,
     writer: Option<JoinHandle<()>>,
+    /// The thread that makes spares.
+    maker: Option<JoinHandle<()>>,
 }
 
 /// How full the log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes on disk and in the queue.
+    /// Bytes of the records on disk and in the queue.
     pub bytes: u64,
     /// The end of the readable records.
     pub readable: Position,
@@ -127,6 +131,9 @@ impl Log {
             .spawn(move || committer.run())
             .map_err(LogError::io("start the writer of", &log.options.dir))?;
         log.writer = Some(writer);
+        let spares = Arc::clone(&log.spares);
+        let maker = std::thread::Builder::new().name("log-spares".to_owned()).spawn(move || spares.run());
+        log.maker = maker.map(Some).map_err(LogError::io("start a thread of", &log.options.dir))?;
         Ok((log, recovery))
     }
 
@@ -140,8 +147,10 @@ impl Log {
         let follower = follower::resume(&*folder, &recovery)?;
         let saved = Arc::new(saved);
         let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
-        let appender =
-            Appender::resume(Arc::clone(&folder), Arc::clone(&saved), options.segment_bytes, base, recovery.end)?;
+        let Options { segment_bytes, max_bytes, .. } = options;
+        let spares = Arc::new(Spares::new(Arc::clone(&folder), segment_bytes, max_bytes));
+        let (for_appender, from) = (Arc::clone(&spares), (base, recovery.end));
+        let appender = Appender::resume(Arc::clone(&folder), Arc::clone(&saved), for_appender, segment_bytes, from)?;
         let state = State {
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -155,15 +164,17 @@ impl Log {
             poisoned: None,
             fullness: Fullness::default(),
             reserve: Reserve::new(options.min_free),
+            room: 0,
             must_roll: false,
             phase: Phase::Open,
         };
         let (state, work, progress, failed) =
             (Mutex::new(state), Condvar::new(), Condvar::new(), CancellationToken::new());
         let shared = Arc::new(Shared { state, work, progress, failed });
-        let committer = Committer::new(Arc::clone(&shared), appender, &options, instruments);
+        let committer = Committer::new(Arc::clone(&shared), appender, Arc::clone(&spares), &options, instruments);
         let (follower, cutting) = (Mutex::new(follower), Mutex::default());
-        Ok((Self { shared, options, folder, saved, follower, cutting, writer: None }, committer, recovery))
+        let (writer, maker) = (None, None);
+        Ok((Self { shared, options, folder, saved, follower, cutting, spares, writer, maker }, committer, recovery))
     }
 
     /// Queues a batch. The writer writes it, whether or not the caller awaits the [`Ack`].
@@ -222,9 +233,12 @@ impl Log {
 
     /// How full the log is.
     pub fn usage(&self) -> Usage {
+        let kept_bytes = self.spares.bytes();
         let state = self.shared.lock();
         let bytes = state.used_bytes();
-        let limit_bytes = state.reserve.limit(bytes).min(self.options.max_bytes);
+        // The log gives its spares and its room back before it refuses anything.
+        let kept_bytes = kept_bytes.saturating_add(state.room);
+        let limit_bytes = state.reserve.limit(bytes).saturating_add(kept_bytes).min(self.options.max_bytes);
         // A cut removes whole segments. So with the readings behind this position, a quarter remains.
         let enough_bytes = limit_bytes.saturating_sub(self.options.segment_bytes) / 4 * 3;
         Usage {
@@ -250,8 +264,8 @@ impl Log {
     }
 
     /// Cuts the log before `position`: saves `position` as the start and the durable end of the log, then
-    /// removes the segments that end at or before the start and that the follower has passed. The start never
-    /// moves back, and never beyond the synced records. If neither position has moved, this writes nothing.
+    /// removes the segments that end at or before the start and that the follower has passed, or makes them
+    /// spares. The start never moves back, and never beyond the synced records. If neither position has moved, this writes nothing.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
@@ -263,11 +277,13 @@ impl Log {
             let state = self.shared.lock();
             let needed = follower::needed_from(start, state.held);
             let keep_from = state.bases.partition_point(|&base| base <= needed).saturating_sub(1);
-            state.bases[..keep_from].to_vec()
+            state.bases[..=keep_from].to_vec()
         };
-        for base in stale {
-            let name = segment::name(base);
-            self.folder.remove(&name).map_err(LogError::io("remove", &self.folder.path_of(&name)))?;
+        for (&base, &next) in stale.iter().zip(&stale[1..]) {
+            let path = self.folder.path_of(&segment::name(base));
+            if !self.spares.recycle(base, next.0 - base.0).map_err(LogError::io("rename", &path))? {
+                self.folder.remove(&segment::name(base)).map_err(LogError::io("remove", &path))?;
+            }
             self.shared.lock().bases.retain(|&kept| kept != base);
         }
         let change = {
@@ -281,20 +297,29 @@ impl Log {
 
     /// Checks the free space on the disk, and refuses or accepts appends accordingly.
     ///
-    /// Callers call this about once a second. While appends are refused, this ends the segment, so that all
-    /// of the log can be cut. It also reserves a file descriptor for the next segment.
+    /// Callers call this about once a second. Near the reserve, this gives spares and room back. While appends
+    /// are refused, it ends the segment, so that all of the log can be cut. It also reserves a file descriptor for the next segment.
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
-        let Ok(space) = self.folder.space() else { return };
-        let (change, must_roll) = {
+        let Ok(mut space) = self.folder.space() else { return };
+        let is_near = |space: Space| self.shared.lock().reserve.left_of(space) < self.options.segment_bytes;
+        if is_near(space) && self.spares.give_back() {
+            let Ok(more) = self.folder.space() else { return };
+            space = more;
+        }
+        let is_near = is_near(space);
+        let (change, must_roll, used_bytes, free_bytes) = {
             let mut state = self.shared.lock();
             let change = state.reserve.update(space, Instant::now());
             let newest = state.bases.last().copied().unwrap_or_default();
-            if state.reserve.is_refusing() && state.readable.0 > newest.0 + segment::Header::BYTES as u64 {
+            let has_records = state.readable.0 > newest.0 + segment::Header::BYTES as u64;
+            if state.reserve.is_refusing() && has_records || is_near && state.room > 0 {
                 state.must_roll = true;
             }
-            (change, state.must_roll)
+            (change, state.must_roll, state.used_bytes(), state.reserve.left())
         };
+        self.spares.fit(used_bytes, free_bytes);
+        self.spares.remove_surplus();
         if must_roll {
             self.shared.work.notify_one();
         }
@@ -321,9 +346,11 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         self.close();
-        if let Some(writer) = self.writer.take() {
-            let _ = writer.join();
+        self.spares.close();
+        for thread in [self.writer.take(), self.maker.take()].into_iter().flatten() {
+            let _ = thread.join();
         }
+        self.spares.remove_surplus();
     }
 }
 

@@ -19,6 +19,7 @@ use super::record::Kind;
 use super::recovery::{self, Damage, OpenSegment};
 use super::segment::{self, Header};
 use super::slots::{self, Slot};
+use super::spares::Spares;
 use super::window::{Named, copy};
 use super::{LogError, Position, record};
 use crate::common::regular_file::open_regular;
@@ -92,7 +93,8 @@ fn put_back_in(folder: Arc<dyn Folder>, copy: &Path) -> Result<PutBack, LogError
     let newest = *recovery.bases.last().expect("recovery leaves a segment to write to");
     let dir = folder.path().to_owned();
     let failed = |failure: WriteFailure| LogError::io("append to", &dir)(std::io::Error::other(failure.to_string()));
-    let mut appender = Appender::resume(folder, Arc::new(saved), u64::MAX, newest, recovery.end)?;
+    let spares = Arc::new(Spares::new(Arc::clone(&folder), u64::MAX, 0)); // none
+    let mut appender = Appender::resume(folder, Arc::new(saved), spares, u64::MAX, (newest, recovery.end))?;
     let copied = OpenSegment { path: copy, base, file: &file, bytes, next: None };
     recovery::for_each_record(&copied, 0, |_, header, payload| {
         if header.kind == Kind::Deletion {
@@ -150,7 +152,7 @@ fn fill(file: &dyn OpenFile, damage: &Damage) -> Result<(), LogError> {
     }
     let mut start = damage.offset;
     if start < Header::BYTES as u64 {
-        file.write_all_at(&Header::encode(damage.base), 0).map_err(LogError::io("write", &damage.path))?;
+        file.write_all_at(&Header::encode(damage.base, 0), 0).map_err(LogError::io("write", &damage.path))?;
         start = Header::BYTES as u64;
     }
     while let Some(payload) = filler_payload(end.saturating_sub(start)) {

@@ -116,7 +116,7 @@ impl Reader {
         };
         let name = segment::name(base);
         let file =
-            self.folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &self.folder.path_of(&name)))?;
+            self.folder.open(&name, OpenMode::Hold).map_err(LogError::io("open", &self.folder.path_of(&name)))?;
         self.segment = Some((base, file));
         self.position = self.position.max(Position(base.0 + segment::Header::BYTES as u64));
         Ok(())

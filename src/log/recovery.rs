@@ -29,8 +29,9 @@ use super::deletion_record::{BegunDeletion, DeletionRecord};
 use super::follower;
 use super::segment::{self, Header};
 use super::slots::{self, Slot};
+use super::spares::is_spare;
 use super::window::{Window, copy};
-use super::{LogError, Position};
+use super::{LogError, Position, record};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 mod scan;
@@ -74,7 +75,7 @@ pub struct Inspection {
     pub followed: Option<Position>,
     /// The segments that are needed, in order.
     pub segments: Vec<Segment>,
-    /// Files that are not needed: segments that a crash kept from being removed, and stray files.
+    /// Files that are not needed: segments that a crash kept from being removed, stray files, and spares.
     pub stale: Vec<PathBuf>,
     /// Bytes that the log recorded as durable, and that cannot be read.
     pub damage: Vec<Damage>,
@@ -93,7 +94,7 @@ pub struct Segment {
     pub path: PathBuf,
     /// The position of its first byte.
     pub base: Position,
-    /// The length of the file.
+    /// The length of the file up to the end of its records.
     pub bytes: u64,
     /// The number of good records behind the checkpoint.
     pub records: u64,
@@ -148,10 +149,7 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
         let name = path.file_name().and_then(|name| name.to_str()).expect("listed by name");
         folder.remove(name).map_err(LogError::io("remove", path))?;
     }
-    let mut segments = found.segments;
-    if let Some(torn) = &found.torn {
-        segments.last_mut().expect("a tail has a segment").bytes = torn.offset;
-    }
+    let segments = found.segments;
     // An earlier process may have left unsynced names. From here on, kept and removed files stay so.
     folder.sync().map_err(LogError::io("sync", folder.path()))?;
     let mut bases: Vec<Position> = segments.iter().map(|segment| segment.base).collect();
@@ -183,7 +181,8 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
     Ok((recovery, saved))
 }
 
-/// Cuts off the torn tail of the newest segment, and makes the rest durable. Up to `claimed` it is durable.
+/// Cuts off what the newest segment has behind its records, and makes the rest durable. Up to `claimed` it is
+/// durable.
 fn sync_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result<(), LogError> {
     let path = &newest.path;
     let file = folder.open(&segment::name(newest.base), OpenMode::Write).map_err(LogError::io("open", path))?;
@@ -232,6 +231,8 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     let needed = follower::needed_from(checkpoint.position, followed);
     let needed_from = bases.partition_point(|&base| base <= needed).saturating_sub(1);
     stale.extend(bases.drain(..needed_from).map(|base| folder.path_of(&segment::name(base))));
+    let names = folder.names().map_err(LogError::io("read", folder.path()))?;
+    stale.extend(names.iter().filter(|name| is_spare(name)).map(|name| folder.path_of(name)));
     let claimed = checkpoint.durable;
     let mut inspection = Inspection {
         checkpoint,
@@ -300,7 +301,7 @@ fn has_segment(path: &Path, base: Position, file: &dyn OpenFile, bytes: u64) -> 
     let mut header = [0; Header::BYTES];
     let have = file.fill(&mut header, 0).map_err(LogError::io("read", path))?;
     match Header::check(&header[..have], base, path) {
-        Ok(()) | Err(LogError::Version { .. }) => Ok(true),
+        Ok(_) | Err(LogError::Version { .. }) => Ok(true),
         Err(_) => Ok(Scan::of(&OpenSegment { path, base, file, bytes, next: None }, 0, base)?.has_records()),
     }
 }
@@ -316,7 +317,7 @@ fn goes_on_past(folder: &dyn Folder, base: Position, position: Position) -> Resu
 fn open(folder: &dyn Folder, base: Position) -> Result<(PathBuf, Box<dyn OpenFile>), LogError> {
     let name = segment::name(base);
     let path = folder.path_of(&name);
-    let file = folder.open(&name, OpenMode::Read).map_err(LogError::io("open", &path))?;
+    let file = folder.open(&name, OpenMode::Hold).map_err(LogError::io("open", &path))?;
     Ok((path, file))
 }
 
@@ -346,26 +347,35 @@ impl Inspection {
     fn add_segment(&mut self, segment: &OpenSegment<'_>) -> Result<(), LogError> {
         let mut header = [0; Header::BYTES];
         let have = segment.file.fill(&mut header, 0).map_err(LogError::io("read", segment.path))?;
-        match Header::check(&header[..have], segment.base, segment.path) {
-            Ok(()) => {}
+        let old_until = match Header::check(&header[..have], segment.base, segment.path) {
+            Ok(old_until) => old_until,
             Err(error @ LogError::Version { .. }) => return Err(error),
-            Err(error) => self.damage.push(segment.damage(0, HEADER_BYTES, &error.to_string())),
-        }
+            Err(error) => {
+                self.damage.push(segment.damage(0, HEADER_BYTES, &error.to_string()));
+                0
+            }
+        };
         let segment = &self.without_overlap(segment);
         let stored = self.checkpoint.position;
         let needed = follower::needed_from(stored, self.followed);
         let start = needed.0.saturating_sub(segment.base.0).max(HEADER_BYTES);
         let mut scan = Scan::of(segment, start, stored)?;
         self.claimed = self.claimed.max(scan.claimed);
-        self.sort_gaps(segment, start, &scan);
-        if let Some(torn) = &self.torn {
-            scan = Scan::of(&OpenSegment { bytes: torn.offset, ..*segment }, start, stored)?;
+        let end = self.sort_gaps(segment, start, &scan);
+        if let Some(tail) = scan.gaps.iter().find(|gap| gap.start == end) {
+            if tail.end < segment.bytes {
+                scan = Scan::of(&OpenSegment { bytes: end, ..*segment }, start, stored)?;
+            }
+            if is_torn(segment, end, old_until).map_err(LogError::io("read", segment.path))? {
+                let (path, bytes) = (segment.path.to_owned(), segment.bytes - end);
+                self.torn = Some(Torn { path, offset: end, bytes });
+            }
         }
         self.add_deletions(scan.deletions);
         self.segments.push(Segment {
             path: segment.path.to_owned(),
             base: segment.base,
-            bytes: segment.bytes,
+            bytes: end,
             records: scan.records,
             readings: scan.readings,
         });
@@ -401,32 +411,82 @@ impl Inspection {
         OpenSegment { bytes: end, ..*segment }
     }
 
-    /// Sorts the gaps of a segment into damage and torn tail.
-    fn sort_gaps(&mut self, segment: &OpenSegment<'_>, start: u64, scan: &Scan) {
-        let claimed = match segment.next {
-            Some(next) => next,
-            None => self.claimed,
-        };
+    /// Finds the damage among the gaps of a segment, and returns the end of the records.
+    fn sort_gaps(&mut self, segment: &OpenSegment<'_>, start: u64, scan: &Scan) -> u64 {
+        let claimed = segment.next.unwrap_or(self.claimed);
         let len = segment.bytes;
-        let reach = claimed.0.saturating_sub(segment.base.0).max(len);
+        let reach = claimed.0.saturating_sub(segment.base.0);
         for gap in &scan.gaps {
-            if segment.position(gap.start) < claimed {
-                // A record that the end of the file cuts off is one damage with the missing bytes behind it.
-                let end = if gap.end == len { reach } else { gap.end };
-                self.damage.push(segment.damage(gap.start, end, "no whole record here"));
-            } else {
-                let (path, bytes) = (segment.path.to_owned(), len - gap.start);
-                self.torn = Some(Torn { path, offset: gap.start, bytes });
-                return;
+            if gap.start >= reach {
+                return gap.start;
             }
+            // Without a good record behind it, the damage goes on to the durable end, be that beyond the file.
+            let end = if gap.end == len { reach } else { gap.end };
+            self.damage.push(segment.damage(gap.start, end, "no whole record here"));
         }
-        let ends_in_gap = scan.gaps.last().is_some_and(|gap| gap.end == len);
-        if self.torn.is_none() && reach > len && !ends_in_gap {
+        if scan.gaps.last().is_some_and(|gap| gap.end == len) {
+            return reach;
+        }
+        if reach > len {
             // The bytes before the checkpoint are not needed, but their place is: reading starts behind it.
             let start = start.clamp(len, reach);
             for part in [len..start, start..reach].into_iter().filter(|part| !part.is_empty()) {
                 self.damage.push(segment.damage(part.start, part.end, "the segment ends here, but was longer"));
             }
         }
+        len
     }
+}
+
+/// Whether the bytes behind the end of the newest segment are the beginning of a write: the header of a record
+/// of this segment, or anything that is not zero where the file had no bytes of an earlier segment.
+fn is_torn(segment: &OpenSegment<'_>, end: u64, old_until: u64) -> std::io::Result<bool> {
+    let mut window = Window::new(segment.file, segment.bytes);
+    let of_segment = segment.base..=segment.position(end);
+    if record::Header::decode(window.bytes(end, record::Header::BYTES)?)
+        .is_some_and(|header| of_segment.contains(&header.durable))
+    {
+        return Ok(true);
+    }
+    let mut at = end.max(old_until);
+    while at < segment.bytes {
+        let piece = window.bytes(at, 1)?;
+        if piece.is_empty() || piece.iter().any(|&byte| byte != 0) {
+            return Ok(!piece.is_empty());
+        }
+        at += piece.len() as u64;
+    }
+    Ok(false)
+}
+
+/// The offset of the end of the records of a segment that may be written meanwhile. It reads from the offset
+/// `known` on, where a record begins or the records end.
+pub(super) fn end_of_records(segment: &OpenSegment<'_>, known: u64) -> Result<u64, LogError> {
+    let known = known.max(HEADER_BYTES);
+    let mut end = known.min(segment.bytes);
+    for_each_record(segment, known, |position, header, _| {
+        end = position.0 - segment.base.0 + header.record_bytes() as u64;
+        Ok(())
+    })?;
+    Ok(end)
+}
+
+/// The positions of the log in `dir`, from its first segment to its last record; `None` without a log. Another
+/// process may use the log meanwhile.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn extent(dir: &Path) -> Result<Option<std::ops::Range<Position>>, LogError> {
+    let folder = OsFolder::new(dir);
+    let bases = segment::list(&folder)?;
+    let (Some(&first), Some(&base)) = (bases.first(), bases.last()) else { return Ok(None) };
+    let durable = match slots::load::<Checkpoint>(&folder) {
+        Err(LogError::BadCheckpoint { .. }) => Position::default(),
+        loaded => loaded?.unwrap_or_default().durable,
+    };
+    let (path, file) = open(&folder, base)?;
+    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let newest = OpenSegment { path: &path, base, file: &*file, bytes, next: None };
+    let end = end_of_records(&newest, durable.0.saturating_sub(base.0))?;
+    Ok(Some(first..Position(base.0 + end)))
 }

@@ -71,7 +71,7 @@ impl Reserve {
     pub(super) fn update(&mut self, space: Space, now: Instant) -> Option<FullnessChange> {
         let was_refusing = self.is_refusing();
         (self.space, self.written) = (space, 0);
-        let has_margin = self.spare() >= self.margin();
+        let has_margin = self.left() >= self.margin();
         self.low = if self.low { !has_margin } else { space.free < self.bytes() };
         let margin = self.margin();
         self.failed.take_if(|failed| {
@@ -86,13 +86,13 @@ impl Reserve {
 
     /// Takes space for a write, unless that would touch the reserve.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), Option<FullnessChange>> {
-        if self.bytes() == 0 || bytes <= self.spare() {
+        if self.bytes() == 0 || bytes <= self.left() {
             self.written += bytes;
             return Ok(());
         }
         // With a margin left, only this write is too large.
-        let begins = self.spare() < self.margin() && !self.is_refusing();
-        self.low |= self.spare() < self.margin();
+        let begins = self.left() < self.margin() && !self.is_refusing();
+        self.low |= self.left() < self.margin();
         Err(begins.then(|| self.low_change()))
     }
 
@@ -105,21 +105,30 @@ impl Reserve {
 
     /// The size of the reserve.
     fn bytes(&self) -> u64 {
+        self.bytes_of(self.space)
+    }
+
+    fn bytes_of(&self, space: Space) -> u64 {
         match self.min_free {
             MinFree::Bytes(bytes) => bytes,
-            MinFree::ForStore(bytes) => bytes.min(self.space.total / 2),
+            MinFree::ForStore(bytes) => bytes.min(space.total / 2),
         }
     }
 
-    /// The bytes that the log may still write.
-    fn spare(&self) -> u64 {
-        self.space.free.saturating_sub(self.bytes()).saturating_sub(self.written)
+    /// The bytes that the log may write on a disk with this space.
+    pub(super) fn left_of(&self, space: Space) -> u64 {
+        space.free.saturating_sub(self.bytes_of(space))
+    }
+
+    /// The bytes that the log may still write; 0 while the space is unknown.
+    pub(super) fn left(&self) -> u64 {
+        self.left_of(self.space).saturating_sub(self.written)
     }
 
     /// The bytes that a log of `used_bytes` may use before it touches the reserve.
     pub(super) fn limit(&self, used_bytes: u64) -> u64 {
         let is_known = self.space.total > 0;
-        if is_known { used_bytes.saturating_add(self.spare()) } else { u64::MAX }
+        if is_known { used_bytes.saturating_add(self.left()) } else { u64::MAX }
     }
 
     /// The space above the reserve at which appends are accepted again (hysteresis).

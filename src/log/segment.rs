@@ -17,28 +17,31 @@ const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
 /// Little-endian.
 /// ```text
 /// segment = header record*
-/// header  = magic:"TGLOG\r\n\x1a" version:u32 crc:u32 base:u64 reserved:u64
+/// header  = magic:"TGLOG\r\n\x1a" version:u32 crc:u32 base:u64 old_until:u64
 /// ```
 /// `base` is the position of the segment's first byte, as in the file name. `crc` is the CRC-32 of the header
-/// without `crc`. `version` is 1. A file gets its name when its header is durable, and its first record when
-/// its name is.
+/// without `crc`. `version` is 1. `old_until` is the offset before which the file had bytes of an earlier
+/// segment when it got its name, or 0. A file gets its name when its header is durable, and its first record
+/// when its name is. The newest segment may have room behind its records (`spares.rs`); any other ends where the
+/// next one begins.
 pub(super) struct Header;
 
 impl Header {
     pub(super) const BYTES: usize = 32;
 
-    pub(super) fn encode(base: Position) -> [u8; Self::BYTES] {
+    pub(super) fn encode(base: Position, old_until: u64) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&base.0.to_le_bytes());
+        bytes[24..].copy_from_slice(&old_until.to_le_bytes());
         let crc = Self::checksum(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// Checks the header of the segment at `path`.
-    pub(super) fn check(bytes: &[u8], base: Position, path: &Path) -> Result<(), LogError> {
+    /// Checks the header of the segment at `path`, and returns `old_until`.
+    pub(super) fn check(bytes: &[u8], base: Position, path: &Path) -> Result<u64, LogError> {
         let damaged = |detail: &str| LogError::Damaged { path: path.to_owned(), offset: 0, detail: detail.to_owned() };
         let bytes: &[u8; Self::BYTES] = bytes
             .get(..Self::BYTES)
@@ -57,7 +60,8 @@ impl Header {
         if bytes[16..24] != base.0.to_le_bytes() {
             return Err(damaged("the header names another position than the file"));
         }
-        Ok(())
+        let [.., a, b, c, d, e, f, g, h] = *bytes;
+        Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
     }
 
     fn checksum(bytes: &[u8; Self::BYTES]) -> u32 {
@@ -91,7 +95,7 @@ const NEW: &str = "segment.new";
 /// the folder.
 pub(super) fn create(folder: &dyn Folder, base: Position) -> Result<Box<dyn OpenFile>, LogError> {
     let name = name(base);
-    let created = folder.write(NEW, &Header::encode(base)).and_then(|file| {
+    let created = folder.write(NEW, &Header::encode(base, 0)).and_then(|file| {
         folder.rename(NEW, &name)?;
         Ok(file)
     });
@@ -105,8 +109,8 @@ mod tests {
     #[test]
     fn a_header_with_a_flipped_bit_or_of_another_file_is_refused() {
         let path = Path::new("x.log");
-        let good = Header::encode(Position(96));
-        assert!(Header::check(&good, Position(96), path).is_ok());
+        let good = Header::encode(Position(96), 640);
+        assert_eq!(Header::check(&good, Position(96), path).unwrap(), 640);
         assert!(Header::check(&good, Position(97), path).is_err());
         for bit in 0..good.len() * 8 {
             let mut bad = good;
@@ -118,7 +122,7 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         for version in [0, 2, 255] {
-            let mut other = Header::encode(Position(0));
+            let mut other = Header::encode(Position(0), 0);
             other[8] = version;
             let error = Header::check(&other, Position(0), Path::new("x.log")).expect_err("another version");
             assert_eq!(error.to_string(), format!("x.log has format version {version}, this program reads version 1"));

@@ -50,6 +50,8 @@ pub(super) struct State {
     pub(super) poisoned: Option<String>,
     pub(super) fullness: Fullness,
     pub(super) reserve: Reserve,
+    /// The bytes that the newest file has behind the records.
+    pub(super) room: u64,
     /// The writer has to end the segment as soon as it can.
     pub(super) must_roll: bool,
     pub(super) phase: Phase,

@@ -15,6 +15,7 @@ use super::quarantine;
 use super::recovery::{self, recover};
 use super::segment::{self, Header};
 use super::slots::Slot;
+use super::spares::Spares;
 use super::{Batch, BatchBuilder, Instruments, Lag, Log, LogError, MinFree, Options, Position, Sync};
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, OsFolder};
@@ -174,7 +175,11 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let (recovery, saved) = recover(&*folder(dir.path())).unwrap();
         let resume = |recovery: &super::recovery::Recovery, saved| {
-            Appender::resume(folder(dir.path()), saved, 300, *recovery.bases.last().unwrap(), recovery.end).unwrap()
+            {
+                let spares = Arc::new(Spares::new(folder(dir.path()), 300, 0));
+                let from = (*recovery.bases.last().unwrap(), recovery.end);
+                Appender::resume(folder(dir.path()), saved, spares, 300, from).unwrap()
+            }
         };
         let mut appender = resume(&recovery, Arc::new(saved));
         let (mut synced, mut unsynced): (Vec<Batch>, Vec<Batch>) = (Vec::new(), Vec::new());
