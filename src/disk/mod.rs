@@ -71,8 +71,8 @@ pub struct Space {
 pub(crate) enum OpenMode {
     /// Opens an existing file for reading.
     Read,
-    /// Opens an existing file for reading, and holds it until it is closed: [`OpenFile::is_held`] says so, in any
-    /// process. If the file lost its name before it was held, it does not exist.
+    /// Opens an existing file for reading, and holds it until it is closed: [`OpenFile::is_held`] says so, in
+    /// any process. If the file lost its name before it was held, it does not exist.
     Hold,
     /// Opens an existing file for reading and writing.
     Write,
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_holds_is_known_to_be_and_one_without_a_name_is_not_there() {
+    fn a_file_that_a_reader_holds_is_known_to_be_and_one_without_a_name_is_not_there() {
         let place = tempfile::tempdir().unwrap();
         let (folder, other) = (OsFolder::new(place.path()), OsFolder::new(place.path()));
         folder.open("x", OpenMode::Create).unwrap();

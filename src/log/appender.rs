@@ -56,8 +56,8 @@ pub(super) struct Appender {
 }
 
 impl Appender {
-    /// Continues in the segment that begins at `base`, at `end`. The caller has synced the segment, which has no
-    /// room.
+    /// Continues in the segment that begins at `base`, at `end`. The caller has synced the segment, which has
+    /// no room.
     pub(super) fn resume(
         folder: Arc<dyn Folder>,
         saved: Arc<SavedCheckpoint>,
@@ -105,6 +105,12 @@ impl Appender {
         self.folder.space().unwrap_or(Space { free: u64::MAX, total: u64::MAX })
     }
 
+    /// Wants a spare as soon as the segment grows.
+    #[cfg(test)]
+    pub(super) const fn lose_patience(&mut self) {
+        self.patience = 1;
+    }
+
     /// The number of bytes behind the end that the file has already.
     pub(super) fn room(&self) -> u64 {
         self.len - self.used()
@@ -115,8 +121,8 @@ impl Appender {
         if self.used() >= self.segment_bytes { bytes } else { bytes.saturating_sub(self.room()) }
     }
 
-    /// Whether the segment has grown for so long that the log should go on in a spare, which is ready. If none
-    /// is, this asks for one.
+    /// Whether the segment has grown for so long that the log should go on in a spare, which is ready. If
+    /// none is, this asks for one.
     pub(super) fn is_spare_due(&self) -> bool {
         if self.growing_syncs < self.patience || self.room() > 0 {
             return false;
@@ -128,8 +134,8 @@ impl Appender {
         is_ready
     }
 
-    /// Starts the next segment if the newest one has records, so that the log can remove the newest one once its
-    /// readings are stored. Otherwise it cuts off the room.
+    /// Starts the next segment if the newest one has records, so that the log can remove the newest one once
+    /// its readings are stored. Otherwise it cuts off the room.
     pub(super) fn end_segment(&mut self) -> Result<(), WriteFailure> {
         if self.used() > segment::Header::BYTES as u64 { self.roll() } else { self.finish() }
     }
@@ -221,8 +227,8 @@ impl Appender {
         self.folder.path_of(&segment::name(self.base))
     }
 
-    /// Removes the bytes that a failed write left behind the end, with the room, and syncs the removal. The requests get an
-    /// error, so their readings must not reappear after a restart or a crash.
+    /// Removes the bytes that a failed write left behind the end, with the room, and syncs the removal. The
+    /// requests get an error, so their readings must not reappear after a restart or a crash.
     fn undo_write(&mut self, error: &std::io::Error) -> WriteFailure {
         let failed = format!("write {}: {error}", self.path().display());
         let undone = self.file.set_len(self.used()).and_then(|()| self.file.sync());

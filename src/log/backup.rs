@@ -3,12 +3,12 @@
 //! A [`Snapshot`] holds the checkpoint, the position of the follower, and the open files of all segments. The
 //! checkpoint is read first: all readings before it are stored by then. A cut may remove segments meanwhile.
 //! If one of the needed segments is gone, the snapshot is taken again; once a segment is open, its bytes stay
-//! readable without a name, because the log recycles no file that somebody holds.
+//! readable without a name, because the log recycles no file that a reader holds.
 //!
 //! The copy of the newest segment ends behind its last whole record. If the writer was writing a group there,
-//! the copy may have a torn tail, in which nothing was acknowledged. So the copy is recovered like a log after a
-//! crash: that cuts off the tail, and saves the end of the log in the checkpoint. A segment that is missing
-//! later is then noticed, also the last one.
+//! the copy may have a torn tail, in which nothing was acknowledged. So the copy is recovered like a log
+//! after a crash: that cuts off the tail, and saves the end of the log in the checkpoint. A segment that is
+//! missing later is then noticed, also the last one.
 //!
 //! **With a store.** A backup takes the snapshot of the log first, and then that of the store. So both
 //! together have each reading that was acknowledged before. Readings that both have are the same readings. A

@@ -38,6 +38,11 @@ impl Committer {
         Self { shared, appender, spares, sync, group_window, synced_at: Instant::now(), instruments }
     }
 
+    #[cfg(test)]
+    pub(super) const fn appender(&mut self) -> &mut Appender {
+        &mut self.appender
+    }
+
     /// Runs until the log is closed and all queued batches are written.
     pub(super) fn run(mut self) {
         while let Some(group) = self.next_group() {

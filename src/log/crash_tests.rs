@@ -39,6 +39,8 @@ enum Step {
     FullFor(u32, u32),
     /// Checks the free space on the disk, as the flush does each second.
     CheckDisk,
+    /// Makes and removes spares, as their thread does.
+    Spares,
     /// Lets one write accept at most this many bytes.
     ShortWrites(usize),
     /// Cuts the power after this many more calls.
@@ -97,7 +99,9 @@ fn open(disk: &Disk, sync: Sync, segment_bytes: u64) -> Result<(Log, Committer, 
     let min_free = MinFree::Bytes(0);
     let (dir, group_window) = (disk.path().to_owned(), Duration::ZERO);
     let options = Options { dir, sync, group_window, segment_bytes, max_bytes: 1 << 20, min_free };
-    Log::assemble(Arc::new(disk.clone()), options, Instruments::default())
+    let (log, mut committer, recovery) = Log::assemble(Arc::new(disk.clone()), options, Instruments::default())?;
+    committer.appender().lose_patience();
+    Ok((log, committer, recovery))
 }
 
 /// Opens a new log on a sound disk in memory, for tests that run its writer in a thread.
@@ -138,6 +142,7 @@ impl World {
                 self.has_failed = true;
             }
             Step::CheckDisk => self.log.check_disk(),
+            Step::Spares => self.log.spares().work(),
             Step::ShortWrites(bytes) => self.disk.set_max_write(*bytes),
             Step::PowerCutAfter(calls) => {
                 self.disk.cut_power_after(*calls);
@@ -309,6 +314,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0..400u64).prop_map(Step::FreeBytes),
         2 => (0..30u32, 1..6u32).prop_map(|(after, calls)| Step::FullFor(after, calls)),
         2 => Just(Step::CheckDisk),
+        4 => Just(Step::Spares),
         1 => (1..40usize).prop_map(Step::ShortWrites),
         1 => (0..30u32).prop_map(Step::PowerCutAfter),
         2 => Just(Step::Heal),
@@ -330,14 +336,14 @@ proptest! {
 
     #[test]
     fn acknowledged_records_survive_all_faults_refused_ones_do_not(
-        seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..40)
+        seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..50)
     ) {
         run(seed, Sync::Always, &steps);
     }
 
     #[test]
     fn with_interval_sync_only_a_power_cut_loses_unsynced_records(
-        seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..40)
+        seed in any::<u64>(), steps in prop::collection::vec(any_step(), 1..50)
     ) {
         run(seed, Sync::Every(INTERVAL), &steps);
     }

@@ -14,7 +14,8 @@ const MAX_DAMAGE_BYTES: u64 = 1 << 20;
 
 /// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`. If the first byte is odd, one slot of a
 /// checkpoint follows. If the next bit of it is set, the checksums of the segments are corrected, so that the
-/// code behind them runs.
+/// code behind them runs. If the bit after that is set, the last segment is in a recycled file: behind its
+/// bytes are those that the segment before had there, as if they were old records.
 pub fn log(bytes: &[u8]) {
     let Some((&flags, mut bytes)) = bytes.split_first() else { return };
     let disk = Disk::new(0);
@@ -26,7 +27,7 @@ pub fn log(bytes: &[u8]) {
         put(&disk, "checkpoint", &file);
         bytes = rest;
     }
-    let mut next = 0;
+    let (mut next, mut before) = (0, Vec::new());
     while let Some((len, rest)) = bytes.split_first_chunk::<2>() {
         let len = usize::from(u16::from_le_bytes(*len)).min(rest.len());
         let (segment, rest) = rest.split_at(len);
@@ -36,7 +37,11 @@ pub fn log(bytes: &[u8]) {
         if flags & 2 != 0 {
             correct_checksums(&mut segment, base);
         }
+        if flags & 4 != 0 && rest.is_empty() {
+            segment.extend_from_slice(before.get(len..).unwrap_or_default()); // only the newest has room
+        }
         put(&disk, &segment::name(Position(base)), &segment);
+        before = segment;
         next = base.saturating_add(len as u64);
     }
     match inspect_folder(&disk) {

@@ -265,7 +265,8 @@ impl Log {
 
     /// Cuts the log before `position`: saves `position` as the start and the durable end of the log, then
     /// removes the segments that end at or before the start and that the follower has passed, or makes them
-    /// spares. The start never moves back, and never beyond the synced records. If neither position has moved, this writes nothing.
+    /// spares. The start never moves back, and never beyond the synced records. If neither position has
+    /// moved, this writes nothing.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
@@ -297,8 +298,9 @@ impl Log {
 
     /// Checks the free space on the disk, and refuses or accepts appends accordingly.
     ///
-    /// Callers call this about once a second. Near the reserve, this gives spares and room back. While appends
-    /// are refused, it ends the segment, so that all of the log can be cut. It also reserves a file descriptor for the next segment.
+    /// Callers call this about once a second. Near the reserve, this gives spares and room back. While
+    /// appends are refused, it ends the segment, so that all of the log can be cut. It also reserves a file
+    /// descriptor for the next segment.
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
         let Ok(mut space) = self.folder.space() else { return };
@@ -365,6 +367,11 @@ impl Log {
 
     pub(super) const fn follower(&self) -> &Mutex<SavedFollower> {
         &self.follower
+    }
+
+    #[cfg(test)]
+    pub(super) fn spares(&self) -> &Spares {
+        &self.spares
     }
 
     pub(super) const fn max_bytes(&self) -> u64 {

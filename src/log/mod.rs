@@ -11,10 +11,9 @@
 //! A folder of segments, the [`checkpoint`], and the position of the follower. A **position** counts bytes
 //! from the beginning of the log's first segment. The name of a segment is the position of its first byte
 //! (twenty digits, `.log`), so the byte at position `p` has offset `p - base` in its segment, and the
-//! segments join without gaps. The newest file has room for records to come, and a cut segment becomes the file
-//! of a later one (see `spares.rs`). The grammar of a segment is on `segment::Header`, that of a record on
-//! `record::Header`, that of its payload on
-//! [`batch::Batch`].
+//! segments join without gaps. The newest file has room for records to come, and a cut segment becomes the
+//! file of a later one (see `spares.rs`). The grammar of a segment is on `segment::Header`, that of a record
+//! on `record::Header`, that of its payload on [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).

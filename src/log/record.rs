@@ -55,6 +55,9 @@ pub(super) struct Header {
 impl Header {
     pub(super) const BYTES: usize = 24;
 
+    /// The offset in a record of the bytes that the checksum covers, up to the end of the payload.
+    pub(super) const SUMMED_FROM: u64 = 8;
+
     /// Reads a header; `None` if the bytes have another magic or an impossible length.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.get(..Self::BYTES)?.try_into().ok()?;
@@ -69,6 +72,14 @@ impl Header {
             readings: u32_at(12),
             durable: Position(durable),
         })
+    }
+
+    /// Whether this is the header of a good record at `position` whose `bytes` from [`Self::SUMMED_FROM`] on
+    /// have the CRC-32 `crc`.
+    pub(super) fn is_of(&self, position: Position, crc: u32, bytes: u64) -> bool {
+        let mut hasher = hasher(self.kind, position);
+        hasher.combine(&crc32fast::Hasher::new_with_initial_len(crc, bytes));
+        hasher.finalize() == self.crc
     }
 
     /// Whether the record only fills the place of damaged ones.
@@ -125,13 +136,19 @@ pub(super) fn decode(bytes: &[u8], position: Position) -> Option<(Header, &[u8])
 }
 
 fn checksum(kind: Kind, position: Position, bytes: &[u8]) -> u32 {
+    let mut hasher = hasher(kind, position);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// The beginning of the checksum of a record.
+fn hasher(kind: Kind, position: Position) -> crc32fast::Hasher {
     let mut hasher = crc32fast::Hasher::new();
     if kind == Kind::Deletion {
         hasher.update(&kind.magic());
     }
     hasher.update(&position.0.to_le_bytes());
-    hasher.update(bytes);
-    hasher.finalize()
+    hasher
 }
 
 #[cfg(test)]

@@ -8,10 +8,29 @@
 //!
 //! The log records its own durable end: each record has the durable end at the time of its write, and the
 //! checkpoint has it at each new segment and about once a second. A bad record before the furthest such claim
-//! is damage; the first bad record behind it is the torn tail. Only the newest segment can have a torn tail,
-//! because the log syncs a segment before the next begins. So recovery takes damage for a torn tail only if
-//! the damage destroys everything from some record to the end of the log, and that record was acknowledged
-//! after the last checkpoint: within about a second of the crash.
+//! is damage; the first bad record behind it is the end of the log. Only the newest segment can have a torn
+//! tail or room, because the log cuts off the room of a segment and syncs it before the next begins. So
+//! recovery takes damage for a torn tail only if the damage destroys everything from some record to the end
+//! of the log, and that record was acknowledged after the last checkpoint: within about a second of the
+//! crash.
+//!
+//! A **record is good** if its checksum is right, which covers its position, its length and what it claims.
+//! So neither an old record in room (of another position) nor a torn header is good, and nothing that these
+//! claim counts. For bytes at the offset `e` of a segment that are no good record:
+//!
+//! | segment | claim beyond `e` | behind them | decision |
+//! |---|---|---|---|
+//! | any but the newest | - | a good record | damage, up to that record |
+//! | | - | no good record | damage, up to the next segment |
+//! | newest | of the checkpoint, or of a good record | a good record | damage, up to that record |
+//! | | of the checkpoint | no good record | damage, up to the furthest claim |
+//! | | none | good records without such a claim | torn tail: a part of a group was written |
+//! | | none | the header of a record with a claim in this segment | torn tail: a record was begun |
+//! | | none | bytes where the file was new, not all zero | torn tail |
+//! | | none | zeros, or bytes of earlier segments | room |
+//!
+//! Torn tail and room are treated alike: both are cut off, and that is synced, so that nothing behind `e` can
+//! come back when new records end where it begins. A torn tail is reported.
 //!
 //! All kept records are durable when the log is open. The process that wrote them may have died before its
 //! sync, or its sync may have failed; then the page cache shows bytes that the disk does not hold. So
@@ -35,6 +54,7 @@ use super::{LogError, Position, record};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
 mod scan;
+mod sums;
 
 /// The length of the header of a segment.
 const HEADER_BYTES: u64 = Header::BYTES as u64;
@@ -420,7 +440,8 @@ impl Inspection {
             if gap.start >= reach {
                 return gap.start;
             }
-            // Without a good record behind it, the damage goes on to the durable end, be that beyond the file.
+            // Without a good record behind it, the damage goes on to the durable end, be that beyond the
+            // file.
             let end = if gap.end == len { reach } else { gap.end };
             self.damage.push(segment.damage(gap.start, end, "no whole record here"));
         }
@@ -438,8 +459,8 @@ impl Inspection {
     }
 }
 
-/// Whether the bytes behind the end of the newest segment are the beginning of a write: the header of a record
-/// of this segment, or anything that is not zero where the file had no bytes of an earlier segment.
+/// Whether the bytes behind the end of the newest segment are the beginning of a write: the header of a
+/// record of this segment, or anything that is not zero where the file had no bytes of an earlier segment.
 fn is_torn(segment: &OpenSegment<'_>, end: u64, old_until: u64) -> std::io::Result<bool> {
     let mut window = Window::new(segment.file, segment.bytes);
     let of_segment = segment.base..=segment.position(end);
@@ -471,8 +492,8 @@ pub(super) fn end_of_records(segment: &OpenSegment<'_>, known: u64) -> Result<u6
     Ok(end)
 }
 
-/// The positions of the log in `dir`, from its first segment to its last record; `None` without a log. Another
-/// process may use the log meanwhile.
+/// The positions of the log in `dir`, from its first segment to its last record; `None` without a log.
+/// Another process may use the log meanwhile.
 ///
 /// # Errors
 /// When a file cannot be read.

@@ -8,22 +8,22 @@
 //!   position with its checksum, and positions only grow, so an old record is never taken for one of the new
 //!   segment. A file that a reader holds, of this process or of a backup, is removed instead.
 //! - **A new spare** is a file of zeros. The log makes one only when the segment has grown in so many syncs
-//!   that they have cost more than the zeros will ([`syncs_worth_a_spare`]). The writer then rolls to it early.
-//!   A thread writes the zeros, in steps that it syncs, and rests between them. The writer never waits for a
-//!   spare: without one, its segment grows.
-//! - **The space**: at most [`MAX_SPARES`] are kept, as long as they and two more segments fit on the disk above
-//!   `log.min_free_bytes`, and they and the newest segment below `log.max_bytes`. Otherwise they are removed,
-//!   before an append is refused.
+//!   that they have cost more than the zeros will ([`syncs_worth_a_spare`]). The writer then rolls to it
+//!   early. A thread writes the zeros, in steps that it syncs, and rests between them. The writer never waits
+//!   for a spare: without one, its segment grows.
+//! - **The space**: at most [`MAX_SPARES`] are kept, as long as they and two more segments fit on the disk
+//!   above `log.min_free_bytes`, and they and the newest segment below `log.max_bytes`. Otherwise they are
+//!   removed, before an append is refused.
 //!
 //! A segment gets its full size with its name: the header is written and synced under the name of the spare,
-//! and the file is renamed. The bytes behind the records are **room**. When the next segment begins, room that
-//! is left is cut off and that is synced, so only the newest segment has room; so does an orderly stop. Room
-//! may hold old records, but never bytes of its own positions that were not acknowledged: a failed write is
-//! undone by cutting the file at the end of the records, and so is whatever a crash has left there
+//! and the file is renamed. The bytes behind the records are **room**. When the next segment begins, room
+//! that is left is cut off and that is synced, so only the newest segment has room; so does an orderly stop.
+//! Room may hold old records, but never bytes of its own positions that were not acknowledged: a failed write
+//! is undone by cutting the file at the end of the records, and so is whatever a crash has left there
 //! ([`super::recovery`]). From there on the file grows, until the next segment.
 //!
-//! Opening a log removes all spares, because they may be of another log that began at the same positions. On a
-//! file system that writes elsewhere (copy on write), room saves nothing and does no harm.
+//! Opening a log removes all spares, because they may be of another log that began at the same positions. On
+//! a file system that writes elsewhere (copy on write), room saves nothing and does no harm.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
@@ -105,7 +105,8 @@ pub(super) struct Spare {
 
 impl Spare {
     /// Makes this the segment that begins at `base`, and returns the file and its length. After an error, no
-    /// file has the name of the segment. The name survives a crash only after the caller has synced the folder.
+    /// file has the name of the segment. The name survives a crash only after the caller has synced the
+    /// folder.
     pub(super) fn into_segment(self, folder: &dyn Folder, base: Position) -> Result<(Box<dyn OpenFile>, u64)> {
         let old_until = if self.was_segment { self.bytes } else { 0 };
         let written = self.file.write_all_at(&segment::Header::encode(base, old_until), 0);
@@ -307,6 +308,11 @@ impl Spares {
     fn has_surplus(&self) -> bool {
         let state = self.lock();
         state.count() > state.limit
+    }
+
+    #[cfg(test)]
+    pub(super) fn limit(&self) -> usize {
+        self.lock().limit
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

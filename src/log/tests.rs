@@ -2,6 +2,7 @@
 
 mod damage;
 mod every_place;
+mod stale;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,15 +11,20 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::appender::Appender;
+use super::backup::Snapshot;
 use super::checkpoint::{Checkpoint, CheckpointFile};
 use super::quarantine;
 use super::recovery::{self, recover};
 use super::segment::{self, Header};
 use super::slots::Slot;
 use super::spares::Spares;
-use super::{Batch, BatchBuilder, Instruments, Lag, Log, LogError, MinFree, Options, Position, Sync};
+use super::{
+    Batch, BatchBuilder, BegunDeletion, DeletionRecord, Instruments, Lag, Log, LogError, MinFree, Options, Position,
+    Sync,
+};
 use crate::disk::faulty::Disk;
 use crate::disk::{Folder, OsFolder};
+use crate::model::{Deletion, SeriesFilter};
 
 /// A batch of `readings` readings, which `id` tells from other batches.
 pub(super) fn batch(id: u32, readings: u32) -> Batch {

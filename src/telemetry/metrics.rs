@@ -95,7 +95,7 @@ table! {
     /// Size at which the dead-letter file is full and refused readings stay pending.
     dead_letter_limit_bytes: Gauge, Bytes;
 
-    /// Size of the log on disk. It falls by whole segments, so not to 0 when all is stored.
+    /// Size of the records in the log. It falls by whole segments, so not to 0 when all is stored.
     log_bytes: Gauge, Bytes;
     /// Size at which the log is full and readings are refused.
     log_limit_bytes: Gauge, Bytes;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
+use tidegauge::log::recovery::extent;
 
 use super::fault_test::{FaultTest, seed};
 use super::store::{Store, on_stores};
@@ -31,10 +32,12 @@ async fn torn(store: Store<'_>) {
         let segments = segments(&test.servers[0]);
         let newest = segments.last().expect("a segment");
         let mut bytes = fs::read(newest).expect("it can be read");
+        let end = (log_end(&test.servers[0]) - base_of(newest)) as usize;
         let record = some_record(&segments);
         let torn = 1 + test.random_below(record.len().min(400) - 1);
         if bytes.len() >= SEGMENT_HEADER_BYTES {
-            bytes.extend_from_slice(&record[..torn]);
+            bytes.resize(bytes.len().max(end + torn), 0); // the file may have room behind its records
+            bytes[end..end + torn].copy_from_slice(&record[..torn]);
             fs::write(newest, bytes).expect("it can be written");
         } // else the kill hit the creation of the segment; records follow only after its header is synced
         test.restart(0).await;
@@ -119,10 +122,9 @@ async fn refused(server: &Server, what: &str) {
     assert!(checked.code != Some(0) && checked.stdout.contains("  damaged: "), "{what}: {checked:?}");
 }
 
-/// The end of the log: a position that is durable now or soon.
+/// The end of the records: a position that is durable now or soon.
 fn log_end(server: &Server) -> u64 {
-    let newest = segments(server).pop().expect("a segment");
-    base_of(&newest) + fs::metadata(&newest).expect("a file").len()
+    extent(&server.data_dir().join("log")).expect("it can be read").expect("a log").end.0
 }
 
 /// The durable end of the log according to its checkpoint.

@@ -44,7 +44,9 @@ pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
         (Ok(()), None) => {
             findings.push(Finding::note(SEGMENTS, format!("there is no log {} yet", log.display())));
         }
-        (Ok(()), Some(used)) => {
+        (Ok(()), Some(on_disk)) => {
+            let records = recovery::extent(&log).ok().flatten();
+            let used = records.map_or(on_disk, |records| records.end.0.saturating_sub(records.start.0));
             findings.push(segments(&log, used, is_deep, data_dir));
             let waiting = if config.forward.url.is_some() { forward::waiting(config) } else { None };
             findings.push(log_size(used, config.log.max_bytes, waiting.map_or(0, |unread| unread.bytes)));
@@ -56,7 +58,7 @@ pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
     findings
 }
 
-/// The bytes of the files in a folder; `None` if there is no such folder.
+/// The bytes of the files in a folder, of spares and room too; `None` if there is no such folder.
 fn bytes_in(folder: &Path) -> Option<u64> {
     let files = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
     Some(files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())

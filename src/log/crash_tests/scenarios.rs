@@ -1,6 +1,9 @@
 //! The log on a faulty disk: one sequence of steps for each fault that mattered.
 
+use super::super::segment;
+use super::super::spares::{Spares, is_spare};
 use super::*;
+use crate::disk::OpenMode;
 
 /// Runs the same steps on many disks, each with its own random choices.
 fn on_many_disks(sync: Sync, steps: &[Step]) {
@@ -212,5 +215,156 @@ fn a_log_that_cannot_be_read_does_not_open_and_loses_nothing() {
         assert!(matches!(refused, LogError::Io { .. }), "{call:?}: {refused}");
         world.restart(End::Crash, 300);
         assert_eq!(world.records.len(), 12);
+    }
+}
+
+/// Appends to a log and cuts it, on a sound disk. Returns the number of times that its newest file had room.
+fn rolls_into_spares(world: &mut World, rounds: usize) -> usize {
+    let mut in_room = 0;
+    for _ in 0..rounds {
+        world.append(&[2, 0]); // every second one starts a segment
+        world.step(&Step::SaveEnd);
+        world.step(&Step::Spares);
+        world.step(&Step::Tick);
+        let newest = segment::name(*world.log.shared().lock().bases.last().unwrap());
+        let bytes = world.disk.open(&newest, OpenMode::Read).map_or(0, |file| file.len().unwrap());
+        in_room += usize::from(bytes == 300 && world.committer.appender().room() > 0);
+        if world.log.poisoned().is_none() {
+            let (readable, count) = (world.log.usage().readable, world.known());
+            world.log.cut(readable).unwrap();
+            world.records.drain(..count);
+            world.start = (readable, 0);
+            world.maybe_cut.clear();
+        }
+    }
+    in_room
+}
+
+#[test]
+fn a_power_cut_at_any_call_leaves_a_log_of_recycled_files_that_opens() {
+    let mut in_room = 0;
+    for sync in [Sync::Always, Sync::Every(INTERVAL)] {
+        for (seed, calls) in (0..15).flat_map(|seed| (0..110).map(move |calls| (seed, calls))) {
+            let mut world = World::new(seed, sync);
+            in_room += rolls_into_spares(&mut world, 4);
+            world.disk.cut_power_after(calls);
+            world.has_failed = true;
+            for _ in 0..6 {
+                world.append(&[2, 0]);
+                world.step(&Step::SaveEnd);
+                world.step(&Step::Spares);
+                world.step(&Step::Tick);
+            }
+            world.restart(End::Crash, 300);
+            world.append(&[2, 0, 5]);
+            world.restart(End::Crash, 300);
+        }
+    }
+    assert!(in_room > 1_000, "{in_room} groups were written into spares");
+}
+
+/// As `a_disk_that_was_full_from_any_call_on_and_healed_leaves_a_whole_log`, with the calls that make spares
+/// and roll into them.
+#[test]
+fn a_disk_that_was_full_while_files_were_recycled_leaves_a_whole_log() {
+    let mut met = std::collections::BTreeSet::new();
+    for sync in [Sync::Always, Sync::Every(INTERVAL)] {
+        for end in [End::Crash, End::Kill, End::Close] {
+            for (after, calls) in (0..70).flat_map(|after| (1..=4).map(move |calls| (after, calls))) {
+                let mut world = World::new(u64::from(after), sync);
+                rolls_into_spares(&mut world, 4);
+                world.step(&Step::FullFor(after, calls));
+                for _ in 0..5 {
+                    world.append(&[2, 0]);
+                    world.step(&Step::SaveEnd);
+                    world.step(&Step::Spares);
+                    world.step(&Step::CheckDisk);
+                    world.step(&Step::Tick);
+                }
+                let failed = world.disk.failed_for_space();
+                met.extend(failed.iter().map(|call| format!("{call:?}")));
+                let syncs = failed.iter().any(|call| matches!(call, Call::Sync | Call::SyncNames | Call::SetLen));
+                assert!(syncs || world.log.poisoned().is_none(), "{failed:?}: {:?}", world.log.poisoned());
+                world.disk.heal();
+                rolls_into_spares(&mut world, 3);
+                world.reads_what_it_acknowledged();
+                world.restart(end, 300);
+                world.append(&[1, 2, 3]);
+                world.restart(End::Crash, 300);
+            }
+        }
+    }
+    let all = ["Create", "Rename", "SetLen", "Sync", "SyncNames", "Write"];
+    assert!(all.iter().all(|&call| met.contains(call)), "{met:?}");
+}
+
+/// The names of the spares on a disk.
+fn spares_on(disk: &Disk) -> Vec<String> {
+    disk.names().unwrap().into_iter().filter(|name| is_spare(name)).collect()
+}
+
+#[test]
+fn near_its_limits_the_log_gives_its_spares_and_its_room_back() {
+    let mut world = World::new(0, Sync::Always);
+    rolls_into_spares(&mut world, 6);
+    while world.committer.appender().room() == 0 || spares_on(&world.disk).is_empty() {
+        rolls_into_spares(&mut world, 1);
+    }
+    let before = world.log.usage();
+    world.disk.set_free_bytes(250); // less than a segment
+    world.log.check_disk();
+    world.committer.commit(Vec::new()); // the writer was woken for this
+    assert_eq!((spares_on(&world.disk), world.committer.appender().room()), (Vec::new(), 0));
+    let after = world.log.usage();
+    assert!(!after.is_disk_full && after.bytes >= before.bytes, "{after:?}");
+    world.append(&[0]);
+    for _ in 0..3 {
+        world.append(&[0]);
+        world.step(&Step::Spares);
+    }
+    assert_eq!(spares_on(&world.disk), Vec::<String>::new(), "no spare is made on a disk this full");
+    world.disk.heal();
+    world.restart(End::Crash, 300);
+}
+
+#[test]
+fn a_spare_for_which_the_disk_has_no_space_leaves_no_trace() {
+    for after in 0..6 {
+        let mut world = World::new(0, Sync::Always);
+        world.append(&[0]);
+        world.append(&[0]); // asks for a spare
+        world.disk.fill_for(after, 1);
+        world.step(&Step::Spares);
+        let failed = world.disk.failed_for_space().len();
+        world.disk.heal();
+        let left = spares_on(&world.disk).len();
+        assert_eq!(left, 1 - failed, "call {after}");
+        world.has_failed = true;
+        world.append(&[2, 2]);
+        world.restart(End::Crash, 300);
+        assert_eq!(spares_on(&world.disk).len(), 0, "an opening removes spares");
+    }
+}
+
+#[test]
+fn spares_are_kept_only_while_they_fit() {
+    let disk: Arc<dyn Folder> = Arc::new(Disk::new(0));
+    let spares = Spares::new(disk, 100, 1_000);
+    let fits = |used, free| {
+        spares.fit(used, free);
+        spares.limit()
+    };
+    // Beside the newest segment, a log of 1,000 bytes has room for (1,000 - used) / 100 - 1 spares.
+    for (used, most) in [(0, 2), (700, 2), (701, 1), (800, 1), (801, 0), (2_000, 0)] {
+        assert_eq!(fits(used, 1 << 40), most, "{used} bytes used");
+    }
+    for (free, most) in [(0, 0), (99, 0), (199, 0), (200, 1), (299, 1), (300, 2), (1_000, 2)] {
+        assert_eq!(fits(0, free), most, "{free} bytes free");
+    }
+    // One spare is there, and so it takes no more of the free bytes.
+    spares.fit(0, 200);
+    spares.request();
+    for (free, most) in [(99, 0), (100, 1), (199, 1), (200, 2)] {
+        assert_eq!(fits(0, free), most, "{free} bytes free beside one spare");
     }
 }

@@ -1,0 +1,101 @@
+//! Checksums of any range of a file, for little work each.
+//!
+//! The checksums of all beginnings of the file are known at the bounds of blocks, as far as they were needed.
+//! That of a range follows from two of them and from the bytes between its ends and the next bounds.
+
+use std::io::Result;
+use std::ops::Range;
+
+use crc32fast::Hasher;
+
+use crate::disk::OpenFile;
+
+/// The distance of the bounds.
+const BLOCK: u64 = if cfg!(test) { 16 } else { 4 << 10 };
+
+/// The bytes of one read.
+const PIECE_BLOCKS: u64 = 64;
+
+pub(super) struct Sums<'f> {
+    file: &'f dyn OpenFile,
+    /// The CRC-32 of the bytes before each bound.
+    before: Vec<u32>,
+    buffer: Vec<u8>,
+}
+
+impl<'f> Sums<'f> {
+    pub(super) const fn new(file: &'f dyn OpenFile) -> Self {
+        Self { file, before: Vec::new(), buffer: Vec::new() }
+    }
+
+    /// The CRC-32 of the bytes in a range of the file. Of a file that is shorter, it is that of other bytes.
+    pub(super) fn crc(&mut self, range: Range<u64>) -> Result<u32> {
+        let (first, last) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
+        if first >= last {
+            return self.direct(range);
+        }
+        self.extend_to(last as usize)?;
+        let [before, whole] = [first, last].map(|bound| self.before[bound as usize]);
+        let middle = (last - first) * BLOCK;
+        let head = self.direct(range.start..first * BLOCK)?;
+        let tail = self.direct(last * BLOCK..range.end)?;
+        // The checksum of a whole is linear in those of its parts.
+        let middle_crc = joined(before, 0, middle) ^ whole;
+        Ok(joined(joined(head, middle_crc, middle), tail, range.end - last * BLOCK))
+    }
+
+    fn direct(&mut self, range: Range<u64>) -> Result<u32> {
+        self.buffer.resize((range.end - range.start) as usize, 0);
+        let have = self.file.fill(&mut self.buffer, range.start)?;
+        Ok(crc32fast::hash(&self.buffer[..have]))
+    }
+
+    fn extend_to(&mut self, bound: usize) -> Result<()> {
+        if self.before.is_empty() {
+            self.before.push(0);
+        }
+        while self.before.len() <= bound {
+            let known = self.before.len() as u64 - 1;
+            self.buffer.resize((PIECE_BLOCKS * BLOCK) as usize, 0);
+            let have = self.file.fill(&mut self.buffer, known * BLOCK)?;
+            let mut sum = Hasher::new_with_initial(self.before[known as usize]);
+            for block in self.buffer[..have].chunks(BLOCK as usize) {
+                sum.update(block);
+                self.before.push(sum.clone().finalize());
+            }
+            if have < self.buffer.len() {
+                self.before.resize(self.before.len().max(bound + 1), 0); // the file ends before
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The CRC-32 of bytes of which the last `len` have the CRC-32 `last`, and those before them `first`.
+fn joined(first: u32, last: u32, len: u64) -> u32 {
+    let mut sum = Hasher::new_with_initial(first);
+    sum.combine(&Hasher::new_with_initial_len(last, len));
+    sum.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::faulty::Disk;
+    use crate::disk::{Folder, OpenMode};
+
+    #[test]
+    fn the_checksum_of_each_range_is_that_of_its_bytes() {
+        let bytes: Vec<u8> = (0..120_u32).map(|at| (at * at * 37 >> 3) as u8).collect();
+        let disk = Disk::new(0);
+        let file = disk.open("x", OpenMode::Create).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        let mut sums = Sums::new(&*file);
+        for start in (0..=bytes.len()).rev() {
+            for end in start..=bytes.len() {
+                let found = sums.crc(start as u64..end as u64).unwrap();
+                assert_eq!(found, crc32fast::hash(&bytes[start..end]), "{start}..{end}");
+            }
+        }
+    }
+}
