@@ -168,13 +168,15 @@ impl Spares {
 
     /// Renames a cut segment of `bytes` to a spare. False: it is too short, or there are enough spares.
     pub(super) fn recycle(&self, base: Position, bytes: u64) -> Result<bool> {
-        let mut state = self.lock();
-        if bytes < self.segment_bytes || state.count() >= state.limit {
-            return Ok(false);
-        }
-        let name = state.name();
+        let name = {
+            let mut state = self.lock();
+            if bytes < self.segment_bytes || state.count() >= state.limit {
+                return Ok(false);
+            }
+            state.name()
+        };
         self.folder.rename(&segment::name(base), &name)?;
-        state.jobs.push_back(Job { name, was_segment: true });
+        self.lock().jobs.push_back(Job { name, was_segment: true });
         self.work.notify_one();
         Ok(true)
     }
@@ -183,6 +185,9 @@ impl Spares {
     /// [`Self::work`] removes those that are too many.
     pub(super) fn fit(&self, used_bytes: u64, free_bytes: u64) {
         let mut state = self.lock();
+        if state.is_closed {
+            return;
+        }
         let in_log = (self.max_bytes.saturating_sub(used_bytes) / self.segment_bytes).saturating_sub(1);
         let on_disk = match free_bytes / self.segment_bytes {
             0 => 0,
