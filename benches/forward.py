@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures what it costs to send readings from a site to a centre: `[forward]` after an outage, and `move`.
+"""Measures what it costs to send readings from a site to a centre: `[forward]` after an outage.
 
 Usage: benches/forward.py BINARY [READINGS]
 
 Stores READINGS (2,000,000) of a thousand devices, one each minute with one decimal, in a site with SQLite whose centre
-is away. Then it starts the centre, and measures until all are forwarded. Then it moves the same store into an empty
-centre. It prints a Markdown table. All processes share the processors.
+is away. Then it starts the centre, and measures until all are forwarded. It prints a Markdown table. All processes
+share the processors.
 """
 
 import http.client
@@ -85,35 +85,11 @@ def forward(binary, site, port, readings, folder):
         centre.stop()
 
 
-def move(binary, site_folder, readings, folder):
-    """Moves the store of a site into an empty centre, and measures the copy and the comparison."""
-    centre = Server(binary, folder)
-    try:
-        url = f"http://127.0.0.1:{centre.port}"
-        command = [binary, "move", "--from", "sqlite", "--to", url, "--data-dir", site_folder]
-        start, receiver = time.monotonic(), centre.cpu()
-        mover = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        said = re.compile(r"sent ([\d,]+) readings in ([\d,]+) bytes")
-        sent = next(found for line in mover.stderr if (found := said.search(line)))
-        sent, size = (int(number.replace(",", "")) for number in sent.groups())
-        copied, sender, mid = time.monotonic(), cpu_seconds(mover.pid), centre.cpu()
-        assert sent == readings, (sent, readings)
-        row("`move`: the copy", readings, copied - start, sender, mid - receiver, size)
-        printed = mover.stdout.read()
-        assert "missing in the new store: 0 values" in printed, printed
-        _, status, usage = os.wait4(mover.pid, 0)
-        assert status == 0, status
-        compared = usage.ru_utime + usage.ru_stime - sender
-        row("`move`: the comparison", readings, time.monotonic() - copied, compared, centre.cpu() - mid, 0)
-    finally:
-        centre.stop()
-
-
 def main():
     binary, readings = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2_000_000
     readings -= readings % DEVICES
     with tempfile.TemporaryDirectory(prefix="tidegauge-forward-") as folder:
-        folders = [os.path.join(folder, name) for name in ("site", "one", "other")]
+        folders = [os.path.join(folder, name) for name in ("site", "centre")]
         port = free_port()
         site = Server(binary, folders[0], TIDEGAUGE_FORWARD__URL=f"http://127.0.0.1:{port}")
         try:
@@ -125,7 +101,6 @@ def main():
             forward(binary, site, port, readings, folders[1])
         finally:
             site.stop()
-        move(binary, folders[0], readings, folders[2])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Database, Finished, Server, Setup, binary, run, wait_until};
+use crate::harness::{Database, Finished, Server, Setup, binary, run, secret_of, wait_until};
 
 /// Values that lose bits in careless hands.
 const VALUES: [f64; 8] = [0.1, -0.0, 5e-324, f64::MAX, -1.7e-300, 1e21, 1.0 / 3.0, 9_007_199_254_740_991.0];
@@ -161,6 +161,32 @@ async fn an_export_to_a_full_disk_fails_and_one_to_dev_null_does_not() {
     for to in [">/dev/null", "1<>/dev/null"] {
         assert!(export(to).status.success(), "{to}");
     }
+}
+
+/// The commands of docs/operations.md, "Fill in a centre".
+#[tokio::test]
+async fn a_pipe_fills_in_a_centre_and_its_statistics_are_those_of_the_site() {
+    const SCRIPT: &str = r#"set -e -o pipefail
+fill() { "$TIDEGAUGE" export --url $SITE | "$TIDEGAUGE" import - --url $CENTRE --token-file $TOKEN --retry-for 1h; }
+sum() { curl -sG "$1/v1/rollups" -H "Authorization: Bearer $(cat $2)" -d prefix= -d step=1d -d fn=count,min,max \
+  -d from=2024-01-01T00:00:00Z -d to=2026-05-01T00:00:00Z -d format=csv | sort; }
+fill && fill
+sum $SITE $TOKEN
+diff <(sum $SITE $TOKEN) <(sum $CENTRE $TOKEN)"#;
+    let site = server_with_readings(Setup::sqlite()).await;
+    let setup = Setup::sqlite().token("site", "scopes = ['ingest', 'query']\ndevice_prefix = 'site-7/'");
+    let centre = Server::start(setup.token("operator", "scopes = ['query', 'admin']")).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let token = folder.path().join("token");
+    fs::write(&token, secret_of("site")).expect("the folder is writable");
+    let mut bash = Command::new("bash");
+    bash.args(["-c", SCRIPT]).env("TIDEGAUGE", binary()).env("TOKEN", &token);
+    bash.env("SITE", site.url()).env("CENTRE", centre.url());
+    let done = tokio::task::spawn_blocking(move || bash.output()).await.expect("no panic").expect("bash");
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("a/1,"), "{done:?}");
+    let request = centre.request(reqwest::Method::GET, "/v1/devices").bearer_auth(secret_of("operator"));
+    assert_eq!(centre.send(request).await.json()["devices"][0]["deviceId"], "site-7/a");
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! `tidegauge move` copies any store into any other while devices send: readings, metadata, rollups.
 
-pub(crate) mod server;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -71,11 +69,11 @@ impl Files {
     }
 }
 
-pub(crate) async fn run_move(args: &[String]) -> Finished {
+async fn run_move(args: &[String]) -> Finished {
     run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
-pub(crate) fn assert_complete(done: &Finished) {
+fn assert_complete(done: &Finished) {
     assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
     let nothing = "missing in the new store: 0 values, 0 rollups of expired readings; wrong stats of 0 device-hours";
     assert!(done.stdout.contains(nothing), "{}", done.stdout);

@@ -80,11 +80,6 @@ impl ClientArgs {
 }
 
 impl Credentials {
-    /// Whether one of the flags is given.
-    pub(super) const fn are_given(&self) -> bool {
-        self.token_file.is_some() || self.ca_file.is_some() || self.client_cert.is_some()
-    }
-
     /// An HTTP client for the server at a URL, with the certificates of these flags.
     pub(super) fn http(&self, url: &str) -> anyhow::Result<ClientBuilder> {
         if !url.starts_with("https:") {

@@ -80,7 +80,7 @@ Examples:
 Environment:
   TIDEGAUGE_<SECTION>__<KEY>  Sets a key of the configuration, with two underscores: TIDEGAUGE_HTTP__LISTEN sets
                               http.listen. A flag overrides the environment, which overrides the file.
-  TIDEGAUGE_TOKEN             The token that import, export, move and dead-letters retry send to the server.
+  TIDEGAUGE_TOKEN             The token that import, export and dead-letters retry send to the server.
 
 Exit status: 0 on success, 64 if the command line or the configuration is wrong (a restart does not help until it is \
 corrected), 1 for every other error. check --full also ends with 2: warnings and no errors.";
@@ -95,7 +95,7 @@ enum Command {
     Import(import::ImportArgs),
     /// Write the readings of a running server to a file, which import reads
     Export(export::ExportArgs),
-    /// Copy all readings of one store into another, which a running service uses, or to another server
+    /// Copy all readings of one store into another, which a running service uses
     Move(mover::MoveArgs),
     /// Rewrite buckets that were made after a guide to the bucket pattern of MongoDB
     Migrate(migrate::MigrateArgs),

@@ -40,7 +40,7 @@ mod signals;
 mod sockets;
 mod store_watch;
 
-pub(super) use forwarding::{options as forwarding_options, upstream};
+pub(super) use forwarding::options as forwarding_options;
 pub(super) use options::{newest_closed_hour, rollups};
 use reload::Replaceable;
 pub(super) use signals::StopSignals;

@@ -20,9 +20,6 @@
 //! - Nothing here delays the store, or what `/readyz` says. So the requests have a thread of their own: an
 //!   endless answer, such as one `100 Continue` after the other, can keep it busy.
 //!
-//! `tidegauge move` sends the readings of a store in the same requests, and takes the same answers
-//! ([`Requests`]): it fills in what was stored before forwarding began.
-//!
 //! Deletions are not forwarded. They remove dead letters of this room, once the thread reaches them.
 
 use std::sync::Arc;

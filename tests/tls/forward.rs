@@ -1,12 +1,10 @@
-//! Forwarding and moving to a server whose certificate a private authority has issued.
+//! Forwarding to a server whose certificate a private authority has issued.
 
 use serde_json::json;
 
 use super::Folder;
 use crate::forward::{forwarded, to};
-use crate::harness::{Server, Setup, wait_until};
-use crate::moving::server::args;
-use crate::moving::{assert_complete, run_move};
+use crate::harness::{Server, wait_until};
 
 #[tokio::test]
 async fn readings_are_forwarded_only_to_a_server_with_a_certificate_of_the_configured_authority() {
@@ -30,20 +28,4 @@ async fn readings_are_forwarded_only_to_a_server_with_a_certificate_of_the_confi
     })
     .await;
     forwarded(&edge).await;
-}
-
-#[tokio::test]
-async fn a_store_is_moved_only_to_a_server_with_a_certificate_of_the_named_authority() {
-    let (folder, other) = (Folder::new(), Folder::new());
-    let (centre, site) = (Server::start(folder.setup("")).await, Server::start(Setup::sqlite()).await);
-    let answer = site.ingest(&json!({ "deviceId": "S1", "ts": 1_713_621_600_000_i64, "value": 1 })).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    site.settled().await;
-    let with =
-        async |folder: &Folder| run_move(&args(&site, centre.url(), &["--ca-file", &folder.file("ca.pem")])).await;
-    let refused = with(&other).await;
-    assert!(refused.code == Some(1) && refused.stderr.contains("certificate"), "{refused:?}");
-    assert_eq!(centre.metrics().await.count("tidegauge_readings_received_total"), 0);
-    assert_complete(&with(&folder).await);
-    assert_eq!(centre.metrics().await.count("tidegauge_readings_accepted_total"), 1);
 }

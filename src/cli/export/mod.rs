@@ -20,7 +20,7 @@ use tidegauge::model::check_device_id;
 
 use self::place::{Next, Place};
 use self::requests::Listed;
-pub(super) use self::requests::{Refusal, Requests};
+pub(super) use self::requests::Requests;
 use self::rows::{Counts, Rows};
 use super::client::ClientArgs;
 use super::import::Format;

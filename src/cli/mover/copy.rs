@@ -1,6 +1,6 @@
-//! Copies the readings: one task reads the old store, and a few batches at a time are written or sent.
+//! Copies the readings: one task reads the old store, and a few batches at a time are written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,8 @@ use tidegauge::model::{BucketWrite, Contents, Hour};
 use tidegauge::store::{DeviceMetadata, DeviceSummary};
 use tokio::sync::mpsc;
 
-use super::super::counted;
-use super::super::target::{self, Progress, ProgressFile, Target, patiently, write_of};
-use super::server::{Sent, Server};
-use super::stores::{Destination, Stores};
+use super::super::target::{self, Progress, ProgressFile, patiently, write_of};
+use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
 
 /// The most values in a batch; a single hour may exceed it.
@@ -36,12 +34,10 @@ const LISTED: usize = 20;
 pub(super) struct Moved {
     /// The readings of the old store.
     pub(super) readings: u64,
-    /// The readings that the new store did not have, or that the server has accepted.
+    /// The readings that the new store did not have.
     pub(super) stored: u64,
     /// The readings that are refused for good, by reason.
     pub(super) refused: BTreeMap<&'static str, u64>,
-    /// The bytes that were sent to a server.
-    pub(super) bytes: u64,
 }
 
 impl Moved {
@@ -57,7 +53,6 @@ impl Moved {
     fn add(&mut self, other: Self) {
         self.readings += other.readings;
         self.stored += other.stored;
-        self.bytes += other.bytes;
         other.refused.into_iter().for_each(|(reason, readings)| self.refuse(reason, readings));
     }
 }
@@ -148,7 +143,7 @@ async fn read_devices(
     batcher: &mut Batcher,
 ) -> anyhow::Result<()> {
     let ids: Vec<Arc<str>> = devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
-    let known = stores.to.metadata_of(&ids).await?;
+    let known = metadata_of(stores, &ids).await?;
     for entry in devices {
         let metadata = entry.metadata.as_ref().filter(|of| known.get(&entry.device).is_none_or(|is| is.hour < of.hour));
         let mut maker = Maker { entry: &entry, metadata, is_first: true };
@@ -161,6 +156,12 @@ async fn read_devices(
         batcher.end_device(&entry.device);
     }
     Ok(())
+}
+
+/// The newest metadata of those devices of the new store that have some.
+async fn metadata_of(stores: &Stores, devices: &[Arc<str>]) -> anyhow::Result<HashMap<Arc<str>, DeviceMetadata>> {
+    let known = patiently(async || stores.to.store.entries_of(devices).await).await?;
+    Ok(known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect())
 }
 
 /// Makes the writes of a device.
@@ -227,39 +228,18 @@ struct Written {
     refused: Vec<String>,
 }
 
-/// Writes a batch.
+/// Writes a batch, with the rollups of closed hours, then rests.
 async fn write(stores: &Stores, batch: Batch) -> anyhow::Result<Written> {
     let Batch { writes, devices, end, .. } = batch;
     let mut written = Written { devices, end, ..Written::default() };
     written.moved.readings = writes.iter().map(|write| u64::from(write.accepted)).sum();
-    match &stores.to {
-        Destination::Store(store) => write_to_store(store, writes, &mut written).await?,
-        Destination::Server(server) => send(server, &writes, &mut written).await?,
-    }
-    Ok(written)
-}
-
-/// Sends buckets to a server.
-async fn send(server: &Server, writes: &[Arc<BucketWrite>], written: &mut Written) -> anyhow::Result<()> {
-    let Sent { accepted, bytes, refused, examples } = server.send(writes).await?;
-    (written.moved.stored, written.moved.bytes) = (accepted, bytes);
-    for (reason, readings) in refused {
-        written.moved.refuse(reason, readings);
-        let (counted, example) = (counted(readings, "reading"), &examples[reason]);
-        written.refused.push(format!("{counted}: {reason}: {example}"));
-    }
-    Ok(())
-}
-
-/// Writes buckets and the rollups of closed hours to a store, then rests.
-async fn write_to_store(store: &Target, writes: Vec<Arc<BucketWrite>>, written: &mut Written) -> anyhow::Result<()> {
     let started = Instant::now();
-    let target::Outcome { stored, refused, .. } = store.write(writes).await?;
+    let target::Outcome { stored, refused, .. } = stores.to.write(writes).await?;
     written.moved.stored = stored;
     for refused in refused {
         written.moved.refuse(refused.error.cause.as_label(), refused.readings);
         written.refused.push(refused.to_string());
     }
     tokio::time::sleep(started.elapsed().min(MAX_REST)).await;
-    Ok(())
+    Ok(written)
 }

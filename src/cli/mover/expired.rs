@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegauge::model::{Day, Hour, SeriesFilter};
-use tidegauge::store::{DeviceSummary, HourStats, StatsNeeds, Store, StoreError};
+use tidegauge::store::{DeviceSummary, HourStats, StatsNeeds, StoreError};
 
 use super::super::target::{Progress, patiently};
 use super::stores::Stores;
@@ -16,10 +16,10 @@ const DEVICES_AT_ONCE: usize = 16;
 const HOURS_AT_ONCE: i32 = 31 * 24;
 
 /// Copies the rollups into the new store, and returns their number.
-pub(super) async fn copy(stores: &Stores, to: &dyn Store, progress: &mut Progress) -> anyhow::Result<u64> {
+pub(super) async fn copy(stores: &Stores, progress: &mut Progress) -> anyhow::Result<u64> {
     each(stores, progress, async |entry: &DeviceSummary, hours: &[HourStats]| {
         patiently(async || {
-            let added = to.add_expired(entry, hours).await;
+            let added = stores.to.store.add_expired(entry, hours).await;
             added.map_err(|error| StoreError::new(error.cause, error.detail))
         })
         .await
@@ -73,7 +73,8 @@ async fn lacking(
     let ids: Vec<Arc<str>> = devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
     let all = &SeriesFilter::ALL;
     let old = patiently(async || stores.from.hour_stats(&ids, hours.clone(), all, StatsNeeds::All).await).await?;
-    let new = stores.to.hour_stats(&ids, hours).await?;
+    let (to, numbers) = (&stores.to.store, StatsNeeds::Numbers);
+    let new = patiently(async || to.hour_stats(&ids, hours.clone(), all, numbers).await).await?;
     let lacking = |(mut old, new): (Vec<HourStats>, Vec<HourStats>)| {
         old.retain(|old| {
             let at = new.binary_search_by_key(&old.hour, |new| new.hour);

@@ -1,4 +1,4 @@
-//! `tidegauge move`: copies one store into another, which a running service uses already, or to a server.
+//! `tidegauge move`: copies one store into another, which a running service uses already.
 //!
 //! **Cut-over.** The operator restarts the service with the new store, and then starts the move. So devices
 //! write to the new store from the restart on, no reading is refused, and queries see the history as it
@@ -10,14 +10,9 @@
 //! of the service ([`tidegauge::store`] has the rules). It writes the rollups of closed hours itself, and at
 //! the end those whose readings have expired (`expired.rs`). The old store is only read.
 //!
-//! **To a server.** The store is that of a running service, which may forward what it accepts to the same
-//! server. The move sends what is stored, in requests like those of [`tidegauge::forward`], and compares by
-//! queries (`server.rs`). Of two values of one reading, the server keeps the one that arrives last, as it
-//! always does. Rollups of expired readings cannot be sent: they are counted.
-//!
 //! **Bounded.** It reads slices of some ten thousand values, and writes a few batches of them at a time
-//! (`copy.rs`). After each write to a store it rests for as long as the write took, so that the service keeps
-//! its share of the store. A server limits its clients itself.
+//! (`copy.rs`). After each write it rests for as long as the write took, so that the service keeps its share
+//! of the store.
 //!
 //! **Resumable.** A file has the place up to which all is written (`ProgressFile`). Repetition is harmless.
 //!
@@ -30,31 +25,27 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use tidegauge::config::Bytes;
 
-use self::stores::{Destination, Stores, open};
-use super::client::Credentials;
+use self::stores::{Stores, open};
 use super::counted;
 use super::target::{Progress, ProgressFile, attended};
 
-mod answers;
 mod copy;
 mod cut_over;
 mod expired;
-mod server;
 mod stores;
 mod verify;
 mod walk;
 
-/// Copy all readings of one store into another, which a running service uses, or to another server.
+/// Copy all readings of one store into another, which a running service uses.
 #[derive(Debug, Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct MoveArgs {
     /// The store to read: sqlite, mongodb or mongodb-timeseries
     #[arg(long, value_name = "STORE")]
     from: String,
-    /// The store to write, which the service uses now, or the URL of another server
-    #[arg(long, value_name = "STORE|URL")]
+    /// The store to write, which the service uses now
+    #[arg(long, value_name = "STORE")]
     to: String,
     /// The configuration of the service [default: none, all keys have their defaults]
     #[arg(long, value_name = "FILE")]
@@ -73,11 +64,6 @@ pub(crate) struct MoveArgs {
     /// Copy nothing, only compare
     #[arg(long)]
     verify: bool,
-    #[command(flatten)]
-    credentials: Credentials,
-    /// To a server: the most bytes of compressed requests a second, such as 50kB; 0 is no limit
-    #[arg(long, value_name = "BYTES", default_value = "0")]
-    max_bytes_per_second: Bytes,
 }
 
 const LONG_HELP: &str = "\
@@ -92,12 +78,9 @@ The move may be interrupted and repeated: it continues where it was. At the end 
 the old store as it is. A reading that is deleted while the move runs may come back: repeat the deletion after it. \
 Metadata that a device has sent since the restart stays.
 
-With the URL of another server after --to, such as https://centre.example.com, the move sends all readings that the \
-service has stored, while the service runs. First set forward.url, so that the server also gets what devices send from \
-now on. The token needs the scopes ingest and query. Readings that the server refuses, such as those older than its \
-retention.readings, are counted by reason and listed. A rate of the server is waited for.
+To another server, use `tidegauge export` and `tidegauge import`.
 
-Exit status: 0 if the new store or server has every reading of the old store, 1 if not, 64 for bad usage.";
+Exit status: 0 if the new store has every reading of the old store, 1 if not, 64 for bad usage.";
 
 /// Copies and compares the stores.
 pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
@@ -111,7 +94,7 @@ pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
         progress.expect(stores.count_devices().await?);
         let refused = if args.verify { 0 } else { copy_all(&stores, &file, &mut progress).await? };
         progress.begin("comparing");
-        anyhow::Ok((refused, verify::compare(&stores, !args.verify, &mut progress).await?))
+        anyhow::Ok((refused, verify::compare(&stores, &mut progress).await?))
     };
     let moved = attended(&lines, moving).await;
     progress.finish();
@@ -134,17 +117,11 @@ async fn copy_all(stores: &Stores, file: &ProgressFile, progress: &mut Progress)
     let repeat = "repeat the command to continue";
     let moved = copy::readings(stores, file, file.load()?, progress).await.context(repeat)?;
     let readings = counted(moved.readings, "reading");
-    let done = match &stores.to {
-        Destination::Store(to) => {
-            progress.begin("copying the rollups of expired readings");
-            let hours = expired::copy(stores, &*to.store, progress).await.context(repeat)?;
-            let (hours, known) = (counted(hours, "hourly rollup"), moved.readings - moved.stored - moved.refused());
-            format!("copied {readings} and {hours} of expired readings: {} new, {known} there already", moved.stored)
-        }
-        Destination::Server(_) => {
-            format!("sent {readings} in {}: {} accepted", counted(moved.bytes, "byte"), moved.stored)
-        }
-    };
+    progress.begin("copying the rollups of expired readings");
+    let hours = expired::copy(stores, progress).await.context(repeat)?;
+    let (hours, known) = (counted(hours, "hourly rollup"), moved.readings - moved.stored - moved.refused());
+    let done =
+        format!("copied {readings} and {hours} of expired readings: {} new, {known} there already", moved.stored);
     let reasons: Vec<String> = moved.refused.iter().map(|(reason, readings)| format!("{readings} {reason}")).collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
     progress.note(&format!("{done}, {} refused{reasons}", moved.refused()));

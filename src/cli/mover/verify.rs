@@ -1,11 +1,8 @@
-//! Compares the two sides: each reading of the old store is in the new one, or at the server.
+//! Compares the two stores: each reading of the old store is in the new one.
 //!
 //! The readings of the old store are folded anew, and compared with the stats that queries of the new store
 //! get. An hour that differs is read from both. It may have more readings in the new store, or other values,
 //! because devices have sent them since; it must lack none, and its stats must cover its readings.
-//!
-//! A service goes on writing to a store whose readings are sent to a server. So an hour that the server lacks
-//! readings of is sent once more, and then compared again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,9 +11,9 @@ use indicatif::HumanCount;
 use tidegauge::common::clock::rfc3339;
 use tidegauge::model::{Contents, Hour};
 
-use super::super::target::{Folded, HourCheck, Progress, agrees, contents_of, folded, write_of};
+use super::super::target::{Folded, HourCheck, Progress, agrees, contents_of, stats_of};
 use super::expired;
-use super::stores::{Destination, Stores};
+use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
 
 /// The hours of devices that are compared at once, about.
@@ -46,8 +43,6 @@ pub(super) struct Report {
     wrong_stats: u64,
     /// Rollups of expired readings that the new store lacks.
     missing_rollups: u64,
-    /// Rollups of expired readings that cannot be sent to a server.
-    unsent_rollups: u64,
 }
 
 impl Report {
@@ -59,8 +54,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, hours, readings, values, differing, changed, missing, wrong_stats, .. } = self;
-        let Self { missing_rollups, unsent_rollups, .. } = self;
+        let Self { devices, hours, readings, values, differing, changed, missing, wrong_stats, missing_rollups } = self;
         let [devices, hours, readings, values] = [devices, hours, readings, values].map(|count| HumanCount(*count));
         writeln!(
             f,
@@ -72,19 +66,14 @@ impl fmt::Display for Report {
             f,
             "missing in the new store: {missing} values, {missing_rollups} rollups of expired readings; wrong stats of \
              {wrong_stats} device-hours"
-        )?;
-        if *unsent_rollups > 0 {
-            write!(f, "\n{unsent_rollups} rollups of expired readings stay here: a server takes readings only")?;
-        }
-        Ok(())
+        )
     }
 }
 
-/// Compares all readings of the old store, then the rollups of expired ones. With `may_send`, a server gets
-/// an hour again that it lacks readings of.
-pub(super) async fn compare(stores: &Stores, may_send: bool, progress: &mut Progress) -> anyhow::Result<Report> {
+/// Compares all readings of the old store, then the rollups of expired ones.
+pub(super) async fn compare(stores: &Stores, progress: &mut Progress) -> anyhow::Result<Report> {
     let (report, group) = (Report::default(), Group::default());
-    let mut comparison = Comparison { stores, may_send, report, group, listed: 0 };
+    let mut comparison = Comparison { stores, report, group, listed: 0 };
     let first_kept = stores.to.first_kept_hour();
     let mut devices = Devices::after(&*stores.from, None);
     while let Some(page) = devices.next_page().await? {
@@ -139,7 +128,6 @@ impl Group {
 
 struct Comparison<'a> {
     stores: &'a Stores,
-    may_send: bool,
     report: Report,
     group: Group,
     /// The differences that were listed.
@@ -164,11 +152,7 @@ impl Comparison<'_> {
     async fn finish(mut self, progress: &mut Progress) -> anyhow::Result<Report> {
         self.compare_group(progress).await?;
         progress.begin("comparing the rollups of expired readings");
-        let lacking = expired::count_missing(self.stores, progress).await?;
-        match self.stores.to {
-            Destination::Store(_) => self.report.missing_rollups = lacking,
-            Destination::Server(_) => self.report.unsent_rollups = lacking,
-        }
+        self.report.missing_rollups = expired::count_missing(self.stores, progress).await?;
         Ok(self.report)
     }
 
@@ -176,7 +160,7 @@ impl Comparison<'_> {
         let Group { devices, span, .. } = std::mem::take(&mut self.group);
         let Some((first, last)) = span else { return Ok(()) };
         let ids: Vec<Arc<str>> = devices.iter().map(|(device, _)| Arc::clone(device)).collect();
-        let stats = folded(self.stores.to.hour_stats(&ids, first..Hour(last.0 + 1)).await?);
+        let stats = stats_of(&*self.stores.to.store, &ids, first..Hour(last.0 + 1)).await?;
         for ((device, folded), mut stats) in devices.into_iter().zip(stats) {
             for (hour, old) in folded {
                 self.report.hours += 1;
@@ -192,12 +176,9 @@ impl Comparison<'_> {
     /// Compares the readings of an hour one by one, and its stats with its readings.
     async fn compare_hour(&mut self, device: &Arc<str>, hour: Hour, progress: &Progress) -> anyhow::Result<()> {
         let expected = contents_of(&*self.stores.from, device, hour).await?;
-        let mut check = self.stores.to.check_hour(device, hour, &expected).await?;
+        let check = self.stores.to.check_hour(device, hour, &expected).await?;
         if hour < self.stores.to.first_kept_hour() {
             return Ok(()); // it expires in the new store
-        }
-        if self.may_send && check.missing > 0 && self.send_again(device, hour, &expected).await? {
-            check = self.stores.to.check_hour(device, hour, &expected).await?;
         }
         let HourCheck { missing, differing, has_stats } = check;
         self.report.differing += 1;
@@ -210,14 +191,6 @@ impl Comparison<'_> {
             progress.note(&format!("{device}, hour of {}: {trouble}", rfc3339(hour.start_ms())));
         }
         Ok(())
-    }
-
-    /// Sends an hour to a server again. Returns false if the new side is a store.
-    async fn send_again(&self, device: &Arc<str>, hour: Hour, contents: &Contents) -> anyhow::Result<bool> {
-        let Destination::Server(server) = &self.stores.to else { return Ok(false) };
-        let write = write_of(Arc::clone(device), hour, None, contents.metrics().to_vec(), contents);
-        server.send(&[Arc::new(write)]).await?;
-        Ok(true)
     }
 }
 

@@ -52,7 +52,7 @@ mod tests {
             ("", "''"),
             ("mongodb://me:hunter2@h:1/a?w=1", "'mongodb://me:***@h:1/a?w=1'"),
             ("--mongodb-uri=mongodb://me:hunter2@h", "'--mongodb-uri=mongodb://me:***@h'"),
-            ("--max-bytes-per-second=5kB", "--max-bytes-per-second=5kB"),
+            ("--data-dir=/var/lib/t", "--data-dir=/var/lib/t"),
         ] {
             assert_eq!(shown(word), text);
         }

@@ -40,25 +40,11 @@ impl Target {
         expected: &Contents,
     ) -> anyhow::Result<HourCheck> {
         let stored = contents_of(&*self.store, device, hour).await?;
-        let hours = hour..Hour(hour.0 + 1);
-        let stats = async || stats_of(&*self.store, std::slice::from_ref(device), hours.clone()).await;
-        HourCheck::of(hour, expected, &stored, stats).await
-    }
-}
-
-impl HourCheck {
-    /// Compares the readings of an hour of a device, and the stats that `stats` reads, with expected ones.
-    pub(in super::super) async fn of(
-        hour: Hour,
-        expected: &Contents,
-        stored: &Contents,
-        stats: impl AsyncFn() -> anyhow::Result<Vec<Folded>>,
-    ) -> anyhow::Result<Self> {
         let stored = stored.values_for(expected.metrics());
         let missing = expected.samples().iter().filter(|sample| stored.of(sample).is_none()).count() as u64;
         let differing = expected.samples().iter().filter(|sample| !stored.has(sample)).count() as u64 - missing;
         let old: OfSeries = expected.stats(hour).into_iter().collect();
-        let mut check = Self { missing, differing, has_stats: missing > 0 };
+        let mut check = HourCheck { missing, differing, has_stats: missing > 0 };
         for attempt in 0..ATTEMPTS {
             if check.has_stats {
                 break;
@@ -66,7 +52,8 @@ impl HourCheck {
             if attempt > 0 {
                 tokio::time::sleep(BETWEEN_ATTEMPTS).await;
             }
-            let new = stats().await?.pop().and_then(|mut of_device| of_device.remove(&hour)).unwrap_or_default();
+            let stats = stats_of(&*self.store, std::slice::from_ref(device), hour..Hour(hour.0 + 1)).await?;
+            let new = stats.into_iter().next().and_then(|mut of_device| of_device.remove(&hour)).unwrap_or_default();
             check.has_stats = covers(&new, &old, differing > 0);
         }
         Ok(check)
@@ -99,7 +86,7 @@ pub(in super::super) async fn stats_of(
 }
 
 /// The stats of devices as maps.
-pub(in super::super) fn folded(of_devices: Vec<Vec<HourStats>>) -> Vec<Folded> {
+fn folded(of_devices: Vec<Vec<HourStats>>) -> Vec<Folded> {
     let of_device =
         |hours: Vec<HourStats>| hours.into_iter().map(|of| (of.hour, of.stats.into_iter().collect())).collect();
     of_devices.into_iter().map(of_device).collect()

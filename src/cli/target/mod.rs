@@ -14,9 +14,9 @@ use tidegauge::store::{Store, WriteError, Written};
 use tidegauge::telemetry::Metrics;
 
 pub(super) use self::attended::attended;
-pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, folded, stats_of};
+pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, stats_of};
+pub(super) use self::patience::patiently;
 use self::patience::patiently_each;
-pub(super) use self::patience::{Patience, patiently};
 pub(super) use self::progress::{Progress, ProgressFile};
 use super::counted;
 use super::serve::{newest_closed_hour, open_store};

@@ -1,4 +1,4 @@
-//! Waits for a store or server that is away.
+//! Waits for a store that is away.
 //!
 //! A command is one process, and several of its tasks may wait for the same store. A list of their waits is
 //! the source of what a person reads meanwhile ([`say_waits`]).
@@ -15,7 +15,7 @@ use tidegauge::common::finding::span;
 use tidegauge::store::{Cause, StoreError, WriteError};
 use tokio::time::Instant;
 
-/// How long a store or server may be away before the command ends.
+/// How long a store may be away before the command ends.
 const RETRY_FOR: Duration = Duration::from_secs(300);
 
 /// The trouble with a store, in a few words.
@@ -33,7 +33,7 @@ const LAST_WAIT: Duration = Duration::from_secs(10);
 pub(in super::super) async fn patiently<T>(
     mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {
-    let mut patience = Patience::new(AWAY);
+    let mut patience = Patience::new();
     loop {
         match request().await {
             Ok(answer) => return Ok(answer),
@@ -49,7 +49,7 @@ pub(super) async fn patiently_each<T, O>(
     mut items: Vec<T>,
     mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, WriteError>>,
 ) -> anyhow::Result<Vec<(T, Result<O, WriteError>)>> {
-    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::new(AWAY));
+    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::new());
     while !items.is_empty() {
         let outcomes = request(&items).await;
         let (mut again, mut trouble) = (Vec::new(), None);
@@ -82,41 +82,25 @@ pub(super) async fn say_waits(say: impl Fn(&str)) -> Infallible {
     }
 }
 
-/// The waits for a store or server that is away.
-pub(in super::super) struct Patience {
-    what: &'static str,
+/// The waits for a store that is away.
+struct Patience {
     backoff: Backoff,
     wait: Option<Wait>,
-    /// Since when the time until the command gives up counts.
-    since: Option<Instant>,
 }
 
 impl Patience {
-    /// `what` is the trouble in a few words.
-    pub(in super::super) fn new(what: &'static str) -> Self {
-        Self { what, backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), wait: None, since: None }
+    fn new() -> Self {
+        Self { backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), wait: None }
     }
 
-    /// Counts the time until the command gives up from now on, for a trouble that may last. The waits do not
-    /// become shorter.
-    pub(in super::super) const fn prolong(&mut self) {
-        self.since = None;
-    }
-
-    /// Waits before the next attempt. It fails once the trouble has lasted for too long.
-    pub(in super::super) async fn wait(&mut self, why: &str) -> anyhow::Result<()> {
-        self.wait_for(why, None).await
-    }
-
-    /// The same for as long as the server asks for, if it does.
-    pub(in super::super) async fn wait_for(&mut self, why: &str, asked: Option<Duration>) -> anyhow::Result<()> {
-        let wait = self.wait.get_or_insert_with(|| Wait::begin(self.what, why));
-        if self.since.get_or_insert_with(Instant::now).elapsed() > RETRY_FOR {
+    /// Waits before the next attempt. It fails once the store has been away for too long.
+    async fn wait(&mut self, why: &str) -> anyhow::Result<()> {
+        let wait = self.wait.get_or_insert_with(|| Wait::begin(why));
+        if wait.begun.elapsed() > RETRY_FOR {
             bail!("{why}; gave up after {RETRY_FOR:?}");
         }
-        wait.note(self.what, why);
-        let own = self.backoff.next_wait();
-        tokio::time::sleep(asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))).await;
+        wait.note(why);
+        tokio::time::sleep(self.backoff.next_wait()).await;
         Ok(())
     }
 }
@@ -127,26 +111,23 @@ struct Wait {
     begun: Instant,
 }
 
-/// The entry of a wait: what it is for and why, and since when.
-type Entry = (&'static str, String, Instant);
-
-/// The waits of this process, by their numbers.
-static WAITS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
+/// The waits of this process by their numbers: why each one waits, and since when.
+static WAITS: Mutex<BTreeMap<u64, (String, Instant)>> = Mutex::new(BTreeMap::new());
 
 impl Wait {
     /// Begins a wait, and logs it unless another one for the same reason is under way.
-    fn begin(what: &'static str, why: &str) -> Self {
+    fn begin(why: &str) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let wait = Self { number: NEXT.fetch_add(1, Ordering::Relaxed), begun: Instant::now() };
-        if !waits().values().any(|(known, reason, _)| (*known, &**reason) == (what, why)) {
-            tracing::warn!(why, "{what}; trying again");
+        if !waits().values().any(|(reason, _)| reason == why) {
+            tracing::warn!(why, "{AWAY}; trying again");
         }
         wait
     }
 
     /// Notes the reason of the last attempt.
-    fn note(&self, what: &'static str, why: &str) {
-        waits().insert(self.number, (what, why.to_owned(), self.begun));
+    fn note(&self, why: &str) {
+        waits().insert(self.number, (why.to_owned(), self.begun));
     }
 }
 
@@ -156,7 +137,7 @@ impl Drop for Wait {
     }
 }
 
-fn waits() -> MutexGuard<'static, BTreeMap<u64, Entry>> {
+fn waits() -> MutexGuard<'static, BTreeMap<u64, (String, Instant)>> {
     WAITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -164,9 +145,9 @@ fn waits() -> MutexGuard<'static, BTreeMap<u64, Entry>> {
 fn lines() -> Vec<String> {
     let waits = waits();
     let (mut lines, mut known) = (Vec::new(), BTreeSet::new());
-    for (what, why, begun) in waits.values() {
-        if known.insert((what, why)) {
-            lines.push(format!("{what}, for {} now: {why}", span(begun.elapsed())));
+    for (why, begun) in waits.values() {
+        if known.insert(why) {
+            lines.push(format!("{AWAY}, for {} now: {why}", span(begun.elapsed())));
         }
     }
     lines
@@ -178,12 +159,8 @@ mod tests {
 
     use super::*;
 
-    /// The tests share the list of the waits of this process.
-    static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
     #[tokio::test(start_paused = true)]
     async fn a_wait_is_said_every_ten_seconds_once_for_each_reason_until_it_ends() {
-        let _alone = ONE_AT_A_TIME.lock().await;
         let begun = Instant::now();
         let away = async || {
             if begun.elapsed() < Duration::from_secs(35) {
@@ -206,16 +183,5 @@ mod tests {
         let line = |seconds: u32| format!("a store does not answer, for {seconds}.0 seconds now: h is not reached");
         assert_eq!(said[..3], [10, 20, 30].map(line));
         assert!(said.len() <= 4, "the last wait before an attempt is at most ten seconds: {said:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_trouble_that_may_last_is_waited_for_ever_longer_and_without_end() {
-        let _alone = ONE_AT_A_TIME.lock().await;
-        let (start, mut patience) = (Instant::now(), Patience::new(AWAY));
-        for _ in 0..200 {
-            patience.prolong();
-            patience.wait("its rate").await.unwrap();
-        }
-        assert!(start.elapsed() > 2 * RETRY_FOR, "200 attempts in {:?}", start.elapsed());
     }
 }
