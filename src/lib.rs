@@ -33,6 +33,7 @@
 //! - [`pending`]: buckets in memory, and when they are due. Pure.
 //! - [`store`]: the stores, and what each of them promises.
 //! - [`flush`]: feeds pending from the log, and the store from pending.
+//! - [`client`]: requests to another tidegauge.
 //! - [`forward`]: sends what the log accepts to another server too.
 //! - [`query`]: merges pending and stored readings.
 //! - [`influxql`]: the query language of InfluxDB 1, from text to answer. Pure.
@@ -44,6 +45,7 @@ pub mod access;
 #[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
+pub mod client;
 pub mod codec;
 pub mod common;
 pub mod config;

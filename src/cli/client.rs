@@ -1,14 +1,12 @@
 //! The flags of commands that are clients of a running server: its address, and TLS and token of the client.
 
-pub(super) mod answer;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use reqwest::{Certificate, Client, ClientBuilder, Identity};
-use tidegauge::common::small_file::{read_small_file, read_small_text};
+use tidegauge::client::{Options, check_url};
+use tidegauge::common::small_file::read_small_text;
 use tidegauge::config::Http;
 
 /// The server of a configuration without `http.listen`.
@@ -22,13 +20,6 @@ pub(super) struct ClientArgs {
         help = "The server [default: http://127.0.0.1:8080; of dead-letters retry, the address of http.listen]"
     )]
     url: Option<String>,
-    #[command(flatten)]
-    credentials: Credentials,
-}
-
-/// The flags for the token and the certificates of a client.
-#[derive(Debug, Args)]
-pub(super) struct Credentials {
     #[arg(
         long,
         value_name = "FILE",
@@ -68,42 +59,18 @@ impl ClientArgs {
         Ok(self)
     }
 
-    /// An HTTP client with the certificates of these flags.
-    pub(super) fn http(&self) -> anyhow::Result<ClientBuilder> {
-        self.credentials.http(self.url())
-    }
-
-    /// The token.
-    pub(super) fn token(&self) -> anyhow::Result<Option<String>> {
-        self.credentials.token()
-    }
-}
-
-impl Credentials {
-    /// An HTTP client for the server at a URL, with the certificates of these flags.
-    pub(super) fn http(&self, url: &str) -> anyhow::Result<ClientBuilder> {
-        if !url.starts_with("https:") {
-            if self.ca_file.is_some() || self.client_cert.is_some() {
-                bail!("--ca-file and --client-cert are for https://, and the server is {url}");
-            }
-            return Ok(plain_http());
+    /// The options of a client with these flags.
+    pub(super) fn options(&self) -> anyhow::Result<Options> {
+        let url = self.url();
+        if !url.starts_with("https:") && (self.ca_file.is_some() || self.client_cert.is_some()) {
+            bail!("--ca-file and --client-cert are for https://, and the server is {url}");
         }
-        let mut builder = match &self.ca_file {
-            Some(file) => trusting(file, "--ca-file")?,
-            None => trusting_the_system(),
-        };
-        if let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) {
-            let both = [read(key, "--client-key")?, read(cert, "--client-cert")?].join(&b'\n');
-            let (cert, key) = (cert.display(), key.display());
-            let named =
-                || format!("{cert} (--client-cert) and {key} (--client-key) are no certificate and its key as PEM");
-            builder = builder.identity(Identity::from_pem(&both).ok().with_context(named)?);
-        }
-        Ok(builder)
+        let identity = self.client_cert.clone().zip(self.client_key.clone()).map(Into::into);
+        Ok(Options { token: self.token()?, ca_file: self.ca_file.clone(), identity, ..Options::new(url) })
     }
 
     /// The token. It is not an argument, because the list of processes shows these.
-    pub(super) fn token(&self) -> anyhow::Result<Option<String>> {
+    fn token(&self) -> anyhow::Result<Option<String>> {
         let text = match &self.token_file {
             Some(file) => {
                 let text = read_small_text(file);
@@ -129,48 +96,8 @@ pub(super) fn local_url(http: &Http) -> anyhow::Result<String> {
     Ok(format!("{scheme}://{}", SocketAddr::new(ip, port)))
 }
 
-/// A client for plain HTTP, which needs no certificate authorities: a system may have none.
-pub(super) fn plain_http() -> ClientBuilder {
-    with_provider().tls_certs_only([])
-}
-
-/// A client for HTTPS that trusts the certificate authorities of the system.
-pub(super) fn trusting_the_system() -> ClientBuilder {
-    with_provider()
-}
-
-/// A client for HTTPS that trusts the certificate authorities in this file only. `name` says who names it.
-pub(super) fn trusting(file: &Path, name: &str) -> anyhow::Result<ClientBuilder> {
-    let authorities = Certificate::from_pem_bundle(&read(file, name)?).ok().filter(|all| !all.is_empty());
-    let named = || format!("{} ({name}) holds no certificate as PEM", file.display());
-    Ok(with_provider().tls_certs_only(authorities.with_context(named)?))
-}
-
-/// A client for HTTPS to this machine itself, which accepts any certificate: that of the server names the
-/// host, not the address. It is not for requests with a secret.
-pub(super) fn any_certificate() -> ClientBuilder {
-    plain_http().tls_danger_accept_invalid_certs(true)
-}
-
-/// A builder with the cryptography of the process: reqwest has none of its own.
-fn with_provider() -> ClientBuilder {
-    let _ = rustls::crypto::ring::default_provider().install_default(); // fails if there is one already
-    Client::builder()
-}
-
-fn read(file: &Path, flag: &str) -> anyhow::Result<Vec<u8>> {
-    read_small_file(file).with_context(|| format!("{} ({flag})", file.display()))
-}
-
-/// Checks a URL. The scheme is required: a wrong guess could send a token in plain text.
-pub(super) fn parse_url(text: &str) -> anyhow::Result<String> {
-    if !text.contains("://") {
-        bail!("http:// or https:// is missing: write http://{text}, or https://{text} if the server has a certificate");
-    }
-    match reqwest::Url::parse(text)?.scheme() {
-        "http" | "https" => Ok(text.to_owned()),
-        other => bail!("{other}:// is not supported, only http:// and https://"),
-    }
+fn parse_url(text: &str) -> Result<String, String> {
+    check_url(text).map(|()| text.to_owned())
 }
 
 #[cfg(test)]

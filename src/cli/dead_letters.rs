@@ -19,13 +19,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
+use tidegauge::client::Counts;
 use tidegauge::common::regular_file::open_regular;
 use tidegauge::config::Config;
 use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines};
 
 use super::client::ClientArgs;
 use super::data_dir;
-use super::import::{Batch, Counts, DEAD_LETTERS, Sender, TooLarge};
+use super::import::{Batch, DEAD_LETTERS, Sender, TooLarge, remarks};
 use super::settings::ConfigArgs;
 use super::{Usage, counted};
 
@@ -209,7 +210,8 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
         for refusal in &answer.rejections {
             eprintln!("tidegauge: not accepted: {}", refusal.why);
         }
-        let lists_all = answer.rejections.len() as u64 == answer.counts.rejected + answer.counts.rejected_values;
+        let lists_all =
+            answer.rejections.len() as u64 == answer.counts.rejected.saturating_add(answer.counts.rejected_values);
         let is_kept = |line: u64| !lists_all || answer.rejections.iter().any(|refusal| refusal.line == line);
         kept.extend(chunk.into_iter().filter(|(number, _)| is_kept(*number)).map(|(_, at)| at));
         counts.add(answer.counts);
@@ -217,7 +219,7 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     kept.sort_unstable_by_key(|at| at.start);
     files.put_back(&kept)?;
     let mut summary = format!("{} accepted", counted(counts.accepted, "reading"));
-    for remark in counts.remarks() {
+    for remark in remarks(&counts) {
         summary += ", ";
         summary += &remark;
     }

@@ -29,6 +29,12 @@ impl Backoff {
         self.next = self.next.saturating_mul(2).min(*self.range.end());
         wait
     }
+
+    /// Returns the wait before the next attempt: up to a tenth more than the other side asks for, if it does.
+    pub fn next_wait_or(&mut self, asked: Option<Duration>) -> Duration {
+        let own = self.next_wait();
+        asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))
+    }
 }
 
 /// Shortens `wait` at random by up to a half, so that clients that failed together do not retry together.
@@ -50,6 +56,15 @@ mod tests {
                 assert!((ms(longest) / 2..=ms(longest)).contains(&wait), "{wait:?} of {longest} ms, round {round}");
             }
             backoff.reset();
+        }
+    }
+
+    #[test]
+    fn a_wait_that_is_asked_for_is_never_shorter() {
+        let mut backoff = Backoff::new(Duration::from_millis(100)..=Duration::from_secs(10));
+        let asked = Duration::from_secs(60);
+        for _ in 0..100 {
+            assert!((asked..asked * 11 / 10).contains(&backoff.next_wait_or(Some(asked))));
         }
     }
 }

@@ -14,7 +14,7 @@ const DEVICE_KEY: &[u8] = b"\"deviceId\":\"";
 
 /// Readings in the order in which they are sent.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub(super) struct Batch {
     texts: Vec<u8>,
     /// The places of the devices with their metadata in the text: `"deviceId":"d","metadata":{}`.
     owners: Vec<Range<usize>>,
@@ -24,41 +24,25 @@ pub struct Batch {
 
 impl Batch {
     /// The number of readings.
-    #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.readings.len()
     }
 
     /// Whether there is no reading.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.readings.is_empty()
     }
 
     /// Whether the batch has this size in bytes, or the most readings of a batch.
-    #[must_use]
-    pub const fn is_full(&self, max_bytes: usize) -> bool {
+    pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
         self.texts.len() >= max_bytes || self.readings.len() >= MAX_READINGS
     }
 
     /// Removes all readings, and keeps the memory.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.texts.clear();
         self.owners.clear();
         self.readings.clear();
-    }
-
-    /// Adds a reading: a device ID, its metadata as the text of a JSON object, an instant in Unix
-    /// milliseconds, and the values by series.
-    pub fn push<'a>(
-        &mut self,
-        device: &str,
-        metadata: Option<&str>,
-        ts_ms: i64,
-        values: impl Iterator<Item = (&'a str, f64)>,
-    ) {
-        self.push_owner(device.as_bytes(), metadata);
-        self.push_reading(ts_ms, values);
     }
 
     /// Adds the readings of a record. Calls `on_full` each time the batch is full, which must empty it or
@@ -89,7 +73,7 @@ impl Batch {
     }
 
     /// Makes this the owner of the next reading.
-    fn push_owner(&mut self, device: &[u8], metadata: Option<&str>) {
+    pub(super) fn push_owner(&mut self, device: &[u8], metadata: Option<&str>) {
         let start = self.texts.len();
         self.texts.extend_from_slice(DEVICE_KEY);
         self.texts.extend_from_slice(device);
@@ -106,7 +90,7 @@ impl Batch {
         }
     }
 
-    fn push_reading<'a>(&mut self, ts_ms: i64, values: impl Iterator<Item = (&'a str, f64)>) {
+    pub(super) fn push_reading<'a>(&mut self, ts_ms: i64, values: impl Iterator<Item = (&'a str, f64)>) {
         let start = self.texts.len();
         let text = &mut self.texts;
         write!(text, "{{\"ts\":{ts_ms},\"values\":").expect("memory");
@@ -132,7 +116,7 @@ impl Batch {
     }
 
     /// Appends readings that share a device, by their numbers, as one JSON object.
-    pub fn append_object(&self, to: &mut Vec<u8>, readings: &[usize]) {
+    pub(super) fn append_object(&self, to: &mut Vec<u8>, readings: &[usize]) {
         let Some(&first) = readings.first() else { return };
         to.push(b'{');
         to.extend_from_slice(&self.texts[self.owners[self.readings[first].0].clone()]);

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{INTERNAL, Refused};
 use super::batch::Batch;
 use super::progress::Progress;
 use super::requests::{Outcome, Request, Requests};
-use super::upstream::{Answer, Body, Trouble, Upstream};
+use super::verdict::{self, Answer, Refused};
+use crate::client::{Body, Client, Trouble};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
 use crate::flush::{DeadLetters, Letter, READINGS_PER_LINE};
@@ -37,7 +37,7 @@ const MAX_FAILED_PARTS: u32 = 32;
 
 /// Sends batches to the other server.
 pub(super) struct Delivery {
-    upstream: Upstream,
+    client: Client,
     dead_letters: DeadLetters,
     metrics: Arc<Metrics>,
     draining: CancellationToken,
@@ -62,13 +62,13 @@ struct FailedParts {
 impl Delivery {
     /// After `draining` is cancelled, failed requests are not retried; after `stopped`, nothing is sent.
     pub(super) fn new(
-        upstream: Upstream,
+        client: Client,
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
         [draining, stopped]: [CancellationToken; 2],
     ) -> Self {
         Self {
-            upstream,
+            client,
             dead_letters,
             metrics,
             draining,
@@ -117,7 +117,7 @@ impl Delivery {
         let retry_after = answer.retry_after;
         let Outcome { accepted, last_accepted, refused, is_limited } = self.requests.take(batch, request, answer);
         if let Some(last) = last_accepted {
-            self.taken = Some(Body::of(&batch.body(&[last]), 1));
+            self.taken = Some(Body::of(&batch.body(&[last]), Some(1)));
         }
         self.metrics.forward_readings_total.increment(accepted as u64);
         self.refuse(batch, &refused).await;
@@ -146,7 +146,7 @@ impl Delivery {
             return ControlFlow::Continue(());
         }
         if takes_others == Some(true) || (takes_others.is_none() && self.takes_another(batch, &part, progress).await?) {
-            let refused = |at| Refused { at, reason: INTERNAL, detail: failure.detail.clone() };
+            let refused = |at| Refused { at, reason: Trouble::INTERNAL, detail: failure.detail() };
             self.refuse(batch, &part.into_iter().map(refused).collect::<Vec<_>>()).await;
             return ControlFlow::Continue(());
         }
@@ -173,7 +173,7 @@ impl Delivery {
         if part.contains(&self.next_tried) {
             return ControlFlow::Continue(false);
         }
-        let body = Body::of(&batch.body(&[self.next_tried]), 1);
+        let body = Body::of(&batch.body(&[self.next_tried]), Some(1));
         let takes = self.post(&body, progress).await?.is_ok();
         if takes {
             self.taken = Some(body);
@@ -202,14 +202,14 @@ impl Delivery {
 
     /// Sends a body once, within the bandwidth.
     async fn post(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Result<Answer, Trouble>> {
-        while let Err(wait) = self.upstream.charge(body) {
+        while let Err(wait) = self.client.charge(body) {
             self.or_stop(progress, tokio::time::sleep(wait)).await?;
         }
         self.metrics.forward_bytes_total.increment(body.size() as u64);
-        let answer = self.or_stop(progress, self.upstream.post(body)).await?;
+        let answer = self.or_stop(progress, verdict::send(&self.client, body)).await?;
         match &answer {
             Ok(_) if self.failing.ends() => {
-                tracing::info!(url = self.upstream.url(), "readings are forwarded again");
+                tracing::info!(url = self.client.url(), "readings are forwarded again");
             }
             Ok(_) => {}
             Err(trouble) => self.metrics.forward_errors_total.with(trouble.reason).increment(1),
@@ -218,18 +218,16 @@ impl Delivery {
     }
 
     /// Logs a trouble that all readings have, once.
-    fn note(&mut self, Trouble { reason, detail, .. }: &Trouble) {
+    fn note(&mut self, trouble: &Trouble) {
         if self.failing.begins() {
-            let url = self.upstream.url();
+            let (url, reason, detail) = (self.client.url(), trouble.reason, trouble.detail());
             tracing::warn!(url, reason, detail, "readings cannot be forwarded; they wait in the log");
         }
     }
 
     /// Waits before a retry. Breaks if there is none.
     async fn wait(&mut self, retry_after: Option<Duration>, progress: &mut Progress) -> ControlFlow<()> {
-        // Both waits are random, so that many senders do not send again at the same moment.
-        let own = self.backoff.next_wait();
-        let wait = retry_after.map_or(own, |told| told.mul_f64(rand::random_range(1.0..1.1)));
+        let wait = self.backoff.next_wait_or(retry_after);
         if self.draining.is_cancelled() {
             return ControlFlow::Break(());
         }

@@ -28,12 +28,12 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::{Client, Trouble};
 use crate::common::clock::Clock;
 use crate::flush::DeadLetters;
 use crate::log::{Followed, Log, LogError, Position};
 use crate::telemetry::Metrics;
 
-mod answer;
 mod batch;
 mod delivery;
 mod follower;
@@ -42,13 +42,9 @@ mod progress;
 mod requests;
 #[cfg(test)]
 mod tests;
-mod upstream;
+mod verdict;
 
-pub use answer::{Refused, text_of};
-pub use batch::Batch;
 pub use probe::{Refusal, probe};
-pub use requests::{Outcome, Request, Requests};
-pub use upstream::{Answer, Body, Trouble, Upstream, is_untrusted};
 
 use delivery::Delivery;
 use follower::Follower;
@@ -56,8 +52,8 @@ use progress::Progress;
 
 /// The options of forwarding.
 pub struct Options {
-    /// The other server.
-    pub upstream: Upstream,
+    /// The other server. Its client follows no redirects.
+    pub client: Client,
     /// The size of a batch as JSON, from which on it is sent.
     pub max_batch_bytes: usize,
     /// The wall clock.
@@ -98,14 +94,14 @@ impl Forwarding {
         dead_letters: DeadLetters,
         metrics: Arc<Metrics>,
     ) -> Result<Self, LogError> {
-        let Options { upstream, max_batch_bytes, clock } = options;
+        let Options { client, max_batch_bytes, clock } = options;
         let now_ms = u64::try_from(clock.now_ms()).unwrap_or_default();
         let followed = log.follow(Followed { position: new_from, as_of_ms: now_ms })?;
         metrics.forward_errors_total.start_with(&Trouble::REASONS);
-        metrics.forward_refused_total.start_with(&answer::refusal_reasons());
+        metrics.forward_refused_total.start_with(&verdict::refusal_reasons());
         let (draining, stopped) = (CancellationToken::new(), CancellationToken::new());
         let progress = Progress::new(Arc::clone(&log), followed, clock, Arc::clone(&metrics));
-        let delivery = Delivery::new(upstream, dead_letters, metrics, [draining.clone(), stopped.clone()]);
+        let delivery = Delivery::new(client, dead_letters, metrics, [draining.clone(), stopped.clone()]);
         let follower = Follower::new(log, progress, delivery, max_batch_bytes);
         let thread = std::thread::Builder::new()
             .name("forwarder".to_owned())

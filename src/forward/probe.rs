@@ -1,7 +1,7 @@
 //! Asks the other server whether it takes readings of this one, without sending any.
 
-use super::answer::Verdict;
-use super::upstream::{Answer, Body, Trouble, Upstream};
+use super::verdict::{Answer, Verdict, send};
+use crate::client::{Body, Client};
 
 /// Why the other server takes no readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,12 +16,12 @@ pub struct Refusal {
 ///
 /// # Errors
 /// When the other server does not answer as it would to a batch that it accepts.
-pub async fn probe(upstream: &Upstream) -> Result<(), Refusal> {
-    match upstream.post(&Body::of(b"", 0)).await {
+pub async fn probe(client: &Client) -> Result<(), Refusal> {
+    match send(client, &Body::of(b"", Some(0))).await {
         Ok(Answer { verdict: Verdict::Judged(_), .. }) => Ok(()),
         Ok(Answer { verdict: Verdict::TooLarge(why), .. }) => {
             Err(Refusal { reason: "unexpected", detail: format!("it refuses an empty batch as too large: {why}") })
         }
-        Err(Trouble { reason, detail, .. }) => Err(Refusal { reason, detail }),
+        Err(trouble) => Err(Refusal { reason: trouble.reason, detail: trouble.detail() }),
     }
 }

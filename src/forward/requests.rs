@@ -5,9 +5,9 @@
 
 use std::collections::HashSet;
 
-use super::answer::{Judged, Refused, Verdict};
 use super::batch::Batch;
-use super::upstream::{Answer, Body};
+use super::verdict::{Answer, Judged, Refused, Verdict};
+use crate::client::Body;
 use crate::wire::Code;
 
 /// The readings of a request whose answer certainly lists each of them that is refused.
@@ -15,7 +15,7 @@ const READINGS_THAT_ARE_LISTED: usize = 100;
 
 /// Divides one batch after the other into requests.
 #[derive(Debug)]
-pub struct Requests {
+pub(super) struct Requests {
     /// The parts of the batch that are still to be sent, by the numbers of their readings, the next one last.
     parts: Vec<Vec<usize>>,
     /// The size up to which bodies are probably not too large for the other server.
@@ -24,9 +24,9 @@ pub struct Requests {
 
 /// A request.
 #[derive(Debug)]
-pub struct Request {
+pub(super) struct Request {
     /// Its body.
-    pub body: Body,
+    pub(super) body: Body,
     /// Its readings, by their numbers in the batch.
     pub(super) readings: Vec<usize>,
     /// The size of the body before its compression.
@@ -35,15 +35,15 @@ pub struct Request {
 
 /// The decisions of an answer.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// The number of accepted readings.
-    pub accepted: usize,
+    pub(super) accepted: usize,
     /// The last accepted reading, by its number in the batch.
     pub(super) last_accepted: Option<usize>,
     /// The readings that are refused for good, by their numbers in the batch.
-    pub refused: Vec<Refused>,
+    pub(super) refused: Vec<Refused>,
     /// Whether readings are refused for now. The next request has them, and should wait.
-    pub is_limited: bool,
+    pub(super) is_limited: bool,
 }
 
 impl Default for Requests {
@@ -54,7 +54,7 @@ impl Default for Requests {
 
 impl Requests {
     /// Begins a batch, and forgets what is left of another one.
-    pub fn begin(&mut self, batch: &Batch) {
+    pub(super) fn begin(&mut self, batch: &Batch) {
         self.parts.clear();
         if !batch.is_empty() {
             self.parts.push((0..batch.len()).collect());
@@ -62,7 +62,7 @@ impl Requests {
     }
 
     /// The next request of the batch; `None` if each of its readings is accepted, or refused for good.
-    pub fn next(&mut self, batch: &Batch) -> Option<Request> {
+    pub(super) fn next(&mut self, batch: &Batch) -> Option<Request> {
         loop {
             let readings = self.parts.pop()?;
             let text = batch.body(&readings);
@@ -70,13 +70,13 @@ impl Requests {
                 self.send_next(readings.chunks(readings.len().div_ceil(2)));
                 continue;
             }
-            let body = Body::of(&text, readings.len());
+            let body = Body::of(&text, Some(readings.len() as u64));
             return Some(Request { body, readings, text_bytes: text.len() });
         }
     }
 
     /// Takes the answer to a request.
-    pub fn take(&mut self, batch: &Batch, request: Request, answer: Answer) -> Outcome {
+    pub(super) fn take(&mut self, batch: &Batch, request: Request, answer: Answer) -> Outcome {
         let Request { readings, text_bytes, .. } = request;
         match answer.verdict {
             Verdict::Judged(judged) => {

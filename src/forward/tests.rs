@@ -19,7 +19,7 @@ use super::batch::Batch;
 use super::delivery::Delivery;
 use super::follower::Follower;
 use super::progress::Progress;
-use super::upstream::Upstream;
+use crate::client::{Client, Options};
 use crate::common::backoff::Backoff;
 use crate::common::clock::Clock;
 use crate::flush::DeadLetters;
@@ -77,12 +77,11 @@ impl Case {
     }
 
     fn to(address: SocketAddr, requests: Arc<Mutex<Vec<Vec<i64>>>>) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let (metrics, exposition) = Metrics::new();
         let (metrics, clock) = (Arc::new(metrics), Clock::fixed(0));
-        let client = reqwest::Client::builder().tls_certs_only([]).build().unwrap();
-        let upstream = Upstream::new(client, &format!("http://{address}/"), None, None);
+        let client = Options { follows_redirects: false, ..Options::new(&format!("http://{address}/")) };
+        let client = Client::new(client).unwrap();
         let log = crate::log::Options {
             dir: folder.path().join("log"),
             sync: Sync::Always,
@@ -98,7 +97,7 @@ impl Case {
         let letters = DeadLetters::new(folder.path().join("letters.ndjson"), 1 << 20, clock.clone());
         let draining = CancellationToken::new();
         let stops = [draining.clone(), CancellationToken::new()];
-        let mut delivery = Delivery::new(upstream, letters, metrics, stops);
+        let mut delivery = Delivery::new(client, letters, metrics, stops);
         delivery.backoff = Backoff::new(Duration::from_millis(1)..=Duration::from_millis(10));
         Self { delivery, progress, draining, log, clock, exposition, requests, folder }
     }
@@ -356,8 +355,6 @@ async fn a_server_that_refuses_an_empty_batch_as_too_large_takes_no_readings() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let app = axum::Router::new().fallback(|| async { (StatusCode::PAYLOAD_TOO_LARGE, "at most 0 bytes") });
     tokio::spawn(async move { axum::serve(listener, app).await });
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().tls_certs_only([]).build().unwrap();
-    let refusal = super::probe(&Upstream::new(client, &url, None, None)).await.unwrap_err();
+    let refusal = super::probe(&Client::new(Options::new(&url)).unwrap()).await.unwrap_err();
     assert!(refusal.reason == "unexpected" && refusal.detail.contains("at most 0 bytes"), "{refusal:?}");
 }

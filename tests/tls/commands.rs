@@ -38,9 +38,15 @@ async fn an_import_to_an_untrusted_server_fails_at_once() {
     let folder = Folder::new();
     fs::write(folder.path().join("other.pem"), Authority::new().pem()).expect("writable");
     let server = Server::start(folder.setup("")).await;
-    for flags in [&[][..], &["--ca-file", &folder.file("other.pem")]] {
+    let other = folder.file("other.pem");
+    let given = format!("the authority that issued it is not in {other} (--ca-file)");
+    for (flags, said) in
+        [(&[][..], "name the file with its certificate with --ca-file"), (&["--ca-file", &other], &*given)]
+    {
         let refused = import(&folder, server.url(), flags).await;
-        assert!(refused.code == Some(1) && refused.stderr.contains("ertificate"), "{refused:?}");
+        assert!(refused.code == Some(1) && refused.stderr.contains(said), "{refused:?}");
+        let refused = run(&[&["export", "--url", server.url()], flags].concat()).await;
+        assert!(refused.code == Some(1) && refused.stderr.contains(said), "{refused:?}");
     }
     assert_eq!(server.metrics().await.count("tidegauge_readings_received_total"), 0);
 }

@@ -19,7 +19,7 @@ async fn readings_are_forwarded_only_to_a_server_with_a_certificate_of_the_confi
     })
     .await;
     let log = edge.logged("readings cannot be forwarded; they wait in the log").await;
-    assert!(log.contains("certificate"), "{log}");
+    assert!(log.contains("certificate") && log.contains("(forward.ca_file)"), "{log}");
     assert_eq!(centre.metrics().await.count("tidegauge_readings_received_total"), 0);
 
     edge.start_again_after_stop(to(centre.url()).set("forward.ca_file", folder.file("ca.pem"))).await;

@@ -1,9 +1,10 @@
 //! The part of `tidegauge check --full` about `[forward]`: whether the other server takes readings of this
 //! one, and how much of the log waits for it.
 
+use tidegauge::client::Client;
 use tidegauge::common::finding::{Finding, Part, size};
 use tidegauge::config::Config;
-use tidegauge::forward::{Refusal, Upstream, probe};
+use tidegauge::forward::{Refusal, probe};
 use tidegauge::log::follower::{self, Unread};
 
 use crate::cli::data_dir;
@@ -17,9 +18,9 @@ pub(super) const WARNING_PERCENT: u64 = 75;
 pub(super) const ERROR_PERCENT: u64 = 95;
 
 /// Asks the other server, and looks at the lag.
-pub(super) async fn look(config: &Config, upstream: &Upstream) -> Vec<Finding> {
+pub(super) async fn look(config: &Config, client: &Client) -> Vec<Finding> {
     let url = config.forward.url.as_deref().unwrap_or_default();
-    let reach = match probe(upstream).await {
+    let reach = match probe(client).await {
         Ok(()) => Finding::ok(REACH, format!("{url} takes readings with this token")),
         Err(refusal) => unreachable(url, &refusal),
     };

@@ -77,7 +77,7 @@ pub(super) async fn look(subject: &Subject<'_>, is_deep: bool) -> anyhow::Result
     findings.extend(check_store(config, known.as_ref(), is_deep, &clock).await?);
     findings.extend(known.and_then(|known| known.objection(config)).map(other_store));
     if let Some(forward) = forward {
-        findings.extend(forward::look(config, &forward.upstream).await);
+        findings.extend(forward::look(config, &forward.client).await);
     }
     let config = config.clone();
     findings.extend(tokio::task::spawn_blocking(move || files::look(&config, is_deep)).await?);

@@ -7,29 +7,24 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use reqwest::StatusCode;
+use tidegauge::client::{Client, Options, TimeLimit};
 use tidegauge::config::Http;
 
-use crate::cli::client::answer::{MAX_ANSWER_BYTES, read_at_most};
-use crate::cli::client::{any_certificate, local_url, plain_http};
+use crate::cli::client::local_url;
 
 /// How long the server may take to answer. An orchestrator asks every few seconds.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: TimeLimit = TimeLimit::Whole(Duration::from_secs(5));
 
 /// Prints `ready` if `/readyz` of the server with this configuration answers 200, else fails with the reason.
 pub(super) async fn check(http: &Http, out: &mut impl Write) -> anyhow::Result<()> {
-    let url = format!("{}/readyz", local_url(http)?);
-    let client = if http.tls.is_on() { any_certificate() } else { plain_http() };
-    let client = client.timeout(TIMEOUT).no_proxy().build().context("the HTTP client")?;
-    let answer = client.get(&url).send().await.with_context(|| format!("{url} does not answer"))?;
-    match answer.status() {
-        StatusCode::OK => Ok(writeln!(out, "ready")?),
-        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            bail!("{url} answered {status}: the check has no token, so it needs auth.health = \"open\"")
+    let url = local_url(http)?;
+    let client = Client::new(Options { time_limit: TIMEOUT, is_local: true, ..Options::new(&url) })?;
+    match client.get("/readyz", &[]).await {
+        Ok(_) => Ok(writeln!(out, "ready")?),
+        Err(trouble) if trouble.reason == "unauthorized" => {
+            bail!("{trouble}; the check has no token, so it needs auth.health = \"open\"")
         }
-        status => {
-            let said = read_at_most(MAX_ANSWER_BYTES, answer).await.unwrap_or_default();
-            bail!("{url} answered {status}: {}", String::from_utf8_lossy(&said))
-        }
+        Err(trouble) if trouble.is_answer() => Err(trouble.into()),
+        Err(trouble) => Err(trouble).with_context(|| format!("{url}/readyz does not answer")),
     }
 }

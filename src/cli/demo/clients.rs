@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tidegauge::client::{Client, Options, READINGS};
 use tidegauge::common::clock::Clock;
 use tokio::net::UdpSocket;
 use tokio::time::MissedTickBehavior;
 
-use super::super::client::plain_http;
-use super::super::import::{Batch, READINGS, Sender};
+use super::super::import::{Batch, Sender};
 use super::factory::{Delivery, Device, Factory};
 
 /// The number of requests with history at once: one is generated while the server reads another.
@@ -33,7 +33,8 @@ pub(super) struct Clients {
 impl Clients {
     /// Clients of the server with these addresses.
     pub(super) fn new(http: SocketAddr, udp: SocketAddr, clock: Clock) -> anyhow::Result<Self> {
-        let sender = Sender::new(plain_http(), (&format!("http://{http}"), READINGS), None, RETRY_FOR)?;
+        let client = Client::new(Options::new(&format!("http://{http}")))?;
+        let sender = Sender::new(client, READINGS, RETRY_FOR);
         Ok(Self { sender, udp, clock })
     }
 

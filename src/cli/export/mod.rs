@@ -19,8 +19,7 @@ use tidegauge::common::regular_file::open_regular_with;
 use tidegauge::model::check_device_id;
 
 use self::place::{Next, Place};
-use self::requests::Listed;
-pub(super) use self::requests::Requests;
+use self::requests::{Listed, Requests};
 use self::rows::{Counts, Rows};
 use super::client::ClientArgs;
 use super::import::Format;
@@ -190,7 +189,7 @@ async fn write_page(
     params.extend(devices.iter().map(|device| ("device", device.device_id.as_str())));
     let mut answer = requests.get("/v1/readings", &params).await?;
     rows.start_file(devices);
-    while let Some(piece) = answer.chunk().await.context("the server has ended its answer early")? {
+    while let Some(piece) = answer.piece().await.context("the server has ended its answer early")? {
         rows.add(&piece)?;
         if line.elapsed() > LINE_INTERVAL {
             *line = Instant::now();

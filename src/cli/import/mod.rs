@@ -18,6 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use jiff::tz::TimeZone;
+use tidegauge::client::{Counts, READINGS};
 use tidegauge::model::check_device_id;
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,8 +28,8 @@ use self::columns::{Columns, Wanted, WantedDevice, WantedMetric};
 use self::csv::{CsvError, Outcome, Row, Rows};
 use self::notes::{Notes, Place};
 use self::progress::Progress;
-use self::send::Answer;
-pub(super) use self::send::{Counts, DEAD_LETTERS, READINGS, Sender, TooLarge};
+use self::send::Receipt;
+pub(super) use self::send::{DEAD_LETTERS, Sender, TooLarge, remarks};
 pub(super) use self::source::Format;
 use self::source::Source;
 use super::client::ClientArgs;
@@ -192,7 +193,10 @@ async fn send_all(
     while let Some(batch) = batches.recv().await {
         let answer = match sender {
             Some(sender) => sender.send(&batch, |what| progress.set_trouble(Some(what))).await?,
-            None => Answer { counts: Counts::of_accepted(batch.lines.len() as u64), rejections: Vec::new() },
+            None => {
+                let counts = Counts { accepted: batch.lines.len() as u64, ..Counts::default() };
+                Receipt { counts, rejections: Vec::new() }
+            }
         };
         progress.set_trouble(None);
         progress.add(answer.counts);
@@ -319,6 +323,7 @@ fn parse_period(text: &str) -> anyhow::Result<Duration> {
 mod tests {
     use std::sync::Mutex;
 
+    use axum::body::Bytes;
     use axum::http::StatusCode;
     use axum::routing::post;
     use clap::Parser;
@@ -336,7 +341,8 @@ mod tests {
     async fn the_last_value_of_an_instant_arrives_last_despite_retries() {
         let arrived = Arc::new(Mutex::new((0, Vec::new())));
         let log = Arc::clone(&arrived);
-        let answer = move |body: String| async move {
+        let answer = move |body: Bytes| async move {
+            let body = String::from_utf8(zstd::decode_all(&*body).unwrap()).unwrap();
             let (requests, bodies) = &mut *log.lock().unwrap();
             *requests += 1;
             if *requests == 1 {

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use tidegauge::client;
 
-use super::send;
+use super::send::{reasons, remarks};
 
 /// The number of rejected readings that are listed one by one.
 const LISTED_REJECTIONS: u64 = 20;
@@ -26,7 +27,7 @@ pub(super) struct Counts {
     /// Rows that were rejected here.
     pub(super) rejected: AtomicU64,
     /// The counts of the answers. A dry run accepts what it would have sent.
-    answers: Mutex<send::Counts>,
+    answers: Mutex<client::Counts>,
     /// Empty cells of metrics.
     pub(super) empty_cells: AtomicU64,
     /// Rows in which no metric had a value.
@@ -64,7 +65,7 @@ impl Progress {
     }
 
     /// Adds the counts of an answer.
-    pub(super) fn add(&self, answer: send::Counts) {
+    pub(super) fn add(&self, answer: client::Counts) {
         self.answers().add(answer);
     }
 
@@ -74,7 +75,7 @@ impl Progress {
         (load(&self.counts.rejected) + answers.rejected, answers.rejected_values)
     }
 
-    fn answers(&self) -> MutexGuard<'_, send::Counts> {
+    fn answers(&self) -> MutexGuard<'_, client::Counts> {
         self.counts.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,11 +128,11 @@ impl Progress {
         let _ = write!(summary, ", {} rejected", HumanCount(load(unconverted) + answers.rejected));
         let unconverted = Some(load(unconverted)).filter(|&rows| rows > 0);
         let unconverted = unconverted.map(|rows| format!("{} not converted", HumanCount(rows)));
-        let reasons: Vec<String> = answers.reasons().chain(unconverted).collect();
+        let reasons: Vec<String> = reasons(&answers).chain(unconverted).collect();
         if !reasons.is_empty() {
             let _ = write!(summary, " ({})", reasons.join(", "));
         }
-        for remark in answers.remarks() {
+        for remark in remarks(&answers) {
             let _ = write!(summary, ", {remark}");
         }
         drop(answers);
@@ -194,7 +195,7 @@ mod tests {
         let progress = Progress::start(Some(4096), false);
         progress.counts.bytes.store(4096, Ordering::Relaxed);
         progress.counts.rows.store(1200, Ordering::Relaxed);
-        progress.add(send::Counts::of_accepted(1100));
+        progress.add(client::Counts { accepted: 1100, ..client::Counts::default() });
         let summary = progress.summary();
         assert!(summary.starts_with("1,200 rows read (4.00 KiB), 1,100 readings accepted, 0 rejected, "), "{summary}");
         progress.counts.rejected.store(98, Ordering::Relaxed);

@@ -161,7 +161,7 @@ async fn read_devices(
 /// The newest metadata of those devices of the new store that have some.
 async fn metadata_of(stores: &Stores, devices: &[Arc<str>]) -> anyhow::Result<HashMap<Arc<str>, DeviceMetadata>> {
     let known = patiently(async || stores.to.store.entries_of(devices).await).await?;
-    Ok(known.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect())
+    Ok(known.devices.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect())
 }
 
 /// Makes the writes of a device.

@@ -1,0 +1,215 @@
+//! The answer of a server to readings: how many of them it has accepted, and which it rejects.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde::{Deserialize, Deserializer};
+use strum::IntoEnumIterator;
+
+use super::Trouble;
+use super::trouble::short_detail;
+use crate::wire::Code;
+
+/// An answer that judges each of the readings that were sent.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// The counts.
+    pub counts: Counts,
+    /// The rejections that the server lists, in the order of the request: of readings and of single values. A
+    /// server may not list all.
+    pub listed: Vec<Listed>,
+    /// The wait before readings that are rejected for now may be sent again.
+    pub retry_after: Option<Duration>,
+    /// The answer as a trouble, if a rate of the server rejects some of the readings.
+    pub rate_limited: Option<Trouble>,
+}
+
+/// All that an answer counts, or that several answers count together.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// The accepted readings.
+    pub accepted: u64,
+    /// The rejected readings.
+    #[serde(default)]
+    pub rejected: u64,
+    /// The rejected values of accepted readings.
+    #[serde(default)]
+    pub rejected_values: u64,
+    /// The readings that replaced a value of an earlier reading of their request.
+    #[serde(default)]
+    pub overwritten: u64,
+    /// The parts of readings that were dropped.
+    #[serde(default)]
+    pub ignored: u64,
+    /// The repeated readings that are older than others that the server has.
+    #[serde(default)]
+    pub older: u64,
+    /// The older values of other repeated readings.
+    #[serde(default)]
+    pub older_values: u64,
+    /// The listed rejections by code; those with an unknown code as [`Self::OTHER`].
+    #[serde(skip)]
+    pub by_code: BTreeMap<&'static str, u64>,
+}
+
+/// A rejection.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub struct Listed {
+    /// The place of the reading in the request, from 0.
+    pub index: usize,
+    /// The line in the body, from 1. It differs from `index + 1` if a line has several readings.
+    pub line: Option<usize>,
+    /// The code.
+    pub code: String,
+    /// The beginning of the text of the server.
+    #[serde(deserialize_with = "detail")]
+    pub detail: String,
+}
+
+/// The body of an answer.
+#[derive(Deserialize)]
+struct Body {
+    #[serde(flatten)]
+    counts: Counts,
+    #[serde(default)]
+    errors: Vec<Listed>,
+}
+
+fn detail<'de, D: Deserializer<'de>>(text: D) -> Result<String, D::Error> {
+    String::deserialize(text).map(|text| short_detail(&text))
+}
+
+impl Counts {
+    /// The code of a rejection whose code this version does not know.
+    pub const OTHER: &'static str = "other";
+
+    /// Adds the counts of another answer.
+    pub fn add(&mut self, other: Self) {
+        for (sum, count) in [
+            (&mut self.accepted, other.accepted),
+            (&mut self.rejected, other.rejected),
+            (&mut self.rejected_values, other.rejected_values),
+            (&mut self.overwritten, other.overwritten),
+            (&mut self.ignored, other.ignored),
+            (&mut self.older, other.older),
+            (&mut self.older_values, other.older_values),
+        ] {
+            *sum = sum.saturating_add(count);
+        }
+        for (code, count) in other.by_code {
+            *self.by_code.entry(code).or_default() += count;
+        }
+    }
+}
+
+impl Listed {
+    /// The code, if this version knows it.
+    #[must_use]
+    pub fn known_code(&self) -> Option<Code> {
+        Code::iter().find(|known| known.as_str() == self.code)
+    }
+}
+
+/// Reads the answer to readings, of which there were as many as `sent` allows.
+pub(super) fn read(
+    url: &str,
+    status: StatusCode,
+    body: &[u8],
+    sent: &RangeInclusive<u64>,
+    retry_after: Option<Duration>,
+) -> Result<Answer, Trouble> {
+    let trouble = || Trouble::of_status(url, status, body, retry_after);
+    let Ok(Body { mut counts, errors: listed }) = serde_json::from_slice(body) else { return Err(trouble()) };
+    let is_of_readings = match status {
+        StatusCode::OK => counts.rejected == 0,
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::TOO_MANY_REQUESTS => true,
+        _ => false,
+    };
+    if !is_of_readings {
+        return Err(trouble());
+    }
+    let Counts { accepted, rejected, older, .. } = counts;
+    if !sent.contains(&accepted.saturating_add(rejected).saturating_add(older)) {
+        let sent =
+            if sent.start() == sent.end() { format!("{} readings", sent.end()) } else { "the readings".to_owned() };
+        let said = format!(
+            "of {sent}, the server has accepted {accepted} and rejected {rejected}: this is not the answer of a \
+             tidegauge to them"
+        );
+        return Err(trouble().saying(said));
+    }
+    for listed in &listed {
+        *counts.by_code.entry(listed.known_code().map_or(Counts::OTHER, Code::as_str)).or_default() += 1;
+    }
+    let rate_limited = (status == StatusCode::TOO_MANY_REQUESTS).then(trouble);
+    Ok(Answer { counts, listed, retry_after, rate_limited })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(status: u16, body: &str, sent: RangeInclusive<u64>) -> Result<Answer, Trouble> {
+        read("http://h", StatusCode::from_u16(status).unwrap(), body.as_bytes(), &sent, None)
+    }
+
+    #[test]
+    fn only_an_answer_that_counts_each_reading_is_one() {
+        let list = r#"[{"index":0,"code":"invalid_value","detail":""},{"index":1,"code":"new","detail":""}]"#;
+        let body = format!(r#"{{"accepted":1,"rejected":2,"errors":{list}}}"#);
+        for status in [400, 422, 429] {
+            let Answer { counts, listed, rate_limited, .. } = answered(status, &body, 3..=3).unwrap();
+            assert_eq!((counts.accepted, counts.rejected, listed.len()), (1, 2, 2), "{status}");
+            assert_eq!(counts.by_code, BTreeMap::from([("invalid_value", 1), ("other", 1)]));
+            assert_eq!(rate_limited.is_some(), status == 429);
+        }
+        for sent in [3..=3, 1..=300] {
+            assert_eq!(answered(200, r#"{"accepted":3}"#, sent).unwrap().counts.accepted, 3);
+        }
+        for (status, body) in [
+            (200, &*body),
+            (200, "<html>Welcome</html>"),
+            (200, ""),
+            (200, r#"{"rejected":3}"#),
+            (204, r#"{"accepted":3}"#),
+            (302, r#"{"accepted":3}"#),
+            (400, r#"{"code":"invalid_json","detail":"x"}"#),
+            (401, r#"{"code":"unauthorized","detail":"x"}"#),
+            (403, r#"{"accepted":3}"#),
+            (404, "not found"),
+            (429, r#"{"code":"rate_limited","detail":"x"}"#),
+            (503, r#"{"accepted":3}"#),
+        ] {
+            let trouble = answered(status, body, 3..=3).unwrap_err();
+            assert!(trouble.is_answer(), "{status} {body}: {trouble}");
+            assert_eq!(trouble.is_for_good, ![429, 503].contains(&status), "{status} {body}: {trouble}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_counts_other_readings_than_those_that_were_sent_is_none() {
+        for (body, sent) in [
+            (r#"{"accepted":0}"#, 3..=3),
+            (r#"{"accepted":2}"#, 3..=3),
+            (r#"{"accepted":1000000}"#, 3..=3),
+            (r#"{"accepted":18446744073709551615,"rejected":4}"#, 3..=3),
+            (r#"{"accepted":0}"#, 1..=300),
+            (r#"{"accepted":301}"#, 1..=300),
+        ] {
+            let trouble = answered(400, body, sent).unwrap_err();
+            assert!(trouble.is_for_good && trouble.to_string().contains("not the answer of a tidegauge to them"));
+        }
+        let limited = answered(429, r#"{"accepted":2}"#, 3..=3).unwrap_err();
+        assert_eq!((limited.reason, limited.is_for_good), ("rate_limited", false));
+    }
+
+    #[test]
+    fn counts_of_several_answers_do_not_overflow() {
+        let mut all = Counts { accepted: 1, ignored: u64::MAX, ..Counts::default() };
+        all.add(Counts { accepted: 2, ignored: 5, by_code: BTreeMap::from([("other", 2)]), ..Counts::default() });
+        assert_eq!((all.accepted, all.ignored, all.by_code["other"]), (3, u64::MAX, 2));
+    }
+}

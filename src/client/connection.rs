@@ -1,0 +1,152 @@
+//! The connection to a server: certificates, time limits, bandwidth.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, ClientBuilder, Identity, Url};
+
+use super::Client;
+use crate::common::small_file::read_small_file;
+use crate::limits::{Limiter, Rate};
+
+/// The time for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time until a request with readings is answered.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The server, and how to reach it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The URL, such as `https://centre.example.com`.
+    pub url: String,
+    /// The token for the server.
+    pub token: Option<String>,
+    /// The file with the certificate authorities of the server, PEM. `None`: those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// The flag or key that names this file, for errors.
+    pub ca_key: &'static str,
+    /// The files with the certificate of this client and with its private key, PEM.
+    pub identity: Option<[PathBuf; 2]>,
+    /// The time that the server has.
+    pub time_limit: TimeLimit,
+    /// The most bytes of bodies a second. `None`: no limit.
+    pub bandwidth: Option<Rate>,
+    /// Whether redirects are followed.
+    pub follows_redirects: bool,
+    /// Whether the server is this machine itself. Then it may have any certificate, which names the host and
+    /// not the address. Not for requests with a token.
+    pub is_local: bool,
+}
+
+/// The time that a server has for an answer.
+#[derive(Debug, Clone, Copy)]
+pub enum TimeLimit {
+    /// From the request to the end of the answer.
+    Whole(Duration),
+    /// Between two parts of the answer, which may have any length.
+    Silence(Duration),
+}
+
+/// Options that no client can be made of.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct BadOptions {
+    what: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Options {
+    /// The server with this URL, without a token, for requests with readings.
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            token: None,
+            ca_file: None,
+            ca_key: "--ca-file",
+            identity: None,
+            time_limit: TimeLimit::Whole(REQUEST_TIMEOUT),
+            bandwidth: None,
+            follows_redirects: true,
+            is_local: false,
+        }
+    }
+}
+
+impl Client {
+    /// A client of a server. It does not connect yet.
+    ///
+    /// # Errors
+    /// When a file of the options cannot be used.
+    pub fn new(options: Options) -> Result<Self, BadOptions> {
+        let http = trusting(&options)?.connect_timeout(CONNECT_TIMEOUT);
+        let http = match options.time_limit {
+            TimeLimit::Whole(time) => http.timeout(time),
+            TimeLimit::Silence(time) => http.read_timeout(time),
+        };
+        let http = if options.follows_redirects { http } else { http.redirect(Policy::none()) };
+        let http = if options.is_local { http.no_proxy().tls_danger_accept_invalid_certs(true) } else { http };
+        let http = http.user_agent(concat!("tidegauge/", env!("CARGO_PKG_VERSION")));
+        let Options { url, token, ca_file, ca_key, bandwidth, .. } = options;
+        let http = http.build().map_err(|error| bad(format!("the client of {url}"), Some(error.into())))?;
+        let authority_hint = match ca_file {
+            Some(file) => format!("the authority that issued it is not in {} ({ca_key})", file.display()),
+            None => format!("if its authority is a private one, name the file with its certificate with {ca_key}"),
+        };
+        let bandwidth = bandwidth.map(|rate| Limiter::new(rate, Instant::now()));
+        Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token, authority_hint, bandwidth })
+    }
+}
+
+/// A builder with the certificates of the options. reqwest has no cryptography of its own.
+fn trusting(options: &Options) -> Result<ClientBuilder, BadOptions> {
+    let _ = rustls::crypto::ring::default_provider().install_default(); // fails if there is one already
+    let http = reqwest::Client::builder();
+    if options.is_local || !options.url.starts_with("https:") {
+        return Ok(http.tls_certs_only([])); // a system may have no authorities
+    }
+    let http = match &options.ca_file {
+        Some(file) => {
+            let found = Certificate::from_pem_bundle(&read(file, options.ca_key)?).unwrap_or_default();
+            if found.is_empty() {
+                let what = format!("{} ({}) holds no certificate as PEM", file.display(), options.ca_key);
+                return Err(bad(what, None));
+            }
+            http.tls_certs_only(found)
+        }
+        None => http,
+    };
+    let Some([certificate, key]) = &options.identity else { return Ok(http) };
+    let both = [read(key, "--client-key")?, read(certificate, "--client-cert")?].join(&b'\n');
+    let (certificate, key) = (certificate.display(), key.display());
+    let what =
+        || format!("{certificate} (--client-cert) and {key} (--client-key) are no certificate and its key as PEM");
+    Ok(http.identity(Identity::from_pem(&both).map_err(|_| bad(what(), None))?))
+}
+
+fn read(file: &Path, key: &str) -> Result<Vec<u8>, BadOptions> {
+    read_small_file(file).map_err(|error| bad(format!("{} ({key})", file.display()), Some(error.into())))
+}
+
+fn bad(what: String, source: Option<Box<dyn Error + Send + Sync>>) -> BadOptions {
+    BadOptions { what, source }
+}
+
+/// Checks the URL of a server. The scheme is required: a wrong guess could send a token in plain text.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_url(text: &str) -> Result<(), String> {
+    if !text.contains("://") {
+        return Err(format!(
+            "http:// or https:// is missing: write http://{text}, or https://{text} if the server has a certificate"
+        ));
+    }
+    match Url::parse(text).map_err(|error| error.to_string())?.scheme() {
+        "http" | "https" => Ok(()),
+        other => Err(format!("{other}:// is not supported, only http:// and https://")),
+    }
+}

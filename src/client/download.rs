@@ -1,0 +1,61 @@
+//! Reads answers: short ones as a whole, files piece by piece.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::trouble::{Failure, Trouble};
+
+/// The most bytes of an answer to readings, and of a refusal. A hundred rejections take a fraction of it.
+pub(super) const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// The time for an answer that is read as a whole.
+const ANSWER_WITHIN: Duration = Duration::from_secs(300);
+
+/// The answer to a query.
+#[derive(Debug)]
+pub struct Download {
+    url: String,
+    answer: reqwest::Response,
+}
+
+impl Download {
+    pub(super) const fn new(url: String, answer: reqwest::Response) -> Self {
+        Self { url, answer }
+    }
+
+    /// The next piece of a file; `None` at its end.
+    ///
+    /// # Errors
+    /// When the connection ends before the file, or the server is silent for too long.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, Trouble> {
+        self.answer.chunk().await.map_err(|error| Trouble::of_error(&self.url, error.into(), ""))
+    }
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// When it has more than `max_bytes`, or takes more than five minutes.
+    pub async fn whole(self, max_bytes: usize) -> Result<Vec<u8>, Trouble> {
+        let Self { url, answer } = self;
+        let body = read_at_most(max_bytes, answer).await.map_err(|error| Trouble::of_error(&url, error, ""))?;
+        if body.len() > max_bytes {
+            return Err(Trouble::unexpected(&url, format!("the answer has more than {max_bytes} bytes")));
+        }
+        Ok(body)
+    }
+}
+
+/// Reads the body of an answer, or some more than the first `bytes` of it if it is longer.
+pub(super) async fn read_at_most(bytes: usize, mut answer: reqwest::Response) -> Result<Vec<u8>, Failure> {
+    let read = async {
+        let mut body = Vec::new();
+        while body.len() <= bytes
+            && let Some(piece) = answer.chunk().await?
+        {
+            body.extend_from_slice(&piece);
+        }
+        Ok(body)
+    };
+    tokio::time::timeout(ANSWER_WITHIN, read).await.unwrap_or(Err(Failure::Slow))
+}

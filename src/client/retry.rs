@@ -1,0 +1,38 @@
+//! Repeats requests of commands.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Trouble;
+use crate::common::backoff::Backoff;
+
+/// The waits before retries: the first one to the longest.
+const WAITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
+
+/// Repeats a request while its trouble may pass, for `retry_for` after the first one. `on_trouble` gets each
+/// trouble that a retry follows.
+///
+/// # Errors
+/// The last trouble.
+pub async fn retry<T, F: Future<Output = Result<T, Trouble>>>(
+    retry_for: Duration,
+    on_trouble: impl Fn(&Trouble),
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, Trouble> {
+    let (mut backoff, mut give_up_at) = (Backoff::new(WAITS), None);
+    loop {
+        let trouble = match attempt().await {
+            Err(trouble) if !trouble.is_for_good => trouble,
+            ended => return ended,
+        };
+        let now = Instant::now();
+        let left = give_up_at.get_or_insert(now + retry_for).saturating_duration_since(now);
+        if left.is_zero() {
+            let said = format!("{}; gave up after trying for {retry_for:?}", trouble.said());
+            return Err(trouble.saying(said));
+        }
+        on_trouble(&trouble);
+        tokio::time::sleep(backoff.next_wait_or(trouble.retry_after).min(left)).await;
+    }
+}

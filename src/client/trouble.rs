@@ -1,0 +1,274 @@
+//! Requests without the answer that was asked for, and what a person or a retry can do about it.
+
+use std::error::Error;
+use std::time::Duration;
+use std::{fmt, io};
+
+use reqwest::StatusCode;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use rustls::CertificateError::{self, BadSignature, UnknownIssuer};
+use serde::Deserialize;
+
+/// The longest wait that a server may ask for. Longer ones would only delay the end of an outage.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
+/// The most characters of a problem document or a rejection that are kept.
+const DETAIL_CHARS: usize = 1_000;
+
+/// The most characters that are kept of an answer that is no problem document.
+const SHOWN_CHARS: usize = 200;
+
+/// A request without the answer that was asked for.
+#[derive(Debug)]
+pub struct Trouble {
+    /// One of [`Self::REASONS`].
+    pub reason: &'static str,
+    /// The wait that the server asks for.
+    pub retry_after: Option<Duration>,
+    /// Whether the same request will fail again, until a person changes something.
+    pub is_for_good: bool,
+    url: String,
+    /// The status of the answer, if there is one.
+    status: Option<StatusCode>,
+    /// Whether the answer is a problem document of this API.
+    is_problem: bool,
+    /// The error, or the words of the server.
+    said: String,
+}
+
+/// A problem document.
+#[derive(Deserialize)]
+struct Problem {
+    code: String,
+    detail: String,
+}
+
+/// Why an answer cannot be read.
+pub(super) enum Failure {
+    Http(reqwest::Error),
+    Slow,
+}
+
+impl From<reqwest::Error> for Failure {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Http(error)
+    }
+}
+
+impl Trouble {
+    /// The server has failed on this request.
+    pub const INTERNAL: &'static str = "internal";
+
+    /// The reasons: no connection, no answer in time, no rights, too many readings, a server that cannot take
+    /// any, one that fails on this request, or an answer of something else.
+    pub const REASONS: [&'static str; 7] =
+        ["connection", "timeout", "unauthorized", "rate_limited", "unavailable", Self::INTERNAL, "unexpected"];
+
+    /// The error, or the status and the words of the server.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        match self.status {
+            Some(status) => format!("{status}: {}", self.said),
+            None => self.said.clone(),
+        }
+    }
+
+    /// The words of the server, without the status.
+    #[must_use]
+    pub fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// Whether the server has failed on this request, in the form of this API. Its readings may be the cause.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.reason == Self::INTERNAL
+    }
+
+    /// Whether the server has answered.
+    #[must_use]
+    pub const fn is_answer(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// Whether the server does not understand the request.
+    #[must_use]
+    pub fn is_bad_request(&self) -> bool {
+        self.status == Some(StatusCode::BAD_REQUEST)
+    }
+
+    /// Whether the request is too large for the server, or for a proxy.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
+    }
+
+    /// Whether the answer is a problem document of this API, and not that of a proxy.
+    #[must_use]
+    pub const fn is_problem(&self) -> bool {
+        self.is_problem
+    }
+
+    /// An answer that is not the one of a tidegauge to this request.
+    #[must_use]
+    pub fn unexpected(url: &str, said: String) -> Self {
+        Self {
+            reason: "unexpected",
+            retry_after: None,
+            is_for_good: true,
+            url: url.to_owned(),
+            status: None,
+            is_problem: false,
+            said,
+        }
+    }
+
+    pub(super) fn bad_url(url: &str, error: impl fmt::Display) -> Self {
+        Self { reason: "connection", ..Self::unexpected(url, error.to_string()) }
+    }
+
+    /// `hint` says how to make the authority of the server known.
+    pub(super) fn of_error(url: &str, error: Failure, hint: &str) -> Self {
+        let error = match error {
+            Failure::Http(error) => error.without_url(),
+            Failure::Slow => {
+                let slow = Self::unexpected(url, "the answer takes too long".to_owned());
+                return Self { reason: "timeout", is_for_good: false, ..slow };
+            }
+        };
+        let reason = if error.is_timeout() { "timeout" } else { "connection" };
+        let of_certificate = certificate_error(&error);
+        let is_for_good = error.is_builder() || of_certificate.is_some();
+        let causes = std::iter::successors(error.source(), |&cause| cause.source());
+        let mut said = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+        // The signature is bad if another authority has the same name.
+        let is_of_unknown_authority = matches!(of_certificate, Some(UnknownIssuer | BadSignature));
+        if is_of_unknown_authority && !hint.is_empty() {
+            said = format!("{said}: {hint}");
+        }
+        Self { reason, is_for_good, ..Self::unexpected(url, said) }
+    }
+
+    pub(super) fn of_status(url: &str, status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
+        let problem = serde_json::from_slice::<Problem>(body).ok();
+        let is_internal = problem.as_ref().is_some_and(|problem| problem.code == Self::INTERNAL);
+        let reason = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "unauthorized",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limited",
+            StatusCode::REQUEST_TIMEOUT => "timeout",
+            StatusCode::INTERNAL_SERVER_ERROR if is_internal => Self::INTERNAL,
+            _ if status.is_server_error() => "unavailable",
+            _ => "unexpected",
+        };
+        let may_pass = matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::REQUEST_TIMEOUT
+                | StatusCode::BAD_GATEWAY
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::GATEWAY_TIMEOUT
+        );
+        Self {
+            reason,
+            retry_after,
+            is_for_good: !may_pass,
+            url: url.to_owned(),
+            status: Some(status),
+            is_problem: problem.is_some(),
+            said: text_of(body),
+        }
+    }
+
+    /// The same trouble in other words.
+    pub(super) fn saying(self, said: String) -> Self {
+        Self { said, ..self }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            Some(status) => write!(f, "{} answered {status}: {}", self.url, self.said),
+            None => write!(f, "{}: {}", self.url, self.said),
+        }
+    }
+}
+
+impl Error for Trouble {}
+
+/// The text of a problem document or of any other body. Of a long one the beginning, because it goes to logs
+/// and dead letters.
+pub(super) fn text_of(body: &[u8]) -> String {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => beginning(&format!("{}: {}", problem.code, problem.detail), DETAIL_CHARS),
+        Err(_) => beginning(&String::from_utf8_lossy(body), SHOWN_CHARS),
+    }
+}
+
+/// The beginning of the detail of a rejection.
+pub(super) fn short_detail(detail: &str) -> String {
+    beginning(detail, DETAIL_CHARS)
+}
+
+fn beginning(text: &str, chars: usize) -> String {
+    text.chars().take(chars).collect()
+}
+
+/// The wait that the header `Retry-After` asks for. A date in it is ignored.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    (seconds > 0).then(|| Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+}
+
+/// The error in the certificate of the server, if that is the cause.
+fn certificate_error(error: &reqwest::Error) -> Option<&CertificateError> {
+    let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.find_map(|cause| match cause.downcast_ref().and_then(of_tls)? {
+        rustls::Error::InvalidCertificate(why) => Some(why),
+        _ => None,
+    })
+}
+
+/// The TLS error inside an error of a connection, at any depth.
+fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+    let inner = error.get_ref()?;
+    inner.downcast_ref().or_else(|| inner.downcast_ref().and_then(of_tls))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_beginning_of_a_long_text_is_kept() {
+        let long = "ü".repeat(100_000);
+        let problem = format!(r#"{{"code":"x","detail":"{long}"}}"#);
+        assert_eq!(text_of(problem.as_bytes()).chars().count(), DETAIL_CHARS);
+        assert_eq!(text_of(long.as_bytes()).chars().count(), SHOWN_CHARS);
+        assert_eq!(short_detail(&long).chars().count(), DETAIL_CHARS);
+    }
+
+    #[test]
+    fn only_the_problem_of_this_api_says_that_the_server_failed_on_the_request() {
+        let reason = |status, body: &str| {
+            Trouble::of_status("http://h", StatusCode::from_u16(status).unwrap(), body.as_bytes(), None).reason
+        };
+        assert_eq!(reason(500, r#"{"code":"internal","detail":"see its log"}"#), "internal");
+        for (status, body) in [
+            (503, r#"{"code":"internal","detail":"x"}"#),
+            (500, r#"{"code":"overloaded","detail":"x"}"#),
+            (500, "<html>proxy</html>"),
+            (500, ""),
+        ] {
+            assert_eq!(reason(status, body), "unavailable", "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn each_reason_is_one_of_the_list() {
+        for status in 100..600 {
+            let trouble = Trouble::of_status("http://h", StatusCode::from_u16(status).unwrap(), b"", None);
+            assert!(Trouble::REASONS.contains(&trouble.reason), "{trouble}");
+        }
+    }
+}
