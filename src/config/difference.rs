@@ -19,6 +19,9 @@ impl Config {
         if self.forward.token != other.forward.token {
             keys.insert("forward.token".to_owned()); // likewise
         }
+        if self.mqtt != other.mqtt {
+            keys.insert("mqtt".to_owned()); // likewise
+        }
         keys.into_iter().collect()
     }
 }

@@ -202,7 +202,9 @@ impl Layers {
     fn check(&mut self, mistakes: &mut Vec<ConfigError>) {
         loop {
             let secrets = [self.config.auth.read_secrets().err(), self.config.forward.read_secret().err()];
-            let found: Vec<ConfigError> = secrets.into_iter().flatten().chain(self.config.check_sections()).collect();
+            let of_brokers = self.config.mqtt.iter_mut().filter_map(|broker| broker.read_secret().err());
+            let secrets: Vec<ConfigError> = secrets.into_iter().flatten().chain(of_brokers).collect();
+            let found: Vec<ConfigError> = secrets.into_iter().chain(self.config.check_sections()).collect();
             let before = mistakes.len();
             for mistake in found {
                 let ConfigError::Invalid { key, problem, .. } = mistake else { continue };

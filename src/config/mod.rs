@@ -29,6 +29,7 @@ mod log;
 mod log_filter;
 mod mongodb;
 mod mongodb_uri;
+mod mqtt;
 mod otlp;
 mod path_list;
 mod pending;
@@ -44,6 +45,7 @@ mod timeseries;
 mod tls;
 mod token;
 mod token_hash;
+mod topic_template;
 mod udp;
 mod units;
 mod webhook;
@@ -71,6 +73,7 @@ pub use log::{Log, MinFree, SyncPolicy};
 pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::{BlockCompressor, BucketLayout, Mongodb};
 pub use mongodb_uri::{MongodbUri, MongodbUriError};
+pub use mqtt::{BrokerUrl, Mqtt, MqttTopic, MqttVersion, PayloadFormat, Templates};
 pub use otlp::Otlp;
 pub use path_list::{Condition, NamedPath, PathEntry, PathList};
 pub use pending::Pending;
@@ -86,6 +89,7 @@ pub use timeseries::{Granularity, Timeseries};
 pub use tls::{ClientCertificates, Tls};
 pub use token::{Expiry, Scope, Token};
 pub use token_hash::{TokenHash, TokenHashError};
+pub use topic_template::{Level, TopicTemplate};
 pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
 pub use webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
@@ -131,6 +135,9 @@ pub struct Config {
     /// The paths that take payloads in the form of other platforms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook: Vec<Webhook>,
+    /// The brokers whose messages are readings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mqtt: Vec<Mqtt>,
 }
 
 impl Config {
@@ -155,6 +162,7 @@ impl Config {
         filled.limits.token_bytes_in_flight = Some(self.token_bytes_in_flight());
         filled.retention.rollups = Some(self.retention.rollups());
         filled.webhook = self.webhook.iter().map(Webhook::with_preset).collect();
+        filled.mqtt = self.mqtt.iter().map(Mqtt::with_presets).collect();
         match self.store_kind() {
             StoreKind::Sqlite => filled.sqlite.file = Some(self.sqlite_file()),
             StoreKind::Mongodb | StoreKind::MongodbTimeseries => {
@@ -187,6 +195,7 @@ impl Config {
             self.retention.check(),
             self.query.check(),
             Webhook::check_all(&self.webhook),
+            Mqtt::check_all(&self.mqtt),
         ];
         checked.into_iter().filter_map(Result::err)
     }

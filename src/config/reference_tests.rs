@@ -77,10 +77,14 @@ fn known_keys(reference: &toml::Table) -> BTreeSet<String> {
     let mut known = BTreeSet::new();
     let mut sections = expected_instead_of("unknown = 1");
     while let Some(section) = sections.pop() {
-        let header = match value_at(reference, &section) {
+        let header_of = |section: &str| match value_at(reference, section) {
             Some(toml::Value::Array(_)) => format!("[[{section}]]"),
             _ => format!("[{section}]"),
         };
+        // A table in a list needs the element that it belongs to.
+        let parents = section.match_indices('.').map(|(at, _)| &section[..at]);
+        let parents = parents.filter(|parent| matches!(value_at(reference, parent), Some(toml::Value::Array(_))));
+        let header = parents.chain([section.as_str()]).map(header_of).collect::<Vec<_>>().join("\n");
         for key in expected_instead_of(&format!("{header}\nunknown = 1")) {
             let path = format!("{section}.{key}");
             if value_at(reference, &path).and_then(section_of).is_some() {

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use super::check::PREFIX_MAX_BYTES;
 use super::path_list::{Condition, NamedPath, PathList};
-use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath};
+use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath, TopicTemplate};
 use crate::model::{check_device_prefix, check_metadata_key, check_metric_name};
 
 /// The most paths of one key of a hook.
@@ -186,7 +186,7 @@ impl Webhook {
     }
 
     /// Checks one hook, with the keys of its preset.
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         self.check_device()?;
         if self.metric_paths().is_empty() {
             return Err(("webhook.metrics", "has no path, and neither does a preset".to_owned()));
@@ -325,9 +325,18 @@ impl Preset {
         }
     }
 
+    /// The topics of the platform's messages at an MQTT broker.
+    #[must_use]
+    pub fn topics(self) -> Vec<TopicTemplate> {
+        let table: Table = self.text().parse().expect("a preset is TOML");
+        let topics = table["topics"].as_array().expect("a preset has topics").iter().filter_map(Value::as_str);
+        topics.map(|topic| topic.parse().expect("a preset has valid topics")).collect()
+    }
+
     /// The keys of the preset; its path has no meaning.
     fn keys(self) -> Webhook {
         let mut table: Table = self.text().parse().expect("a preset is TOML");
+        table.remove("topics");
         table.insert("path".to_owned(), Value::String("/".to_owned() + self.into()));
         table.try_into().expect("a preset has the keys of a hook")
     }
