@@ -139,6 +139,19 @@ impl Ingest {
         self.devices.as_ref().map_or(0, |devices| devices.count())
     }
 
+    /// Whether the log refuses appends at the moment, because it or its disk is full.
+    #[must_use]
+    pub fn is_log_refusing(&self) -> bool {
+        let usage = self.log.usage();
+        usage.is_full || usage.is_disk_full
+    }
+
+    /// The size of the largest record of the log.
+    #[must_use]
+    pub fn max_record_bytes(&self) -> usize {
+        self.log.max_payload_bytes()
+    }
+
     /// Charges the first reading of a request or datagram to its sender, before anything of it is parsed.
     ///
     /// # Errors
@@ -162,7 +175,7 @@ impl Ingest {
         self.start(source, (scope, quota), Kind::Request)
     }
 
-    /// Starts the admission of a batch of datagrams ([`Ingest::begin_datagram`]).
+    /// Starts the admission of a batch of datagrams or messages, each with [`Ingest::begin_datagram`].
     ///
     /// The caller keeps the batch small: the limit of readings per request does not apply to it.
     pub fn admission_of_batch(&self) -> Admission<'_> {
@@ -170,7 +183,7 @@ impl Ingest {
         self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
     }
 
-    /// Begins the next datagram of a batch, after charging the rest of the one before to its sender.
+    /// Begins the next datagram or message of a batch, after charging the rest of the one before it.
     ///
     /// # Errors
     /// See [`Ingest::begin`].

@@ -44,6 +44,7 @@ pub enum What {
     Connections,
     Requests,
     Datagrams,
+    Messages,
     Readings,
     Queries,
 }
@@ -169,6 +170,7 @@ impl Line {
             What::Connections => "connections are refused",
             What::Requests => "requests are refused",
             What::Datagrams => "datagrams are refused",
+            What::Messages => "messages are refused",
             What::Readings => "readings are rejected",
             What::Queries => "queries are not answered",
         };

@@ -235,7 +235,7 @@ pub fn webhook(body: &[u8]) {
     });
     for hook in HOOKS.iter() {
         let mut found = ParsedBody::default();
-        if let Err(error) = webhook_format::parse(body, hook, Some("d"), &mut found) {
+        if let Err(error) = webhook_format::parse(body, hook, &webhook_format::Address::of(Some("d")), &mut found) {
             assert!(error.offset <= body.len(), "{error:?} lies behind the end");
             assert!(found.readings.is_empty() && found.rejections.is_empty(), "nothing of a payload that is not JSON");
         }

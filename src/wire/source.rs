@@ -11,6 +11,8 @@ pub enum Transport {
     Http,
     /// UDP datagrams.
     Udp,
+    /// Messages of an MQTT broker.
+    Mqtt,
 }
 
 /// An encoding of readings.
@@ -30,7 +32,7 @@ pub enum Format {
     Webhook,
 }
 
-/// The transport and the format of one request or datagram.
+/// The transport and the format of one request, datagram or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
     /// The transport.
@@ -58,6 +60,8 @@ pub enum Protocol {
     Webhook,
     /// JSON or line protocol over UDP.
     Udp,
+    /// JSON of any form, line protocol or `SenML` in messages of an MQTT broker.
+    Mqtt,
 }
 
 impl Source {
@@ -72,6 +76,12 @@ impl Source {
     pub const fn udp(format: Format) -> Self {
         Self { transport: Transport::Udp, format }
     }
+
+    /// A format in a message of an MQTT broker.
+    #[must_use]
+    pub const fn mqtt(format: Format) -> Self {
+        Self { transport: Transport::Mqtt, format }
+    }
 }
 
 impl From<Source> for Protocol {
@@ -84,6 +94,7 @@ impl From<Source> for Protocol {
             (Transport::Http, Format::Otlp) => Self::Otlp,
             (Transport::Http, Format::Webhook) => Self::Webhook,
             (Transport::Udp, _) => Self::Udp,
+            (Transport::Mqtt, _) => Self::Mqtt,
         }
     }
 }
@@ -95,6 +106,7 @@ impl Protocol {
         match self {
             Self::Http | Self::Influx | Self::Senml | Self::RemoteWrite | Self::Otlp | Self::Webhook => Transport::Http,
             Self::Udp => Transport::Udp,
+            Self::Mqtt => Transport::Mqtt,
         }
     }
 
@@ -103,6 +115,7 @@ impl Protocol {
     pub fn carries(self, format: Format) -> bool {
         match self {
             Self::Udp => matches!(format, Format::Json | Format::LineProtocol),
+            Self::Mqtt => matches!(format, Format::Json | Format::LineProtocol | Format::Senml | Format::Webhook),
             _ => self == Self::from(Source::http(format)),
         }
     }

@@ -16,7 +16,7 @@ use crate::http::App;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::ingest::Admission;
-use crate::wire::webhook::{self, Hook};
+use crate::wire::webhook::{self, Address, Hook};
 use crate::wire::{Code, Format};
 
 /// A webhook: its path, and how to read its payloads.
@@ -82,7 +82,7 @@ async fn receive(
     params.end()?;
     let hook = Arc::clone(&webhook.hook);
     let parse = move |_: &App, bytes: &[u8], admission: &mut Admission<'_>| {
-        webhook::parse(bytes, &hook, device.as_deref(), admission)
+        webhook::parse(bytes, &hook, &Address::of(device.as_deref()), admission)
             .map_err(|error| (Code::InvalidJson, Problem::invalid_json(&error)))
     };
     let request = IngestRequest { app, grant, format: Format::Webhook, headers, body, partial };

@@ -192,7 +192,7 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
         }
         Format::Otlp => drop(wire::otlp::parse_protobuf(body, &otlp, admission)),
         Format::OtlpJson => drop(wire::otlp::parse_json(body, &otlp, admission)),
-        Format::Webhook => HOOK.with(|hook| drop(webhook::parse(body, hook, None, admission))),
+        Format::Webhook => HOOK.with(|hook| drop(webhook::parse(body, hook, &webhook::Address::default(), admission))),
     }
 }
 

@@ -31,6 +31,27 @@ use super::Sink;
 use super::json::{SyntaxError, lexer::Lexer};
 use crate::config::{Condition, DEVICE_SEGMENT, DevicePlace, JsonPath, NamedPath, TimeUnit, Webhook};
 
+/// The parts of readings that the address of a payload names: a URL, or the topic of a message.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Address<'a> {
+    /// The device, for hooks whose device is not in the payload.
+    pub device: Option<&'a str>,
+    /// The metric of the value `value`, and with a dot the start of other names.
+    pub metric: Option<&'a str>,
+    /// The labels of all metrics.
+    pub labels: &'a [(&'a str, &'a str)],
+    /// The metadata of the device. A key of the payload comes first.
+    pub metadata: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Address<'a> {
+    /// An address that names the device, or nothing.
+    #[must_use]
+    pub fn of(device: Option<&'a str>) -> Self {
+        Self { device, ..Self::default() }
+    }
+}
+
 /// A compiled hook.
 #[derive(Debug)]
 pub struct Hook {
@@ -108,14 +129,14 @@ fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Parses a payload. `device` is the device of the URL, for hooks whose device is not in the payload.
+/// Parses a payload. `address` is what its URL or topic says of it.
 ///
 /// # Errors
 /// When the body is not JSON. `sink` has nothing of it then.
-pub fn parse(body: &[u8], hook: &Hook, device: Option<&str>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
-    let mut walk = Walk::new(hook, sink.limits());
+pub fn parse(body: &[u8], hook: &Hook, address: &Address<'_>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    let mut walk = Walk::new(hook, address, sink.limits());
     let mut lexer = Lexer::new(body)?;
     walk.root(&mut lexer)?;
     lexer.end()?;
-    walk.emit(device, sink)
+    walk.emit(sink)
 }

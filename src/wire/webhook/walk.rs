@@ -8,9 +8,9 @@ use super::super::json::{
     problem::duplicate_key,
 };
 use super::super::problem::{Parsed, quoted, rejection, repeated};
-use super::Hook;
 use super::found::{Found, Value};
 use super::tree::{Node, Role};
+use super::{Address, Hook, json_string};
 use crate::common::work;
 use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES, series};
 use crate::wire::{Code, Ignored, Incoming, Limits, Sink};
@@ -19,6 +19,7 @@ use crate::wire::{Code, Ignored, Incoming, Limits, Sink};
 #[derive(Debug)]
 pub(super) struct Walk<'b> {
     hook: &'b Hook,
+    address: &'b Address<'b>,
     limits: Limits,
     /// The current element, or the whole payload.
     found: Found<'b>,
@@ -49,9 +50,9 @@ struct Shared<'b> {
 }
 
 impl<'b> Walk<'b> {
-    pub(super) fn new(hook: &'b Hook, limits: Limits) -> Self {
+    pub(super) fn new(hook: &'b Hook, address: &'b Address<'b>, limits: Limits) -> Self {
         let (prefix, keys, elements) = (String::new(), Vec::new(), None);
-        Self { hook, limits, found: Found::new(hook), prefix, keys, elements, has_more_elements: false }
+        Self { hook, address, limits, found: Found::new(hook), prefix, keys, elements, has_more_elements: false }
     }
 
     /// Reads the whole payload, except for what is behind `[*]`.
@@ -196,9 +197,9 @@ impl<'b> Walk<'b> {
     }
 
     /// Passes on the readings of the payload.
-    pub(super) fn emit(mut self, device: Option<&str>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    pub(super) fn emit(mut self, sink: &mut impl Sink) -> Result<(), SyntaxError> {
         if !self.hook.tree.has_each() {
-            self.emit_reading(None, device, sink);
+            self.emit_reading(None, sink);
             return Ok(());
         }
         let found = std::mem::replace(&mut self.found, Found::new(self.hook));
@@ -219,7 +220,7 @@ impl<'b> Walk<'b> {
         let shared = Shared { found, metadata };
         if lexer.kind()? != Kind::Array {
             self.value(&mut lexer, Some(node), None, None)?;
-            self.emit_reading(Some(&shared), device, sink);
+            self.emit_reading(Some(&shared), sink);
             return Ok(());
         }
         lexer.open()?;
@@ -228,7 +229,7 @@ impl<'b> Walk<'b> {
             is_empty = false;
             self.found.clear(self.hook);
             self.value(&mut lexer, Some(node), None, None)?;
-            self.emit_reading(Some(&shared), device, sink);
+            self.emit_reading(Some(&shared), sink);
         }
         if is_empty && !sink.is_over() {
             sink.ignore(Ignored::Event, "event");
@@ -237,25 +238,19 @@ impl<'b> Walk<'b> {
     }
 
     /// Passes on the reading found last.
-    fn emit_reading(&mut self, shared: Option<&Shared<'b>>, device: Option<&str>, sink: &mut impl Sink) {
+    fn emit_reading(&mut self, shared: Option<&Shared<'b>>, sink: &mut impl Sink) {
         let is_meant = self.found.is_meant || shared.is_some_and(|shared| shared.found.is_meant);
         if !(self.hook.conditions.is_empty() || is_meant) {
             sink.ignore(Ignored::Event, "event");
             return;
         }
         let mut values = std::mem::take(&mut self.found.values);
-        self.emit_values(&mut values, shared, device, sink);
+        self.emit_values(&mut values, shared, sink);
         self.found.values = values;
     }
 
-    fn emit_values(
-        &self,
-        values: &mut [(Cow<'b, str>, f64)],
-        shared: Option<&Shared<'b>>,
-        device: Option<&str>,
-        sink: &mut impl Sink,
-    ) {
-        let device = match self.device(shared, device) {
+    fn emit_values(&self, values: &mut [(Cow<'b, str>, f64)], shared: Option<&Shared<'b>>, sink: &mut impl Sink) {
+        let device = match self.device(shared) {
             Ok(device) => device,
             Err(rejection) => return sink.reject(rejection),
         };
@@ -280,6 +275,11 @@ impl<'b> Walk<'b> {
             Ok(complete) => complete,
             Err(rejection) => return sink.reject(rejection),
         };
+        if let Some(metric) = self.address.metric {
+            for (name, _) in values.iter_mut() {
+                *name = named_by_address(metric, name);
+            }
+        }
         if !labels.is_empty() {
             for (name, _) in values.iter_mut() {
                 work::count(name.len() + labels.len());
@@ -296,14 +296,15 @@ impl<'b> Walk<'b> {
         sink.reading(Incoming { device: &device, metadata, owner, ts_ms, values, measurement_bytes: 0 });
     }
 
-    fn device<'d>(&'d self, shared: Option<&'d Shared<'b>>, of_url: Option<&'d str>) -> Parsed<Cow<'d, str>> {
+    fn device<'d>(&'d self, shared: Option<&'d Shared<'b>>) -> Parsed<Cow<'d, str>> {
         let in_payload = self.found.device.as_ref().or(shared.and_then(|shared| shared.found.device.as_ref()));
-        let device = match in_payload {
-            Some(found) => found.as_ref().map_err(Clone::clone)?,
-            None => of_url
-                .filter(|device| !device.is_empty())
-                .ok_or_else(|| rejection(Code::MissingDeviceId, format!("there is no {}", self.hook.device_place)))?,
-        };
+        let device =
+            match in_payload {
+                Some(found) => found.as_ref().map_err(Clone::clone)?,
+                None => self.address.device.filter(|device| !device.is_empty()).ok_or_else(|| {
+                    rejection(Code::MissingDeviceId, format!("there is no {}", self.hook.device_place))
+                })?,
+            };
         let prefix = &self.hook.device_prefix;
         // A device ID that is too long is not copied: admission rejects it as it is.
         if prefix.is_empty() || device.len() > DEVICE_ID_MAX_BYTES {
@@ -315,11 +316,17 @@ impl<'b> Walk<'b> {
 
     /// The text of the metadata; `None` if nothing is at its paths.
     fn metadata(&self, found: &Found<'b>, shared: Option<&Found<'b>>) -> Parsed<Option<String>> {
-        let mut members = Vec::with_capacity(self.hook.metadata_keys.len());
+        let mut members: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::with_capacity(self.hook.metadata_keys.len());
         for (path, key) in self.hook.metadata_keys.iter().enumerate() {
             let text = found.metadata[path].as_ref().or(shared.and_then(|shared| shared.metadata[path].as_ref()));
             if let Some(text) = text {
-                members.push((key.as_str(), *text.as_ref().map_err(Clone::clone)?));
+                members.push((Cow::Borrowed(key), Cow::Borrowed(*text.as_ref().map_err(Clone::clone)?)));
+            }
+        }
+        for (key, text) in self.address.metadata {
+            let key = json_string(key);
+            if members.iter().all(|(known, _)| *known != key) {
+                members.push((Cow::Owned(key), Cow::Owned(json_string(text))));
             }
         }
         if members.is_empty() {
@@ -348,6 +355,10 @@ impl<'b> Walk<'b> {
                 labels.push((name.as_str(), &**value));
             }
         }
+        for (name, value) in self.address.labels {
+            work::count(value.len());
+            labels.push((name, value));
+        }
         let mut text = String::new();
         series::append_labels(&mut text, &mut labels)
             .map_err(|error| rejection(Code::from(&error), error.to_string()))?;
@@ -371,4 +382,13 @@ impl<'b> Walk<'b> {
             None => Ok(()),
         }
     }
+}
+
+/// The name of a value where the address names the metric.
+fn named_by_address<'n>(metric: &'n str, name: &str) -> Cow<'n, str> {
+    if name == "value" {
+        return Cow::Borrowed(metric);
+    }
+    work::count(metric.len() + name.len());
+    Cow::Owned([metric, ".", name].concat())
 }

@@ -17,7 +17,7 @@ fn webhook(keys: &str) -> Webhook {
 
 fn found(keys: &str, body: &str) -> Vec<String> {
     let mut sink = RecordingSink::default();
-    let parsed = parse(body.as_bytes(), &hook(keys), Some("d"), &mut sink);
+    let parsed = parse(body.as_bytes(), &hook(keys), &Address::of(Some("d")), &mut sink);
     parsed.map_or_else(|error| vec![error.to_string()], |()| sink.0)
 }
 
@@ -123,7 +123,7 @@ fn the_device_is_a_text_or_a_whole_number() {
     }
     let mut sink = RecordingSink::default();
     for keys in [keys, "metrics = \"v\"", "path = \"/h\"\ndevice = \"?dev\"\nmetrics = \"v\""] {
-        parse(br#"{"id":null,"v":1}"#, &hook(keys), None, &mut sink).unwrap();
+        parse(br#"{"id":null,"v":1}"#, &hook(keys), &Address::of(None), &mut sink).unwrap();
     }
     assert_eq!(
         sink.0,
@@ -228,7 +228,7 @@ fn a_payload_that_is_not_json_leaves_nothing() {
     for body in ["", "{", r#"{"a":1}x"#, r#"[{"v":1},"#, "\u{FEFF}"] {
         let mut sink = RecordingSink::default();
         for keys in ["metrics = \"*\"", "metrics = \"[*].*\""] {
-            assert!(parse(body.as_bytes(), &hook(keys), Some("d"), &mut sink).is_err(), "{body}");
+            assert!(parse(body.as_bytes(), &hook(keys), &Address::of(Some("d")), &mut sink).is_err(), "{body}");
         }
         assert_eq!(sink.0, [""; 0]);
     }

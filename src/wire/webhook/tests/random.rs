@@ -87,7 +87,7 @@ fn toml_of(keys: &[(&str, toml::Value)]) -> String {
 
 fn entries(keys: &str, payload: &Value) -> Vec<String> {
     let mut sink = RecordingSink::default();
-    parse(payload.to_string().as_bytes(), &hook(keys), Some("d"), &mut sink).unwrap();
+    parse(payload.to_string().as_bytes(), &hook(keys), &Address::of(Some("d")), &mut sink).unwrap();
     sink.0
 }
 
@@ -180,7 +180,7 @@ proptest! {
             ("labels", named("l", &label)), ("metadata", named("m", &metadata)),
         ]);
         let mut sink = RecordingSink::default();
-        parse(payload.to_string().as_bytes(), &hook(&keys), None, &mut sink).unwrap();
+        parse(payload.to_string().as_bytes(), &hook(&keys), &Address::of(None), &mut sink).unwrap();
         let text = |value: &Value| match value {
             Value::String(text) => Some(text.clone()),
             Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
@@ -215,8 +215,8 @@ proptest! {
     fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..200), near in "[\\[\\]{}:,\"a-c0-9 .]{0,60}") {
         let mut sink = RecordingSink::default();
         for keys in ["metrics = \"*\"", "metrics = [\"[*].a.*\", \"[*].*\"]\ntime = \"b\"", "metrics = \"a[1].b\""] {
-            let _ = parse(&body, &hook(keys), Some("d"), &mut sink);
-            let _ = parse(near.as_bytes(), &hook(keys), Some("d"), &mut sink);
+            let _ = parse(&body, &hook(keys), &Address::of(Some("d")), &mut sink);
+            let _ = parse(near.as_bytes(), &hook(keys), &Address::of(Some("d")), &mut sink);
         }
     }
 }
