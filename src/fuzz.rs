@@ -7,7 +7,7 @@
 //! The tests run each target on its corpus in `tests/fuzz/corpus` and on mutations of it, the same in every
 //! run. `make fuzz` runs the targets under libFuzzer, with coverage, for any time.
 
-use crate::{access, codec, config, http, influxql, log, pending, store, udp, wire};
+use crate::{access, codec, config, http, influxql, log, mqtt, pending, store, udp, wire};
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 26] = [
+pub const TARGETS: [Target; 27] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -36,6 +36,7 @@ pub const TARGETS: [Target; 26] = [
     Target { name: "timestamp", run: wire::fuzz::timestamp },
     Target { name: "signed_datagram", run: access::fuzz::signed_datagram },
     Target { name: "datagram", run: udp::fuzz::datagram },
+    Target { name: "mqtt", run: mqtt::fuzz::mqtt },
     Target { name: "log", run: log::fuzz::log },
     Target { name: "checkpoint", run: log::fuzz::checkpoint },
     Target { name: "blocks", run: codec::fuzz::blocks },

@@ -5,8 +5,9 @@
 //! and operators read metrics.
 //!
 //! ```text
-//!  HTTP ─┐                                             ┌─> store: sqlite
-//!  UDP  ─┴> wire ──> ingest ──> log ══ ack             │          mongodb
+//!  HTTP ─┐
+//!  UDP  ─┤                                             ┌─> store: sqlite
+//!  MQTT ─┴> wire ──> ingest ──> log ══ ack             │          mongodb
 //!           bytes     names,    append,                │
 //!           to        limits,   fsync    in order      │
 //!           readings  clock       └───────> pending ─> flush
@@ -39,6 +40,7 @@
 //! - [`influxql`]: the query language of InfluxDB 1, from text to answer. Pure.
 //! - [`ingest`]: admission, the only way into the log.
 //! - [`udp`]: the sockets for datagrams.
+//! - [`mqtt`]: the clients of MQTT brokers.
 //! - [`http`]: the HTTP API.
 
 pub mod access;
@@ -60,6 +62,7 @@ pub mod ingest;
 pub mod limits;
 pub mod log;
 pub mod model;
+pub mod mqtt;
 pub mod pending;
 pub mod query;
 pub mod store;

@@ -12,7 +12,7 @@ use tidegauge::http::Tls;
 use tidegauge::store::mongodb::check_uri;
 use tidegauge::telemetry::logs;
 
-use super::serve::{forwarding_options, rollups};
+use super::serve::{forwarding_options, options, rollups};
 use super::settings::Settings;
 
 mod device_index;
@@ -20,6 +20,7 @@ mod files;
 mod forward;
 mod full;
 mod log;
+mod mqtt;
 mod ready;
 
 /// The flags of `tidegauge check`.
@@ -82,6 +83,7 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     }
     let tls = Tls::load(&config.http.tls, &Clock::system())?;
     let forward = forwarding_options(&config, &Clock::system())?;
+    let brokers = options::mqtt(&config)?;
     if let Some(uri) = config.mongodb.uri.as_ref().filter(|_| config.store_kind().is_mongodb()) {
         check_uri(uri).await?;
     }
@@ -89,8 +91,8 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         return device_index::rebuild(&config, &mut std::io::stdout()).await.map(|()| ExitCode::SUCCESS);
     }
     if args.full {
-        let subject =
-            full::Subject { config: &config, overridden: &overridden, tls: tls.as_ref(), forward: forward.as_ref() };
+        let (tls, forward) = (tls.as_ref(), forward.as_ref());
+        let subject = full::Subject { config: &config, overridden: &overridden, tls, forward, brokers: &brokers };
         let findings = full::look(&subject, args.deep).await?;
         return full::report(config.store_kind(), &findings, args.json, &mut std::io::stdout().lock());
     }

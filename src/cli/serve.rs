@@ -24,7 +24,7 @@ use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, VERSION, logs};
-use tidegauge::{log, udp};
+use tidegauge::{log, mqtt, udp};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -79,13 +79,15 @@ pub(super) async fn serve(
     let clock = Clock::system();
     let tls = Tls::load(&config.http.tls, &clock)?.map(Arc::new);
     let forward = forwarding::options(config, &clock)?;
+    let brokers = options::mqtt(config)?;
     let data = DataDir::lock(&config.server.data_dir)?;
     let (listener, sockets) = passed.or_bound(config)?;
     let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
     metrics.record_config(true, clock.now_ms());
     let threads = http::Threads::start().context("start the threads of connections")?;
-    let service = Service::start(config, &data, &clock, (Arc::new(metrics), exposition), sockets, forward).await?;
+    let transports = (sockets, brokers);
+    let service = Service::start(config, &data, &clock, (Arc::new(metrics), exposition), transports, forward).await?;
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
     }
@@ -182,6 +184,7 @@ struct Service {
     forwarding: Option<Forwarding>,
     app: Arc<App>,
     receiving: Option<udp::Receiving>,
+    subscribing: mqtt::Subscribing,
     /// Cancelled when the service stops accepting requests and datagrams.
     closing: CancellationToken,
     /// Tasks that stop with the service.
@@ -194,7 +197,7 @@ impl Service {
         data: &DataDir,
         clock: &Clock,
         (metrics, exposition): (Arc<Metrics>, Exposition),
-        sockets: Option<udp::Sockets>,
+        (sockets, brokers): (Option<udp::Sockets>, Vec<mqtt::Options>),
         forward: Option<tidegauge::forward::Options>,
     ) -> anyhow::Result<Self> {
         data.expect_log().map_err(data_dir::explain)?;
@@ -269,7 +272,9 @@ impl Service {
             .map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &app.refusals, &closing))
             .transpose();
         let receiving = receiving.context("start receiving datagrams")?;
-        Ok(Self { log, store, pipeline, running, forwarding, app: Arc::new(app), receiving, closing, helpers })
+        let subscribing = mqtt::Subscribing::start(brokers, &app.ingest, &app.metrics, &app.refusals, &closing);
+        let app = Arc::new(app);
+        Ok(Self { log, store, pipeline, running, forwarding, app, receiving, subscribing, closing, helpers })
     }
 
     /// Serves until there is a reason to stop, then completes the requests in progress.
@@ -303,6 +308,9 @@ impl Service {
             && tokio::time::timeout(grace, receiving.ended()).await.is_err()
         {
             tracing::warn!("some datagrams were not yet in the log at the end of server.shutdown_grace");
+        }
+        if tokio::time::timeout(grace, self.subscribing.ended()).await.is_err() {
+            tracing::warn!("some MQTT messages were not yet in the log at the end of server.shutdown_grace");
         }
         self.log.close();
         let forwarded = OptionFuture::from(self.forwarding.map(|forwarding| forwarding.drain(grace)));

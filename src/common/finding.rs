@@ -43,6 +43,8 @@ pub enum Part {
     StoreRecord,
     ForwardReach,
     ForwardLag,
+    MqttBroker,
+    MqttTopics,
     ServerReach,
     ServerVersion,
     ServerTopology,

@@ -163,6 +163,12 @@ impl<T: Instrument> Labelled<T> {
     pub fn with(&self, value: &'static str) -> T {
         T::at(self.site.with(value))
     }
+
+    /// The instrument of a value that the configuration has. The values are few.
+    #[must_use]
+    pub fn of_configured(&self, value: &str) -> T {
+        T::at(self.site.with(value.to_owned()))
+    }
 }
 
 impl<T: Instrument> Instrument for Labelled<T> {

@@ -211,6 +211,31 @@ table! {
     /// Size of the receive buffer that the kernel grants to each socket.
     udp_receive_buffer_bytes: Gauge, Bytes;
 
+    /// Whether the client has a connection to its MQTT broker and the broker grants all its subscriptions: 1
+    /// or 0, by client ID.
+    mqtt_connected: Labelled<Gauge>, Count {client};
+    /// Messages received from an MQTT broker, those that were sent again included.
+    mqtt_messages_total: Labelled<Counter>, Count {client};
+    /// Messages from which nothing is stored, by reason: no reading of the payload is accepted (payload), no
+    /// configured topic has it (topic), it is larger than mqtt.max_packet_bytes (size), or it is retained and
+    /// has no time of its own (retained). They are acknowledged all the same.
+    mqtt_refused_total: Labelled<Counter>, Count {reason};
+    /// Messages received and not acknowledged yet.
+    mqtt_unacknowledged: Labelled<Gauge>, Count {client};
+    /// Age of the oldest message that is not acknowledged. 0 if all are.
+    mqtt_oldest_unacknowledged_seconds: Labelled<Gauge>, Seconds {client};
+    /// Connections to an MQTT broker that ended or could not be made, by reason: the network (network), an
+    /// answer that did not come in time (timeout), the broker (broker), another client with the same client
+    /// ID (taken_over), or a packet that is none (protocol).
+    mqtt_disconnects_total: Labelled<Counter>, Count {reason};
+    /// Connections at which the MQTT broker no longer had the session of the client: messages since the
+    /// connection before may be lost.
+    mqtt_sessions_lost_total: Labelled<Counter>, Count {client};
+    /// Messages that the MQTT broker marks as sent again.
+    mqtt_redelivered_total: Counter, Count;
+    /// Readings of such messages without a time of their own: they may be stored twice.
+    mqtt_redelivered_untimed_total: Counter, Count;
+
     /// Version and platform of the running program. Always 1.
     build_info: BuildInfo, Count {version, revision, os, arch};
     /// Whether the configuration was valid when it was last read, at the start or by SIGHUP: 1 or 0.
@@ -261,6 +286,15 @@ mod tests {
         metrics.forward_errors_total.with("connection").increment(1);
         metrics.udp_dropped_total.with("kernel").increment(1);
         metrics.tls_handshakes_failed_total.with("timeout").increment(1);
+        for gauge in
+            [&metrics.mqtt_connected, &metrics.mqtt_unacknowledged, &metrics.mqtt_oldest_unacknowledged_seconds]
+        {
+            gauge.with("tidegauge").set(0.0);
+        }
+        metrics.mqtt_messages_total.with("tidegauge").increment(1);
+        metrics.mqtt_refused_total.with("payload").increment(1);
+        metrics.mqtt_disconnects_total.with("network").increment(1);
+        metrics.mqtt_sessions_lost_total.with("tidegauge").increment(1);
         metrics.http_request_seconds.record("/v1/readings", "POST", 200, Duration::from_millis(1));
         exposition.render()
     }

@@ -18,7 +18,7 @@ use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteCheck;
 use tidegauge::telemetry::{Metrics, VERSION};
 
-use super::{files, forward};
+use super::{files, forward, mqtt};
 use crate::cli::known_store::KnownStore;
 use crate::cli::serve::options;
 use crate::cli::{counted, data_dir, target};
@@ -63,11 +63,13 @@ pub(super) struct Subject<'a> {
     pub(super) tls: Option<&'a Tls>,
     /// The server that readings are forwarded to, if there is one.
     pub(super) forward: Option<&'a tidegauge::forward::Options>,
+    /// The MQTT brokers.
+    pub(super) brokers: &'a [tidegauge::mqtt::Options],
 }
 
 /// Looks at everything, and returns the findings.
 pub(super) async fn look(subject: &Subject<'_>, is_deep: bool) -> anyhow::Result<Vec<Finding>> {
-    let Subject { config, overridden, tls, forward } = *subject;
+    let Subject { config, overridden, tls, forward, brokers } = *subject;
     let clock = Clock::system();
     let known = KnownStore::load(&data_dir::known_store(&config.server.data_dir)).ok().flatten();
     let mut findings = configuration(config, overridden.len());
@@ -78,6 +80,9 @@ pub(super) async fn look(subject: &Subject<'_>, is_deep: bool) -> anyhow::Result
     findings.extend(known.and_then(|known| known.objection(config)).map(other_store));
     if let Some(forward) = forward {
         findings.extend(forward::look(config, &forward.client).await);
+    }
+    for broker in brokers {
+        findings.extend(mqtt::look(broker).await);
     }
     let config = config.clone();
     findings.extend(tokio::task::spawn_blocking(move || files::look(&config, is_deep)).await?);

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use tidegauge::access::DeviceScope;
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{self, Config, Json, Period, UnknownKeys};
 use tidegauge::flush::{self, Closing};
@@ -18,8 +19,9 @@ use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpa
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, json, senml::NameSplit};
-use tidegauge::{access, http, pending, query, udp};
+use tidegauge::{access, http, mqtt, pending, query, udp};
 
+use super::super::Usage;
 use super::super::data_dir::{self, DataDir};
 use super::open_files;
 
@@ -177,6 +179,40 @@ pub(super) fn udp(config: &Config) -> Option<udp::Options> {
         line_protocol: config.ingest.line_protocol.clone(),
         json: json(config),
     })
+}
+
+/// The options of the clients of MQTT brokers. An error is one of the configuration.
+pub(in super::super) fn mqtt(config: &Config) -> anyhow::Result<Vec<mqtt::Options>> {
+    let formats = mqtt::Formats {
+        line_protocol: config.ingest.line_protocol.clone(),
+        json: json(config),
+        senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
+    };
+    let options = |broker: &config::Mqtt| {
+        let connector = mqtt::Connector::new(broker).map_err(|error| Usage(error.to_string()))?;
+        Ok(mqtt::Options {
+            connector,
+            client_id: broker.client_id.clone(),
+            version: broker.version,
+            user: broker.user.clone(),
+            password: broker.password.clone(),
+            session_expiry: broker.session_expiry.as_duration(),
+            receive_maximum: broker.receive_maximum,
+            max_packet_bytes: broker.max_packet_bytes.as_usize(),
+            keep_alive: broker.keep_alive.as_duration(),
+            scope: DeviceScope::of(config.ingest.device_id_case, None, broker.device_prefix.as_deref()),
+            topics: broker.topics.iter().flat_map(mqtt::Topic::all).collect(),
+            formats: formats.clone(),
+            subscriptions_file: config.server.data_dir.join(subscriptions_file(broker)),
+        })
+    };
+    config.mqtt.iter().map(options).collect()
+}
+
+/// The name of the file with the subscriptions of a broker's session.
+fn subscriptions_file(broker: &config::Mqtt) -> String {
+    let session = format!("{}\n{}", broker.url, broker.client_id);
+    format!("mqtt-{:08x}.json", crc32fast::hash(session.as_bytes()))
 }
 
 pub(super) fn devices(config: &Config) -> DeviceLimits {

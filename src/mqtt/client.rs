@@ -1,0 +1,498 @@
+//! The task of one broker: it connects again and again, and moves messages into the log.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrics::{Counter, Gauge};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::time::{sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::connect::Stream;
+use super::payload::{About, Readings, place};
+use super::reconnect::Reconnect;
+use super::session::{Message, Outcome, Received, Session};
+use super::subscriptions::Known;
+use super::{MqttError, Options};
+use crate::config::MqttVersion;
+use crate::ingest::{Ingest, IngestError, Receipt, RefusalReason};
+use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::wire::Code;
+
+/// The most bytes of messages that wait for the log. Beyond them, nothing is read from the connection.
+pub(super) const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// The most bytes of messages in one record. The names of metrics in them always fit into a record, so that
+/// no message is rejected because of others.
+const MAX_BATCH_BYTES: usize = 256 << 10;
+
+/// A message takes at most so many times its bytes in the log, together with the names in it.
+const RECORD_BYTES_PER_BYTE: usize = 8;
+
+/// The most bytes of one read.
+const READ_BYTES: usize = 64 << 10;
+
+/// The time for the broker's answers to the connection and to the subscriptions.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The wait before the next look at a log that refuses appends.
+const LOG_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often the age of the oldest message is exported.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The time in which a stop acknowledges what is on disk.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The client of one broker.
+pub(super) struct Client {
+    options: Arc<Options>,
+    name: Arc<str>,
+    known: Known,
+    ingest: Ingest,
+    metrics: Arc<Metrics>,
+    refusals: Arc<RefusalLog>,
+    shutdown: CancellationToken,
+    counters: Counters,
+}
+
+/// The instruments of one client.
+struct Counters {
+    connected: Gauge,
+    messages: Counter,
+    unacknowledged: Gauge,
+    oldest_seconds: Gauge,
+    sessions_lost: Counter,
+}
+
+/// Messages without an acknowledgement, oldest first.
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Message>,
+    bytes: usize,
+    /// The messages that need an acknowledgement, those on their way into the log included.
+    unacknowledged: u32,
+    /// Those on their way into the log.
+    submitted: Option<Submitted>,
+    /// When a log that refused the last append is tried again.
+    try_at: Option<Instant>,
+}
+
+/// Messages on their way into the log.
+struct Submitted {
+    durable: Pin<Box<dyn Future<Output = Result<Receipt, IngestError>> + Send>>,
+    messages: Vec<(Message, Verdict)>,
+}
+
+/// What became of a message.
+struct Verdict {
+    outcome: Outcome,
+    /// The reason in the metrics, if nothing of the message is stored.
+    refused: Option<&'static str>,
+    readings: Readings,
+}
+
+/// A connection.
+struct Connection {
+    reader: ReadHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    session: Session,
+    /// By when the broker must have answered; `None` once it has.
+    answer_by: Option<Instant>,
+    all_granted: bool,
+}
+
+/// What happened in one turn of a connection.
+enum Turn {
+    Stop,
+    Durable(Result<Receipt, IngestError>),
+    Read(usize),
+    Written(usize),
+    Timer,
+}
+
+impl Client {
+    pub(super) fn new(
+        options: Options,
+        known: Known,
+        ingest: Ingest,
+        metrics: Arc<Metrics>,
+        refusals: Arc<RefusalLog>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let name = options.client_id.as_str();
+        let counters = Counters {
+            connected: metrics.mqtt_connected.of_configured(name),
+            messages: metrics.mqtt_messages_total.of_configured(name),
+            unacknowledged: metrics.mqtt_unacknowledged.of_configured(name),
+            oldest_seconds: metrics.mqtt_oldest_unacknowledged_seconds.of_configured(name),
+            sessions_lost: metrics.mqtt_sessions_lost_total.of_configured(name),
+        };
+        counters.connected.set(0.0);
+        let name = name.into();
+        Self { options: Arc::new(options), name, known, ingest, metrics, refusals, shutdown, counters }
+    }
+
+    /// Connects again and again until the shutdown.
+    pub(super) async fn run(self) {
+        let (mut reconnect, mut failures) = (Reconnect::new(), 0_u64);
+        let mut is_v5 = self.options.version != MqttVersion::V3;
+        let mut had_session = self.known.is_there();
+        while !self.shutdown.is_cancelled() {
+            let began = Instant::now();
+            let mut was_accepted = false;
+            let result = tokio::select! {
+                opened = self.options.connector.connect() => match opened {
+                    Ok(stream) => self.serve(stream, is_v5, &mut had_session, &mut was_accepted).await,
+                    Err(error) => Err(error),
+                },
+                () = self.shutdown.cancelled() => Ok(()),
+            };
+            self.counters.connected.set(0.0);
+            self.counters.unacknowledged.set(0.0);
+            self.counters.oldest_seconds.set(0.0);
+            let Err(error) = result else { break };
+            if !was_accepted && is_v5 && self.options.version == MqttVersion::Auto && speaks_other_version(&error) {
+                tracing::info!(broker = self.options.connector.url(), "the broker does not take MQTT 5; trying 3.1.1");
+                is_v5 = false;
+                continue;
+            }
+            failures = if was_accepted { 1 } else { failures + 1 };
+            let wait = reconnect.wait_after(began.elapsed(), matches!(error, MqttError::TakenOver));
+            self.metrics.mqtt_disconnects_total.with(error.code()).increment(1);
+            self.log_failure(&error, failures, wait);
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = self.shutdown.cancelled() => {}
+            }
+        }
+    }
+
+    /// Logs the first failures and then fewer and fewer.
+    fn log_failure(&self, error: &MqttError, failures: u64, wait: Duration) {
+        let (broker, client_id, wait_ms) = (self.options.connector.url(), &*self.name, wait.as_millis() as u64);
+        if failures.is_power_of_two() || matches!(error, MqttError::TakenOver) {
+            tracing::warn!(broker, client_id, %error, wait_ms, failures, "no connection to the MQTT broker; trying again");
+        } else {
+            tracing::debug!(broker, client_id, %error, wait_ms, "no connection to the MQTT broker; trying again");
+        }
+    }
+
+    /// Runs one connection to its end. `Ok` is a shutdown.
+    async fn serve(
+        &self,
+        stream: Box<dyn Stream>,
+        is_v5: bool,
+        had_session: &mut bool,
+        was_accepted: &mut bool,
+    ) -> Result<(), MqttError> {
+        let session = Session::open(&self.options, &self.options.client_id, is_v5, false)?;
+        let (reader, writer) = tokio::io::split(stream);
+        let answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
+        let mut connection = Connection { reader, writer, session, answer_by, all_granted: true };
+        let mut waiting = Waiting::default();
+        let mut buffer = vec![0; READ_BYTES];
+        let mut tick = Instant::now();
+        loop {
+            self.submit(&mut waiting);
+            if tick <= Instant::now() {
+                self.export(&waiting);
+                tick = Instant::now() + TICK;
+            }
+            match self.turn(&mut connection, &mut waiting, &mut buffer, tick).await? {
+                Turn::Stop => {
+                    let stopped = timeout(STOP_TIMEOUT, self.stop(&mut connection, &mut waiting)).await;
+                    return stopped.unwrap_or(Ok(()));
+                }
+                Turn::Durable(result) => self.settle(result, &mut waiting, &mut connection.session)?,
+                Turn::Read(0) => return Err(MqttError::Broker("closed the connection".to_owned())),
+                Turn::Read(bytes) => {
+                    for received in connection.session.receive(&buffer[..bytes]) {
+                        match received {
+                            Received::Connected { has_session } => {
+                                *was_accepted = true;
+                                self.connected(&mut connection.session, has_session, had_session).await?;
+                            }
+                            Received::Granted(answers) => self.granted(answers, &mut connection).await,
+                            Received::Message(message) => self.take(message, &mut waiting),
+                            Received::Ended(error) => return Err(error),
+                        }
+                    }
+                }
+                Turn::Written(bytes) => drop(connection.session.out.drain(..bytes)),
+                Turn::Timer => {
+                    if connection.answer_by.is_some_and(|at| at <= Instant::now()) {
+                        return Err(MqttError::Timeout("the connection or the subscriptions"));
+                    }
+                    connection.session.fire_timers()?;
+                }
+            }
+        }
+    }
+
+    /// Waits for the next thing that happens.
+    async fn turn(
+        &self,
+        connection: &mut Connection,
+        waiting: &mut Waiting,
+        buffer: &mut [u8],
+        tick: Instant,
+    ) -> Result<Turn, MqttError> {
+        let Connection { reader, writer, session, answer_by, .. } = connection;
+        let has_room = waiting.bytes < MAX_WAITING_BYTES;
+        if !has_room {
+            session.pause();
+        }
+        let times = [session.next_timer(), *answer_by, waiting.try_at];
+        let wake_at = times.into_iter().flatten().fold(tick, Instant::min);
+        let is_idle = waiting.submitted.is_none();
+        let durable = async {
+            match &mut waiting.submitted {
+                Some(submitted) => submitted.durable.as_mut().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => Ok(Turn::Stop),
+            result = durable, if !is_idle => Ok(Turn::Durable(result)),
+            written = writer.write(&session.out), if !session.out.is_empty() => match written? {
+                0 => Err(MqttError::Broker("closed the connection".to_owned())),
+                bytes => Ok(Turn::Written(bytes)),
+            },
+            read = reader.read(buffer), if has_room => Ok(Turn::Read(read?)),
+            () = sleep_until(wake_at.into()) => Ok(Turn::Timer),
+        }
+    }
+
+    /// Subscribes to all topics: a session may have those of an older configuration.
+    async fn connected(
+        &self,
+        session: &mut Session,
+        has_session: bool,
+        had_session: &mut bool,
+    ) -> Result<(), MqttError> {
+        let (broker, client_id) = (self.options.connector.url(), &*self.name);
+        if has_session {
+            tracing::info!(broker, client_id, "connected to the MQTT broker, which has kept the session");
+        } else if *had_session {
+            self.counters.sessions_lost.increment(1);
+            tracing::warn!(
+                broker,
+                client_id,
+                "the MQTT broker has lost the session: messages that it took since the last connection are lost; \
+                 subscribing again"
+            );
+        } else {
+            tracing::info!(broker, client_id, "connected to the MQTT broker with a new session");
+        }
+        *had_session = true;
+        let wanted = self.wanted();
+        let filters: Vec<String> = wanted.iter().map(|(filter, _)| filter.clone()).collect();
+        let known = self.known.clone();
+        let surplus = tokio::task::spawn_blocking(move || known.surplus(&filters)).await.unwrap_or_default();
+        for filter in &surplus {
+            tracing::info!(broker, client_id, filter, "ending a subscription that the configuration no longer has");
+        }
+        session.subscribe(&wanted, if has_session { &surplus } else { &[] })
+    }
+
+    fn wanted(&self) -> Vec<(String, u8)> {
+        self.options.topics.iter().map(|topic| (topic.template.filter(), topic.qos)).collect()
+    }
+
+    async fn granted(&self, answers: Vec<(String, Result<u8, String>)>, connection: &mut Connection) {
+        let (broker, client_id) = (self.options.connector.url(), &*self.name);
+        let wanted = self.wanted();
+        for (filter, answer) in answers {
+            let asked = wanted.iter().find(|(known, _)| *known == filter).map_or(0, |(_, qos)| *qos);
+            match answer {
+                Ok(qos) if qos >= asked => {}
+                Ok(_) => {
+                    connection.all_granted = false;
+                    tracing::warn!(
+                        broker,
+                        client_id,
+                        filter,
+                        "the MQTT broker grants quality of service 0 only: its messages may be lost"
+                    );
+                }
+                Err(why) => {
+                    connection.all_granted = false;
+                    tracing::error!(broker, client_id, filter, why, "the MQTT broker refuses a subscription");
+                }
+            }
+        }
+        if !connection.session.is_subscribed() {
+            return;
+        }
+        connection.answer_by = None;
+        self.counters.connected.set(f64::from(u8::from(connection.all_granted)));
+        let (known, filters) = (self.known.clone(), wanted.into_iter().map(|(filter, _)| filter).collect::<Vec<_>>());
+        let noted = tokio::task::spawn_blocking(move || known.note(&filters)).await;
+        noted.unwrap_or_else(|error| tracing::warn!(%error, "the topics were not noted"));
+    }
+
+    /// Takes a message to the end of those that wait.
+    fn take(&self, message: Message, waiting: &mut Waiting) {
+        waiting.bytes += message.bytes;
+        if message.receipt.is_some() {
+            waiting.unacknowledged += 1;
+            self.counters.unacknowledged.set(f64::from(waiting.unacknowledged));
+        }
+        if message.is_again {
+            self.metrics.mqtt_redelivered_total.increment(1);
+        }
+        self.counters.messages.increment(1);
+        waiting.messages.push_back(message);
+    }
+
+    /// Submits the messages that wait to the log as one record, up to a size, unless others are on their way
+    /// or the log refuses appends.
+    fn submit(&self, waiting: &mut Waiting) {
+        if waiting.submitted.is_some() || waiting.messages.is_empty() {
+            return;
+        }
+        if let Some(at) = waiting.try_at {
+            if at > Instant::now() {
+                return;
+            }
+            if self.ingest.is_log_refusing() {
+                waiting.try_at = Some(Instant::now() + LOG_PAUSE);
+                return;
+            }
+        }
+        let max_batch_bytes = MAX_BATCH_BYTES.min(self.ingest.max_record_bytes() / RECORD_BYTES_PER_BYTE);
+        let (mut bytes, mut messages) = (0, Vec::new());
+        let mut admission = self.ingest.admission_of_batch();
+        while let Some(message) = waiting.messages.pop_front() {
+            if bytes > 0 && bytes + message.bytes > max_batch_bytes {
+                waiting.messages.push_front(message);
+                break;
+            }
+            bytes += message.bytes;
+            let verdict = self.admit(&message, &mut admission);
+            messages.push((message, verdict));
+        }
+        let durable = Box::pin(self.ingest.finish(admission.end(), true).durable());
+        waiting.submitted = Some(Submitted { durable, messages });
+    }
+
+    /// Admits the readings of a message into a batch.
+    fn admit<'a>(&'a self, message: &Message, admission: &mut crate::ingest::Admission<'a>) -> Verdict {
+        let refuse = |reason, code, why: String| {
+            let example = format!("{}: {why}", topic_for_people(&message.topic));
+            self.refusals.record(self.sender(), RefusalEntry { what: What::Messages, code, count: 1, example }, None);
+            Verdict { outcome: Outcome::Invalid, refused: Some(reason), readings: Readings::default() }
+        };
+        let Some(payload) = &message.payload else {
+            return refuse("size", "too_large", "the message is larger than mqtt.max_packet_bytes".to_owned());
+        };
+        let place = match place(&self.options.topics, &message.topic) {
+            Ok(place) => place,
+            Err(why) => return refuse("topic", "unknown_topic", why),
+        };
+        let (accepted, rejected) = (admission.accepted(), admission.rejected());
+        let about = About { is_retained: message.is_retained };
+        let mut readings = place.admit(payload.as_slice(), about, &self.options, &self.ingest, admission);
+        let has_rejected = admission.rejected() > rejected;
+        if has_rejected {
+            for mut refusal in admission.take_refusals() {
+                let code = refusal.code;
+                readings.is_over_quota |= is_for_now(code);
+                refusal.example = format!("{}: {}", topic_for_people(&message.topic), refusal.example);
+                self.refusals.record(self.sender(), refusal, None);
+            }
+        }
+        let is_stored = admission.accepted() > accepted;
+        let refused = match (is_stored, has_rejected) {
+            (true, _) => None,
+            (false, true) => Some("payload"),
+            (false, false) => (readings.retained > 0).then_some("retained"),
+        };
+        let outcome = match refused {
+            Some("payload") if readings.is_over_quota => Outcome::OverQuota,
+            Some("payload") => Outcome::Invalid,
+            _ => Outcome::Done,
+        };
+        Verdict { outcome, refused, readings }
+    }
+
+    fn sender(&self) -> Sender {
+        Sender::Named(Arc::clone(&self.name))
+    }
+
+    /// Acknowledges the messages whose readings are durable, in the order of their arrival. If the log has
+    /// refused them, they wait again.
+    fn settle(
+        &self,
+        result: Result<Receipt, IngestError>,
+        waiting: &mut Waiting,
+        session: &mut Session,
+    ) -> Result<(), MqttError> {
+        let Some(Submitted { messages, .. }) = waiting.submitted.take() else { return Ok(()) };
+        if let Err(error) = result {
+            for (message, _) in messages.into_iter().rev() {
+                waiting.messages.push_front(message);
+            }
+            waiting.try_at = Some(Instant::now() + LOG_PAUSE);
+            let (code, count) = (RefusalReason::Overloaded.as_str(), waiting.messages.len() as u64);
+            let example = format!("{error}; the messages stay unacknowledged");
+            self.refusals.record(Sender::All, RefusalEntry { what: What::Messages, code, count, example }, None);
+            return Ok(());
+        }
+        waiting.try_at = None;
+        for (message, Verdict { outcome, refused, readings }) in messages {
+            waiting.bytes -= message.bytes;
+            if let Some(reason) = refused {
+                self.metrics.mqtt_refused_total.with(reason).increment(1);
+            }
+            if message.is_again {
+                self.metrics.mqtt_redelivered_untimed_total.increment(readings.untimed.into());
+            }
+            if let Some(receipt) = message.receipt {
+                session.acknowledge(receipt, outcome)?;
+                waiting.unacknowledged -= 1;
+            }
+        }
+        self.counters.unacknowledged.set(f64::from(waiting.unacknowledged));
+        Ok(())
+    }
+
+    /// Acknowledges what is on its way into the log, and ends the connection in order.
+    async fn stop(&self, connection: &mut Connection, waiting: &mut Waiting) -> Result<(), MqttError> {
+        let session = &mut connection.session;
+        if let Some(submitted) = &mut waiting.submitted {
+            let result = submitted.durable.as_mut().await;
+            self.settle(result, waiting, session)?;
+        }
+        session.disconnect();
+        connection.writer.write_all(&session.out).await?;
+        connection.writer.shutdown().await?;
+        Ok(())
+    }
+
+    /// Exports the age of the oldest message without an acknowledgement.
+    fn export(&self, waiting: &Waiting) {
+        let submitted = waiting.submitted.iter().flat_map(|submitted| &submitted.messages).map(|(message, _)| message);
+        let oldest = submitted.chain(&waiting.messages).find(|message| message.receipt.is_some());
+        self.counters.oldest_seconds.set(oldest.map_or(0.0, |oldest| oldest.arrived.elapsed().as_secs_f64()));
+    }
+}
+
+/// Whether a broker may have failed because it does not know version 5.
+const fn speaks_other_version(error: &MqttError) -> bool {
+    matches!(error, MqttError::Version | MqttError::Protocol(_))
+}
+
+fn is_for_now(code: &str) -> bool {
+    [Code::DeviceRateLimited, Code::TooManyNewDevices].iter().any(|known| known.as_str() == code)
+}
+
+/// A topic for a log line.
+fn topic_for_people(topic: &str) -> String {
+    let shown: String = topic.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
+    format!("topic {shown:?}")
+}

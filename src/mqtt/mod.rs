@@ -1,0 +1,142 @@
+//! MQTT ingest: a client of a broker, whose acknowledgement of a message says that its readings are on disk.
+//!
+//! One task ([`client`]) owns the connection to a broker and the state of the protocol ([`session`]). It
+//! reads what has arrived, appends the readings of all messages that wait to the log as one record, and
+//! acknowledges the messages in the order of their arrival when the record is durable. Meanwhile it goes on
+//! to read and to answer pings.
+//!
+//! [`payload`] makes readings of a message: its topic matches a template of the configuration ([`topic`]),
+//! which may name the device, the metric, labels and metadata. The payload is in a format of its own, JSON
+//! by the keys of a webhook ([`wire::webhook`](crate::wire::webhook)), or a plain number.
+//!
+//! Promises:
+//! - A message with quality of service 1 is acknowledged when its readings are durable, not before. The
+//!   broker keeps it until then, and sends it again after a lost connection; the identity of readings with a
+//!   time of their own makes that harmless.
+//! - While the log refuses appends, nothing is acknowledged and nothing is dropped: the broker stops at
+//!   `receive_maximum`, and the connection stays.
+//! - A message that cannot be stored never blocks those after it: it is counted, named in a log line and
+//!   acknowledged.
+//! - Memory is bounded: one packet that is being received, and [`client::MAX_WAITING_BYTES`] of messages.
+//! - A stop acknowledges what is on disk and leaves the rest to the broker's session.
+//!
+//! Only [`session`] knows the protocol's crate. A listener for devices without a broker would be another
+//! task beside `client`, with the same [`payload`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::DeviceScope;
+use crate::config::{LineProtocol, MqttVersion, Secret};
+use crate::ingest::Ingest;
+use crate::telemetry::{Metrics, RefusalLog};
+use crate::wire::json;
+use crate::wire::senml::NameSplit;
+
+mod client;
+mod connect;
+mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod payload;
+mod probe;
+mod reconnect;
+mod session;
+mod subscriptions;
+mod topic;
+
+pub use connect::{Connector, MqttTlsError};
+pub use error::MqttError;
+pub use probe::{Grant, probe};
+pub use topic::{Kind, Topic};
+
+use client::Client;
+use subscriptions::Known;
+
+/// The options of a client of a broker.
+#[derive(Debug)]
+pub struct Options {
+    /// The address of the broker.
+    pub connector: Connector,
+    /// The client ID.
+    pub client_id: String,
+    /// The version of the protocol.
+    pub version: MqttVersion,
+    /// The user and the password.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<Secret>,
+    /// The time for which the broker keeps the session.
+    pub session_expiry: Duration,
+    /// The messages that may be unacknowledged at once.
+    pub receive_maximum: u16,
+    /// The size of the largest packet.
+    pub max_packet_bytes: usize,
+    /// The time after which a silent connection is asked for a sign of life.
+    pub keep_alive: Duration,
+    /// The devices of the messages.
+    pub scope: DeviceScope,
+    /// The topics.
+    pub topics: Vec<Topic>,
+    /// The choices of the formats.
+    pub formats: Formats,
+    /// The file with the subscriptions of the broker's session.
+    pub subscriptions_file: PathBuf,
+}
+
+/// The choices that payloads leave to the configuration.
+#[derive(Debug, Clone)]
+pub struct Formats {
+    /// The meaning of tags and strings in line protocol.
+    pub line_protocol: LineProtocol,
+    /// The choices of JSON.
+    pub json: json::Options,
+    /// The split of `SenML` names.
+    pub senml_names: NameSplit,
+}
+
+/// The running clients.
+#[derive(Debug)]
+pub struct Subscribing {
+    tasks: TaskTracker,
+}
+
+impl Subscribing {
+    /// Starts a client for each broker, until `shutdown` is cancelled. Must be called on a runtime.
+    pub fn start(
+        brokers: Vec<Options>,
+        ingest: &Ingest,
+        metrics: &Arc<Metrics>,
+        refusals: &Arc<RefusalLog>,
+        shutdown: &CancellationToken,
+    ) -> Self {
+        let tasks = TaskTracker::new();
+        if !brokers.is_empty() {
+            metrics.mqtt_refused_total.start_with(&["payload", "topic", "size", "retained"]);
+            metrics.mqtt_disconnects_total.start_with(&MqttError::CODES);
+        }
+        for options in brokers {
+            let known = Known::new(options.subscriptions_file.clone());
+            let client = Client::new(
+                options,
+                known,
+                ingest.clone(),
+                Arc::clone(metrics),
+                Arc::clone(refusals),
+                shutdown.clone(),
+            );
+            tasks.spawn(client.run());
+        }
+        tasks.close();
+        Self { tasks }
+    }
+
+    /// Waits until the clients have ended, some seconds after the shutdown at the latest.
+    pub async fn ended(self) {
+        self.tasks.wait().await;
+    }
+}

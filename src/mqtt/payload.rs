@@ -1,0 +1,287 @@
+//! Readings of a message: its topic, its payload, and its time.
+
+use crate::access::DeviceScope;
+use crate::config::PayloadFormat;
+use crate::ingest::{Admission, Ingest};
+use crate::limits::Quota;
+use crate::wire::line_protocol::{self, Precision};
+use crate::wire::webhook::{self, Address, Hook};
+use crate::wire::{Code, Format, Ignored, Incoming, Limits, Rejection, Sink, Source, json, senml};
+
+use super::topic::{Kind, Named, Topic, named};
+use super::{Formats, Options};
+
+/// The longest text of a plain number, in bytes.
+const NUMBER_MAX_BYTES: usize = 64;
+
+/// Where the payload of a message belongs.
+pub(super) struct Place<'t> {
+    pub(super) kind: &'t Kind,
+    pub(super) named: Named<'t>,
+}
+
+/// Finds the template that a topic matches.
+pub(super) fn place<'t>(topics: &'t [Topic], topic: &'t str) -> Result<Place<'t>, String> {
+    for Topic { template, kind, .. } in topics {
+        match named(template, topic) {
+            Some(Ok(named)) => return Ok(Place { kind, named }),
+            Some(Err(_)) => return Err("a level of the topic that has a meaning is longer than 128 bytes".to_owned()),
+            None => {}
+        }
+    }
+    Err("no topic of the configuration has it".to_owned())
+}
+
+/// What a message was, besides its readings.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct About {
+    /// Readings without a time are left out: a retained message is as old as it may be.
+    pub(super) is_retained: bool,
+}
+
+/// What became of the readings of a message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Readings {
+    /// Those that have no time of their own.
+    pub(super) untimed: u32,
+    /// Those that were left out because they are retained.
+    pub(super) retained: u32,
+    /// A limit does not admit one for now.
+    pub(super) is_over_quota: bool,
+}
+
+impl Place<'_> {
+    /// The format of a payload.
+    pub(super) fn format(&self, payload: &[u8]) -> Format {
+        match self.kind {
+            Kind::Mapped { .. } => Format::Webhook,
+            Kind::Own(PayloadFormat::Json) => Format::Json,
+            Kind::Own(PayloadFormat::LineProtocol) => Format::LineProtocol,
+            Kind::Own(PayloadFormat::Senml) => Format::Senml,
+            Kind::Own(PayloadFormat::Auto | PayloadFormat::Mapped) => match payload.trim_ascii_start().first() {
+                Some(b'{' | b'[') => Format::Json,
+                _ => Format::LineProtocol,
+            },
+        }
+    }
+
+    /// Admits the readings of a message into a batch.
+    pub(super) fn admit<'a>(
+        &self,
+        payload: &[u8],
+        about: About,
+        options: &'a Options,
+        ingest: &Ingest,
+        admission: &mut Admission<'a>,
+    ) -> Readings {
+        let format = self.format(payload);
+        let scope: &'a DeviceScope = &options.scope;
+        // A broker has no quota, so the rate admits each message.
+        if ingest.begin_datagram(admission, Source::mqtt(format), scope, Quota::unlimited()).is_err() {
+            return Readings { is_over_quota: true, ..Readings::default() };
+        }
+        let (now_ms, max_readings) = (admission.now_ms(), admission.rules().max_readings);
+        let mut sink = Arrival { sink: admission, about, readings: Readings::default() };
+        self.parse(payload, &options.formats, (now_ms, max_readings), &mut sink);
+        sink.readings
+    }
+
+    /// Parses a payload.
+    pub(super) fn parse(
+        &self,
+        payload: &[u8],
+        formats: &Formats,
+        (now_ms, max_readings): (i64, usize),
+        sink: &mut impl Sink,
+    ) {
+        match self.format(payload) {
+            Format::LineProtocol => {
+                let options =
+                    line_protocol::Options { precision: Precision::Nanoseconds, mapping: &formats.line_protocol };
+                line_protocol::parse(payload, &options, sink);
+            }
+            Format::Senml => {
+                let limits = sink.limits();
+                let options = senml::Options {
+                    split: formats.senml_names.clone(),
+                    now_ms,
+                    max_readings,
+                    max_metrics: limits.max_metrics,
+                    max_metadata_bytes: limits.max_metadata_bytes,
+                };
+                let parsed = match payload.trim_ascii_start().first() {
+                    Some(b'[') => senml::parse_json(payload, &options, sink),
+                    _ => senml::parse_cbor(payload, &options, sink),
+                };
+                if let Err(error) = parsed {
+                    sink.reject(Rejection { code: error.code(), detail: error.to_string() });
+                }
+            }
+            Format::Webhook => {
+                if let Kind::Mapped { json, number } = self.kind {
+                    self.parse_mapped(payload, (json, number), sink);
+                }
+            }
+            _ => json::parse_lines(payload, &formats.json.at(now_ms), sink),
+        }
+    }
+
+    /// Parses JSON by the keys of the configuration, or a plain number.
+    fn parse_mapped(&self, payload: &[u8], (json, number): (&Hook, &Hook), sink: &mut impl Sink) {
+        let Named { device, metric, labels, metadata } = &self.named;
+        let address = Address { device: device.as_deref(), metric: *metric, labels, metadata };
+        let start = payload.trim_ascii();
+        if matches!(start.first(), Some(b'{' | b'[')) {
+            if let Err(error) = webhook::parse(payload, json, &address, sink) {
+                sink.reject(Rejection { code: Code::InvalidJson, detail: error.to_string() });
+            }
+            return;
+        }
+        match plain_number(start) {
+            Some(value) => {
+                let payload = format!("{{\"value\":{value:?}}}");
+                let parsed = webhook::parse(payload.as_bytes(), number, &address, sink);
+                debug_assert!(parsed.is_ok(), "a finite number is JSON");
+            }
+            None => sink.ignore(Ignored::String, "value"),
+        }
+    }
+}
+
+/// The number that a text is: of digits, or `on`, `off`, `true`, `false`.
+fn plain_number(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= NUMBER_MAX_BYTES)?;
+    if ["on", "true"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return Some(1.0);
+    }
+    if ["off", "false"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return Some(0.0);
+    }
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// Passes on readings, and notes which have a time of their own.
+struct Arrival<'s, S> {
+    sink: &'s mut S,
+    about: About,
+    readings: Readings,
+}
+
+impl<S: Sink> Sink for Arrival<'_, S> {
+    fn limits(&self) -> Limits {
+        self.sink.limits()
+    }
+
+    fn is_over(&self) -> bool {
+        self.sink.is_over()
+    }
+
+    fn expect(&mut self, device: &str) {
+        self.sink.expect(device);
+    }
+
+    fn reading(&mut self, incoming: Incoming<'_>) {
+        if incoming.ts_ms.is_none() {
+            if self.about.is_retained {
+                self.readings.retained += 1;
+                return;
+            }
+            self.readings.untimed += 1;
+        }
+        self.sink.reading(incoming);
+    }
+
+    fn reject(&mut self, rejection: Rejection) {
+        self.sink.reject(rejection);
+    }
+
+    fn reject_value(&mut self, rejection: Rejection) {
+        self.sink.reject_value(rejection);
+    }
+
+    fn ignore(&mut self, what: Ignored, name: &str) {
+        self.sink.ignore(what, name);
+    }
+
+    fn line(&mut self, number: u64) {
+        self.sink.line(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MqttTopic;
+    use crate::wire::recording_sink::RecordingSink;
+
+    fn formats() -> Formats {
+        Formats {
+            line_protocol: crate::config::LineProtocol::default(),
+            json: json::Options::default(),
+            senml_names: senml::NameSplit::at(crate::config::Senml::default().separators.as_str()),
+        }
+    }
+
+    /// The readings of a message, the codes of rejections, and the ignored parts.
+    fn entries(keys: &str, topic: &str, payload: &str) -> Vec<String> {
+        let topics = Topic::all(&toml::from_str::<MqttTopic>(keys).unwrap());
+        let place = match place(&topics, topic) {
+            Ok(place) => place,
+            Err(why) => return vec![why],
+        };
+        let mut sink = RecordingSink::default();
+        place.parse(payload.as_bytes(), &formats(), (1_776_693_610_000, 1_000), &mut sink);
+        let without_lines = sink.0.iter().filter(|entry| !entry.starts_with("line "));
+        without_lines.map(|entry| entry.split(": ").next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_topic_completes_json_and_plain_numbers() {
+        let plant = "topic = 'plant/{site}/{deviceId}/{metric}'\ntime = 'ts'";
+        let of = |payload| entries(plant, "plant/north/S1/temp", payload);
+        for (payload, expected) in [
+            ("22.4", "S1 now temp=22.4"),
+            (" -1e3\n", "S1 now temp=-1000"),
+            ("ON", "S1 now temp=1"),
+            ("false", "S1 now temp=0"),
+            (r#"{"ts":1776693610000,"value":3}"#, "S1 1776693610000 temp=3"),
+            (r#"{"value":3,"min":2}"#, "S1 now temp=3 temp.min=2"),
+        ] {
+            let found = of(payload);
+            assert!(found.len() == 1 && found[0].starts_with(expected), "{payload}: {found:?}");
+            assert!(found[0].contains(r#"{"site":"north"}"#), "{found:?}");
+        }
+        for payload in ["unavailable", "", "NaN", "1e999", "1 2"] {
+            assert!(of(payload).iter().all(|entry| !entry.starts_with("S1")), "{payload:?}: {:?}", of(payload));
+        }
+        assert_eq!(entries("topic = 'a/{deviceId}/{label.phase}'", "a/S1/L1", "7"), ["S1 now value{phase=L1}=7"]);
+        assert_eq!(of("{\"ts\":"), ["invalid_json"]);
+    }
+
+    #[test]
+    fn payloads_that_name_their_devices_have_a_format_of_their_own() {
+        let line = "t,device=S1 value=1 1000000";
+        assert_eq!(entries("topic = 'in/#'", "in", line), ["S1 1 t=1"]);
+        let json = "{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}\n{\"deviceId\":\"S2\",\"ts\":2,\"value\":2}";
+        assert_eq!(entries("topic = 'in/#'", "in/a", json), ["S1 1 value=1", "S2 2 value=2"]);
+        let senml = r#"[{"bn":"S1:","bt":1776693610,"n":"temp","v":3}]"#;
+        let found = entries("topic = 'in'\nformat = 'senml'", "in", senml);
+        assert!(found[0].starts_with("S1 1776693610000 temp=3"), "{found:?}");
+        assert_eq!(entries("topic = 'in'\nformat = 'senml'", "in", "\u{1}"), ["invalid_senml"]);
+        assert_eq!(entries("topic = 'in'", "out", line), ["no topic of the configuration has it"]);
+    }
+
+    #[test]
+    fn presets_read_what_the_platforms_publish() {
+        let zigbee = r#"{"temperature":21.5,"humidity":40,"linkquality":90,"update":{"state":"idle"},"contact":true}"#;
+        let found = entries("preset = 'zigbee2mqtt'", "zigbee2mqtt/Küche", zigbee);
+        assert!(found[0].starts_with("K_che-") && found[0].contains("temperature=21.5"), "{found:?}");
+        let tasmota = r#"{"Time":"2026-04-20T14:00:10","ENERGY":{"Power":12,"Today":0.3}}"#;
+        let found = entries("preset = 'tasmota'", "tele/plug-1/SENSOR", tasmota);
+        assert!(found.iter().any(|entry| entry.starts_with("plug-1 now ENERGY.Power=12")), "{found:?}");
+        let shelly =
+            r#"{"src":"shelly-1","method":"NotifyStatus","params":{"ts":1776693610.5,"switch:0":{"id":0,"apower":8}}}"#;
+        let found = entries("preset = 'shelly'", "shelly-1/events/rpc", shelly);
+        assert!(found.iter().any(|entry| entry.starts_with("shelly-1 1776693610500 switch:0.apower=8")), "{found:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Whether a broker takes this client and its subscriptions, for `tidegauge check --full`.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::session::{Received, Session};
+use super::{MqttError, Options};
+use crate::config::MqttVersion;
+
+/// The time for the whole conversation.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The answer of a broker to a subscription.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The filter.
+    pub filter: String,
+    /// The quality of service that the configuration asks for.
+    pub asked: u8,
+    /// The one that the broker grants, or its refusal.
+    pub granted: Result<u8, String>,
+}
+
+/// Connects with another client ID and a new session, subscribes to the filters, and returns the version of
+/// the protocol with the answers. Messages that arrive meanwhile are left to the client itself.
+///
+/// A shared subscription is asked for without its group, whose messages the probe would take.
+///
+/// # Errors
+/// When the broker cannot be reached, or refuses the client.
+pub async fn probe(options: &Options) -> Result<(&'static str, Vec<Grant>), MqttError> {
+    match options.version {
+        MqttVersion::V3 => ask(options, false).await,
+        MqttVersion::V5 => ask(options, true).await,
+        MqttVersion::Auto => match ask(options, true).await {
+            Err(MqttError::Version | MqttError::Protocol(_)) => ask(options, false).await,
+            other => other,
+        },
+    }
+}
+
+async fn ask(options: &Options, is_v5: bool) -> Result<(&'static str, Vec<Grant>), MqttError> {
+    let answers = timeout(TIMEOUT, converse(options, is_v5)).await;
+    let answers = answers.map_err(|_| MqttError::Timeout("the connection or the subscriptions"))??;
+    Ok((if is_v5 { "5" } else { "3.1.1" }, answers))
+}
+
+async fn converse(options: &Options, is_v5: bool) -> Result<Vec<Grant>, MqttError> {
+    let mut stream = options.connector.connect().await?;
+    let mut session = Session::open(options, &format!("{}-check", options.client_id), is_v5, true)?;
+    let wanted: Vec<(String, u8)> =
+        options.topics.iter().map(|topic| (topic.template.plain_filter(), topic.qos)).collect();
+    let mut grants = Vec::new();
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        stream.write_all(&std::mem::take(&mut session.out)).await?;
+        let bytes = stream.read(&mut buffer).await?;
+        if bytes == 0 {
+            return Err(MqttError::Broker("closed the connection".to_owned()));
+        }
+        for received in session.receive(&buffer[..bytes]) {
+            match received {
+                Received::Connected { .. } => session.subscribe(&wanted, &[])?,
+                Received::Granted(answers) => grants.extend(answers),
+                Received::Message(_) => {}
+                Received::Ended(error) => return Err(error),
+            }
+        }
+        if !grants.is_empty() && session.is_subscribed() {
+            break;
+        }
+    }
+    session.disconnect();
+    stream.write_all(&session.out).await?;
+    let grant = |((filter, granted), (_, asked)): ((String, Result<u8, String>), &(String, u8))| Grant {
+        filter,
+        asked: *asked,
+        granted,
+    };
+    Ok(grants.into_iter().zip(&wanted).map(grant).collect())
+}

@@ -1,0 +1,62 @@
+//! The subscriptions that the session of a broker has, in a file: a broker does not tell them.
+//!
+//! A topic that was removed from the configuration stays in the session until it is unsubscribed. Without
+//! the file (a new data folder) its messages are refused as unknown and acknowledged.
+
+use std::path::PathBuf;
+
+use crate::common::small_file::read_small_regular_file;
+use crate::disk::replace_file;
+
+/// The subscriptions of one session.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    file: PathBuf,
+}
+
+impl Known {
+    pub(super) const fn new(file: PathBuf) -> Self {
+        Self { file }
+    }
+
+    /// Whether there was a session.
+    pub(super) fn is_there(&self) -> bool {
+        self.file.exists()
+    }
+
+    /// The filters that are subscribed and not among `wanted`. Reads the file.
+    pub(super) fn surplus(&self, wanted: &[String]) -> Vec<String> {
+        let read = read_small_regular_file(&self.file).ok();
+        let known: Vec<String> = read.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
+        known.into_iter().filter(|filter| !wanted.contains(filter)).collect()
+    }
+
+    /// Notes that the session has these. Writes the file.
+    pub(super) fn note(&self, filters: &[String]) {
+        let json = serde_json::to_vec(filters).unwrap_or_default();
+        if read_small_regular_file(&self.file).is_ok_and(|known| known == json) {
+            return;
+        }
+        if let Err(error) = replace_file(&self.file, &json) {
+            let file = self.file.display();
+            tracing::warn!(%file, %error, "cannot note the topics: one that is removed later may stay subscribed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_was_noted_and_is_not_wanted_is_surplus() {
+        let folder = tempfile::tempdir().unwrap();
+        let known = Known::new(folder.path().join("topics.json"));
+        let [a, b, c] = ["a/+", "b/#", "c"].map(str::to_owned);
+        assert!(!known.is_there() && known.surplus(std::slice::from_ref(&a)).is_empty(), "nothing is noted yet");
+        known.note(&[a.clone(), b.clone()]);
+        assert_eq!(known.surplus(&[b.clone(), c.clone()]), [a]);
+        known.note(&[b.clone(), c]);
+        assert_eq!(known.surplus(std::slice::from_ref(&b)), ["c"]);
+    }
+}

@@ -1,0 +1,202 @@
+//! Topics: which template a topic matches, and what its levels mean.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::config::{Level, MqttTopic, NamedPath, PathList, PayloadFormat, TopicTemplate, Webhook};
+use crate::wire::webhook::Hook;
+
+/// The longest level that has a meaning, in bytes.
+const LEVEL_MAX_BYTES: usize = 128;
+
+/// Topics with payloads of one kind.
+#[derive(Debug)]
+pub struct Topic {
+    pub(super) template: TopicTemplate,
+    pub(super) qos: u8,
+    pub(super) kind: Kind,
+}
+
+/// The kind of payloads.
+#[derive(Debug)]
+pub enum Kind {
+    /// They are in a format in which they name their devices themselves.
+    Own(PayloadFormat),
+    /// JSON by the keys of the configuration, or a plain number.
+    Mapped {
+        /// The hook of JSON.
+        json: Box<Hook>,
+        /// The hook of a plain number, which is passed to it as the key `value` of an object.
+        number: Box<Hook>,
+    },
+}
+
+/// What the levels of a topic name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Named<'t> {
+    pub(super) device: Option<Cow<'t, str>>,
+    pub(super) metric: Option<&'t str>,
+    pub(super) labels: SmallVec<[(&'t str, &'t str); 4]>,
+    pub(super) metadata: SmallVec<[(&'t str, &'t str); 4]>,
+}
+
+/// A level that has a meaning is longer than [`LEVEL_MAX_BYTES`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LevelTooLongError;
+
+impl Topic {
+    /// The topics of an entry of the configuration, one for each template.
+    #[must_use]
+    pub fn all(entry: &MqttTopic) -> Vec<Self> {
+        let entry = entry.with_preset();
+        let kind = || match entry.mapping() {
+            Some(mapping) => {
+                let value = PathList(vec![NamedPath { name: None, path: "value".parse().expect("a path") }]);
+                let number = Webhook {
+                    path: mapping.path.clone(),
+                    device: mapping.device.clone(),
+                    device_prefix: mapping.device_prefix.clone(),
+                    metrics: Some(value),
+                    preset: None,
+                    time: None,
+                    time_unit: None,
+                    ignore: None,
+                    labels: None,
+                    metadata: None,
+                    when: None,
+                    parameters: None,
+                };
+                Kind::Mapped { json: Box::new(Hook::new(&mapping)), number: Box::new(Hook::new(&number)) }
+            }
+            None => Kind::Own(entry.format.unwrap_or_default()),
+        };
+        let topic = |template: &TopicTemplate| Self { template: template.clone(), qos: entry.qos.min(1), kind: kind() };
+        entry.templates().iter().map(topic).collect()
+    }
+}
+
+/// What the levels of `topic` name; `None` if it does not match the template.
+pub(super) fn named<'t>(template: &'t TopicTemplate, topic: &'t str) -> Option<Result<Named<'t>, LevelTooLongError>> {
+    if !matches(template, topic) {
+        return None;
+    }
+    let mut named = Named::default();
+    let mut device_name = None;
+    for (level, text) in template.levels().iter().zip(topic.split('/')) {
+        if matches!(level, Level::Text(_) | Level::Any | Level::Rest) || text.is_empty() {
+            continue;
+        }
+        if text.len() > LEVEL_MAX_BYTES {
+            return Some(Err(LevelTooLongError));
+        }
+        match level {
+            Level::Device => {
+                let device = device_id(text);
+                device_name = matches!(device, Cow::Owned(_)).then_some(text);
+                named.device = Some(device);
+            }
+            Level::Metric => named.metric = Some(text),
+            Level::Label(name) => named.labels.push((name, text)),
+            Level::Metadata(key) => named.metadata.push((key, text)),
+            Level::Text(_) | Level::Any | Level::Rest => {}
+        }
+    }
+    // A placeholder of this name comes before the name of the device.
+    if let Some(name) = device_name
+        && named.metadata.iter().all(|(key, _)| *key != "name")
+    {
+        named.metadata.push(("name", name));
+    }
+    Some(Ok(named))
+}
+
+fn matches(template: &TopicTemplate, topic: &str) -> bool {
+    let mut texts = topic.split('/');
+    for level in template.levels() {
+        match (level, texts.next()) {
+            (Level::Rest, _) => return true,
+            (Level::Text(expected), Some(text)) if expected == text => {}
+            (Level::Text(_), _) | (_, None) => return false,
+            _ => {}
+        }
+    }
+    texts.next().is_none()
+}
+
+/// The device ID for the level of a topic.
+///
+/// People give devices names with spaces and umlauts, which a device ID cannot have. These become `_`, and a
+/// checksum of the name follows, so that different names stay different devices: `Küche 1` is
+/// `K_che_1-` and eight digits.
+fn device_id(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
+    if text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let plain: String = text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    Cow::Owned(format!("{plain}-{:08x}", crc32fast::hash(text.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(text: &str) -> TopicTemplate {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_levels_of_a_topic_name_device_metric_labels_and_metadata() {
+        let plant = template("plant/{site}/{deviceId}/{label.phase}/{metric}/{_}");
+        let found = named(&plant, "plant/north/pump-7/L1/current/x").unwrap().unwrap();
+        assert_eq!(found.device.as_deref(), Some("pump-7"));
+        assert_eq!(found.metric, Some("current"));
+        assert_eq!((&found.labels[..], &found.metadata[..]), (&[("phase", "L1")][..], &[("site", "north")][..]));
+    }
+
+    #[test]
+    fn a_topic_matches_as_a_broker_matches_its_filter() {
+        for (filter, topic, expected) in [
+            ("a/b", "a/b", true),
+            ("a/b", "a/b/", false),
+            ("a/{deviceId}", "a/", true),
+            ("a/{deviceId}", "a", false),
+            ("a/#", "a", true),
+            ("a/#", "a/b/c", true),
+            ("a/#", "ab", false),
+            ("$share/g/a/+", "a/b", true),
+            ("#", "", true),
+        ] {
+            assert_eq!(matches(&template(filter), topic), expected, "{filter} {topic}");
+        }
+    }
+
+    #[test]
+    fn hostile_topics_are_read_in_linear_time_and_name_no_more_than_their_levels() {
+        let deep = template("{a}/{deviceId}/#");
+        let found = named(&deep, &"x/".repeat(32_000)).unwrap().unwrap();
+        assert_eq!((found.device.as_deref(), found.metadata.len()), (Some("x"), 1));
+        let long = format!("a/{}", "x".repeat(65_000));
+        assert_eq!(named(&deep, &long), Some(Err(LevelTooLongError)));
+        assert!(named(&template("{_}/+"), &long).unwrap().is_ok(), "levels without a meaning may be long");
+        let empty = named(&deep, "//").unwrap().unwrap();
+        assert_eq!(empty, Named::default());
+    }
+
+    #[test]
+    fn names_that_are_no_device_ids_stay_different_devices_and_are_kept_as_metadata() {
+        let zigbee = template("zigbee2mqtt/{deviceId}");
+        let of = |topic| named(&zigbee, topic).unwrap().unwrap();
+        let kitchen = of("zigbee2mqtt/Küche 1");
+        assert_eq!(&kitchen.metadata[..], [("name", "Küche 1")]);
+        let id = kitchen.device.unwrap().into_owned();
+        assert!(id.starts_with("K_che_1-") && id.len() == 16, "{id}");
+        assert!(crate::model::check_device_id(&id).is_ok());
+        assert_ne!(of("zigbee2mqtt/Kücha 1").device.as_deref(), Some(id.as_str()));
+        assert_ne!(of("zigbee2mqtt/K_che_1").device.as_deref(), Some(id.as_str()));
+        let named_level = template("{name}/{deviceId}");
+        let found = named(&named_level, "hall/Küche 1").unwrap().unwrap();
+        assert_eq!(&found.metadata[..], [("name", "hall")], "a key of the template comes first");
+    }
+}
