@@ -20,9 +20,9 @@ const OF_THE_MACHINE: [&str; 5] = ["server-cache", "server-disk", "server-growth
 
 /// The outcome of a check.
 #[derive(Debug)]
-struct Checked {
+pub(crate) struct Checked {
     code: Option<i32>,
-    report: Value,
+    pub(crate) report: Value,
 }
 
 impl Checked {
@@ -34,7 +34,7 @@ impl Checked {
     }
 
     /// Checks that a finding has this severity, part and text, and returns its mend.
-    fn has(&self, severity: &str, part: &str, found: &str) -> &str {
+    pub(crate) fn has(&self, severity: &str, part: &str, found: &str) -> &str {
         let all = self.report["findings"].as_array().expect("an array");
         let is_it = |finding: &&Value| text(finding, "part") == part && text(finding, "found").contains(found);
         let finding = all.iter().find(is_it).unwrap_or_else(|| panic!("no {part} with {found:?} in {self:#?}"));
@@ -50,7 +50,7 @@ fn text<'v>(finding: &'v Value, field: &str) -> &'v str {
 }
 
 /// Checks a set-up with a data folder.
-async fn check(setup: &Setup, data_dir: &Path) -> Checked {
+pub(crate) async fn check(setup: &Setup, data_dir: &Path) -> Checked {
     check_with(setup, data_dir, std::process::Command::new(binary())).await
 }
 
@@ -67,7 +67,7 @@ async fn check_with(setup: &Setup, data_dir: &Path, mut command: std::process::C
 }
 
 /// Limits that the disk of any machine has space for, and readings that expire.
-fn small(setup: Setup) -> Setup {
+pub(crate) fn small(setup: Setup) -> Setup {
     let setup = setup.set("log.max_bytes", "64MiB").set("log.segment_bytes", "1MiB");
     setup.set("retention.readings", "90d")
 }

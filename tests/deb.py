@@ -15,10 +15,11 @@ class Program:
     """The program `name` of the Debian package `package`. The environment variable `variable` names another one
     to use instead; one on the PATH is used too. Otherwise apt-get downloads the package, with its own lists of
     packages if the system has none; that needs no root and installs nothing. The package has the program in
-    `folder`."""
+    `folder`. With `libraries`, the packages of its shared libraries, the result is a script that runs it with them."""
 
-    def __init__(self, name, package, variable, folder="usr/bin"):
+    def __init__(self, name, package, variable, folder="usr/bin", libraries=()):
         self.name, self.package, self.variable, self.folder = name, package, variable, folder
+        self.libraries = list(libraries)
         self.instead = f"or set {variable} to the path of {name}"
 
     def path(self):
@@ -40,7 +41,7 @@ class Program:
         for program in ["apt-get", "dpkg-deb"]:
             shutil.which(program) or self.fail(f"there is no {program}: install {self.package}, {self.instead}")
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            get = ["download", "--quiet=2", self.package]
+            get = ["download", "--quiet=2", self.package, *self.libraries]
             if subprocess.run(["apt-get", *get], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True).returncode:
                 for part in ["lists/partial", "cache/archives/partial"]:
                     (pathlib.Path(folder) / part).mkdir(parents=True)
@@ -48,9 +49,23 @@ class Program:
                              "-o", "APT::Update::Error-Mode=any"]
                 self.call([*own_lists, "update", "--quiet=2"], folder)
                 self.call([*own_lists, *get], folder)
-            package = next(pathlib.Path(folder).glob(f"{self.package}_*.deb"))
-            self.call(["dpkg-deb", "--extract", package, "unpacked"], folder)
-            (pathlib.Path(folder) / "unpacked" / self.folder / self.name).rename(cache / self.name)
+            for package in pathlib.Path(folder).glob("*.deb"):
+                self.call(["dpkg-deb", "--extract", package, "unpacked"], folder)
+            unpacked = pathlib.Path(folder) / "unpacked"
+            if self.libraries:
+                self.keep_with_libraries(unpacked, cache)
+            else:
+                (unpacked / self.folder / self.name).rename(cache / self.name)
+
+    def keep_with_libraries(self, unpacked, cache):
+        shutil.rmtree(cache / "unpacked", ignore_errors=True)
+        unpacked.rename(cache / "unpacked")
+        folders = sorted({str(file.parent) for file in (cache / "unpacked").rglob("*.so.*")})
+        script = cache / "script"
+        script.write_text(f'#!/bin/sh\nexport LD_LIBRARY_PATH="{":".join(folders)}"\n'
+                          f'exec "{cache / "unpacked" / self.folder / self.name}" "$@"\n')
+        script.chmod(0o755)
+        script.rename(cache / self.name)
 
     def call(self, command, folder):
         done = patiently(command, folder)

@@ -18,6 +18,7 @@
 //! both.
 
 mod audit;
+mod brokers;
 mod client;
 mod clock;
 mod damage;

@@ -36,6 +36,7 @@ mod migrate;
 mod mongodb_connection;
 mod mongodb_documents;
 mod moving;
+mod mqtt;
 mod odd_files;
 mod open_files;
 mod openapi;

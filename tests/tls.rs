@@ -1,6 +1,6 @@
 //! HTTP over TLS: handshakes, client certificates, and changed files.
 
-mod authority;
+pub(crate) mod authority;
 mod commands;
 mod devices;
 mod files;

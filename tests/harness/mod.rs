@@ -1,5 +1,6 @@
 //! The harness of the integration tests: the real binary, a real mongod, and waiting with deadlines.
 
+mod broker;
 mod client;
 mod clock;
 mod connection;
@@ -15,6 +16,7 @@ mod server;
 mod setup;
 mod wait;
 
+pub(crate) use broker::{Broker, publisher};
 pub(crate) use client::client;
 pub(crate) use clock::{Clock, now_ms};
 pub(crate) use connection::Connection;

@@ -79,6 +79,14 @@ impl Setup {
         self
     }
 
+    /// Adds an MQTT broker with these keys.
+    pub(crate) fn mqtt(mut self, keys: &str) -> Self {
+        let table: Table = toml::from_str(keys).expect("keys of a broker");
+        let all = self.sections.entry("mqtt").or_insert_with(|| Value::Array(Vec::new()));
+        all.as_array_mut().expect("a list").push(Value::Table(table));
+        self
+    }
+
     /// Sets `section.key` to a value.
     pub(crate) fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         let (section, key) = name.split_once('.').expect("section.key");

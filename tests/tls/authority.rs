@@ -9,59 +9,59 @@ use rcgen::{
 };
 
 /// A certificate authority.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 /// A certificate and its key, PEM.
-pub(super) struct Issued {
-    pub(super) certificate: String,
-    pub(super) key: String,
+pub(crate) struct Issued {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
 }
 
 impl Authority {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::named("authority")
     }
 
-    pub(super) fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str) -> Self {
         let (key, mut params) = (KeyPair::generate().expect("a key"), named(name, &[]));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).expect("a certificate").pem();
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    pub(super) fn pem(&self) -> &[u8] {
+    pub(crate) fn pem(&self) -> &[u8] {
         self.pem.as_bytes()
     }
 
-    pub(super) fn server(&self) -> Issued {
+    pub(crate) fn server(&self) -> Issued {
         self.issue(&server_names())
     }
 
-    pub(super) fn expired_server(&self) -> Issued {
+    pub(crate) fn expired_server(&self) -> Issued {
         self.issue(&expired(server_names()))
     }
 
     /// A client with these common and alternative names.
-    pub(super) fn client(&self, common: &str, alternative: &[SanType]) -> Issued {
+    pub(crate) fn client(&self, common: &str, alternative: &[SanType]) -> Issued {
         self.issue(&named(common, alternative))
     }
 
-    pub(super) fn expired_client(&self, common: &str) -> Issued {
+    pub(crate) fn expired_client(&self, common: &str) -> Issued {
         self.issue(&expired(named(common, &[])))
     }
 
     /// A client that is known to have this serial number.
-    pub(super) fn numbered_client(&self, common: &str, serial: u64) -> Issued {
+    pub(crate) fn numbered_client(&self, common: &str, serial: u64) -> Issued {
         let mut params = named(common, &[]);
         params.serial_number = Some(SerialNumber::from(serial));
         self.issue(&params)
     }
 
     /// The revocation list, valid until this year.
-    pub(super) fn revoke(&self, serial: u64, until: i32) -> String {
+    pub(crate) fn revoke(&self, serial: u64, until: i32) -> String {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(serial),
             revocation_time: date_time_ymd(2024, 1, 1),
@@ -80,7 +80,7 @@ impl Authority {
     }
 
     /// Puts what the harness needs into a folder: the server's certificate and key, and this authority.
-    pub(super) fn write_server(&self, folder: &Path) {
+    pub(crate) fn write_server(&self, folder: &Path) {
         fs::write(folder.join("ca.pem"), &self.pem).expect("writable");
         self.server().write(folder, "server");
     }
@@ -94,21 +94,21 @@ impl Authority {
 
 impl Issued {
     /// Writes `name.pem` and `name.key`.
-    pub(super) fn write(&self, folder: &Path, name: &str) {
+    pub(crate) fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.pem")), &self.certificate).expect("writable");
         fs::write(folder.join(format!("{name}.key")), &self.key).expect("writable");
     }
 
-    pub(super) fn both(&self) -> String {
+    pub(crate) fn both(&self) -> String {
         format!("{}{}", self.certificate, self.key)
     }
 }
 
-pub(super) fn dns(name: &str) -> SanType {
+pub(crate) fn dns(name: &str) -> SanType {
     SanType::DnsName(name.try_into().expect("ASCII"))
 }
 
-pub(super) fn uri(name: &str) -> SanType {
+pub(crate) fn uri(name: &str) -> SanType {
     SanType::URI(name.try_into().expect("ASCII"))
 }
 

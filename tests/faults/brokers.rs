@@ -1,0 +1,179 @@
+//! MQTT: devices publish with quality of service 1 while tidegauge, the broker or the store ends at random moments.
+//!
+//! The log of the broker has each acknowledgement that it got, so it is the ledger: what tidegauge has
+//! acknowledged is stored, once. While the broker itself is not killed, that is all that was published.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+use super::fault_test::seed;
+use super::store::{Store, on_stores};
+use crate::harness::{Broker, Database, Mongod, Server, wait_until};
+
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const DEVICES: usize = 5;
+/// The messages of one publication.
+const MESSAGES: usize = 200;
+const CLIENT: &str = "tidegauge";
+const TOPICS: &str = "receive_maximum = 100\n[[topics]]\ntopic = 'ledger/{deviceId}/{_}'\ntime = 'ts'\n";
+
+on_stores!(kill_9_of_tidegauge_with_messages, super::tidegauge_killed, [sqlite, mongodb, packed]);
+on_stores!(kill_9_of_the_broker, super::broker_killed, [sqlite, mongodb]);
+
+/// The messages published so far: the number of each is the level behind its device, its time and its value.
+struct Ledger {
+    rng: StdRng,
+    published: usize,
+}
+
+impl Ledger {
+    fn new() -> Self {
+        Self { rng: StdRng::seed_from_u64(seed()), published: 0 }
+    }
+
+    /// The next messages.
+    fn next(&mut self) -> Vec<(String, String)> {
+        let numbers = self.published..self.published + MESSAGES;
+        self.published += MESSAGES;
+        let message = |n: usize| (topic(n), json!({ "ts": START_MS + n as i64, "value": n }).to_string());
+        numbers.map(message).collect()
+    }
+
+    async fn pause(&mut self) {
+        let ms = self.rng.random_range(0..200);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+}
+
+fn device(n: usize) -> String {
+    format!("d{}", n % DEVICES)
+}
+
+fn topic(n: usize) -> String {
+    format!("ledger/{}/{n}", device(n))
+}
+
+fn number(topic: &str) -> usize {
+    topic.rsplit('/').next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+/// Checks that all of `expected` are stored, nothing that was never published, and each once.
+async fn audit(server: &Server, expected: &BTreeSet<usize>, published: usize) {
+    server.settled().await;
+    let mut stored: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    for n in 0..DEVICES {
+        let device = device(n);
+        let range = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
+        let readings = server.get_json(&format!("/v1/devices/{device}/readings?{range}&limit=10000")).await;
+        let readings = readings["readings"].as_array().cloned().unwrap_or_default();
+        let numbers: Vec<usize> =
+            readings.iter().map(|it| it["values"]["value"].as_f64().expect("a value") as usize).collect();
+        let distinct: BTreeSet<usize> = numbers.iter().copied().collect();
+        assert_eq!(numbers.len(), distinct.len(), "{device} has a reading twice");
+        // The stats count what was written, so a reading that was written twice would show here.
+        let rollups = server.get_json(&format!("/v1/devices/{device}/rollups?{range}")).await;
+        let counts = rollups["rollups"].as_array().into_iter().flatten();
+        let count: f64 = counts.map(|it| it["metrics"]["value"]["count"].as_f64().expect("a count")).sum();
+        assert_eq!(count as usize, distinct.len(), "the stats of {device}: {rollups}");
+        stored.insert(device, distinct);
+    }
+    let all: BTreeSet<usize> = stored.into_values().flatten().collect();
+    let lost: Vec<_> = expected.difference(&all).collect();
+    assert!(lost.is_empty(), "{} acknowledged messages are not stored: {:?}", lost.len(), &lost[..lost.len().min(10)]);
+    assert!(all.iter().all(|n| *n < published), "a message is stored that was never published");
+    server.assert_balanced().await;
+}
+
+async fn tidegauge_killed(store: Store<'_>) {
+    let (broker, mut ledger) = (Broker::start().await, Ledger::new());
+    let mut server = Server::start(broker.subscribed(store.setup(), TOPICS)).await;
+    subscribed(&server).await;
+    let until = Instant::now() + Duration::from_secs(3);
+    let mut kills = 0;
+    while kills < 5 || Instant::now() < until {
+        broker.publish_all(&ledger.next()).expect("the broker is there");
+        ledger.pause().await;
+        server.kill9();
+        broker.publish_all(&ledger.next()).expect("the broker is there");
+        server.start_again().await;
+        kills += 1;
+    }
+    all_acknowledged(&broker, ledger.published).await;
+    audit(&server, &(0..ledger.published).collect(), ledger.published).await;
+}
+
+/// The broker loses messages when it is killed, and its session too once: so only what tidegauge has
+/// acknowledged counts.
+async fn broker_killed(store: Store<'_>) {
+    let (mut broker, mut ledger) = (Broker::start().await, Ledger::new());
+    let server = Server::start(broker.subscribed(store.setup(), TOPICS)).await;
+    subscribed(&server).await;
+    for round in 0..5 {
+        broker.publish_all(&ledger.next()).expect("the broker is there");
+        ledger.pause().await;
+        broker.kill9();
+        if round == 2 {
+            broker.forget_sessions();
+        }
+        broker.start_again().await;
+        subscribed(&server).await;
+    }
+    broker.publish_all(&ledger.next()).expect("the broker is there");
+    let last = ledger.published - 1;
+    wait_until("the last message is acknowledged", async || {
+        broker.acknowledged_by(CLIENT).iter().any(|topic| number(topic) == last).then_some(())
+    })
+    .await;
+    let acknowledged: BTreeSet<usize> = broker.acknowledged_by(CLIENT).iter().map(|topic| number(topic)).collect();
+    assert!(acknowledged.len() >= MESSAGES, "{}", acknowledged.len());
+    audit(&server, &acknowledged, ledger.published).await;
+}
+
+/// The store is away until the log is full, and tidegauge is killed meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_while_the_store_is_away_and_the_log_full() {
+    let mut mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let (broker, mut ledger) = (Broker::start().await, Ledger::new());
+    let setup = Store::Mongodb(&database).setup().set("log.max_bytes", "256KiB").set("pending.max_bytes", "1MiB");
+    let mut server = Server::start(broker.subscribed(setup, TOPICS)).await;
+    subscribed(&server).await;
+    mongod.kill9();
+    let until_full = async |ledger: &mut Ledger| {
+        for _ in 0..200 {
+            broker.publish_all(&ledger.next()).expect("the broker is there");
+            let metrics = server.metrics().await;
+            if metrics.count_where("tidegauge_readings_rejected_total", &[("reason", "overloaded")]) > 0 {
+                return;
+            }
+        }
+        panic!("the log is not full after {} messages", ledger.published);
+    };
+    until_full(&mut ledger).await;
+    server.kill9();
+    server.start_again().await;
+    broker.publish_all(&ledger.next()).expect("the broker is there");
+    tokio::task::block_in_place(|| mongod.start_again());
+    all_acknowledged(&broker, ledger.published).await;
+    audit(&server, &(0..ledger.published).collect(), ledger.published).await;
+}
+
+async fn subscribed(server: &Server) {
+    wait_until("the client is connected", async || {
+        (server.metrics().await.count("tidegauge_mqtt_connected") == 1).then_some(())
+    })
+    .await;
+}
+
+/// Waits until tidegauge has acknowledged each published message.
+async fn all_acknowledged(broker: &Broker, published: usize) {
+    wait_until("all messages are acknowledged", async || {
+        let acknowledged: BTreeSet<usize> = broker.acknowledged_by(CLIENT).iter().map(|topic| number(topic)).collect();
+        (acknowledged.len() == published).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,250 @@
+//! MQTT ingest with a real broker: an acknowledged message is on disk, and stored once.
+
+mod page;
+mod security;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Broker, Database, Metrics, Mongod, Server, Setup, wait_until};
+
+const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+const CLIENT: &str = "tidegauge";
+const TOPICS: &str =
+    "[[topics]]\ntopic = 'plant/{site}/{deviceId}/{metric}'\ntime = 'ts'\n[[topics]]\ntopic = 'own/#'\n";
+
+/// Waits until the client is connected and has all its subscriptions.
+async fn connected(server: &Server) -> Metrics {
+    wait_until("the client is connected", async || {
+        let metrics = server.metrics().await;
+        (metrics.count("tidegauge_mqtt_connected") == 1).then_some(metrics)
+    })
+    .await
+}
+
+/// Waits until this many messages have arrived and all are acknowledged.
+async fn received(server: &Server, messages: u64) -> Metrics {
+    wait_until("the messages are received and acknowledged", async || {
+        let metrics = server.metrics().await;
+        let has_all = metrics.count("tidegauge_mqtt_messages_total") >= messages;
+        (has_all && metrics.count("tidegauge_mqtt_unacknowledged") == 0).then_some(metrics)
+    })
+    .await
+}
+
+/// Waits until the broker has this many acknowledgements of good messages.
+async fn acknowledged(broker: &Broker, messages: usize) {
+    wait_until("the broker has the acknowledgements", async || {
+        (broker.acknowledged_by(CLIENT).len() >= messages).then_some(())
+    })
+    .await;
+}
+
+fn at(n: i64, value: impl Into<Value>) -> String {
+    json!({ "ts": START_MS + n, "value": value.into() }).to_string()
+}
+
+async fn readings(server: &Server, device: &str) -> Vec<Value> {
+    server.settled().await;
+    server.readings(device).await["readings"].as_array().cloned().unwrap_or_default()
+}
+
+async fn become_readings(keys: &str) {
+    let broker = Broker::start().await;
+    let server = Server::start(broker.subscribed(Setup::sqlite(), &format!("{keys}{TOPICS}"))).await;
+    connected(&server).await;
+    broker.publish("plant/north/pump-7/temp", &at(0, 21.5));
+    broker.publish("plant/north/pump-7/temp", "22.5");
+    broker.publish("own/a", &json!({ "deviceId": "S1", "ts": START_MS, "values": { "hum": 40 } }).to_string());
+    broker.publish("own/b", &format!("cpu,host=S2 idle=7 {START_MS}000000"));
+    acknowledged(&broker, 4).await;
+    let metrics = received(&server, 4).await;
+    assert_eq!(metrics.count_where("tidegauge_readings_accepted_total", &[("protocol", "mqtt")]), 4);
+    assert_eq!(metrics.count("tidegauge_mqtt_refused_total"), 0);
+    let pump = readings(&server, "pump-7").await;
+    assert_eq!(pump[0]["values"], json!({ "temp": 21.5 }), "{pump:?}");
+    let latest = server.get_json("/v1/devices/pump-7/latest").await;
+    assert!(latest.to_string().contains("22.5"), "{latest}");
+    assert_eq!(readings(&server, "S1").await[0]["values"], json!({ "hum": 40.0 }));
+    assert_eq!(readings(&server, "S2").await[0]["values"], json!({ "cpu_idle": 7.0 }));
+    let devices = server.get_json("/v1/devices?meta.site=north").await;
+    assert_eq!(devices["devices"][0]["deviceId"], "pump-7", "{devices}");
+}
+
+#[tokio::test]
+async fn messages_become_readings_and_are_acknowledged_with_mqtt_5() {
+    become_readings("version = '5'\n").await;
+}
+
+#[tokio::test]
+async fn messages_become_readings_and_are_acknowledged_with_mqtt_3_1_1() {
+    become_readings("version = '3.1.1'\n").await;
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_stored_is_named_and_does_not_block_others() {
+    for version in ["5", "3.1.1"] {
+        let broker = Broker::start().await;
+        let keys = format!("version = '{version}'\nmax_packet_bytes = '1KiB'\nreceive_maximum = 1\n{TOPICS}");
+        let server = Server::start(broker.subscribed(Setup::sqlite(), &keys)).await;
+        connected(&server).await;
+        broker.publish("own/a", "nonsense");
+        broker.publish("plant/north/pump-7/temp", "{\"ts\":");
+        broker.publish("plant/north/pump-7/temp", "unavailable");
+        broker.publish("own/large", &"x".repeat(5_000));
+        broker.publish("plant/north/pump-7/temp", &at(0, 1));
+        wait_until("the last message is stored", async || {
+            (server.metrics().await.count("tidegauge_readings_accepted_total") == 1).then_some(())
+        })
+        .await;
+        let metrics = server.metrics().await;
+        let refused = |reason| metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", reason)]);
+        assert_eq!((refused("payload"), refused("topic")), (2, 0));
+        // With MQTT 5, the broker itself drops what is larger than the client allows.
+        assert_eq!(refused("size"), u64::from(version == "3.1.1"), "{version}");
+        server.logged("topic \\\"own/a\\\"").await;
+        let has_code = broker.log().contains("RC:153");
+        assert_eq!(has_code, version == "5", "the reason 0x99 exists in MQTT 5 only");
+    }
+}
+
+#[tokio::test]
+async fn a_retained_message_is_stored_again_only_if_it_has_its_own_time() {
+    let broker = Broker::start().await;
+    let retained = [("plant/north/a/temp", "1".to_owned()), ("plant/north/b/temp", at(0, 2))];
+    for (topic, payload) in &retained {
+        broker.publish_with(&["-r", "-q", "1", "-t", topic, "-m", payload]);
+    }
+    let setup = broker.subscribed(Setup::sqlite(), &format!("version = '3.1.1'\n{TOPICS}"));
+    let mut server = Server::start(setup).await;
+    for round in 0..2 {
+        let metrics = received(&server, 2).await;
+        assert_eq!(metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", "retained")]), 1, "{round}");
+        assert_eq!((readings(&server, "a").await.len(), readings(&server, "b").await.len()), (0, 1), "{round}");
+        server.terminate().await;
+        server.start_again().await;
+    }
+    let with_5 = broker.subscribed(Setup::sqlite(), &format!("version = '5'\n{TOPICS}"));
+    let server = Server::start(with_5).await;
+    connected(&server).await;
+    broker.publish("plant/north/c/temp", "3");
+    assert_eq!(received(&server, 1).await.count("tidegauge_mqtt_messages_total"), 1, "MQTT 5 sends none of them");
+}
+
+#[tokio::test]
+async fn messages_published_while_the_server_is_away_are_stored_once() {
+    let broker = Broker::start().await;
+    let mut server = Server::start(broker.subscribed(Setup::sqlite(), TOPICS)).await;
+    connected(&server).await;
+    let began = Instant::now();
+    assert_eq!(server.terminate().await.code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(60), "a stop does not wait for the broker");
+    let messages: Vec<_> = (0..500).map(|n| ("plant/north/a/temp".to_owned(), at(n, n))).collect();
+    broker.publish_all(&messages).expect("the broker is there");
+    server.start_again().await;
+    let metrics = received(&server, 500).await;
+    assert_eq!(metrics.count("tidegauge_mqtt_sessions_lost_total"), 0);
+    assert_eq!(readings(&server, "a").await.len(), 500);
+}
+
+#[tokio::test]
+async fn a_lost_session_is_counted_and_subscribed_again() {
+    let mut broker = Broker::start().await;
+    let server = Server::start(broker.subscribed(Setup::sqlite(), TOPICS)).await;
+    connected(&server).await;
+    broker.kill9();
+    wait_until("the client notices", async || {
+        (server.metrics().await.count("tidegauge_mqtt_connected") == 0).then_some(())
+    })
+    .await;
+    broker.forget_sessions();
+    broker.start_again().await;
+    let metrics = connected(&server).await;
+    assert_eq!(metrics.count("tidegauge_mqtt_sessions_lost_total"), 1);
+    assert!(metrics.count("tidegauge_mqtt_disconnects_total") >= 1);
+    broker.publish("plant/north/a/temp", &at(0, 1));
+    received(&server, 1).await;
+    assert_eq!(readings(&server, "a").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_topic_that_the_configuration_no_longer_has_is_unsubscribed() {
+    let broker = Broker::start().await;
+    let setup = |topic: &str| broker.subscribed(Setup::sqlite(), &format!("[[topics]]\ntopic = '{topic}'\n"));
+    let mut server = Server::start(setup("old/{deviceId}")).await;
+    connected(&server).await;
+    server.terminate().await;
+    server.start_again_after_stop(setup("new/{deviceId}")).await;
+    connected(&server).await;
+    wait_until("the old topic is unsubscribed", async || {
+        broker.log().contains("Received UNSUBSCRIBE from tidegauge").then_some(())
+    })
+    .await;
+    broker.publish("old/a", "1");
+    broker.publish("new/a", "2");
+    let metrics = received(&server, 1).await;
+    assert_eq!(metrics.count("tidegauge_mqtt_messages_total"), 1);
+}
+
+#[tokio::test]
+async fn clients_that_share_an_id_are_named() {
+    let broker = Broker::start().await;
+    let setup = broker.subscribed(Setup::sqlite(), TOPICS);
+    let one = Server::start(setup.clone()).await;
+    connected(&one).await;
+    let _other = Server::start(setup).await;
+    one.logged("each needs its own mqtt.client_id").await;
+    assert!(one.metrics().await.count_where("tidegauge_mqtt_disconnects_total", &[("reason", "taken_over")]) >= 1);
+}
+
+/// While the store is away and the log is full, nothing is acknowledged and nothing is lost, and the
+/// connection stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_log_stops_the_window_and_recovers_by_itself() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let broker = Broker::start().await;
+    let keys = format!("version = '5'\nreceive_maximum = 50\nkeep_alive = '1s'\n{TOPICS}");
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "2s");
+    let setup = setup.set("log.max_bytes", "256KiB").set("log.segment_bytes", "64KiB");
+    let server = Server::start(broker.subscribed(setup, &keys)).await;
+    connected(&server).await;
+    mongod.freeze();
+    // Distinct series with long names, so that few messages fill the log.
+    let name = "n".repeat(100);
+    let messages: Vec<_> = (0..20)
+        .map(|n| {
+            let values: Vec<String> = (0..200).map(|m| format!("\"{name}{n}_{m}\":{m}")).collect();
+            (
+                format!("own/{n}"),
+                format!("{{\"deviceId\":\"a{n}\",\"ts\":{},\"values\":{{{}}}}}", START_MS + n, values.join(",")),
+            )
+        })
+        .collect();
+    broker.publish_all(&messages).expect("the broker is there");
+    let metrics = wait_until("the log is full", async || {
+        let metrics = server.metrics().await;
+        (metrics.count_where("tidegauge_readings_rejected_total", &[("reason", "overloaded")]) > 0).then_some(metrics)
+    })
+    .await;
+    assert!(metrics.count("tidegauge_mqtt_connected") == 1);
+    let waiting = wait_until("messages are unacknowledged for longer than a ping", async || {
+        let metrics = server.metrics().await;
+        let age = metrics.value("tidegauge_mqtt_oldest_unacknowledged_seconds").unwrap_or_default();
+        (age > 4.0).then_some(metrics)
+    })
+    .await;
+    assert!(waiting.count("tidegauge_mqtt_unacknowledged") > 0);
+    assert_eq!(waiting.count("tidegauge_mqtt_disconnects_total"), 0, "the connection stays");
+    assert!(broker.log().contains("Received PINGREQ from tidegauge"));
+    assert!(broker.acknowledged_by(CLIENT).len() < messages.len());
+    mongod.thaw();
+    acknowledged(&broker, messages.len()).await;
+    let metrics = received(&server, messages.len() as u64).await;
+    assert_eq!(metrics.count("tidegauge_readings_accepted_total"), messages.len() as u64);
+    assert_eq!(metrics.count("tidegauge_mqtt_redelivered_total"), 0);
+    for n in 0..messages.len() {
+        assert_eq!(readings(&server, &format!("a{n}")).await.len(), 1, "{n}");
+    }
+}
