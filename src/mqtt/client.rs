@@ -99,6 +99,8 @@ struct Connection {
     reader: ReadHalf<Box<dyn Stream>>,
     writer: WriteHalf<Box<dyn Stream>>,
     session: Session,
+    /// Whether TLS may still have bytes of the last write.
+    must_flush: bool,
     /// By when the broker must have answered; `None` once it has.
     answer_by: Option<Instant>,
     all_granted: bool,
@@ -110,6 +112,7 @@ enum Turn {
     Durable(Result<Receipt, IngestError>),
     Read(usize),
     Written(usize),
+    Flushed,
     Timer,
 }
 
@@ -191,7 +194,7 @@ impl Client {
         let session = Session::open(&self.options, &self.options.client_id, is_v5, false)?;
         let (reader, writer) = tokio::io::split(stream);
         let answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
-        let mut connection = Connection { reader, writer, session, answer_by, all_granted: true };
+        let mut connection = Connection { reader, writer, session, must_flush: false, answer_by, all_granted: true };
         let mut waiting = Waiting::default();
         let mut buffer = vec![0; READ_BYTES];
         let mut tick = Instant::now();
@@ -221,7 +224,11 @@ impl Client {
                         }
                     }
                 }
-                Turn::Written(bytes) => drop(connection.session.out.drain(..bytes)),
+                Turn::Written(bytes) => {
+                    connection.session.out.drain(..bytes);
+                    connection.must_flush = true;
+                }
+                Turn::Flushed => connection.must_flush = false,
                 Turn::Timer => {
                     if connection.answer_by.is_some_and(|at| at <= Instant::now()) {
                         return Err(MqttError::Timeout("the connection or the subscriptions"));
@@ -240,14 +247,15 @@ impl Client {
         buffer: &mut [u8],
         tick: Instant,
     ) -> Result<Turn, MqttError> {
-        let Connection { reader, writer, session, answer_by, .. } = connection;
+        let Connection { reader, writer, session, must_flush, answer_by, .. } = connection;
         let has_room = waiting.bytes < MAX_WAITING_BYTES;
         if !has_room {
             session.pause();
         }
         let times = [session.next_timer(), *answer_by, waiting.try_at];
         let wake_at = times.into_iter().flatten().fold(tick, Instant::min);
-        let is_idle = waiting.submitted.is_none();
+        let (is_idle, must_write) = (waiting.submitted.is_none(), !session.out.is_empty());
+        let must_flush = *must_flush && !must_write;
         let durable = async {
             match &mut waiting.submitted {
                 Some(submitted) => submitted.durable.as_mut().await,
@@ -258,10 +266,7 @@ impl Client {
             biased;
             () = self.shutdown.cancelled() => Ok(Turn::Stop),
             result = durable, if !is_idle => Ok(Turn::Durable(result)),
-            written = writer.write(&session.out), if !session.out.is_empty() => match written? {
-                0 => Err(MqttError::Broker("closed the connection".to_owned())),
-                bytes => Ok(Turn::Written(bytes)),
-            },
+            sent = send(writer, &session.out), if must_write || must_flush => sent,
             read = reader.read(buffer), if has_room => Ok(Turn::Read(read?)),
             () = sleep_until(wake_at.into()) => Ok(Turn::Timer),
         }
@@ -293,10 +298,11 @@ impl Client {
         let filters: Vec<String> = wanted.iter().map(|(filter, _)| filter.clone()).collect();
         let known = self.known.clone();
         let surplus = tokio::task::spawn_blocking(move || known.surplus(&filters)).await.unwrap_or_default();
+        let surplus = if has_session { surplus } else { Vec::new() };
         for filter in &surplus {
             tracing::info!(broker, client_id, filter, "ending a subscription that the configuration no longer has");
         }
-        session.subscribe(&wanted, if has_session { &surplus } else { &[] })
+        session.subscribe(&wanted, &surplus)
     }
 
     fn wanted(&self) -> Vec<(String, u8)> {
@@ -479,6 +485,18 @@ impl Client {
         let submitted = waiting.submitted.iter().flat_map(|submitted| &submitted.messages).map(|(message, _)| message);
         let oldest = submitted.chain(&waiting.messages).find(|message| message.receipt.is_some());
         self.counters.oldest_seconds.set(oldest.map_or(0.0, |oldest| oldest.arrived.elapsed().as_secs_f64()));
+    }
+}
+
+/// Writes some of the bytes, or flushes what was written if there are none.
+async fn send(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<Turn, MqttError> {
+    if bytes.is_empty() {
+        writer.flush().await?;
+        return Ok(Turn::Flushed);
+    }
+    match writer.write(bytes).await? {
+        0 => Err(MqttError::Broker("closed the connection".to_owned())),
+        written => Ok(Turn::Written(written)),
     }
 }
 
