@@ -74,7 +74,7 @@ struct Waiting {
     bytes: usize,
     /// The messages that need an acknowledgement, those on their way into the log included.
     unacknowledged: u32,
-    /// Those on their way into the log.
+    /// The messages on their way into the log.
     submitted: Option<Submitted>,
     /// When a log that refused the last append is tried again.
     try_at: Option<Instant>,
@@ -86,7 +86,7 @@ struct Submitted {
     messages: Vec<(Message, Verdict)>,
 }
 
-/// What became of a message.
+/// The outcome of a message.
 struct Verdict {
     outcome: Outcome,
     /// The reason in the metrics, if nothing of the message is stored.
@@ -106,7 +106,7 @@ struct Connection {
     all_granted: bool,
 }
 
-/// What happened in one turn of a connection.
+/// The event that ends a turn of a connection.
 enum Turn {
     Stop,
     Durable(Result<Receipt, IngestError>),
@@ -177,7 +177,14 @@ impl Client {
     fn log_failure(&self, error: &MqttError, failures: u64, wait: Duration) {
         let (broker, client_id, wait_ms) = (self.options.connector.url(), &*self.name, wait.as_millis() as u64);
         if failures.is_power_of_two() || matches!(error, MqttError::TakenOver) {
-            tracing::warn!(broker, client_id, %error, wait_ms, failures, "no connection to the MQTT broker; trying again");
+            tracing::warn!(
+                broker,
+                client_id,
+                %error,
+                wait_ms,
+                failures,
+                "no connection to the MQTT broker; trying again"
+            );
         } else {
             tracing::debug!(broker, client_id, %error, wait_ms, "no connection to the MQTT broker; trying again");
         }

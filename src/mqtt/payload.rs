@@ -32,19 +32,19 @@ pub(super) fn place<'t>(topics: &'t [Topic], topic: &'t str) -> Result<Place<'t>
     Err("no topic of the configuration has it".to_owned())
 }
 
-/// What a message was, besides its readings.
+/// The facts about a message besides its readings.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct About {
     /// Readings without a time are left out: a retained message is as old as it may be.
     pub(super) is_retained: bool,
 }
 
-/// What became of the readings of a message.
+/// The counts of the readings of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Readings {
-    /// Those that have no time of their own.
+    /// The readings without a time of their own.
     pub(super) untimed: u32,
-    /// Those that were left out because they are retained.
+    /// The readings that were left out because they are retained.
     pub(super) retained: u32,
     /// A limit does not admit one for now.
     pub(super) is_over_quota: bool,

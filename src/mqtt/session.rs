@@ -45,7 +45,7 @@ pub(super) struct Session {
     asked: HashMap<u16, Vec<String>>,
 }
 
-/// What a broker sent.
+/// A packet of the broker that the client must know of.
 #[derive(Debug)]
 pub(super) enum Received {
     /// The broker accepts the connection.

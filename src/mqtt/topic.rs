@@ -32,7 +32,7 @@ pub enum Kind {
     },
 }
 
-/// What the levels of a topic name.
+/// The parts of readings that the levels of a topic name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Named<'t> {
     pub(super) device: Option<Cow<'t, str>>,
@@ -76,7 +76,7 @@ impl Topic {
     }
 }
 
-/// What the levels of `topic` name; `None` if it does not match the template.
+/// The parts that the levels of `topic` name; `None` if it does not match the template.
 pub(super) fn named<'t>(template: &'t TopicTemplate, topic: &'t str) -> Option<Result<Named<'t>, LevelTooLongError>> {
     if !matches(template, topic) {
         return None;

@@ -1,4 +1,5 @@
-//! MQTT: devices publish with quality of service 1 while tidegauge, the broker or the store ends at random moments.
+//! MQTT: devices publish with quality of service 1 while tidegauge, the broker or the store ends at random
+//! moments.
 //!
 //! The log of the broker has each acknowledgement that it got, so it is the ledger: what tidegauge has
 //! acknowledged is stored, once. While the broker itself is not killed, that is all that was published.

@@ -78,7 +78,7 @@ impl Broker {
         self.folder.path()
     }
 
-    /// What it logged: each packet.
+    /// Its log, which has each packet.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()

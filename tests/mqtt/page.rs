@@ -1,4 +1,4 @@
-//! The set-ups of docs/mqtt.md work: each `toml mqtt` block is the configuration of a server, and the commands of
+//! The set-ups of docs/mqtt.md work: each `toml mqtt` block configures a server, and the commands of
 //! the `console mqtt` block behind it print what it shows.
 
 use std::process::{Command, Stdio};

@@ -62,7 +62,7 @@ async fn the_check_says_what_a_broker_grants() {
 #[tokio::test]
 async fn a_wrong_password_is_named_and_never_shown() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // mosquitto_passwd -U would hash it; nobody logs in with this one.
+    // The hash fits no password.
     fs::write(folder.path().join("users"), "ann:$7$101$c2FsdHNhbHQ=$aGFzaA==\n").expect("writable");
     let broker = Broker::start_with(&format!("password_file {}/users\n", folder.path().display())).await;
     fs::write(folder.path().join("password"), "hunter2\n").expect("writable");
