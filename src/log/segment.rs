@@ -60,8 +60,7 @@ impl Header {
         if bytes[16..24] != base.0.to_le_bytes() {
             return Err(damaged("the header names another position than the file"));
         }
-        let [.., a, b, c, d, e, f, g, h] = *bytes;
-        Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+        Ok(u64::from_le_bytes(bytes[24..].try_into().expect("eight bytes")))
     }
 
     fn checksum(bytes: &[u8; Self::BYTES]) -> u32 {

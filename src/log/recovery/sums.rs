@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_checksum_of_each_range_is_that_of_its_bytes() {
-        let bytes: Vec<u8> = (0..120_u32).map(|at| (at * at * 37 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..120_u32).map(|at| ((at * at * 37) >> 3) as u8).collect();
         let disk = Disk::new(0);
         let file = disk.open("x", OpenMode::Create).unwrap();
         file.write_all_at(&bytes, 0).unwrap();

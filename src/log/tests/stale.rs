@@ -108,10 +108,8 @@ fn old_records_do_not_come_back_when_new_ones_end_where_they_begin() {
         let mut unacknowledged = new.clone();
         unacknowledged[ends[count] + 9] ^= 1;
         let at = Position(NEW.0 + ends[count] as u64);
-        for next in count + 1..batches.len() {
-            let start = ends[next];
+        for (batch, &start) in batches.iter().zip(&ends).skip(count + 1) {
             let position = Position(NEW.0 + start as u64);
-            let batch = &batches[next];
             let mut record = Vec::new();
             encode(&mut record, position, at, batch.kind(), batch.readings(), batch.payload());
             unacknowledged[start..start + record.len()].copy_from_slice(&record);
