@@ -11,9 +11,10 @@
 //!   that they have cost more than the zeros will ([`syncs_worth_a_spare`]). The writer then rolls to it
 //!   early. A thread writes the zeros, in steps that it syncs, and rests between them. The writer never waits
 //!   for a spare: without one, its segment grows.
-//! - **The space**: at most [`MAX_SPARES`] are kept, as long as they and two more segments fit on the disk
-//!   above `log.min_free_bytes`, and they and the newest segment below `log.max_bytes`. Otherwise they are
-//!   removed, before an append is refused.
+//! - **The space**: at most [`MAX_SPARES`] are kept, as long as they, the newest segment at its full size and
+//!   the records fit into `log.max_bytes`. A new one is made only while two more would fit on the disk above
+//!   `log.min_free_bytes`; when less than one would, all are removed, and the room of the newest segment is
+//!   cut off, before an append is refused.
 //!
 //! A segment gets its full size with its name: the header is written and synced under the name of the spare,
 //! and the file is renamed. The bytes behind the records are **room**. When the next segment begins, room
