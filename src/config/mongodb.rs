@@ -11,9 +11,9 @@ use super::{Bytes, ConfigError, MongodbUri, Period, Timeseries};
 pub struct Mongodb {
     /// The connection string. If it is set, this store is used unless `store.kind` selects another.
     pub uri: Option<MongodbUri>,
-    /// The database, see [`Self::database`]: 1 to 63 bytes without `/\. "$*<>:|?`.
+    /// The database, see [`Self::database`]: 1 to 63 bytes without `/\. "$*<>:|?`, not one of the server itself.
     pub database: Option<String>,
-    /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.`.
+    /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.` or a dot.
     pub collection: String,
     /// The collection of the rollups: different from `collection`, with the same limits.
     pub rollups_collection: String,
@@ -110,6 +110,11 @@ impl Mongodb {
                 None => ConfigError::invalid("mongodb.uri", format!("names the database \"{database}\", which {rule}")),
             });
         }
+        if INTERNAL_DATABASES.contains(&&*database) {
+            let problem =
+                format!("is \"{database}\", which MongoDB uses itself and does not replicate or shard as data");
+            return Err(ConfigError::invalid("mongodb.database", problem));
+        }
         check_collection("mongodb.collection", &self.collection)?;
         check_collection("mongodb.rollups_collection", &self.rollups_collection)?;
         check_collection("mongodb.devices_collection", &self.devices_collection)?;
@@ -135,6 +140,9 @@ impl Mongodb {
     }
 }
 
+/// The databases of the server itself.
+const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
+
 /// Checks that a collection has another name than the collection of `key`.
 fn differ(own_key: &'static str, own: &str, key: &str, name: &str) -> Result<(), ConfigError> {
     if own == name {
@@ -144,8 +152,12 @@ fn differ(own_key: &'static str, own: &str, key: &str, name: &str) -> Result<(),
 }
 
 pub(super) fn check_collection(key: &'static str, name: &str) -> Result<(), ConfigError> {
-    if !(1..=128).contains(&name.len()) || name.contains(['$', '\0']) || name.starts_with("system.") {
-        let problem = format!("is \"{name}\", must have 1 to 128 bytes, no $, and not start with system.");
+    if !(1..=128).contains(&name.len())
+        || name.contains(['$', '\0'])
+        || name.starts_with("system.")
+        || name.starts_with('.')
+    {
+        let problem = format!("is \"{name}\", must have 1 to 128 bytes, no $, and not start with system. or a dot");
         return Err(ConfigError::invalid(key, problem));
     }
     Ok(())

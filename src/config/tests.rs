@@ -250,6 +250,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[store]\nkind = \"mongodb-timeseries\"", "store.kind"),
         ("[mongodb.timeseries]\ncollection = \"rollups\"", "mongodb.rollups_collection"),
         ("[mongodb.timeseries]\ncollection = \"system.x\"", "mongodb.timeseries.collection"),
+        ("[mongodb]\ncollection = \".a\"", "mongodb.collection"),
+        ("[mongodb]\ndatabase = \"local\"", "mongodb.database"),
         ("[mongodb.timeseries]\nbucket_max_span = \"0s\"", "mongodb.timeseries.bucket_max_span"),
         ("[mongodb.timeseries]\nmax_known_devices = 0", "mongodb.timeseries.max_known_devices"),
         ("[sqlite]\nfile = \"\"", "sqlite.file"),
