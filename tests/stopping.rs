@@ -149,6 +149,20 @@ async fn a_stop_answers_requests_that_wait_for_a_mongod_that_hangs() {
     .await;
 }
 
+/// `fsyncLock`, which backups use, blocks all writes. The server goes on to answer pings and queries.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_does_not_wait_for_a_mongod_whose_writes_are_locked() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let mut server = with_stored(Setup::mongodb(&database)).await;
+    let admin = mongodb::Client::with_uri_str(mongod.uri()).await.expect("a URI").database("admin");
+    admin.run_command(doc! { "fsync": 1, "lock": true }).await.expect("writes are locked");
+    send(&server, 2).await;
+    assert_eq!(stops(&mut server, 1).await, NO_WRITES);
+    admin.run_command(doc! { "fsyncUnlock": 1 }).await.expect("writes go on");
+    has_all(&mut server, 3).await;
+}
+
 /// Before the primary steps down, it answers pings and queries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_does_not_wait_for_a_replica_set_that_has_lost_its_majority() {

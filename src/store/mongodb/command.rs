@@ -156,12 +156,20 @@ impl Commands {
         answer
     }
 
-    /// Waits until a majority of the members has all that the primary has written, or has got something new
-    /// since this call. A server that is in no replica set, or a mongos, only has to answer.
-    pub(super) async fn await_majority(&self) -> Result<(), StoreError> {
+    /// Waits until the server executes a write to `collection`: the removal of a document that never exists.
+    /// Then waits until a majority of the members has all that the primary has written, or has got something new
+    /// since this call. A mongos only has to answer, because one of its shards may be lost.
+    pub(super) async fn await_writes(&self, collection: &str) -> Result<(), StoreError> {
+        let hello = || within(self.timeout, self.database.run_command(doc! { "hello": 1 }));
+        if hello().await?.get_str("msg") == Ok("isdbgrid") {
+            return Ok(());
+        }
+        let removal = doc! { "q": { "_id": { "stop": 1 } }, "limit": 1 };
+        let removal = doc! { "delete": collection, "deletes": [removal] };
+        within(self.timeout, self.database.run_command(removal)).await?;
         let mut before = None;
         loop {
-            let hello = within(self.timeout, self.database.run_command(doc! { "hello": 1 })).await?;
+            let hello = hello().await?;
             let Ok(last) = hello.get_document("lastWrite") else { return Ok(()) };
             let [written, confirmed] = ["opTime", "majorityOpTime"].map(|of| last.get(of).cloned());
             if confirmed == written || before.get_or_insert_with(|| confirmed.clone()) != &confirmed {

@@ -275,7 +275,7 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     async fn takes_writes(&self) -> Result<(), StoreError> {
-        self.commands.await_majority().await
+        self.commands.await_writes(self.devices.name()).await
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {
