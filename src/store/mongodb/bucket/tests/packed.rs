@@ -1,12 +1,8 @@
 //! The packed layout, alone and beside the readable one.
 
-use std::sync::atomic::Ordering;
-
 use super::*;
-use crate::model::{Day, Metric};
-use crate::store::Rollups;
+use crate::model::Metric;
 use crate::store::mongodb::BucketLayout;
-use crate::store::mongodb::tests::counter;
 use crate::store::scenarios::store_scenarios;
 
 on_every_deployment!(@all one_member, on_one_member, two_instances, in_parts);
@@ -42,7 +38,7 @@ impl Scratch {
         MongodbOptions { layout: BucketLayout::Packed, ..self.options() }
     }
 
-    /// Of each document by `_id`: whether it is packed, its revision, its readings, and whether it is full.
+    /// The number of bucket documents that the profiler has seen in replies.
     async fn documents_read(&self) -> i64 {
         let queries = doc! { "op": { "$in": ["query", "getmore"] }, "ns": { "$regex": r"\.buckets$" } };
         let all = self.all(doc! { "find": "system.profile", "filter": queries, "batchSize": 10_000 }).await;
