@@ -158,7 +158,7 @@ impl<'r> Admission<'r> {
         self.source = source;
         (self.scope, self.quota) = (scope, quota);
         self.overwrite_check.start_datagram();
-        self.owner = None; // the next parser counts from 0 again
+        (self.owner, self.line) = (None, None); // the next parser counts from the start again
         self.batch.forget_owners();
         if let Some(check) = &mut self.device_check {
             check.set_sender(quota);

@@ -217,7 +217,11 @@ impl Client {
                     return stopped.unwrap_or(Ok(()));
                 }
                 Turn::Durable(result) => self.settle(result, &mut waiting, &mut connection.session)?,
-                Turn::Read(0) => return Err(MqttError::Broker("closed the connection".to_owned())),
+                Turn::Read(0) => {
+                    let why = "closed the connection; if that repeats, another client may have the same client ID: \
+                               each needs its own mqtt.client_id";
+                    return Err(MqttError::Broker(why.to_owned()));
+                }
                 Turn::Read(bytes) => {
                     for received in connection.session.receive(&buffer[..bytes]) {
                         match received {

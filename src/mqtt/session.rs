@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use mqtt_protocol_core::mqtt::common::{ArcPayload, Cursor};
 use mqtt_protocol_core::mqtt::connection::{ConnectionOptions, Event, TimerKind};
 use mqtt_protocol_core::mqtt::packet::{
-    GenericPacketTrait, Packet, Qos, RetainHandling, SessionExpiryInterval, SubEntry, SubOpts, v3_1_1, v5_0,
+    GenericPacketTrait, MaximumPacketSize, Packet, Properties, Property, Qos, ReceiveMaximum, RetainHandling,
+    SessionExpiryInterval, SubEntry, SubOpts, v3_1_1, v5_0,
 };
 use mqtt_protocol_core::mqtt::result_code::{
     ConnectReasonCode, ConnectReturnCode, DisconnectReasonCode, MqttError as PacketError, PubackReasonCode,
@@ -107,7 +108,7 @@ impl Session {
         let mut limits = ConnectionOptions::new();
         if is_v5 {
             let max_bytes = u32::try_from(options.max_packet_bytes).unwrap_or(u32::MAX);
-            limits = limits.receive_maximum(options.receive_maximum).maximum_packet_size_recv(max_bytes);
+            limits = limits.maximum_packet_size_recv(max_bytes);
         }
         let mut connection = Connection::with_options(version, limits);
         connection.set_pingresp_recv_timeout(PONG_TIMEOUT.as_millis() as u64);
@@ -129,20 +130,31 @@ impl Session {
     fn connect(&mut self, options: &Options, client_id: &str, is_clean: bool) -> Result<(), PacketError> {
         let keep_alive = u16::try_from(options.keep_alive.as_secs()).unwrap_or(u16::MAX);
         let password = options.password.as_ref().map(|password| password.expose().as_bytes().to_vec());
+        let mut with_maximum = None;
         let events = if self.version == Version::V5_0 {
-            let mut connect =
-                v5_0::Connect::builder().client_id(client_id)?.clean_start(is_clean).keep_alive(keep_alive);
-            if let Some(user) = &options.user {
-                connect = connect.user_name(user.as_str())?;
-            }
-            if let Some(password) = password {
-                connect = connect.password(password)?;
-            }
-            if !is_clean {
-                let expiry = u32::try_from(options.session_expiry.as_secs()).unwrap_or(u32::MAX);
-                connect = connect.props(vec![SessionExpiryInterval::new(expiry)?.into()]);
-            }
-            self.connection.checked_send(connect.build()?)
+            let connect = |properties: Properties| {
+                let connect = v5_0::Connect::builder().client_id(client_id)?;
+                let mut connect = connect.clean_start(is_clean).keep_alive(keep_alive).props(properties);
+                if let Some(user) = &options.user {
+                    connect = connect.user_name(user.as_str())?;
+                }
+                if let Some(password) = &password {
+                    connect = connect.password(password.clone())?;
+                }
+                connect.build()
+            };
+            let expiry = u32::try_from(options.session_expiry.as_secs()).unwrap_or(u32::MAX);
+            let expiry: Property = SessionExpiryInterval::new(if is_clean { 0 } else { expiry })?.into();
+            let max_bytes = u32::try_from(options.max_packet_bytes).unwrap_or(u32::MAX);
+            let on_the_wire = vec![
+                expiry.clone(),
+                MaximumPacketSize::new(max_bytes)?.into(),
+                ReceiveMaximum::new(options.receive_maximum)?.into(),
+            ];
+            // mosquitto 2.0 sends more than the maximum when it resumes a session. The state of the protocol
+            // would end the connection for that each time, so only the packet on the wire has the maximum.
+            with_maximum = Some(connect(on_the_wire)?.to_continuous_buffer());
+            self.connection.checked_send(connect(vec![expiry])?)
         } else {
             let connect = v3_1_1::Connect::builder().client_id(client_id)?;
             let mut connect = connect.clean_session(is_clean).keep_alive(keep_alive);
@@ -155,6 +167,9 @@ impl Session {
             self.connection.checked_send(connect.build()?)
         };
         self.handle(events, &mut Vec::new());
+        if let Some(connect) = with_maximum {
+            self.out = connect;
+        }
         Ok(())
     }
 

@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn hostile_topics_are_read_in_linear_time_and_name_no_more_than_their_levels() {
         let deep = template("{a}/{deviceId}/#");
-        let levels = "x/".repeat(32_000);
-        let found = named(&deep, &levels).unwrap().unwrap();
+        let many = "x/".repeat(32_000);
+        let found = named(&deep, &many).unwrap().unwrap();
         assert_eq!((found.device.as_deref(), found.metadata.len()), (Some("x"), 1));
         let long = format!("a/{}", "x".repeat(65_000));
         assert_eq!(named(&deep, &long), Some(Err(LevelTooLongError)));
