@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
@@ -71,11 +70,6 @@ impl Broker {
     /// Its port.
     pub(crate) const fn port(&self) -> u16 {
         self.port
-    }
-
-    /// Its folder, for files of the test.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Its log, which has each packet.
