@@ -11,7 +11,7 @@ use super::{Bytes, ConfigError, MongodbUri, Period, Timeseries};
 pub struct Mongodb {
     /// The connection string. If it is set, this store is used unless `store.kind` selects another.
     pub uri: Option<MongodbUri>,
-    /// The database, see [`Self::database`]: 1 to 63 bytes without `/\. "$*<>:|?`, not one of the server itself.
+    /// The database, see [`Self::database`]: 1 to 63 bytes without `/\. "$*<>:|?`, not one of the server.
     pub database: Option<String>,
     /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.` or a dot.
     pub collection: String,

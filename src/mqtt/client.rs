@@ -109,7 +109,7 @@ struct Connection {
 /// The event that ends a turn of a connection.
 enum Turn {
     Stop,
-    Durable(Result<Receipt, IngestError>),
+    Durable(Box<Result<Receipt, IngestError>>),
     Read(usize),
     Written(usize),
     Flushed,
@@ -216,7 +216,7 @@ impl Client {
                     let stopped = timeout(STOP_TIMEOUT, self.stop(&mut connection, &mut waiting)).await;
                     return stopped.unwrap_or(Ok(()));
                 }
-                Turn::Durable(result) => self.settle(result, &mut waiting, &mut connection.session)?,
+                Turn::Durable(result) => self.settle(*result, &mut waiting, &mut connection.session)?,
                 Turn::Read(0) => {
                     let why = "closed the connection; if that repeats, another client may have the same client ID: \
                                each needs its own mqtt.client_id";
@@ -276,7 +276,7 @@ impl Client {
         tokio::select! {
             biased;
             () = self.shutdown.cancelled() => Ok(Turn::Stop),
-            result = durable, if !is_idle => Ok(Turn::Durable(result)),
+            result = durable, if !is_idle => Ok(Turn::Durable(Box::new(result))),
             sent = send(writer, &session.out), if must_write || must_flush => sent,
             read = reader.read(buffer), if has_room => Ok(Turn::Read(read?)),
             () = sleep_until(wake_at.into()) => Ok(Turn::Timer),

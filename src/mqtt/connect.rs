@@ -110,19 +110,16 @@ fn client_config(broker: &Mqtt) -> Result<ClientConfig, MqttTlsError> {
     let provider = Arc::new(default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder.with_protocol_versions(&[&TLS13, &TLS12]).map_err(MqttTlsError::Rustls)?;
-    let builder = match &broker.ca_file {
-        Some(file) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates("mqtt.ca_file", file)? {
-                let added = roots.add(certificate);
-                added.map_err(|error| unusable("mqtt.ca_file", file, format!("holds a bad certificate: {error}")))?;
-            }
-            builder.with_root_certificates(roots)
+    let builder = if let Some(file) = &broker.ca_file {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates("mqtt.ca_file", file)? {
+            let added = roots.add(certificate);
+            added.map_err(|error| unusable("mqtt.ca_file", file, format!("holds a bad certificate: {error}")))?;
         }
-        None => {
-            let verifier = Verifier::new(provider).map_err(MqttTlsError::Rustls)?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
-        }
+        builder.with_root_certificates(roots)
+    } else {
+        let verifier = Verifier::new(provider).map_err(MqttTlsError::Rustls)?;
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     };
     let (Some(cert), Some(key)) = (&broker.cert_file, &broker.key_file) else {
         return Ok(builder.with_no_client_auth());

@@ -103,7 +103,7 @@ impl Place<'_> {
             Format::Senml => {
                 let limits = sink.limits();
                 let options = senml::Options {
-                    split: formats.senml_names.clone(),
+                    split: formats.senml_names,
                     now_ms,
                     max_readings,
                     max_metrics: limits.max_metrics,

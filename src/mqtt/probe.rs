@@ -74,10 +74,6 @@ async fn converse(options: &Options, is_v5: bool) -> Result<Vec<Grant>, MqttErro
     }
     session.disconnect();
     stream.write_all(&session.out).await?;
-    let grant = |((filter, granted), (_, asked)): ((String, Result<u8, String>), &(String, u8))| Grant {
-        filter,
-        asked: *asked,
-        granted,
-    };
-    Ok(grants.into_iter().zip(&wanted).map(grant).collect())
+    let answers = grants.into_iter().zip(&wanted);
+    Ok(answers.map(|((filter, granted), (_, asked))| Grant { filter, asked: *asked, granted }).collect())
 }

@@ -18,18 +18,22 @@ const LONGEST_WAIT: Duration = Duration::from_secs(900);
 /// gets its devices in its first minutes.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// No wait is shorter than so many times its pass. So passes take a thousandth of the time, or what they take
+/// No wait is shorter than so many times its pass. So passes take a hundredth of the time, or what they take
 /// every 15 minutes.
-const WAIT_PER_PASS: u32 = 1_000;
+const WAIT_PER_PASS: u32 = 100;
+
+/// The most devices with pending, old readings for which the store is asked which of them it has. If there
+/// are more, each counts as soon as it is stored.
+const NEW_DEVICES: usize = 1_000;
 
 /// The most pending devices that are looked at under one lock of pending.
 const PENDING_PER_STEP: usize = 256;
 
 impl Queries {
     /// Counts the devices without a reading for `silent_after`, again and again, and sets `gauge` after each
-    /// pass. A device counts once it is in the device index. A pass begins a quarter of `silent_after` after
-    /// the last one, at least one and at most 15 minutes; the first ones follow sooner, if they take little
-    /// time. While the store is away, the gauge keeps its value, or has none.
+    /// pass. A silent device counts once it is stored, or at once while few devices are new. A pass begins a
+    /// quarter of `silent_after` after the last one, at least one and at most 15 minutes; the first ones follow
+    /// sooner, if they take little time. While the store is away, the gauge keeps its value, or has none.
     pub async fn count_silent_devices(&self, silent_after: Duration, clock: &Clock, gauge: &LateGauge) {
         let usual = (silent_after / 4).clamp(Duration::from_secs(60), LONGEST_WAIT);
         let mut wait = FIRST_WAIT;
@@ -54,17 +58,30 @@ impl Queries {
         self.catch_up().await;
         let pipeline = Arc::clone(&self.pipeline);
         let pending = blocking(move || {
-            let (mut active, mut after) = (DeviceSet::default(), None);
+            let (mut active, mut inactive, mut after) = (DeviceSet::default(), Vec::new(), None);
             loop {
                 let last_of = |found: PendingDevice| (found.newest.span_ms().1, found.device);
                 let found = pipeline.pending_devices("", after.as_deref(), PENDING_PER_STEP, last_of);
-                found.iter().filter(|(last_ms, _)| *last_ms >= since_ms).for_each(|(_, device)| active.insert(device));
-                match found.last() {
-                    Some((_, last)) if found.len() == PENDING_PER_STEP => after = Some(Arc::clone(last)),
-                    _ => return active,
+                after = found.last().filter(|_| found.len() == PENDING_PER_STEP).map(|(_, last)| Arc::clone(last));
+                for (last_ms, device) in found {
+                    if last_ms >= since_ms {
+                        active.insert(&device);
+                    } else if inactive.len() <= NEW_DEVICES {
+                        inactive.push(device);
+                    }
+                }
+                if after.is_none() {
+                    return (active, inactive);
                 }
             }
         });
-        self.ask(self.deadline(), self.store.count_silent(since_ms, pending.await?)).await
+        let (active, inactive) = pending.await?;
+        let silent = self.ask(self.deadline(), self.store.count_silent(since_ms, active)).await?;
+        if inactive.is_empty() || inactive.len() > NEW_DEVICES {
+            return Ok(silent);
+        }
+        let stored = self.ask(self.deadline(), self.store.entries_of(&inactive)).await?;
+        let new = if stored.is_cut { 0 } else { inactive.len() - stored.devices.len() };
+        Ok(silent + new as u64)
     }
 }

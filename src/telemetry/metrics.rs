@@ -217,16 +217,16 @@ table! {
     /// Messages received from an MQTT broker, those that were sent again included.
     mqtt_messages_total: Labelled<Counter>, Count {client};
     /// Messages from which nothing is stored, by reason: no reading of the payload is accepted (payload), no
-    /// configured topic has it (topic), it is larger than mqtt.max_packet_bytes (size), or it is retained and
-    /// has no time of its own (retained). They are acknowledged all the same.
+    /// configured topic has it (topic), it is larger than a packet may be (size), or it is retained and has
+    /// no time of its own (retained). They are acknowledged all the same.
     mqtt_refused_total: Labelled<Counter>, Count {reason};
     /// Messages received and not acknowledged yet.
     mqtt_unacknowledged: Labelled<Gauge>, Count {client};
     /// Age of the oldest message that is not acknowledged. 0 if all are.
     mqtt_oldest_unacknowledged_seconds: Labelled<Gauge>, Seconds {client};
     /// Connections to an MQTT broker that ended or could not be made, by reason: the network (network), an
-    /// answer that did not come in time (timeout), the broker (broker), another client with the same client
-    /// ID (taken_over), or a packet that is none (protocol).
+    /// answer that did not come in time (timeout), the broker (broker), a packet that is none (protocol), or
+    /// another client with the same client ID, which has taken over the session.
     mqtt_disconnects_total: Labelled<Counter>, Count {reason};
     /// Connections at which the MQTT broker no longer had the session of the client: messages since the
     /// connection before may be lost.

@@ -77,8 +77,8 @@ async fn audit(server: &Server, expected: &BTreeSet<usize>, published: usize) {
         assert_eq!(numbers.len(), distinct.len(), "{device} has a reading twice");
         // The stats count what was written, so a reading that was written twice would show here.
         let rollups = server.get_json(&format!("/v1/devices/{device}/rollups?{range}")).await;
-        let counts = rollups["rollups"].as_array().into_iter().flatten();
-        let count: f64 = counts.map(|it| it["metrics"]["value"]["count"].as_f64().expect("a count")).sum();
+        let hours = rollups["metrics"]["value"].as_array().into_iter().flatten();
+        let count: f64 = hours.map(|hour| hour["count"].as_f64().expect("a count")).sum();
         assert_eq!(count as usize, distinct.len(), "the stats of {device}: {rollups}");
         stored.insert(device, distinct);
     }

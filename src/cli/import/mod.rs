@@ -191,12 +191,11 @@ async fn send_all(
     mut notes: Option<&mut Notes>,
 ) -> anyhow::Result<()> {
     while let Some(batch) = batches.recv().await {
-        let answer = match sender {
-            Some(sender) => sender.send(&batch, |what| progress.set_trouble(Some(what))).await?,
-            None => {
-                let counts = Counts { accepted: batch.lines.len() as u64, ..Counts::default() };
-                Receipt { counts, rejections: Vec::new() }
-            }
+        let answer = if let Some(sender) = sender {
+            sender.send(&batch, |what| progress.set_trouble(Some(what))).await?
+        } else {
+            let counts = Counts { accepted: batch.lines.len() as u64, ..Counts::default() };
+            Receipt { counts, rejections: Vec::new() }
         };
         progress.set_trouble(None);
         progress.add(answer.counts);

@@ -22,6 +22,7 @@ use crate::influxql::{Found, Memory, Next, Read, Reader, Request, Source, Statem
 use crate::query::{Answer, Column, Columns, MAX_METRICS, Missing, Queries, QueryError};
 
 /// The data of one statement.
+#[expect(clippy::struct_excessive_bools, reason = "each says something else of a statement or of its answer")]
 pub(super) struct Stored<'s> {
     pub(super) queries: &'s Queries,
     pub(super) scope: &'s DeviceScope,

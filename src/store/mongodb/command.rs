@@ -157,11 +157,11 @@ impl Commands {
     }
 
     /// Waits until the server executes a write to `collection`: the removal of a document that never exists.
-    /// Then waits until a majority of the members has all that the primary has written, or has got something new
-    /// since this call. A mongos only has to answer, because one of its shards may be lost.
+    /// Then waits until a majority of the members has all that the primary has written, or has got something
+    /// new since this call. A mongos only has to answer, because one of its shards may be lost.
     pub(super) async fn await_writes(&self, collection: &str) -> Result<(), StoreError> {
         let hello = || within(self.timeout, self.database.run_command(doc! { "hello": 1 }));
-        if hello().await?.get_str("msg") == Ok("isdbgrid") {
+        if hello().await?.get_str("msg").is_ok_and(|kind| kind == "isdbgrid") {
             return Ok(());
         }
         let removal = doc! { "q": { "_id": { "stop": 1 } }, "limit": 1 };

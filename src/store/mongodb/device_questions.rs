@@ -30,14 +30,14 @@ impl<L: Layout> MongoStore<L> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<DeviceList, StoreError> {
-        let (list, is_complete) = self.from_index(self.devices.list(prefix, after, limit)).await?;
+        let (list, is_complete) = Box::pin(self.in_index(self.devices.list(prefix, after, limit))).await?;
         Ok(DeviceList { is_incomplete: !is_complete, ..list })
     }
 
     /// See [`Store::entries_of`].
     pub(super) async fn some_devices(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError> {
         let names: Vec<&str> = devices.iter().map(|device| &**device).collect();
-        let (found, is_complete) = self.from_index(self.devices.some(&names)).await?;
+        let (found, is_complete) = Box::pin(self.in_index(self.devices.some(&names))).await?;
         Ok(DeviceList { devices: found.into_values().collect(), is_cut: false, is_incomplete: !is_complete })
     }
 
@@ -46,7 +46,7 @@ impl<L: Layout> MongoStore<L> {
         self.layout.add_active(since_ms, &mut active).await?;
         let mut silent = 0;
         let count = self.devices.each_id(|device| silent += u64::from(!active.contains(device)));
-        self.from_whole_index(count).await?;
+        Box::pin(self.in_whole_index(count)).await?;
         Ok(silent)
     }
 
@@ -119,7 +119,7 @@ impl<L: Layout> MongoStore<L> {
 
     /// See [`Store::last_hour`].
     pub(super) async fn newest_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        let (entry, is_complete) = self.from_index(self.devices.one(device)).await?;
+        let (entry, is_complete) = Box::pin(self.in_index(self.devices.one(device))).await?;
         let noted = entry.map(|entry| Day::of(Hour::of(entry.last_ts_ms)));
         if noted.is_none() && is_complete {
             return Ok(None);

@@ -354,7 +354,7 @@ impl<L: Layout> Rollups for MongoStore<L> {
         self.deployment().await?;
         let _shared = self.changes.read().await;
         let step = self.devices.step(&hours, after, L::HOURS_PER_STEP);
-        let step = self.from_whole_index(step).await?;
+        let step = Box::pin(self.in_whole_index(step)).await?;
         let hours_of = |device: &Arc<str>| {
             let device = Arc::clone(device);
             (hours.start.0..hours.end.0).map(move |hour| (Arc::clone(&device), Hour(hour)))

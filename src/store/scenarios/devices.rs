@@ -272,7 +272,9 @@ pub(in crate::store) async fn silent_devices_are_counted_by_their_last_reading(s
     }
     let silent_since = async |since_ms, active: &[&str]| {
         let mut set = DeviceSet::default();
-        active.iter().for_each(|device| set.insert(device));
+        for device in active {
+            set.insert(device);
+        }
         store.count_silent(since_ms, set).await.unwrap()
     };
     for (since, silent) in [(-4, 0), (-3, 0), (-2, 1), (3, 1), (4, 2), (6, 3), (30, 3), (31, 4)] {

@@ -22,7 +22,7 @@
 //! - **Another drop meanwhile.** The update that makes a mark complete names its epoch, and inserts nothing.
 //!   If the collection was dropped meanwhile, the update matches nothing, and the index stays incomplete.
 //!
-//! A reader asks for the mark after it has read the index (`from_index`), and compares it with a complete
+//! A reader asks for the mark after it has read the index (`in_index`), and compares it with a complete
 //! mark that it knew before. So an answer never counts as complete because of a mark that is gone, or that
 //! was made complete later.
 
@@ -62,7 +62,7 @@ struct Mark {
 
 impl<L: Layout> MongoStore<L> {
     /// Reads from the index. Returns whether the index had all devices meanwhile.
-    pub(in super::super) async fn from_index<T>(
+    pub(in super::super) async fn in_index<T>(
         &self,
         read: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<(T, bool), StoreError> {
@@ -77,11 +77,11 @@ impl<L: Layout> MongoStore<L> {
     }
 
     /// Reads from the index, and fails if the index may have lacked devices meanwhile.
-    pub(in super::super) async fn from_whole_index<T>(
+    pub(in super::super) async fn in_whole_index<T>(
         &self,
         read: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let (found, is_complete) = self.from_index(read).await?;
+        let (found, is_complete) = self.in_index(read).await?;
         if is_complete {
             return Ok(found);
         }
@@ -91,7 +91,7 @@ impl<L: Layout> MongoStore<L> {
 
     /// Whether the device index has all devices that are stored.
     pub(in super::super) async fn has_all_devices(&self) -> Result<bool, StoreError> {
-        self.from_index(async { Ok(()) }).await.map(|((), is_complete)| is_complete)
+        self.in_index(async { Ok(()) }).await.map(|((), is_complete)| is_complete)
     }
 
     /// Gives the index a mark, and completes it if nothing is stored.

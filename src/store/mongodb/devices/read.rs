@@ -20,10 +20,8 @@ const IDS_BATCH: u32 = 20_000;
 
 /// Matches the IDs of devices that start with `prefix` and are greater than `after`.
 pub(super) fn ids_after(prefix: &str, after: Option<&str>) -> Document {
-    let mut ids = match after.filter(|after| *after >= prefix) {
-        Some(after) => doc! { "$gt": after },
-        None => doc! { "$gte": prefix },
-    };
+    let after = after.filter(|after| *after >= prefix);
+    let mut ids = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
     ids.insert("$lt", format!("{prefix}{AFTER_ALL}"));
     ids
 }
