@@ -31,9 +31,10 @@ const PENDING_PER_STEP: usize = 256;
 
 impl Queries {
     /// Counts the devices without a reading for `silent_after`, again and again, and sets `gauge` after each
-    /// pass. A silent device counts once it is stored, or at once while few devices are new. A pass begins a
-    /// quarter of `silent_after` after the last one, at least one and at most 15 minutes; the first ones follow
-    /// sooner, if they take little time. While the store is away, the gauge keeps its value, or has none.
+    /// pass. A silent device counts once it is stored, or at once while few devices are new. A pass begins
+    /// a quarter of `silent_after` after the last one, at least one and at most 15 minutes; the first ones
+    /// follow sooner, if they take little time. While the store is away, the gauge keeps its value, or has
+    /// none.
     pub async fn count_silent_devices(&self, silent_after: Duration, clock: &Clock, gauge: &LateGauge) {
         let usual = (silent_after / 4).clamp(Duration::from_secs(60), LONGEST_WAIT);
         let mut wait = FIRST_WAIT;
