@@ -1,11 +1,11 @@
 //! MQTT ingest: a client of a broker, whose acknowledgement of a message says that its readings are on disk.
 //!
-//! One task ([`client`]) owns the connection to a broker and the state of the protocol ([`session`]). It
+//! One task (`client`) owns the connection to a broker and the state of the protocol (`session`). It
 //! reads what has arrived, appends the readings of all messages that wait to the log as one record, and
 //! acknowledges the messages in the order of their arrival when the record is durable. Meanwhile it goes on
 //! to read and to answer pings.
 //!
-//! [`payload`] makes readings of a message: its topic matches a template of the configuration ([`topic`]),
+//! `payload` makes readings of a message: its topic matches a template of the configuration (`topic`),
 //! which may name the device, the metric, labels and metadata. The payload is in a format of its own, JSON
 //! by the keys of a webhook ([`wire::webhook`](crate::wire::webhook)), or a plain number.
 //!
@@ -17,11 +17,11 @@
 //!   `receive_maximum`, and the connection stays.
 //! - A message that cannot be stored never blocks those after it: it is counted, named in a log line and
 //!   acknowledged.
-//! - Memory is bounded: one packet that is being received, and [`client::MAX_WAITING_BYTES`] of messages.
+//! - Memory is bounded: one packet that is being received, and `client::MAX_WAITING_BYTES` of messages.
 //! - A stop acknowledges what is on disk and leaves the rest to the broker's session.
 //!
-//! Only [`session`] knows the protocol's crate. A listener for devices without a broker would be another
-//! task beside `client`, with the same [`payload`].
+//! Only `session` knows the protocol's crate. A listener for devices without a broker would be another
+//! task beside `client`, with the same `payload`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -93,7 +93,8 @@ impl HourStats {
 /// The stats that a query needs. A store may leave out others, if it is faster without them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatsNeeds {
-    /// Count, minimum, maximum and sum. The first and the last value are [unknown](ValueAt::unknown).
+    /// Count, minimum, maximum and sum. The first and the last value are
+    /// [unknown](crate::model::ValueAt::unknown).
     Numbers,
     /// All that are stored.
     All,
