@@ -165,15 +165,25 @@ async fn too_many_readings_are_refused_as_ever() {
 /// Senders append positive values while others repeat negative ones of the same new identities.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_repeated_value_follows_another_one_of_its_identity() {
-    const ROUNDS: i64 = 300;
+    const ROUNDS: i64 = 200;
+    const SENT_IN_A_ROUND: usize = 4;
     let edge = Arc::new(Edge::new());
     let (round, is_over) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
     let sender = |nth: i64| {
         let (edge, round, is_over) = (Arc::clone(&edge), Arc::clone(&round), Arc::clone(&is_over));
         async move {
-            let mut value = 1.0;
+            let (mut value, mut of_round, mut sent) = (1.0, -1, 0);
             while !is_over.load(Ordering::Relaxed) {
-                let ts_ms = 10 * round.load(Ordering::Relaxed) + rand::random_range(0..6);
+                let number = round.load(Ordering::Relaxed);
+                if number != of_round {
+                    (of_round, sent) = (number, 0);
+                }
+                if sent == SENT_IN_A_ROUND {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                sent += 1;
+                let ts_ms = 10 * number + rand::random_range(0..6);
                 value += 1.0;
                 edge.send(None, &[(ts_ms, &[10.0 * value + nth as f64][..])]).await;
             }
