@@ -138,7 +138,7 @@ fn bad(what: String, source: Option<Box<dyn Error + Send + Sync>>) -> BadOptions
 /// Checks the URL of a server. The scheme is required: a wrong guess could send a token in plain text.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error is a text for people: what the URL lacks, or which scheme is not supported.
 pub fn check_url(text: &str) -> Result<(), String> {
     if !text.contains("://") {
         return Err(format!(
