@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use mqtt_protocol_core::mqtt::common::{ArcPayload, Cursor};
 use mqtt_protocol_core::mqtt::connection::{ConnectionOptions, Event, TimerKind};
 use mqtt_protocol_core::mqtt::packet::{
-    GenericPacketTrait, MaximumPacketSize, Packet, Properties, Property, Qos, ReceiveMaximum, RetainHandling,
-    SessionExpiryInterval, SubEntry, SubOpts, v3_1_1, v5_0,
+    GenericPacketTrait, Packet, Properties, Property, Qos, ReceiveMaximum, RetainHandling, SessionExpiryInterval,
+    SubEntry, SubOpts, v3_1_1, v5_0,
 };
 use mqtt_protocol_core::mqtt::result_code::{
     ConnectReasonCode, ConnectReturnCode, DisconnectReasonCode, MqttError as PacketError, PubackReasonCode,
@@ -105,12 +105,7 @@ impl Session {
     /// connection.
     pub(super) fn open(options: &Options, client_id: &str, is_v5: bool, is_clean: bool) -> Result<Self, MqttError> {
         let version = if is_v5 { Version::V5_0 } else { Version::V3_1_1 };
-        let mut limits = ConnectionOptions::new();
-        if is_v5 {
-            let max_bytes = u32::try_from(options.max_packet_bytes).unwrap_or(u32::MAX);
-            limits = limits.maximum_packet_size_recv(max_bytes);
-        }
-        let mut connection = Connection::with_options(version, limits);
+        let mut connection = Connection::with_options(version, ConnectionOptions::new());
         connection.set_pingresp_recv_timeout(PONG_TIMEOUT.as_millis() as u64);
         let mut session = Self {
             version,
@@ -145,12 +140,9 @@ impl Session {
             };
             let expiry = u32::try_from(options.session_expiry.as_secs()).unwrap_or(u32::MAX);
             let expiry: Property = SessionExpiryInterval::new(if is_clean { 0 } else { expiry })?.into();
-            let max_bytes = u32::try_from(options.max_packet_bytes).unwrap_or(u32::MAX);
-            let on_the_wire = vec![
-                expiry.clone(),
-                MaximumPacketSize::new(max_bytes)?.into(),
-                ReceiveMaximum::new(options.receive_maximum)?.into(),
-            ];
+            // No maximum packet size: mosquitto 2.0 drops what is larger, but counts it as in flight for
+            // ever, and sends nothing more once `receive_maximum` messages are.
+            let on_the_wire = vec![expiry.clone(), ReceiveMaximum::new(options.receive_maximum)?.into()];
             // mosquitto 2.0 sends more than the maximum when it resumes a session. The state of the protocol
             // would end the connection for that each time, so only the packet on the wire has the maximum.
             with_maximum = Some(connect(on_the_wire)?.to_continuous_buffer());
