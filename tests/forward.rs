@@ -131,6 +131,21 @@ async fn the_log_keeps_hours_of_an_outage_and_the_centre_catches_up() {
     assert_eq!(edge.metrics().await.value("tidegauge_forward_lag_seconds"), Some(0.0));
 }
 
+#[tokio::test]
+async fn a_site_whose_position_file_is_removed_forwards_all_that_its_log_has() {
+    let mut edge = Server::start(to("http://127.0.0.1:9").set("log.segment_bytes", "64KiB")).await;
+    for part in 0..4 {
+        ingest(&edge, &readings("S1", part * 2_000, 2_000)).await;
+    }
+    edge.settled().await;
+    assert_eq!(edge.terminate().await.code(), Some(0)); // it stores all, and forwards nothing
+    std::fs::remove_file(edge.data_dir().join("log/follower")).expect("the forwarder has a position");
+    let centre = Server::start(Setup::sqlite()).await;
+    edge.start_again_with(to(centre.url()).set("log.segment_bytes", "64KiB")).await;
+    forwarded_to(&edge, &centre, "S1", 8_000).await;
+    assert_eq!(edge.metrics().await.count("tidegauge_readings_recovered_total"), 0, "the store has them already");
+}
+
 /// Waits until the lag is over, and checks the number of readings at the centre.
 async fn forwarded_to(edge: &Server, centre: &Server, device: &str, count: usize) {
     wait_until("the lag is over", async || {

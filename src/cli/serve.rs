@@ -201,6 +201,9 @@ impl Service {
         forward: Option<tidegauge::forward::Options>,
     ) -> anyhow::Result<Self> {
         data.expect_log().map_err(data_dir::explain)?;
+        if forward.is_some() {
+            log::add_follower(&data.log_dir()).map_err(data_dir::explain)?;
+        }
         let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
         let log = Arc::new(log);
         // Before the first cut, which would remove what is not forwarded yet.

@@ -1,7 +1,8 @@
 //! The follower: a second reader of the log, with a durable position of its own.
 //!
 //! The log keeps the records that the follower has not passed, although they are stored. The position is in
-//! the file `follower`, which has two slots (`slots.rs`). Without that file there is no follower.
+//! the file `follower`, which has two slots (`slots.rs`). Without that file there is no follower. A new one
+//! begins with the oldest record that the log still has.
 //!
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
 //! of unsynced ones. If the file cannot be read, or is of another log because its position is beyond the end
@@ -77,6 +78,18 @@ pub fn unread(dir: &Path) -> Result<Option<Unread>, LogError> {
     Ok(Some(Unread { bytes, as_of_ms: followed.as_of_ms }))
 }
 
+/// Lets a log in `dir` that has no follower keep all its records for one when it is opened.
+///
+/// # Errors
+/// When the file cannot be read or created.
+pub fn add_follower(dir: &Path) -> Result<(), LogError> {
+    let folder = OsFolder::new(dir);
+    if dir.exists() && load(&folder)?.is_none() {
+        SlotFile::create(&folder, Followed { position: Position::default(), as_of_ms: 0 })?;
+    }
+    Ok(())
+}
+
 /// The position from which the log is needed, by the store and by the follower, if there is one.
 pub(super) fn needed_from(stored: Position, followed: Option<Position>) -> Position {
     followed.map_or(stored, |followed| followed.min(stored))
@@ -105,7 +118,7 @@ pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFo
         }
         Err(error) => return Err(error),
     };
-    if saved.position < first {
+    if saved.position < first && saved.position > Position::default() {
         let bytes = first.0 - saved.position.0;
         tracing::warn!(bytes, "the log no longer has these bytes, which were not forwarded");
     }
@@ -283,6 +296,24 @@ mod tests {
         for of_another_log in [Position(1 << 40), inside, Position(log_end.0 - 8)] {
             SlotFile::create(&OsFolder::new(dir.path()), at(of_another_log)).unwrap();
             begins_again();
+        }
+    }
+
+    #[test]
+    fn a_new_follower_begins_with_the_oldest_record_although_the_store_needs_none() {
+        let dir = tempfile::tempdir().unwrap();
+        add_follower(&dir.path().join("missing")).unwrap();
+        let (log, _, batches) = followed_log(dir.path());
+        let all = bases(dir.path());
+        log.cut(log.usage().readable).unwrap();
+        drop(log);
+        std::fs::remove_file(dir.path().join(Followed::NAME)).unwrap();
+        for _ in 0..2 {
+            add_follower(dir.path()).unwrap();
+            let (log, recovery) = open(dir.path());
+            assert_eq!((recovery.readings, bases(dir.path())), (0, all.clone()));
+            let followed = log.follow(at(recovery.start)).unwrap();
+            assert_eq!(read_all(&log, followed.position).len(), batches.len());
         }
     }
 

@@ -69,7 +69,7 @@ mod tests;
 pub use batch::{Batch, BatchBuilder, MAX_PAYLOAD_BYTES, PushError};
 pub use batch_view::BatchView;
 pub use deletion_record::{BegunDeletion, DeletionRecord};
-pub use follower::Followed;
+pub use follower::{Followed, add_follower};
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
 pub use reader::{Reader, Record};
 pub use reading::Lag;
