@@ -10,8 +10,9 @@ use crate::common::generations::Generations;
 /// The last sequence numbers of each device, for a bounded number of devices.
 ///
 /// A number counts as missing once [`WINDOW`] higher numbers are possible and it has not arrived, so messages
-/// may arrive out of order within the window. A number further below the last one begins anew: the device has
-/// restarted.
+/// may arrive out of order within the window. A number further below the last one begins a new run: the
+/// device has restarted, or an old message has come again. A number near the end of the run before goes on
+/// with that one.
 #[derive(Debug)]
 pub(super) struct Sequences {
     /// `None`: no device is remembered.
@@ -27,6 +28,14 @@ type Devices = Generations<Box<str>, Seen>;
 /// The numbers of a device that have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
+    current: Run,
+    /// The run before the current one.
+    previous: Option<Run>,
+}
+
+/// Numbers that rise from message to message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
     /// The highest number.
     last: u64,
     /// Bit `n` says whether `last - n` has arrived. Numbers before the first one count as arrived.
@@ -71,29 +80,60 @@ fn missing_after(devices: &mut Devices, device: &str, number: u64) -> u64 {
 
 impl Seen {
     const fn first(number: u64) -> Self {
+        Self { current: Run::first(number), previous: None }
+    }
+
+    /// Notes a number. Returns how many numbers are known to be missing now.
+    fn note(&mut self, number: u64) -> u64 {
+        if !self.current.is_near(number)
+            && let Some(previous) = self.previous.filter(|previous| previous.is_near(number))
+        {
+            let missing = self.current.end();
+            self.previous = Some(std::mem::replace(&mut self.current, previous));
+            return missing + self.current.note(number);
+        }
+        if self.current.continues_with(number) {
+            return self.current.note(number);
+        }
+        let missing = self.current.end();
+        self.previous = Some(std::mem::replace(&mut self.current, Run::first(number)));
+        missing
+    }
+}
+
+impl Run {
+    const fn first(number: u64) -> Self {
         Self { last: number, window: u64::MAX }
     }
 
-    /// Notes a number. Returns how many missing numbers have left the window.
+    const fn is_near(&self, number: u64) -> bool {
+        self.last.abs_diff(number) < WINDOW
+    }
+
+    const fn continues_with(&self, number: u64) -> bool {
+        self.is_near(number) || (number > self.last && number - self.last <= u32::MAX as u64)
+    }
+
+    /// Notes a number that continues the run. Returns how many missing numbers have left the window.
     const fn note(&mut self, number: u64) -> u64 {
         if number <= self.last {
-            let below = self.last - number;
-            if below < WINDOW {
-                self.window |= 1 << below;
-                return 0;
-            }
-        } else if number - self.last <= u32::MAX as u64 {
-            let ahead = number - self.last;
-            let leaving = if ahead < WINDOW { self.window >> (WINDOW - ahead) } else { self.window };
-            let bits = if ahead < WINDOW { ahead } else { WINDOW };
-            let skipped = ahead.saturating_sub(WINDOW);
-            self.window = if ahead < WINDOW { self.window << ahead | 1 } else { 1 };
-            self.last = number;
-            return bits - leaving.count_ones() as u64 + skipped;
+            self.window |= 1 << (self.last - number);
+            return 0;
         }
+        let ahead = number - self.last;
+        let leaving = if ahead < WINDOW { self.window >> (WINDOW - ahead) } else { self.window };
+        let bits = if ahead < WINDOW { ahead } else { WINDOW };
+        let skipped = ahead.saturating_sub(WINDOW);
+        self.window = if ahead < WINDOW { self.window << ahead | 1 } else { 1 };
+        self.last = number;
+        bits - leaving.count_ones() as u64 + skipped
+    }
+
+    /// Returns how many numbers are missing in the window, once.
+    const fn end(&mut self) -> u64 {
         let missing = self.window.count_zeros() as u64;
-        *self = Self::first(number);
-        missing // the device has changed its numbering
+        self.window = u64::MAX;
+        missing
     }
 }
 
@@ -137,6 +177,14 @@ mod tests {
     }
 
     #[test]
+    fn old_messages_that_come_again_leave_no_gap() {
+        assert_eq!(sum((1..=1_000).chain([5]).chain(1_001..1_100)), 0);
+        assert_eq!(sum((1..=1_000).flat_map(|number| [number, 7 + number % 30])), 0);
+        assert_eq!(sum((1..=1_000).chain([5, 6, 7]).chain(1_002..1_100)), 1);
+        assert_eq!(sum((1..=1_000).chain(0..2_000)), 0, "the device has restarted");
+    }
+
+    #[test]
     fn numbers_are_kept_by_stored_id_within_the_scope_only() {
         let sequences = Sequences::new(8, Counter::noop());
         let patterns = vec!["pump-*".parse().unwrap()];
@@ -149,7 +197,7 @@ mod tests {
         let mut seen = sequences.seen.expect("devices are remembered").into_inner().unwrap();
         assert_eq!(seen.len(), 2);
         for device in ["acme/pump-1", "pump-1"] {
-            assert_eq!(seen.update(device, |seen| seen.last), Some(1), "{device}");
+            assert_eq!(seen.update(device, |seen| seen.current.last), Some(1), "{device}");
         }
     }
 }
