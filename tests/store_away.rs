@@ -130,7 +130,7 @@ async fn a_stop_ends_with_its_grace_and_the_next_start_stores_the_rest() {
     mongod.freeze();
     assert!(server.terminate().await.success(), "{}", server.log());
     let log = server.logged("the log for the next start").await;
-    let line = log.lines().find(|line| line.contains("not all readings were stored within server.shutdown_grace"));
+    let line = log.lines().find(|line| line.contains("the store did not take all readings before the stop"));
     assert!(line.is_some_and(|line| line.contains("readings=3")), "{log}");
     mongod.thaw();
     server.start_again().await;

@@ -334,7 +334,7 @@ impl Service {
             }
             None if left > 0 => tracing::warn!(
                 readings = left,
-                "not all readings were stored within server.shutdown_grace; these stay in the log for the next start"
+                "the store did not take all readings before the stop; these stay in the log for the next start"
             ),
             _ => {}
         }

@@ -49,7 +49,7 @@ pub async fn serve(
 ) {
     let metrics = Arc::clone(&app.metrics);
     let permits = Arc::new(Semaphore::new(app.limits.max_connections));
-    let over_capacity = tls.is_none().then(|| OverCapacity::new(app.limits.max_connections));
+    let over_capacity = tls.is_none().then(|| OverCapacity::new(app.limits.max_connections, shutdown.clone()));
     if tls.is_some() {
         metrics.tls_handshakes_failed_total.start_with(&Failure::REASONS);
     }

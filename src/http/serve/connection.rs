@@ -66,7 +66,7 @@ impl Connections {
             tokio::time::sleep(FIRST_REQUEST_WAIT).await;
         };
         let accepted = tokio::select! {
-            accepted = tls.accept(stream) => accepted,
+            accepted = tls.accept(stream, &self.shutdown) => accepted,
             () = closing => return,
         };
         match accepted {
@@ -97,7 +97,8 @@ impl Connections {
         // Without it, a client that does not read its answers would hold the connection.
         stream.set_write_timeout(Some(self.limits.body_timeout));
         let stream = WatchedStream::new(Box::pin(stream), service.peer.disconnect.clone());
-        let connection = http.serve_connection(TokioIo::new(LingeringClose::new(stream)), service);
+        let connection =
+            http.serve_connection(TokioIo::new(LingeringClose::new(stream, self.shutdown.clone())), service);
         let mut connection = std::pin::pin!(connection);
         let served = tokio::select! {
             served = connection.as_mut() => served,

@@ -3,7 +3,7 @@
 //! The server closes the connection after an answer to a request whose body it did not read. If it closed the
 //! socket while bytes arrive, the system would reset the connection, and the client would lose the answer
 //! that it has not read yet: a broken connection instead of `401`. So the server reads and drops these bytes
-//! for a while.
+//! for a while. A stop does not wait that long for clients that keep a connection open without using it.
 
 use std::io;
 use std::pin::Pin;
@@ -12,31 +12,38 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
+use tokio_util::sync::CancellationToken;
 
 /// The longest wait for the client to close its side. A client that has read the answer closes sooner.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A stream whose shutdown waits until the client has closed its side, for at most [`LINGER_TIMEOUT`].
+/// The longest wait while the server stops.
+const LINGER_TIMEOUT_AT_STOP: Duration = Duration::from_millis(200);
+
+/// A stream whose shutdown waits until the client has closed its side, for a limited time.
 #[derive(Debug)]
 pub(super) struct LingeringClose<S> {
     stream: S,
+    /// Cancelled when the server stops.
+    stop: CancellationToken,
     /// Set once the server has closed its side.
     timeout: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> LingeringClose<S> {
-    pub(super) const fn new(stream: S) -> Self {
-        Self { stream, timeout: None }
+    pub(super) const fn new(stream: S, stop: CancellationToken) -> Self {
+        Self { stream, stop, timeout: None }
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringClose<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, timeout } = &mut *self;
+        let Self { stream, stop, timeout } = &mut *self;
         if timeout.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
         }
-        let timeout = timeout.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER_TIMEOUT)));
+        let longest = if stop.is_cancelled() { LINGER_TIMEOUT_AT_STOP } else { LINGER_TIMEOUT };
+        let timeout = timeout.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
         let mut dropped = [0; 4096];
         while timeout.as_mut().poll(cx).is_pending() {
             let mut buffer = ReadBuf::new(&mut dropped);
@@ -72,5 +79,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringClose<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for LingeringClose<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// The time that a close takes whose client reads the answer and keeps its side open.
+    async fn wait_for_an_idle_client(stop: CancellationToken) -> Duration {
+        let (stream, mut client) = tokio::io::duplex(64);
+        let mut stream = LingeringClose::new(stream, stop);
+        stream.write_all(b"answer").await.unwrap();
+        let began = Instant::now();
+        stream.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "answer");
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_client_delays_a_stop_by_less_than_another_close() {
+        let (runs, stops) = (CancellationToken::new(), CancellationToken::new());
+        stops.cancel();
+        let waits = [wait_for_an_idle_client(runs).await, wait_for_an_idle_client(stops).await];
+        let expected = [LINGER_TIMEOUT, LINGER_TIMEOUT_AT_STOP];
+        for (wait, expected) in waits.into_iter().zip(expected) {
+            assert!(wait.abs_diff(expected) <= Duration::from_millis(1), "{wait:?} instead of {expected:?}");
+        }
     }
 }

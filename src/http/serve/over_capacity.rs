@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::lingering_close::LingeringClose;
@@ -31,10 +32,11 @@ pub const fn connections_within(files: usize) -> usize {
 pub(super) struct OverCapacity {
     answer: Arc<[u8]>,
     slots: Arc<Semaphore>,
+    stop: CancellationToken,
 }
 
 impl OverCapacity {
-    pub(super) fn new(max_connections: usize) -> Self {
+    pub(super) fn new(max_connections: usize, stop: CancellationToken) -> Self {
         let problem = Problem::too_many_connections(max_connections);
         let body = problem.to_json();
         let head = [
@@ -45,7 +47,7 @@ impl OverCapacity {
             format!("{CONNECTION}: close"),
         ];
         let answer = [head.join("\r\n").as_bytes(), b"\r\n\r\n", &body].concat().into();
-        Self { answer, slots: Arc::new(Semaphore::new(MAX_ANSWERING.min(max_connections))) }
+        Self { answer, slots: Arc::new(Semaphore::new(MAX_ANSWERING.min(max_connections))), stop }
     }
 
     /// Answers that the limit is reached, and closes the connection.
@@ -54,9 +56,9 @@ impl OverCapacity {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() else { return };
-        let answer = Arc::clone(&self.answer);
+        let (answer, stop) = (Arc::clone(&self.answer), self.stop.clone());
         tasks.spawn(async move {
-            let mut stream = LingeringClose::new(stream);
+            let mut stream = LingeringClose::new(stream, stop);
             if stream.write_all(&answer).await.is_ok() {
                 let _ = stream.shutdown().await; // an error closes it too
             }

@@ -17,6 +17,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
 
 use super::lingering_close::LingeringClose;
 use crate::access::Certificate;
@@ -79,6 +80,7 @@ impl Tls {
     pub(super) async fn accept(
         &self,
         stream: TcpStream,
+        stop: &CancellationToken,
     ) -> Result<(TlsStream<TcpStream>, Option<Arc<Certificate>>), Failure> {
         let (config, handshake_timeout) = self.current();
         let made = tokio::time::timeout(handshake_timeout, handshake(config, stream)).await;
@@ -91,7 +93,7 @@ impl Tls {
             Ok(Err(refused)) => refused,
             Err(_) => return Err(Failure::TimedOut),
         };
-        let _ = LingeringClose::new(stream).shutdown().await; // so that the alert arrives
+        let _ = LingeringClose::new(stream, stop.clone()).shutdown().await; // so that the alert arrives
         Err(why)
     }
 }
