@@ -28,6 +28,19 @@ pub(super) fn within<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
+/// Checks that `value` is at most the value of another key.
+pub(super) fn not_above<T: PartialOrd + Display + Copy>(
+    key: &'static str,
+    value: T,
+    other_key: &'static str,
+    other: T,
+) -> Result<(), ConfigError> {
+    if value > other {
+        return Err(ConfigError::invalid(key, format!("is {value}, must be at most {other_key}, which is {other}")));
+    }
+    Ok(())
+}
+
 /// Checks that `value` is at least the value of another key.
 pub(super) fn not_below<T: PartialOrd + Display + Copy>(
     key: &'static str,

@@ -143,10 +143,11 @@ impl LineProtocol {
 
 impl Senml {
     fn check(&self) -> Result<(), ConfigError> {
-        if self.separators.chars().all(|separator| "-:./_".contains(separator)) {
+        let times = |separator| self.separators.chars().filter(|&other| other == separator).count();
+        if self.separators.chars().all(|separator| "-:./_".contains(separator) && times(separator) == 1) {
             return Ok(());
         }
-        let problem = format!("is {:?}, must be made of '-', ':', '.', '/' and '_'", self.separators);
+        let problem = format!("is {:?}, must be made of '-', ':', '.', '/' and '_', each once", self.separators);
         Err(ConfigError::invalid("ingest.senml.separators", problem))
     }
 }

@@ -106,7 +106,10 @@ impl Log {
             let problem = format!("is {segment}, must be at most half of log.max_bytes, which is {max}");
             return Err(ConfigError::invalid("log.segment_bytes", problem));
         }
-        Ok(())
+        match self.min_free_bytes {
+            MinFree::Bytes(bytes) => within("log.min_free_bytes", bytes, Bytes(0), Bytes::gib(16 << 10)),
+            MinFree::Auto => Ok(()),
+        }
     }
 }
 

@@ -220,7 +220,9 @@ impl Config {
 
     fn check_share(&self) -> Result<(), ConfigError> {
         let (share, body) = (self.token_bytes_in_flight(), self.http.max_body_bytes);
-        check::not_below("limits.token_bytes_in_flight", share, "http.max_body_bytes", body)
+        check::not_below("limits.token_bytes_in_flight", share, "http.max_body_bytes", body)?;
+        let all = self.http.max_bytes_in_flight;
+        check::not_above("limits.token_bytes_in_flight", share, "http.max_bytes_in_flight", all)
     }
 
     fn check_store(&self) -> Result<(), ConfigError> {

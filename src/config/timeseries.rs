@@ -48,6 +48,10 @@ impl Timeseries {
         check_collection("mongodb.timeseries.collection", &self.collection)?;
         if let Some(span) = self.bucket_max_span {
             within("mongodb.timeseries.bucket_max_span", span, Period::secs(1), Period::days(365))?;
+            if span.as_duration().subsec_nanos() > 0 {
+                let problem = format!("is {span}, must be whole seconds");
+                return Err(ConfigError::invalid("mongodb.timeseries.bucket_max_span", problem));
+            }
         }
         within("mongodb.timeseries.max_known_devices", self.max_known_devices, 1, 100_000_000)
     }
