@@ -68,7 +68,7 @@ mod tests {
     use crate::model::SeriesFilter;
 
     #[test]
-    fn the_format_of_version_2_stays_readable() {
+    fn the_format_is_read_and_written() {
         let begun_at = |from: Option<&str>, id, range_ms, series| {
             let deletion = Arc::new(Deletion { device: "d".into(), range_ms, series });
             DeletionRecord::Begun(BegunDeletion { id, by: "me".into(), deletion, from: from.map(Arc::from) })

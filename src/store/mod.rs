@@ -11,9 +11,7 @@
 //!   instances, or one that restarts, may write in another order.
 //! - **Stats equal the readings.** The stats of an hour always equal the count, minimum, maximum, sum, first
 //!   and last value of its stored readings. When readings expire, their stats stay as they were. (In a store
-//!   with [`Rollups`], stats are as new as the last rollup.) Only stats that an older version has written may
-//!   lack the first and the last value; a write to the same series of the hour adds them, if the readings
-//!   have not expired.
+//!   with [`Rollups`], stats are as new as the last rollup.)
 //! - **Ok means durable.** An `Ok` outcome survives a crash of the store's server or of this machine.
 //! - **The device index is complete** ([`device_index`]): a device, its series and its metadata are in the
 //!   index before a write of their readings succeeds. It may say of a device more than is stored. A device

@@ -9,8 +9,6 @@
 //! - **Compaction**: each append leaves a small chunk. Every [`COMPACT_EVERY`]th append joins the small
 //!   chunks of the bucket, in the first chunk unless that is large. It leaves large chunks alone, so that a
 //!   compaction rewrites at most some ten KiB, however fast the device sends.
-//! - **Rollups of older versions** lack the first and the last value. A write of one of their metrics is a
-//!   rewrite, which computes both from the readings.
 //! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
 //!   [`ReadingsState`]). A late write to such an hour is a rewrite. It replaces only the rollups of metrics
 //!   whose readings now may include the expired ones ([`Stats::may_include`]).
