@@ -1,10 +1,12 @@
 //! The device index: it is never behind the stored readings, a lost one is rebuilt, and all
 //! stores answer the same from it.
 
+use std::process::{Command, Stdio};
+
 use bson::{Document, doc};
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Mongod, Server, Setup, wait_until};
+use crate::harness::{Answer, Database, Mongod, Server, Setup, binary, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
@@ -178,6 +180,53 @@ async fn an_index_of_buckets_is_rebuilt_while_two_instances_write() {
 async fn an_index_of_a_time_series_is_rebuilt_while_two_instances_write() {
     let database = Database::new();
     rebuilt_while_two_instances_write(&database, Setup::timeseries(&database)).await;
+}
+
+/// Rebuilds are killed after ever more entries. Then a list is refused as incomplete, or it has all devices.
+async fn a_killed_rebuild_is_repeated(database: &Database, setup: Setup) {
+    const DEVICES: usize = 300;
+    let has_all = |listed: &Answer| listed.status == 200 && listed.text().lines().count() == DEVICES + 1;
+    let server = Server::start(setup).await;
+    let readings = (0..DEVICES).map(|nth| json!({ "deviceId": format!("d{nth}"), "ts": START_MS, "value": nth }));
+    assert_eq!(server.ingest(&readings.collect::<Value>()).await.status, 200);
+    server.settled().await;
+    let index = database.handle().await.collection::<Document>("devices");
+    let mut killed_midway = 0;
+    for entries in [0, 100, 200] {
+        index.drop().await.expect("dropped");
+        let mut rebuild = Command::new(binary());
+        rebuild.args(server.args_of_check(&["--rebuild-device-index"])).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut rebuild = rebuild.spawn().expect("the binary runs");
+        wait_until("the rebuild has come so far", async || {
+            let has_ended = rebuild.try_wait().expect("our child").is_some();
+            (has_ended || index.count_documents(doc! {}).await.expect("a number") > entries).then_some(())
+        })
+        .await;
+        rebuild.kill().expect("our child");
+        rebuild.wait().expect("our child");
+        let listed = server.get("/v1/devices?format=csv").await;
+        let is_refused = listed.status == 503 && listed.json()["code"] == "device_index_incomplete";
+        assert!(is_refused || has_all(&listed), "{}", listed.text());
+        killed_midway += usize::from(is_refused);
+        let rebuilt = server.check(&["--rebuild-device-index"]).await;
+        let says = "has all devices: 300 devices\n";
+        assert!(rebuilt.stdout.ends_with(says), "{}{}", rebuilt.stdout, rebuilt.stderr);
+        let listed = server.get("/v1/devices?format=csv").await;
+        assert!(has_all(&listed), "{}", listed.text());
+    }
+    assert!(killed_midway > 0, "each rebuild was complete before its kill");
+}
+
+#[tokio::test]
+async fn a_killed_rebuild_of_an_index_of_buckets_is_repeated() {
+    let database = Database::new();
+    a_killed_rebuild_is_repeated(&database, Setup::mongodb(&database)).await;
+}
+
+#[tokio::test]
+async fn a_killed_rebuild_of_an_index_of_a_time_series_is_repeated() {
+    let database = Database::new();
+    a_killed_rebuild_is_repeated(&database, Setup::timeseries(&database)).await;
 }
 
 #[tokio::test]

@@ -215,9 +215,16 @@ impl Server {
 
     /// Runs `tidegauge check` with these arguments on its configuration and data folder.
     pub(crate) async fn check(&self, args: &[&str]) -> Finished {
+        let args = self.args_of_check(args);
+        run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await
+    }
+
+    /// The arguments of `tidegauge check` with its configuration.
+    pub(crate) fn args_of_check(&self, more: &[&str]) -> Vec<String> {
         let (config, data) = (self.data.path().join("config.toml"), self.data_dir());
         let paths = [&config, &data].map(|path| path.to_str().expect("its path is text"));
-        run(&[&["check", "--config", paths[0], "--data-dir", paths[1]], args].concat()).await
+        let args = ["check", "--config", paths[0], "--data-dir", paths[1]].into_iter().chain(more.iter().copied());
+        args.map(str::to_owned).collect()
     }
 
     /// The folder of its log and embedded database.
