@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use super::Pipeline;
 use super::store_state::{note_failing, note_working};
 use crate::common::backoff::Backoff;
+use crate::store::StoreError;
 
 /// The attempts at one task. While the store does nothing of it, the store counts as away.
 ///
@@ -39,7 +40,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Notes that the store has done nothing in the current attempt.
-    pub(super) fn fail(&mut self, error: &impl std::fmt::Display) {
+    pub(super) fn fail(&mut self, error: &StoreError) {
         if !std::mem::replace(&mut self.is_failing, true) {
             note_failing(self.pipeline, error);
         }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::model::BucketWrite;
-use crate::store::WriteError;
+use crate::store::StoreError;
 
 /// How many parts may be refused in a row before no part is split any further: all halves, quarters and
 /// eighths of the readings.
@@ -30,7 +30,7 @@ pub struct Bisection {
     /// The last part that was accepted, without the metadata.
     accepted: Option<Arc<BucketWrite>>,
     /// The last refusal.
-    error: WriteError,
+    error: StoreError,
     refusals_in_a_row: u32,
     stage: Stage,
     metadata_is_refused: bool,
@@ -44,7 +44,7 @@ pub struct Narrowed {
     /// The readings that the store refuses, without the metadata; `None` if it has all.
     pub refused: Option<BucketWrite>,
     /// The last refusal.
-    pub error: WriteError,
+    pub error: StoreError,
     /// Whether the store refuses the metadata.
     pub metadata_is_refused: bool,
 }
@@ -63,7 +63,7 @@ enum Stage {
 impl Bisection {
     /// Begins with a bucket that was refused for good, and why.
     #[must_use]
-    pub fn new(write: Arc<BucketWrite>, error: WriteError) -> Self {
+    pub fn new(write: Arc<BucketWrite>, error: StoreError) -> Self {
         let may_pass = error.cause.may_pass_in_part();
         let mut bisection = Self {
             next: VecDeque::new(),
@@ -105,7 +105,7 @@ impl Bisection {
     }
 
     /// Handles the refusal of the next part for good.
-    pub fn refuse(&mut self, error: WriteError) {
+    pub fn refuse(&mut self, error: StoreError) {
         let Some(part) = self.next.pop_front() else { return };
         if self.stage == Stage::Metadata {
             self.metadata_is_refused = true;
@@ -164,7 +164,7 @@ mod tests {
 
     /// The result of the bisection of a bucket, and the number of its writes.
     fn narrow(write: &Arc<BucketWrite>, cause: Cause, takes: impl Fn(&BucketWrite) -> bool) -> (Narrowed, usize) {
-        let (mut writes, error) = (0, WriteError::new(cause, "why"));
+        let (mut writes, error) = (0, StoreError::new(cause, "why"));
         let mut bisection = Bisection::new(Arc::clone(write), error.clone());
         while let Some(part) = bisection.next().cloned() {
             writes += 1;

@@ -33,7 +33,7 @@ use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord};
 use crate::model::{Deletion, Hour};
 use crate::pending::{DeletionStep, Erased, NextDeletion, Pending};
-use crate::store::{Deleted, ReadingsQuery, StoreError, WriteError};
+use crate::store::{Deleted, ReadingsQuery, StoreError};
 
 /// The outcome of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,7 +256,7 @@ async fn delete_stored(
             }
             Err(error) if error.is_permanent() => {
                 attempts.succeed();
-                return ControlFlow::Continue(Err(error.to_string()));
+                return ControlFlow::Continue(Err(error.with_cause()));
             }
             Err(error) => retry(pipeline, &mut attempts, &error).await?,
         }
@@ -287,7 +287,7 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
                 attempts.succeed();
                 return ControlFlow::Continue(has_others);
             }
-            Err(error) => retry(pipeline, &mut attempts, &error.into()).await?,
+            Err(error) => retry(pipeline, &mut attempts, &error).await?,
         }
     }
 }
@@ -303,7 +303,7 @@ async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<
 }
 
 /// Counts a failed attempt, and waits before the next one.
-async fn retry(pipeline: &Pipeline, attempts: &mut Attempts<'_>, error: &WriteError) -> ControlFlow<()> {
+async fn retry(pipeline: &Pipeline, attempts: &mut Attempts<'_>, error: &StoreError) -> ControlFlow<()> {
     attempts.fail(error);
     pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
     attempts.next().await

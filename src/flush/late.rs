@@ -35,7 +35,7 @@ pub(super) async fn roll_up_hours(pipeline: &Pipeline, mut waiting: Vec<(Arc<str
                     tracing::error!(
                         device,
                         hour_ms,
-                        %error,
+                        error = error.with_cause(),
                         "cannot roll up the hour again; queries read its readings until they expire"
                     );
                     pipeline.metrics.rollups_refused_total.increment(1);

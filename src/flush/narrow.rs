@@ -8,7 +8,7 @@ use super::attempts::Attempts;
 use super::bisection::{Bisection, Narrowed};
 use super::write::{Letter, Outcome, attempt, count_written, dead_letter, is_available};
 use crate::model::{BucketWrite, Contents, Sample, SeriesFilter};
-use crate::store::{FirstReadings, ReadingsQuery, WriteError};
+use crate::store::{FirstReadings, ReadingsQuery, StoreError};
 
 /// The longest detail of a refusal in a log line, in characters. The dead-letter file has the whole detail.
 const SHOWN_MAX_CHARS: usize = 200;
@@ -23,7 +23,7 @@ const REMEMBERED_DEVICES: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct RefusedWrite {
     pub(super) write: Arc<BucketWrite>,
-    pub(super) error: WriteError,
+    pub(super) error: StoreError,
 }
 
 /// Stores the readings that the store accepts, and dead-letters the others.
@@ -61,7 +61,7 @@ fn settle(
     pipeline: &Pipeline,
     bisections: &mut [Bisection],
     outcomes: impl Iterator<Item = (usize, Outcome)>,
-) -> Option<WriteError> {
+) -> Option<StoreError> {
     let mut transient = None;
     for (at, outcome) in outcomes {
         match outcome {
@@ -106,7 +106,7 @@ async fn conclude(pipeline: &Arc<Pipeline>, bisections: Vec<Bisection>) -> Vec<A
 
 /// The stored values that refused readings were to replace. Those that a store does not tell are missing: a
 /// retry of the readings does not replace them.
-async fn replaced_by(pipeline: &Pipeline, refused: &BucketWrite, error: &WriteError) -> Contents {
+async fn replaced_by(pipeline: &Pipeline, refused: &BucketWrite, error: &StoreError) -> Contents {
     let (hour, samples) = (refused.hour, refused.contents.samples());
     let mut replaced = Vec::new();
     if let (Some((first, last)), true) = (refused.contents.span(), error.cause.may_pass_in_part()) {
@@ -150,7 +150,7 @@ fn log_refusals(letters: &[Letter]) {
 }
 
 /// The label and the shortened detail of an error, for a log line.
-fn shown(error: &WriteError) -> (&'static str, String) {
+fn shown(error: &StoreError) -> (&'static str, String) {
     (error.cause.as_label(), shortened(&error.detail))
 }
 

@@ -34,7 +34,7 @@ use super::rollup_progress::{Partial, RollupProgress};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
 use crate::model::{Day, Hour};
-use crate::store::{RolledUp, Rollups, StoreError, WriteError};
+use crate::store::{RolledUp, Rollups, StoreError};
 
 /// The time between two checks whether a day has ended.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -95,7 +95,10 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
             }
             Err(error) => {
                 if failing.begins() {
-                    tracing::warn!(%error, "days cannot be rolled up; queries read their readings until they can");
+                    tracing::warn!(
+                        error = error.with_cause(),
+                        "days cannot be rolled up; queries read their readings until they can"
+                    );
                 }
                 pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);
                 tokio::time::sleep(backoff.next_wait()).await;
@@ -125,7 +128,7 @@ impl<'a> Roller<'a> {
 
     /// Rolls up the closed hours that are not rolled up yet, day by day. Returns false if it cannot begin,
     /// because the store is still looking for its devices.
-    pub(super) async fn catch_up(&mut self) -> Result<bool, WriteError> {
+    pub(super) async fn catch_up(&mut self) -> Result<bool, StoreError> {
         let end = Hour(self.pipeline.newest_closed().0 + 1);
         self.note_lag(end);
         let is_due = |roller: &Self| !roller.is_checked || roller.next().is_none_or(|next| next < end);
@@ -133,7 +136,7 @@ impl<'a> Roller<'a> {
             Ok(true) => {}
             _ if !is_due(self) => return Ok(true), // then a store that is away is no error
             Ok(false) => return Ok(false),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         let checked = self.check_identity().await;
         if is_due(self) {
@@ -172,7 +175,7 @@ impl<'a> Roller<'a> {
         Ok(())
     }
 
-    async fn roll_up_before(&mut self, end: Hour) -> Result<(), WriteError> {
+    async fn roll_up_before(&mut self, end: Hour) -> Result<(), StoreError> {
         while let Some((hours, after)) = self.next_hours(end).await? {
             self.note_lag(end);
             self.roll_up_hours(hours, after, end).await?;
@@ -201,7 +204,7 @@ impl<'a> Roller<'a> {
         hours: Range<Hour>,
         mut after: Option<Arc<str>>,
         end: Hour,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreError> {
         let (begin, mut rollups) = (Instant::now(), 0);
         loop {
             let start = Instant::now();

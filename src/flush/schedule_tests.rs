@@ -12,7 +12,7 @@ use super::tests::{Faulty, away};
 use super::*;
 use crate::log::{BatchBuilder, Instruments, Sync};
 use crate::model::BucketWrite;
-use crate::store::WriteError;
+use crate::store::StoreError;
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry::Exposition;
 
@@ -55,7 +55,7 @@ impl Stage {
     fn new(
         options: Options,
         takes: Duration,
-        fault: impl Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync + 'static,
+        fault: impl Fn(&BucketWrite) -> Option<StoreError> + Send + std::marker::Sync + 'static,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::fixed(0);
@@ -89,7 +89,7 @@ impl Stage {
     fn running(
         options: Options,
         takes: Duration,
-        fault: impl Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync + 'static,
+        fault: impl Fn(&BucketWrite) -> Option<StoreError> + Send + std::marker::Sync + 'static,
     ) -> Self {
         let stage = Self::new(options, takes, fault);
         tokio::spawn(scheduler::run(Arc::clone(&stage.pipeline)));

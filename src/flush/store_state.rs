@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::stop::STORE_WAIT;
 use super::{Pipeline, stop};
+use crate::store::StoreError;
 
 /// The time between two pings.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
@@ -100,10 +101,10 @@ impl StoreState {
 }
 
 /// Records that a task has begun to fail.
-pub(super) fn note_failing(pipeline: &Pipeline, error: &impl std::fmt::Display) {
+pub(super) fn note_failing(pipeline: &Pipeline, error: &StoreError) {
     pipeline.store_state.change(pipeline, |known| {
         known.failing += 1;
-        known.failure.get_or_insert_with(|| error.to_string());
+        known.failure.get_or_insert_with(|| error.with_cause());
     });
     pipeline.store_state.attempted.notify_one();
 }

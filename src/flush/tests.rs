@@ -13,7 +13,7 @@ use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery,
-    RolledUp, Rollups, StatsNeeds, StoreError, WriteError, Written,
+    RolledUp, Rollups, StatsNeeds, StoreError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -34,14 +34,14 @@ const EAGER: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Dur
 const PATIENT: Limits = Limits { max_bytes: 1 << 20, max_readings: 1 << 20, max_age: MINUTE };
 
 /// Why a store in these tests does not take a write, if it does not.
-pub(super) type Fault = Box<dyn Fn(&BucketWrite) -> Option<WriteError> + Send + std::marker::Sync>;
+pub(super) type Fault = Box<dyn Fn(&BucketWrite) -> Option<StoreError> + Send + std::marker::Sync>;
 
 fn sound() -> Fault {
     Box::new(|_| None)
 }
 
-pub(super) fn away() -> WriteError {
-    WriteError::new(Cause::Network, "connection refused")
+pub(super) fn away() -> StoreError {
+    StoreError::new(Cause::Network, "connection refused")
 }
 
 /// A real store, and a line to it that may fail and takes its time.
@@ -63,7 +63,7 @@ impl Store for Faulty {
         self.store.causes()
     }
 
-    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         let faults: Vec<_> = writes.iter().map(|write| (self.fault)(write)).collect();
         tokio::time::sleep(self.takes).await;
         let arriving: Vec<_> = writes.iter().zip(&faults).filter(|(_, fault)| fault.is_none()).collect();
@@ -143,7 +143,7 @@ impl Store for Faulty {
         self.store.expire_readings(oldest_ms).await
     }
 
-    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError> {
         self.store.add_expired(device, hours).await
     }
 
@@ -154,7 +154,7 @@ impl Store for Faulty {
 
 #[async_trait]
 impl Deletions for Faulty {
-    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError> {
+    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, StoreError> {
         tokio::time::sleep(self.takes).await;
         let none = BucketWrite::new(Arc::clone(&deletion.device), Hour(0), None, Vec::new(), []);
         (self.fault)(&none).map_or(Ok(()), Err)?;
@@ -300,7 +300,7 @@ async fn a_store_that_fails_for_a_while_loses_nothing_and_each_retry_is_counted(
 #[tokio::test]
 async fn what_the_store_refuses_for_good_goes_to_the_dead_letters_and_blocks_nothing() {
     let fault = |write: &BucketWrite| {
-        let refuse = || WriteError::new(Cause::Validation, "no");
+        let refuse = || StoreError::new(Cause::Validation, "no");
         (&*write.device == "device-3").then(refuse)
     };
     let life = Life::begin(&folder(), EAGER, Box::new(fault));

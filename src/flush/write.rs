@@ -11,7 +11,7 @@ use super::narrow::{RefusedWrite, narrow};
 use super::scheduler::{BUCKETS_PER_TURN, Permit};
 use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Contents};
-use crate::store::{WriteError, Written};
+use crate::store::{StoreError, Written};
 
 /// Returns when each bucket is stored or dead-lettered, or left to the next start.
 pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>, mut permit: Permit) {
@@ -69,11 +69,11 @@ struct Settled {
     /// The store refused them for good.
     refused: Vec<RefusedWrite>,
     /// To be written again, with the reason.
-    again: Vec<(Arc<BucketWrite>, WriteError)>,
+    again: Vec<(Arc<BucketWrite>, StoreError)>,
     is_available: bool,
 }
 
-pub(super) type Outcome = Result<Written, WriteError>;
+pub(super) type Outcome = Result<Written, StoreError>;
 
 fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
     let mut settled = Settled { is_available: is_available(&outcomes), ..Settled::default() };
@@ -93,7 +93,7 @@ fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outc
 
 /// Whether the store accepted or refused at least one bucket.
 pub(super) fn is_available(outcomes: &[Outcome]) -> bool {
-    outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(WriteError::is_permanent))
+    outcomes.iter().any(|outcome| outcome.as_ref().err().is_none_or(StoreError::is_permanent))
 }
 
 /// Counts the readings of a bucket that the store has accepted.
@@ -112,7 +112,7 @@ pub(super) struct Letter {
     /// The stored values that they were to replace.
     pub(super) replaced: Arc<Contents>,
     /// Why the store refuses them.
-    pub(super) error: WriteError,
+    pub(super) error: StoreError,
 }
 
 /// Writes a letter to the dead-letter file, and returns its bucket.

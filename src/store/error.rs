@@ -5,11 +5,11 @@ use Cause::{
     Mismatch, Network, NotPrimary, Other, Overloaded, ReadOnly, Schema, ServerSelection, Sqlite, Stopping, Timeout,
     TooBig, TooLarge, UnknownField, UnreadableChunk, UnreadableDocument, UnreadableRow, Validation, WriteConcern,
 };
+use Retry::{Lost, Passing, Refused, RefusedPart, Unclear, Unreachable};
 
 /// Why a store did not do what it was asked.
 ///
-/// Every decision about an error is a method here, so that a new cause does not compile before each of them
-/// has an answer for it.
+/// Every decision about an error is a method here, and reads the table `Cause::row`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     // A server: what may pass.
@@ -80,118 +80,94 @@ pub enum Cause {
     UnreadableChunk,
 }
 
+/// The outcome of sending a failed command again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    /// It may succeed. No server takes commands now, and this command may take effect after the error.
+    Lost,
+    /// It may succeed. No server takes commands now, and this command has no effect.
+    Unreachable,
+    /// It may succeed. This command may take effect after the error.
+    Unclear,
+    /// It may succeed. This command has no effect.
+    Passing,
+    /// The store never takes the whole write, and may take a part.
+    RefusedPart,
+    /// The store never takes any part of the write.
+    Refused,
+}
+
 impl Cause {
+    /// The label of a cause, and the outcome of sending the command again.
+    const fn row(self) -> (&'static str, Retry) {
+        match self {
+            Network => ("network", Lost),
+            Timeout => ("timeout", Lost),
+            ServerSelection => ("server_selection", Unreachable),
+            NotPrimary => ("not_primary", Unreachable),
+            Auth => ("auth", Unreachable),
+            WriteConcern => ("write_concern", Passing),
+            Contention => ("contention", Passing),
+            Overloaded => ("overloaded", Passing),
+            Schema => ("schema", Passing),
+            UnknownField | Other => ("other", Unclear),
+            Validation => ("validation", RefusedPart),
+            TooLarge => ("too_large", RefusedPart),
+            BadValue => ("bad_value", RefusedPart),
+            Metadata => ("metadata", RefusedPart),
+            UnreadableDocument => ("unreadable", Refused),
+            Busy => ("busy", Passing),
+            Io => ("io", Passing),
+            DiskFull => ("disk_full", Passing),
+            Memory => ("memory", Passing),
+            Interrupted => ("interrupted", Passing),
+            ReadOnly => ("read_only", Passing),
+            Corrupt => ("corrupt", Passing),
+            FileGone => ("file_gone", Passing),
+            Stopping => ("stopping", Passing),
+            Sqlite => ("sqlite", Passing),
+            Constraint => ("constraint", RefusedPart),
+            TooBig => ("too_big", RefusedPart),
+            Mismatch => ("mismatch", RefusedPart),
+            UnreadableRow => ("unreadable_row", Refused),
+            UnreadableChunk => ("unreadable_chunk", Refused),
+        }
+    }
+
     /// The value of the label `reason` of metrics, and of the field `reason` of dead letters.
     #[must_use]
     pub const fn as_label(self) -> &'static str {
-        match self {
-            Network => "network",
-            Timeout => "timeout",
-            ServerSelection => "server_selection",
-            NotPrimary => "not_primary",
-            Auth => "auth",
-            WriteConcern => "write_concern",
-            Contention => "contention",
-            Overloaded => "overloaded",
-            Schema => "schema",
-            UnknownField | Other => "other",
-            Validation => "validation",
-            TooLarge => "too_large",
-            BadValue => "bad_value",
-            Metadata => "metadata",
-            UnreadableDocument => "unreadable",
-            Busy => "busy",
-            Io => "io",
-            DiskFull => "disk_full",
-            Memory => "memory",
-            Interrupted => "interrupted",
-            ReadOnly => "read_only",
-            Corrupt => "corrupt",
-            FileGone => "file_gone",
-            Stopping => "stopping",
-            Sqlite => "sqlite",
-            Constraint => "constraint",
-            TooBig => "too_big",
-            Mismatch => "mismatch",
-            UnreadableRow => "unreadable_row",
-            UnreadableChunk => "unreadable_chunk",
-        }
+        self.row().0
     }
 
     /// Whether the same write will never succeed, however often it is sent.
     #[must_use]
     pub const fn is_permanent(self) -> bool {
-        match self {
-            Validation | TooLarge | BadValue | Metadata | UnreadableDocument | Constraint | TooBig | Mismatch
-            | UnreadableRow | UnreadableChunk => true,
-            Network | Timeout | ServerSelection | NotPrimary | Auth | WriteConcern | Contention | Overloaded
-            | Schema | UnknownField | Other | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly | Corrupt
-            | FileGone | Stopping | Sqlite => false,
-        }
+        matches!(self.row().1, RefusedPart | Refused)
     }
 
     /// Whether the store may take a part of a write that it refuses for good.
     #[must_use]
     pub const fn may_pass_in_part(self) -> bool {
-        match self {
-            Validation | TooLarge | BadValue | Metadata | Constraint | TooBig | Mismatch => true,
-            UnreadableDocument | UnreadableRow | UnreadableChunk | Network | Timeout | ServerSelection | NotPrimary
-            | Auth | WriteConcern | Contention | Overloaded | Schema | UnknownField | Other | Busy | Io | DiskFull
-            | Memory | Interrupted | ReadOnly | Corrupt | FileGone | Stopping | Sqlite => false,
-        }
+        matches!(self.row().1, RefusedPart)
     }
 
     /// Whether a command that met this error may take effect after the error was reported.
     #[must_use]
     pub const fn may_still_happen(self) -> bool {
-        match self {
-            Network | Timeout | UnknownField | Other => true,
-            ServerSelection | NotPrimary | Auth | WriteConcern | Contention | Overloaded | Schema | Validation
-            | TooLarge | BadValue | Metadata | UnreadableDocument | Busy | Io | DiskFull | Memory | Interrupted
-            | ReadOnly | Corrupt | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow
-            | UnreadableChunk => false,
-        }
+        matches!(self.row().1, Lost | Unclear)
     }
 
     /// Whether no server takes commands, so that the next command would meet the same error, only later.
     #[must_use]
     pub const fn is_unreachable(self) -> bool {
-        match self {
-            Network | Timeout | ServerSelection | NotPrimary | Auth => true,
-            WriteConcern | Contention | Overloaded | Schema | UnknownField | Other | Validation | TooLarge
-            | BadValue | Metadata | UnreadableDocument | Busy | Io | DiskFull | Memory | Interrupted | ReadOnly
-            | Corrupt | FileGone | Stopping | Sqlite | Constraint | TooBig | Mismatch | UnreadableRow
-            | UnreadableChunk => false,
-        }
+        matches!(self.row().1, Lost | Unreachable)
     }
 }
 
-/// A bucket or a rollup was not written.
+/// The store could not be opened, or did not do what it was asked.
 ///
 /// Unless it is permanent, the same write can be sent again, safely, even if this one takes effect after all.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{}: {detail}", .cause.as_label())]
-pub struct WriteError {
-    /// Why.
-    pub cause: Cause,
-    /// The store's own words, with their causes.
-    pub detail: String,
-}
-
-impl WriteError {
-    /// An error of this cause.
-    pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
-        Self { cause, detail: detail.into() }
-    }
-
-    /// Whether the store will never take this write.
-    #[must_use]
-    pub const fn is_permanent(&self) -> bool {
-        self.cause.is_permanent()
-    }
-}
-
-/// The store could not be opened, did not answer a query, or did not do something else than a write.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{detail}")]
 pub struct StoreError {
@@ -206,12 +182,17 @@ impl StoreError {
     pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
         Self { cause, detail: detail.into() }
     }
-}
 
-/// A write fails with what it has to read or to prepare.
-impl From<StoreError> for WriteError {
-    fn from(StoreError { cause, detail }: StoreError) -> Self {
-        Self { cause, detail }
+    /// The text behind the label of the cause.
+    #[must_use]
+    pub fn with_cause(&self) -> String {
+        format!("{}: {}", self.cause.as_label(), self.detail)
+    }
+
+    /// Whether the store will never take this write.
+    #[must_use]
+    pub const fn is_permanent(&self) -> bool {
+        self.cause.is_permanent()
     }
 }
 

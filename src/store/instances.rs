@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{StoreError, WriteError};
+use super::StoreError;
 
 /// The notes of the instances that share a store: which of them run, and the deletions that each has to
 /// execute.
@@ -45,7 +45,7 @@ pub trait Instances: Send + Sync {
 
     /// Has the device index cover the readings of a device, after another instance has deleted some: what was
     /// noted here may have been removed there.
-    async fn check_entry(&self, device: &Arc<str>) -> Result<(), WriteError>;
+    async fn check_entry(&self, device: &Arc<str>) -> Result<(), StoreError>;
 }
 
 /// The answer to [`Instances::look`].

@@ -44,7 +44,7 @@ pub mod sqlite;
 mod unreadable;
 
 pub use self::device_index::{DeviceList, DeviceMetadata, DeviceSeries, DeviceSet, DeviceSummary};
-pub use self::error::{Cause, StoreError, WriteError};
+pub use self::error::{Cause, StoreError};
 pub use self::unreadable::UnreadableDocuments;
 
 pub use hour_samples::HourSamples;
@@ -130,7 +130,7 @@ pub trait Store: Send + Sync {
 
     /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are
     /// of the same bucket.
-    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>>;
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>>;
 
     /// Returns the stats of hours, for each of `devices` (each named once) in their order.
     ///
@@ -262,7 +262,7 @@ pub trait Store: Send + Sync {
     ///
     /// Stats of as many values that the store has already stay. Ok means that those of each hour are durable,
     /// and that the device and the series of these hours are in the device index.
-    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError>;
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError>;
 
     /// The rollups that `flush` has to derive; `None` if the store writes stats together with the readings.
     fn rollups(&self) -> Option<&dyn Rollups> {
@@ -313,14 +313,14 @@ pub trait Rollups: Send + Sync {
     /// Ok means what it means for [`Self::roll_up`], for each of the devices that had readings in these hours
     /// before this call. A rollup that is refused for good is left out: queries still read its stats from the
     /// readings.
-    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError>;
+    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, StoreError>;
 
     /// Rolls up hours of devices, each named once. The outcome at index i belongs to the bucket at index i.
     ///
     /// Ok means that the rollup is durable and covers all readings whose write was acknowledged before this
     /// call. A rollup that covers more readings than are stored stays as it is: some have expired. After a
     /// permanent error, there is no rollup of the hour: queries read its stats from the readings.
-    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>>;
+    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), StoreError>>;
 }
 
 /// The deletion of readings before they expire.
@@ -342,7 +342,7 @@ pub trait Deletions: Send + Sync {
     ///
     /// The stats of readings that have expired go if the range covers their hour. A device without any hour
     /// left leaves the device index. So does a series of which no value is left.
-    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError>;
+    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, StoreError>;
 }
 
 /// The outcome of [`Deletions::delete`].

@@ -10,7 +10,7 @@ use tidegauge::common::clock::{Clock, rfc3339};
 use tidegauge::config::{self, Config, MongodbUri, StoreKind};
 use tidegauge::flush::{Bisection, Narrowed, RefusedMetadata};
 use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep, Metric};
-use tidegauge::store::{Store, WriteError, Written};
+use tidegauge::store::{Store, StoreError, Written};
 use tidegauge::telemetry::Metrics;
 
 pub(super) use self::attended::attended;
@@ -42,7 +42,7 @@ pub(super) struct Outcome {
     /// The readings that it does not take.
     pub(super) refused: Vec<Refused>,
     /// The buckets whose metadata it does not take, and why.
-    pub(super) without_metadata: Vec<(Arc<str>, Hour, WriteError)>,
+    pub(super) without_metadata: Vec<(Arc<str>, Hour, StoreError)>,
 }
 
 /// Readings that the store refuses for good.
@@ -50,14 +50,14 @@ pub(super) struct Refused {
     pub(super) device: Arc<str>,
     pub(super) hour: Hour,
     pub(super) readings: u64,
-    pub(super) error: WriteError,
+    pub(super) error: StoreError,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, hour, readings, error } = self;
         let readings = counted(*readings, "reading");
-        write!(f, "{readings} of {device} in the hour of {}: {error}", rfc3339(hour.start_ms()))
+        write!(f, "{readings} of {device} in the hour of {}: {}", rfc3339(hour.start_ms()), error.with_cause())
     }
 }
 
@@ -101,7 +101,7 @@ impl Target {
     }
 
     /// Writes what the store takes of a refused bucket, as the service does.
-    async fn narrow(&self, write: Arc<BucketWrite>, error: WriteError, outcome: &mut Outcome) -> anyhow::Result<()> {
+    async fn narrow(&self, write: Arc<BucketWrite>, error: StoreError, outcome: &mut Outcome) -> anyhow::Result<()> {
         let mut bisection = Bisection::new(write, error);
         while let Some(part) = bisection.next().cloned() {
             for (_, written) in self.attempt(vec![part]).await? {
@@ -133,7 +133,7 @@ impl Target {
     async fn attempt(
         &self,
         writes: Vec<Arc<BucketWrite>>,
-    ) -> anyhow::Result<Vec<(Arc<BucketWrite>, Result<Written, WriteError>)>> {
+    ) -> anyhow::Result<Vec<(Arc<BucketWrite>, Result<Written, StoreError>)>> {
         patiently_each(writes, async |writes| self.store.write(writes).await).await
     }
 
@@ -145,7 +145,7 @@ impl Target {
         for ((device, hour), outcome) in patiently_each(buckets, async |some| rollups.roll_up(some).await).await? {
             if let Err(error) = outcome {
                 let (device, hour_ms) = (&*device, hour.start_ms());
-                tracing::warn!(device, hour_ms, %error, "cannot roll up an hour");
+                tracing::warn!(device, hour_ms, error = error.with_cause(), "cannot roll up an hour");
             }
         }
         Ok(())

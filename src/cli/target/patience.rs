@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tidegauge::common::backoff::Backoff;
 use tidegauge::common::finding::span;
-use tidegauge::store::{Cause, StoreError, WriteError};
+use tidegauge::store::{Cause, StoreError};
 use tokio::time::Instant;
 
 /// How long a store may be away before the command ends.
@@ -47,8 +47,8 @@ pub(in super::super) async fn patiently<T>(
 /// minutes. Returns the other outcomes of all items, in any order.
 pub(super) async fn patiently_each<T, O>(
     mut items: Vec<T>,
-    mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, WriteError>>,
-) -> anyhow::Result<Vec<(T, Result<O, WriteError>)>> {
+    mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, StoreError>>,
+) -> anyhow::Result<Vec<(T, Result<O, StoreError>)>> {
     let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::new());
     while !items.is_empty() {
         let outcomes = request(&items).await;

@@ -100,7 +100,7 @@ async fn an_orderly_end_writes_on_while_a_store_that_was_away_stores_something()
 #[tokio::test(start_paused = true)]
 async fn an_orderly_end_does_not_wait_for_the_dead_letter_file() {
     let stage = Stage::new(OPTIONS, ms(10), |write| {
-        (&*write.device == "refused").then(|| WriteError::new(Cause::Validation, "no"))
+        (&*write.device == "refused").then(|| StoreError::new(Cause::Validation, "no"))
     });
     std::fs::create_dir(stage.folder.path().join("dead-letters.ndjson")).unwrap(); // so it cannot be written
     let running = stage.start().await;

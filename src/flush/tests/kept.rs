@@ -105,7 +105,7 @@ impl Rollups for Faulty {
         Ok(!self.kept().is_indexing.load(Ordering::Relaxed))
     }
 
-    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError> {
+    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, StoreError> {
         let kept = self.kept();
         let tries = kept.tries.fetch_add(1, Ordering::Relaxed) + 1;
         while tries > kept.stops_after.load(Ordering::Relaxed) {
@@ -130,7 +130,7 @@ impl Rollups for Faulty {
         Ok(RolledUp { written, refused: 0, last: last.map(|summary| Arc::clone(&summary.device)) })
     }
 
-    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
+    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), StoreError>> {
         if self.kept().away.load(Ordering::Relaxed) {
             return vec![Err(away()); buckets.len()];
         }

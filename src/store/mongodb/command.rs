@@ -22,7 +22,7 @@ use super::errors::within;
 use super::reply::Reply;
 use super::servers::Servers;
 use super::uri::UriError;
-use crate::store::{self, Cause, StoreError, WriteError};
+use crate::store::{self, Cause, StoreError};
 
 /// The bounds of the wait for the answer to a ping. A server that is busy for a moment is not away; and
 /// queries should not wait long for one that is.
@@ -123,7 +123,7 @@ impl Commands {
     /// # Errors
     /// When the command failed as a whole, or its writes may not be durable. In either case it may have done
     /// everything, something or nothing.
-    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
+    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, StoreError> {
         let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
         Reply::parse(&reply)
     }
@@ -133,7 +133,7 @@ impl Commands {
         &self,
         session: &mut ClientSession,
         command: RawDocumentBuf,
-    ) -> Result<Reply, WriteError> {
+    ) -> Result<Reply, StoreError> {
         let call = self.database.run_raw_command(command).session(session);
         Reply::parse(&within(self.timeout + ANSWER_GRACE, call).await?)
     }
@@ -143,7 +143,7 @@ impl Commands {
         let ping = within(ping_timeout(self.timeout), self.database.run_command(doc! { "ping": 1 }));
         ping.await.map(drop).map_err(|error| match self.servers.why_unreachable(error.cause) {
             Some(trouble) => StoreError::new(error.cause, trouble),
-            None => StoreError::new(error.cause, WriteError::from(error).to_string()), // names the cause
+            None => StoreError::new(error.cause, error.with_cause()),
         })
     }
 

@@ -5,7 +5,7 @@
 
 use bson::{Bson, DateTime, RawBsonRef, RawDocument};
 
-use crate::store::{Cause, StoreError, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// A stored document does not have the shape that this program knows.
 #[derive(Debug, thiserror::Error)]
@@ -18,17 +18,11 @@ impl From<bson::error::Error> for DecodeError {
     }
 }
 
+/// A write to an unreadable bucket fails for good: only people can repair the document, and it must not hold
+/// up the other buckets.
 impl From<DecodeError> for StoreError {
     fn from(error: DecodeError) -> Self {
         Self::new(Cause::UnreadableDocument, error.to_string())
-    }
-}
-
-/// A write to an unreadable bucket fails for good: only people can repair the document, and it must not hold
-/// up the other buckets.
-impl From<DecodeError> for WriteError {
-    fn from(error: DecodeError) -> Self {
-        StoreError::from(error).into()
     }
 }
 

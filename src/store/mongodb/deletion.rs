@@ -8,7 +8,7 @@ use super::devices::Correction;
 use super::layout::Layout;
 use super::store::MongoStore;
 use crate::model::{Day, Deletion, Hour, Metric, SeriesFilter};
-use crate::store::{Deleted, DeviceSeries, DeviceSummary, ReadingsQuery, StatsNeeds, Store, StoreError, WriteError};
+use crate::store::{Deleted, DeviceSeries, DeviceSummary, ReadingsQuery, StatsNeeds, Store, StoreError};
 
 /// The instants that are counted at once.
 const INSTANTS_AT_ONCE: usize = 10_000;
@@ -23,7 +23,7 @@ impl<L: Layout> MongoStore<L> {
         deletion: &Deletion,
         unanswered: &BTreeSet<Hour>,
         deployment: Deployment,
-    ) -> Result<Deleted, WriteError> {
+    ) -> Result<Deleted, StoreError> {
         if L::DELETES_DEVICES_ONLY.is_some() {
             let readings = self.count_instants(&deletion.device).await?;
             let _alone = self.changes.write().await;
@@ -56,7 +56,7 @@ impl<L: Layout> MongoStore<L> {
     }
 
     /// See [`crate::store::Instances::check_entry`].
-    pub(super) async fn check_device(&self, device: &Arc<str>) -> Result<(), WriteError> {
+    pub(super) async fn check_device(&self, device: &Arc<str>) -> Result<(), StoreError> {
         let noted = {
             let _alone = self.changes.write().await; // writes that rely on the entry have ended
             self.devices.forget_and_collect(device)
@@ -85,13 +85,13 @@ impl<L: Layout> MongoStore<L> {
     }
 
     /// Brings the entry of a device in the device index up to date.
-    async fn update_entry(&self, deletion: &Deletion) -> Result<(), WriteError> {
+    async fn update_entry(&self, deletion: &Deletion) -> Result<(), StoreError> {
         let device = &deletion.device;
         let noted = self.devices.forget_and_collect(device);
         let Some(summary) = self.span_of(device).await? else { return self.devices.remove(device).await };
         let Some(mut entry) = self.devices.one(device).await? else {
             let summary = self.with_all_hours(summary).await?;
-            return Ok(self.devices.add(&[summary]).await?);
+            return self.devices.add(&[summary]).await;
         };
         if let Some(noted) = noted {
             entry.merge(noted); // another instance may have removed some of it

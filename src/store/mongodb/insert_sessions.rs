@@ -26,7 +26,7 @@ use super::command::Commands;
 use super::encode::Encoder;
 use super::errors::within;
 use super::reply::Reply;
-use crate::store::WriteError;
+use crate::store::StoreError;
 
 /// A session and the number of its last command.
 struct InsertSession {
@@ -59,7 +59,7 @@ impl InsertSessions {
     ///
     /// # Errors
     /// As [`Commands::send`] does.
-    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, WriteError> {
+    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, StoreError> {
         let mut session = self.idle_session().await?;
         let answer = self.send_next(&mut session, command).await;
         match &answer {
@@ -73,7 +73,7 @@ impl InsertSessions {
     ///
     /// # Errors
     /// When a fence fails.
-    pub(super) async fn fence(&self) -> Result<(), WriteError> {
+    pub(super) async fn fence(&self) -> Result<(), StoreError> {
         let mut unresolved = self.unresolved.lock().await;
         while let Some(session) = unresolved.last_mut() {
             self.send_next(session, self.no_op()).await?;
@@ -83,12 +83,12 @@ impl InsertSessions {
     }
 
     /// Returns when a majority has everything that the server had before.
-    pub(super) async fn wait_for_majority(&self) -> Result<(), WriteError> {
+    pub(super) async fn wait_for_majority(&self) -> Result<(), StoreError> {
         self.commands.send(self.no_op()).await.map(drop)
     }
 
     /// Sends a command with the next number of a session.
-    async fn send_next(&self, session: &mut InsertSession, mut command: RawDocumentBuf) -> Result<Reply, WriteError> {
+    async fn send_next(&self, session: &mut InsertSession, mut command: RawDocumentBuf) -> Result<Reply, StoreError> {
         session.number += 1;
         command.append(cstr!("txnNumber"), session.number);
         self.commands.send_in(&mut session.driver_session, command).await
@@ -111,7 +111,7 @@ impl InsertSessions {
         })
     }
 
-    async fn idle_session(&self) -> Result<InsertSession, WriteError> {
+    async fn idle_session(&self) -> Result<InsertSession, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(session) = idle {
             return Ok(session);

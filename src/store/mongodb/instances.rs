@@ -28,7 +28,7 @@ use super::encode::Encoder;
 use super::layout::Layout;
 use super::plain_schema::PlainSchema;
 use super::store::MongoStore;
-use crate::store::{Announced, Instance, Instances, Joined, Notes, StoreError, WriteError};
+use crate::store::{Announced, Instance, Instances, Joined, Notes, StoreError};
 
 /// How long a note stays after its last change.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -66,10 +66,10 @@ impl<L: Layout> MongoStore<L> {
             self.commands.write_concern(fields);
             fields.array(statements, |all| all.raw_document(0, &statement));
         });
-        let reply = self.commands.send(command).await.map_err(of_write)?;
+        let reply = self.commands.send(command).await?;
         // Another instance may have been quicker to insert the document.
         match reply.errors.iter().find(|error| !error.is_duplicate_key()) {
-            Some(error) => Err(of_write(error.to_error())),
+            Some(error) => Err(error.to_error()),
             None => Ok(u64::try_from(reply.n).unwrap_or(0)),
         }
     }
@@ -174,7 +174,7 @@ impl<L: Layout> Instances for MongoStore<L> {
         self.delete_notes(doc! { "_id": of_instance(instance) }).await
     }
 
-    async fn check_entry(&self, device: &Arc<str>) -> Result<(), WriteError> {
+    async fn check_entry(&self, device: &Arc<str>) -> Result<(), StoreError> {
         self.check_device(device).await
     }
 }
@@ -185,10 +185,6 @@ fn of_instance(id: &str) -> String {
 
 fn of_deletion(id: &str) -> String {
     format!("deletion/{id}")
-}
-
-fn of_write(WriteError { cause, detail }: WriteError) -> StoreError {
-    StoreError { cause, detail }
 }
 
 /// The last part of an `_id`.

@@ -13,7 +13,7 @@ use super::check::{Example, Expected, Question};
 use super::collection::Deployment;
 use super::rollups::{HourRollup, Missing};
 use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, Metric, SeriesFilter};
-use crate::store::{Deleted, DeviceMetadata, DeviceSet, FirstReadings, ReadingsQuery, StoreError, WriteError, Written};
+use crate::store::{Deleted, DeviceMetadata, DeviceSet, FirstReadings, ReadingsQuery, StoreError, Written};
 
 /// One shape of the readings in their collection.
 ///
@@ -53,7 +53,7 @@ pub trait Layout: Queries + Derivation + Debug + Send + Sync {
     fn questions(&self, example: &Example) -> Vec<Question>;
 
     /// Writes buckets; see [`Store::write`](crate::store::Store::write).
-    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>>;
+    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, StoreError>>;
 
     /// Deletes readings; see [`Deletions::delete`](crate::store::Deletions::delete). The rollups are not of
     /// concern here. If only whole devices can be deleted, no write is in progress, and the readings need not
@@ -63,7 +63,7 @@ pub trait Layout: Queries + Derivation + Debug + Send + Sync {
         deletion: &Deletion,
         unanswered: &BTreeSet<Hour>,
         deployment: Deployment,
-    ) -> Result<Deleted, WriteError>;
+    ) -> Result<Deleted, StoreError>;
 }
 
 /// The queries of a layout. [`Store`](crate::store::Store) has the same ones.

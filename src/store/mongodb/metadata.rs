@@ -10,14 +10,14 @@ use serde_json::{Map, Value};
 use super::decode::DecodeError;
 use super::encode::{Encoder, Key};
 use super::names;
-use crate::store::{Cause, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// Parses the text of a JSON object.
 ///
 /// # Errors
 /// Permanent, when it is not the text of a JSON object.
-pub(super) fn parse(text: &str) -> Result<Map<String, Value>, WriteError> {
-    serde_json::from_str(text).map_err(|error| WriteError::new(Cause::Metadata, format!("not a JSON object: {error}")))
+pub(super) fn parse(text: &str) -> Result<Map<String, Value>, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::new(Cause::Metadata, format!("not a JSON object: {error}")))
 }
 
 /// Writes the object as a sub-document.

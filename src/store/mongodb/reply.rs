@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::decode::server_integer;
 use super::errors;
-use crate::store::{Cause, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// The reply to a write command that the server executed.
 #[derive(Debug, PartialEq)]
@@ -37,11 +37,11 @@ impl Reply {
     ///
     /// # Errors
     /// When the writes may not be durable.
-    pub(super) fn parse(reply: &Document) -> Result<Self, WriteError> {
+    pub(super) fn parse(reply: &Document) -> Result<Self, StoreError> {
         if let Ok(error) = reply.get_document("writeConcernError") {
             // One cause whatever the code: operators ask why writes are not replicated.
             let detail = errors::of_code(integer(error, "code") as i32, error.get_str("errmsg").unwrap_or_default());
-            return Err(WriteError::new(Cause::WriteConcern, WriteError::from(detail).to_string()));
+            return Err(StoreError::new(Cause::WriteConcern, detail.with_cause()));
         }
         let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
         let errors = errors.iter().filter_map(Bson::as_document).map(StatementError::parse).collect();
@@ -68,8 +68,8 @@ impl StatementError {
         self.is_duplicate_key() || self.code == errors::IMMUTABLE_FIELD
     }
 
-    pub(super) fn to_error(&self) -> WriteError {
-        errors::of_code(self.code, &self.message).into()
+    pub(super) fn to_error(&self) -> StoreError {
+        errors::of_code(self.code, &self.message)
     }
 }
 

@@ -12,7 +12,7 @@ use mongodb::error::{Error, ErrorKind};
 use mongodb::event::EventHandler;
 use mongodb::event::sdam::SdamEvent;
 
-use crate::store::{Cause, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// The most servers that an error names.
 const NAMED_MAX: usize = 5;
@@ -54,9 +54,9 @@ impl Servers {
     }
 
     /// Replaces the driver's text by the health of the servers, if no server was reachable.
-    pub(super) fn explain(&self, error: WriteError) -> WriteError {
+    pub(super) fn explain(&self, error: StoreError) -> StoreError {
         match self.why_unreachable(error.cause) {
-            Some(detail) => WriteError::new(error.cause, detail),
+            Some(detail) => StoreError::new(error.cause, detail),
             None => error,
         }
     }
@@ -188,7 +188,7 @@ mod tests {
     fn the_health_of_the_servers_replaces_the_text_of_a_timeout_only() {
         let refused = Health::Failed(reason_of(&std::io::Error::from_raw_os_error(111).into()));
         let away = servers("rs0", &[("a:1", refused), ("b:2", Health::Unknown)]);
-        let error = |cause| WriteError::new(cause, "the driver's");
+        let error = |cause| StoreError::new(cause, "the driver's");
         let explained = away.explain(error(Cause::Timeout)).to_string();
         assert_eq!(explained, "timeout: a:1: Connection refused; b:2: no answer yet");
         assert_eq!(away.explain(error(Cause::Auth)).to_string(), "auth: the driver's");

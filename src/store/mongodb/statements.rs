@@ -8,7 +8,7 @@ use super::command::Commands;
 use super::encode::Encoder;
 use super::insert_sessions::InsertSessions;
 use super::reply::{Reply, StatementError};
-use crate::store::{Cause, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// The most bytes of a command's statements.
 ///
@@ -71,7 +71,7 @@ pub(super) enum Outcome {
     /// It did nothing. The document that it should insert exists already and, for an upsert, does not match
     /// its filter; or it is a document that the upsert must not insert.
     Unmet,
-    Failed(WriteError),
+    Failed(StoreError),
 }
 
 impl Commands {
@@ -88,7 +88,7 @@ impl Commands {
         items: &[T],
         encode: impl Fn(&mut Encoder, &T),
         mut settle: impl FnMut(&T, Outcome),
-    ) -> Result<u64, WriteError> {
+    ) -> Result<u64, StoreError> {
         let (mut waiting, mut documents) = (vec![items], 0);
         while let Some(items) = waiting.pop().filter(|items| !items.is_empty()) {
             let (command, taken) = self.write_command(verb, collection, items, &encode);
@@ -108,7 +108,7 @@ impl Commands {
                 }
                 Ok(reply) => {
                     let detail = format!("{} statements took effect, of {} that were sent", reply.n, sent.len());
-                    WriteError::new(Cause::Other, detail)
+                    StoreError::new(Cause::Other, detail)
                 }
                 Err(error) if error.is_permanent() && sent.len() > 1 && verb.is_idempotent() => {
                     let (first, second) = sent.split_at(sent.len() / 2); // to find the statement that is to blame
@@ -131,7 +131,7 @@ impl Commands {
         verb: Verb<'_>,
         collection: &str,
         encode: impl Fn(&mut Encoder),
-    ) -> Result<u64, WriteError> {
+    ) -> Result<u64, StoreError> {
         let mut failed = Ok(());
         let settle = |(): &(), outcome| {
             if let Outcome::Failed(error) = outcome {

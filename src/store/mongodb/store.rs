@@ -20,7 +20,7 @@ use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, Instances,
-    ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, WriteError, Written,
+    ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -96,7 +96,7 @@ impl<L: Layout> MongoStore<L> {
         &self,
         writes: &[Arc<BucketWrite>],
         deployment: Deployment,
-    ) -> Vec<Result<Written, WriteError>> {
+    ) -> Vec<Result<Written, StoreError>> {
         let failed = self.devices.note(writes).await;
         if failed.iter().all(Option::is_none) {
             return self.layout.write(writes, deployment).await;
@@ -110,8 +110,8 @@ impl<L: Layout> MongoStore<L> {
 
     /// Has the device index say of refused buckets that it covers them, and that they are not stored. If that
     /// fails, the bucket is to be written again.
-    async fn note_refused(&self, writes: &[Arc<BucketWrite>], outcomes: &mut [Result<Written, WriteError>]) {
-        let is_refused = |outcome: &Result<_, WriteError>| outcome.as_ref().is_err_and(WriteError::is_permanent);
+    async fn note_refused(&self, writes: &[Arc<BucketWrite>], outcomes: &mut [Result<Written, StoreError>]) {
+        let is_refused = |outcome: &Result<_, StoreError>| outcome.as_ref().is_err_and(StoreError::is_permanent);
         let refused: Vec<usize> = (0..writes.len()).filter(|at| is_refused(&outcomes[*at])).collect();
         if refused.is_empty() {
             return;
@@ -154,7 +154,7 @@ impl<L: Layout> MongoStore<L> {
     /// Takes back successful outcomes if the collections are not the ones whose schema was ensured before the
     /// write, as `ensured` counts: its readings may be in a plain collection of the server, and their devices
     /// in an index that is gone.
-    async fn confirm(&self, outcomes: &mut [Result<Written, WriteError>], ensured: u64) {
+    async fn confirm(&self, outcomes: &mut [Result<Written, StoreError>], ensured: u64) {
         if outcomes.iter().all(Result::is_err) {
             return;
         }
@@ -163,7 +163,7 @@ impl<L: Layout> MongoStore<L> {
             Ok(_) => StoreError::new(Cause::Schema, "a collection was dropped or replaced during the write"),
             Err(error) => error,
         };
-        outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| *outcome = Err(error.clone().into()));
+        outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| *outcome = Err(error.clone()));
     }
 }
 
@@ -181,7 +181,7 @@ impl<L: Layout> Store for MongoStore<L> {
         CAUSES
     }
 
-    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         let _shared = self.changes.read().await;
         let mut outcomes = match self.deployment().await {
             Ok(deployment) => {
@@ -190,7 +190,7 @@ impl<L: Layout> Store for MongoStore<L> {
                 self.confirm(&mut outcomes, ensured).await;
                 outcomes
             }
-            Err(error) => vec![Err(error.into()); writes.len()],
+            Err(error) => vec![Err(error); writes.len()],
         };
         self.note_refused(writes, &mut outcomes).await;
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
@@ -291,7 +291,7 @@ impl<L: Layout> Store for MongoStore<L> {
 
     /// The `rev` of the rollups is the number of their values: at least as many as the changes that stored
     /// them. So the readings that are left of an hour, and late ones, do not replace them.
-    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError> {
         let Some(summary) = device.of_stats(hours) else { return Ok(()) };
         let _shared = self.changes.read().await;
         self.deployment().await?;
@@ -350,7 +350,7 @@ impl<L: Layout> Rollups for MongoStore<L> {
         self.has_all_devices().await
     }
 
-    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, WriteError> {
+    async fn roll_up_devices(&self, hours: Range<Hour>, after: Option<&str>) -> Result<RolledUp, StoreError> {
         self.deployment().await?;
         let _shared = self.changes.read().await;
         let step = self.devices.step(&hours, after, L::HOURS_PER_STEP);
@@ -365,7 +365,7 @@ impl<L: Layout> Rollups for MongoStore<L> {
         Ok(RolledUp { written, refused, last: step.last })
     }
 
-    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), WriteError>> {
+    async fn roll_up(&self, buckets: &[(Arc<str>, Hour)]) -> Vec<Result<(), StoreError>> {
         let _shared = self.changes.read().await;
         let derived = match self.deployment().await {
             Ok(_) => self.derive_again(buckets, None).await,
@@ -373,7 +373,7 @@ impl<L: Layout> Rollups for MongoStore<L> {
         };
         match derived {
             Ok(rollups) => self.rollups.put_derived(buckets, rollups).await,
-            Err(error) => vec![Err(error.into()); buckets.len()],
+            Err(error) => vec![Err(error); buckets.len()],
         }
     }
 }
@@ -384,10 +384,10 @@ impl<L: Layout> Deletions for MongoStore<L> {
         L::DELETES_DEVICES_ONLY.filter(|_| !deletion.is_of_device())
     }
 
-    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError> {
+    async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, StoreError> {
         let deleted = match self.deployment().await {
             Ok(deployment) => self.delete_all(deletion, unanswered, deployment).await,
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         };
         deleted.map_err(|error| self.commands.servers.explain(error))
     }

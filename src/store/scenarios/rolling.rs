@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::model::Day;
-use crate::store::{RolledUp, Rollups, WriteError};
+use crate::store::{RolledUp, Rollups, StoreError};
 
 fn rollups(store: &dyn Store) -> &dyn Rollups {
     store.rollups().expect("a store whose days are rolled up")
 }
 
 /// Rolls up hours of one day of all devices, as the roller does. Returns how many rollups were written.
-pub(in crate::store) async fn roll_up_hours(store: &dyn Store, hours: Range<Hour>) -> Result<u64, WriteError> {
+pub(in crate::store) async fn roll_up_hours(store: &dyn Store, hours: Range<Hour>) -> Result<u64, StoreError> {
     assert!(rollups(store).is_ready().await?, "the device index has all devices");
     let (mut done, mut after) = (0, None::<Arc<str>>);
     loop {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rusqlite::ErrorCode;
 
 use crate::codec::ChunkError;
-use crate::store::{Cause, StoreError, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// All causes that [`SqliteError::cause`] returns.
 pub(super) const CAUSES: &[Cause] = &[
@@ -95,7 +95,7 @@ fn cause_of(code: ErrorCode) -> Cause {
     }
 }
 
-impl From<&SqliteError> for WriteError {
+impl From<&SqliteError> for StoreError {
     fn from(error: &SqliteError) -> Self {
         Self::new(error.cause(), error.to_string())
     }

@@ -51,7 +51,7 @@ use self::readers::Readers;
 use self::write::Writer;
 use super::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery,
-    StatsNeeds, Store, StoreError, UnreadableDocuments, WriteError, Written,
+    StatsNeeds, Store, StoreError, UnreadableDocuments, Written,
 };
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 
@@ -171,10 +171,10 @@ impl Store for SqliteStore {
         CAUSES
     }
 
-    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         let owned = writes.to_vec(); // the work continues if the caller is dropped
         let outcomes = self.with_writer(move |writer| Ok(writer.write(&owned))).await;
-        outcomes.unwrap_or_else(|error| vec![Err(WriteError::from(&error)); writes.len()])
+        outcomes.unwrap_or_else(|error| vec![Err(StoreError::from(&error)); writes.len()])
     }
 
     async fn hour_stats(
@@ -272,7 +272,7 @@ impl Store for SqliteStore {
         self.expire(expire::ROLLUPS, oldest_ms).await
     }
 
-    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError> {
         let Some(summary) = device.of_stats(hours) else { return Ok(()) };
         let hours = hours.to_vec();
         let add = move |writer: &mut Writer| {
@@ -285,7 +285,7 @@ impl Store for SqliteStore {
             history::count(&transaction, before)?;
             Ok(transaction.commit()?)
         };
-        self.with_writer(add).await.map_err(|error| WriteError::from(&error))
+        self.with_writer(add).await.map_err(|error| StoreError::from(&error))
     }
 
     fn deletions(&self) -> Option<&dyn Deletions> {
@@ -314,12 +314,12 @@ impl Store for SqliteStore {
 #[async_trait]
 impl Deletions for SqliteStore {
     /// Deletes batch by batch, so that writes get their turns in between.
-    async fn delete(&self, deletion: &Deletion, _unanswered: &BTreeSet<Hour>) -> Result<Deleted, WriteError> {
+    async fn delete(&self, deletion: &Deletion, _unanswered: &BTreeSet<Hour>) -> Result<Deleted, StoreError> {
         let (mut readings, mut next) = (0, Some(deletion.hours().start));
         while let Some(from) = next {
             let deletion = deletion.clone();
             let batch = move |writer: &mut Writer| writer.delete_some(&deletion, from);
-            let deleted = self.with_writer(batch).await.map_err(|error| WriteError::from(&error))?;
+            let deleted = self.with_writer(batch).await.map_err(|error| StoreError::from(&error))?;
             (readings, next) = (readings + deleted.readings, deleted.next);
         }
         Ok(Deleted { readings, hours: BTreeSet::new() })

@@ -195,7 +195,7 @@ async fn one_refused_bucket_does_not_block_the_others() {
     visitor(&folder).execute_batch(refuse).unwrap();
     let writes = ["a", "bad", "z"].map(|device| write_at(device, Hour(1), [(1, 1.0)]));
     let outcomes = store.write(&writes).await;
-    assert!(matches!(&outcomes[1], Err(WriteError { cause: Cause::Constraint, detail }) if detail.contains("no")));
+    assert!(matches!(&outcomes[1], Err(StoreError { cause: Cause::Constraint, detail }) if detail.contains("no")));
     for nth in [0, 2] {
         assert_eq!(outcomes[nth].as_ref().unwrap(), &Written { stored: 1, duplicate: 0 });
     }
@@ -213,7 +213,7 @@ async fn a_damaged_chunk_refuses_its_late_readings_only() {
     visitor(&folder).execute_batch(damage).unwrap();
     let outcomes = store.write(&["a", "bad"].map(|device| write_at(device, Hour(1), [(0, 1.0)]))).await;
     assert!(outcomes[0].is_ok());
-    assert!(matches!(&outcomes[1], Err(WriteError { cause: Cause::UnreadableChunk, .. })), "{outcomes:?}");
+    assert!(matches!(&outcomes[1], Err(StoreError { cause: Cause::UnreadableChunk, .. })), "{outcomes:?}");
     assert!(store.contents("bad", Hour(0)..Hour(9)).await.unwrap().is_empty(), "reads skip it");
     assert_eq!(stats(&store, "bad").await.count, 1);
 }

@@ -20,7 +20,7 @@ use crate::codec::ChunkEncoder;
 use crate::disk;
 use crate::model::BucketWrite;
 use crate::store::noted_devices::{NotedDevices, Notes};
-use crate::store::{Cause, WriteError, Written};
+use crate::store::{Cause, StoreError, Written};
 
 /// The approximate bytes of a bucket in the write-ahead file: ten pages.
 pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
@@ -69,7 +69,7 @@ impl Writer {
 
     /// Writes all buckets in one transaction, or in several if the disk has little space. The outcomes are in
     /// the order of the writes.
-    pub(super) fn write(&mut self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+    pub(super) fn write(&mut self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         let mut outcomes = Vec::with_capacity(writes.len());
         let mut rest = writes;
         while !rest.is_empty() {
@@ -94,7 +94,7 @@ impl Writer {
                     if error.cause() == Cause::DiskFull {
                         self.truncate_wal();
                     }
-                    outcomes.extend(rest.iter().map(|_| Err(WriteError::from(&error))));
+                    outcomes.extend(rest.iter().map(|_| Err(StoreError::from(&error))));
                     break;
                 }
             }
@@ -120,7 +120,7 @@ impl Writer {
     }
 
     /// Writes all buckets or none. It leaves out only buckets with a permanent error.
-    fn write_some(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
+    fn write_some(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, StoreError>>, SqliteError> {
         match self.write_all(writes) {
             Err(error) if error.cause().is_permanent() => self.write_each(writes),
             outcome => Ok(outcome?.into_iter().map(Ok).collect()),
@@ -147,7 +147,7 @@ impl Writer {
 
     /// Writes like [`Writer::write_all`], with a savepoint around each bucket, so that a permanent error
     /// affects one bucket only. Savepoints cost time, so only this rare case uses them.
-    fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, WriteError>>, SqliteError> {
+    fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, StoreError>>, SqliteError> {
         let mut transaction = begin(&mut self.connection)?;
         let before = transaction.total_changes();
         forget_after_changes(&transaction, &self.noted, &mut self.data_version)?;
@@ -164,7 +164,7 @@ impl Writer {
                 }
                 Err(error) if error.cause().is_permanent() => {
                     savepoint.finish()?; // undoes the changes to this bucket
-                    outcomes.push(Err(WriteError::from(&error)));
+                    outcomes.push(Err(StoreError::from(&error)));
                 }
                 Err(error) => return Err(error),
             }

@@ -12,7 +12,7 @@ use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
     Cause, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds, Store,
-    StoreError, WriteError, Written,
+    StoreError, Written,
 };
 
 /// The number of values and of series of a device in an hour.
@@ -81,7 +81,7 @@ impl Store for Counted {
         self.store.causes()
     }
 
-    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, WriteError>> {
+    async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         self.store.write(writes).await
     }
 
@@ -165,7 +165,7 @@ impl Store for Counted {
         self.store.expire_rollups(oldest_ms).await
     }
 
-    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), WriteError> {
+    async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError> {
         self.store.add_expired(device, hours).await
     }
 }

@@ -38,7 +38,7 @@ use super::read::bucket_hour;
 use super::slow::{Attempts, unchanged};
 use crate::config::BucketLayout;
 use crate::model::{Contents, Deletion, Hour, HourOffset};
-use crate::store::{Deleted, ReadingsQuery, StoreError, WriteError};
+use crate::store::{Deleted, ReadingsQuery, StoreError};
 
 /// The most documents that one statement empties.
 const DOCUMENTS_PER_STATEMENT: usize = 500;
@@ -80,7 +80,7 @@ impl Buckets {
         deletion: &Deletion,
         unanswered: &BTreeSet<Hour>,
         deployment: Deployment,
-    ) -> Result<Deleted, WriteError> {
+    ) -> Result<Deleted, StoreError> {
         let Touched { hours, whole, partial } = self.touched(deletion, unanswered).await?;
         let mut readings = 0;
         for parts in whole.chunk_by(|one, next| one.hour == next.hour) {
@@ -146,7 +146,7 @@ impl Buckets {
     }
 
     /// Empties documents, all parts of whole hours.
-    async fn empty(&self, device: &str, documents: &[Whole]) -> Result<(), WriteError> {
+    async fn empty(&self, device: &str, documents: &[Whole]) -> Result<(), StoreError> {
         let encode = |statement: &mut Encoder| {
             statement.document("q", |filter| {
                 filter.document("_id", |is| {
@@ -174,7 +174,7 @@ impl Buckets {
         hour: Hour,
         is_fenced: bool,
         deployment: Deployment,
-    ) -> Result<u64, WriteError> {
+    ) -> Result<u64, StoreError> {
         let device = &*deletion.device;
         let mut removed = BTreeSet::new();
         let mut attempts = Attempts::new();
@@ -200,7 +200,7 @@ impl Buckets {
         hour: Hour,
         changes: Vec<Planned>,
         removed: &mut BTreeSet<HourOffset>,
-    ) -> Result<bool, WriteError> {
+    ) -> Result<bool, StoreError> {
         for planned in changes {
             if !self.make(device, hour, &planned.change).await? {
                 return Ok(false);

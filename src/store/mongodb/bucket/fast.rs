@@ -18,12 +18,12 @@ use super::packed::is_dense;
 use super::statement::{Job, append, insert};
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents};
-use crate::store::{WriteError, Written};
+use crate::store::{StoreError, Written};
 
 /// How many buckets of one call take the slow path at the same time.
 const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
 
-pub(super) type Outcome = Result<Written, WriteError>;
+pub(super) type Outcome = Result<Written, StoreError>;
 
 /// The outcomes of one call, filled in as they become known.
 struct Outcomes(Vec<Option<Outcome>>);
@@ -57,7 +57,7 @@ impl Buckets {
         jobs: Vec<Job<'_>>,
         deployment: Deployment,
         outcomes: &mut Outcomes,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreError> {
         let (fitting, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.capacity.fits(job.size));
         slow.extend(match self.layout {
             BucketLayout::Readable => self.append_fast(fitting, outcomes).await?,
@@ -67,7 +67,7 @@ impl Buckets {
     }
 
     /// Appends each job to its bucket. Returns the jobs for the slow path.
-    async fn append_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, WriteError> {
+    async fn append_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, StoreError> {
         let (jobs, mut slow): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| !has_huge_values(&job.write.contents));
         let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
@@ -83,7 +83,7 @@ impl Buckets {
     }
 
     /// Inserts each job as the next part of its bucket. Returns the jobs for the slow path.
-    async fn insert_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, WriteError> {
+    async fn insert_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, StoreError> {
         let (mut inserts, mut slow) = (Vec::with_capacity(jobs.len()), Vec::new());
         for mut job in jobs {
             let next = self.known.next_part(&job.write.device, job.write.hour, job.span.0);
@@ -107,7 +107,7 @@ impl Buckets {
         jobs: Vec<Job<'w>>,
         statement: impl Fn(&mut Encoder, &Job<'w>),
         outcomes: &mut Outcomes,
-    ) -> Result<Vec<Job<'w>>, WriteError> {
+    ) -> Result<Vec<Job<'w>>, StoreError> {
         let mut unmet = Vec::new();
         let settle = |job: &Job<'_>, outcome| match outcome {
             statements::Outcome::Done => {
@@ -130,7 +130,7 @@ impl Buckets {
         jobs: &[Job<'_>],
         deployment: Deployment,
         outcomes: &mut Outcomes,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreError> {
         let mut waiting = jobs.iter();
         let mut running = FuturesUnordered::new();
         loop {

@@ -103,7 +103,7 @@ use super::store::MongoStore;
 use super::uri::UriError;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Deletion, Hour, Keep};
-use crate::store::{Deleted, StoreError, WriteError, Written};
+use crate::store::{Deleted, StoreError, Written};
 
 /// Readings in MongoDB as one document per device and hour.
 pub type BucketStore = MongoStore<Buckets>;
@@ -192,7 +192,7 @@ impl Layout for Buckets {
         questions::of_buckets(&self.collection, example)
     }
 
-    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {
+    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, StoreError>> {
         self.write_buckets(writes, deployment).await
     }
 
@@ -201,7 +201,7 @@ impl Layout for Buckets {
         deletion: &Deletion,
         unanswered: &BTreeSet<Hour>,
         deployment: Deployment,
-    ) -> Result<Deleted, WriteError> {
+    ) -> Result<Deleted, StoreError> {
         self.delete_readings(deletion, unanswered, deployment).await
     }
 }

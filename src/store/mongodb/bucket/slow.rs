@@ -35,7 +35,7 @@ use crate::codec::VALUES_MAX;
 use crate::common::backoff::Backoff;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Hour};
-use crate::store::{Cause, StoreError, WriteError, Written};
+use crate::store::{Cause, StoreError, Written};
 
 /// How often a bucket is tried before its write fails as contended.
 const ATTEMPTS: u32 = 10;
@@ -58,7 +58,7 @@ const VALUES_AT_ONCE: usize = if cfg!(test) { 1 << 13 } else { 1 << 20 };
 const HOUR_VALUES_MAX: usize = if cfg!(test) { 1 << 19 } else { VALUES_MAX };
 
 impl Buckets {
-    pub(super) async fn write_slowly(&self, job: &Job<'_>, deployment: Deployment) -> Result<Written, WriteError> {
+    pub(super) async fn write_slowly(&self, job: &Job<'_>, deployment: Deployment) -> Result<Written, StoreError> {
         let mut stored_keys = HashSet::new();
         let mut attempts = Attempts::new();
         loop {
@@ -161,7 +161,7 @@ impl Buckets {
         parts: Vec<Part>,
         deployment: Deployment,
         stored_keys: &mut HashSet<(u32, u32)>,
-    ) -> Result<bool, WriteError> {
+    ) -> Result<bool, StoreError> {
         self.slow_writes.increment(1);
         let values = parts.iter().map(|part| part.contents.samples().len()).sum::<usize>();
         let (capacity, layout) = (self.capacity, self.layout);
@@ -197,7 +197,7 @@ impl Buckets {
     }
 
     /// Makes one change, and returns whether it was still possible.
-    pub(super) async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, WriteError> {
+    pub(super) async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, StoreError> {
         let verb = if change.guard.is_some() { Verb::Update } else { Verb::Insert };
         let encode = |statement: &mut Encoder, Change { part, guard, .. }: &Change| match guard {
             None => insert_document(statement, device, hour, part.number, &part.body()),
@@ -247,11 +247,11 @@ impl Attempts {
     ///
     /// # Errors
     /// After too many attempts.
-    pub(super) async fn wait(&mut self) -> Result<(), WriteError> {
+    pub(super) async fn wait(&mut self) -> Result<(), StoreError> {
         self.made += 1;
         if self.made >= ATTEMPTS {
             let detail = format!("other writers of the bucket were quicker {ATTEMPTS} times");
-            return Err(WriteError::new(Cause::Contention, detail));
+            return Err(StoreError::new(Cause::Contention, detail));
         }
         tokio::time::sleep(self.backoff.next_wait()).await;
         Ok(())
@@ -259,12 +259,12 @@ impl Attempts {
 }
 
 /// Runs a long merge on a blocking thread. The caller panics if the merge panics.
-async fn blocking<T: Send + 'static>(merge: impl FnOnce() -> T + Send + 'static) -> Result<T, WriteError> {
+async fn blocking<T: Send + 'static>(merge: impl FnOnce() -> T + Send + 'static) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(merge).await {
         Ok(merged) => Ok(merged),
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(WriteError::new(Cause::Stopping, "the runtime is stopping")),
+            Err(_) => Err(StoreError::new(Cause::Stopping, "the runtime is stopping")),
         },
     }
 }

@@ -8,7 +8,7 @@ use super::super::statements::{Outcome, Verb};
 use super::DeviceIndex;
 use super::document::REMOVED_UNTIL;
 use crate::model::{BucketWrite, Day, Metric};
-use crate::store::{DeviceSummary, WriteError};
+use crate::store::{DeviceSummary, StoreError};
 
 /// The changes that a deletion makes in the document of a device.
 #[derive(Debug, Default, PartialEq)]
@@ -23,7 +23,7 @@ pub(in super::super) struct Correction {
 
 impl DeviceIndex {
     /// Removes the document of a device.
-    pub(in super::super) async fn remove(&self, device: &Arc<str>) -> Result<(), WriteError> {
+    pub(in super::super) async fn remove(&self, device: &Arc<str>) -> Result<(), StoreError> {
         let encode = |statement: &mut Encoder| statement.int32("limit", 0);
         self.change(device, Verb::DeleteMatching, encode).await?;
         self.noted.forget(device);
@@ -33,7 +33,7 @@ impl DeviceIndex {
 
     /// Makes the document of a device narrower. Its last days stay, because another instance may rely on
     /// them.
-    pub(in super::super) async fn correct(&self, device: &str, with: &Correction) -> Result<(), WriteError> {
+    pub(in super::super) async fn correct(&self, device: &str, with: &Correction) -> Result<(), StoreError> {
         let Correction { first_ts_ms, removed_until, series } = with;
         let encode = |statement: &mut Encoder| {
             statement.document("u", |update| {
@@ -61,7 +61,7 @@ impl DeviceIndex {
 
     /// Notes that the server has refused buckets, which their documents cover. Returns for each bucket why
     /// that failed, if it did.
-    pub(in super::super) async fn note_refused(&self, refused: &[Arc<BucketWrite>]) -> Vec<Option<WriteError>> {
+    pub(in super::super) async fn note_refused(&self, refused: &[Arc<BucketWrite>]) -> Vec<Option<StoreError>> {
         let mut failed = vec![None; refused.len()];
         let encode = |statement: &mut Encoder, at: &usize| {
             let write = &refused[*at];
@@ -94,7 +94,7 @@ impl DeviceIndex {
     }
 
     /// Sends one statement for the document of a device.
-    async fn change(&self, device: &str, verb: Verb<'_>, then: impl Fn(&mut Encoder)) -> Result<(), WriteError> {
+    async fn change(&self, device: &str, verb: Verb<'_>, then: impl Fn(&mut Encoder)) -> Result<(), StoreError> {
         let encode = |statement: &mut Encoder| {
             statement.document("q", |filter| {
                 filter.string("_id", device);

@@ -17,7 +17,7 @@ use super::DeviceIndex;
 use super::change::{Difference, Given, Group, Lacking};
 use super::document::{decode, insert, is_empty, put};
 use crate::model::BucketWrite;
-use crate::store::{Cause, DeviceSummary, StoreError, WriteError};
+use crate::store::{Cause, DeviceSummary, StoreError};
 
 /// The most notes whose documents are read at once.
 const NOTES_AT_ONCE: usize = 5_000;
@@ -37,13 +37,13 @@ enum Noted {
     Done {
         metadata: bool,
     },
-    Failed(WriteError),
+    Failed(StoreError),
 }
 
 impl DeviceIndex {
     /// Writes what the index needs before these buckets are written. Returns for each bucket why it must not
     /// be written, if there is a reason.
-    pub(in super::super) async fn note(&self, writes: &[Arc<BucketWrite>]) -> Vec<Option<WriteError>> {
+    pub(in super::super) async fn note(&self, writes: &[Arc<BucketWrite>]) -> Vec<Option<StoreError>> {
         let mut failed = vec![None; writes.len()];
         let changes = self.noted.changes(writes);
         let notes: Vec<&DeviceSummary> = changes.notes.iter().map(|note| &note.summary).collect();
@@ -94,7 +94,7 @@ impl DeviceIndex {
         if reached.is_ok() {
             reached = self.put_slowly(rest, &mut outcomes).await;
         }
-        let contended = || WriteError::new(Cause::Contention, "other writers of the device were quicker".to_owned());
+        let contended = || StoreError::new(Cause::Contention, "other writers of the device were quicker".to_owned());
         let unsettled = || Noted::Failed(reached.clone().err().unwrap_or_else(contended));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unsettled)).collect()
     }
@@ -107,7 +107,7 @@ impl DeviceIndex {
         mut jobs: Vec<Job<'n>>,
         outcomes: &mut [Option<Noted>],
         rest: &mut Vec<Job<'n>>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), StoreError> {
         let is_sharded = self.is_sharded.load(Ordering::SeqCst);
         let differences = self.differences(&jobs).await?;
         let (mut changes, mut inserts, mut known) = (Vec::new(), Vec::new(), Vec::new());
@@ -166,7 +166,7 @@ impl DeviceIndex {
     ///
     /// It reads what a majority of the members has: a document may be complete because of a write that is not
     /// durable yet.
-    async fn differences(&self, jobs: &[Job<'_>]) -> Result<Vec<Option<Difference>>, WriteError> {
+    async fn differences(&self, jobs: &[Job<'_>]) -> Result<Vec<Option<Difference>>, StoreError> {
         let mut differences: Vec<Option<Difference>> = jobs.iter().map(|_| None).collect();
         let devices: Vec<&str> = jobs.iter().map(|job| &*job.note.device).collect();
         let find = self.durable.find(doc! { "_id": of_devices(&devices), "deviceId": of_devices(&devices) });
@@ -185,7 +185,7 @@ impl DeviceIndex {
     }
 
     /// Writes each note with a statement that does not depend on what the document has.
-    async fn put_slowly(&self, mut jobs: Vec<Job<'_>>, outcomes: &mut [Option<Noted>]) -> Result<(), WriteError> {
+    async fn put_slowly(&self, mut jobs: Vec<Job<'_>>, outcomes: &mut [Option<Noted>]) -> Result<(), StoreError> {
         for job in &jobs {
             outcomes[job.at] = None;
         }
@@ -213,7 +213,7 @@ impl DeviceIndex {
 }
 
 /// Parses the metadata of a note.
-fn given(note: &DeviceSummary) -> Result<Option<Given>, WriteError> {
+fn given(note: &DeviceSummary) -> Result<Option<Given>, StoreError> {
     let Some(of) = &note.metadata else { return Ok(None) };
     let object = metadata::parse(&of.text)?;
     let text = metadata::to_text(object.clone());

@@ -35,7 +35,7 @@ use super::super::store::MongoStore;
 use super::DeviceIndex;
 use super::document::{insert_empty, is_empty, put};
 use crate::model::{Hour, Metric, SeriesFilter};
-use crate::store::{DeviceSeries, DeviceSummary, StatsNeeds, Store, StoreError, WriteError};
+use crate::store::{DeviceSeries, DeviceSummary, StatsNeeds, Store, StoreError};
 
 /// How many devices are added to the index at once, and how many are summed up at the same time.
 const DEVICES_PER_STEP: usize = 100;
@@ -167,7 +167,7 @@ impl DeviceIndex {
         items: &[T],
         encode: impl Fn(&mut Encoder, &T),
     ) -> Result<(), StoreError> {
-        let mut failed: Result<(), WriteError> = Ok(());
+        let mut failed: Result<(), StoreError> = Ok(());
         let settle = |_: &T, outcome| {
             if let Outcome::Failed(error) = outcome {
                 failed = Err(error);

@@ -56,7 +56,7 @@ use super::statements::{Outcome, Verb};
 use super::uri::UriError;
 use crate::common::printable::printable;
 use crate::model::{Contents, DeviceIdCase, Hour};
-use crate::store::{Cause, StoreError, WriteError};
+use crate::store::{Cause, StoreError};
 use crate::wire;
 
 /// The documents of a page. A reply of the server, 16 MiB, may have fewer.
@@ -315,7 +315,7 @@ fn unreadable_id(before: Option<&DocumentId>, error: &DecodeError) -> StoreError
     StoreError::new(Cause::UnreadableDocument, why)
 }
 
-fn to_store_error(error: WriteError) -> StoreError {
+fn to_store_error(error: StoreError) -> StoreError {
     let cause = if error.is_permanent() { Cause::Other } else { error.cause };
     StoreError::new(cause, error.detail)
 }

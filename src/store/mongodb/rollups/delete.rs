@@ -12,7 +12,7 @@ use super::super::statements::Verb;
 use super::document::rollups_of;
 use super::{HourRollup, RollupCollection};
 use crate::model::{Deletion, Hour};
-use crate::store::WriteError;
+use crate::store::StoreError;
 
 /// The days of one query.
 const DAYS_AT_ONCE: u32 = 100;
@@ -24,7 +24,7 @@ impl RollupCollection {
         &self,
         deletion: &Deletion,
         stored: &BTreeSet<Hour>,
-    ) -> Result<BTreeSet<Hour>, WriteError> {
+    ) -> Result<BTreeSet<Hour>, StoreError> {
         let hours = deletion.hours();
         let (mut found, mut ids) = (BTreeSet::new(), names::ids_of_days(&deletion.device, &hours));
         loop {
@@ -55,7 +55,7 @@ impl RollupCollection {
     }
 
     /// Removes all rollups of a device.
-    pub(in super::super) async fn delete_device(&self, device: &str) -> Result<(), WriteError> {
+    pub(in super::super) async fn delete_device(&self, device: &str) -> Result<(), StoreError> {
         let ids = bson::RawDocumentBuf::try_from(&names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX))));
         let ids = ids.expect("it has strings only");
         let encode = |statement: &mut Encoder| {

@@ -16,7 +16,7 @@ use super::document::{add_revs, day_of, insert, key_of, leave_out, put, start_of
 use super::{HourRollup, RollupCollection};
 use crate::config::BucketLayout;
 use crate::model::Hour;
-use crate::store::{Cause, StoreError, WriteError};
+use crate::store::{Cause, StoreError};
 
 /// How often a statement is sent again while other writers insert the same document, or hour by hour after
 /// all hours together were refused.
@@ -31,8 +31,8 @@ impl RollupCollection {
     /// outcome at index i belongs to the rollup at index i. Ok means that this rollup, or a newer one, is
     /// durable. After a permanent error the document has no older rollup of the hour either, so that queries
     /// read its stats from the readings.
-    pub(in super::super) async fn put_all(&self, rollups: &[HourRollup]) -> Vec<Result<(), WriteError>> {
-        let mut outcomes: Vec<Option<Result<(), WriteError>>> = vec![None; rollups.len()];
+    pub(in super::super) async fn put_all(&self, rollups: &[HourRollup]) -> Vec<Result<(), StoreError>> {
+        let mut outcomes: Vec<Option<Result<(), StoreError>>> = vec![None; rollups.len()];
         let mut waiting = by_day(rollups);
         let mut reached = Ok(());
         for _ in 0..ATTEMPTS {
@@ -56,22 +56,22 @@ impl RollupCollection {
         if reached.is_ok() {
             self.leave_out_refused(rollups, &mut outcomes).await;
         }
-        let contended = || WriteError::new(Cause::Contention, "other writers of the day were quicker".to_owned());
+        let contended = || StoreError::new(Cause::Contention, "other writers of the day were quicker".to_owned());
         let unsettled = || Err(reached.clone().err().unwrap_or_else(contended));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unsettled)).collect()
     }
 
     /// Leaves the hours that were refused for good out of their documents. If that fails, the outcome is the
     /// error of this attempt, which is transient.
-    async fn leave_out_refused(&self, rollups: &[HourRollup], outcomes: &mut [Option<Result<(), WriteError>>]) {
+    async fn leave_out_refused(&self, rollups: &[HourRollup], outcomes: &mut [Option<Result<(), StoreError>>]) {
         let is_refused =
-            |outcome: &Option<Result<(), WriteError>>| matches!(outcome, Some(Err(error)) if error.is_permanent());
+            |outcome: &Option<Result<(), StoreError>>| matches!(outcome, Some(Err(error)) if error.is_permanent());
         let refused: Vec<usize> = (0..rollups.len()).filter(|&at| is_refused(&outcomes[at])).collect();
         if refused.is_empty() {
             return;
         }
         let statement = |encoder: &mut Encoder, &at: &usize| leave_out(encoder, &rollups[at]);
-        let mut again: Vec<(usize, WriteError)> = Vec::new();
+        let mut again: Vec<(usize, StoreError)> = Vec::new();
         let settle = |&at: &usize, outcome| match outcome {
             Outcome::Failed(error) if !error.is_permanent() => again.push((at, error)),
             Outcome::Done | Outcome::Unmet | Outcome::Failed(_) => {}
@@ -91,21 +91,21 @@ impl RollupCollection {
         &self,
         buckets: &[(Arc<str>, Hour)],
         rollups: Vec<HourRollup>,
-    ) -> Vec<Result<(), WriteError>> {
+    ) -> Vec<Result<(), StoreError>> {
         let rollups = match self.insert_packed(rollups).await {
             Ok(others) => others,
             Err(error) => return vec![Err(error); buckets.len()],
         };
         let outcomes = self.put_all(&rollups).await;
         let bucket = |rollup: HourRollup| (rollup.device, rollup.stats.hour);
-        let mut outcomes: HashMap<(Arc<str>, Hour), Result<(), WriteError>> =
+        let mut outcomes: HashMap<(Arc<str>, Hour), Result<(), StoreError>> =
             rollups.into_iter().map(bucket).zip(outcomes).collect();
         buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
     }
 
     /// Inserts the documents of days with many hours as columns, as of a history that is imported. Returns
     /// the rollups of the other days, and of those that have a document.
-    async fn insert_packed(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, WriteError> {
+    async fn insert_packed(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         if self.layout != BucketLayout::Packed {
             return Ok(rollups);
         }
@@ -131,7 +131,7 @@ impl RollupCollection {
         &self,
         hours: &Range<Hour>,
         mut rollups: Vec<HourRollup>,
-    ) -> Result<(u64, u64), WriteError> {
+    ) -> Result<(u64, u64), StoreError> {
         let before = rollups.len();
         if hours.start == start_of(day_of(hours.start)) {
             rollups = self.insert_days(rollups).await?;
@@ -161,7 +161,7 @@ impl RollupCollection {
     /// of those that the server refuses for good.
     ///
     /// Hours that were emptied are not inserted.
-    async fn insert_days(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, WriteError> {
+    async fn insert_days(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         let (mut others, rollups): (Vec<_>, Vec<_>) = rollups.into_iter().partition(HourRollup::is_empty);
         let days = by_day(&rollups);
         let mut is_inserted = vec![false; rollups.len()];

@@ -12,7 +12,7 @@ use crate::store::mongodb::{
     BucketStore, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan, TimeseriesStore,
 };
 use crate::store::scenarios::in_the_end;
-use crate::store::{Store, WriteError, Written};
+use crate::store::{Store, StoreError, Written};
 
 const HOUR: Hour = Hour(493_526);
 
@@ -21,7 +21,7 @@ fn write_at(offset: u32) -> Arc<BucketWrite> {
     BucketWrite::new("d".into(), HOUR, None, vec!["lux".into()], [sample]).into()
 }
 
-async fn write_one(store: &dyn Store, offset: u32) -> Result<Written, WriteError> {
+async fn write_one(store: &dyn Store, offset: u32) -> Result<Written, StoreError> {
     store.write(&[write_at(offset)]).await.remove(0)
 }
 
@@ -46,7 +46,7 @@ async fn nothing_is_stored_before_a_majority_has_it() {
         let alone = write_one(store, 1).await;
         others().for_each(|member| set.thaw(member));
         assert!(
-            matches!(alone, Err(WriteError { .. })),
+            matches!(alone, Err(StoreError { .. })),
             "{}: the primary alone has it, and it is said to be stored: {alone:?}",
             store.name()
         );

@@ -59,7 +59,7 @@ use super::layout::Layout;
 use super::store::MongoStore;
 use super::uri::UriError;
 use crate::model::{BucketWrite, Deletion, Hour, Keep};
-use crate::store::{Deleted, StoreError, WriteError, Written};
+use crate::store::{Deleted, StoreError, Written};
 
 /// Readings in a native time-series collection of MongoDB.
 pub type TimeseriesStore = MongoStore<Timeseries>;
@@ -130,7 +130,7 @@ impl Layout for Timeseries {
         questions::of_measurements(&self.collection, example)
     }
 
-    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, WriteError>> {
+    async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, StoreError>> {
         self.write_buckets(writes, deployment).await
     }
 
@@ -139,7 +139,7 @@ impl Layout for Timeseries {
         deletion: &Deletion,
         _unanswered: &BTreeSet<Hour>,
         _deployment: Deployment,
-    ) -> Result<Deleted, WriteError> {
+    ) -> Result<Deleted, StoreError> {
         self.delete_device(&deletion.device).await?;
         Ok(Deleted::default())
     }

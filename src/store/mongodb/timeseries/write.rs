@@ -17,7 +17,7 @@ use crate::store::mongodb::collection::Deployment;
 use crate::store::mongodb::encode::Encoder;
 use crate::store::mongodb::metadata;
 use crate::store::mongodb::statements::{self, Verb};
-use crate::store::{WriteError, Written};
+use crate::store::{StoreError, Written};
 
 /// How many reads of what is stored run at the same time.
 const MAX_CONCURRENT_READS: usize = 16;
@@ -31,7 +31,7 @@ const WRITES_PER_READ: usize = 64;
 /// The time of which stored readings may be read that no write asked for, besides the span of the write.
 const READ_MORE_MS: i64 = 60_000;
 
-type Outcome = Result<Written, WriteError>;
+type Outcome = Result<Written, StoreError>;
 
 /// The measurements of one write that are to be inserted.
 struct Insert {
@@ -49,7 +49,7 @@ impl Timeseries {
     pub(super) async fn write_buckets(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Outcome> {
         let mut outcomes = self.write_together(writes, deployment).await;
         if writes.len() > 1 {
-            let is_refused = |at: &usize| outcomes[*at].as_ref().is_err_and(WriteError::is_permanent);
+            let is_refused = |at: &usize| outcomes[*at].as_ref().is_err_and(StoreError::is_permanent);
             let refused: Vec<usize> = (0..writes.len()).filter(is_refused).collect();
             for half in refused.chunks(refused.len().div_ceil(2).max(1)) {
                 let again: Vec<_> = half.iter().map(|&at| Arc::clone(&writes[at])).collect();
@@ -93,7 +93,7 @@ impl Timeseries {
         &self,
         writes: &[Arc<BucketWrite>],
         guards: &[WriteGuard<'_>],
-    ) -> Result<Vec<Contents>, WriteError> {
+    ) -> Result<Vec<Contents>, StoreError> {
         let unknown = guards.iter().zip(writes).filter(|(device, _)| device.is_unknown());
         let unknown: Vec<(&WriteGuard<'_>, &str)> = unknown.map(|(device, write)| (device, &*write.device)).collect();
         if !unknown.is_empty() {
@@ -119,7 +119,7 @@ impl Timeseries {
 
     /// Reads the newest measurement of each of these devices. Most unknown devices are new to the database:
     /// then one query is enough.
-    async fn learn(&self, unknown: &[(&WriteGuard<'_>, &str)]) -> Result<(), WriteError> {
+    async fn learn(&self, unknown: &[(&WriteGuard<'_>, &str)]) -> Result<(), StoreError> {
         let devices: Vec<&str> = unknown.iter().map(|(_, device)| *device).collect();
         if !self.has_any(&devices).await? {
             for (guard, _) in unknown {
@@ -129,7 +129,7 @@ impl Timeseries {
         }
         let reads = unknown.iter().map(|(guard, device)| async move {
             guard.learn(self.read_newest(device).await?);
-            Ok::<(), WriteError>(())
+            Ok::<(), StoreError>(())
         });
         stream::iter(reads.collect::<Vec<_>>()).buffer_unordered(MAX_CONCURRENT_READS).try_collect().await
     }
@@ -139,7 +139,7 @@ impl Timeseries {
     async fn read_stored<'w>(
         &self,
         writes: &[&'w BucketWrite],
-    ) -> Result<HashMap<(&'w str, Hour), Contents>, WriteError> {
+    ) -> Result<HashMap<(&'w str, Hour), Contents>, StoreError> {
         let of_group = |group: Vec<Spanned<'w>>| async move {
             let first_ms = group.iter().map(|of| of.first_ms).min().unwrap_or_default();
             let last_ms = group.iter().map(|of| of.last_ms).max().unwrap_or_default();
@@ -152,7 +152,7 @@ impl Timeseries {
                 let contents = found.remove(&(Arc::clone(&write.device), write.hour))?;
                 Some(((&*write.device, write.hour), contents))
             });
-            Ok::<Vec<_>, WriteError>(stored.collect())
+            Ok::<Vec<_>, StoreError>(stored.collect())
         };
         let reads: Vec<_> = groups(writes).into_iter().map(of_group).collect();
         let found: Vec<Vec<_>> = stream::iter(reads).buffer_unordered(MAX_CONCURRENT_READS).try_collect().await?;
@@ -235,7 +235,7 @@ fn is_surely_new(write: &BucketWrite, device: &WriteGuard<'_>) -> bool {
     span.is_none_or(|(first, last)| device.advance(write.hour.instant_ms(first), write.hour.instant_ms(last)))
 }
 
-fn measurements(write: &BucketWrite, device: &WriteGuard<'_>, new: Contents) -> Result<Measurements, WriteError> {
+fn measurements(write: &BucketWrite, device: &WriteGuard<'_>, new: Contents) -> Result<Measurements, StoreError> {
     let metadata = match device.metadata(write.metadata.as_ref()) {
         Some(text) => metadata::parse(&text)?,
         None => Map::new(),

@@ -37,7 +37,7 @@ async fn while_another_process_writes_reads_work_and_writes_are_busy() {
     visitor.execute_batch("BEGIN IMMEDIATE; DELETE FROM rollups").unwrap();
     let write = write_at("d", Hour(1), [(2, 3.0)]);
     let outcomes = store.write(std::slice::from_ref(&write)).await;
-    assert!(matches!(&outcomes[..], [Err(WriteError { cause: Cause::Busy, .. })]), "{outcomes:?}");
+    assert!(matches!(&outcomes[..], [Err(StoreError { cause: Cause::Busy, .. })]), "{outcomes:?}");
     assert_eq!(stats(&store, "d").await, Stats::of(Hour(1).instant_ms(1), 1.0));
     visitor.execute_batch("ROLLBACK").unwrap();
     assert_eq!(written(&store, write).await, Written { stored: 1, duplicate: 0 });
@@ -70,7 +70,7 @@ async fn a_full_disk_stores_whole_transactions_only() {
     let fit = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
     assert_eq!((fit, one::<i64>(&visitor(&folder), "SELECT count(*) FROM buckets")), (1, 1));
     for outcome in &outcomes[fit..] {
-        assert!(matches!(outcome, Err(WriteError { cause: Cause::DiskFull, .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(StoreError { cause: Cause::DiskFull, .. })), "{outcome:?}");
     }
     limit_pages(1_000_000).await;
     for (outcome, stored) in store.write(&writes).await.into_iter().zip([0, 5000, 5000]) {

@@ -145,7 +145,7 @@ async fn a_command_that_hangs_does_nothing_after_a_resend() {
         let hang = doc! { "blockConnection": true, "blockTimeMS": 4_000 };
         let fault = Fault::inject(&scratch, command, doc! { "times": 1 }, hang).await;
         let outcome = write_one(&store, &write).await;
-        assert!(matches!(outcome, Err(WriteError { cause: Cause::Timeout, .. })), "{command}: {outcome:?}");
+        assert!(matches!(outcome, Err(StoreError { cause: Cause::Timeout, .. })), "{command}: {outcome:?}");
         assert_eq!(write_one(&patient, &write).await.unwrap(), Written { stored: 10, duplicate: 0 });
         fault.remove().await; // waits until the one that hung has gone on
         expect_instants(&patient, "d", 0..readings.end).await;
@@ -199,7 +199,7 @@ async fn a_bucket_before_the_slow_path_fails_if_the_server_is_gone() {
     fault.remove().await;
     assert!(outcomes[1].is_ok() && outcomes[2].is_ok());
     for at in [0, 3] {
-        assert!(matches!(outcomes[at], Err(WriteError { cause: Cause::Network, .. })), "{:?}", outcomes[at]);
+        assert!(matches!(outcomes[at], Err(StoreError { cause: Cause::Network, .. })), "{:?}", outcomes[at]);
     }
     assert_eq!(write_one(&store, &writes[0]).await.unwrap().stored, 5);
 }
@@ -267,7 +267,7 @@ async fn a_bucket_that_the_server_refuses_does_not_fail_the_others() {
     let writes = ["a", "b", "c"].map(|device| write_at(device, 0..5));
     let outcomes = store.write(&writes).await;
     assert_eq!(outcomes[0].as_ref().unwrap().stored, 5);
-    assert!(matches!(outcomes[1], Err(WriteError { cause: Cause::Validation, .. })), "{:?}", outcomes[1]);
+    assert!(matches!(outcomes[1], Err(StoreError { cause: Cause::Validation, .. })), "{:?}", outcomes[1]);
     assert_eq!(outcomes[2].as_ref().unwrap().stored, 5);
 }
 
@@ -280,7 +280,7 @@ async fn a_bucket_too_large_for_a_command_does_not_fail_the_others() {
     let writes = [write_at("a", 0..5), write_at("b", 0..700_000), write_at("c", 0..5)];
     let outcomes = store.write(&writes).await;
     assert_eq!(outcomes[0].as_ref().unwrap().stored, 5);
-    assert!(matches!(outcomes[1], Err(WriteError { cause: Cause::TooLarge, .. })), "{:?}", outcomes[1]);
+    assert!(matches!(outcomes[1], Err(StoreError { cause: Cause::TooLarge, .. })), "{:?}", outcomes[1]);
     assert_eq!(outcomes[2].as_ref().unwrap().stored, 5);
 }
 
@@ -292,7 +292,7 @@ async fn a_write_to_an_unreadable_bucket_is_a_permanent_error() {
     let spoil = doc! { "q": {}, "u": { "$set": { "readings.0.lux": "high" } } };
     scratch.run(doc! { "update": "buckets", "updates": [spoil] }).await;
     let outcome = write_one(&store, &write_at("d", 0..3)).await;
-    assert!(matches!(outcome, Err(WriteError { cause: Cause::UnreadableDocument, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(StoreError { cause: Cause::UnreadableDocument, .. })), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -340,7 +340,7 @@ async fn a_store_opens_while_the_server_is_down_and_each_call_fails() {
     assert!(store.ensure_schema().await.is_err());
     assert!(store.last_hour("d").await.is_err());
     for outcome in store.write(&[write_at("a", 0..1), write_at("b", 0..1)]).await {
-        let WriteError { cause, detail } = outcome.unwrap_err();
+        let StoreError { cause, detail } = outcome.unwrap_err();
         assert_eq!(detail, format!("{free}: Connection refused"));
         assert!([Cause::ServerSelection, Cause::Timeout].contains(&cause), "{cause:?}");
     }

@@ -92,7 +92,7 @@ async fn a_damaged_document_fails_late_readings_of_its_bucket_only() {
     let broken = doc! { "q": { "deviceId": "d" }, "u": { "$set": { "readings.3": "broken" } } };
     scratch.run(doc! { "update": "buckets", "updates": [broken] }).await;
     let outcome = write_one(&store, &write_at("d", 2..5)).await;
-    assert!(matches!(outcome, Err(WriteError { cause: Cause::UnreadableDocument, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(StoreError { cause: Cause::UnreadableDocument, .. })), "{outcome:?}");
     assert_eq!(write_one(&store, &write_at("e", 0..5)).await.unwrap(), Written { stored: 5, duplicate: 0 });
     let (stats, counts, ..) = answers(&store).await;
     assert_eq!((stats.len(), counts), (1, vec![(HOUR, 4)]), "all but the broken one");
@@ -157,7 +157,7 @@ async fn a_document_whose_bucket_is_not_that_of_its_id_is_skipped_and_holds_up_n
             assert_eq!(found, 80, "all but the part");
             assert!(pages < 20 && skipped.load(Ordering::Relaxed) > before, "{pages} pages");
             let late = write_one(&store, &write_at("d", 500..501)).await;
-            assert!(matches!(late, Err(WriteError { cause: Cause::UnreadableDocument, .. })), "{late:?}");
+            assert!(matches!(late, Err(StoreError { cause: Cause::UnreadableDocument, .. })), "{late:?}");
             scratch.run(update(HOUR)).await;
         }
     }

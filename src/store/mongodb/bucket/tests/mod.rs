@@ -19,7 +19,7 @@ use super::{BucketStore, MongodbOptions};
 use crate::model::{BucketWrite, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::scenarios::rolling::roll_up_hours;
-use crate::store::{Cause, StatsNeeds, Store, WriteError, Written};
+use crate::store::{Cause, StatsNeeds, Store, StoreError, Written};
 
 on_every_deployment!(two_instances);
 
@@ -73,11 +73,11 @@ fn value_at(offset: HourOffset) -> f64 {
 }
 
 /// Rolls up an hour of all devices, and returns how many rollups were written.
-async fn roll_up_hour(store: &BucketStore, hour: Hour) -> Result<u64, WriteError> {
+async fn roll_up_hour(store: &BucketStore, hour: Hour) -> Result<u64, StoreError> {
     roll_up_hours(store, hour..Hour(hour.0 + 1)).await
 }
 
-async fn write_one(store: &BucketStore, write: &Arc<BucketWrite>) -> Result<Written, WriteError> {
+async fn write_one(store: &BucketStore, write: &Arc<BucketWrite>) -> Result<Written, StoreError> {
     store.write(std::slice::from_ref(write)).await.remove(0)
 }
 

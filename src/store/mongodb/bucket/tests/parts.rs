@@ -124,7 +124,7 @@ async fn instances_with_different_capacities_race_and_lose_nothing() {
         for chunk in offsets.chunks(5) {
             let write = write_at("d", chunk.iter().copied());
             while let Err(error) = write_one(store, &write).await {
-                assert!(matches!(error, WriteError { cause: Cause::Contention, .. }), "{error}");
+                assert!(matches!(error, StoreError { cause: Cause::Contention, .. }), "{error}");
             }
         }
     };

@@ -120,7 +120,7 @@ async fn a_time_series_collection_is_not_taken_for_buckets() {
     let scratch = Scratch::new().await;
     scratch.run(doc! { "create": "buckets", "timeseries": { "timeField": "ts" } }).await;
     let outcome = write_one(&scratch.store().await, &write_at("d", 0..5)).await;
-    assert!(matches!(outcome, Err(WriteError { cause: Cause::Schema, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(StoreError { cause: Cause::Schema, .. })), "{outcome:?}");
 }
 
 /// Drops a collection.

@@ -60,7 +60,7 @@ async fn an_insert_that_hangs_is_fenced_and_stores_nothing_later() {
     let hang = doc! { "blockConnection": true, "blockTimeMS": 2_500 };
     let fault = Fault::inject(&scratch, "insert", doc! { "times": 1 }, hang).await;
     let outcome = write_one(&store, &write).await;
-    assert!(matches!(outcome, Err(WriteError { cause: Cause::Timeout, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(StoreError { cause: Cause::Timeout, .. })), "{outcome:?}");
     let mut attempts = 0;
     let written = loop {
         match write_one(&store, &write).await {
@@ -103,7 +103,7 @@ async fn a_measurement_that_the_server_refuses_fails_no_other_write() {
     let samples = (0..2_000).map(|metric| (Sample { value: 0.5, offset: 0, metric }, metric == 0));
     let large = BucketWrite::new("b".into(), HOUR, None, metrics, samples); // the server takes measurements up to 4 MiB
     let outcomes = store.write(&[write_at("a", 0..5), large.into(), write_at("c", 0..5)]).await;
-    assert!(outcomes[1].as_ref().is_err_and(WriteError::is_permanent), "{:?}", outcomes[1]);
+    assert!(outcomes[1].as_ref().is_err_and(StoreError::is_permanent), "{:?}", outcomes[1]);
     for others in [&outcomes[0], &outcomes[2]] {
         let Written { stored, duplicate } = others.as_ref().unwrap(); // the command that was refused has stored a part
         assert_eq!(stored + duplicate, 5);

@@ -14,7 +14,7 @@ use super::TimeseriesStore;
 use crate::model::{BucketWrite, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
 use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
-use crate::store::{Cause, StatsNeeds, Store, WriteError, Written};
+use crate::store::{Cause, StatsNeeds, Store, StoreError, Written};
 
 on_every_deployment!(two_instances, first_value_stays);
 
@@ -75,7 +75,7 @@ fn value_at(offset: HourOffset) -> f64 {
     f64::from(offset % 97) + 0.5
 }
 
-async fn write_one(store: &TimeseriesStore, write: &Arc<BucketWrite>) -> Result<Written, WriteError> {
+async fn write_one(store: &TimeseriesStore, write: &Arc<BucketWrite>) -> Result<Written, StoreError> {
     store.write(std::slice::from_ref(write)).await.remove(0)
 }
 

@@ -69,7 +69,7 @@ async fn a_collection_of_another_kind_is_refused_in_words() {
     let refused = ensured(&scratch, None, SECONDS).await.unwrap_err();
     assert!(refused.contains("the collection readings has the type collection, and timeseries is needed"), "{refused}");
     let outcome = write_one(&store(&scratch).await, &write_at("d", 0..1)).await;
-    assert!(matches!(outcome, Err(WriteError { cause: Cause::Schema, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(StoreError { cause: Cause::Schema, .. })), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_dropped_collection_comes_back_as_a_time_series_and_nothing_is_lost() 
     let writes = [write_at("d", 3..9), write_at("e", 0..2)];
     for outcome in store.write(&writes).await {
         // The server created a plain collection, from which readings would not expire.
-        assert!(matches!(outcome, Err(WriteError { cause: Cause::Schema, .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(StoreError { cause: Cause::Schema, .. })), "{outcome:?}");
     }
     for (outcome, stored) in store.write(&writes).await.into_iter().zip([6, 2]) {
         assert_eq!(outcome.unwrap(), Written { stored, duplicate: 0 });
