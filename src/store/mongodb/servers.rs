@@ -189,13 +189,13 @@ mod tests {
         let refused = Health::Failed(reason_of(&std::io::Error::from_raw_os_error(111).into()));
         let away = servers("rs0", &[("a:1", refused), ("b:2", Health::Unknown)]);
         let error = |cause| StoreError::new(cause, "the driver's");
-        let explained = away.explain(error(Cause::Timeout)).to_string();
+        let explained = away.explain(error(Cause::Timeout)).with_cause();
         assert_eq!(explained, "timeout: a:1: Connection refused; b:2: no answer yet");
-        assert_eq!(away.explain(error(Cause::Auth)).to_string(), "auth: the driver's");
-        assert_eq!(away.explain(error(Cause::Contention)).to_string(), "contention: the driver's");
+        assert_eq!(away.explain(error(Cause::Auth)).with_cause(), "auth: the driver's");
+        assert_eq!(away.explain(error(Cause::Contention)).with_cause(), "contention: the driver's");
         let there = servers("rs0", &[("a:1", Health::Writable), ("b:2", Health::Unknown)]);
-        assert_eq!(there.explain(error(Cause::Timeout)).to_string(), "timeout: the driver's");
-        assert_eq!(servers("rs0", &[]).explain(error(Cause::Timeout)).to_string(), "timeout: the driver's");
+        assert_eq!(there.explain(error(Cause::Timeout)).with_cause(), "timeout: the driver's");
+        assert_eq!(servers("rs0", &[]).explain(error(Cause::Timeout)).with_cause(), "timeout: the driver's");
     }
 
     #[test]
