@@ -24,6 +24,7 @@ mod golden;
 mod harness;
 mod hostile_http;
 mod http_contract;
+mod import_csv;
 mod import_real_data;
 mod influx;
 mod influxql;
