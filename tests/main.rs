@@ -32,6 +32,7 @@ mod latest;
 mod limits;
 mod lists;
 mod local_steps;
+mod local_times;
 mod metadata;
 mod migrate;
 mod mongodb_connection;
