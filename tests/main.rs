@@ -56,6 +56,7 @@ mod restarts;
 mod revision;
 mod rollups;
 mod selecting;
+mod senders;
 mod senml;
 mod series;
 mod sharding;
