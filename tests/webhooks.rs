@@ -191,7 +191,7 @@ async fn what_a_hook_does_not_find_is_rejected_with_its_place() {
     let rejection = async |path: &str, body: &str| {
         let answer = server.post(path, JSON, body.to_owned()).await;
         let problem = problem(&answer, 400);
-        assert_eq!((&problem["code"], &problem["accepted"]), (&json!("partially_rejected"), &json!(0)));
+        assert_eq!((&problem["code"], &problem["accepted"]), (&json!("rejected"), &json!(0)));
         let error = &problem["errors"][0];
         format!("{}: {}", error["code"].as_str().expect("a code"), error["detail"].as_str().expect("a detail"))
     };

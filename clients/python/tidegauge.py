@@ -617,7 +617,7 @@ class Client:
         try:
             answer = self._http.ask("POST", "/v1/readings", body, headers, deadline, _MAX_WRITE_ANSWER_BYTES)
         except TidegaugeError as error:
-            if error.status != 400 or error.code != "partially_rejected":
+            if error.status != 400 or error.code not in ("partially_rejected", "rejected"):
                 raise
             rejection, answer = error, error.problem
         listed: List[Rejection] = []

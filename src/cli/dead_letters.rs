@@ -192,8 +192,8 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
             body.push(b'\n');
         }
         let file = files.taken.display().to_string().into();
-        let batch =
-            Batch { file, body: body.into(), lines: chunk.iter().map(|(number, _)| *number).collect(), readings };
+        let (body, numbers) = (body.into(), chunk.iter().map(|(number, _)| *number).collect());
+        let batch = Batch { file, body, lines: numbers, done: None, readings };
         let answer = match sender.send(&batch, |trouble| eprintln!("tidegauge: {trouble}; trying again")).await {
             Err(error) if error.is::<TooLarge>() => {
                 if chunk.len() == 1 {

@@ -42,8 +42,9 @@ pub fn query_string(text: &[u8]) {
     if let Ok(limit) = params.limit(100, 1_000) {
         assert!((1..=1_000).contains(&limit));
     }
+    let zone = params.zone().ok().flatten();
     for name in ["from", "to"] {
-        if let Ok(Some(ms)) = params.instant_ms(name, 0) {
+        if let Ok(Some(ms)) = params.instant_ms(name, 0, zone.as_ref()) {
             assert!((-62_167_219_200_000..=253_402_300_800_000).contains(&ms), "{ms} is outside the years 0 to 9999");
         }
     }

@@ -175,7 +175,11 @@ impl Problem {
     }
 
     pub(super) fn not_found(path: &str) -> Self {
-        Self::new(ProblemCode::NotFound, format!("there is nothing at {path}"))
+        let detail = match path {
+            "/api/v2/query" => "tidegauge does not speak Flux; it answers InfluxQL at /query".to_owned(),
+            _ => format!("there is nothing at {path}"),
+        };
+        Self::new(ProblemCode::NotFound, detail)
     }
 
     pub(super) fn method_not_allowed() -> Self {

@@ -45,7 +45,7 @@ pub use columns::{Column, Columns};
 pub use fill::Fill;
 pub(super) use grid::Grid;
 pub use step::{Step, StepError};
-pub use zone::{LocalTime, Zone};
+pub use zone::{LocalInstant, LocalTime, Zone, is_local_time};
 
 /// The most hours of stats that a query holds at once, over all devices that it reads.
 const HOURS_AT_ONCE: usize = 100_000;

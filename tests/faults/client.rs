@@ -117,7 +117,7 @@ impl Client {
         let bad = batch.iter().filter(|sent| sent.bad).count();
         match (status, answer["code"].as_str()) {
             (200, None) if bad == 0 => {}
-            (400, Some("partially_rejected")) if bad > 0 => assert_eq!(answer["rejected"], bad, "{text}"),
+            (400, Some("partially_rejected" | "rejected")) if bad > 0 => assert_eq!(answer["rejected"], bad, "{text}"),
             (503, Some("overloaded")) => return Answer::Refused,
             _ => panic!("{bad} invalid readings of {} are answered with {status} {text}", batch.len()),
         }

@@ -95,7 +95,7 @@ impl Clients {
 
     /// Sends a line, and returns the number of accepted readings.
     async fn post(&self, line: Vec<u8>) -> anyhow::Result<u64> {
-        let batch = Batch { file: "demo".into(), body: line.into(), lines: vec![1], readings: None };
+        let batch = Batch { file: "demo".into(), body: line.into(), lines: vec![1], done: None, readings: None };
         Ok(self.sender.send(&batch, |_| ()).await?.counts.accepted)
     }
 }

@@ -44,12 +44,20 @@ pub(crate) struct ExportArgs {
     /// The format of the file
     #[arg(long, default_value = "ndjson")]
     format: Format,
-    /// The first instant: RFC 3339, Unix milliseconds, or a time before now such as -24h [default: all]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        help = "The first instant: RFC 3339, Unix milliseconds, a local time with --tz, or a time before now such as \
+                -24h [default: all]"
+    )]
     from: Option<String>,
     /// The end of the range, exclusive [default: all]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<String>,
+    /// The time zone of --from and --to without an offset, such as Europe/Berlin
+    #[arg(long, value_name = "ZONE")]
+    tz: Option<String>,
     /// Only this device; may be repeated
     #[arg(long = "device", value_name = "ID", conflicts_with = "prefix", value_parser = parse_device)]
     devices: Vec<String>,
@@ -185,6 +193,7 @@ async fn write_page(
     let from = from.or(args.from.as_deref()).unwrap_or(ALWAYS.0);
     let format = if args.format == Format::Csv { "csv" } else { "ndjson" };
     let mut params = vec![("format", format), ("from", from), ("to", args.to.as_deref().unwrap_or(ALWAYS.1))];
+    params.extend(args.tz.as_deref().map(|zone| ("tz", zone)));
     params.extend(args.metrics.iter().map(|metric| ("metric", metric.as_str())));
     params.extend(devices.iter().map(|device| ("device", device.device_id.as_str())));
     let mut answer = requests.get("/v1/readings", &params).await?;

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+
+use super::follow::Mark;
 
 /// The size at which a body is complete: well below the limit of a server.
 const BODY_BYTES: usize = 1024 * 1024;
@@ -17,8 +20,20 @@ pub(in crate::cli) struct Batch {
     pub(in crate::cli) body: Bytes,
     /// For each line of the body, its number in the file.
     pub(in crate::cli) lines: Vec<u64>,
+    /// The place up to which all lines of the file are in this batch or in earlier ones, if it is known.
+    pub(in crate::cli) done: Option<Done>,
     /// How many readings the body has, if that is known: lines of foreign files may have any number.
     pub(in crate::cli) readings: Option<u64>,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::cli) struct Done {
+    /// The last line before it.
+    pub(super) line: u64,
+    /// The content before it, if the file is followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mark: Option<Mark>,
 }
 
 /// The receiver of batches has ended.
@@ -35,13 +50,16 @@ pub(in crate::cli) struct Batcher<'a> {
     file: Arc<str>,
     body: Vec<u8>,
     lines: Vec<u64>,
+    done: Option<Done>,
+    has_marks: bool,
     is_reading_per_line: bool,
 }
 
 impl<'a> Batcher<'a> {
     /// Starts a file.
     pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
-        Self { queue, max_lines, file, body: Vec::new(), lines: Vec::new(), is_reading_per_line: false }
+        let (body, lines) = (Vec::new(), Vec::new());
+        Self { queue, max_lines, file, body, lines, done: None, has_marks: false, is_reading_per_line: false }
     }
 
     /// The same with lines of one reading each.
@@ -49,19 +67,32 @@ impl<'a> Batcher<'a> {
         Self { is_reading_per_line: true, ..self }
     }
 
-    /// Adds line `number` of the file, without its line end.
-    pub(in crate::cli) fn push(&mut self, number: u64, line: &[u8]) -> Result<(), Stopped> {
+    /// The same with places that only [`Self::set_mark`] sets.
+    pub(super) fn with_marks(self) -> Self {
+        Self { has_marks: true, ..self }
+    }
+
+    /// All lines before this place are added.
+    pub(super) fn set_mark(&mut self, mark: Mark) {
+        self.done = Some(Done { line: mark.lines(), mark: Some(mark) });
+    }
+
+    /// Adds line `number` of the file, without its line end. All lines up to `done_to` are added then.
+    pub(in crate::cli) fn push(&mut self, number: u64, line: &[u8], done_to: u64) -> Result<(), Stopped> {
         if !self.lines.is_empty() && self.body.len() + line.len() >= BODY_BYTES {
             self.pass_on()?;
         }
         self.body.extend_from_slice(line);
         self.body.push(b'\n');
         self.lines.push(number);
+        if !self.has_marks {
+            self.done = Some(Done { line: done_to, mark: None });
+        }
         if self.lines.len() >= self.max_lines { self.pass_on() } else { Ok(()) }
     }
 
     /// Passes on the rest.
-    pub(in crate::cli) fn finish(mut self) -> Result<(), Stopped> {
+    pub(in crate::cli) fn finish(&mut self) -> Result<(), Stopped> {
         if self.lines.is_empty() { Ok(()) } else { self.pass_on() }
     }
 
@@ -69,7 +100,8 @@ impl<'a> Batcher<'a> {
         let body = std::mem::take(&mut self.body).into();
         let lines = std::mem::take(&mut self.lines);
         let readings = self.is_reading_per_line.then_some(lines.len() as u64);
-        self.queue.blocking_send(Batch { file: Arc::clone(&self.file), body, lines, readings }).map_err(|_| Stopped)
+        let (file, done) = (Arc::clone(&self.file), self.done);
+        self.queue.blocking_send(Batch { file, body, lines, done, readings }).map_err(|_| Stopped)
     }
 }
 
@@ -83,7 +115,7 @@ mod tests {
         let mut batcher = Batcher::new(&queue, 3, "f".into());
         let long = vec![b'x'; BODY_BYTES / 2 + 1];
         for (number, line) in [(2, &b"a"[..]), (3, b"b"), (5, b"c"), (6, b"d"), (7, &long), (8, &long)] {
-            batcher.push(number, line).unwrap();
+            batcher.push(number, line, number).unwrap();
         }
         batcher.finish().unwrap();
         drop(queue);
@@ -91,6 +123,7 @@ mod tests {
         while let Some(batch) = batches.blocking_recv() {
             assert!(batch.body.len() <= BODY_BYTES && batch.body.ends_with(b"\n"));
             assert_eq!(std::str::from_utf8(&batch.body).unwrap().lines().count(), batch.lines.len());
+            assert_eq!(batch.done.map(|done| done.line), batch.lines.last().copied());
             all.push(batch.lines);
         }
         assert_eq!(all, [vec![2, 3, 5], vec![6, 7], vec![8]]);
@@ -100,6 +133,6 @@ mod tests {
     fn a_batcher_without_a_receiver_returns_an_error() {
         let (queue, batches) = mpsc::channel(10);
         drop(batches);
-        assert_eq!(Batcher::new(&queue, 1, "f".into()).push(1, b"{}"), Err(Stopped));
+        assert_eq!(Batcher::new(&queue, 1, "f".into()).push(1, b"{}", 1), Err(Stopped));
     }
 }

@@ -9,7 +9,7 @@ use super::csv::CsvError;
 use super::quotes::Quotes;
 
 /// The longest row, in bytes. It limits the memory of the rows that are read to find the columns, too.
-const ROW_MAX_BYTES: usize = 1 << 20;
+pub(super) const ROW_MAX_BYTES: usize = 1 << 20;
 
 /// A row of the file. If it is not UTF-8, its cells are not kept.
 #[derive(Clone, Copy)]
@@ -19,6 +19,7 @@ pub(super) struct Found {
     pub(super) trouble: Option<&'static str>,
 }
 
+const NOT_UTF8: &str = "not UTF-8: if a program of Windows wrote the file, add --encoding windows-1252";
 const UNCLOSED: &str = "a quote is not closed: the row extends to the end of the file";
 const AFTER_QUOTE: &str =
     "text follows a closing quote: a quote before it may be wrong, and following lines in the row";
@@ -27,7 +28,11 @@ const AFTER_QUOTE: &str =
 ///
 /// The line of the csv crate is where its search for a row started. So rows end at `\n` alone, the last one
 /// too, and a row is located from its end. The `\r` of `\r\n` is white space at the end of a cell.
-pub(super) struct Input<R: Read>(csv::Reader<Bytes<R>>);
+pub(super) struct Input<R: Read> {
+    rows: csv::Reader<Bytes<R>>,
+    /// The number of lines before those of `rows`.
+    lines_before: u64,
+}
 
 /// The bytes of a file, followed by a line end.
 struct Bytes<R> {
@@ -57,19 +62,21 @@ impl<R: Read> Read for Bytes<R> {
 }
 
 impl<R: Read> Input<R> {
-    pub(super) fn new(input: R) -> Self {
+    /// The cells of a file that begins with the header, or of rows that follow it.
+    pub(super) fn new(input: R, delimiter: u8, lines_before: u64, has_header: bool) -> Self {
         let mut builder = csv::ReaderBuilder::new();
-        builder.flexible(true).terminator(csv::Terminator::Any(b'\n'));
+        builder.flexible(true).terminator(csv::Terminator::Any(b'\n')).delimiter(delimiter).has_headers(has_header);
         let input = input.chain(&b"\n"[..]);
-        let (quotes, after_quote) = (Quotes::default(), VecDeque::new());
-        Self(builder.from_reader(Bytes { input, is_over: false, left: ROW_MAX_BYTES, quotes, after_quote }))
+        let (quotes, after_quote) = (Quotes::new(delimiter), VecDeque::new());
+        let bytes = Bytes { input, is_over: false, left: ROW_MAX_BYTES, quotes, after_quote };
+        Self { rows: builder.from_reader(bytes), lines_before }
     }
 
     pub(super) fn header(&mut self) -> Result<StringRecord, CsvError> {
-        let header = match self.0.headers() {
+        let header = match self.rows.headers() {
             Ok(header) => header.clone(),
             Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => {
-                return Err(CsvError::Header("it is not UTF-8"));
+                return Err(CsvError::Header(NOT_UTF8));
             }
             Err(error) => return Err(CsvError::Io(error.into())),
         };
@@ -86,8 +93,8 @@ impl<R: Read> Input<R> {
 
     /// Why the row that was read last cannot be trusted.
     fn trouble(&mut self) -> Option<&'static str> {
-        let end = self.0.position().byte();
-        let bytes = self.0.get_mut();
+        let end = self.rows.position().byte();
+        let bytes = self.rows.get_mut();
         let mut is_after_quote = false;
         while bytes.after_quote.front().is_some_and(|offset| *offset < end) {
             bytes.after_quote.pop_front();
@@ -101,28 +108,32 @@ impl<R: Read> Input<R> {
     pub(super) fn read(&mut self, record: &mut StringRecord) -> std::io::Result<Option<Found>> {
         loop {
             let mut cells = std::mem::take(record).into_byte_record(); // reuses its memory
-            self.0.get_mut().left = ROW_MAX_BYTES;
-            let more = self.0.read_byte_record(&mut cells).map_err(|error| self.at_line(&error.into()))?;
+            self.rows.get_mut().left = ROW_MAX_BYTES;
+            let more = self.rows.read_byte_record(&mut cells).map_err(|error| self.at_line(&error.into()))?;
             if !more {
                 return Ok(None);
             }
             // After an unclosed quote the row extends to the end of the file and has no line end.
-            let end = u64::from(!self.0.get_ref().is_over);
+            let end = u64::from(!self.rows.get_ref().is_over);
             let line_ends = end + memchr::memchr_iter(b'\n', cells.as_slice()).count() as u64;
             let text = StringRecord::from_byte_record(cells);
-            let not_text = text.is_err().then_some("not UTF-8");
+            let not_text = text.is_err().then_some(NOT_UTF8);
             *record = text.unwrap_or_default();
             let trouble = self.trouble().or(not_text);
             if trouble.is_none() && record.len() == 1 && record[0].trim().is_empty() {
                 continue;
             }
-            return Ok(Some(Found { line: self.0.position().line().saturating_sub(line_ends), trouble }));
+            return Ok(Some(Found { line: self.line().saturating_sub(line_ends), trouble }));
         }
+    }
+
+    fn line(&self) -> u64 {
+        self.lines_before + self.rows.position().line()
     }
 
     /// Adds the line on which the row begins.
     fn at_line(&self, error: &Error) -> Error {
-        Error::new(error.kind(), format!("line {}: {error}", self.0.position().line()))
+        Error::new(error.kind(), format!("line {}: {error}", self.line()))
     }
 }
 
@@ -134,7 +145,7 @@ mod tests {
     fn a_row_without_end_is_refused_with_its_line_and_not_kept_in_memory() {
         for endless in [&b"\"a"[..], b"a", b"\"\"", b"a,"] {
             let head = &b"ts,v\n1,1\n2,2\n"[..];
-            let mut input = Input::new(head.chain(Endless(endless)));
+            let mut input = Input::new(head.chain(Endless(endless)), b',', 0, true);
             input.header().unwrap();
             let mut record = StringRecord::new();
             for _ in 0..2 {
@@ -147,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_header_without_end_is_refused() {
-        let error = Input::new(Endless(b"a")).header().err().unwrap().to_string();
+        let error = Input::new(Endless(b"a"), b',', 0, true).header().err().unwrap().to_string();
         assert!(error.contains("longer than 1048576 bytes"), "{error}");
     }
 

@@ -1,7 +1,11 @@
 //! Finds the columns of the time, the device ID and the metrics in a CSV file. Pure.
 
+use std::collections::{HashMap, HashSet};
+
 use csv::StringRecord;
 use tidegauge::model::series::{self, SeriesError};
+
+use super::numbers::{self, Unclear};
 
 const TIME_NAMES: [&str; 5] = ["timestamp", "time", "ts", "datetime", "date"];
 const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id", "host"];
@@ -11,7 +15,7 @@ const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id",
 pub(super) struct Wanted {
     /// The source of the device ID.
     pub(super) device: WantedDevice,
-    /// The name of the time column, if it is given.
+    /// The name of the time column, if it is given, or those of the date and of the time: `date,time`.
     pub(super) time_column: Option<String>,
     /// The metrics; empty for every column of numbers.
     pub(super) metrics: Vec<WantedMetric>,
@@ -73,8 +77,16 @@ fn end_of_name(text: &str) -> Option<usize> {
 /// Why the columns of a file cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ColumnsError {
-    #[error("the columns seem to be separated by {0}, but only commas are supported: convert the file first")]
-    Separator(&'static str),
+    #[error(
+        "several of the characters , ; | and tab may separate the columns: name one, such as --delimiter ';' (in \
+         quotes)"
+    )]
+    Delimiter,
+    #[error(transparent)]
+    Decimal(#[from] Unclear),
+    /// A time with several readings.
+    #[error("line {0}: {1}")]
+    Time(u64, String),
     #[error("no time column; name it with --time-column (columns: {0})")]
     NoTime(String),
     #[error("no device column; name it with --device-column, or the device with --device (columns: {0})")]
@@ -94,8 +106,8 @@ pub(super) enum ColumnsError {
 /// The columns to read, by their position in a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Columns {
-    /// The time.
-    pub(super) time: usize,
+    /// The time, or the date and the time of day.
+    pub(super) time: Vec<usize>,
     /// The device ID.
     pub(super) device: DeviceSource,
     /// The metrics, at least one.
@@ -128,16 +140,10 @@ impl Columns {
     /// Without named metrics, a column is a metric if most of its non-empty cells in the sample are numbers,
     /// or if all its cells are empty, so that no column of numbers is ignored silently.
     pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
-        if let (1, Some(only)) = (header.len(), header.get(0)) {
-            let separators = [(';', "\";\""), ('\t', "tabs"), ('|', "\"|\"")];
-            if let Some((_, name)) = separators.into_iter().find(|(separator, _)| only.contains(*separator)) {
-                return Err(ColumnsError::Separator(name));
-            }
-        }
-        let header = Header(header.iter().map(str::trim).collect());
+        let header = Header::new(header);
         let time = match &wanted.time_column {
-            Some(name) => header.named(name)?,
-            None => header.customary(&TIME_NAMES).ok_or_else(|| ColumnsError::NoTime(header.list()))?,
+            Some(name) => header.time(name)?,
+            None => vec![header.customary(&TIME_NAMES).ok_or_else(|| ColumnsError::NoTime(header.list()))?],
         };
         let customary_device = header.customary(&DEVICE_NAMES);
         let (device, device_column) = match &wanted.device {
@@ -149,53 +155,101 @@ impl Columns {
             }
         };
         let is_value = |&at: &usize| {
-            at != time
-                && Some(at) != device_column
-                && series::canonical(header.0[at]).is_ok()
-                && holds_numbers(sample, at)
+            !time.contains(&at) && Some(at) != device_column && header.names[at].is_series && holds_numbers(sample, at)
         };
-        let candidates: Vec<usize> = (0..header.0.len()).filter(is_value).collect();
+        let all = 0..header.names.len();
+        let candidates: Vec<usize> = all.clone().filter(is_value).collect();
         let values = header.values(&candidates, &wanted.metrics)?;
-        let read = |at: usize| at == time || Some(at) == device_column || values.iter().any(|value| value.at == at);
-        let ignored = (0..header.0.len()).filter(|&at| !read(at)).map(|at| header.0[at].to_owned()).collect();
+        let of_values: HashSet<usize> = values.iter().map(|value| value.at).collect();
+        let is_read = |at: usize| time.contains(&at) || Some(at) == device_column || of_values.contains(&at);
+        let is_empty = |at: usize| header.names[at].text.is_empty() && cells(sample, at).next().is_none();
+        let ignored = all.filter(|&at| !is_read(at) && !is_empty(at)).map(|at| header.names[at].text.to_owned());
+        let ignored = ignored.collect();
         Ok(Self { time, device, values, ignored })
     }
 }
 
-/// The names of the columns, trimmed.
-struct Header<'a>(Vec<&'a str>);
+/// The columns by their names.
+struct Header<'a> {
+    names: Vec<Name<'a>>,
+}
 
-impl Header<'_> {
-    fn position(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|&column| column == name)
+/// The name of a column.
+struct Name<'a> {
+    /// The name in the file, trimmed.
+    text: &'a str,
+    /// The canonical text of its series, or the name if that is none.
+    series: String,
+    is_series: bool,
+    /// The name without its unit.
+    metric: &'a str,
+}
+
+impl<'a> Header<'a> {
+    fn new(header: &'a StringRecord) -> Self {
+        let texts = || header.iter().map(str::trim);
+        let mut columns_of = HashMap::<&str, usize>::new();
+        for (metric, _) in texts().filter_map(with_unit) {
+            *columns_of.entry(metric).or_default() += 1;
+        }
+        let name = |text: &'a str| {
+            // `t (min)` and `t (max)` are two metrics: what is between their brackets is no unit.
+            let (metric, unit) = with_unit(text).filter(|(metric, _)| columns_of[metric] == 1).unzip();
+            let mut series = String::new();
+            let is_of_unit = metric
+                .zip(unit)
+                .is_some_and(|(metric, unit)| series::write(&mut series, metric, &mut [("unit", unit)]).is_ok());
+            if is_of_unit {
+                return Name { text, series, is_series: true, metric: metric.unwrap_or(text) };
+            }
+            let canonical = series::canonical(text);
+            let is_series = canonical.is_ok();
+            Name { text, series: canonical.unwrap_or(text.into()).into_owned(), is_series, metric: text }
+        };
+        Self { names: texts().map(name).collect() }
+    }
+
+    fn position(&self, text: &str) -> Option<usize> {
+        self.names.iter().position(|name| name.text == text)
     }
 
     fn named(&self, name: &str) -> Result<usize, ColumnsError> {
         self.position(name).ok_or_else(|| ColumnsError::Absent(name.to_owned(), self.list()))
     }
 
+    /// The column of the time, or of the date and the time.
+    fn time(&self, name: &str) -> Result<Vec<usize>, ColumnsError> {
+        match name.split_once(',') {
+            Some((date, time)) if self.position(name).is_none() => {
+                Ok(vec![self.named(date.trim())?, self.named(time.trim())?])
+            }
+            _ => Ok(vec![self.named(name)?]),
+        }
+    }
+
     /// The column with the first of `names` that exists.
     fn customary(&self, names: &[&str]) -> Option<usize> {
-        names.iter().find_map(|name| self.0.iter().position(|column| column.eq_ignore_ascii_case(name)))
+        let position = |name: &&str| self.names.iter().position(|column| column.text.eq_ignore_ascii_case(name));
+        names.iter().find_map(position)
     }
 
     /// The columns of the named metrics; all candidates if there are none.
     fn values(&self, candidates: &[usize], wanted: &[WantedMetric]) -> Result<Vec<ValueColumn>, ColumnsError> {
         let values: Vec<ValueColumn> = if wanted.is_empty() {
-            candidates.iter().map(|&at| ValueColumn { at, metric: canonical(self.0[at]) }).collect()
+            let value = |&at: &usize| ValueColumn { at, metric: self.names[at].series.clone() };
+            candidates.iter().map(value).collect()
         } else {
-            let place = |metric: &WantedMetric| {
+            let place = |metric: &WantedMetric| -> Result<ValueColumn, ColumnsError> {
                 Ok(ValueColumn { at: self.place(metric, candidates)?, metric: metric.name.clone() })
             };
-            wanted.iter().map(place).collect::<Result<_, _>>()?
+            wanted.iter().map(place).collect::<Result<_, ColumnsError>>()?
         };
         if values.is_empty() {
             return Err(ColumnsError::NoValues(self.list()));
         }
-        for (at, value) in values.iter().enumerate() {
-            if values[..at].iter().any(|other| other.metric == value.metric) {
-                return Err(ColumnsError::Twice(value.metric.clone()));
-            }
+        let mut metrics = HashSet::new();
+        if let Some(twice) = values.iter().find(|value| !metrics.insert(&value.metric)) {
+            return Err(ColumnsError::Twice(twice.metric.clone()));
         }
         Ok(values)
     }
@@ -205,7 +259,8 @@ impl Header<'_> {
         if let Some(column) = &metric.column {
             return self.named(column);
         }
-        let of_metric = self.0.iter().position(|column| canonical(column) == metric.name);
+        let of_series = self.names.iter().position(|column| column.series == metric.name);
+        let of_metric = of_series.or_else(|| self.names.iter().position(|column| column.metric == metric.name));
         match (of_metric, candidates) {
             (Some(at), _) => Ok(at),
             (None, &[only]) => Ok(only),
@@ -214,26 +269,29 @@ impl Header<'_> {
     }
 
     fn list(&self) -> String {
-        self.0.join(", ")
+        self.names.iter().map(|name| name.text).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The canonical text of the series that a column is named by, or its name if that is no series.
-fn canonical(column: &str) -> String {
-    series::canonical(column).unwrap_or(column.into()).into_owned()
+/// The metric and the unit in a name such as `Temperatur [°C]` or `Temperatur (°C)`.
+fn with_unit(name: &str) -> Option<(&str, &str)> {
+    let (open, rest) = match name.strip_suffix(']') {
+        Some(rest) => ('[', rest),
+        None => ('(', name.strip_suffix(')')?),
+    };
+    let (metric, unit) = rest.rsplit_once(open).map(|(metric, unit)| (metric.trim(), unit.trim()))?;
+    (!metric.is_empty() && !unit.is_empty() && !metric.contains('{')).then_some((metric, unit))
 }
 
 /// Whether a column contains numbers, according to the sample.
 fn holds_numbers(sample: &[&StringRecord], at: usize) -> bool {
-    let cells = sample.iter().filter_map(|row| row.get(at)).map(str::trim).filter(|cell| !cell.is_empty());
-    let (mut numbers, mut others) = (0, 0);
-    for cell in cells {
-        match cell.parse::<f64>() {
-            Ok(_) => numbers += 1,
-            Err(_) => others += 1,
-        }
-    }
-    numbers > others || others == 0
+    let (numbers, others): (Vec<&str>, Vec<&str>) = cells(sample, at).partition(|cell| numbers::is_number(cell));
+    numbers.len() > others.len() || others.is_empty()
+}
+
+/// The cells of a column in the sample that are not empty.
+fn cells<'a>(sample: &'a [&StringRecord], at: usize) -> impl Iterator<Item = &'a str> {
+    sample.iter().filter_map(move |row| row.get(at)).map(str::trim).filter(|cell| !cell.is_empty())
 }
 
 #[cfg(test)]
@@ -259,7 +317,7 @@ mod tests {
     fn time_and_device_are_found_by_customary_names_in_any_case_the_earlier_name_first() {
         let table: [&[&str]; 2] = [&["Host", "date", "DEVICEID", " Time ", "t"], &["h", "x", "d", "x", "1"]];
         let columns = find(&table, WantedDevice::Customary, &[]).unwrap();
-        assert_eq!((columns.time, &columns.device), (3, &DeviceSource::Column(2)));
+        assert_eq!((&columns.time[..], &columns.device), (&[3][..], &DeviceSource::Column(2)));
         assert_eq!(values(&columns), [(4, "t")]);
         assert_eq!(columns.ignored, ["Host", "date"]);
     }
@@ -284,10 +342,40 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_separated_by_something_else_is_recognized() {
-        let refused = find(&[&["timestamp;temp;hum"], &["1;20", "5;40"]], fixed(), &[]);
-        assert_eq!(refused, Err(ColumnsError::Separator("\";\"")));
-        assert_eq!(find(&[&["timestamp"], &["1"]], fixed(), &[]), Err(ColumnsError::NoValues("timestamp".into())));
+    fn a_name_with_a_unit_is_a_metric_with_the_label_unit() {
+        let names =
+            ["ts", "Temperatur [°C]", "Druck (bar)", "t (min)", "t (max)", "Leistung [kW] ", "[x]", "a{b=c}", ""];
+        let table: [&[&str]; 2] = [&names, &["1", "2", "3", "4", "5", "6", "7", "8", ""]];
+        let columns = find(&table, fixed(), &[]).unwrap();
+        let expected = [
+            (1, "Temperatur{unit=°C}"),
+            (2, "Druck{unit=bar}"),
+            (3, "t (min)"),
+            (4, "t (max)"),
+            (5, "Leistung{unit=kW}"),
+            (6, "[x]"),
+            (7, "a{b=c}"),
+        ];
+        assert_eq!(values(&columns), expected);
+        assert_eq!(columns.ignored, [""; 0], "an empty column without a name is no column");
+        for (metric, at) in
+            [("Temperatur", 1), ("Druck{unit=bar}", 2), ("t (max)", 4), ("x=Leistung [kW]", 5), ("a{b=c}", 7)]
+        {
+            let name = metric.split_once("=L").map_or(metric, |(name, _)| name);
+            assert_eq!(values(&find(&table, fixed(), &[metric]).unwrap()), [(at, name)]);
+        }
+    }
+
+    #[test]
+    fn date_and_time_may_have_two_columns() {
+        let rows = [StringRecord::from(vec!["Datum", "Uhrzeit", "a,b", "v"])];
+        let find = |time: &str| {
+            let wanted = Wanted { device: fixed(), time_column: Some(time.to_owned()), metrics: Vec::new() };
+            Columns::find(&rows[0], &[], &wanted).map(|columns| columns.time)
+        };
+        assert_eq!(find("Datum, Uhrzeit"), Ok(vec![0, 1]));
+        assert_eq!(find("a,b"), Ok(vec![2]));
+        assert_eq!(find("Datum,Zeit"), Err(ColumnsError::Absent("Zeit".into(), "Datum, Uhrzeit, a,b, v".into())));
     }
 
     #[test]

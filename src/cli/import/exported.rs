@@ -1,14 +1,14 @@
 //! Converts the rows of `tidegauge export`, one value each, to lines of NDJSON. Pure.
 
 use csv::StringRecord;
-use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 use tidegauge::model::check_device_id;
 use tidegauge::model::series;
 
 use super::columns::ColumnsError;
-use super::csv::{Outcome, bad_cell, number};
-use super::time;
+use super::csv::{Converted, bad_cell, check_cells};
+use super::numbers::{self, Decimal};
+use super::time::{Times, When};
 
 /// The columns. The files of the server (`GET /v1/readings`) lack the last one.
 const COLUMNS: [&str; 5] = ["deviceId", "ts", "series", "value", "metadata"];
@@ -28,27 +28,29 @@ pub(super) fn is_header(header: &StringRecord) -> Result<bool, ColumnsError> {
 
 /// The rows of one file.
 pub(super) struct ValueRows {
-    cells: usize,
-    zone: TimeZone,
+    header: Vec<String>,
+    pub(super) decimal: Option<Decimal>,
 }
 
 impl ValueRows {
-    pub(super) fn new(header: &StringRecord, zone: TimeZone) -> Self {
-        Self { cells: header.len(), zone }
+    pub(super) fn new(header: &StringRecord) -> Self {
+        Self { header: header.iter().map(|name| name.trim().to_owned()).collect(), decimal: None }
     }
 
-    /// Converts a row into `text`.
-    pub(super) fn row(&self, row: &StringRecord, text: &mut Vec<u8>) -> Result<Outcome, String> {
-        text.clear();
-        if row.len() != self.cells {
-            return Err(format!("the row has {} cells, the header has {}", row.len(), self.cells));
-        }
+    /// Converts a row into `text`, which lacks its time and end.
+    pub(super) fn row<'a>(
+        &self,
+        row: &'a StringRecord,
+        times: &Times,
+        text: &mut Vec<u8>,
+    ) -> Result<Converted<'a>, String> {
+        check_cells(row, self.header.iter().map(String::as_str))?;
         let cell = |at: usize| row.get(at).unwrap_or_default().trim();
         let bad = |at: usize, why: &dyn std::fmt::Display| bad_cell(COLUMNS[at], cell(at), why);
         check_device_id(cell(0)).map_err(|why| bad(0, &why))?;
-        let ts_ms = time::parse(cell(1), &self.zone).map_err(|why| bad(1, &why))?;
+        let when = times.parse(cell(1)).map_err(|why| bad(1, &why))?;
         let series = series::canonical(cell(2)).map_err(|why| bad(2, &why))?;
-        let number = number(cell(3)).map_err(|why| bad(3, &why))?;
+        let number = numbers::parse(cell(3), self.decimal).map_err(|why| bad(3, &why))?;
         let mut line = Map::new();
         line.insert("deviceId".to_owned(), cell(0).into());
         if !cell(4).is_empty() {
@@ -56,10 +58,12 @@ impl ValueRows {
                 serde_json::from_str(cell(4)).map_err(|why| bad(4, &format!("not a JSON object: {why}")))?;
             line.insert("metadata".to_owned(), metadata.into());
         }
-        line.insert("ts".to_owned(), ts_ms.into());
+        let sender = if times.is_fixed() { cell(0).into() } else { format!("{} {series}", cell(0)).into() };
+        let filled = if matches!(when, When::Twice(_)) { vec![3] } else { Vec::new() };
         line.insert("values".to_owned(), Map::from_iter([(series.into_owned(), number.into())]).into());
-        serde_json::to_writer(text, &line).expect("a Vec takes any bytes");
-        Ok(Outcome::Reading { empty_cells: 0 })
+        serde_json::to_writer(&mut *text, &line).expect("a Vec takes any bytes");
+        text.pop(); // the end: the time follows
+        Ok(Converted { when, sender, empty_cells: 0, filled, has_values: true })
     }
 }
 
@@ -68,12 +72,13 @@ mod tests {
     use super::*;
 
     fn convert(cells: &[&str]) -> Result<String, String> {
-        let rows = ValueRows { cells: 5, zone: TimeZone::UTC };
+        let rows = ValueRows { header: COLUMNS.map(str::to_owned).to_vec(), decimal: Some(Decimal::Point) };
         let mut text = Vec::new();
-        rows.row(&StringRecord::from(cells), &mut text).map(|outcome| {
-            assert_eq!(outcome, Outcome::Reading { empty_cells: 0 });
-            String::from_utf8(text).unwrap()
-        })
+        let row = StringRecord::from(cells);
+        let times = Times::usual(jiff::tz::TimeZone::UTC);
+        let Converted { when, .. } = rows.row(&row, &times, &mut text)?;
+        let When::At(ms) = when else { panic!("{when:?}") };
+        Ok(format!("{},\"ts\":{ms}}}", String::from_utf8(text).unwrap()))
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! With `--progress`, the line up to which the server has answered for all is noted in a file. Without it, a
 //! repetition sends everything again, which stores nothing twice.
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,36 +20,51 @@ use clap::Args;
 use jiff::tz::TimeZone;
 use tidegauge::client::{Counts, READINGS};
 use tidegauge::model::check_device_id;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use self::batch::Batch;
 use self::batch::{Batcher, Stopped};
-use self::columns::{Columns, Wanted, WantedDevice, WantedMetric};
-use self::csv::{CsvError, Outcome, Row, Rows};
+use self::columns::{Wanted, WantedDevice, WantedMetric};
+use self::csv::{CsvError, Options, Outcome, Row, Rows};
+use self::encoding::Encoding;
 use self::notes::{Notes, Place};
+use self::numbers::Decimal;
 use self::progress::Progress;
 use self::send::Receipt;
 pub(super) use self::send::{DEAD_LETTERS, Sender, TooLarge, remarks};
 pub(super) use self::source::Format;
 use self::source::Source;
+use self::time::{TimeFormat, Times};
 use super::client::ClientArgs;
+use super::serve::StopSignals;
 use super::{Usage, counted};
 
 mod batch;
 mod cells;
 mod columns;
 mod csv;
+mod encoding;
 mod exported;
+mod follow;
 mod ndjson;
 mod notes;
+mod numbers;
+mod preamble;
 mod progress;
 mod quotes;
+mod repeated_hour;
 mod send;
 mod source;
 mod time;
 
 /// The number of batches read ahead of the one that is being sent.
 const READ_AHEAD: usize = 2;
+/// The time to retry without `--retry-for`.
+const RETRY_FOR: Duration = Duration::from_secs(300);
+/// The same with `--follow`: a hundred years.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// The time in which the lines that are read are sent after a signal.
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// Send readings from CSV and NDJSON files to a running server.
 #[derive(Debug, Args)]
@@ -69,15 +84,34 @@ pub(crate) struct ImportArgs {
         help = "CSV: the column of the device ID [default: the first of deviceId, device_id, device, sensor_id, host]"
     )]
     device_column: Option<String>,
-    /// CSV: the column of the time [default: the first of timestamp, time, ts, datetime, date]
-    #[arg(long, value_name = "NAME")]
+    #[arg(
+        long,
+        value_name = "NAME[,NAME]",
+        help = "CSV: the column of the time, or those of the date and the time [default: the first of timestamp, time, \
+                ts, datetime, date]"
+    )]
     time_column: Option<String>,
+    /// CSV: the form of the time, as in strftime: %d.%m.%Y %H:%M [default: recognized]
+    #[arg(long, value_name = "FORMAT")]
+    time_format: Option<TimeFormat>,
     /// CSV: a metric and its column; may be repeated [default: every column of numbers]
     #[arg(long = "metric", value_name = "NAME[=COLUMN]")]
     metrics: Vec<WantedMetric>,
     /// CSV: the time zone of times without an offset, such as Europe/Vienna
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = parse_zone)]
     tz: TimeZone,
+    /// CSV: the character between cells: , ; | or \t for a tab [default: recognized in the header]
+    #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
+    delimiter: Option<u8>,
+    /// CSV: the decimal mark, . or , [default: recognized, if the first rows have one reading]
+    #[arg(long, value_name = "MARK")]
+    decimal: Option<Decimal>,
+    /// CSV: the number of lines before the header [default: comments that begin with #, blank lines, sep=;]
+    #[arg(long, value_name = "LINES")]
+    skip_lines: Option<u64>,
+    /// The encoding of the files
+    #[arg(long, default_value = "utf-8")]
+    encoding: Encoding,
     /// The format of the files [default: by the end of the file name, else by the first character]
     #[arg(long)]
     format: Option<Format>,
@@ -89,9 +123,17 @@ pub(crate) struct ImportArgs {
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     batch: u32,
-    /// The time to retry while the server is unreachable or overloaded, such as 30s, 5m or 1h
-    #[arg(long, value_name = "PERIOD", default_value = "5m", value_parser = parse_period)]
-    retry_for: Duration,
+    #[arg(
+        long,
+        value_name = "PERIOD",
+        value_parser = parse_period,
+        help = "The time to retry while the server is unreachable or overloaded, such as 30s, 5m or 1h [default: 5m; \
+                with --follow, for ever]"
+    )]
+    retry_for: Option<Duration>,
+    /// Wait for more lines at the end of the file, and send them as they are appended, until SIGTERM
+    #[arg(long)]
+    follow: bool,
     /// Read and convert, but send nothing
     #[arg(long)]
     dry_run: bool,
@@ -105,17 +147,34 @@ CSV files have a header. Every other row is one reading: a time, a device ID, an
 is not empty. Without --metric, a column is a metric if most of its non-empty cells in the first 100 rows are numbers; \
 the import prints the columns that it does not read. `--metric temp` reads the column temp or, if there is none, the \
 only column of numbers; `--metric temp=value` reads the column value. Labels follow the name of a metric in braces, in \
-the header and in --metric: cpu_idle{cpu=cpu0}.
+the header and in --metric: cpu_idle{cpu=cpu0}. A unit in brackets becomes the label unit: a column Temperatur [°C] or \
+Temperatur (°C) is the metric Temperatur{unit=°C}, unless several columns differ only in their brackets.
+
+The cells may be separated by , ; | or tabs, and numbers may have a decimal comma. The import guesses both only if the \
+file cannot be read in another way, and prints its guess; else it asks for --delimiter or --decimal. Numbers with \
+separators of thousands are rejected. Lines before the header may be comments that begin with #, or sep=;.
 
 A file of `tidegauge export` has one value in each row: deviceId,ts,series,value, and the metadata of a device in its \
 first row. It needs no flags.
 
-Times may be RFC 3339 with an offset; YYYY-MM-DD HH:MM[:SS[.fff]], with a space or a T, in the zone of --tz; or Unix \
-time in seconds, milliseconds, microseconds or nanoseconds, by magnitude. When clocks are set back, a repeated time \
-means the first of the two; when they are set forward, a skipped time is read as if they had not been set yet.
+Times may be RFC 3339 with an offset; YYYY-MM-DD, YYYY/MM/DD or DD.MM.YYYY with HH:MM[:SS[.fff]], in the zone of --tz; \
+or Unix time in seconds, milliseconds, microseconds or nanoseconds, by magnitude. --time-format names any other form, \
+such as '%m/%d/%Y %I:%M %p'. 01/02/2026 is refused without it.
+
+When clocks are set back, the times of an hour exist twice. The order of the rows of each device tells the two apart: \
+the second ones begin where the times go back. If they do not, such as in a file with only one of the two hours, these \
+rows are rejected with both instants. A time that clocks skip is rejected. Write the offset into the times, or let the \
+gateway write UTC, to avoid both.
 
 Each line of an NDJSON file has a form that POST /v1/readings accepts, and is sent unchanged. Give each reading a ts: \
 the server stamps one without, and stores it twice if it is sent twice.
+
+With --follow, the import waits at the end of one file for the lines that a program appends, and sends each once it \
+has its line end. When the file is renamed and another one has its name, it sends the rest of the old one first; when \
+it is truncated, it begins again. With --progress, a later start continues there, also in a file that was renamed \
+meanwhile and is still in the same folder, not compressed. It does not count rows that it sends again. A row ends with \
+its line. Rows of the hour that exists twice wait until that hour is over. SIGTERM ends it: what is read is sent, at \
+most within 10 seconds. Name the metrics with --metric, for the first rows may not have a number in each column.
 
 The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
 row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \
@@ -124,7 +183,7 @@ import was, if the files have not changed since. If several rows have the same d
 wins, in the order of the files and of their rows.
 
 The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
-of their request, such as those of the hour that exists twice when clocks are set back, and ignored fields. An \
+of their request, such as two rows with the same time, and ignored fields. An \
 imported value replaces a stored one of the same device, time and metric, also a newer one: import an old export only \
 where nothing was corrected since.
 
@@ -133,29 +192,38 @@ usage.";
 
 /// Runs the import. A rejected reading is an error too.
 pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
-    let named = args.progress.take().map(|path| Notes::new(path, &args.files, args.client.url()));
+    if args.follow {
+        check_followed(&args.files)?;
+    }
+    let named = args.progress.as_ref();
+    let named = named.map(|path| Notes::new(path.clone(), &args.files, args.follow, args.client.url()));
     let mut notes = named.transpose()?;
     let start = notes.as_ref().map(Notes::place).transpose()?.flatten();
-    if let Some(Place { file, line }) = &start {
-        eprintln!("continuing after line {line} of {file}");
+    if let Some(Place { file, done }) = &start {
+        eprintln!("continuing after line {} of {file}", done.line);
         let at = args.files.iter().position(|path| path.display().to_string() == *file);
         args.files.drain(..at.context("the progress is of a file that is not imported")?);
     }
-    let start = start.map_or(0, |place| place.line);
-    let progress = Arc::new(Progress::start(source::total_bytes(&args.files)?, args.dry_run));
-    let sender = if args.dry_run { None } else { Some(Sender::to(&args.client, READINGS, args.retry_for)?) };
+    let total_bytes = source::total_bytes(&args.files)?.filter(|_| !args.follow);
+    let progress = Arc::new(Progress::start(total_bytes, args.dry_run, args.follow));
+    let retry_for = args.retry_for.unwrap_or(if args.follow { FOR_EVER } else { RETRY_FOR });
+    let sender = if args.dry_run { None } else { Some(Sender::to(&args.client, READINGS, retry_for)?) };
     let (queue, batches) = mpsc::channel(READ_AHEAD);
-    let reading = start_reading(args, start, queue, Arc::clone(&progress));
+    let (stop, stopped) = watch::channel(false);
+    let mut signals = args.follow.then(|| StopSignals::new(true)).transpose()?;
+    let do_follow = args.follow;
+    let reading = start_reading(args, start, queue, Arc::clone(&progress), stopped);
     let sent = tokio::select! {
         sent = send_all(batches, sender.as_ref(), &progress, notes.as_mut()) => sent,
         never = progress.watch() => match never {},
+        overdue = stop_in_time(&mut signals, &stop) => Err(overdue),
     };
     let outcome = match sent {
         Ok(()) => reading.await.context("the reading thread died")?,
         Err(error) => Err(error), // the reading thread may wait for input; it ends with the process
     };
     writeln!(std::io::stdout(), "{}", progress.finish())?;
-    let noted = notes.map_or(Ok(()), |notes| notes.end(outcome.is_ok()));
+    let noted = notes.map_or(Ok(()), |notes| notes.end(outcome.is_ok() && !do_follow));
     outcome?;
     noted?;
     match progress.rejected() {
@@ -165,18 +233,42 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Starts the thread that reads the files: the first one after line `start`.
+fn check_followed(files: &[PathBuf]) -> Result<(), Usage> {
+    match files {
+        [file] if source::is_plain(file) => Ok(()),
+        _ => Err(Usage("--follow is for one file that is not compressed, and not for standard input".to_owned())),
+    }
+}
+
+/// Lets the reading thread end at a signal. Returns an error if the lines that are read cannot be sent then.
+async fn stop_in_time(signals: &mut Option<StopSignals>, stop: &watch::Sender<bool>) -> anyhow::Error {
+    let Some(signals) = signals else { return std::future::pending().await };
+    let name = signals.received().await;
+    stop.send_replace(true);
+    tokio::select! {
+        () = tokio::time::sleep(STOP_GRACE) => {}
+        _ = signals.received() => {}
+    }
+    anyhow!("stopped by {name} before the server took all lines; the next start with the same --progress sends them")
+}
+
+/// Starts the thread that reads the files: the first one after a place.
 ///
 /// It is not a task of the runtime: the program must be able to end while it reads from a terminal or a pipe.
 fn start_reading(
     args: ImportArgs,
-    start: u64,
+    start: Option<Place>,
     queue: mpsc::Sender<Batch>,
     progress: Arc<Progress>,
+    stopped: watch::Receiver<bool>,
 ) -> oneshot::Receiver<anyhow::Result<()>> {
     let (done, outcome) = oneshot::channel();
     std::thread::spawn(move || {
-        let read = read_files(&args, start, &queue, &progress);
+        let read = if args.follow {
+            follow::read(&args, start.as_ref(), &queue, &progress, &stopped)
+        } else {
+            read_files(&args, start.map_or(0, |place| place.done.line), &queue, &progress)
+        };
         drop(queue);
         let _ = done.send(read); // no receiver if sending has failed
     });
@@ -214,7 +306,7 @@ async fn send_all(
 fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progress: &Progress) -> anyhow::Result<()> {
     for (nth, path) in args.files.iter().enumerate() {
         let start = if nth == 0 { start } else { 0 };
-        let source = source::open(path, args.format, &progress.counts.bytes)?;
+        let source = source::open(path, args.format, args.encoding, &progress.counts.bytes)?;
         let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name));
         let read = match source.format {
             Format::Csv => read_csv(source, args, start, batcher.of_single_readings(), progress),
@@ -236,16 +328,24 @@ fn read_csv(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let Source { name, input, .. } = source;
-    let failed = |error: CsvError| match error {
-        CsvError::Columns(why) => anyhow!(Usage(format!("{name}: {why}"))),
-        other => anyhow!(other).context(name.to_string()),
-    };
-    let mut rows = Rows::open(input, &args.wanted(), args.tz.clone()).map_err(failed)?;
-    if let Some(columns) = rows.columns() {
-        announce(&name, columns, progress);
-    }
+    let mut rows = Rows::open(input, &args.options()).map_err(|error| of_csv(error, &name))?;
+    announce(&name, &rows, progress);
+    send_rows(&mut rows, &name, start, &mut batcher, progress)?;
+    rows.end();
+    send_rows(&mut rows, &name, start, &mut batcher, progress)?;
+    Ok(batcher.finish()?)
+}
+
+/// Sends the rows after line `start`.
+fn send_rows<R: BufRead>(
+    rows: &mut Rows<R>,
+    name: &str,
+    start: u64,
+    batcher: &mut Batcher<'_>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    while let Some(Row { line, outcome }) = rows.next(&mut text).map_err(failed)? {
+    while let Some(Row { line, outcome }) = rows.next(&mut text).map_err(|error| of_csv(error, name))? {
         if line <= start {
             continue;
         }
@@ -253,7 +353,7 @@ fn read_csv(
         match outcome {
             Outcome::Reading { empty_cells } => {
                 add(&progress.counts.empty_cells, empty_cells);
-                batcher.push(line, &text)?;
+                batcher.push(line, &text, rows.returned_to())?;
             }
             Outcome::NoValues { empty_cells } => {
                 add(&progress.counts.empty_cells, empty_cells);
@@ -261,28 +361,39 @@ fn read_csv(
             }
             Outcome::Bad(why) => {
                 add(&progress.counts.rejected, 1);
-                progress.list_rejection(&name, line, &why);
+                progress.list_rejection(name, line, &why);
             }
         }
     }
-    Ok(batcher.finish()?)
+    Ok(())
+}
+
+fn of_csv(error: CsvError, name: &str) -> anyhow::Error {
+    match error {
+        CsvError::Columns(why) => anyhow!(Usage(format!("{name}: {why}"))),
+        other => anyhow!(other).context(name.to_owned()),
+    }
 }
 
 fn read_ndjson(source: Source, start: u64, mut batcher: Batcher<'_>, progress: &Progress) -> anyhow::Result<()> {
-    let mut lines = ndjson::Lines::new(source.input);
+    let mut lines = ndjson::Lines::new(source.input, 0);
     let mut text = Vec::new();
     while let Some(number) = lines.next(&mut text).with_context(|| source.name.to_string())? {
         if number <= start {
             continue;
         }
         add(&progress.counts.rows, 1);
-        batcher.push(number, &text)?;
+        batcher.push(number, &text, number)?;
     }
     Ok(batcher.finish()?)
 }
 
-/// Prints the columns that are metrics and those that are not read, so that a wrong guess is visible.
-fn announce(file: &str, columns: &Columns, progress: &Progress) {
+/// Prints what was guessed: how cells and numbers are written, which columns are metrics, which are not read.
+fn announce<R: BufRead>(file: &str, rows: &Rows<R>, progress: &Progress) {
+    if !rows.guessed().is_empty() {
+        progress.note(&format!("{file}: read with {}", rows.guessed().join(" ")));
+    }
+    let Some(columns) = rows.columns() else { return };
     let metrics: Vec<&str> = columns.values.iter().map(|value| value.metric.as_str()).collect();
     progress.note(&format!("{file}: metrics {}", metrics.join(", ")));
     if !columns.ignored.is_empty() {
@@ -291,13 +402,20 @@ fn announce(file: &str, columns: &Columns, progress: &Progress) {
 }
 
 impl ImportArgs {
-    fn wanted(&self) -> Wanted {
+    /// How CSV files are read.
+    fn options(&self) -> Options {
         let device = match (&self.device, &self.device_column) {
             (Some(device), _) => WantedDevice::Fixed(device.clone()),
             (None, Some(column)) => WantedDevice::Column(column.clone()),
             (None, None) => WantedDevice::Customary,
         };
-        Wanted { device, time_column: self.time_column.clone(), metrics: self.metrics.clone() }
+        Options {
+            wanted: Wanted { device, time_column: self.time_column.clone(), metrics: self.metrics.clone() },
+            times: Times { zone: self.tz.clone(), format: self.time_format.clone() },
+            delimiter: self.delimiter,
+            decimal: self.decimal,
+            skip_lines: self.skip_lines,
+        }
     }
 }
 
@@ -308,6 +426,16 @@ fn add(counter: &AtomicU64, more: u64) {
 fn parse_device(text: &str) -> anyhow::Result<String> {
     check_device_id(text)?;
     Ok(text.to_owned())
+}
+
+fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
+    match text {
+        "\\t" => Ok(b'\t'),
+        _ => match text.as_bytes() {
+            [character @ (b',' | b';' | b'|' | b'\t' | b':' | b' ')] => Ok(*character),
+            _ => Err("the character is , ; | : or \\t"),
+        },
+    }
 }
 
 fn parse_zone(text: &str) -> anyhow::Result<TimeZone> {

@@ -12,9 +12,9 @@ pub(super) struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    /// Starts at line 1.
-    pub(super) fn new(input: R) -> Self {
-        Self { input, number: 0 }
+    /// The lines of the input, which follow `before` others.
+    pub(super) fn new(input: R, before: u64) -> Self {
+        Self { input, number: before }
     }
 
     /// Reads the next line into `text`, without its line end, and returns its number. `None` after the last.
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn lines_keep_their_numbers_over_blank_ones_and_any_line_end() {
-        let mut lines = Lines::new(&b"{\"a\":1}\n\n \r\n[2]\r\n  {}"[..]);
+        let mut lines = Lines::new(&b"{\"a\":1}\n\n \r\n[2]\r\n  {}"[..], 0);
         let mut text = Vec::new();
         let mut all = Vec::new();
         while let Some(number) = lines.next(&mut text).unwrap() {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_refused_and_not_kept_in_memory() {
-        let mut lines = Lines::new(io::BufReader::new(io::repeat(b' ')));
+        let mut lines = Lines::new(io::BufReader::new(io::repeat(b' ')), 0);
         let error = lines.next(&mut Vec::new()).unwrap_err();
         assert_eq!(error.to_string(), "line 1 is longer than 16777216 bytes");
     }

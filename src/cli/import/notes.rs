@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::Usage;
 use super::super::target::ProgressFile;
-use super::batch::Batch;
+use super::batch::{Batch, Done};
 use super::source;
 
 /// The time between two saves.
@@ -19,7 +19,8 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) file: String,
-    pub(super) line: u64,
+    #[serde(flatten)]
+    pub(super) done: Done,
 }
 
 /// Notes how far an import is.
@@ -31,10 +32,14 @@ pub(super) struct Notes {
 
 impl Notes {
     /// Notes in the file at `path` of an import of these files to the server with this URL. The sizes of the
-    /// files and the times of their last changes tell whether they are still the same.
-    pub(super) fn new(path: PathBuf, files: &[PathBuf], url: &str) -> anyhow::Result<Self> {
+    /// files and the times of their last changes tell whether they are still the same, unless they grow.
+    pub(super) fn new(path: PathBuf, files: &[PathBuf], do_grow: bool, url: &str) -> anyhow::Result<Self> {
         let mut named = Vec::new();
         for file in files {
+            if do_grow {
+                named.push(format!("{} and what is appended to it", file.display()));
+                continue;
+            }
             let Some(bytes) = source::total_bytes(slice::from_ref(file))? else {
                 return Err(Usage("--progress is for files, not for standard input".to_owned()).into());
             };
@@ -53,9 +58,9 @@ impl Notes {
 
     /// Notes that the server has answered for a batch, and all before it.
     pub(super) fn note(&mut self, batch: &Batch) -> anyhow::Result<()> {
-        let line = batch.lines.last().copied().unwrap_or_default();
+        let Some(done) = batch.done else { return Ok(()) };
         let is_new_file = self.last.as_ref().is_none_or(|last| *last.file != *batch.file);
-        let last = self.last.insert(Place { file: batch.file.to_string(), line });
+        let last = self.last.insert(Place { file: batch.file.to_string(), done });
         if is_new_file || self.saved.is_none_or(|saved| saved.elapsed() > SAVE_INTERVAL) {
             self.file.save(last)?;
             self.saved = Some(Instant::now());
@@ -81,11 +86,12 @@ mod tests {
     fn a_file_with_other_content_of_the_same_size_is_not_continued() {
         let folder = tempfile::tempdir().unwrap();
         let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
-        let notes = || Notes::new(noted.clone(), slice::from_ref(&file), "http://h").unwrap();
+        let notes = || Notes::new(noted.clone(), slice::from_ref(&file), false, "http://h").unwrap();
         std::fs::write(&file, "ts,v\n1,1\n").unwrap();
-        let batch = Batch { file: "a.csv".into(), body: "".into(), lines: vec![2], readings: None };
+        let done = Done { line: 2, mark: None };
+        let batch = Batch { file: "a.csv".into(), body: "".into(), lines: vec![2], done: Some(done), readings: None };
         notes().note(&batch).unwrap();
-        assert_eq!(notes().place().unwrap(), Some(Place { file: "a.csv".to_owned(), line: 2 }));
+        assert_eq!(notes().place().unwrap(), Some(Place { file: "a.csv".to_owned(), done }));
         std::fs::write(&file, "ts,v\n2,2\n").unwrap();
         let later = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(later).unwrap();

@@ -16,6 +16,7 @@ use super::send::{reasons, remarks};
 const LISTED_REJECTIONS: u64 = 20;
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
+const FOLLOWED_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The counts of an import. The reading thread and the sending task add to them.
 #[derive(Debug, Default)]
@@ -40,6 +41,8 @@ pub(super) struct Progress {
     pub(super) counts: Counts,
     total_bytes: Option<u64>,
     dry_run: bool,
+    /// The file is followed: lines are rare, and the list of rejections begins again with each.
+    is_followed: bool,
     started: Instant,
     listed: AtomicU64,
     /// Why the server accepts no readings at the moment.
@@ -50,10 +53,10 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Starts the measurement. Without `total_bytes` the total is unknown.
-    pub(super) fn start(total_bytes: Option<u64>, dry_run: bool) -> Self {
+    pub(super) fn start(total_bytes: Option<u64>, dry_run: bool, is_followed: bool) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| bar(total_bytes));
         let (started, listed, trouble) = (Instant::now(), AtomicU64::new(0), Mutex::new(None));
-        Self { counts: Counts::default(), total_bytes, dry_run, started, listed, trouble, bar }
+        Self { counts: Counts::default(), total_bytes, dry_run, is_followed, started, listed, trouble, bar }
     }
 
     /// Prints a line.
@@ -93,7 +96,13 @@ impl Progress {
 
     /// Shows the progress repeatedly, until dropped.
     pub(super) async fn watch(&self) -> Infallible {
-        let mut interval = tokio::time::interval(if self.bar.is_some() { BAR_INTERVAL } else { PLAIN_INTERVAL });
+        let interval = match self.bar {
+            Some(_) => BAR_INTERVAL,
+            None if self.is_followed => FOLLOWED_INTERVAL,
+            None => PLAIN_INTERVAL,
+        };
+        let mut interval = tokio::time::interval(interval);
+        let mut last = String::new();
         interval.tick().await; // the first tick is at once
         loop {
             interval.tick().await;
@@ -101,6 +110,14 @@ impl Progress {
                 Some(bar) => {
                     bar.set_position(load(&self.counts.bytes));
                     bar.set_message(self.state());
+                }
+                None if self.is_followed => {
+                    self.listed.store(0, Ordering::Relaxed);
+                    let state = self.state();
+                    if state != last {
+                        eprintln!("{state}");
+                    }
+                    last = state;
                 }
                 None => eprintln!("{}{}", self.share(), self.state()),
             }
@@ -148,7 +165,10 @@ impl Progress {
     /// The current rates and counts.
     fn state(&self) -> String {
         let accepted = HumanCount(self.answers().accepted);
-        let mut state = format!("{accepted} readings, {}/s", self.rate());
+        let mut state = format!("{accepted} readings");
+        if !self.is_followed {
+            let _ = write!(state, ", {}/s", self.rate());
+        }
         let (rejected, _) = self.rejected();
         if rejected > 0 {
             let _ = write!(state, ", {} rejected", HumanCount(rejected));
@@ -192,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_summary_names_every_count_that_matters() {
-        let progress = Progress::start(Some(4096), false);
+        let progress = Progress::start(Some(4096), false, false);
         progress.counts.bytes.store(4096, Ordering::Relaxed);
         progress.counts.rows.store(1200, Ordering::Relaxed);
         progress.add(client::Counts { accepted: 1100, ..client::Counts::default() });
@@ -208,7 +228,7 @@ mod tests {
 
     #[test]
     fn trouble_is_shown_until_it_is_over() {
-        let progress = Progress::start(None, false);
+        let progress = Progress::start(None, false, false);
         progress.set_trouble(Some("connection refused"));
         assert!(progress.state().ends_with("; waiting: connection refused"));
         progress.set_trouble(None);

@@ -3,11 +3,10 @@
 //! The csv crate makes it a part of the cell. But it mostly means that an earlier quote is wrong: the cell
 //! extends from that one over line ends to the next quote, and the rows between are in it.
 
-/// Where the last byte was, with the rules of the csv crate: `,` ends a cell, `\n` a row.
-#[derive(Debug, Default, Clone, Copy)]
+/// Where the last byte was, with the rules of the csv crate: the delimiter ends a cell, `\n` a row.
+#[derive(Debug, Clone, Copy)]
 enum Place {
     /// Before the first byte of a cell.
-    #[default]
     Start,
     /// In a cell without quotes. A quote in it is a character.
     Plain,
@@ -20,13 +19,18 @@ enum Place {
 }
 
 /// Follows the quotes of a file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Quotes {
     place: Place,
     offset: u64,
+    delimiter: u8,
 }
 
 impl Quotes {
+    pub(super) fn new(delimiter: u8) -> Self {
+        Self { place: Place::Start, offset: 0, delimiter }
+    }
+
     /// Reads the next bytes. Returns the offsets in the file of each text that follows a closing quote.
     pub(super) fn read(&mut self, bytes: &[u8]) -> impl Iterator<Item = u64> {
         let start = self.offset;
@@ -38,7 +42,8 @@ impl Quotes {
         let (place, is_text) = match (self.place, byte) {
             (Place::Quoted, b'"') => (Place::Quote, false),
             (Place::Quoted, _) | (Place::Start | Place::Quote, b'"') => (Place::Quoted, false),
-            (_, b',' | b'\n') => (Place::Start, false),
+            (_, b'\n') => (Place::Start, false),
+            (_, byte) if byte == self.delimiter => (Place::Start, false),
             (Place::Quote | Place::Closed, b' ' | b'\t' | b'\r') => (Place::Closed, false),
             (Place::Quote | Place::Closed, _) => (Place::Plain, true),
             (Place::Start | Place::Plain, _) => (Place::Plain, false),
@@ -61,7 +66,7 @@ mod tests {
             (b"\"a\" \"b\",\"c\"d\"\n", &[4, 11]),
         ] {
             for size in [1, 2, 3, text.len()] {
-                let mut quotes = Quotes::default();
+                let mut quotes = Quotes::new(b',');
                 let found: Vec<u64> =
                     text.chunks(size).flat_map(|piece| quotes.read(piece).collect::<Vec<_>>()).collect();
                 assert_eq!(found, expected, "{:?} in pieces of {size}", String::from_utf8_lossy(text));

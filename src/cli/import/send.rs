@@ -131,8 +131,8 @@ mod tests {
         let app = axum::Router::new().fallback(move || async move { (StatusCode::from_u16(status).unwrap(), answer) });
         tokio::spawn(async move { axum::serve(listener, app).await });
         let sender = Sender::new(Client::new(Options::new(&url)).unwrap(), READINGS, Duration::from_secs(60));
-        let batch =
-            Batch { file: "f.csv".into(), body: "{}\n{}\n{}\n".into(), lines: vec![2, 4, 7], readings: Some(3) };
+        let (body, lines) = ("{}\n{}\n{}\n".into(), vec![2, 4, 7]);
+        let batch = Batch { file: "f.csv".into(), body, lines, done: None, readings: Some(3) };
         (format!("{url}/v1/readings"), sender.send(&batch, |_| ()).await)
     }
 

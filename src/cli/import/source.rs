@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 
+use super::super::Usage;
+use super::encoding::{Encoding, Windows1252};
+
 const BUFFER_BYTES: usize = 256 * 1024;
 const UTF8_MARK: &[u8] = b"\xEF\xBB\xBF";
+const UTF16_MARKS: [&[u8]; 2] = [b"\xFF\xFE", b"\xFE\xFF"];
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -50,7 +54,12 @@ pub(super) fn total_bytes(paths: &[PathBuf]) -> anyhow::Result<Option<u64>> {
 ///
 /// `bytes_read` counts the bytes before decompression. The format is the given one, else that of the file
 /// name, else that of the first character.
-pub(super) fn open(path: &Path, format: Option<Format>, bytes_read: &Arc<AtomicU64>) -> anyhow::Result<Source> {
+pub(super) fn open(
+    path: &Path,
+    format: Option<Format>,
+    encoding: Encoding,
+    bytes_read: &Arc<AtomicU64>,
+) -> anyhow::Result<Source> {
     let name: Arc<str> = if is_stdin(path) { "stdin".into() } else { path.display().to_string().into() };
     let raw: Box<dyn Read> = if is_stdin(path) {
         Box::new(io::stdin())
@@ -58,15 +67,46 @@ pub(super) fn open(path: &Path, format: Option<Format>, bytes_read: &Arc<AtomicU
         Box::new(File::open(path).with_context(|| name.to_string())?)
     };
     let raw = BufReader::with_capacity(BUFFER_BYTES, Counted { inner: raw, bytes: Arc::clone(bytes_read) });
-    let (stem, mut input) = decompress(path, raw).with_context(|| name.to_string())?;
-    if fill(&mut input).with_context(|| name.to_string())?.starts_with(UTF8_MARK) {
+    let (stem, input) = decompress(path, raw).with_context(|| name.to_string())?;
+    begin(name, &stem, input, format, encoding)
+}
+
+/// Finds the format of decompressed bytes, and converts them to UTF-8. `path` is the name without that of the
+/// compression.
+pub(super) fn begin(
+    name: Arc<str>,
+    path: &Path,
+    mut input: Box<dyn BufRead>,
+    format: Option<Format>,
+    encoding: Encoding,
+) -> anyhow::Result<Source> {
+    let start = fill(&mut input).with_context(|| name.to_string())?;
+    if start.starts_with(UTF8_MARK) {
         input.consume(UTF8_MARK.len());
+    } else if UTF16_MARKS.iter().any(|mark| start.starts_with(mark)) {
+        let why = format!("{name} is UTF-16: save it as UTF-8, or convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW");
+        return Err(Usage(why).into());
+    } else {
+        input = decoded(input, encoding);
     }
-    let format = match format.or_else(|| format_of_name(&stem)) {
+    let format = match format.or_else(|| format_of_name(path)) {
         Some(format) => format,
         None => format_of_content(fill(&mut input)?),
     };
     Ok(Source { name, format, input })
+}
+
+/// The bytes as UTF-8.
+pub(super) fn decoded(input: Box<dyn BufRead>, encoding: Encoding) -> Box<dyn BufRead> {
+    match encoding {
+        Encoding::Utf8 => input,
+        Encoding::Windows1252 => Box::new(BufReader::with_capacity(BUFFER_BYTES, Windows1252::new(input))),
+    }
+}
+
+/// Whether this is a file that is not compressed.
+pub(super) fn is_plain(path: &Path) -> bool {
+    !is_stdin(path) && !matches!(extension(path).as_deref(), Some("gz" | "zst"))
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -144,7 +184,7 @@ mod tests {
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
         let bytes = Arc::new(AtomicU64::new(0));
-        let mut source = open(&path, None, &bytes).unwrap();
+        let mut source = open(&path, None, Encoding::Utf8, &bytes).unwrap();
         let mut all = Vec::new();
         source.input.read_to_end(&mut all).unwrap();
         assert_eq!(total_bytes(&[path]).unwrap(), Some(content.len() as u64));

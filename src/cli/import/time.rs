@@ -1,40 +1,230 @@
 //! Parses the time cells of CSV files. Pure.
 //!
-//! There are three forms of an instant: RFC 3339 with an offset, a civil date and time in a given zone, and
-//! Unix time, whose magnitude tells its unit. A date without a time of day is rejected: as midnight, it would
-//! give all readings of a day the same identity.
+//! An instant is RFC 3339 with an offset, a civil date and time in a given zone, or Unix time, whose
+//! magnitude tells its unit. `--time-format` names another form. A date without a time of day is rejected: as
+//! midnight, it would give all readings of a day the same identity. A date with two readings, such as
+//! 01/02/2026, is rejected too.
 
-use jiff::civil::DateTime;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::fmt::strtime;
 use jiff::fmt::temporal::Pieces;
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, TimeZone};
 
 const NS_PER_MS: i128 = 1_000_000;
 const NS_PER_S: i128 = 1_000_000_000;
 
 /// Why a cell is not an instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TimeError {
     /// None of the forms of an instant.
-    #[error("not a time: expected RFC 3339, YYYY-MM-DD HH:MM[:SS[.fff]] or Unix time")]
+    #[error(
+        "not a time: expected RFC 3339, YYYY-MM-DD HH:MM[:SS[.fff]], DD.MM.YYYY HH:MM or Unix time; --time-format \
+         names another form"
+    )]
     Unknown,
     /// A date alone.
-    #[error("a date without a time of day")]
+    #[error("a date without a time of day; if that is in another column, name both: --time-column DATE,TIME")]
     NoTimeOfDay,
+    /// A time of day alone.
+    #[error("a time of day without a date; if that is in another column, name both: --time-column DATE,TIME")]
+    NoDate,
+    /// A date whose first two numbers may be swapped.
+    #[error("{0}")]
+    DayOrMonth(String),
+    /// Not in the form of `--time-format`.
+    #[error("not a time of the form {0}: {1}")]
+    NotOfFormat(String, String),
+    /// A local time that is skipped.
+    #[error("this time does not exist in {0}, where clocks are set forward over it: is --tz right?")]
+    Skipped(String),
     /// Outside the range of years.
     #[error("a time out of range")]
     OutOfRange,
 }
 
-/// Parses an instant to Unix milliseconds, rounded towards the past.
-///
-/// A civil time is in `zone`. If clocks were set back, a repeated time means the first of the two instants;
-/// if they were set forward, a time in the gap is read as if they had not been set yet.
-pub(super) fn parse(text: &str, zone: &TimeZone) -> Result<i64, TimeError> {
-    let ns = match unix_ns(text) {
-        Some(ns) => ns?,
-        None => calendar_ns(text, zone)?,
-    };
+/// An instant in Unix milliseconds, rounded towards the past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    At(i64),
+    /// A civil time that means two instants.
+    Twice(Twice),
+}
+
+/// The two instants of a civil time, because clocks were set back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Twice {
+    pub(super) civil: DateTime,
+    pub(super) first_ms: i64,
+    pub(super) second_ms: i64,
+}
+
+/// The times of a file.
+#[derive(Debug, Clone)]
+pub(super) struct Times {
+    /// The zone of civil times.
+    pub(super) zone: TimeZone,
+    /// The form; `None`: one of the usual forms.
+    pub(super) format: Option<TimeFormat>,
+}
+
+/// A form of `strftime`.
+#[derive(Debug, Clone)]
+pub(super) struct TimeFormat(String);
+
+impl FromStr for TimeFormat {
+    type Err = String;
+
+    fn from_str(format: &str) -> Result<Self, String> {
+        let format = Self(format.to_owned());
+        let one_pm = Date::constant(2026, 10, 25).at(13, 0, 0, 0);
+        let at = one_pm.to_zoned(TimeZone::UTC).map_err(|error| error.to_string())?;
+        let text = strtime::format(&format.0, &at).map_err(|error| error.to_string())?;
+        let found = Times { zone: TimeZone::UTC, format: Some(format.clone()) }.parse(&text);
+        if found == Ok(When::At(at.timestamp().as_millisecond())) {
+            return Ok(format);
+        }
+        Err(format!("it does not tell date and hour: 13:00 on 2026-10-25 is {text:?} in it"))
+    }
+}
+
+impl Times {
+    /// Times of the usual forms.
+    #[cfg(test)]
+    pub(super) const fn usual(zone: TimeZone) -> Self {
+        Self { zone, format: None }
+    }
+
+    /// Whether no civil time exists twice.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.zone.to_fixed_offset().is_ok()
+    }
+
+    /// The name of the zone, for messages.
+    pub(super) fn zone_name(&self) -> &str {
+        self.zone.iana_name().unwrap_or("the zone of --tz")
+    }
+
+    /// Parses an instant.
+    pub(super) fn parse(&self, text: &str) -> Result<When, TimeError> {
+        if let Some(format) = &self.format {
+            return self.of_format(&format.0, text);
+        }
+        if let Some(ns) = unix_ns(text) {
+            return floor_ms(ns?).map(When::At);
+        }
+        let (civil, offset) = match Pieces::parse(text) {
+            // `...[Europe/Vienna]` would contradict the zone of the caller
+            Ok(pieces) if pieces.time_zone_annotation().is_some() => return Err(TimeError::Unknown),
+            Ok(pieces) => {
+                let time = pieces.time().ok_or(TimeError::NoTimeOfDay)?;
+                (DateTime::from_parts(pieces.date(), time), pieces.to_numeric_offset())
+            }
+            Err(_) => (usual(text)?, None),
+        };
+        match offset {
+            Some(offset) => offset.to_timestamp(civil).map_err(|_| TimeError::OutOfRange).and_then(at),
+            None => self.civil(civil),
+        }
+    }
+
+    fn of_format(&self, format: &str, text: &str) -> Result<When, TimeError> {
+        let wrong = |error: jiff::Error| TimeError::NotOfFormat(format.to_owned(), error.to_string());
+        let found = strtime::parse(format, text).map_err(wrong)?;
+        if found.timestamp().is_some() || found.offset().is_some() {
+            return found.to_timestamp().map_err(wrong).and_then(at);
+        }
+        if found.hour().is_none() {
+            return Err(TimeError::NoTimeOfDay);
+        }
+        self.civil(found.to_datetime().map_err(wrong)?)
+    }
+
+    /// The instant of a time in the zone.
+    fn civil(&self, civil: DateTime) -> Result<When, TimeError> {
+        let found = self.zone.to_ambiguous_timestamp(civil);
+        match found.offset() {
+            AmbiguousOffset::Unambiguous { .. } => found.compatible().map_err(|_| TimeError::OutOfRange).and_then(at),
+            AmbiguousOffset::Gap { .. } => Err(TimeError::Skipped(self.zone_name().to_owned())),
+            AmbiguousOffset::Fold { .. } => {
+                let both = found.earlier().and_then(|first| Ok((first, found.later()?)));
+                let (first, second) = both.map_err(|_| TimeError::OutOfRange)?;
+                let (first_ms, second_ms) = (floor_ms(first.as_nanosecond())?, floor_ms(second.as_nanosecond())?);
+                Ok(When::Twice(Twice { civil, first_ms, second_ms }))
+            }
+        }
+    }
+}
+
+fn at(instant: Timestamp) -> Result<When, TimeError> {
+    floor_ms(instant.as_nanosecond()).map(When::At)
+}
+
+fn floor_ms(ns: i128) -> Result<i64, TimeError> {
     i64::try_from(ns.div_euclid(NS_PER_MS)).map_err(|_| TimeError::OutOfRange)
+}
+
+/// Parses a date of three numbers and a time: `25.10.2026 02:30:15`, `2026/10/25 2:30`.
+fn usual(text: &str) -> Result<DateTime, TimeError> {
+    let (date, time) = match text.split_once([' ', 'T', 't']) {
+        Some((date, time)) => (date.trim_end_matches(','), time.trim_ascii_start()),
+        None => (text, ""),
+    };
+    if time.is_empty() && time_of_day(date).is_some() {
+        return Err(TimeError::NoDate);
+    }
+    let mark = date.find(['.', '/', '-']).and_then(|at| date[at..].chars().next()).ok_or(TimeError::Unknown)?;
+    let parts: Vec<&str> = date.splitn(4, mark).collect();
+    let is_number = |part: &&str| (1..=4).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    let &[one, two, three] = &parts[..] else { return Err(TimeError::Unknown) };
+    if !parts.iter().all(is_number) {
+        return Err(TimeError::Unknown);
+    }
+    let number = |part: &str| part.parse::<i16>().unwrap_or_default(); // four digits at most
+    let dated = |year, month, day| Date::new(number(year), number(month) as i8, number(day) as i8).ok();
+    let date = match (one.len(), three.len(), mark) {
+        (4, 1..=2, _) => dated(one, two, three).ok_or(TimeError::Unknown)?,
+        (1..=2, 4, '.') => dated(three, two, one).ok_or(TimeError::Unknown)?,
+        (1..=2, 4, _) => return Err(day_or_month(dated(three, two, one), dated(three, one, two), mark, time)),
+        _ => return Err(TimeError::Unknown),
+    };
+    if time.is_empty() {
+        return Err(TimeError::NoTimeOfDay);
+    }
+    Ok(date.to_datetime(time_of_day(time).ok_or(TimeError::Unknown)?))
+}
+
+/// The time of day `H:MM[:SS[.fff]]`.
+fn time_of_day(text: &str) -> Option<Time> {
+    let usual = |byte: u8| byte.is_ascii_digit() || matches!(byte, b':' | b'.' | b',');
+    let hour = text.find(':').filter(|_| text.bytes().all(usual))?;
+    format!("{}{text}", if hour == 1 { "0" } else { "" }).parse().ok()
+}
+
+/// A date that is read with the day first or with the month first: how to say which it is.
+fn day_or_month(day_first: Option<Date>, month_first: Option<Date>, mark: char, time: &str) -> TimeError {
+    let half = if time.ends_with(['M', 'm']) { " %p" } else { "" };
+    let hour = if half.is_empty() { "%H" } else { "%I" };
+    let rest = match (time.matches(':').count(), time.contains('.')) {
+        (0 | 1, _) => "",
+        (_, true) => ":%S%.f",
+        (_, false) => ":%S",
+    };
+    let format = |first, second| format!("--time-format '%{first}{mark}%{second}{mark}%Y {hour}:%M{rest}{half}'");
+    let (day, month) = (format('d', 'm'), format('m', 'd'));
+    let text = match (day_first, month_first) {
+        (Some(one), Some(other)) if one != other => {
+            let shown = |date: Date| strtime::format("%-d %B %Y", date).unwrap_or_default();
+            format!("{} or {}: add {day} or {month}", shown(one), shown(other))
+        }
+        (Some(_), Some(_)) => format!("the day or the month may be first: add {day} or {month}"),
+        (Some(_), None) => format!("the day is first: add {day}"),
+        (None, Some(_)) => format!("the month is first: add {month}"),
+        (None, None) => return TimeError::Unknown,
+    };
+    TimeError::DayOrMonth(text)
 }
 
 /// Unix time in nanoseconds; `None` if the text is not a number.
@@ -68,32 +258,25 @@ const fn unit_ns_of(magnitude: u64) -> i128 {
     }
 }
 
-/// The instant of a date and time, in nanoseconds since 1970.
-fn calendar_ns(text: &str, zone: &TimeZone) -> Result<i128, TimeError> {
-    let pieces = Pieces::parse(text).map_err(|_| TimeError::Unknown)?;
-    if pieces.time_zone_annotation().is_some() {
-        return Err(TimeError::Unknown); // `...[Europe/Vienna]` would contradict the zone of the caller
-    }
-    let time = pieces.time().ok_or(TimeError::NoTimeOfDay)?;
-    let civil = DateTime::from_parts(pieces.date(), time);
-    let instant = match pieces.to_numeric_offset() {
-        Some(offset) => offset.to_timestamp(civil),
-        None => zone.to_timestamp(civil),
-    };
-    Ok(instant.map_err(|_| TimeError::OutOfRange)?.as_nanosecond())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn utc(text: &str) -> Result<i64, TimeError> {
-        parse(text, &TimeZone::UTC)
+        in_zone(text, TimeZone::UTC)
+    }
+
+    /// The first instant.
+    fn in_zone(text: &str, zone: TimeZone) -> Result<i64, TimeError> {
+        Times::usual(zone).parse(text).map(|when| match when {
+            When::At(ms) => ms,
+            When::Twice(twice) => twice.first_ms,
+        })
     }
 
     /// The rules of New York, spelt out, so that the test needs no zone files.
     fn new_york(text: &str) -> Result<i64, TimeError> {
-        parse(text, &TimeZone::posix("EST5EDT,M3.2.0,M11.1.0").unwrap())
+        in_zone(text, TimeZone::posix("EST5EDT,M3.2.0,M11.1.0").unwrap())
     }
 
     #[test]
@@ -113,9 +296,66 @@ mod tests {
     }
 
     #[test]
-    fn in_an_overlap_the_first_instant_counts_and_a_gap_is_read_with_the_offset_before_it() {
-        assert_eq!(new_york("2026-11-01 01:30"), utc("2026-11-01T01:30-04:00"));
-        assert_eq!(new_york("2026-03-08 02:30"), utc("2026-03-08T02:30-05:00"));
+    fn a_time_may_exist_twice_or_not_at_all() {
+        let times = Times::usual(TimeZone::get("Australia/Lord_Howe").unwrap());
+        let found = times.parse("2026-04-05 01:45").unwrap();
+        let [first_ms, second_ms] = ["2026-04-05T01:45+11:00", "2026-04-05T01:45+10:30"].map(|text| utc(text).unwrap());
+        let civil = Date::constant(2026, 4, 5).at(1, 45, 0, 0);
+        assert_eq!(found, When::Twice(Twice { civil, first_ms, second_ms }));
+        let skipped = times.parse("2026-10-04 02:15").unwrap_err();
+        assert!(skipped.to_string().starts_with("this time does not exist in Australia/Lord_Howe"), "{skipped}");
+        assert!(matches!(new_york("2026-03-08 02:30"), Err(TimeError::Skipped(_))));
+        assert!(new_york("2026-03-08 03:00").is_ok());
+    }
+
+    #[test]
+    fn the_usual_forms_are_recognized() {
+        let expected = utc("2026-10-25T02:30:15.25Z");
+        for text in
+            ["25.10.2026 02:30:15.25", "25.10.2026, 2:30:15,25", "2026/10/25 02:30:15.25", "2026.10.25T2:30:15.25"]
+        {
+            assert_eq!(utc(text), expected, "{text}");
+        }
+        assert_eq!(utc("5.1.2026 2:30"), utc("2026-01-05T02:30Z"));
+        assert_eq!(utc("2026-1-5 2:30"), utc("2026-01-05T02:30Z"));
+    }
+
+    #[test]
+    fn a_date_with_two_readings_is_refused_with_both_and_the_option() {
+        for (text, said) in [
+            (
+                "01/02/2026 10:00",
+                "1 February 2026 or 2 January 2026: add --time-format '%d/%m/%Y %H:%M' or --time-format \
+                 '%m/%d/%Y %H:%M'",
+            ),
+            ("25-10-2026 02:30:15", "the day is first: add --time-format '%d-%m-%Y %H:%M:%S'"),
+            ("10/25/2026 2:30:15.5 PM", "the month is first: add --time-format '%m/%d/%Y %I:%M:%S%.f %p'"),
+            (
+                "3/3/2026 2:30",
+                "the day or the month may be first: add --time-format '%d/%m/%Y %H:%M' or --time-format \
+                 '%m/%d/%Y %H:%M'",
+            ),
+        ] {
+            assert_eq!(utc(text), Err(TimeError::DayOrMonth(said.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_format_is_obeyed() {
+        let with = |format: &str, text: &str| {
+            Times { zone: TimeZone::get("Europe/Berlin").unwrap(), format: Some(format.parse().unwrap()) }.parse(text)
+        };
+        let expected = utc("2026-10-24T12:30:15.25Z").map(When::At);
+        assert_eq!(with("%d.%m.%Y %H:%M:%S%.f", "24.10.2026 14:30:15.25"), expected);
+        assert_eq!(with("%m/%d/%Y %I:%M:%S%.f %p", "10/24/2026 2:30:15.25 PM"), expected);
+        assert_eq!(with("%Y%m%dT%H%M%S%.f%z", "20261024T133015.25+0100"), expected);
+        assert_eq!(with("%d.%m.%y %H", "24.10.26 14"), utc("2026-10-24T12:00Z").map(When::At));
+        assert_eq!(with("%s", "1776693610"), Ok(When::At(1_776_693_610_000)));
+        let wrong = with("%d.%m.%Y %H:%M", "2026-10-24 14:30").unwrap_err().to_string();
+        assert!(wrong.starts_with("not a time of the form %d.%m.%Y %H:%M: "), "{wrong}");
+        for format in ["%d.%m.%Y", "%H:%M", "%d.%m. %H:%M", "%d.%m.%Y %I:%M", "%Q %1", "soon", ""] {
+            assert!(format.parse::<TimeFormat>().is_err(), "{format}");
+        }
     }
 
     #[test]
@@ -134,11 +374,32 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["", "-", ".", "now", "14:00:10", "1.77e9", "20/04/2026 14:00", "2026-02-30 10:00", "1.2.3"] {
+        for text in [
+            "",
+            "-",
+            ".",
+            "now",
+            "1.77e9",
+            "31/31/2026 14:00",
+            "2026-02-30 10:00",
+            "1.2.3",
+            "1.2.3.4",
+            "25.10.26 10:00",
+            "25.10.2026 10",
+            "25.10.2026 10:00+02:00",
+            "25.10.2026 10:00 PM",
+            "25.10.2026 24:10",
+            "2.30.2026 10:00",
+        ] {
             assert_eq!(utc(text), Err(TimeError::Unknown), "{text}");
         }
         assert_eq!(utc("2026-04-20 14:00[America/New_York]"), Err(TimeError::Unknown));
-        assert_eq!(utc("2026-04-20"), Err(TimeError::NoTimeOfDay));
+        for text in ["2026-04-20", "20.04.2026", "20.04.2026 "] {
+            assert_eq!(utc(text), Err(TimeError::NoTimeOfDay), "{text}");
+        }
+        for text in ["14:00:10", "4:00"] {
+            assert_eq!(utc(text), Err(TimeError::NoDate), "{text}");
+        }
         assert_eq!(utc("99999999999999999999999"), Err(TimeError::OutOfRange));
     }
 }

@@ -35,10 +35,11 @@ const OF_LIMITED: [ProblemCode; 8] = [
 ];
 
 /// The problems of every request with readings.
-pub(super) const OF_READINGS: [ProblemCode; 11] = [
+pub(super) const OF_READINGS: [ProblemCode; 12] = [
     ProblemCode::InvalidParameter,
     ProblemCode::InvalidBody,
     ProblemCode::PartiallyRejected,
+    ProblemCode::Rejected,
     ProblemCode::LengthRequired,
     ProblemCode::BodyTimeout,
     ProblemCode::BodyTooLarge,
@@ -126,11 +127,11 @@ fn problem(codes: &BTreeSet<&'static str>, operation: &mut Operation) -> Value {
         json!({ "allOf": all })
     };
     let takes_readings = operation.has_problem(ProblemCode::PartiallyRejected);
-    let is_of_readings = |code: &str| {
-        [ProblemCode::PartiallyRejected, ProblemCode::RateLimited].iter().any(|counted| counted.as_str() == code)
-    };
+    let is_rejection =
+        |code: &str| [ProblemCode::PartiallyRejected, ProblemCode::Rejected].iter().any(|one| one.as_str() == code);
+    let is_of_readings = |code: &str| is_rejection(code) || code == ProblemCode::RateLimited.as_str();
     let counted: Vec<_> = codes.iter().filter(|code| takes_readings && is_of_readings(code)).collect();
-    let plain: Vec<_> = codes.iter().filter(|code| **code != ProblemCode::PartiallyRejected.as_str()).collect();
+    let plain: Vec<_> = codes.iter().filter(|code| !is_rejection(code)).collect();
     if counted.is_empty() {
         return with(plain, &[]);
     }

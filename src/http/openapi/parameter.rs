@@ -185,10 +185,14 @@ pub(in crate::http) const STEP: Parameter = Parameter {
 
 pub(in crate::http) const TZ: Parameter = Parameter {
     name: "tz",
-    description: "The IANA name of a time zone whose clock the steps follow. By default UTC.",
+    description: "The IANA name of a time zone whose clock the steps follow, and `from` and `to` without an offset. By \
+                  default the steps follow UTC.",
     schema: |_| json!({ "type": "string" }),
     example: r#""Europe/Berlin""#,
 };
+
+pub(in crate::http) const TZ_OF_RANGE: Parameter =
+    Parameter { description: "The IANA name of the time zone of `from` and `to` without an offset.", ..TZ };
 
 pub(in crate::http) const FN: Parameter = Parameter {
     name: "fn",

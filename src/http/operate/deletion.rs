@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::access::Grant;
 use crate::flush::{DeletionError, DeletionOutcome};
 use crate::http::App;
-use crate::http::openapi::parameter::{ALL, DRY_RUN, FROM, LABELS, METRIC, TO};
+use crate::http::openapi::parameter::{ALL, DRY_RUN, FROM, LABELS, METRIC, TO, TZ_OF_RANGE};
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::device_id::DeviceInPath;
@@ -53,7 +53,7 @@ pub(in crate::http) struct Receipt {
 }
 
 const OF_DEVICE: Parameters = &[&DRY_RUN];
-const OF_READINGS: Parameters = &[&ALL, &FROM, &TO, &METRIC, &LABELS, &DRY_RUN];
+const OF_READINGS: Parameters = &[&ALL, &FROM, &TO, &TZ_OF_RANGE, &METRIC, &LABELS, &DRY_RUN];
 
 /// Describes `DELETE /v1/devices/{deviceId}`.
 pub(in crate::http) fn describe_device() -> Operation {
@@ -99,7 +99,9 @@ pub(in crate::http) async fn readings(
     let mut params = Params::of(&uri, OF_READINGS);
     let is_all = params.boolean("all", false)?;
     let now_ms = app.clock.now_ms();
-    let (from_ms, to_ms) = (params.instant_ms("from", now_ms)?, params.instant_ms("to", now_ms)?);
+    let zone = params.zone()?;
+    let [from_ms, to_ms] = ["from", "to"].map(|name| params.instant_ms(name, now_ms, zone.as_ref()));
+    let (from_ms, to_ms) = (from_ms?, to_ms?);
     let range_ms = match (from_ms, to_ms) {
         (None, None) if is_all => None,
         (Some(_), _) | (_, Some(_)) if is_all => {

@@ -44,6 +44,8 @@ impl Problem {
             let for_now = receipt.listed.iter().find(|listed| listed.rejection.code.is_for_now());
             let why = for_now.map_or("a rate rejected some of them", |listed| &listed.rejection.detail);
             (ProblemCode::RateLimited, format!("{detail}; send all of it again later: {why}"))
+        } else if receipt.accepted == 0 && rejected > 0 {
+            (ProblemCode::Rejected, detail)
         } else {
             (ProblemCode::PartiallyRejected, detail)
         };

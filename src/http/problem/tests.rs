@@ -96,7 +96,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
         ProblemCode::HttpVersionNotSupported => vec![Problem::file_over_http_1_0()],
         ProblemCode::NotAcceptable => vec![Problem::not_acceptable(&["text/csv"], "image/png")],
         ProblemCode::TooManyColumns => vec![QueryError::TooManyColumns { max: 1_000 }.into()],
-        ProblemCode::NotFound => vec![Problem::not_found("/v2")],
+        ProblemCode::NotFound => ["/v2", "/api/v2/query"].map(Problem::not_found).into(),
         ProblemCode::DeviceIndexIncomplete => vec![QueryError::DeviceIndexIncomplete.into()],
         ProblemCode::Overloaded => vec![
             BodyError::NoMemory(Exhausted::All).into(),
@@ -108,10 +108,10 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             Problem::too_many_queries(Limit::Queries),
             Problem::too_many_queries(Limit::QueryBytes),
         ],
-        ProblemCode::PartiallyRejected => vec![
+        ProblemCode::PartiallyRejected => vec![Problem::rejected(receipt(2, None), true)],
+        ProblemCode::Rejected => vec![
             Problem::rejected(receipt(0, None), true),
-            Problem::rejected(receipt(2, None), true),
-            Problem::refused(IngestError::NotPartial(Box::new(receipt(2, None))), false),
+            Problem::refused(IngestError::NotPartial(Box::new(receipt(0, None))), false),
         ],
         ProblemCode::QueryTimeout => vec![QueryError::Timeout(seconds(30)).into()],
         ProblemCode::RangeTooLong => vec![QueryError::RangeTooLong { max: 8_784, asked: 9_000 }.into()],

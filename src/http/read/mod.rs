@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::request::params::Params;
 use crate::common::clock::Clock;
 use crate::model::MS_PER_HOUR;
-use crate::query::{Answer, Missing};
+use crate::query::{Answer, Missing, Zone};
 
 mod combine;
 mod devices;
@@ -84,16 +84,17 @@ fn mark_lagging(response: &mut Response, lagging: Option<Duration>) {
     }
 }
 
-/// Reads `from` (inclusive) and `to` (exclusive); the default is the last day up to now.
+/// Reads `from` (inclusive) and `to` (exclusive), and their `tz`; the default is the last day up to now.
 fn range(params: &mut Params<'_>, clock: &Clock) -> Result<(i64, i64), Problem> {
-    let (from_ms, to_ms) = open_range(params, clock)?;
+    let zone = params.zone()?;
+    let (from_ms, to_ms) = open_range(params, clock, zone.as_ref())?;
     Ok((from_ms.unwrap_or(to_ms - DEFAULT_RANGE_MS), to_ms))
 }
 
 /// Reads `from` (inclusive), if present, and `to` (exclusive), by default now.
-fn open_range(params: &mut Params<'_>, clock: &Clock) -> Result<(Option<i64>, i64), Problem> {
+fn open_range(params: &mut Params<'_>, clock: &Clock, zone: Option<&Zone>) -> Result<(Option<i64>, i64), Problem> {
     let now_ms = clock.now_ms();
-    let (from_ms, to_ms) = (params.instant_ms("from", now_ms)?, params.instant_ms("to", now_ms)?);
+    let (from_ms, to_ms) = (params.instant_ms("from", now_ms, zone)?, params.instant_ms("to", now_ms, zone)?);
     let to_ms = to_ms.unwrap_or(now_ms + 1);
     if from_ms.is_some_and(|from_ms| from_ms >= to_ms) {
         return Err(Problem::invalid_parameter("from", "must be before `to`"));

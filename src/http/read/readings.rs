@@ -21,7 +21,7 @@ use crate::http::App;
 use crate::http::answer::format::{Encoding, Format};
 use crate::http::openapi::parameter::{
     CURSOR_OF_READINGS, DEVICE, FORMAT, FORMAT_OF_FILE, FROM, LABELS, LIMIT_OF_FILE, LIMIT_OF_READINGS, METADATA,
-    METRIC, PREFIX, TO,
+    METRIC, PREFIX, TO, TZ_OF_RANGE,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -59,9 +59,10 @@ fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::O
     serializer.collect_map(values.iter().map(|(metric, value)| (metric, value)))
 }
 
-const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &METRIC, &LABELS, &LIMIT_OF_READINGS, &CURSOR_OF_READINGS];
+const OF_ONE: Parameters =
+    &[&FORMAT, &FROM, &TO, &TZ_OF_RANGE, &METRIC, &LABELS, &LIMIT_OF_READINGS, &CURSOR_OF_READINGS];
 const OF_DEVICES: Parameters =
-    &[&FORMAT_OF_FILE, &FROM, &TO, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &LIMIT_OF_FILE];
+    &[&FORMAT_OF_FILE, &FROM, &TO, &TZ_OF_RANGE, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &LIMIT_OF_FILE];
 
 /// Describes `GET /v1/devices/{deviceId}/readings`.
 pub(in crate::http) fn describe_readings() -> Operation {

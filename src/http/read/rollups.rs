@@ -220,9 +220,9 @@ impl Question {
     /// Reads all parameters except the devices.
     fn of(params: &mut Params<'_>, headers: &HeaderMap, clock: &Clock) -> Result<Self, Problem> {
         let format = Format::choose(params, headers, &Format::ALL)?;
-        let (from_ms, to_ms) = open_range(params, clock)?;
+        let zone = params.zone()?;
+        let (from_ms, to_ms) = open_range(params, clock, zone.as_ref())?;
         let (step, text) = step(params)?;
-        let zone = zone(params)?;
         let is_local = zone.is_some();
         let zone = zone.unwrap_or(Zone::UTC);
         let columns = columns(params)?;
@@ -280,13 +280,6 @@ fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
     let step = text.parse().map_err(|why: StepError| Problem::invalid_parameter("step", why.to_string()))?;
     Ok((step, text.into_owned()))
-}
-
-/// Reads `tz`, the name of a time zone.
-fn zone(params: &mut Params<'_>) -> Result<Option<Zone>, Problem> {
-    let Some(name) = params.one("tz")? else { return Ok(None) };
-    let why = "expected the name of a time zone in the IANA database, such as Europe/Berlin";
-    Zone::named(&name).ok_or_else(|| Problem::invalid_parameter("tz", why)).map(Some)
 }
 
 /// Reads `fill`.

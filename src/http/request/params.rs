@@ -12,6 +12,7 @@ use axum::http::Uri;
 use crate::http::openapi::Parameters;
 use crate::http::problem::Problem;
 use crate::model::{MS_PER_HOUR, MetadataFilter, SeriesFilter};
+use crate::query::{LocalInstant, Zone, is_local_time};
 use crate::wire::timestamp;
 
 /// The years 0 to 9999, in Unix milliseconds.
@@ -73,8 +74,21 @@ impl<'a> Params<'a> {
         if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "is present more than once")) }
     }
 
-    /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or a time before now such as `-24h`.
-    pub(in crate::http) fn instant_ms(&mut self, name: &str, now_ms: i64) -> Result<Option<i64>, Problem> {
+    /// Reads `tz`, the name of a time zone.
+    pub(in crate::http) fn zone(&mut self) -> Result<Option<Zone>, Problem> {
+        let Some(name) = self.one("tz")? else { return Ok(None) };
+        let why = "expected the name of a time zone in the IANA database, such as Europe/Berlin";
+        Zone::named(&name).ok_or_else(|| Problem::invalid_parameter("tz", why)).map(Some)
+    }
+
+    /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or a time before now such as `-24h`. With a
+    /// zone, it may be a local time.
+    pub(in crate::http) fn instant_ms(
+        &mut self,
+        name: &str,
+        now_ms: i64,
+        zone: Option<&Zone>,
+    ) -> Result<Option<i64>, Problem> {
         let Some(value) = self.one(name)? else { return Ok(None) };
         if let Some(relative) = relative_ms(&value, now_ms) {
             let outside = || Problem::invalid_parameter(name, "is too long ago");
@@ -89,6 +103,9 @@ impl<'a> Params<'a> {
                 return Err(Problem::invalid_parameter(name, problem));
             }
             Ok(ms) => ms,
+            Err(_) if is_local_time(&value) => {
+                local_ms(&value, zone).map_err(|why| Problem::invalid_parameter(name, why))?
+            }
             // In a query string a bare + means a space, but people write the offset of a time with a bare +.
             Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
                 let expected = "expected RFC 3339 such as 2026-11-01T00:00:00Z, Unix milliseconds, `now` or a time \
@@ -218,6 +235,31 @@ fn relative_ms(text: &str, now_ms: i64) -> Option<i64> {
     Some(now_ms.saturating_sub(before))
 }
 
+/// The instant of a local time in a zone, or why there is not one.
+fn local_ms(text: &str, zone: Option<&Zone>) -> Result<i64, String> {
+    let Some(zone) = zone else {
+        return Err(format!(
+            "{text} has no offset from UTC: append one, such as Z or %2B01:00, or name the time zone, such as \
+             tz=Europe/Berlin"
+        ));
+    };
+    let shown = |ms| jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| at.to_string());
+    match zone.instant(text) {
+        Some(LocalInstant::Once(ms)) => Ok(ms),
+        Some(LocalInstant::Twice([first, second])) => Err(format!(
+            "{text} exists twice in this time zone, because clocks are set back: write {} or {}",
+            shown(first),
+            shown(second)
+        )),
+        Some(LocalInstant::Never([first, second])) => Err(format!(
+            "{text} does not exist in this time zone, because clocks are set forward: write {} or {}",
+            shown(first),
+            shown(second)
+        )),
+        None => Err(format!("{text} is out of range")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,7 +291,7 @@ mod tests {
     #[test]
     fn an_instant_may_be_before_now() {
         let instant =
-            |text: &str| Params::of_any(&format!("/?to={text}").parse().expect("a URI")).instant_ms("to", NOW_MS);
+            |text: &str| Params::of_any(&format!("/?to={text}").parse().expect("a URI")).instant_ms("to", NOW_MS, None);
         for (text, before_ms) in
             [("now", 0), ("-0s", 0), ("-90s", 90_000), ("-15m", 900_000), ("-24h", 86_400_000), ("-30d", 2_592_000_000)]
         {
@@ -276,9 +318,46 @@ mod tests {
     }
 
     #[test]
+    fn a_local_time_needs_a_zone_in_which_it_is_one_instant() {
+        let instant = |text: &str| {
+            let uri = format!("/?from={text}").parse().expect("a URI");
+            let mut params = Params::of_any(&uri);
+            let zone = params.zone()?;
+            params.instant_ms("from", NOW_MS, zone.as_ref())
+        };
+        for (text, same) in [
+            ("2026-11-22T08:00&tz=Europe/Berlin", "2026-11-22T07:00:00Z"),
+            ("2026-11-22%2008:00:30.5&tz=Europe/Berlin", "2026-11-22T07:00:30.500Z"),
+            ("2026-11-22T08:00:00+05:00&tz=Europe/Berlin", "2026-11-22T03:00:00Z"),
+            ("2026-04-05T02:00&tz=Australia/Lord_Howe", "2026-04-04T15:30:00Z"),
+        ] {
+            assert_eq!(instant(text).ok(), instant(same).ok(), "{text}");
+        }
+        for (text, said) in [
+            ("2026-11-22T08:00", "has no offset from UTC: append one, such as Z or %2B01:00, or name the time zone"),
+            (
+                "2026-10-25T02:30&tz=Europe/Berlin",
+                "exists twice in this time zone, because clocks are set back: write 2026-10-25T00:30:00Z or \
+                 2026-10-25T01:30:00Z",
+            ),
+            (
+                "2026-03-29T02:30&tz=Europe/Berlin",
+                "does not exist in this time zone, because clocks are set forward: write 2026-03-29T00:30:00Z or \
+                 2026-03-29T01:30:00Z",
+            ),
+            ("2026-11-22T25:00&tz=Europe/Berlin", "expected RFC 3339"),
+            ("2026-11-22&tz=Europe/Berlin", "expected RFC 3339"),
+        ] {
+            let refused = instant(text).expect_err(text).detail().to_owned();
+            assert!(refused.contains(said), "{text}: {refused}");
+        }
+    }
+
+    #[test]
     fn an_instant_in_seconds_is_refused_with_what_to_write() {
-        let instant =
-            |text: &str| Params::of_any(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from", NOW_MS);
+        let instant = |text: &str| {
+            Params::of_any(&format!("/?from={text}").parse().expect("a URI")).instant_ms("from", NOW_MS, None)
+        };
         for (text, ms) in [("0", 0), ("-1", -1), ("1795297114000", 1_795_297_114_000), ("1199999999", 1_199_999_999)] {
             assert_eq!(instant(text).expect(text), Some(ms), "{text}");
         }

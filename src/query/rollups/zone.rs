@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use jiff::Timestamp;
-use jiff::tz::{TimeZone, TimeZoneDatabase};
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone, TimeZoneDatabase};
 
 /// A time zone of the IANA database that is part of the program, so that each machine has the same one.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +18,19 @@ impl Zone {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         TimeZoneDatabase::bundled().get(name).ok().map(Self)
+    }
+
+    /// Returns the instants of a local time without an offset, `YYYY-MM-DDTHH:MM[:SS[.fff]]`. `None`: the
+    /// text is no such time.
+    #[must_use]
+    pub fn instant(&self, text: &str) -> Option<LocalInstant> {
+        let local = local(text)?;
+        let at = |offset: Offset| offset.to_timestamp(local).ok().map(Timestamp::as_millisecond);
+        Some(match self.0.to_ambiguous_timestamp(local).offset() {
+            AmbiguousOffset::Unambiguous { offset } => LocalInstant::Once(at(offset)?),
+            AmbiguousOffset::Fold { before, after } => LocalInstant::Twice([at(before)?, at(after)?]),
+            AmbiguousOffset::Gap { before, after } => LocalInstant::Never([at(after)?, at(before)?]),
+        })
     }
 
     /// Returns the offsets from UTC within a range of instants (Unix milliseconds).
@@ -36,7 +50,31 @@ impl Zone {
     }
 }
 
-fn offset_ms(offset: jiff::tz::Offset) -> i64 {
+/// When a local time is, in Unix milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalInstant {
+    /// At one instant.
+    Once(i64),
+    /// At two, because clocks are set back.
+    Twice([i64; 2]),
+    /// Never, because clocks are set forward over it. With the offsets after and before, it would be these.
+    Never([i64; 2]),
+}
+
+/// Whether a text is a date and a time without an offset.
+#[must_use]
+pub fn is_local_time(text: &str) -> bool {
+    local(text).is_some()
+}
+
+fn local(text: &str) -> Option<DateTime> {
+    let (date, time) = (text.get(..10)?, text.get(11..)?);
+    let is = |part: &str, marks: &[u8]| part.bytes().all(|byte| byte.is_ascii_digit() || marks.contains(&byte));
+    let is_local = is(date, b"-") && matches!(text.as_bytes()[10], b'T' | b't' | b' ') && is(time, b":.");
+    if is_local && time.contains(':') { text.parse().ok() } else { None }
+}
+
+fn offset_ms(offset: Offset) -> i64 {
     i64::from(offset.seconds()) * 1_000
 }
 

@@ -45,14 +45,35 @@ fn an_unknown_key_rejects_its_reading_and_says_what_may_be_meant() {
     for (fields, detail) in [
         (r#""Time":1,"value":1"#, r#"unknown key "Time" at byte 18; did you mean "time"?"#),
         (r#""value":1,"ts_ms":1"#, r#"unknown key "ts_ms" at byte 28; did you mean "ts"?"#),
-        (r#""temp":22.4"#, r#"unknown key "temp" at byte 18; metrics belong into "values""#),
-        (r#""on":true"#, r#"unknown key "on" at byte 18; metrics belong into "values""#),
         (r#""note":"x","value":1,"more":1"#, r#"unknown key "note" at byte 18"#),
         (r#""value":1,"x":[1,{"deviceId":"no"}]"#, r#"unknown key "x" at byte 28"#),
         (r#""bn":"urn:","v":1"#, r#"unknown key "bn" at byte 18; SenML is of type application/senml+json"#),
     ] {
         let body = format!(r#"[{{"deviceId":"S",{fields}}},{{"deviceId":"T","value":2}}]"#);
         assert_eq!(entries(body), [format!("unknown_key: {detail}"), "T now value=2".to_owned()], "{fields}");
+    }
+}
+
+/// The forms that most devices send at first.
+#[test]
+fn an_unknown_key_of_a_flat_object_leads_to_what_takes_it() {
+    let other = "The server takes metrics beside \"deviceId\" with ingest.json.flat = true, and any other keys with a \
+                 [[webhook]]";
+    for (body, detail) in [
+        (
+            r#"{"id":"esp-1","temperature":21.5}"#,
+            format!(r#"unknown key "id" at byte 2; did you mean "deviceId"? {other}"#),
+        ),
+        (
+            r#"{"deviceId":"esp-1","temperature":21.5}"#,
+            format!(r#"unknown key "temperature" at byte 21; metrics belong into "values". {other}"#),
+        ),
+        (
+            r#"{"device":"esp-1","on":true}"#,
+            format!(r#"unknown key "on" at byte 19; metrics belong into "values". {other}"#),
+        ),
+    ] {
+        assert_eq!(entries(body), [format!("unknown_key: {detail}")], "{body}");
     }
 }
 

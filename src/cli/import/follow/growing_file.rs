@@ -1,0 +1,388 @@
+//! A file to which a program appends lines, over rotation, truncation and restarts.
+//!
+//! A file is known by its content: the last bytes that were read, at their place. So it is found again under
+//! another name, and a new file in its place is not taken for it.
+
+use std::collections::VecDeque;
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use tidegauge::common::regular_file::open_regular;
+
+/// The most bytes that one step reads.
+const STEP_BYTES: u64 = 1 << 20;
+/// The longest line: the default limit of the server for a body.
+const LINE_MAX_BYTES: usize = 16 << 20;
+/// The bytes before a place that tell whether a file is the same.
+const CHECKED_BYTES: u64 = 4096;
+/// The number of files that are known to be read.
+const ENDED_FILES: usize = 100;
+/// Compressed files are no rotated ones that can be read.
+const COMPRESSED: [&str; 4] = ["gz", "zst", "xz", "bz2"];
+
+/// A place at the end of a line, and what precedes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(in super::super) struct Mark {
+    bytes: u64,
+    lines: u64,
+    /// The CRC-32 of the last bytes before it.
+    check: u32,
+}
+
+impl Mark {
+    /// The number of lines before it.
+    pub(in super::super) const fn lines(self) -> u64 {
+        self.lines
+    }
+}
+
+/// The next thing in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Whole lines.
+    Lines(Vec<u8>),
+    /// Nothing yet.
+    Idle,
+    /// No more: the next step is of another file, or of the same one from its beginning, and this says why.
+    Ended(&'static str),
+}
+
+/// A file under a name, or one that had it.
+pub(super) struct GrowingFile {
+    path: PathBuf,
+    /// The name of the file that is read.
+    name: PathBuf,
+    file: File,
+    /// The end of the last line that was returned.
+    read: Mark,
+    /// The bytes after it.
+    partial: Vec<u8>,
+    /// The check before the end of `partial`.
+    partial_check: u32,
+    /// The file at the path is another one.
+    is_replaced: bool,
+    /// The last files that were read to their ends.
+    ended: VecDeque<Version>,
+}
+
+/// A file and its last change.
+type Version = (u64, u64, SystemTime);
+
+impl GrowingFile {
+    /// Opens the file at a path, or the one that had this name when it was read up to `mark`. Both are read
+    /// from the beginning. `false`: the file of `mark` is gone.
+    pub(super) fn open(path: &Path, mark: Option<Mark>) -> io::Result<(Self, bool)> {
+        let name = match mark {
+            None => Some(path.to_owned()),
+            Some(mark) if is_at(path, mark) => Some(path.to_owned()),
+            Some(mark) => others(path)?.into_iter().find(|other| is_at(other, mark)),
+        };
+        let is_found = name.is_some();
+        let name = name.unwrap_or_else(|| path.to_owned());
+        let is_replaced = name != path;
+        let (file, read) = (open_regular(&name)?, START);
+        let opened = Self {
+            path: path.to_owned(),
+            name,
+            file,
+            read,
+            partial: Vec::new(),
+            partial_check: 0,
+            is_replaced,
+            ended: VecDeque::new(),
+        };
+        Ok((opened, is_found))
+    }
+
+    /// The name of the file that is read.
+    pub(super) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// The end of the last line that was returned.
+    pub(super) fn mark(&self) -> Mark {
+        self.read
+    }
+
+    /// Reads whole lines, or finds out that there are none.
+    pub(super) fn next(&mut self) -> io::Result<Step> {
+        loop {
+            let (len, known) = (self.file.metadata()?.len(), self.known());
+            let is_same = len >= known && (len == known || check(&self.file, known)? == Some(self.partial_check));
+            if !is_same {
+                if let Some(why) = self.truncated()? {
+                    return Ok(Step::Ended(why));
+                }
+            } else if len > known {
+                if let Some(lines) = self.read_lines(len - known)? {
+                    return Ok(Step::Lines(lines));
+                }
+            } else if self.is_replaced {
+                if !self.partial.is_empty() {
+                    let mut lines = self.take_lines(self.partial.len())?;
+                    self.read.lines += 1;
+                    lines.push(b'\n'); // no program completes this line
+                    return Ok(Step::Lines(lines));
+                }
+                return Ok(if self.begin_next()? { Step::Ended("another file has its name") } else { Step::Idle });
+            } else {
+                // Once more before it ends: its program may have written until it made the new file.
+                self.is_replaced = is_other(&self.path, &self.file)?;
+                return Ok(Step::Idle);
+            }
+        }
+    }
+
+    /// The bytes that were read.
+    fn known(&self) -> u64 {
+        self.read.bytes + self.partial.len() as u64
+    }
+
+    /// Reads more bytes, and returns the lines that they complete.
+    fn read_lines(&mut self, more: u64) -> io::Result<Option<Vec<u8>>> {
+        let (known, start) = (self.known(), self.partial.len());
+        self.partial.resize(start + more.min(STEP_BYTES) as usize, 0);
+        let read = self.file.read_at(&mut self.partial[start..], known);
+        self.partial.truncate(start + read.as_ref().map_or(0, |count| *count));
+        read?;
+        self.partial_check = check(&self.file, self.known())?.unwrap_or_default();
+        let Some(end) = memchr::memrchr(b'\n', &self.partial[start..]) else {
+            if self.partial.len() > LINE_MAX_BYTES {
+                let why = format!("line {} is longer than {LINE_MAX_BYTES} bytes", self.read.lines + 1);
+                return Err(io::Error::new(ErrorKind::InvalidData, why));
+            }
+            return Ok(None);
+        };
+        self.take_lines(start + end + 1).map(Some)
+    }
+
+    fn take_lines(&mut self, end: usize) -> io::Result<Vec<u8>> {
+        let rest = self.partial.split_off(end);
+        let lines = std::mem::replace(&mut self.partial, rest);
+        self.read.bytes += lines.len() as u64;
+        self.read.lines += memchr::memchr_iter(b'\n', &lines).count() as u64;
+        self.read.check = check(&self.file, self.read.bytes)?.unwrap_or_default();
+        Ok(lines)
+    }
+
+    /// Continues in a copy that was made before the file was truncated, or else at the beginning of the file.
+    fn truncated(&mut self) -> io::Result<Option<&'static str>> {
+        self.partial.clear();
+        if let Some(copy) = others(&self.path)?.into_iter().find(|other| self.read.bytes > 0 && is_at(other, self.read))
+        {
+            (self.file, self.name, self.is_replaced) = (open_regular(&copy)?, copy, true);
+            self.partial_check = self.read.check;
+            return Ok(None);
+        }
+        self.begin(self.path.clone())?;
+        Ok(Some("it was truncated"))
+    }
+
+    /// Begins the next file. `false`: there is none yet.
+    fn begin_next(&mut self) -> io::Result<bool> {
+        let version = version(&self.file.metadata()?)?;
+        if self.ended.front() != Some(&version) {
+            self.ended.truncate(ENDED_FILES);
+            self.ended.push_front(version);
+        }
+        match self.begin(rotated_after(&self.path, &self.ended)?.unwrap_or_else(|| self.path.clone())) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            begun => begun.map(|()| true),
+        }
+    }
+
+    fn begin(&mut self, name: PathBuf) -> io::Result<()> {
+        self.file = open_regular(&name)?;
+        (self.is_replaced, self.name) = (name != self.path, name);
+        (self.read, self.partial_check) = (START, 0);
+        Ok(())
+    }
+}
+
+const START: Mark = Mark { bytes: 0, lines: 0, check: 0 };
+
+/// The check of the bytes before a place; `None`: the file is shorter.
+fn check(file: &File, bytes: u64) -> io::Result<Option<u32>> {
+    let mut before = vec![0; bytes.min(CHECKED_BYTES) as usize];
+    let start = bytes - before.len() as u64;
+    match file.read_exact_at(&mut before, start) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        read => read.map(|()| Some(crc32fast::hash(&before))),
+    }
+}
+
+/// Whether the file at a path has this place.
+fn is_at(path: &Path, mark: Mark) -> bool {
+    open_regular(path).and_then(|file| check(&file, mark.bytes)).is_ok_and(|found| found == Some(mark.check))
+}
+
+/// Whether the path has another file than this one; `false` if it has none.
+fn is_other(path: &Path, file: &File) -> io::Result<bool> {
+    let (Ok(at_path), open) = (std::fs::metadata(path), file.metadata()?) else { return Ok(false) };
+    Ok((at_path.dev(), at_path.ino()) != (open.dev(), open.ino()))
+}
+
+/// The other regular files in the folder of a path.
+fn others(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_compressed = entry.path().extension().is_some_and(|end| COMPRESSED.iter().any(|known| end == *known));
+        if entry.file_type()?.is_file() && Some(entry.file_name().as_os_str()) != path.file_name() && !is_compressed {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// The file that had this name next, such as `readings.csv.1`: of those that were changed after the one that
+/// ended last, or together with it, the earliest.
+fn rotated_after(path: &Path, ended: &VecDeque<Version>) -> io::Result<Option<PathBuf>> {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let Some((.., last_change)) = ended.front() else { return Ok(None) };
+    let mut later = Vec::new();
+    for other in others(path)? {
+        let is_rotated = other.file_name().is_some_and(|other| other.as_encoded_bytes().starts_with(name));
+        if is_rotated && let Ok(found) = other.metadata().and_then(|found| version(&found)) {
+            let (.., changed) = found;
+            if changed >= *last_change && !ended.contains(&found) {
+                later.push((changed, other));
+            }
+        }
+    }
+    Ok(later.into_iter().min().map(|(_, other)| other))
+}
+
+fn version(metadata: &Metadata) -> io::Result<Version> {
+    Ok((metadata.dev(), metadata.ino(), metadata.modified()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    struct Folder {
+        _folder: tempfile::TempDir,
+        path: PathBuf,
+    }
+
+    impl Folder {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.csv");
+            Self { _folder: folder, path }
+        }
+
+        fn append(&self, text: &str) {
+            let mut file = File::options().append(true).create(true).open(&self.path).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+
+        /// Gives the file another name. Its last change is `nth` seconds after 1970.
+        fn rotate(&self, nth: u64) {
+            let changed = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(nth);
+            File::options().append(true).open(&self.path).unwrap().set_modified(changed).unwrap();
+            fs::rename(&self.path, self.path.with_extension(format!("csv.{nth}"))).unwrap();
+        }
+
+        fn open(&self, mark: Option<Mark>) -> (GrowingFile, bool) {
+            GrowingFile::open(&self.path, mark).unwrap()
+        }
+    }
+
+    /// The steps up to the second that is idle: the first one may find that the file is replaced.
+    fn steps(file: &mut GrowingFile) -> Vec<String> {
+        let (mut all, mut idle) = (Vec::new(), 0);
+        while idle < 2 {
+            match file.next().unwrap() {
+                Step::Lines(lines) => all.push(String::from_utf8(lines).unwrap()),
+                Step::Ended(_) => all.push("|".to_owned()),
+                Step::Idle => idle += 1,
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn lines_arrive_whole_and_once() {
+        let folder = Folder::new();
+        folder.append("1\n2\n3");
+        let (mut file, _) = folder.open(None);
+        assert_eq!(steps(&mut file), ["1\n2\n"]);
+        folder.append("3");
+        assert_eq!(steps(&mut file), [""; 0]);
+        folder.append("3\n4\n");
+        assert_eq!(steps(&mut file), ["333\n4\n"]);
+        assert_eq!((file.mark().lines, file.mark().bytes), (4, 10));
+    }
+
+    #[test]
+    fn rotated_files_are_read_to_their_ends_in_order() {
+        let folder = Folder::new();
+        folder.append("1\n");
+        let (mut file, _) = folder.open(None);
+        assert_eq!(steps(&mut file), ["1\n"]);
+        folder.append("2\n3");
+        folder.rotate(1);
+        fs::rename(folder.path.with_extension("csv.1"), folder.path.with_extension("csv.0")).unwrap();
+        assert_eq!(steps(&mut file), ["2\n"], "no file has the name");
+        for (text, name) in [("4\n", "csv.2"), ("5\n", "csv.3")] {
+            folder.append(text);
+            folder.rotate(1); // in the same moment
+            fs::rename(folder.path.with_extension("csv.1"), folder.path.with_extension(name)).unwrap();
+        }
+        folder.append("6\n");
+        assert_eq!(steps(&mut file), ["3\n", "|", "4\n", "|", "5\n", "|", "6\n"]);
+    }
+
+    #[test]
+    fn a_truncated_file_is_read_anew_after_the_rest_of_its_copy() {
+        let folder = Folder::new();
+        folder.append("1\n2\n");
+        let (mut file, _) = folder.open(None);
+        assert_eq!(steps(&mut file), ["1\n2\n"]);
+        folder.append("3\n");
+        fs::copy(&folder.path, folder.path.with_extension("csv.1")).unwrap();
+        fs::write(&folder.path, "4\n").unwrap();
+        assert_eq!(steps(&mut file), ["3\n", "|", "4\n"]);
+        fs::write(&folder.path, "5\n6\n7\n").unwrap(); // longer than before
+        assert_eq!(steps(&mut file), ["|", "5\n6\n7\n"]);
+    }
+
+    #[test]
+    fn a_file_is_found_again_by_its_content() {
+        let folder = Folder::new();
+        folder.append("1\n2\n");
+        let (mut file, _) = folder.open(None);
+        steps(&mut file);
+        let mark = file.mark();
+        assert!(folder.open(Some(mark)).1);
+        folder.append("3\n");
+        folder.rotate(1);
+        folder.append("4\n5\n6\n");
+        let (mut file, is_found) = folder.open(Some(mark));
+        assert!(is_found);
+        assert_eq!(steps(&mut file), ["1\n2\n3\n", "|", "4\n5\n6\n"]);
+        fs::remove_file(folder.path.with_extension("csv.1")).unwrap();
+        let (mut file, is_found) = folder.open(Some(mark));
+        assert!(!is_found);
+        assert_eq!(steps(&mut file), ["4\n5\n6\n"]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let folder = Folder::new();
+        File::create(&folder.path).unwrap().set_len(2 * LINE_MAX_BYTES as u64).unwrap();
+        let (mut file, _) = folder.open(None);
+        assert_eq!(file.next().unwrap_err().to_string(), "line 1 is longer than 16777216 bytes");
+        assert!(file.partial.len() <= LINE_MAX_BYTES + STEP_BYTES as usize);
+    }
+}

@@ -1,0 +1,259 @@
+//! `tidegauge import --follow`: sends the rows that a program appends to a file.
+//!
+//! Each step sends the whole lines that are there, so a request is as large as what was appended. The place
+//! behind them is noted once no row before it is held. A row ends with its line: a quote that is not closed
+//! rejects one line, and no other is waited for.
+
+use std::io::{BufRead, Cursor};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::sync::{mpsc, watch};
+
+use self::growing_file::{GrowingFile, Step};
+use super::batch::{Batch, Batcher, Stopped};
+use super::csv::Rows;
+use super::notes::Place;
+use super::preamble::Preamble;
+use super::progress::Progress;
+use super::repeated_hour::RepeatedHour;
+use super::source::{self, Format};
+use super::{ImportArgs, add, announce, ndjson, of_csv, send_rows};
+
+mod growing_file;
+
+pub(super) use self::growing_file::Mark;
+
+/// The wait before the file is looked at again.
+const POLL: Duration = Duration::from_millis(200);
+
+/// The bytes in which a file must have its first row.
+const HEAD_MAX_BYTES: usize = 16 << 20;
+
+/// Sends the lines of a file after a place, until `stop` is true.
+pub(super) fn read(
+    args: &ImportArgs,
+    place: Option<&Place>,
+    queue: &mpsc::Sender<Batch>,
+    progress: &Progress,
+    stop: &watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    match follow(args, place, queue, progress, stop) {
+        Err(error) if error.is::<Stopped>() => Ok(()),
+        other => other,
+    }
+}
+
+fn follow(
+    args: &ImportArgs,
+    place: Option<&Place>,
+    queue: &mpsc::Sender<Batch>,
+    progress: &Progress,
+    stop: &watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let path = &args.files[0];
+    let shown = || path.display().to_string();
+    let mark = place.and_then(|place| place.done.mark);
+    let (mut file, is_found) = GrowingFile::open(path, mark).with_context(shown)?;
+    if !is_found {
+        progress.note(&format!(
+            "{}: the file of {} is gone, so this one is read from its beginning",
+            shown(),
+            named(args)
+        ));
+    }
+    let start = place.filter(|_| is_found).map_or(0, |place| place.done.line);
+    let batcher = Batcher::new(queue, args.batch as usize, Arc::from(shown())).with_marks();
+    let mut lines = Lines { args, progress, batcher, start, form: Form::Head(Vec::new()), repeated: None };
+    loop {
+        let before = file.mark();
+        match file.next().with_context(|| file.name().display().to_string())? {
+            Step::Lines(bytes) => {
+                add(&progress.counts.bytes, bytes.len() as u64);
+                let name = file.name().display().to_string();
+                if lines.add(&name, &bytes, before.lines())? {
+                    lines.batcher.set_mark(file.mark());
+                }
+                lines.batcher.finish()?;
+            }
+            Step::Idle if *stop.borrow() => break,
+            Step::Idle => std::thread::sleep(POLL),
+            Step::Ended(why) => {
+                progress.note(&format!("{}: {why}; it is read from its beginning", shown()));
+                lines.begin_file();
+            }
+        }
+        if *stop.borrow() {
+            break;
+        }
+    }
+    if let Form::Csv(rows) = &lines.form
+        && rows.holds_any()
+    {
+        progress.note(&format!(
+            "{}: rows wait until the end of the hour that exists twice; they are sent after the next start",
+            shown()
+        ));
+    }
+    Ok(())
+}
+
+fn named(args: &ImportArgs) -> String {
+    args.progress.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+}
+
+/// The lines of a file, as they arrive.
+struct Lines<'a> {
+    args: &'a ImportArgs,
+    progress: &'a Progress,
+    batcher: Batcher<'a>,
+    /// The line up to which all is sent already.
+    start: u64,
+    form: Form,
+    /// The rows that the file before this one left.
+    repeated: Option<RepeatedHour>,
+}
+
+enum Form {
+    /// The first lines, until they have a row.
+    Head(Vec<u8>),
+    Csv(Box<Rows<Box<dyn BufRead>>>),
+    Ndjson,
+}
+
+impl Lines<'_> {
+    /// Adds lines that follow `before` others. `false`: some of all lines are not sent yet.
+    fn add(&mut self, name: &str, bytes: &[u8], before: u64) -> anyhow::Result<bool> {
+        if let Form::Head(head) = &mut self.form {
+            head.extend_from_slice(bytes);
+            let head = std::mem::take(head);
+            return self.begin(name, head);
+        }
+        match &mut self.form {
+            Form::Csv(rows) => {
+                for (lines, before) in rows_of_lines(bytes, before) {
+                    let lines = Box::new(Cursor::new(lines.to_vec()));
+                    rows.append(source::decoded(lines, self.args.encoding), before);
+                    send_rows(rows, name, self.start, &mut self.batcher, self.progress)?;
+                }
+                Ok(!rows.holds_any())
+            }
+            _ => self.add_ndjson(name, bytes, before),
+        }
+    }
+
+    /// Finds the format and the columns, once there is a row.
+    fn begin(&mut self, name: &str, head: Vec<u8>) -> anyhow::Result<bool> {
+        let ImportArgs { files, format, encoding, .. } = self.args;
+        let source = source::begin(name.into(), &files[0], Box::new(Cursor::new(head.clone())), *format, *encoding)?;
+        if source.format == Format::Ndjson {
+            self.form = Form::Ndjson;
+            return self.add_ndjson(name, &head, 0);
+        }
+        let options = self.args.options();
+        if !has_row(&head, options.delimiter, options.skip_lines) {
+            if head.len() > HEAD_MAX_BYTES {
+                bail!("{name}: the first 16 MiB are comments, and no row");
+            }
+            self.form = Form::Head(head);
+            return Ok(false);
+        }
+        // A quote that is not closed takes no other line with it.
+        let mut end = 0;
+        let ends = rows_of_lines(&head, 0).into_iter().map(|(lines, _)| {
+            end += lines.len();
+            end
+        });
+        let first = ends.into_iter().find(|end| has_row(&head[..*end], options.delimiter, options.skip_lines));
+        let (first, rest) = head.split_at(first.unwrap_or(head.len()));
+        let input = source::begin(name.into(), &files[0], Box::new(Cursor::new(first.to_vec())), *format, *encoding)?;
+        let mut rows = Rows::open(input.input, &options).map_err(|error| of_csv(error, name))?;
+        if let Some(held) = self.repeated.take() {
+            rows.hold_too(held);
+        }
+        announce(name, &rows, self.progress);
+        send_rows(&mut rows, name, self.start, &mut self.batcher, self.progress)?;
+        self.form = Form::Csv(Box::new(rows));
+        self.add(name, rest, memchr::memchr_iter(b'\n', first).count() as u64)
+    }
+
+    /// The lines that follow are of another file.
+    fn begin_file(&mut self) {
+        self.start = 0;
+        if let Form::Csv(rows) = std::mem::replace(&mut self.form, Form::Head(Vec::new())) {
+            self.repeated = Some(rows.into_held());
+        }
+    }
+
+    fn add_ndjson(&mut self, name: &str, bytes: &[u8], before: u64) -> anyhow::Result<bool> {
+        let mut lines = ndjson::Lines::new(bytes, before);
+        let mut text = Vec::new();
+        while let Some(number) = lines.next(&mut text).with_context(|| name.to_owned())? {
+            if number > self.start {
+                add(&self.progress.counts.rows, 1);
+                self.batcher.push(number, &text, number)?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether the first lines of a CSV file have the header and a row.
+fn has_row(head: &[u8], delimiter: Option<u8>, skip: Option<u64>) -> bool {
+    let mut rest = head;
+    drop(Preamble::read(&mut rest, delimiter, skip)); // `Rows::open` says what is wrong
+    !rest.trim_ascii().is_empty()
+}
+
+/// Lines in groups whose quotes are closed, each with the number of lines before it. A line with a quote that
+/// is not closed is a group.
+fn rows_of_lines(bytes: &[u8], before: u64) -> Vec<(&[u8], u64)> {
+    let (mut groups, mut start, mut end, mut lines) = (Vec::new(), 0, 0, before);
+    let mut first = before;
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let is_open = memchr::memchr_iter(b'"', line).count() % 2 == 1;
+        if is_open {
+            groups.push((&bytes[start..end], first));
+            groups.push((line, lines));
+        }
+        (end, lines) = (end + line.len(), lines + 1);
+        if is_open {
+            (start, first) = (end, lines);
+        }
+    }
+    groups.push((&bytes[start..], first));
+    groups.retain(|(lines, _)| !lines.is_empty());
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quote_that_is_not_closed_is_a_group() {
+        let text = b"1,\"a\"\n2,b\n3,5\"\n4,c\n\"\n";
+        let found: Vec<(&str, u64)> =
+            rows_of_lines(text, 7).into_iter().map(|(text, line)| (std::str::from_utf8(text).unwrap(), line)).collect();
+        assert_eq!(found, [("1,\"a\"\n2,b\n", 7), ("3,5\"\n", 9), ("4,c\n", 10), ("\"\n", 11)]);
+        assert_eq!(rows_of_lines(b"1\n2\n", 3), [(&b"1\n2\n"[..], 3)]);
+        assert_eq!(rows_of_lines(b"", 3), []);
+    }
+
+    #[test]
+    fn a_header_alone_has_no_row() {
+        for (head, skip, expected) in [
+            ("", None, false),
+            ("# a\n", None, false),
+            ("ts;v\n", None, false),
+            ("ts;v,w\n", None, false),
+            ("ts;v,w\n1;2,3\n4;5,6\n", None, true),
+            ("ts;v\n\n1;2\n", None, true),
+            ("a\nts;v\n", Some(1), false),
+            ("a\nts;v\n1;2\n", Some(1), true),
+        ] {
+            assert_eq!(has_row(head.as_bytes(), None, skip), expected, "{head:?}");
+        }
+    }
+}

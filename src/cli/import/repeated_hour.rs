@@ -1,0 +1,270 @@
+//! Finds the instants of local times that exist twice, because clocks were set back. Pure.
+//!
+//! ```text
+//! 01:45 02:00 02:15 02:30 02:45 02:00 02:15 02:30 02:45 03:00
+//!       ├─── the first instants ──┤├─── the second ones ─┤
+//! ```
+//! The rows of a device with such times are held until another time ends them. Where their order goes back
+//! once, the second instants begin. If it does not, or more than once, or if it leaves out more time there
+//! than elsewhere, the rows cannot be resolved, and each is rejected. The newest row may be the first one of
+//! the file; then the order goes forward once.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{Error, ErrorKind};
+
+use tidegauge::common::generations::Generations;
+
+use super::time::Twice;
+
+/// The devices whose last time is remembered, in each of two generations.
+const DEVICES: usize = 100_000;
+/// The bytes of all rows that are held.
+const HELD_MAX_BYTES: usize = 64 << 20;
+/// The bytes that a held row takes besides its text.
+const ROW_BYTES: usize = 128;
+/// Rows that are further apart are of different years.
+const SAME_HOUR_MS: i64 = 12 * 3_600_000;
+
+/// A row whose local time exists twice.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// Its line in the file.
+    pub(super) line: u64,
+    /// The line of NDJSON without its time.
+    pub(super) text: Vec<u8>,
+    /// The number of empty cells.
+    pub(super) empty_cells: u64,
+    /// The columns of its values, in ascending order.
+    pub(super) filled: Vec<usize>,
+    /// Its time.
+    pub(super) twice: Twice,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.text.len() + self.filled.len() * size_of::<usize>() + ROW_BYTES
+    }
+
+    fn shares_column(&self, other: &Self) -> bool {
+        self.filled.iter().any(|column| other.filled.binary_search(column).is_ok())
+    }
+}
+
+/// A row that was held, and its time in Unix milliseconds, or the lines whose order does not tell it.
+pub(super) type Resolved = (Held, Result<i64, (u64, u64)>);
+
+/// The last row of a device before those that are held.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    ms: i64,
+    /// Two rows, one after the other, had the same time.
+    has_repeated: bool,
+}
+
+/// The rows that are held, by device.
+pub(super) struct RepeatedHour {
+    before: Generations<Box<str>, Before>,
+    held: HashMap<Box<str>, Vec<Held>>,
+    /// The first line of each device that has held rows.
+    first_lines: BTreeSet<u64>,
+    bytes: usize,
+}
+
+impl RepeatedHour {
+    pub(super) fn new() -> Self {
+        let before = Generations::new(DEVICES, |_| 1);
+        Self { before, held: HashMap::new(), first_lines: BTreeSet::new(), bytes: 0 }
+    }
+
+    /// The first line that is held.
+    pub(super) fn first_line(&self) -> Option<u64> {
+        self.first_lines.first().copied()
+    }
+
+    /// Holds a row. Returns the rows that are resolved by it: those of another year.
+    ///
+    /// # Errors
+    /// When too many rows are held.
+    pub(super) fn hold(&mut self, device: &str, row: Held) -> Result<Vec<Resolved>, Error> {
+        let last_ms = self.held.get(device).and_then(|held| held.last()).map(|last| last.twice.first_ms);
+        let is_other = last_ms.is_some_and(|last_ms| last_ms.abs_diff(row.twice.first_ms) > SAME_HOUR_MS as u64);
+        let resolved = if is_other { self.end(device, Some(row.twice.first_ms)) } else { Vec::new() };
+        self.bytes += row.bytes();
+        if self.bytes > HELD_MAX_BYTES {
+            let why = format!(
+                "line {}: more than 64 MiB of rows have a time that exists twice: divide the file by devices, or add \
+                 the offset to the times",
+                row.line
+            );
+            return Err(Error::new(ErrorKind::InvalidData, why));
+        }
+        if let Some(held) = self.held.get_mut(device) {
+            held.push(row);
+        } else {
+            self.first_lines.insert(row.line);
+            self.held.insert(device.into(), vec![row]);
+        }
+        Ok(resolved)
+    }
+
+    /// Notes the time of another row. Returns the rows of the device that are resolved by it.
+    pub(super) fn pass(&mut self, device: &str, ms: i64) -> Vec<Resolved> {
+        let resolved = if self.held.is_empty() { Vec::new() } else { self.end(device, Some(ms)) };
+        self.note(device, ms);
+        resolved
+    }
+
+    /// Resolves what is held at the end of the file.
+    pub(super) fn finish(&mut self) -> Vec<Resolved> {
+        let mut devices: Vec<Box<str>> = self.held.keys().cloned().collect();
+        devices.sort_unstable();
+        devices.iter().flat_map(|device| self.end(device, None)).collect()
+    }
+
+    fn note(&mut self, device: &str, ms: i64) {
+        let noted = self.before.update(device, |before| {
+            *before = Before { ms, has_repeated: before.has_repeated || before.ms == ms };
+        });
+        if noted.is_none() {
+            self.before.insert(device.into(), Before { ms, has_repeated: false });
+        }
+    }
+
+    fn end(&mut self, device: &str, after_ms: Option<i64>) -> Vec<Resolved> {
+        let Some(held) = self.held.remove(device) else { return Vec::new() };
+        self.first_lines.remove(&held[0].line);
+        self.bytes -= held.iter().map(Held::bytes).sum::<usize>();
+        let before = self.before.update(device, |before| *before);
+        if let Some(times) = resolve(&held, before, after_ms) {
+            if let Some(last) = times.last() {
+                self.note(device, *last);
+            }
+            held.into_iter().zip(times.into_iter().map(Ok)).collect()
+        } else {
+            let lines = (held[0].line, held[held.len() - 1].line);
+            held.into_iter().map(|row| (row, Err(lines))).collect()
+        }
+    }
+}
+
+/// The times of rows, if their order tells them. `after_ms` is the time of the next row.
+fn resolve(rows: &[Held], before: Option<Before>, after_ms: Option<i64>) -> Option<Vec<i64>> {
+    let first_ms = |at: usize| rows[at].twice.first_ms;
+    let is_rising_before = before.map(|before| before.ms < first_ms(0));
+    let is_rising_after = after_ms.map(|after_ms| after_ms > first_ms(rows.len() - 1));
+    let is_rising = is_rising_before.or(is_rising_after)?;
+    if is_rising_after.is_some_and(|after| after != is_rising) {
+        return None;
+    }
+    let goes_back = |&at: &usize| {
+        if is_rising { first_ms(at) < first_ms(at - 1) } else { first_ms(at) > first_ms(at - 1) }
+    };
+    let repeats = |&at: &usize| first_ms(at) == first_ms(at - 1) && rows[at].shares_column(&rows[at - 1]);
+    let backward: Vec<usize> = (1..rows.len()).filter(goes_back).take(2).collect();
+    let repeated: Vec<usize> = (1..rows.len()).filter(repeats).take(2).collect();
+    let second = match (&backward[..], &repeated[..]) {
+        ([only], _) => *only,
+        ([], [only]) if !before.is_some_and(|before| before.has_repeated) => *only,
+        _ => return None,
+    };
+    let ms = |at: usize| if (at < second) == is_rising { first_ms(at) } else { rows[at].twice.second_ms };
+    let times: Vec<i64> = (0..rows.len()).map(ms).collect();
+    // A row in a wrong place goes back a little, and leaves out nearly the whole hour.
+    let all = before.map(|before| before.ms).into_iter().chain(times.iter().copied()).chain(after_ms);
+    let all: Vec<i64> = all.collect();
+    let second_in_all = second + usize::from(before.is_some());
+    let gap = |at: usize| all[at].abs_diff(all[at - 1]);
+    let widest = (1..all.len()).filter(|&at| at != second_in_all).map(gap).max().unwrap_or_default();
+    let hour_ms = rows[0].twice.second_ms.abs_diff(first_ms(0));
+    (gap(second_in_all) <= (hour_ms / 4).max(widest.saturating_mul(2))).then_some(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 60;
+
+    /// Minutes of a local clock that is set back from 60 to 0 once; the second 0 to 59 are 60 to 119.
+    /// Returns the resolved minutes, `None` for a row that is not resolved.
+    fn resolved(local: &[i64]) -> Vec<Option<i64>> {
+        let mut hours = RepeatedHour::new();
+        let mut all = Vec::new();
+        for (at, &minute) in local.iter().enumerate() {
+            let line = at as u64;
+            let found = if (0..HOUR).contains(&minute) {
+                let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: minute, second_ms: minute + HOUR };
+                let row = Held { line, text: Vec::new(), empty_cells: 0, filled: vec![1], twice };
+                hours.hold("d", row).unwrap()
+            } else {
+                let ms = if minute < 0 { minute } else { minute + HOUR };
+                all.push((line, Some(ms)));
+                hours.pass("d", ms)
+            };
+            all.extend(found.into_iter().map(|(row, ms)| (row.line, ms.ok())));
+        }
+        all.extend(hours.finish().into_iter().map(|(row, ms)| (row.line, ms.ok())));
+        assert_eq!((hours.first_line(), hours.bytes), (None, 0));
+        all.sort_unstable();
+        all.into_iter().map(|(_, ms)| ms).collect()
+    }
+
+    fn all(minutes: &[i64]) -> Vec<Option<i64>> {
+        minutes.iter().copied().map(Some).collect()
+    }
+
+    #[test]
+    fn rows_in_order_tell_where_the_hour_begins_again() {
+        for (local, expected) in [
+            (&[-15, 0, 15, 30, 45, 0, 15, 30, 45, 60][..], &[-15, 0, 15, 30, 45, 60, 75, 90, 105, 120][..]),
+            (&[60, 45, 30, 15, 0, 45, 30, 15, 0, -15], &[120, 105, 90, 75, 60, 45, 30, 15, 0, -15]),
+            (&[-30, 30, 30, 90], &[-30, 30, 90, 150]),
+            (&[30, 45, 0, 15, 60], &[30, 45, 60, 75, 120]),
+            (&[-15, 0, 30, 0], &[-15, 0, 30, 60]),
+            (&[-1, 58, 59, 2, 3, 60], &[-1, 58, 59, 62, 63, 120]),
+        ] {
+            assert_eq!(resolved(local), all(expected), "{local:?}");
+        }
+    }
+
+    #[test]
+    fn rows_whose_order_does_not_tell_are_not_resolved() {
+        for (local, held) in [
+            (&[-60, 0, 60][..], 1..2),
+            (&[-15, 0, 15, 30, 45, 60], 1..5),
+            (&[-15, 0, 15, 10, 30, 45, 60], 1..6), // one row in a wrong place
+            (&[-15, 0, 30, 0, 30, 0, 60], 1..6),   // three times
+            (&[-30, -30, 0, 0, 60, 60], 2..4),     // each row twice
+            (&[-15, 0, 30, 30, 45, 45, 60], 1..6),
+            (&[0, 30, 0, 30], 0..4),           // rising or falling
+            (&[-15, 0, 30, 0, 30, -15], 1..5), // neither
+        ] {
+            let found = resolved(local);
+            for (at, minute) in found.iter().enumerate() {
+                assert_eq!(minute.is_none(), held.contains(&at), "{local:?} {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_with_different_values_at_one_time_are_no_repetition() {
+        let mut hours = RepeatedHour::new();
+        let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
+        assert!(hours.pass("d", -HOUR).is_empty());
+        for (line, column) in [(1, 1), (2, 2)] {
+            let row = Held { line, text: vec![b'x'; 9], empty_cells: 0, filled: vec![column], twice };
+            assert!(hours.hold("d", row).unwrap().is_empty());
+        }
+        assert_eq!(hours.first_line(), Some(1));
+        assert!(hours.pass("d", 2 * HOUR).iter().all(|(_, ms)| *ms == Err((1, 2))));
+    }
+
+    #[test]
+    fn rows_are_held_up_to_a_number_of_bytes() {
+        let mut hours = RepeatedHour::new();
+        let twice = Twice { civil: jiff::civil::DateTime::ZERO, first_ms: 0, second_ms: HOUR };
+        let row = |line| Held { line, text: vec![0; 1 << 20], empty_cells: 0, filled: Vec::new(), twice };
+        let error = (1..100).find_map(|line| hours.hold("d", row(line)).err()).unwrap();
+        assert!(error.to_string().starts_with("line 64: more than 64 MiB of rows"), "{error}");
+    }
+}

@@ -1,0 +1,252 @@
+//! `tidegauge import --follow`: what a gateway appends arrives once, whatever becomes of the file and the
+//! importer.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use super::{Readings, path, readings};
+use crate::forward::relay::Relay;
+use crate::harness::{Database, Server, Setup, binary, wait_until};
+
+const HEADER: &str = "time;press [bar];state\n";
+const START_MS: i64 = 1_792_852_215_000;
+
+/// A gateway that appends to a file, and what its rows mean.
+struct Gateway {
+    _folder: TempDir,
+    file: PathBuf,
+    progress: PathBuf,
+    rows: u32,
+    generation: u32,
+    written: Readings,
+}
+
+impl Gateway {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let [file, progress] = ["press.csv", "press.progress"].map(|name| folder.path().join(name));
+        fs::write(&file, HEADER).expect("writable");
+        Self { _folder: folder, file, progress, rows: 0, generation: 0, written: Readings::new() }
+    }
+
+    /// The text of the next rows.
+    fn rows(&mut self, count: u32) -> String {
+        let mut text = String::new();
+        for _ in 0..count {
+            self.rows += 1;
+            let ms = START_MS + i64::from(self.rows) * 1000;
+            let at = jiff::Timestamp::from_millisecond(ms).expect("in range");
+            writeln!(text, "{};{},5;ok", at.strftime("%d.%m.%Y %H:%M:%S"), self.rows).expect("a String takes any text");
+            let values = BTreeMap::from([("press{unit=bar}".to_owned(), f64::from(self.rows) + 0.5)]);
+            self.written.insert(("d".to_owned(), ms), values);
+        }
+        text
+    }
+
+    fn append(&mut self, count: u32) {
+        let text = self.rows(count);
+        self.write(&text);
+    }
+
+    fn write(&self, text: &str) {
+        File::options()
+            .append(true)
+            .open(&self.file)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .expect("ours");
+    }
+
+    /// Renames the file, and begins another one.
+    fn rotate(&mut self) {
+        self.generation += 1;
+        fs::rename(&self.file, self.file.with_extension(format!("csv.{}", self.generation))).expect("our folder");
+        fs::write(&self.file, HEADER).expect("our folder");
+    }
+
+    /// Copies the file and truncates it.
+    fn copy_and_truncate(&mut self) {
+        self.generation += 1;
+        fs::copy(&self.file, self.file.with_extension(format!("csv.{}", self.generation))).expect("our folder");
+        fs::write(&self.file, HEADER).expect("our folder");
+    }
+
+    fn follow(&self, server: &Server) -> Follower {
+        self.follow_to(server.url())
+    }
+
+    fn follow_to(&self, url: &str) -> Follower {
+        let mut command = Command::new(binary());
+        command.args(["import", path(&self.file), "--url", url, "--device", "d", "--follow"]);
+        command.args(["--progress", path(&self.progress), "--metric", "press{unit=bar}"]);
+        Follower(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")))
+    }
+
+    async fn arrived(&self, server: &Server) {
+        wait_until("all rows arrive", async || {
+            let found = readings(server).await;
+            (found.len() >= self.written.len()).then_some(found)
+        })
+        .await;
+        assert_eq!(readings(server).await, self.written);
+    }
+}
+
+struct Follower(Option<Child>);
+
+impl Follower {
+    fn kill9(mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().expect("our child");
+            child.wait().expect("our child");
+        }
+    }
+
+    fn has_open(&self, file: &Path) -> bool {
+        let id = self.0.as_ref().expect("it runs").id();
+        let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+        open.map(|link| fs::read_link(link.path())).any(|path| path.is_ok_and(|path| path == file))
+    }
+
+    async fn terminate(mut self) -> Output {
+        let mut child = self.0.take().expect("it runs");
+        let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill runs");
+        assert!(kill.success());
+        wait_until("it ends", async || child.try_wait().expect("our child")).await;
+        child.wait_with_output().expect("our child")
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            drop((child.kill(), child.wait()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn appended_rows_arrive_over_rotations_truncations_and_kills_in_sqlite() {
+    rotated_and_killed(Setup::sqlite()).await;
+}
+
+#[tokio::test]
+async fn appended_rows_arrive_over_rotations_truncations_and_kills_in_mongodb() {
+    let database = Database::new();
+    rotated_and_killed(Setup::mongodb(&database)).await;
+}
+
+async fn rotated_and_killed(setup: Setup) {
+    let server = Server::start(setup).await;
+    let mut gateway = Gateway::new();
+    let mut follower = gateway.follow(&server);
+    for round in 0..24 {
+        gateway.append(1 + round * 7 % 40);
+        match round % 6 {
+            0 => gateway.arrived(&server).await,
+            1 => gateway.rotate(),
+            2 => {
+                follower.kill9();
+                gateway.append(3);
+                if round % 4 == 0 {
+                    gateway.rotate();
+                }
+                follower = gateway.follow(&server);
+            }
+            3 => {
+                gateway.arrived(&server).await;
+                gateway.copy_and_truncate();
+            }
+            4 => {
+                let ended = follower.terminate().await;
+                assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+                gateway.append(2);
+                gateway.rotate();
+                gateway.append(2);
+                gateway.rotate();
+                follower = gateway.follow(&server);
+            }
+            _ => {
+                let text = gateway.rows(5);
+                let (one, two) = text.split_at(text.len() / 2);
+                gateway.write(one);
+                gateway.write(two);
+            }
+        }
+    }
+    gateway.arrived(&server).await;
+    let ended = follower.terminate().await;
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_stop_accounts_for_what_was_sent_and_a_partial_line_waits() {
+    let server = Server::start(Setup::sqlite()).await;
+    let mut gateway = Gateway::new();
+    let follower = gateway.follow(&server);
+    gateway.append(10);
+    gateway.arrived(&server).await;
+    gateway.write("24.10.2026 20:00:00;7");
+    gateway.write(",5;no line end");
+    let ended = follower.terminate().await;
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.starts_with("10 rows read"), "{ended:?}");
+    assert!(said.contains("10 readings accepted, 0 rejected"), "{ended:?}");
+
+    let follower = gateway.follow(&server);
+    gateway.write("\n24.10.2026 20:00:01;\"8\n24.10.2026 20:00:02;9,5;ok\n");
+    wait_until("the rows arrive", async || (readings(&server).await.len() == 12).then_some(())).await;
+    let ended = follower.terminate().await;
+    let (said, listed) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.code() == Some(1) && said.starts_with("3 rows read"), "{ended:?}");
+    assert!(said.contains("2 readings accepted, 1 rejected"), "{ended:?}");
+    assert!(listed.contains("continuing after line 11 of"), "{ended:?}");
+    assert!(listed.contains("press.csv:13: a quote is not closed"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn rows_wait_for_a_server_that_is_away() {
+    let server = Server::start(Setup::sqlite()).await;
+    let relay = Relay::start().await;
+    let mut gateway = Gateway::new();
+    let follower = gateway.follow_to(relay.url());
+    gateway.append(20);
+    relay.lead_to(Some(server.http_addr()));
+    gateway.arrived(&server).await; // it follows the file
+    for server in [None, Some(&server)] {
+        relay.lead_to(server.map(Server::http_addr));
+        gateway.append(20);
+        gateway.rotate();
+        gateway.append(20);
+        if let Some(server) = server {
+            gateway.arrived(server).await;
+        }
+    }
+    assert!(follower.terminate().await.status.success());
+
+    relay.lead_to(None);
+    gateway.append(20);
+    let follower = gateway.follow_to(relay.url());
+    wait_until("it reads the file", async || follower.has_open(&gateway.file).then_some(())).await;
+    let ended = follower.terminate().await;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(said.contains("stopped by SIGTERM before the server took all lines"), "{said}");
+    relay.lead_to(Some(server.http_addr()));
+    let follower = gateway.follow_to(relay.url());
+    gateway.arrived(&server).await;
+    assert!(follower.terminate().await.status.success());
+}
+
+#[tokio::test]
+async fn only_one_plain_file_is_followed() {
+    for files in [&["-"][..], &["a.csv", "b.csv"], &["a.csv.gz"]] {
+        let refused = crate::harness::run(&[&["import", "--follow"], files].concat()).await;
+        assert!(refused.code == Some(64) && refused.stderr.contains("--follow is for one file"), "{refused:?}");
+    }
+}
