@@ -30,6 +30,7 @@
 //! - [`wire`]: formats, which turn bytes into readings. Pure.
 //! - [`telemetry`]: the table of metrics, and log lines.
 //! - [`disk`]: durable changes to files, and a faulty disk for tests.
+//! - [`tls`]: TLS of the servers, and the names in client certificates.
 //! - [`log`]: the write-ahead log.
 //! - [`pending`]: buckets in memory, and when they are due. Pure.
 //! - [`store`]: the stores, and what each of them promises.
@@ -67,5 +68,6 @@ pub mod pending;
 pub mod query;
 pub mod store;
 pub mod telemetry;
+pub mod tls;
 pub mod udp;
 pub mod wire;
