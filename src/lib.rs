@@ -41,7 +41,7 @@
 //! - [`influxql`]: the query language of InfluxDB 1, from text to answer. Pure.
 //! - [`ingest`]: admission, the only way into the log.
 //! - [`udp`]: the sockets for datagrams.
-//! - [`mqtt`]: the clients of MQTT brokers.
+//! - [`mqtt`]: the clients of MQTT brokers, and the server for MQTT devices.
 //! - [`http`]: the HTTP API.
 
 pub mod access;
