@@ -1,5 +1,6 @@
 //! MQTT ingest with a real broker: an acknowledged message is on disk, and stored once.
 
+mod other_broker;
 mod page;
 mod security;
 
