@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 27] = [
+pub const TARGETS: [Target; 28] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -37,6 +37,7 @@ pub const TARGETS: [Target; 27] = [
     Target { name: "signed_datagram", run: access::fuzz::signed_datagram },
     Target { name: "datagram", run: udp::fuzz::datagram },
     Target { name: "mqtt", run: mqtt::fuzz::mqtt },
+    Target { name: "mqtt_device", run: mqtt::fuzz::mqtt_device },
     Target { name: "log", run: log::fuzz::log },
     Target { name: "checkpoint", run: log::fuzz::checkpoint },
     Target { name: "blocks", run: codec::fuzz::blocks },

@@ -30,6 +30,7 @@
 //! - [`wire`]: formats, which turn bytes into readings. Pure.
 //! - [`telemetry`]: the table of metrics, and log lines.
 //! - [`disk`]: durable changes to files, and a faulty disk for tests.
+//! - [`tls`]: TLS of the servers, and the names in client certificates.
 //! - [`log`]: the write-ahead log.
 //! - [`pending`]: buckets in memory, and when they are due. Pure.
 //! - [`store`]: the stores, and what each of them promises.
@@ -40,7 +41,7 @@
 //! - [`influxql`]: the query language of InfluxDB 1, from text to answer. Pure.
 //! - [`ingest`]: admission, the only way into the log.
 //! - [`udp`]: the sockets for datagrams.
-//! - [`mqtt`]: the clients of MQTT brokers.
+//! - [`mqtt`]: the clients of MQTT brokers, and the server for MQTT devices.
 //! - [`http`]: the HTTP API.
 
 pub mod access;
@@ -67,5 +68,6 @@ pub mod pending;
 pub mod query;
 pub mod store;
 pub mod telemetry;
+pub mod tls;
 pub mod udp;
 pub mod wire;

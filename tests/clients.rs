@@ -55,13 +55,16 @@ async fn server_after(program: &str) -> Server {
 
 /// Runs a program of `tests/clients` with the token of `client`.
 pub(crate) async fn run_client(server: &Server, program: &str) {
-    let (program, url) = (format!("{}/tests/clients/{program}", env!("CARGO_MANIFEST_DIR")), server.url().to_owned());
+    run_program(program, &[server.url(), &secret_of("client")]).await;
+}
+
+/// Runs a program of `tests/clients` with these arguments.
+pub(crate) async fn run_program(program: &str, args: &[&str]) {
+    let program = format!("{}/tests/clients/{program}", env!("CARGO_MANIFEST_DIR"));
+    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
     let run = move || {
         let mut python = Command::new("python3");
-        python
-            .args([&program, &url, &secret_of("client")])
-            .env("PYTHONPATH", clients())
-            .env("PYTHONDONTWRITEBYTECODE", "1");
+        python.arg(&program).args(&args).env("PYTHONPATH", clients()).env("PYTHONDONTWRITEBYTECODE", "1");
         python.output().expect("python3 is there")
     };
     succeeded(&tokio::task::spawn_blocking(run).await.expect("no panic"));

@@ -30,6 +30,7 @@ mod forwarding;
 mod full_disk;
 mod history;
 mod kills;
+mod mqtt_devices;
 mod outages;
 mod refusals;
 mod report;

@@ -76,8 +76,13 @@ fn the_docs_have_each_limit_with_its_default_and_code() {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let [_, _, default, _, status, code, _] = cells[..] else { panic!("not five cells: {row}") };
         let status = status.trim_matches('`');
-        assert!(["400", "413", "429", "503"].contains(&status), "{row}");
-        assert!(api.contains(code) && code.starts_with('`'), "{code} is not in http-api.md");
+        // The server closes a connection of MQTT without an answer.
+        if limit == Limit::MqttConnections {
+            assert_eq!((status, code), ("none", "none"), "{row}");
+        } else {
+            assert!(["400", "413", "429", "503"].contains(&status), "{row}");
+            assert!(api.contains(code) && code.starts_with('`'), "{code} is not in http-api.md");
+        }
         let value = default.trim_matches('`');
         let default = &reference[limit.key()];
         assert!(default.as_deref().is_none_or(|default| default == value), "{row}, but the default is {default:?}");

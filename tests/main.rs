@@ -39,6 +39,7 @@ mod mongodb_connection;
 mod mongodb_documents;
 mod moving;
 mod mqtt;
+mod mqtt_listener;
 mod odd_files;
 mod open_files;
 mod openapi;

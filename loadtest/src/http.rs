@@ -63,30 +63,41 @@ pub(crate) async fn send(sending: Sending, progress: Arc<AtomicU64>) -> anyhow::
     for nth in 0..sending.connections {
         connections.spawn(connection(Arc::clone(&sending), nth, start, Arc::clone(&progress)));
     }
-    let mut sent = Sent {
-        messages: vec![0; sending.connections as usize],
-        readings: 0,
-        again: 0,
-        took: Duration::ZERO,
-        latencies: latency::histogram(),
-    };
+    let mut sent = Sent::nothing(sending.connections);
     while let Some(one) = connections.join_next().await {
-        let one = one??;
-        sent.messages[one.nth as usize] = one.messages;
-        sent.readings += one.readings;
-        sent.again += one.again;
-        sent.latencies.add(one.latencies)?;
+        sent.add(one??)?;
     }
     sent.took = start.elapsed();
     Ok(sent)
 }
 
-struct OfConnection {
-    nth: u64,
-    messages: u64,
-    readings: u64,
-    again: u64,
-    latencies: Histogram<u64>,
+impl Sent {
+    pub(crate) fn nothing(connections: u64) -> Self {
+        Self {
+            messages: vec![0; connections as usize],
+            readings: 0,
+            again: 0,
+            took: Duration::ZERO,
+            latencies: latency::histogram(),
+        }
+    }
+
+    /// Adds the results of a connection.
+    pub(crate) fn add(&mut self, one: OfConnection) -> anyhow::Result<()> {
+        self.messages[one.nth as usize] = one.messages;
+        self.readings += one.readings;
+        self.again += one.again;
+        Ok(self.latencies.add(one.latencies)?)
+    }
+}
+
+/// The results of one connection.
+pub(crate) struct OfConnection {
+    pub(crate) nth: u64,
+    pub(crate) messages: u64,
+    pub(crate) readings: u64,
+    pub(crate) again: u64,
+    pub(crate) latencies: Histogram<u64>,
 }
 
 async fn connection(

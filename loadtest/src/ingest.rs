@@ -14,7 +14,7 @@ use crate::process::{Process, Usage};
 use crate::target::Target;
 use crate::verify::{self, Verified};
 use crate::workload::{Kind, Values, Workload};
-use crate::{metrics, now_ms, udp};
+use crate::{metrics, mqtt, now_ms, udp};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
@@ -27,6 +27,12 @@ pub(crate) struct Args {
     /// Send datagrams to this address, and not HTTP requests
     #[arg(long, value_name = "HOST:PORT", requires = "rate")]
     udp: Option<std::net::SocketAddrV4>,
+    /// Publish to this address by MQTT with quality of service 1, topic `loadtest`, and not over HTTP
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["udp", "rate"])]
+    mqtt: Option<String>,
+    /// Messages of a connection by MQTT that may be unacknowledged
+    #[arg(long, default_value_t = 1, requires = "mqtt")]
+    window: u16,
     /// The format of the messages
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
@@ -118,7 +124,13 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let (sent, messages) = if let Some(address) = args.udp {
         (None, send_datagrams(args, &sending, address, &progress).await?)
     } else {
-        let sent = http::send(sending.clone(), Arc::clone(&progress)).await?;
+        let sent = match &args.mqtt {
+            Some(address) => {
+                let published = http::Sending { address: address.clone(), ..sending.clone() };
+                mqtt::send(published, args.window, Arc::clone(&progress)).await?
+            }
+            None => http::send(sending.clone(), Arc::clone(&progress)).await?,
+        };
         let messages = sent.latencies.len();
         (Some(sent), messages)
     };
@@ -137,7 +149,11 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let readings = progress.load(Ordering::Relaxed);
     Ok(Report {
         target: args.target,
-        protocol: if args.udp.is_some() { "udp" } else { "http" },
+        protocol: match (&args.udp, &args.mqtt) {
+            (Some(_), _) => "udp",
+            (_, Some(_)) => "mqtt",
+            _ => "http",
+        },
         format: args.format,
         workload: sending.workload,
         connections: args.connections,
@@ -157,6 +173,7 @@ impl Args {
     fn sending(&self) -> anyhow::Result<http::Sending> {
         ensure!(self.target.reads(self.format), "{:?} does not read {:?}", self.target, self.format);
         ensure!(self.devices >= self.connections, "each connection needs a device");
+        ensure!(self.window > 0, "--window is at least 1");
         let asks = self.settle || self.verify > 0;
         ensure!(!asks || self.target == Target::Tidegauge, "--settle and --verify ask tidegauge");
         ensure!(self.verify == 0 || self.udp.is_none(), "--verify needs acknowledgements, and datagrams have none");
@@ -233,10 +250,12 @@ fn print(report: &Report) {
     }
     for usage in &report.processes {
         println!(
-            "{}: {:.2} cpu-s, {:.3} cpu-s per million readings, memory {:.0} MiB, at most {:.0} MiB",
+            "{}: {:.2} cpu-s, {:.3} cpu-s per million readings, {:.1} cpu-us a message, memory {:.0} MiB, at most \
+             {:.0} MiB",
             usage.name,
             usage.cpu_seconds,
             usage.cpu_seconds / report.readings as f64 * 1e6,
+            usage.cpu_seconds / (report.messages_per_second * report.seconds) * 1e6,
             usage.resident_mib,
             usage.peak_mib
         );

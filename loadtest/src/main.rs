@@ -4,6 +4,7 @@
 //! loadtest ingest --url 127.0.0.1:8080 --workload fleet --devices 100000 --rate 0 --days-ago 0 --verify 100
 //! loadtest ingest --url 127.0.0.1:8080 --format lines --process tidegauge="$(pgrep -x tidegauge)"
 //! loadtest ingest --url 127.0.0.1:8080 --udp 127.0.0.1:8089 --rate 200000 --batch 1 --format lines
+//! loadtest ingest --url 127.0.0.1:8080 --mqtt 127.0.0.1:1883 --window 50 --batch 1 --connections 16
 //! loadtest query --url 127.0.0.1:8080 --path '/v1/devices/device-00000001/rollups' --requests 500
 //! loadtest steady --store mongodb --mongod "$(tests/get-mongod)" --speed 60    hours, in minutes
 //! loadtest bare --listen 127.0.0.1:8090        an axum handler that only reads the body, to compare with
@@ -24,6 +25,7 @@ mod http;
 mod ingest;
 mod latency;
 mod metrics;
+mod mqtt;
 mod naive;
 mod pace;
 mod process;

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use tidegauge::common::clock::Clock;
-use tidegauge::http::Tls;
 use tidegauge::store::mongodb::check_uri;
 use tidegauge::telemetry::logs;
+use tidegauge::tls::Tls;
 
 use super::serve::{forwarding_options, options, rollups};
 use super::settings::Settings;

@@ -11,9 +11,9 @@ use clap::{Parser, Subcommand};
 use tidegauge::common::finding::counted;
 use tidegauge::common::printable::printable;
 use tidegauge::config::ConfigError;
-use tidegauge::http::TlsError;
 use tidegauge::store::mongodb::UriError;
 use tidegauge::telemetry::{VERSION, logs};
+use tidegauge::tls::TlsError;
 
 use self::settings::Settings;
 

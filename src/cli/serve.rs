@@ -15,15 +15,17 @@ use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Period, StoreKind, SyncPolicy};
 use tidegauge::flush::{DeadLetters, Drained, Pipeline, Running};
 use tidegauge::forward::Forwarding;
-use tidegauge::http::{self, App, BodyMemory, Tls};
+use tidegauge::http::{self, App};
 use tidegauge::ingest::Ingest;
 use tidegauge::ingest::devices::Devices;
+use tidegauge::limits::BodyMemory;
 use tidegauge::log::{Instruments, Log, Recovery, Sync};
 use tidegauge::query::Queries;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::store::{Store, expiry};
 use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, VERSION, logs};
+use tidegauge::tls::Tls;
 use tidegauge::{log, mqtt, udp};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -44,7 +46,7 @@ pub(super) use forwarding::options as forwarding_options;
 pub(super) use options::{newest_closed_hour, rollups};
 use reload::Replaceable;
 pub(super) use signals::StopSignals;
-use sockets::PassedSockets;
+use sockets::{BoundSockets, PassedSockets};
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
@@ -81,12 +83,14 @@ pub(super) async fn serve(
     let forward = forwarding::options(config, &clock)?;
     let brokers = options::mqtt(config)?;
     let data = DataDir::lock(&config.server.data_dir)?;
-    let (listener, sockets) = passed.or_bound(config)?;
-    let datagrams = sockets.as_ref().map(udp::Sockets::local_addr).transpose()?;
+    let BoundSockets { http: listener, udp: datagrams, mqtt: mqtt_devices } = passed.or_bound(config)?;
+    let http = listener.local_addr()?;
+    let udp = datagrams.as_ref().map(udp::Sockets::local_addr).transpose()?;
+    let mqtt = mqtt_devices.as_ref().map(mqtt::Listener::local_addr).transpose()?;
     let (metrics, exposition) = Metrics::new();
     metrics.record_config(true, clock.now_ms());
     let threads = http::Threads::start().context("start the threads of connections")?;
-    let transports = (sockets, brokers);
+    let transports = Transports { datagrams, brokers, mqtt_devices, tls: tls.clone() };
     let service = Service::start(config, &data, &clock, (Arc::new(metrics), exposition), transports, forward).await?;
     if let Some(tls) = &tls {
         tls.record_expiry(&service.app.metrics);
@@ -108,7 +112,7 @@ pub(super) async fn serve(
         pending_readings = service.pipeline.status().pending_readings,
         "started"
     );
-    announce(Listening { http: listener.local_addr()?, udp: datagrams, store: service.store.name() })?;
+    announce(Listening { http, udp, mqtt, store: service.store.name() })?;
     let grace = config.server.shutdown_grace.as_duration();
     let reason = tokio::select! {
         reason = service.run((listener, threads), tls, signals, grace) => reason,
@@ -122,23 +126,24 @@ pub(super) async fn serve(
 pub(super) struct Listening {
     pub(super) http: SocketAddr,
     pub(super) udp: Option<SocketAddr>,
+    mqtt: Option<SocketAddr>,
     store: &'static str,
 }
 
 /// Prints the addresses in a line for programs and, on a terminal, first commands for people.
 fn announce(config: &Config, listening: Listening) -> anyhow::Result<()> {
-    let Listening { http: address, udp, store } = listening;
-    let udp = udp.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    let Listening { http: address, udp, mqtt, store } = listening;
+    let [udp, mqtt] = [udp, mqtt].map(|at| at.map_or_else(|| "off".to_owned(), |address| address.to_string()));
     let data = config.server.data_dir.display();
     let mut out = std::io::stdout().lock();
     let tls = if config.http.tls.is_on() { "on" } else { "off" };
     let (http, data) = (address.to_string(), data.to_string());
-    let fields = [("http", &*http), ("tls", tls), ("udp", &*udp), ("store", store), ("data", &*data)];
+    let fields = [("http", &*http), ("tls", tls), ("udp", &*udp), ("mqtt", &*mqtt), ("store", store), ("data", &*data)];
     if let Some(line) = logs::json_line("INFO", "listening", &fields) {
         writeln!(out, "{line}")?;
         return Ok(out.flush()?);
     }
-    writeln!(out, "listening http={http} tls={tls} udp={udp} store={store} data={data}")?;
+    writeln!(out, "listening http={http} tls={tls} udp={udp} mqtt={mqtt} store={store} data={data}")?;
     if out.is_terminal() {
         hint(&mut out, config, address)?;
     }
@@ -175,6 +180,14 @@ impl std::fmt::Display for Reason {
     }
 }
 
+/// The ways by which readings arrive, besides HTTP.
+struct Transports {
+    datagrams: Option<udp::Sockets>,
+    brokers: Vec<mqtt::Options>,
+    mqtt_devices: Option<mqtt::Listener>,
+    tls: Option<Arc<Tls>>,
+}
+
 /// All rooms of a running service.
 struct Service {
     log: Arc<Log>,
@@ -185,7 +198,8 @@ struct Service {
     app: Arc<App>,
     receiving: Option<udp::Receiving>,
     subscribing: mqtt::Subscribing,
-    /// Cancelled when the service stops accepting requests and datagrams.
+    mqtt_devices: Option<mqtt::Listening>,
+    /// Cancelled when the service stops accepting requests, datagrams and messages.
     closing: CancellationToken,
     /// Tasks that stop with the service.
     helpers: Vec<tokio::task::JoinHandle<()>>,
@@ -197,7 +211,7 @@ impl Service {
         data: &DataDir,
         clock: &Clock,
         (metrics, exposition): (Arc<Metrics>, Exposition),
-        (sockets, brokers): (Option<udp::Sockets>, Vec<mqtt::Options>),
+        Transports { datagrams, brokers, mqtt_devices, tls }: Transports,
         forward: Option<tidegauge::forward::Options>,
     ) -> anyhow::Result<Self> {
         data.expect_log().map_err(data_dir::explain)?;
@@ -271,13 +285,34 @@ impl Service {
             helpers.push(tokio::spawn(count));
         }
         let closing = CancellationToken::new();
-        let receiving = sockets
+        let receiving = datagrams
             .map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &app.refusals, &closing))
             .transpose();
         let receiving = receiving.context("start receiving datagrams")?;
         let subscribing = mqtt::Subscribing::start(brokers, &app.ingest, &app.metrics, &app.refusals, &closing);
+        let rooms = mqtt::Rooms {
+            gate: &app.gate,
+            ingest: &app.ingest,
+            memory: &app.body_memory,
+            clock,
+            metrics: &app.metrics,
+            refusals: &app.refusals,
+        };
+        let mqtt_devices = mqtt_devices.map(|listener| listener.start(&rooms, tls, &closing));
         let app = Arc::new(app);
-        Ok(Self { log, store, pipeline, running, forwarding, app, receiving, subscribing, closing, helpers })
+        Ok(Self {
+            log,
+            store,
+            pipeline,
+            running,
+            forwarding,
+            app,
+            receiving,
+            subscribing,
+            mqtt_devices,
+            closing,
+            helpers,
+        })
     }
 
     /// Serves until there is a reason to stop, then completes the requests in progress.
@@ -312,7 +347,11 @@ impl Service {
         {
             tracing::warn!("some datagrams were not yet in the log at the end of server.shutdown_grace");
         }
-        if tokio::time::timeout(grace, self.subscribing.ended()).await.is_err() {
+        let messages = async {
+            self.subscribing.ended().await;
+            OptionFuture::from(self.mqtt_devices.map(mqtt::Listening::ended)).await
+        };
+        if tokio::time::timeout(grace, messages).await.is_err() {
             tracing::warn!("some MQTT messages were not yet in the log at the end of server.shutdown_grace");
         }
         self.log.close();

@@ -30,6 +30,7 @@ mod log_filter;
 mod mongodb;
 mod mongodb_uri;
 mod mqtt;
+mod mqtt_listener;
 mod otlp;
 mod path_list;
 mod pending;
@@ -74,6 +75,7 @@ pub use log_filter::{LogFilter, LogFilterError};
 pub use mongodb::{BlockCompressor, BucketLayout, Mongodb};
 pub use mongodb_uri::{MongodbUri, MongodbUriError};
 pub use mqtt::{BrokerUrl, Mqtt, MqttTopic, MqttVersion, PayloadFormat, Templates};
+pub use mqtt_listener::MqttListener;
 pub use otlp::Otlp;
 pub use path_list::{Condition, NamedPath, PathEntry, PathList};
 pub use pending::Pending;
@@ -104,6 +106,8 @@ pub struct Config {
     pub http: Http,
     /// The UDP sockets.
     pub udp: Udp,
+    /// The server for MQTT devices.
+    pub mqtt_listener: MqttListener,
     /// Authentication and authorization.
     pub auth: Auth,
     /// The rules of admission.
@@ -162,6 +166,7 @@ impl Config {
         filled.limits.token_bytes_in_flight = Some(self.token_bytes_in_flight());
         filled.retention.rollups = Some(self.retention.rollups());
         filled.webhook = self.webhook.iter().map(Webhook::with_preset).collect();
+        filled.mqtt_listener = self.mqtt_listener.with_presets();
         filled.mqtt = self.mqtt.iter().map(Mqtt::with_presets).collect();
         match self.store_kind() {
             StoreKind::Sqlite => filled.sqlite.file = Some(self.sqlite_file()),
@@ -183,6 +188,7 @@ impl Config {
             self.server.check(),
             self.http.check(),
             self.udp.check(),
+            self.mqtt_listener.check(),
             self.auth.check(self.ingest.device_id_case),
             self.ingest.check(),
             self.limits.check(),
@@ -222,7 +228,14 @@ impl Config {
         let (share, body) = (self.token_bytes_in_flight(), self.http.max_body_bytes);
         check::not_below("limits.token_bytes_in_flight", share, "http.max_body_bytes", body)?;
         let all = self.http.max_bytes_in_flight;
-        check::not_above("limits.token_bytes_in_flight", share, "http.max_bytes_in_flight", all)
+        check::not_above("limits.token_bytes_in_flight", share, "http.max_bytes_in_flight", all)?;
+        let message = self.mqtt_listener.max_packet_bytes;
+        match self.mqtt_listener.listen {
+            Listen::Off => Ok(()),
+            Listen::At(_) => {
+                check::not_below("limits.token_bytes_in_flight", share, "mqtt_listener.max_packet_bytes", message)
+            }
+        }
     }
 
     fn check_store(&self) -> Result<(), ConfigError> {
@@ -317,6 +330,13 @@ impl Config {
         if is_open(http) && self.auth.lets_anybody_in() {
             let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
             return Err(within_reach("http.listen", http, "clients need not authenticate", way_in));
+        }
+        if let Some(mqtt) = self.mqtt_listener.listen.address()
+            && is_open(mqtt)
+            && self.auth.lets_anybody_in()
+        {
+            let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
+            return Err(within_reach("mqtt_listener.listen", mqtt, "clients need not authenticate", way_in));
         }
         // Tokens do not protect the UDP address: a datagram carries none.
         match self.udp.listen.address() {

@@ -100,9 +100,9 @@ pub struct MqttTopic {
     /// The templates of the topics. `None`: those of the preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic: Option<Templates>,
-    /// The quality of service of the subscription: 0 or 1. 2 is lowered to 1.
-    #[serde(default = "at_least_once")]
-    pub qos: u8,
+    /// The quality of service of the subscription: 0 or 1. 2 is lowered to 1. `None`: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qos: Option<u8>,
     /// The format of the payloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<PayloadFormat>,
@@ -136,10 +136,6 @@ pub struct MqttTopic {
     /// The conditions of which a payload must meet one; any other payload is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<PathList<Condition>>,
-}
-
-const fn at_least_once() -> u8 {
-    1
 }
 
 /// The format of payloads. All but the last name their devices themselves.
@@ -242,30 +238,30 @@ impl Mqtt {
             return wrong("mqtt.key_file", "and mqtt.cert_file must both be set, or none of them".to_owned());
         }
         check_device_scope(["mqtt.client_id", "mqtt.device_prefix"], None, self.device_prefix.as_deref(), whose)?;
-        if self.topics.is_empty() || self.topics.len() > MAX_TOPICS {
-            return wrong(
-                "mqtt.topics",
-                format!("is a list of {}, must have 1 to {MAX_TOPICS} topics", self.topics.len()),
-            );
-        }
-        let mut known: Vec<TopicTemplate> = Vec::new();
-        for topic in self.topics.iter().map(MqttTopic::with_preset) {
-            if let Err((key, problem)) = topic.check() {
-                return wrong(key, problem);
-            }
-            for template in topic.templates() {
-                if let Some(other) = known.iter().find(|other| other.overlaps(template)) {
-                    let problem = format!("{template} has topics of {other} too: the broker could send them twice");
-                    return wrong("mqtt.topics.topic", problem);
-                }
-                known.push(template.clone());
-            }
-        }
-        if known.len() > MAX_TOPICS {
-            return wrong("mqtt.topics", format!("has more than {MAX_TOPICS} templates"));
-        }
-        Ok(())
+        check_topics(&self.topics).or_else(|(key, problem)| wrong(key, problem))
     }
+}
+
+/// Checks the topics of a broker or of the listener.
+pub(super) fn check_topics(topics: &[MqttTopic]) -> Result<(), (&'static str, String)> {
+    if topics.is_empty() || topics.len() > MAX_TOPICS {
+        return Err(("mqtt.topics", format!("is a list of {}, must have 1 to {MAX_TOPICS} topics", topics.len())));
+    }
+    let mut known: Vec<TopicTemplate> = Vec::new();
+    for topic in topics.iter().map(MqttTopic::with_preset) {
+        topic.check()?;
+        for template in topic.templates() {
+            if let Some(other) = known.iter().find(|other| other.overlaps(template)) {
+                let problem = format!("{template} has topics of {other} too: which of them counts is not clear");
+                return Err(("mqtt.topics.topic", problem));
+            }
+            known.push(template.clone());
+        }
+    }
+    if known.len() > MAX_TOPICS {
+        return Err(("mqtt.topics", format!("has more than {MAX_TOPICS} templates")));
+    }
+    Ok(())
 }
 
 impl MqttTopic {
@@ -329,8 +325,8 @@ impl MqttTopic {
 
     /// Checks topics with the keys of their preset.
     fn check(&self) -> Result<(), (&'static str, String)> {
-        if self.qos > 2 {
-            return Err(("mqtt.topics.qos", format!("is {}, must be 0, 1 or 2", self.qos)));
+        if let Some(qos) = self.qos.filter(|qos| *qos > 2) {
+            return Err(("mqtt.topics.qos", format!("is {qos}, must be 0, 1 or 2")));
         }
         let templates = self.templates();
         if templates.is_empty() {

@@ -25,7 +25,10 @@ fn the_reference_holds_every_key_without_a_default_as_a_comment() {
     config.check().expect("the commented-out values make sense");
 
     let table: toml::Table = toml::from_str(&uncommented).expect("just parsed");
-    assert_eq!(keys(&table), known_keys(&table));
+    let mut known = known_keys(&table);
+    // A key of [[mqtt.topics]], whose tables these are; the section refuses it.
+    assert!(known.remove("mqtt_listener.topics.qos"));
+    assert_eq!(keys(&table), known);
 }
 
 #[test]

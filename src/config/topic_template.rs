@@ -82,6 +82,12 @@ impl TopicTemplate {
         shared + &self.plain_filter()
     }
 
+    /// Whether it is a shared subscription.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.group.is_some()
+    }
+
     /// The filter without the group that shares it.
     #[must_use]
     pub fn plain_filter(&self) -> String {

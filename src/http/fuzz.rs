@@ -5,10 +5,10 @@ use rustls::pki_types::CertificateDer;
 
 use super::access::authorize::token_of;
 use super::request::params::Params;
-use super::serve::tls::names;
 use crate::access::{Credentials, Tokens};
 use crate::config::{Auth, CertificateUse, Config, Scope};
 use crate::model::{check_device_id, series};
+use crate::tls::names;
 
 /// The value of the header `Authorization`.
 pub fn authorization(value: &[u8]) {

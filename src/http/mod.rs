@@ -1,7 +1,7 @@
 //! The HTTP API.
 //!
 //! A handler turns a request into a call of a room below, and the result into an answer. Only this room knows
-//! axum and serves TLS, and no room below it knows HTTP.
+//! axum, and no room below it knows HTTP.
 //!
 //! A request passes these modules, from top to bottom:
 //!
@@ -44,6 +44,7 @@ use crate::common::clock::Clock;
 use crate::config::{LineProtocol, Otlp, RemoteWrite};
 use crate::flush::Pipeline;
 use crate::ingest::Ingest;
+use crate::limits::BodyMemory;
 use crate::log::Log;
 use crate::query::Queries;
 use crate::telemetry::{Exposition, Metrics, RefusalLog};
@@ -67,11 +68,9 @@ mod write;
 
 pub use access::cross_site::Hosts;
 pub use read::query_limits::QueryLimits;
-pub use request::body_memory::BodyMemory;
 pub use serve::accept::{listen, serve};
 pub use serve::over_capacity::connections_within;
 pub use serve::threads::Threads;
-pub use serve::tls::{Tls, TlsError};
 pub use write::webhook::Webhook;
 
 /// The limits of HTTP requests and answers.

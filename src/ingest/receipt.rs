@@ -181,13 +181,30 @@ pub(super) struct Accounts {
     values_by_code: ByCode,
     ignored: [u32; Ignored::COUNT],
     overwritten: u32,
+    /// Readings that the log refuses are not counted.
+    is_kept_by_sender: bool,
 }
 
 impl Accounts {
     pub(super) fn new(metrics: Arc<Metrics>, protocol: Protocol, receipt: &Receipt) -> Self {
         let Receipt { received, accepted, by_code, values_by_code, .. } = *receipt;
         let (ignored, overwritten) = (receipt.ignored.counts, receipt.overwritten.readings);
-        Self { metrics, protocol, received, accepted, by_code, values_by_code, ignored, overwritten }
+        Self {
+            metrics,
+            protocol,
+            received,
+            accepted,
+            by_code,
+            values_by_code,
+            ignored,
+            overwritten,
+            is_kept_by_sender: false,
+        }
+    }
+
+    /// See [`Submission::kept_by_sender`](super::Submission::kept_by_sender).
+    pub(super) const fn keep(&mut self) {
+        self.is_kept_by_sender = true;
     }
 
     /// Counts the admitted readings as accepted.
@@ -243,6 +260,7 @@ impl Accounts {
     pub(super) fn settle(&self, outcome: Result<(), AppendError>) -> Result<(), AppendError> {
         match outcome {
             Ok(()) => self.accept(),
+            Err(_) if self.is_kept_by_sender => {}
             Err(_) => self.refuse(RefusalReason::Overloaded),
         }
         outcome

@@ -19,6 +19,14 @@ pub(super) struct Append {
 }
 
 impl Submission {
+    /// Counts nothing if the log refuses the readings: their sender keeps them, and submits them again.
+    pub fn kept_by_sender(mut self) -> Self {
+        if let Ok(append) = &mut self.0 {
+            append.accounts.keep();
+        }
+        self
+    }
+
     /// Waits until the readings are durable. They are counted even if the caller stops waiting.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! Rate limits (GCRA, the generic cell rate algorithm) and concurrency limits.
 //!
 //! A [`Rate`] is a count per period with a burst. A [`Limiter`] is a rate and its use. A [`ConcurrencyLimit`]
-//! bounds how much of a resource is in use at once. A [`Quota`] has all of these that apply to one token.
+//! bounds how much of a resource is in use at once; a [`BodyMemory`] bounds the bytes of bodies and messages.
+//! A [`Quota`] has all of these that apply to one token.
 //!
 //! Promises:
 //! - A refusal names the time to wait. After it the sender is admitted, if no other request used that time.
@@ -13,11 +14,13 @@
 //!
 //! Pure; instants are arguments. This room does not know what is counted.
 
+mod body_memory;
 mod concurrency;
 mod limiter;
 mod quota;
 mod rate;
 
+pub use body_memory::{BodyMemory, Exhausted, Reservation};
 pub use concurrency::{ConcurrencyGuard, ConcurrencyLimit};
 pub use limiter::Limiter;
 pub use quota::{QUERY_BLOCK_BYTES, Quota, Share};

@@ -1,7 +1,5 @@
 //! The task of one broker: it connects again and again, and moves messages into the log.
 
-use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,34 +9,25 @@ use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::Stream;
-use super::payload::{About, Readings, place};
+use super::message::Message;
+use super::queue::{Author, Intake, Queue};
 use super::reconnect::Reconnect;
-use super::session::{Message, Outcome, Received, Session};
+use super::session::{Received, Session};
 use super::subscriptions::Known;
 use super::{MqttError, Options};
 use crate::config::MqttVersion;
-use crate::ingest::{Ingest, IngestError, Receipt, RefusalReason};
-use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
-use crate::wire::Code;
+use crate::ingest::{IngestError, Receipt};
+use crate::limits::Quota;
+use crate::telemetry::Sender;
 
 /// The most bytes of messages that wait for the log. Beyond them, nothing is read from the connection.
 pub(super) const MAX_WAITING_BYTES: usize = 16 << 20;
-
-/// The most bytes of messages in one record. The names of metrics in them always fit into a record, so that
-/// no message is rejected because of others.
-const MAX_BATCH_BYTES: usize = 256 << 10;
-
-/// A message takes at most so many times its bytes in the log, together with the names in it.
-const RECORD_BYTES_PER_BYTE: usize = 8;
 
 /// The most bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
 /// The time for the broker's answers to the connection and to the subscriptions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The wait before the next look at a log that refuses appends.
-const LOG_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often the age of the oldest message is exported.
 const TICK: Duration = Duration::from_secs(1);
@@ -51,9 +40,9 @@ pub(super) struct Client {
     options: Arc<Options>,
     name: Arc<str>,
     known: Known,
-    ingest: Ingest,
-    metrics: Arc<Metrics>,
-    refusals: Arc<RefusalLog>,
+    intake: Intake,
+    /// The client in log lines.
+    sender: Sender,
     shutdown: CancellationToken,
     counters: Counters,
 }
@@ -65,33 +54,6 @@ struct Counters {
     unacknowledged: Gauge,
     oldest_seconds: Gauge,
     sessions_lost: Counter,
-}
-
-/// Messages without an acknowledgement, oldest first.
-#[derive(Default)]
-struct Waiting {
-    messages: VecDeque<Message>,
-    bytes: usize,
-    /// The messages that need an acknowledgement, those on their way into the log included.
-    unacknowledged: u32,
-    /// The messages on their way into the log.
-    submitted: Option<Submitted>,
-    /// When a log that refused the last append is tried again.
-    try_at: Option<Instant>,
-}
-
-/// Messages on their way into the log.
-struct Submitted {
-    durable: Pin<Box<dyn Future<Output = Result<Receipt, IngestError>> + Send>>,
-    messages: Vec<(Message, Verdict)>,
-}
-
-/// The outcome of a message.
-struct Verdict {
-    outcome: Outcome,
-    /// The reason in the metrics, if nothing of the message is stored.
-    refused: Option<&'static str>,
-    readings: Readings,
 }
 
 /// A connection.
@@ -117,15 +79,8 @@ enum Turn {
 }
 
 impl Client {
-    pub(super) fn new(
-        options: Options,
-        known: Known,
-        ingest: Ingest,
-        metrics: Arc<Metrics>,
-        refusals: Arc<RefusalLog>,
-        shutdown: CancellationToken,
-    ) -> Self {
-        let name = options.client_id.as_str();
+    pub(super) fn new(options: Options, known: Known, intake: Intake, shutdown: CancellationToken) -> Self {
+        let (name, metrics) = (options.client_id.as_str(), &intake.metrics);
         let counters = Counters {
             connected: metrics.mqtt_connected.of_configured(name),
             messages: metrics.mqtt_messages_total.of_configured(name),
@@ -134,8 +89,9 @@ impl Client {
             sessions_lost: metrics.mqtt_sessions_lost_total.of_configured(name),
         };
         counters.connected.set(0.0);
-        let name = name.into();
-        Self { options: Arc::new(options), name, known, ingest, metrics, refusals, shutdown, counters }
+        let name: Arc<str> = name.into();
+        let sender = Sender::Named(Arc::clone(&name));
+        Self { options: Arc::new(options), name, known, intake, sender, shutdown, counters }
     }
 
     /// Connects again and again until the shutdown.
@@ -164,7 +120,7 @@ impl Client {
             }
             failures = if was_accepted { 1 } else { failures + 1 };
             let wait = reconnect.wait_after(began.elapsed(), matches!(error, MqttError::TakenOver));
-            self.metrics.mqtt_disconnects_total.with(error.code()).increment(1);
+            self.intake.metrics.mqtt_disconnects_total.with(error.code()).increment(1);
             self.log_failure(&error, failures, wait);
             tokio::select! {
                 () = sleep(wait) => {}
@@ -202,11 +158,11 @@ impl Client {
         let (reader, writer) = tokio::io::split(stream);
         let answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
         let mut connection = Connection { reader, writer, session, must_flush: false, answer_by, all_granted: true };
-        let mut waiting = Waiting::default();
+        let mut waiting = Queue::default();
         let mut buffer = vec![0; READ_BYTES];
         let mut tick = Instant::now();
         loop {
-            self.submit(&mut waiting);
+            waiting.submit(&self.intake, self.author());
             if tick <= Instant::now() {
                 self.export(&waiting);
                 tick = Instant::now() + TICK;
@@ -254,29 +210,23 @@ impl Client {
     async fn turn(
         &self,
         connection: &mut Connection,
-        waiting: &mut Waiting,
+        waiting: &mut Queue,
         buffer: &mut [u8],
         tick: Instant,
     ) -> Result<Turn, MqttError> {
         let Connection { reader, writer, session, must_flush, answer_by, .. } = connection;
-        let has_room = waiting.bytes < MAX_WAITING_BYTES;
+        let has_room = waiting.bytes() < MAX_WAITING_BYTES;
         if !has_room {
             session.pause();
         }
-        let times = [session.next_timer(), *answer_by, waiting.try_at];
+        let times = [session.next_timer(), *answer_by, waiting.try_at()];
         let wake_at = times.into_iter().flatten().fold(tick, Instant::min);
-        let (is_idle, must_write) = (waiting.submitted.is_none(), !session.out.is_empty());
+        let (is_idle, must_write) = (!waiting.is_submitted(), !session.out.is_empty());
         let must_flush = *must_flush && !must_write;
-        let durable = async {
-            match &mut waiting.submitted {
-                Some(submitted) => submitted.durable.as_mut().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             () = self.shutdown.cancelled() => Ok(Turn::Stop),
-            result = durable, if !is_idle => Ok(Turn::Durable(Box::new(result))),
+            result = waiting.durable(), if !is_idle => Ok(Turn::Durable(Box::new(result))),
             sent = send(writer, &session.out), if must_write || must_flush => sent,
             read = reader.read(buffer), if has_room => Ok(Turn::Read(read?)),
             () = sleep_until(wake_at.into()) => Ok(Turn::Timer),
@@ -353,136 +303,36 @@ impl Client {
     }
 
     /// Takes a message to the end of those that wait.
-    fn take(&self, message: Message, waiting: &mut Waiting) {
-        waiting.bytes += message.bytes;
-        if message.receipt.is_some() {
-            waiting.unacknowledged += 1;
-            self.counters.unacknowledged.set(f64::from(waiting.unacknowledged));
-        }
-        if message.is_again {
-            self.metrics.mqtt_redelivered_total.increment(1);
-        }
+    fn take(&self, message: Message, waiting: &mut Queue) {
         self.counters.messages.increment(1);
-        waiting.messages.push_back(message);
+        waiting.take(message, &self.intake);
+        self.counters.unacknowledged.set(f64::from(waiting.unacknowledged()));
     }
 
-    /// Submits the messages that wait to the log as one record, up to a size, unless others are on their way
-    /// or the log refuses appends.
-    fn submit(&self, waiting: &mut Waiting) {
-        if waiting.submitted.is_some() || waiting.messages.is_empty() {
-            return;
-        }
-        if let Some(at) = waiting.try_at {
-            if at > Instant::now() {
-                return;
-            }
-            if self.ingest.is_log_refusing() {
-                waiting.try_at = Some(Instant::now() + LOG_PAUSE);
-                return;
-            }
-        }
-        let max_batch_bytes = MAX_BATCH_BYTES.min(self.ingest.max_record_bytes() / RECORD_BYTES_PER_BYTE);
-        let (mut bytes, mut messages) = (0, Vec::new());
-        let mut admission = self.ingest.admission_of_batch();
-        while let Some(message) = waiting.messages.pop_front() {
-            if bytes > 0 && bytes + message.bytes > max_batch_bytes {
-                waiting.messages.push_front(message);
-                break;
-            }
-            bytes += message.bytes;
-            let verdict = self.admit(&message, &mut admission);
-            messages.push((message, verdict));
-        }
-        let durable = Box::pin(self.ingest.finish(admission.end(), true).durable());
-        waiting.submitted = Some(Submitted { durable, messages });
+    /// The author of the messages. A broker has no quota.
+    fn author(&self) -> Author<'_> {
+        let (scope, quota) = (&self.options.scope, Quota::unlimited());
+        Author { scope, quota, waits_for_rate: false }
     }
 
-    /// Admits the readings of a message into a batch.
-    fn admit<'a>(&'a self, message: &Message, admission: &mut crate::ingest::Admission<'a>) -> Verdict {
-        let refuse = |reason, code, why: String| {
-            let example = format!("{}: {why}", topic_for_people(&message.topic));
-            self.refusals.record(self.sender(), RefusalEntry { what: What::Messages, code, count: 1, example }, None);
-            Verdict { outcome: Outcome::Invalid, refused: Some(reason), readings: Readings::default() }
-        };
-        let Some(payload) = &message.payload else {
-            return refuse("size", "too_large", "the message is larger than mqtt.max_packet_bytes".to_owned());
-        };
-        let place = match place(&self.options.topics, &message.topic) {
-            Ok(place) => place,
-            Err(why) => return refuse("topic", "unknown_topic", why),
-        };
-        let (accepted, rejected) = (admission.accepted(), admission.rejected());
-        let about = About { is_retained: message.is_retained };
-        let mut readings = place.admit(payload.as_slice(), about, &self.options, &self.ingest, admission);
-        let has_rejected = admission.rejected() > rejected;
-        if has_rejected {
-            for mut refusal in admission.take_refusals() {
-                let code = refusal.code;
-                readings.is_over_quota |= is_for_now(code);
-                refusal.example = format!("{}: {}", topic_for_people(&message.topic), refusal.example);
-                self.refusals.record(self.sender(), refusal, None);
-            }
-        }
-        let is_stored = admission.accepted() > accepted;
-        let refused = match (is_stored, has_rejected) {
-            (true, _) => None,
-            (false, true) => Some("payload"),
-            (false, false) => (readings.retained > 0).then_some("retained"),
-        };
-        let outcome = match refused {
-            Some("payload") if readings.is_over_quota => Outcome::OverQuota,
-            Some("payload") => Outcome::Invalid,
-            _ => Outcome::Done,
-        };
-        Verdict { outcome, refused, readings }
-    }
-
-    fn sender(&self) -> Sender {
-        Sender::Named(Arc::clone(&self.name))
-    }
-
-    /// Acknowledges the messages whose readings are durable, in the order of their arrival. If the log has
-    /// refused them, they wait again.
+    /// Acknowledges the messages whose readings are durable.
     fn settle(
         &self,
         result: Result<Receipt, IngestError>,
-        waiting: &mut Waiting,
+        waiting: &mut Queue,
         session: &mut Session,
     ) -> Result<(), MqttError> {
-        let Some(Submitted { messages, .. }) = waiting.submitted.take() else { return Ok(()) };
-        if let Err(error) = result {
-            for (message, _) in messages.into_iter().rev() {
-                waiting.messages.push_front(message);
-            }
-            waiting.try_at = Some(Instant::now() + LOG_PAUSE);
-            let (code, count) = (RefusalReason::Overloaded.as_str(), waiting.messages.len() as u64);
-            let example = format!("{error}; the messages stay unacknowledged");
-            self.refusals.record(Sender::All, RefusalEntry { what: What::Messages, code, count, example }, None);
-            return Ok(());
-        }
-        waiting.try_at = None;
-        for (message, Verdict { outcome, refused, readings }) in messages {
-            waiting.bytes -= message.bytes;
-            if let Some(reason) = refused {
-                self.metrics.mqtt_refused_total.with(reason).increment(1);
-            }
-            if message.is_again {
-                self.metrics.mqtt_redelivered_untimed_total.increment(readings.untimed.into());
-            }
-            if let Some(receipt) = message.receipt {
-                session.acknowledge(receipt, outcome)?;
-                waiting.unacknowledged -= 1;
-            }
-        }
-        self.counters.unacknowledged.set(f64::from(waiting.unacknowledged));
+        let acknowledge = |receipt, outcome, _: Option<&str>| session.acknowledge(receipt, outcome);
+        waiting.settle(result, &self.intake, &self.sender, acknowledge)?;
+        self.counters.unacknowledged.set(f64::from(waiting.unacknowledged()));
         Ok(())
     }
 
     /// Acknowledges what is on its way into the log, and ends the connection in order.
-    async fn stop(&self, connection: &mut Connection, waiting: &mut Waiting) -> Result<(), MqttError> {
+    async fn stop(&self, connection: &mut Connection, waiting: &mut Queue) -> Result<(), MqttError> {
         let session = &mut connection.session;
-        if let Some(submitted) = &mut waiting.submitted {
-            let result = submitted.durable.as_mut().await;
+        if waiting.is_submitted() {
+            let result = waiting.durable().await;
             self.settle(result, waiting, session)?;
         }
         session.disconnect();
@@ -492,10 +342,8 @@ impl Client {
     }
 
     /// Exports the age of the oldest message without an acknowledgement.
-    fn export(&self, waiting: &Waiting) {
-        let submitted = waiting.submitted.iter().flat_map(|submitted| &submitted.messages).map(|(message, _)| message);
-        let oldest = submitted.chain(&waiting.messages).find(|message| message.receipt.is_some());
-        self.counters.oldest_seconds.set(oldest.map_or(0.0, |oldest| oldest.arrived.elapsed().as_secs_f64()));
+    fn export(&self, waiting: &Queue) {
+        self.counters.oldest_seconds.set(waiting.oldest().map_or(0.0, |oldest| oldest.elapsed().as_secs_f64()));
     }
 }
 
@@ -514,14 +362,4 @@ async fn send(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<T
 /// Whether a broker may have failed because it does not know version 5.
 const fn speaks_other_version(error: &MqttError) -> bool {
     matches!(error, MqttError::Version | MqttError::Protocol(_))
-}
-
-fn is_for_now(code: &str) -> bool {
-    [Code::DeviceRateLimited, Code::TooManyNewDevices].iter().any(|known| known.as_str() == code)
-}
-
-/// A topic for a log line.
-fn topic_for_people(topic: &str) -> String {
-    let shown: String = topic.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
-    format!("topic {shown:?}")
 }

@@ -3,9 +3,11 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use mqtt_protocol_core::mqtt::common::ArcPayload;
+
 use super::payload::place;
 use super::session::{Received, Session};
-use super::{Connector, Formats, Options, Topic};
+use super::{Connector, Formats, Options, Topic, listener};
 use crate::access::DeviceScope;
 use crate::config::{LineProtocol, Mqtt, MqttVersion, Senml};
 use crate::wire::senml::NameSplit;
@@ -64,12 +66,21 @@ pub fn mqtt(bytes: &[u8]) {
         for received in session.receive(part) {
             let Received::Message(message) = received else { continue };
             assert!(message.topic.len() <= bytes.len());
-            let Some(payload) = &message.payload else { continue };
-            let Ok(place) = place(&OPTIONS.topics, &message.topic) else { continue };
-            let mut found = ParsedBody::default();
-            place.parse(payload.as_slice(), &OPTIONS.formats, (1_776_693_610_000, 1_000), &mut found);
+            parse(&message.topic, message.payload.as_ref());
         }
     }
+}
+
+/// The bytes of a device that connects to the listener.
+pub fn mqtt_device(bytes: &[u8]) {
+    listener::fuzz::device(bytes, |message| parse(&message.topic, message.payload.as_ref()));
+}
+
+/// Parses the payload of a message.
+fn parse(topic: &str, payload: Option<&ArcPayload>) {
+    let (Some(payload), Ok(place)) = (payload, place(&OPTIONS.topics, topic)) else { return };
+    let mut found = ParsedBody::default();
+    place.parse(payload.as_slice(), &OPTIONS.formats, (1_776_693_610_000, 1_000), &mut found);
 }
 
 #[cfg(test)]

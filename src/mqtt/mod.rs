@@ -1,9 +1,9 @@
-//! MQTT ingest: a client of a broker, whose acknowledgement of a message says that its readings are on disk.
+//! MQTT ingest: messages of brokers and devices, whose acknowledgement says that their readings are on disk.
 //!
-//! One task (`client`) owns the connection to a broker and the state of the protocol (`session`). It
-//! reads what has arrived, appends the readings of all messages that wait to the log as one record, and
-//! acknowledges the messages in the order of their arrival when the record is durable. Meanwhile it goes on
-//! to read and to answer pings.
+//! One task owns a connection and the state of its protocol: `client` that to a broker, with `session`, and
+//! `listener` that of a device. It reads what has arrived, appends the readings of all messages that wait to
+//! the log as one record, and acknowledges the messages in the order of their arrival when the record is
+//! durable (`queue`). Meanwhile it goes on to read and to answer pings. `frame` finds packets in bytes.
 //!
 //! `payload` makes readings of a message: its topic matches a template of the configuration (`topic`),
 //! which may name the device, the metric, labels and metadata. The payload is in a format of its own, JSON
@@ -13,15 +13,13 @@
 //! - A message with quality of service 1 is acknowledged when its readings are durable, not before. The
 //!   broker keeps it until then, and sends it again after a lost connection; the identity of readings with a
 //!   time of their own makes that harmless.
-//! - While the log refuses appends, nothing is acknowledged and nothing is dropped: the broker stops at
+//! - While the log refuses appends, nothing is acknowledged and nothing is dropped: the sender stops at
 //!   `receive_maximum`, and the connection stays.
 //! - A message that cannot be stored never blocks those after it: it is counted, named in a log line and
 //!   acknowledged.
-//! - Memory is bounded: one packet that is being received, and `client::MAX_WAITING_BYTES` of messages.
-//! - A stop acknowledges what is on disk and leaves the rest to the broker's session.
-//!
-//! Only `session` knows the protocol's crate. A listener for devices without a broker would be another
-//! task beside `client`, with the same `payload`.
+//! - Memory is bounded: one packet that is being received, and `client::MAX_WAITING_BYTES` of messages; of
+//!   devices less (`listener`).
+//! - A stop acknowledges what is on disk and leaves the rest to the sender.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,10 +38,14 @@ use crate::wire::senml::NameSplit;
 mod client;
 mod connect;
 mod error;
+mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod listener;
+mod message;
 mod payload;
 mod probe;
+mod queue;
 mod reconnect;
 mod session;
 mod subscriptions;
@@ -51,11 +53,16 @@ mod topic;
 
 pub use connect::{Connector, MqttTlsError};
 pub use error::MqttError;
+pub use listener::{Listener, ListenerOptions, Listening, Rooms};
 pub use probe::{Grant, probe};
 pub use topic::{Kind, Topic};
 
 use client::Client;
+use queue::Intake;
 use subscriptions::Known;
+
+/// The reasons for which nothing of a message is stored.
+const REFUSED: [&str; 6] = ["payload", "topic", "size", "retained", "rate", "overloaded"];
 
 /// The options of a client of a broker.
 #[derive(Debug)]
@@ -81,7 +88,7 @@ pub struct Options {
     /// The devices of the messages.
     pub scope: DeviceScope,
     /// The topics.
-    pub topics: Vec<Topic>,
+    pub topics: Arc<[Topic]>,
     /// The choices of the formats.
     pub formats: Formats,
     /// The file with the subscriptions of the broker's session.
@@ -116,19 +123,19 @@ impl Subscribing {
     ) -> Self {
         let tasks = TaskTracker::new();
         if !brokers.is_empty() {
-            metrics.mqtt_refused_total.start_with(&["payload", "topic", "size", "retained"]);
+            metrics.mqtt_refused_total.start_with(&REFUSED);
             metrics.mqtt_disconnects_total.start_with(&MqttError::CODES);
         }
         for options in brokers {
             let known = Known::new(options.subscriptions_file.clone());
-            let client = Client::new(
-                options,
-                known,
-                ingest.clone(),
-                Arc::clone(metrics),
-                Arc::clone(refusals),
-                shutdown.clone(),
-            );
+            let intake = Intake {
+                topics: Arc::clone(&options.topics),
+                formats: options.formats.clone(),
+                ingest: ingest.clone(),
+                metrics: Arc::clone(metrics),
+                refusals: Arc::clone(refusals),
+            };
+            let client = Client::new(options, known, intake, shutdown.clone());
             tasks.spawn(client.run());
         }
         tasks.close();

@@ -2,14 +2,14 @@
 
 use crate::access::DeviceScope;
 use crate::config::PayloadFormat;
-use crate::ingest::{Admission, Ingest};
+use crate::ingest::{Admission, Ingest, RateLimitedError};
 use crate::limits::Quota;
 use crate::wire::line_protocol::{self, Precision};
 use crate::wire::webhook::{self, Address, Hook};
 use crate::wire::{Code, Format, Ignored, Incoming, Limits, Rejection, Sink, Source, json, senml};
 
+use super::Formats;
 use super::topic::{Kind, Named, Topic, named};
-use super::{Formats, Options};
 
 /// The longest text of a plain number, in bytes.
 const NUMBER_MAX_BYTES: usize = 64;
@@ -46,8 +46,6 @@ pub(super) struct Readings {
     pub(super) untimed: u32,
     /// The readings that were left out because they are retained.
     pub(super) retained: u32,
-    /// A limit does not admit one for now.
-    pub(super) is_over_quota: bool,
 }
 
 impl Place<'_> {
@@ -70,20 +68,17 @@ impl Place<'_> {
         &self,
         payload: &[u8],
         about: About,
-        options: &'a Options,
+        formats: &Formats,
+        (scope, quota): (&'a DeviceScope, &'a Quota),
         ingest: &Ingest,
         admission: &mut Admission<'a>,
-    ) -> Readings {
+    ) -> Result<Readings, RateLimitedError> {
         let format = self.format(payload);
-        let scope: &'a DeviceScope = &options.scope;
-        // A broker has no quota, so the rate admits each message.
-        if ingest.begin_datagram(admission, Source::mqtt(format), scope, Quota::unlimited()).is_err() {
-            return Readings { is_over_quota: true, ..Readings::default() };
-        }
+        ingest.begin_datagram(admission, Source::mqtt(format), scope, quota)?;
         let (now_ms, max_readings) = (admission.now_ms(), admission.rules().max_readings);
         let mut sink = Arrival { sink: admission, about, readings: Readings::default() };
-        self.parse(payload, &options.formats, (now_ms, max_readings), &mut sink);
-        sink.readings
+        self.parse(payload, formats, (now_ms, max_readings), &mut sink);
+        Ok(sink.readings)
     }
 
     /// Parses a payload.

@@ -1,13 +1,11 @@
 //! The state of the protocol on one connection, without a socket: bytes in, events and bytes out.
 //!
-//! It finds the packets in the bytes itself, so that a message that is larger than allowed is skipped and
-//! acknowledged: a broker would send it again after each closed connection. All other packets go to
-//! `mqtt-protocol-core`, which knows versions 5 and 3.1.1.
+//! The packets go to the client of `mqtt-protocol-core`, which knows versions 5 and 3.1.1.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use mqtt_protocol_core::mqtt::common::{ArcPayload, Cursor};
+use mqtt_protocol_core::mqtt::common::Cursor;
 use mqtt_protocol_core::mqtt::connection::{ConnectionOptions, Event, TimerKind};
 use mqtt_protocol_core::mqtt::packet::{
     GenericPacketTrait, Packet, Properties, Property, Qos, ReceiveMaximum, RetainHandling, SessionExpiryInterval,
@@ -18,6 +16,8 @@ use mqtt_protocol_core::mqtt::result_code::{
 };
 use mqtt_protocol_core::mqtt::{Connection, Version, role};
 
+use super::frame::{Frame, Inbox};
+use super::message::{Message, MessageReceipt, Outcome};
 use super::{MqttError, Options};
 
 /// The time for the answer to a ping.
@@ -26,18 +26,12 @@ const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most filters in one packet: some brokers take no more.
 const MAX_FILTERS: usize = 8;
 
-/// The first bits of the packet of a message.
-const PUBLISH: u8 = 0x30;
-
 /// The state of the protocol on one connection.
 pub(super) struct Session {
     version: Version,
     connection: Connection<role::Client>,
     max_packet_bytes: usize,
-    /// Bytes that are not a whole packet yet.
-    inbox: Vec<u8>,
-    /// The bytes of a packet that is too large, still to come.
-    to_skip: usize,
+    inbox: Inbox,
     /// The bytes to send.
     pub(super) out: Vec<u8>,
     ping_at: Option<Instant>,
@@ -62,44 +56,6 @@ pub(super) enum Received {
     Ended(MqttError),
 }
 
-/// A message.
-#[derive(Debug)]
-pub(super) struct Message {
-    pub(super) topic: Box<str>,
-    /// `None`: the message was larger than allowed and skipped.
-    pub(super) payload: Option<ArcPayload>,
-    /// The acknowledgement that it needs.
-    pub(super) receipt: Option<MessageReceipt>,
-    /// Whether the broker sent it because it was retained, and not because it is new.
-    pub(super) is_retained: bool,
-    /// Whether the broker says that it has sent it before.
-    pub(super) is_again: bool,
-    /// Its size with all that is kept of it.
-    pub(super) bytes: usize,
-    pub(super) arrived: Instant,
-}
-
-/// The acknowledgement that a message needs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct MessageReceipt {
-    packet_id: u16,
-    is_exactly_once: bool,
-}
-
-/// The outcome of a message, as version 5 can tell it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// All is well.
-    Done,
-    /// The payload or the topic has no reading that can be stored.
-    Invalid,
-    /// A limit does not admit it now.
-    OverQuota,
-}
-
-/// The memory of a message besides its bytes.
-const MESSAGE_OVERHEAD_BYTES: usize = 256;
-
 impl Session {
     /// Starts a connection: `out` has the first packet. A `clean` session is a new one, which ends with the
     /// connection.
@@ -111,8 +67,7 @@ impl Session {
             version,
             connection,
             max_packet_bytes: options.max_packet_bytes,
-            inbox: Vec::new(),
-            to_skip: 0,
+            inbox: Inbox::default(),
             out: Vec::new(),
             ping_at: None,
             pong_by: None,
@@ -274,42 +229,22 @@ impl Session {
     }
 
     /// Takes bytes of the broker.
-    pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Vec<Received> {
-        let mut received = Vec::new();
-        let skipped = self.to_skip.min(bytes.len());
-        self.to_skip -= skipped;
-        bytes = &bytes[skipped..];
-        let mut inbox = std::mem::take(&mut self.inbox);
-        inbox.extend_from_slice(bytes);
-        let mut at = 0;
-        while !matches!(received.last(), Some(Received::Ended(_))) {
-            let rest = &inbox[at..];
-            match Frame::find(rest, self.max_packet_bytes) {
-                Frame::Incomplete => break,
-                Frame::Whole(bytes) => {
-                    let events = self.connection.recv(&mut Cursor::new(&rest[..bytes]));
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Vec<Received> {
+        let (mut inbox, mut received) = (std::mem::take(&mut self.inbox), Vec::new());
+        inbox.receive(bytes, self.max_packet_bytes, |_, packet, frame| {
+            match frame {
+                Frame::Incomplete => {}
+                Frame::Whole { .. } => {
+                    let events = self.connection.recv(&mut Cursor::new(packet));
                     self.handle(events, &mut received);
-                    at += bytes;
                 }
-                Frame::TooLarge { bytes, topic, packet_id, flags } => {
-                    let is_exactly_once = qos_bits(flags) == 2;
-                    received.push(Received::Message(Message {
-                        topic: topic.into(),
-                        payload: None,
-                        receipt: packet_id.map(|packet_id| MessageReceipt { packet_id, is_exactly_once }),
-                        is_retained: flags & 1 != 0,
-                        is_again: flags & 8 != 0,
-                        bytes: topic.len() + MESSAGE_OVERHEAD_BYTES,
-                        arrived: Instant::now(),
-                    }));
-                    let here = bytes.min(rest.len());
-                    self.to_skip = bytes - here;
-                    at += here;
+                Frame::TooLarge { topic, packet_id, flags, .. } => {
+                    received.push(Received::Message(Message::too_large(topic, packet_id, flags)));
                 }
                 Frame::Invalid(why) => received.push(Received::Ended(MqttError::Protocol(why.to_owned()))),
             }
-        }
-        inbox.drain(..at);
+            !matches!(received.last(), Some(Received::Ended(_)))
+        });
         self.inbox = inbox;
         received
     }
@@ -371,24 +306,8 @@ impl Session {
                 });
                 self.granted(suback.packet_id(), codes, received);
             }
-            Packet::V5_0Publish(publish) => received.push(Received::Message(Message {
-                topic: publish.topic_name().into(),
-                bytes: publish.size() + MESSAGE_OVERHEAD_BYTES,
-                receipt: receipt(publish.qos(), publish.packet_id()),
-                is_retained: publish.retain(),
-                is_again: publish.dup(),
-                payload: Some(publish.payload().clone()),
-                arrived: Instant::now(),
-            })),
-            Packet::V3_1_1Publish(publish) => received.push(Received::Message(Message {
-                topic: publish.topic_name().into(),
-                bytes: publish.size() + MESSAGE_OVERHEAD_BYTES,
-                receipt: receipt(publish.qos(), publish.packet_id()),
-                is_retained: publish.retain(),
-                is_again: publish.dup(),
-                payload: Some(publish.payload().clone()),
-                arrived: Instant::now(),
-            })),
+            Packet::V5_0Publish(publish) => received.push(Received::Message(Message::of_v5(&publish))),
+            Packet::V3_1_1Publish(publish) => received.push(Received::Message(Message::of_v3(&publish))),
             Packet::V5_0Pubrel(pubrel) => {
                 let pubcomp = v5_0::Pubcomp::builder().packet_id(pubrel.packet_id()).build();
                 let events = pubcomp.map(|packet| self.connection.checked_send(packet));
@@ -418,130 +337,7 @@ impl Session {
     }
 }
 
-fn receipt(qos: Qos, packet_id: Option<u16>) -> Option<MessageReceipt> {
-    let is_exactly_once = qos == Qos::ExactlyOnce;
-    packet_id.filter(|_| qos != Qos::AtMostOnce).map(|packet_id| MessageReceipt { packet_id, is_exactly_once })
-}
-
 /// An error about a packet of this client, whose parts the configuration has checked.
 fn of_our_own(error: PacketError) -> MqttError {
     MqttError::Protocol(format!("a packet to the broker cannot be made: {error:?}"))
-}
-
-const fn qos_bits(flags: u8) -> u8 {
-    flags >> 1 & 3
-}
-
-/// The packet at the start of some bytes.
-#[derive(Debug, PartialEq, Eq)]
-enum Frame<'b> {
-    /// More bytes are needed.
-    Incomplete,
-    /// It has this many bytes.
-    Whole(usize),
-    /// A message that is too large, with its size.
-    TooLarge { bytes: usize, topic: &'b str, packet_id: Option<u16>, flags: u8 },
-    /// No packet begins so.
-    Invalid(&'static str),
-}
-
-impl<'b> Frame<'b> {
-    fn find(bytes: &'b [u8], max_bytes: usize) -> Self {
-        let Some((&first, rest)) = bytes.split_first() else { return Self::Incomplete };
-        let (mut length, mut head_bytes) = (0_usize, 1);
-        loop {
-            let place = head_bytes - 1;
-            let Some(&byte) = rest.get(place) else {
-                return if place < 4 { Self::Incomplete } else { Self::Invalid("a length of more than four bytes") };
-            };
-            if place == 4 {
-                return Self::Invalid("a length of more than four bytes");
-            }
-            length |= usize::from(byte & 0x7f) << (7 * place);
-            head_bytes += 1;
-            if byte & 0x80 == 0 {
-                break;
-            }
-        }
-        let total = head_bytes + length;
-        if total <= max_bytes {
-            return if bytes.len() < total { Self::Incomplete } else { Self::Whole(total) };
-        }
-        if first & 0xf0 != PUBLISH {
-            return Self::Invalid("a packet that is larger than mqtt.max_packet_bytes, and no message");
-        }
-        Self::too_large(&bytes[head_bytes..], total, length, first & 0x0f)
-    }
-
-    /// Reads the head of a message that is too large.
-    fn too_large(body: &'b [u8], bytes: usize, length: usize, flags: u8) -> Self {
-        let Some((topic_bytes, rest)) = body.split_first_chunk::<2>() else { return Self::Incomplete };
-        let topic_bytes = usize::from(u16::from_be_bytes(*topic_bytes));
-        let has_id = qos_bits(flags) != 0;
-        if 2 + topic_bytes + if has_id { 2 } else { 0 } > length {
-            return Self::Invalid("a topic that is longer than its message");
-        }
-        let Some((topic, rest)) = rest.split_at_checked(topic_bytes) else { return Self::Incomplete };
-        let packet_id = match rest.first_chunk::<2>() {
-            _ if !has_id => None,
-            Some(id) => Some(u16::from_be_bytes(*id)),
-            None => return Self::Incomplete,
-        };
-        match std::str::from_utf8(topic) {
-            Ok(topic) => Self::TooLarge { bytes, topic, packet_id, flags },
-            Err(_) => Self::Invalid("a topic that is not UTF-8"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn publish(topic: &str, payload_bytes: usize) -> Vec<u8> {
-        let mut body = u16::try_from(topic.len()).unwrap().to_be_bytes().to_vec();
-        body.extend(topic.bytes());
-        body.extend([0, 7, 0]);
-        body.resize(body.len() + payload_bytes, b'1');
-        let (mut packet, mut length) = (vec![PUBLISH | 2], body.len());
-        loop {
-            let more = if length >= 128 { 0x80 } else { 0 };
-            packet.push((length & 0x7f) as u8 | more);
-            length >>= 7;
-            if length == 0 {
-                break;
-            }
-        }
-        packet.extend(body);
-        packet
-    }
-
-    #[test]
-    fn a_packet_is_found_however_few_bytes_have_arrived() {
-        let small = publish("a/b", 20);
-        let large = publish("a/b", 2_000);
-        for have in 0..small.len() {
-            assert_eq!(Frame::find(&small[..have], 1_000), Frame::Incomplete);
-        }
-        assert_eq!(Frame::find(&small, 1_000), Frame::Whole(small.len()));
-        assert_eq!(
-            Frame::find(&small[..10], 20),
-            Frame::TooLarge { bytes: small.len(), topic: "a/b", packet_id: Some(7), flags: 2 }
-        );
-        for have in 0..10 {
-            assert_eq!(Frame::find(&large[..have], 1_000), Frame::Incomplete, "{have}");
-        }
-        assert!(matches!(Frame::find(&large[..11], 1_000), Frame::TooLarge { .. }));
-    }
-
-    #[test]
-    fn bytes_that_begin_no_packet_are_refused_before_memory_is_taken_for_them() {
-        assert!(matches!(Frame::find(&[0x30, 0xff, 0xff, 0xff, 0xff, 1], 1_000), Frame::Invalid(_)));
-        assert!(matches!(Frame::find(&[0x20, 0xff, 0xff, 0xff, 0x7f], 1_000), Frame::Invalid(_)));
-        let short = [0x32, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff];
-        assert_eq!(Frame::find(&short, 1_000), Frame::Incomplete);
-        assert!(matches!(Frame::find(&[0x32, 0x80, 8, 0xff, 0xff], 100), Frame::Invalid(_)));
-        let no_text = [0x32, 0x80, 8, 0, 1, 0xff, 0, 1];
-        assert!(matches!(Frame::find(&no_text, 100), Frame::Invalid(_)));
-    }
 }

@@ -71,7 +71,11 @@ impl Topic {
             }
             None => Kind::Own(entry.format.unwrap_or_default()),
         };
-        let topic = |template: &TopicTemplate| Self { template: template.clone(), qos: entry.qos.min(1), kind: kind() };
+        let topic = |template: &TopicTemplate| Self {
+            template: template.clone(),
+            qos: entry.qos.unwrap_or(1).min(1),
+            kind: kind(),
+        };
         entry.templates().iter().map(topic).collect()
     }
 }

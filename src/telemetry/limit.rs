@@ -10,6 +10,8 @@ use crate::wire::Code;
 pub enum Limit {
     #[strum(serialize = "http.max_connections")]
     Connections,
+    #[strum(serialize = "mqtt_listener.max_connections")]
+    MqttConnections,
     #[strum(serialize = "http.max_bytes_in_flight")]
     BytesInFlight,
     #[strum(serialize = "http.max_body_bytes")]

@@ -217,8 +217,10 @@ table! {
     /// Messages received from an MQTT broker, those that were sent again included.
     mqtt_messages_total: Labelled<Counter>, Count {client};
     /// Messages from which nothing is stored, by reason: no reading of the payload is accepted (payload), no
-    /// configured topic has it (topic), it is larger than a packet may be (size), or it is retained and has
-    /// no time of its own (retained). They are acknowledged all the same.
+    /// configured topic has it (topic), it is larger than a packet may be (size), it is retained and has no
+    /// time of its own (retained), or its token has reached its rate (rate). They are acknowledged all the
+    /// same. Or a device sent it with quality of service 0 and disconnected while the log was full
+    /// (overloaded).
     mqtt_refused_total: Labelled<Counter>, Count {reason};
     /// Messages received and not acknowledged yet.
     mqtt_unacknowledged: Labelled<Gauge>, Count {client};
@@ -231,7 +233,20 @@ table! {
     /// Connections at which the MQTT broker no longer had the session of the client: messages since the
     /// connection before may be lost.
     mqtt_sessions_lost_total: Labelled<Counter>, Count {client};
-    /// Messages that the MQTT broker marks as sent again.
+    /// Open connections of MQTT devices to this server.
+    mqtt_listener_connections: Gauge, Count;
+    /// Connections of MQTT devices that ended, by reason: the client, the network, a client that was silent
+    /// for longer than its keep-alive, or too slow (timeout), another connection with the same client ID,
+    /// which has taken over, a stop of the server (shutdown), a packet that is none (protocol), a version
+    /// other than 5 and 3.1.1, a message of quality of service 2 (qos), no valid token or certificate
+    /// (unauthorized), a token without the scope ingest (forbidden) or at its rate of requests, or the limit
+    /// of connections.
+    mqtt_listener_ended_total: Labelled<Counter>, Count {reason};
+    /// Messages received from MQTT devices, those that were sent again included.
+    mqtt_listener_messages_total: Counter, Count;
+    /// Messages received from MQTT devices and not acknowledged yet.
+    mqtt_listener_unacknowledged: Gauge, Count;
+    /// MQTT messages that their sender, a broker or a device, marks as sent again.
     mqtt_redelivered_total: Counter, Count;
     /// Readings of such messages without a time of their own: they may be stored twice.
     mqtt_redelivered_untimed_total: Counter, Count;
@@ -295,6 +310,7 @@ mod tests {
         metrics.mqtt_refused_total.with("payload").increment(1);
         metrics.mqtt_disconnects_total.with("network").increment(1);
         metrics.mqtt_sessions_lost_total.with("tidegauge").increment(1);
+        metrics.mqtt_listener_ended_total.with("client").increment(1);
         metrics.http_request_seconds.record("/v1/readings", "POST", 200, Duration::from_millis(1));
         exposition.render()
     }

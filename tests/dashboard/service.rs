@@ -1,10 +1,13 @@
 //! The view of the service: figures from the metrics, and only for those who may see them.
 
+use std::io::Write;
+
 use serde_json::json;
 
 use super::browser::Tab;
 use super::send_now;
 use crate::harness::{Server, Setup};
+use crate::mqtt_listener::{connect, publish};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_shows_its_readings_and_refusals() {
@@ -42,5 +45,19 @@ async fn datagrams_are_counted() {
     tab.go(&format!("{}/#/service", server.url())).await;
     tab.wait("document.querySelector('[data-card=udp] tr.warn')").await;
     assert_eq!(tab.text("[data-card=udp] tr.warn").await.replace('\t', " "), "without an accepted reading 1");
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_mqtt_devices_are_counted() {
+    let server = Server::start(Setup::sqlite().mqtt_listener("[[topics]]\ntopic = 'own/#'\n")).await;
+    let mut device = std::net::TcpStream::connect(server.mqtt_addr()).expect("it listens");
+    device.write_all(&connect(true, "d1", None, 0)).expect("it reads");
+    device.write_all(&publish(true, 1, "own/x", "nonsense")).expect("it reads");
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/#/service", server.url())).await;
+    tab.wait("document.querySelector('[data-card=mqtt] tr.warn')").await;
+    assert_eq!(tab.text("[data-card=mqtt] tr.warn").await.replace('\t', " "), "nothing stored: payload 1");
+    tab.wait_for("[data-card=mqtt]", "connections of devices").await;
     tab.close(server.url(), &[]).await;
 }

@@ -113,16 +113,7 @@ impl Broker {
 
     /// Publishes messages with quality of service 1, and waits until the broker has taken all.
     pub(crate) fn publish_all(&self, messages: &[(String, String)]) -> std::io::Result<()> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.write_all(&[0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 0])?;
-        stream.read_exact(&mut [0; 4])?;
-        for (id, (topic, payload)) in (1_u16..).zip(messages) {
-            stream.write_all(&packet(topic, payload, id))?;
-        }
-        let mut answers = vec![0; 4 * messages.len()];
-        stream.read_exact(&mut answers)?;
-        assert!(answers.chunks(4).all(|answer| answer[0] == 0x40), "{answers:?}");
-        stream.write_all(&[0xe0, 0])
+        publish(self.port, messages)?.write_all(&[0xe0, 0])
     }
 
     /// The configuration with a client of this broker, `tidegauge` by name.
@@ -142,6 +133,21 @@ impl Drop for Broker {
             self.kill9();
         }
     }
+}
+
+/// Publishes messages with quality of service 1 to a broker on this port, and waits until it has taken all.
+/// Returns the connection.
+pub(crate) fn publish(port: u16, messages: &[(String, String)]) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(&[0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 1, b'p'])?;
+    stream.read_exact(&mut [0; 4])?;
+    for (id, (topic, payload)) in (1_u16..).zip(messages) {
+        stream.write_all(&packet(topic, payload, id))?;
+    }
+    let mut answers = vec![0; 4 * messages.len()];
+    stream.read_exact(&mut answers)?;
+    assert!(answers.chunks(4).all(|answer| answer[0] == 0x40), "{answers:?}");
+    Ok(stream)
 }
 
 /// A message of MQTT 3.1.1 with quality of service 1.

@@ -16,7 +16,7 @@ mod server;
 mod setup;
 mod wait;
 
-pub(crate) use broker::{Broker, publisher};
+pub(crate) use broker::{Broker, publish, publisher};
 pub(crate) use client::client;
 pub(crate) use clock::{Clock, now_ms};
 pub(crate) use connection::Connection;
@@ -24,8 +24,8 @@ pub(crate) use database::Database;
 pub(crate) use influxd::Influxd;
 pub(crate) use metrics::Metrics;
 pub(crate) use model::{Model, Values};
-pub(crate) use mongod::Mongod;
 pub(crate) use mongod::replica_set::ReplicaSet;
+pub(crate) use mongod::{Mongod, free_port};
 pub(crate) use process::{Finished, binary, fetched, run, run_with};
 pub(crate) use prometheus::{Prometheus, Samples};
 pub(crate) use server::{Answer, Server};

@@ -208,6 +208,12 @@ impl Server {
         address.unwrap_or_else(|| panic!("no UDP address in {:?}", self.first_line()))
     }
 
+    /// The address on which the server listens for MQTT devices.
+    pub(crate) fn mqtt_addr(&self) -> SocketAddr {
+        let address = word_of(self.first_line(), "mqtt=").and_then(|address| address.parse().ok());
+        address.unwrap_or_else(|| panic!("no MQTT address in {:?}", self.first_line()))
+    }
+
     /// The first line that the server printed on stdout.
     pub(crate) fn first_line(&self) -> &str {
         &self.running().first_line

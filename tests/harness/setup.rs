@@ -87,6 +87,14 @@ impl Setup {
         self
     }
 
+    /// Listens for MQTT devices on a free port, with these topics as tables `[[topics]]` and further keys.
+    pub(crate) fn mqtt_listener(mut self, keys: &str) -> Self {
+        let mut table: Table = toml::from_str(keys).expect("keys of the listener");
+        table.entry("listen").or_insert_with(|| "127.0.0.1:0".into());
+        self.sections.insert("mqtt_listener".to_owned(), Value::Table(table));
+        self
+    }
+
     /// Sets `section.key` to a value.
     pub(crate) fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         let (section, key) = name.split_once('.').expect("section.key");

@@ -31,7 +31,7 @@ async fn health_readiness_and_version_answer() {
     assert!(
         line.starts_with("listening http=127.0.0.1:")
             && line.contains(" udp=127.0.0.1:")
-            && line.contains(" store=sqlite data="),
+            && line.contains(" mqtt=off store=sqlite data="),
         "{line}"
     );
 }

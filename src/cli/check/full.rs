@@ -12,11 +12,11 @@ use serde::Serialize;
 use tidegauge::common::clock::Clock;
 use tidegauge::common::finding::{Finding, Part, Severity, span};
 use tidegauge::config::{Config, Expiry, Overridden, Period, StoreKind, SyncPolicy};
-use tidegauge::http::Tls;
 use tidegauge::store::Store;
 use tidegauge::store::mongodb::{BucketStore, TimeseriesStore};
 use tidegauge::store::sqlite::SqliteCheck;
 use tidegauge::telemetry::{Metrics, VERSION};
+use tidegauge::tls::Tls;
 
 use super::{files, forward, mqtt};
 use crate::cli::known_store::KnownStore;

@@ -33,19 +33,41 @@ pub(super) fn raise_limit() {
 
 /// The number of connections that may be open: `http.max_connections`, or fewer if the limit is too low.
 pub(super) fn max_connections(config: &Config) -> usize {
-    let wanted = config.http.max_connections;
+    let [http, mqtt] = wanted(config);
+    max_of("http.max_connections", http, mqtt, config)
+}
+
+/// The number of connections of MQTT devices that may be open, in the same way.
+pub(super) fn max_mqtt_connections(config: &Config) -> usize {
+    let [http, mqtt] = wanted(config);
+    max_of("mqtt_listener.max_connections", mqtt, http, config)
+}
+
+/// The connections for HTTP and for MQTT.
+fn wanted(config: &Config) -> [usize; 2] {
+    let mqtt = &config.mqtt_listener;
+    [config.http.max_connections, mqtt.listen.address().map_or(0, |_| mqtt.max_connections)]
+}
+
+fn max_of(key: &'static str, wanted: usize, others: usize, config: &Config) -> usize {
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
-    let fitting = fitting(limit, http::Threads::count(), config);
-    if fitting < wanted {
+    let allowed = share(fitting(limit, http::Threads::count(), config), wanted, others);
+    if allowed < wanted {
         tracing::warn!(
             limit,
-            http.max_connections = wanted,
-            connections = fitting,
-            "the limit of open files allows fewer connections than http.max_connections: raise it (LimitNOFILE= in \
-             systemd, ulimit -n in a shell)"
+            wanted,
+            connections = allowed,
+            "the limit of open files allows fewer connections than {key}: raise it (LimitNOFILE= in systemd, ulimit -n \
+             in a shell)"
         );
     }
-    fitting.min(wanted)
+    allowed
+}
+
+/// The connections of one server, if `fitting` connections suffice for less than both want: half of them, or
+/// what the other server leaves.
+fn share(fitting: usize, wanted: usize, others: usize) -> usize {
+    wanted.min(fitting.saturating_sub(others).max(fitting / 2)).max(1)
 }
 
 fn fitting(limit: rlim_t, threads: usize, config: &Config) -> usize {
@@ -75,6 +97,16 @@ mod tests {
         {
             let found = [&sqlite, &mongodb].map(|config| fitting(limit, 0, config));
             assert_eq!(found, [of_sqlite, of_mongodb], "{limit}");
+        }
+        for (fitting, wanted, others, expected) in [
+            (100, 10, 0, 10),
+            (100, 200, 0, 100),
+            (100, 80, 20, 80),
+            (100, 80, 40, 60),
+            (100, 80, 90, 50),
+            (1, 5, 5, 1),
+        ] {
+            assert_eq!(share(fitting, wanted, others), expected, "{fitting} {wanted} {others}");
         }
         assert_eq!(fitting(65_536, 10, &sqlite), 65_214 - 40, "each thread of connections needs some");
     }

@@ -1,5 +1,6 @@
 //! Converts the configuration to the options of each room.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -181,13 +182,31 @@ pub(super) fn udp(config: &Config) -> Option<udp::Options> {
     })
 }
 
-/// The options of the clients of MQTT brokers. An error is one of the configuration.
-pub(in super::super) fn mqtt(config: &Config) -> anyhow::Result<Vec<mqtt::Options>> {
-    let formats = mqtt::Formats {
+/// The options of the server for MQTT devices; `None` if it is off.
+pub(super) fn mqtt_listener(config: &Config) -> Option<(SocketAddr, mqtt::ListenerOptions)> {
+    let listener = &config.mqtt_listener;
+    let options = mqtt::ListenerOptions {
+        max_connections: open_files::max_mqtt_connections(config),
+        max_packet_bytes: listener.max_packet_bytes.as_usize(),
+        receive_maximum: listener.receive_maximum,
+        packet_timeout: listener.packet_timeout.as_duration(),
+        topics: listener.topics.iter().flat_map(mqtt::Topic::all).collect(),
+        formats: mqtt_formats(config),
+    };
+    Some((listener.listen.address()?, options))
+}
+
+fn mqtt_formats(config: &Config) -> mqtt::Formats {
+    mqtt::Formats {
         line_protocol: config.ingest.line_protocol.clone(),
         json: json(config),
         senml_names: NameSplit::at(config.ingest.senml.separators.as_str()),
-    };
+    }
+}
+
+/// The options of the clients of MQTT brokers. An error is one of the configuration.
+pub(in super::super) fn mqtt(config: &Config) -> anyhow::Result<Vec<mqtt::Options>> {
+    let formats = mqtt_formats(config);
     let options = |broker: &config::Mqtt| {
         let connector = mqtt::Connector::new(broker).map_err(|error| Usage(error.to_string()))?;
         Ok(mqtt::Options {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tidegauge::access::{Gate, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::Config;
-use tidegauge::http::Tls;
 use tidegauge::telemetry::{Metrics, logs};
+use tidegauge::tls::Tls;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::settings::Settings;

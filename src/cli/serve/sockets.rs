@@ -12,7 +12,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use anyhow::{Context, bail};
 use nix::sys::socket::{AddressFamily, SockType, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt};
 use tidegauge::config::Config;
-use tidegauge::{http, udp};
+use tidegauge::{http, mqtt, udp};
 
 use super::options;
 
@@ -29,6 +29,14 @@ pub(super) struct PassedSockets {
     http: Option<TcpListener>,
     /// The sockets for datagrams, all of one address.
     udp: Vec<UdpSocket>,
+}
+
+/// The sockets that the server uses.
+#[derive(Debug)]
+pub(super) struct BoundSockets {
+    pub(super) http: tokio::net::TcpListener,
+    pub(super) udp: Option<udp::Sockets>,
+    pub(super) mqtt: Option<mqtt::Listener>,
 }
 
 impl PassedSockets {
@@ -61,9 +69,18 @@ impl PassedSockets {
         self.udp.first().map(UdpSocket::local_addr).transpose()
     }
 
-    /// The sockets for HTTP and for datagrams. Those that were not passed are bound to the addresses of the
-    /// configuration.
-    pub(super) fn or_bound(self, config: &Config) -> anyhow::Result<(tokio::net::TcpListener, Option<udp::Sockets>)> {
+    /// The sockets for HTTP, for datagrams and for MQTT devices. Those that were not passed are bound to the
+    /// addresses of the configuration; those for MQTT always are.
+    pub(super) fn or_bound(self, config: &Config) -> anyhow::Result<BoundSockets> {
+        let (http, udp) = self.http_and_udp(config)?;
+        let Some((listen, options)) = options::mqtt_listener(config) else {
+            return Ok(BoundSockets { http, udp, mqtt: None });
+        };
+        let socket = http::listen(listen).with_context(|| format!("listen on {listen} (mqtt_listener.listen)"))?;
+        Ok(BoundSockets { http, udp, mqtt: Some(mqtt::Listener::new(socket, options)) })
+    }
+
+    fn http_and_udp(self, config: &Config) -> anyhow::Result<(tokio::net::TcpListener, Option<udp::Sockets>)> {
         let listen = config.http.listen;
         let listener = if let Some(passed) = self.http {
             tracing::info!(%listen, "HTTP uses the socket that was passed to this process, and not http.listen");

@@ -54,10 +54,11 @@ export function serviceView(root) {
   const rates = h("section", { class: "card chart", "data-chart": "rates" }, h("header", {}, h("h2", {}, "Readings per second"), collecting), host, legend);
   const rejected = h("section", { class: "card", "data-card": "rejected" });
   const udp = h("section", { class: "card", "data-card": "udp" });
+  const mqtt = h("section", { class: "card", "data-card": "mqtt" });
   const log = h("section", { class: "card", "data-card": "errors" });
   const plot = new Plot(host, { zoom() {}, reset() {}, cursor() {} }, { fromZero: true });
-  fill(root, h("h1", { class: "visually-hidden", tabindex: "-1" }, "Service"), remarks, cards, rates, h("div", { class: "columns" }, rejected, udp), log);
-  rates.hidden = rejected.hidden = udp.hidden = log.hidden = true;
+  fill(root, h("h1", { class: "visually-hidden", tabindex: "-1" }, "Service"), remarks, cards, rates, h("div", { class: "columns" }, rejected, udp, mqtt), log);
+  rates.hidden = rejected.hidden = udp.hidden = mqtt.hidden = log.hidden = true;
   fill(cards, h("p", { class: "muted placeholder", "aria-busy": "true" }, "Loading…"));
 
   const poll = new Poll(async (signal) => {
@@ -70,7 +71,7 @@ export function serviceView(root) {
   }, (failure) => {
     if (failure.kind === "unauthorized") return;
     if (before && failure.kind !== "forbidden") return fill(remarks, failureNotice(failure, clock(at, true)));
-    rates.hidden = rejected.hidden = udp.hidden = log.hidden = true;
+    rates.hidden = rejected.hidden = udp.hidden = mqtt.hidden = log.hidden = true;
     fill(cards, failurePanel(failure));
   });
 
@@ -91,6 +92,7 @@ export function serviceView(root) {
     drawRates(all("readings_received_total"), (head) => growth("readings_received_total", head), seconds);
     drawRejected(all("readings_rejected_total"));
     drawUdp(one, all("udp_dropped_total"));
+    drawMqtt(one, all, total);
     if (before) {
       for (const [name, words] of Object.entries(ERRORS)) {
         for (const { head, labels } of samples.get(name) ?? []) {
@@ -163,11 +165,28 @@ export function serviceView(root) {
       h("tbody", {}, rows.map(({ labels, value }) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, labels.reason)), h("td", {}, labels.protocol), h("td", { class: "number" }, count(value)))))));
   }
 
+  // Shown if there are brokers or the listener for devices is on.
+  function drawMqtt(one, all, total) {
+    const brokers = all("mqtt_connected"), hasListener = all("mqtt_listener_ended_total").length > 0;
+    mqtt.hidden = brokers.length === 0 && !hasListener;
+    const away = brokers.filter(({ value }) => value === 0).length;
+    drawCounts(mqtt, "Messages (MQTT)", [["received", total("mqtt_messages_total") + one("mqtt_listener_messages_total")],
+      ...all("mqtt_refused_total").filter(({ value }) => value > 0).map(({ labels, value }) => [`nothing stored: ${labels.reason}`, value]),
+      ...(brokers.length > 0 ? [["brokers without a connection", away]] : [])],
+    [["not acknowledged yet", total("mqtt_unacknowledged") + one("mqtt_listener_unacknowledged")],
+      ...(hasListener ? [["connections of devices", one("mqtt_listener_connections")]] : [])]);
+  }
+
   function drawUdp(one, dropped) {
-    const rows = [["received", one("udp_datagrams_total")], ["without an accepted reading", one("udp_malformed_total")],
-      ...dropped.map(({ labels, value }) => [`dropped: ${labels.reason}`, value]), ["missing numbers of messages", one("udp_sequence_gaps_total")]];
-    fill(udp, h("h2", {}, "Datagrams (UDP)"), h("table", {}, h("thead", { class: "visually-hidden" }, h("tr", {}, h("th", { scope: "col" }, "What"), h("th", { scope: "col", class: "number" }, "Number"))),
-      h("tbody", {}, rows.map(([name, value], nth) => h("tr", { class: nth > 0 && value > 0 ? "warn" : "" }, h("th", { scope: "row" }, name), h("td", { class: "number" }, count(value)))))));
+    drawCounts(udp, "Datagrams (UDP)", [["received", one("udp_datagrams_total")], ["without an accepted reading", one("udp_malformed_total")],
+      ...dropped.map(({ labels, value }) => [`dropped: ${labels.reason}`, value]), ["missing numbers of messages", one("udp_sequence_gaps_total")]], []);
+  }
+
+  // A table of numbers. Those of `counted` behind the first are losses; those of `states` are none.
+  function drawCounts(card, title, counted, states) {
+    const row = ([name, value], isLoss) => h("tr", { class: isLoss && value > 0 ? "warn" : "" }, h("th", { scope: "row" }, name), h("td", { class: "number" }, count(value)));
+    fill(card, h("h2", {}, title), h("table", {}, h("thead", { class: "visually-hidden" }, h("tr", {}, h("th", { scope: "col" }, "What"), h("th", { scope: "col", class: "number" }, "Number"))),
+      h("tbody", {}, counted.map((entry, nth) => row(entry, nth > 0)), states.map((entry) => row(entry, false)))));
   }
 
   function drawErrors() {

@@ -9,10 +9,9 @@ use http_body_util::BodyExt;
 
 use tokio::task::JoinError;
 
-use super::body_memory::{Exhausted, Reservation};
 use crate::http::App;
 use crate::ingest::RefusalReason;
-use crate::limits::Quota;
+use crate::limits::{Exhausted, Quota, Reservation};
 use crate::wire::Format;
 
 /// The memory that a decompressed body gets at first. It doubles as needed.
@@ -241,8 +240,8 @@ fn inflate(mut from: impl Read, max: usize, mut reservation: Reservation) -> Res
 mod tests {
     use std::io::Write;
 
-    use super::super::body_memory::BodyMemory;
     use super::*;
+    use crate::limits::BodyMemory;
 
     fn try_decompress(bytes: &[u8], encoding: Encoding, max: usize, memory: usize) -> Result<Vec<u8>, BodyError> {
         let reservation = BodyMemory::new(memory).reservation(Quota::unlimited());

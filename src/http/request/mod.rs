@@ -1,9 +1,7 @@
 //! The parts of requests that several handlers read: query parameters, device IDs, bodies.
 //!
-//! `body` receives and decompresses a body within its limits; `body_memory` is the limit of all bodies
-//! together.
+//! `body` receives and decompresses a body within its limits.
 
 pub(super) mod body;
-pub(super) mod body_memory;
 pub(super) mod device_id;
 pub(super) mod params;

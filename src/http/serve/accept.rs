@@ -14,10 +14,10 @@ use tokio_util::task::TaskTracker;
 use super::connection::Connections;
 use super::over_capacity::OverCapacity;
 use super::threads::Threads;
-use super::tls::{Failure, Tls};
 use crate::http::App;
 use crate::http::router::router;
 use crate::telemetry::{Limit, Metrics, Sender};
+use crate::tls::{Failure, Tls};
 
 /// The wait after the system failed to accept a connection, mostly because it is out of files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);

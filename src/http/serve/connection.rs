@@ -20,11 +20,11 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
 use super::client_disconnect::{Disconnect, WatchedStream};
-use super::lingering_close::LingeringClose;
-use super::tls::Tls;
 use crate::access::Certificate;
+use crate::common::lingering_close::LingeringClose;
 use crate::http::Limits;
 use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::tls::Tls;
 
 /// The size limit of the head of a request, and of one read of a body: the buffer of each connection.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -35,6 +35,10 @@ const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a connection that has had requests may stay open after the shutdown, for one that is under way.
 const NEXT_REQUEST_WAIT: Duration = Duration::from_millis(50);
+
+/// The answer to plain HTTP on a TLS port.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+    Content-Length: 37\r\n\r\nThis address speaks HTTPS, not HTTP.\n";
 
 /// The parts that all connections share.
 #[derive(Clone)]
@@ -66,7 +70,7 @@ impl Connections {
             tokio::time::sleep(FIRST_REQUEST_WAIT).await;
         };
         let accepted = tokio::select! {
-            accepted = tls.accept(stream, &self.shutdown) => accepted,
+            accepted = tls.accept(stream, &self.shutdown, PLAIN_HTTP) => accepted,
             () = closing => return,
         };
         match accepted {

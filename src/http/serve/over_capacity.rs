@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::lingering_close::LingeringClose;
+use crate::common::lingering_close::LingeringClose;
 use crate::http::problem::{MOMENT, Problem};
 
 /// The number of connections that are answered at once. Each takes some KiB for at most two seconds.

@@ -1,10 +1,10 @@
-//! HTTP over TLS, with rustls.
+//! TLS of the servers for HTTP and MQTT, with rustls.
 //!
 //! [`Tls`] makes the handshake of a connection and returns the certificate of the client. The server's
 //! certificates can be replaced while it runs ([`files`] reads them); open connections keep theirs.
 //!
 //! Promises:
-//! - Only TLS 1.2 and 1.3 with HTTP/1.1.
+//! - Only TLS 1.2 and 1.3.
 //! - A handshake has a time limit. A client that fails or stalls does not delay others.
 //! - Files that cannot be used change nothing. Errors name the file and never quote its content.
 
@@ -19,24 +19,20 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::lingering_close::LingeringClose;
 use crate::access::Certificate;
 use crate::common::clock::Clock;
+use crate::common::lingering_close::LingeringClose;
 use crate::config;
 use crate::telemetry::Metrics;
 
 mod files;
-pub(in crate::http) mod names;
+pub(crate) mod names;
 
 pub use files::TlsError;
 use files::Usable;
 
 /// The first byte of a handshake record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
-
-/// The answer to plain HTTP on a TLS port.
-const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
-    Content-Length: 37\r\n\r\nThis address speaks HTTPS, not HTTP.\n";
 
 /// The TLS of a listener.
 #[derive(Debug)]
@@ -76,14 +72,19 @@ impl Tls {
 
     /// Makes the handshake, and returns the verified certificate of the client, if it presented one.
     ///
-    /// A client that fails gets a TLS alert if it still reads.
-    pub(super) async fn accept(
+    /// A client that fails gets a TLS alert if it still reads. One that begins with a letter, as plain HTTP
+    /// does, gets `to_plain_text`.
+    ///
+    /// # Errors
+    /// Why the handshake failed.
+    pub async fn accept(
         &self,
         stream: TcpStream,
         stop: &CancellationToken,
+        to_plain_text: &[u8],
     ) -> Result<(TlsStream<TcpStream>, Option<Arc<Certificate>>), Failure> {
         let (config, handshake_timeout) = self.current();
-        let made = tokio::time::timeout(handshake_timeout, handshake(config, stream)).await;
+        let made = tokio::time::timeout(handshake_timeout, handshake(config, stream, to_plain_text)).await;
         let (why, stream) = match made {
             Ok(Ok(stream)) => {
                 let client = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
@@ -100,7 +101,8 @@ impl Tls {
 
 /// Why a TLS handshake failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Failure {
     #[error("the handshake took longer than http.tls.handshake_timeout")]
     TimedOut,
     #[error("the client closed the connection")]
@@ -115,10 +117,11 @@ pub(super) enum Failure {
 
 impl Failure {
     /// All labels that [`Self::reason`] returns.
-    pub(super) const REASONS: [&'static str; 5] = ["timeout", "closed", "foreign", "certificate", "protocol"];
+    pub const REASONS: [&'static str; 5] = ["timeout", "closed", "foreign", "certificate", "protocol"];
 
     /// The label in the metrics.
-    pub(in crate::http) const fn reason(&self) -> &'static str {
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
         match self {
             Self::TimedOut => "timeout",
             Self::Closed => "closed",
@@ -142,6 +145,7 @@ impl Failure {
 async fn handshake(
     config: Arc<ServerConfig>,
     mut stream: TcpStream,
+    to_plain_text: &[u8],
 ) -> Result<TlsStream<TcpStream>, (Failure, TcpStream)> {
     let mut first = [0];
     match stream.peek(&mut first).await {
@@ -149,7 +153,7 @@ async fn handshake(
         _ => return Err((Failure::Closed, stream)),
     }
     if first[0].is_ascii_uppercase() {
-        let _ = stream.write_all(PLAIN_HTTP).await; // best effort
+        let _ = stream.write_all(to_plain_text).await; // best effort
     }
     if first[0] != HANDSHAKE {
         return Err((Failure::NotTls, stream));

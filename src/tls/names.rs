@@ -9,7 +9,7 @@ use crate::access::Certificate;
 /// The common names of a verified certificate, and its alternative names of the kinds DNS and URI.
 ///
 /// A certificate that cannot be parsed although it was verified has no names.
-pub(in crate::http) fn certificate(der: &CertificateDer<'_>) -> Certificate {
+pub(crate) fn certificate(der: &CertificateDer<'_>) -> Certificate {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Certificate::new([], i64::MIN) };
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
     let alternative = certificate.subject_alternative_name().ok().flatten();

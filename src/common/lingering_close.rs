@@ -22,7 +22,7 @@ const LINGER_TIMEOUT_AT_STOP: Duration = Duration::from_millis(200);
 
 /// A stream whose shutdown waits until the client has closed its side, for a limited time.
 #[derive(Debug)]
-pub(super) struct LingeringClose<S> {
+pub struct LingeringClose<S> {
     stream: S,
     /// Cancelled when the server stops.
     stop: CancellationToken,
@@ -31,7 +31,9 @@ pub(super) struct LingeringClose<S> {
 }
 
 impl<S> LingeringClose<S> {
-    pub(super) const fn new(stream: S, stop: CancellationToken) -> Self {
+    /// A stream that is open. `stop` is cancelled when the server stops.
+    #[must_use]
+    pub const fn new(stream: S, stop: CancellationToken) -> Self {
         Self { stream, stop, timeout: None }
     }
 }

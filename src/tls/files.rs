@@ -50,7 +50,7 @@ pub enum TlsError {
 /// The settings of handshakes.
 #[derive(Debug)]
 pub(super) struct Usable {
-    pub(in crate::http) config: Arc<ServerConfig>,
+    pub(super) config: Arc<ServerConfig>,
     pub(super) handshake_timeout: Duration,
     /// The end of the validity of the server's certificate, in Unix milliseconds.
     pub(super) not_after_ms: i64,
@@ -58,7 +58,7 @@ pub(super) struct Usable {
 
 impl Usable {
     /// Reads the files; `None` if no certificate is configured.
-    pub(in crate::http) fn load(tls: &config::Tls, now_ms: i64) -> Result<Option<Self>, TlsError> {
+    pub(super) fn load(tls: &config::Tls, now_ms: i64) -> Result<Option<Self>, TlsError> {
         let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) else { return Ok(None) };
         let cert = File::read("http.tls.cert_file", cert)?;
         let key = File::read("http.tls.key_file", key)?;
@@ -82,7 +82,8 @@ impl Usable {
             rustls::Error::InvalidCertificate(why) => cert.unusable(format!("holds a bad certificate: {why}")),
             other => key.unusable(format!("cannot be used: {other}")),
         })?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Both servers use it: a client offers the protocol that it speaks, or none.
+        config.alpn_protocols = vec![b"http/1.1".to_vec(), b"mqtt".to_vec()];
         if tls.client_crl_file.is_some() {
             // Every connection needs a check against the list, which may have expired since the last one.
             config.session_storage = Arc::new(NoServerSessionStorage {});

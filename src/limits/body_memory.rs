@@ -1,23 +1,23 @@
-//! The memory limit for the bodies of all requests together.
+//! The memory limit for the bodies of all requests, and the MQTT messages of devices, together.
 
 use std::sync::Arc;
 
-use crate::limits::{ConcurrencyGuard, ConcurrencyLimit, Quota};
+use super::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 
 /// The bytes that the bodies of all requests may use at once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct BodyMemory(Arc<ConcurrencyLimit>);
 
 /// The bytes that one request holds, of all requests and of its token. Dropping it returns them.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub struct Reservation {
     of_all: ConcurrencyGuard,
     of_token: Option<ConcurrencyGuard>,
 }
 
 /// The limit that has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::http) enum Exhausted {
+pub enum Exhausted {
     /// The limit of all requests.
     All,
     /// The limit of the token.
@@ -32,12 +32,14 @@ impl BodyMemory {
     }
 
     /// The number of bytes that are held.
-    pub(in crate::http) fn in_flight(&self) -> usize {
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
         self.0.held()
     }
 
     /// A reservation that holds nothing yet.
-    pub(super) fn reservation(&self, quota: &Quota) -> Reservation {
+    #[must_use]
+    pub fn reservation(&self, quota: &Quota) -> Reservation {
         let of_token = quota.bytes.clone().map(ConcurrencyLimit::hold);
         Reservation { of_all: Arc::clone(&self.0).hold(), of_token }
     }
@@ -45,12 +47,16 @@ impl BodyMemory {
 
 impl Reservation {
     /// The number of bytes that are held.
-    pub(super) const fn held_bytes(&self) -> usize {
+    #[must_use]
+    pub const fn held_bytes(&self) -> usize {
         self.of_all.held()
     }
 
     /// Grows the reservation to at least this many bytes. After an error it holds as much as before.
-    pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    ///
+    /// # Errors
+    /// The limit that has no room.
+    pub fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let more = bytes.saturating_sub(self.held_bytes());
         if more == 0 {
             return Ok(());
@@ -65,6 +71,15 @@ impl Reservation {
             return Err(Exhausted::All);
         }
         Ok(())
+    }
+
+    /// Shrinks the reservation to at most this many bytes.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let less = self.held_bytes().saturating_sub(bytes);
+        self.of_all.shrink(less);
+        if let Some(of_token) = &mut self.of_token {
+            of_token.shrink(less);
+        }
     }
 }
 
@@ -100,5 +115,8 @@ mod tests {
         assert_eq!(two.grow_to(20), Err(Exhausted::All), "and returns what it took of the share");
         drop((other, one));
         two.grow_to(50).expect("the bytes were returned");
+        two.shrink_to(10);
+        two.shrink_to(20);
+        assert_eq!((memory.in_flight(), two.grow_to(51)), (10, Err(Exhausted::Token)));
     }
 }

@@ -1,0 +1,116 @@
+//! `[mqtt_listener]`: devices that publish to this server without a broker.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::within;
+use super::mqtt::check_topics;
+use super::{Bytes, ConfigError, Listen, MqttTopic, Period};
+
+/// The server for MQTT devices. It is off unless there is an address.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MqttListener {
+    /// The address to listen on, or `off`. Port 0 selects a free one.
+    pub listen: Listen,
+    /// The number of connections that may be open at once. 1 to 1,000,000.
+    pub max_connections: usize,
+    /// The size of a message with its topic. 1KiB to 16MiB.
+    pub max_packet_bytes: Bytes,
+    /// The messages of a connection that may be unacknowledged at once. 1 to 65,535.
+    pub receive_maximum: u16,
+    /// The time for a client to send its first packet, and to complete each packet. 1ms to 1h.
+    pub packet_timeout: Period,
+    /// The topics.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub topics: Vec<MqttTopic>,
+}
+
+impl Default for MqttListener {
+    fn default() -> Self {
+        Self {
+            listen: Listen::Off,
+            max_connections: 10_000,
+            max_packet_bytes: Bytes::kib(256),
+            receive_maximum: 100,
+            packet_timeout: Period::secs(30),
+            topics: Vec::new(),
+        }
+    }
+}
+
+impl MqttListener {
+    /// The section with the keys of the presets of its topics.
+    #[must_use]
+    pub fn with_presets(&self) -> Self {
+        Self { topics: self.topics.iter().map(MqttTopic::with_preset).collect(), ..self.clone() }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within("mqtt_listener.max_connections", self.max_connections, 1, 1_000_000)?;
+        within("mqtt_listener.max_packet_bytes", self.max_packet_bytes, Bytes::kib(1), Bytes::mib(16))?;
+        within("mqtt_listener.receive_maximum", self.receive_maximum, 1, u16::MAX)?;
+        within("mqtt_listener.packet_timeout", self.packet_timeout, Period::millis(1), Period::hours(1))?;
+        if self.listen == Listen::Off && self.topics.is_empty() {
+            return Ok(());
+        }
+        check_topics(&self.topics).map_err(|(key, problem)| ConfigError::invalid(key_here(key), problem))?;
+        if self.topics.iter().any(|topic| topic.qos.is_some()) {
+            let problem = "is for subscriptions: a device chooses the quality of service of each message; remove it";
+            return Err(ConfigError::invalid("mqtt_listener.topics.qos", problem));
+        }
+        let templates = self.topics.iter().flat_map(MqttTopic::templates);
+        match templates.into_iter().find(|template| template.is_shared()) {
+            Some(template) => {
+                let problem = format!("{template} is a shared subscription, and devices publish without one");
+                Err(ConfigError::invalid("mqtt_listener.topics.topic", problem))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The key of this section for that of `[[mqtt]]`.
+fn key_here(key: &str) -> &'static str {
+    match key {
+        "mqtt.topics" => "mqtt_listener.topics",
+        "mqtt.topics.topic" => "mqtt_listener.topics.topic",
+        "mqtt.topics.qos" => "mqtt_listener.topics.qos",
+        "mqtt.topics.preset" => "mqtt_listener.topics.preset",
+        "mqtt.topics.device" => "mqtt_listener.topics.device",
+        "mqtt.topics.device_prefix" => "mqtt_listener.topics.device_prefix",
+        "mqtt.topics.time" => "mqtt_listener.topics.time",
+        "mqtt.topics.time_unit" => "mqtt_listener.topics.time_unit",
+        "mqtt.topics.ignore" => "mqtt_listener.topics.ignore",
+        "mqtt.topics.labels" => "mqtt_listener.topics.labels",
+        "mqtt.topics.metadata" => "mqtt_listener.topics.metadata",
+        "mqtt.topics.when" => "mqtt_listener.topics.when",
+        _ => "mqtt_listener.topics.metrics",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(keys: &str) -> Option<String> {
+        let section: MqttListener = toml::from_str(keys).expect("TOML");
+        section.check().err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_mistake_is_refused_with_its_key() {
+        assert_eq!(problem(""), None);
+        assert_eq!(problem("listen = '127.0.0.1:1883'\n[[topics]]\npreset = 'tasmota'"), None);
+        for (keys, expected) in [
+            ("listen = '127.0.0.1:1883'", "mqtt_listener.topics is a list of 0"),
+            ("[[topics]]\ntopic = 'a'\nqos = 1", "mqtt_listener.topics.qos is for subscriptions"),
+            ("[[topics]]\ntopic = '$share/g/a'", "mqtt_listener.topics.topic $share/g/a is a shared"),
+            ("[[topics]]\ntopic = 'a/#'\n[[topics]]\ntopic = 'a/b'", "mqtt_listener.topics.topic a/b has topics of"),
+            ("[[topics]]\ntopic = 'a/#'\ntime = 'ts'", "mqtt_listener.topics.time is set"),
+            ("max_packet_bytes = '1B'", "mqtt_listener.max_packet_bytes is 1B"),
+        ] {
+            let problem = problem(keys).unwrap_or_default();
+            assert!(problem.starts_with(expected), "{keys}: {problem}");
+        }
+    }
+}

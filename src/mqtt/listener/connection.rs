@@ -1,0 +1,461 @@
+//! One connection of a device, from its first byte to its end.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use metrics::Gauge;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::client_ids::{Claim, ClientIds};
+use super::ended::{Ended, Refusal};
+use super::session::{Connect, Received, Session, Version};
+use crate::access::{Certificate, Credentials, Grant};
+use crate::common::backoff::jittered;
+use crate::common::lingering_close::LingeringClose;
+use crate::config::Scope;
+use crate::ingest::{IngestError, Receipt};
+use crate::limits::{Quota, Reservation};
+use crate::mqtt::queue::{Author, Queue};
+use crate::telemetry::{Limit, RefusalEntry, Sender, What};
+
+/// The most bytes of one read.
+const READ_BYTES: usize = 16 << 10;
+
+/// The bytes of one read if the memory for messages is nearly in use.
+const SMALL_READ_BYTES: usize = 1 << 10;
+
+/// The bytes of messages that wait for the log, from which on nothing is read from the connection.
+const MAX_WAITING_BYTES: usize = 1 << 20;
+
+/// The bytes of answers that wait for the client, from which on nothing is read from the connection.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// The wait before the next read when the memory for messages is in use.
+const MEMORY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The time in which the end of a connection acknowledges what is on disk.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time for the last packet, and for the client to read it and close its side.
+const LAST_PACKET_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The longest delay of the refusal of a connection.
+const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
+
+/// The other end of a connection.
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    pub(super) certificate: Option<Arc<Certificate>>,
+}
+
+/// A connection.
+struct Connection<S> {
+    stream: LingeringClose<S>,
+    session: Session,
+    queue: Queue,
+    /// The memory of the queue and of the packet that is not whole yet.
+    reservation: Reservation,
+    unacknowledged: Unacknowledged,
+    /// Whether TLS may still have bytes of the last write.
+    must_flush: bool,
+    /// The end of a pause, because the memory for messages was in use.
+    read_at: Option<Instant>,
+    /// Whether such a pause has begun since the last read.
+    is_starved: bool,
+    /// By when the packet that has begun must be whole.
+    packet_by: Option<Instant>,
+    /// By when the client must have read something of the answers that wait for it.
+    write_by: Option<Instant>,
+    /// The time without a packet after which the client counts as gone, and when that is.
+    keep_alive: Option<Duration>,
+    silent_by: Option<Instant>,
+}
+
+/// A client that is authenticated.
+struct Client {
+    sender: Sender,
+    password: Option<String>,
+    grant: Arc<Grant>,
+    /// Cancelled when another connection takes over, or the server stops.
+    end: CancellationToken,
+    _claim: Claim,
+}
+
+/// The part of the gauge that one connection has.
+struct Unacknowledged {
+    gauge: Gauge,
+    count: u32,
+}
+
+/// The event that ends a turn of a connection.
+enum Turn {
+    End,
+    Durable(Box<Result<Receipt, IngestError>>),
+    Io(Io),
+    Timer,
+}
+
+/// The progress on the socket.
+enum Io {
+    Read(Vec<Received>),
+    Closed,
+    NoMemory,
+    Written(usize),
+    Flushed,
+}
+
+impl Shared {
+    /// Serves a connection to its end.
+    pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, peer: Peer) {
+        let mut connection = Connection {
+            stream: LingeringClose::new(stream, self.shutdown.clone()),
+            session: Session::new(self.options.max_packet_bytes, self.options.receive_maximum),
+            queue: Queue::default(),
+            reservation: self.memory.reservation(Quota::unlimited()),
+            unacknowledged: Unacknowledged {
+                gauge: self.intake.metrics.mqtt_listener_unacknowledged.clone(),
+                count: 0,
+            },
+            must_flush: false,
+            read_at: None,
+            is_starved: false,
+            packet_by: Some(Instant::now() + self.options.packet_timeout),
+            write_by: None,
+            keep_alive: None,
+            silent_by: None,
+        };
+        let mut client = None;
+        let ended = match self.run(&mut connection, &mut client, &peer).await {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        };
+        let sender = client.as_ref().map_or(Sender::Address(peer.address), |client| client.sender.clone());
+        if let Some(client) = &mut client {
+            let _ = timeout(END_TIMEOUT, self.settle_all(&mut connection, client, &peer)).await;
+            let lost = connection.queue.give_up();
+            self.intake.metrics.mqtt_refused_total.with("overloaded").increment(lost as u64);
+        }
+        self.count_end(&ended, sender);
+        connection.session.end(&ended);
+        let Connection { stream, session, .. } = &mut connection;
+        let last = async {
+            stream.write_all(&session.out).await?;
+            stream.shutdown().await
+        };
+        let _ = timeout(LAST_PACKET_TIMEOUT, last).await; // the client may be gone
+    }
+
+    async fn run<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        connection: &mut Connection<S>,
+        client: &mut Option<Client>,
+        peer: &Peer,
+    ) -> Result<std::convert::Infallible, Ended> {
+        loop {
+            if let Some(client) = client {
+                self.submit(connection, client, peer)?;
+            }
+            match self.turn(connection, client.as_ref()).await? {
+                Turn::End if self.shutdown.is_cancelled() => return Err(Ended::Shutdown),
+                Turn::End => return Err(Ended::TakenOver),
+                Turn::Durable(result) => {
+                    if let Some(client) = client {
+                        self.settle(*result, connection, client);
+                    }
+                }
+                Turn::Io(Io::Read(mut received)) => {
+                    connection.note_read(!received.is_empty(), self.options.packet_timeout);
+                    while let Some(Received::Connect(_)) = received.first() {
+                        let Some(Received::Connect(connect)) = received.pop() else { break };
+                        *client = Some(self.authenticate(connect, connection, peer).await?);
+                        received = connection.session.receive(&[]);
+                    }
+                    self.take(received, connection)?;
+                }
+                Turn::Io(Io::Closed) => return Err(Ended::Closed),
+                Turn::Io(Io::NoMemory) => {
+                    if !std::mem::replace(&mut connection.is_starved, true) {
+                        self.intake.metrics.limited_total.of(Limit::BytesInFlight).increment(1);
+                    }
+                    connection.read_at = Some(Instant::now() + jittered(MEMORY_PAUSE));
+                }
+                Turn::Io(Io::Written(bytes)) => {
+                    connection.session.out.drain(..bytes);
+                    if connection.session.out.is_empty() {
+                        connection.session.out = Vec::new();
+                    }
+                    (connection.must_flush, connection.write_by) = (true, None);
+                }
+                Turn::Io(Io::Flushed) => connection.must_flush = false,
+                Turn::Timer => connection.check_times()?,
+            }
+        }
+    }
+
+    /// Waits for the next thing that happens.
+    async fn turn<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        connection: &mut Connection<S>,
+        client: Option<&Client>,
+    ) -> Result<Turn, Ended> {
+        let now = Instant::now();
+        if connection.read_at.is_some_and(|at| at <= now) {
+            connection.read_at = None;
+        }
+        let may_read = connection.read_at.is_none() && connection.has_room();
+        if !may_read {
+            connection.pause(self.options.packet_timeout);
+        }
+        if !connection.session.out.is_empty() {
+            connection.write_by.get_or_insert(now + self.options.packet_timeout);
+        }
+        let Connection { queue, read_at, packet_by, write_by, silent_by, .. } = connection;
+        let times = [queue.try_at(), *read_at, *packet_by, *write_by, *silent_by];
+        let wake_at = times.into_iter().flatten().min();
+        let end = client.map_or(&self.shutdown, |client| &client.end);
+        let is_submitted = connection.queue.is_submitted();
+        let Connection { stream, session, queue, reservation, must_flush, .. } = connection;
+        let held = queue.bytes();
+        tokio::select! {
+            biased;
+            () = end.cancelled() => Ok(Turn::End),
+            result = queue.durable(), if is_submitted => Ok(Turn::Durable(Box::new(result))),
+            io = io(stream, session, reservation, held, *must_flush, may_read) => Ok(Turn::Io(io?)),
+            () = sleep_until(wake_at.unwrap_or(now).into()), if wake_at.is_some() => Ok(Turn::Timer),
+        }
+    }
+
+    /// Authenticates a client as for an HTTP request that writes readings.
+    async fn authenticate<S>(
+        &self,
+        connect: Connect,
+        connection: &mut Connection<S>,
+        peer: &Peer,
+    ) -> Result<Client, Ended> {
+        let password = connect.password.as_ref().map(|password| String::from_utf8_lossy(password).into_owned());
+        let refused = |refusal| Err(Ended::Refused(refusal));
+        let grant = match self.grant(password.as_deref(), peer) {
+            Ok(grant) => grant,
+            Err(refusal) => return refused(refusal),
+        };
+        if let Some(limiter) = &grant.quota.requests
+            && let Err(wait) = limiter.take(Instant::now())
+        {
+            self.intake.metrics.limited_total.of(Limit::TokenRequests).increment(1);
+            sleep(jittered(wait.min(MAX_REFUSAL_DELAY))).await;
+            return refused(Refusal::RateLimited);
+        }
+        let assigned = connect.client_id.is_empty().then(ClientIds::unused);
+        let client_id = assigned.as_deref().unwrap_or(&connect.client_id);
+        let end = self.shutdown.child_token();
+        let claim = self.client_ids.claim(grant.name.clone(), client_id, &end);
+        connection.session.accept(&connect, assigned.as_deref());
+        connection.keep_alive = match connect.keep_alive_seconds {
+            0 => None,
+            seconds => Some(Duration::from_secs(seconds.into()) * 3 / 2),
+        };
+        connection.silent_by = connection.keep_alive.map(|keep_alive| Instant::now() + keep_alive);
+        connection.reservation = self.memory.reservation(&grant.quota);
+        let sender = grant.name.clone().map_or(Sender::Address(peer.address), Sender::Named);
+        Ok(Client { sender, password, grant, end, _claim: claim })
+    }
+
+    fn grant(&self, password: Option<&str>, peer: &Peer) -> Result<Arc<Grant>, Refusal> {
+        let (tokens, now_ms) = (self.gate.tokens(), self.clock.now_ms());
+        let credentials = if tokens.authenticates() {
+            Credentials { token: password, certificate: peer.certificate.as_deref() }
+        } else {
+            Credentials::default()
+        };
+        let grant = tokens.grant(credentials, Some(Scope::Ingest), now_ms).map_err(Refusal::Unauthorized)?;
+        if grant.allows(Scope::Ingest) { Ok(grant) } else { Err(Refusal::Forbidden) }
+    }
+
+    /// Submits the messages that wait, if the client may still write: its token may have been removed or
+    /// expired since the last ones.
+    fn submit<S>(&self, connection: &mut Connection<S>, client: &mut Client, peer: &Peer) -> Result<(), Ended> {
+        if !connection.queue.can_submit() {
+            return Ok(());
+        }
+        client.grant = self.grant(client.password.as_deref(), peer).map_err(|refusal| match refusal {
+            Refusal::Unauthorized(error) => Ended::Unauthorized(error),
+            other => Ended::Refused(other),
+        })?;
+        let Grant { device_scope: scope, quota, .. } = &*client.grant;
+        let waits_for_rate = connection.session.version() == Version::V3;
+        connection.queue.submit(&self.intake, Author { scope, quota, waits_for_rate });
+        Ok(())
+    }
+
+    /// Submits and settles all messages that have arrived: with quality of service 0, a client sends them and
+    /// disconnects at once.
+    async fn settle_all<S>(&self, connection: &mut Connection<S>, client: &mut Client, peer: &Peer) {
+        while connection.queue.is_submitted()
+            || self.submit(connection, client, peer).is_ok() && connection.queue.is_submitted()
+        {
+            let result = connection.queue.durable().await;
+            self.settle(result, connection, client);
+        }
+    }
+
+    /// Acknowledges the messages whose readings are durable.
+    fn settle<S>(&self, result: Result<Receipt, IngestError>, connection: &mut Connection<S>, client: &Client) {
+        let Connection { session, queue, reservation, unacknowledged, .. } = connection;
+        let settled = queue.settle(result, &self.intake, &client.sender, |receipt, outcome, why| {
+            session.acknowledge(receipt, outcome, why);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        settled.unwrap_or_else(|never| match never {});
+        reservation.shrink_to(queue.bytes() + session.partial_bytes());
+        unacknowledged.set(queue.unacknowledged());
+    }
+
+    /// Takes messages to the end of those that wait.
+    fn take<S>(&self, received: Vec<Received>, connection: &mut Connection<S>) -> Result<(), Ended> {
+        let mut result = Ok(());
+        for received in received {
+            match received {
+                Received::Message(message) => {
+                    self.intake.metrics.mqtt_listener_messages_total.increment(1);
+                    connection.queue.take(message, &self.intake);
+                }
+                Received::Ended(ended) => result = Err(ended),
+                Received::Connect(_) => result = Err(Ended::protocol("a second CONNECT")),
+            }
+        }
+        connection.unacknowledged.set(connection.queue.unacknowledged());
+        let held_bytes = connection.queue.bytes() + connection.session.partial_bytes();
+        // If the memory is in use, the next read waits for it.
+        let _ = connection.reservation.grow_to(held_bytes);
+        connection.reservation.shrink_to(held_bytes);
+        result
+    }
+
+    /// Counts the end of a connection.
+    fn count_end(&self, ended: &Ended, sender: Sender) {
+        self.intake.metrics.mqtt_listener_ended_total.with(ended.code()).increment(1);
+        tracing::debug!(%ended, "an MQTT connection ended");
+        if ended.is_logged() {
+            let entry = RefusalEntry {
+                what: What::Connections,
+                code: ended.code(),
+                count: 1,
+                example: format!("MQTT: {ended}"),
+            };
+            self.intake.refusals.record(sender, entry, None);
+        }
+    }
+}
+
+impl<S> Connection<S> {
+    /// Whether more may be read: beyond the window of a client that does not know it, nothing is.
+    fn has_room(&self) -> bool {
+        let is_full = self.session.version() == Version::V3 && self.session.is_window_full();
+        self.queue.bytes() < MAX_WAITING_BYTES && self.session.out.len() < MAX_ANSWER_BYTES && !is_full
+    }
+
+    /// Notes that bytes were read, and whether a packet was whole.
+    fn note_read(&mut self, has_packet: bool, packet_timeout: Duration) {
+        let now = Instant::now();
+        self.is_starved = false;
+        if self.session.partial_bytes() == 0 {
+            self.packet_by = None;
+        } else if has_packet || self.packet_by.is_none() {
+            self.packet_by = Some(now + packet_timeout);
+        }
+        self.silent_by = self.keep_alive.map(|keep_alive| now + keep_alive);
+    }
+
+    /// Notes that nothing is read at the moment, so a silent client cannot be known.
+    ///
+    /// A packet that has begun can be late nevertheless if there is no memory for it: connections whose
+    /// packets are not whole could wait for each other for ever.
+    fn pause(&mut self, packet_timeout: Duration) {
+        let now = Instant::now();
+        self.silent_by = self.keep_alive.map(|keep_alive| now + keep_alive);
+        if !self.has_room() {
+            self.packet_by = self.packet_by.map(|_| now + packet_timeout);
+        }
+    }
+
+    fn check_times(&self) -> Result<(), Ended> {
+        let now = Instant::now();
+        let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_over(self.packet_by) || is_over(self.write_by) {
+            return Err(Ended::Timeout);
+        }
+        if is_over(self.silent_by) { Err(Ended::KeepAlive) } else { Ok(()) }
+    }
+}
+
+/// Writes, flushes or reads, whichever is possible first.
+///
+/// The buffer of a read exists only while bytes are there, so that an idle connection needs none. Its memory
+/// is reserved before bytes are read, and the part without messages is returned at once.
+async fn io<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut LingeringClose<S>,
+    session: &mut Session,
+    reservation: &mut Reservation,
+    held_bytes: usize,
+    must_flush: bool,
+    may_read: bool,
+) -> io::Result<Io> {
+    poll_fn(|cx| {
+        if !session.out.is_empty() {
+            if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, &session.out) {
+                return Poll::Ready(written.and_then(|bytes| match bytes {
+                    0 => Err(io::ErrorKind::WriteZero.into()),
+                    _ => Ok(Io::Written(bytes)),
+                }));
+            }
+        } else if must_flush && let Poll::Ready(flushed) = Pin::new(&mut *stream).poll_flush(cx) {
+            return Poll::Ready(flushed.map(|()| Io::Flushed));
+        }
+        if !may_read {
+            return Poll::Pending;
+        }
+        let held_bytes = held_bytes + session.partial_bytes();
+        let sizes = [READ_BYTES, SMALL_READ_BYTES];
+        let Some(bytes) = sizes.into_iter().find(|bytes| reservation.grow_to(held_bytes + bytes).is_ok()) else {
+            return Poll::Ready(Ok(Io::NoMemory));
+        };
+        let mut space = [MaybeUninit::uninit(); READ_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut space[..bytes]);
+        let read = Pin::new(&mut *stream).poll_read(cx, &mut buffer);
+        let result = match read {
+            Poll::Pending => {
+                reservation.shrink_to(held_bytes);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(())) if buffer.filled().is_empty() => Ok(Io::Closed),
+            Poll::Ready(Ok(())) => Ok(Io::Read(session.receive(buffer.filled()))),
+            Poll::Ready(Err(error)) => Err(error),
+        };
+        Poll::Ready(result)
+    })
+    .await
+}
+
+impl Unacknowledged {
+    fn set(&mut self, count: u32) {
+        if count != self.count {
+            self.gauge.increment(f64::from(count) - f64::from(self.count));
+            self.count = count;
+        }
+    }
+}
+
+impl Drop for Unacknowledged {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}

@@ -1,0 +1,46 @@
+//! Invariants fuzzed on the bytes of a device, from its first one on.
+
+use super::session::{Received, Session};
+use crate::mqtt::message::{Message, Outcome};
+
+/// The bytes that a device sends, cut in two. Passes each message on.
+///
+/// Each whole packet that the server makes begins with a type that a server may send. The answers are few: a
+/// client can make the server send little more than it has sent itself.
+pub(in crate::mqtt) fn device(bytes: &[u8], mut pass: impl FnMut(&Message)) {
+    let mut session = Session::new(4 << 10, 10);
+    let half = bytes.len() / 2;
+    for part in [&bytes[..half], &bytes[half..]] {
+        let mut received = session.receive(part);
+        while let Some(Received::Connect(_)) = received.first() {
+            let Some(Received::Connect(connect)) = received.pop() else { break };
+            assert!(received.is_empty(), "the packets behind CONNECT wait");
+            session.accept(&connect, connect.client_id.is_empty().then_some("assigned"));
+            received = session.receive(&[]);
+        }
+        for received in received {
+            match received {
+                Received::Connect(_) => panic!("a second CONNECT"),
+                Received::Message(message) => {
+                    assert!(message.topic.len() <= bytes.len());
+                    if let Some(receipt) = message.receipt {
+                        session.acknowledge(receipt, Outcome::Invalid, Some("why"));
+                    }
+                    pass(&message);
+                }
+                Received::Ended(ended) => {
+                    session.end(&ended);
+                    return check_answers(&session.out, bytes.len());
+                }
+            }
+        }
+    }
+    assert!(session.partial_bytes() <= bytes.len());
+    check_answers(&session.out, bytes.len());
+}
+
+fn check_answers(out: &[u8], bytes: usize) {
+    assert!(out.len() <= 512 + 4 * bytes, "{} bytes answer {bytes}", out.len());
+    let kind = out.first().map(|first| first >> 4);
+    assert!(kind.is_none_or(|kind| [2, 4, 7, 9, 11, 13, 14].contains(&kind)), "{kind:?}");
+}

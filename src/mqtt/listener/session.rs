@@ -1,0 +1,423 @@
+//! The server's side of the protocol on one connection, without a socket: bytes in, events and bytes out.
+//!
+//! The packets are read and made by the codecs of `mqtt-protocol-core`. Its state machine of a server is not
+//! used: it also keeps what a server needs that delivers messages, and in version 0.7.9 a CONNECT with a
+//! Topic Alias Maximum of 0, which MQTT 5 allows, makes it panic.
+
+use std::sync::Arc;
+
+use mqtt_protocol_core::mqtt::packet::{
+    AssignedClientIdentifier, GenericPacketTrait, MaximumPacketSize, MaximumQos, Properties, Property, Qos,
+    ReasonString, ReceiveMaximum, SessionExpiryInterval, v3_1_1, v5_0,
+};
+use mqtt_protocol_core::mqtt::result_code::{
+    ConnectReasonCode, DisconnectReasonCode, MqttError as PacketError, PubackReasonCode, PubcompReasonCode,
+    SubackReasonCode, SubackReturnCode, UnsubackReasonCode,
+};
+
+use super::ended::{Ended, Refusal};
+use crate::mqtt::frame::{Frame, Inbox};
+use crate::mqtt::message::{Message, MessageReceipt, Outcome};
+
+/// The size of the largest CONNECT. Until it is authenticated, a connection costs no more.
+const MAX_CONNECT_BYTES: usize = 16 << 10;
+
+/// The first byte of a CONNECT.
+const CONNECT: u8 = 0x10;
+
+/// The longest client ID, in bytes.
+const CLIENT_ID_MAX_BYTES: usize = 256;
+
+/// The longest reason in an acknowledgement, in bytes.
+const REASON_MAX_BYTES: usize = 200;
+
+/// The smallest packet that a client must be able to take: an acknowledgement with a reason code.
+const MIN_PACKET_BYTES: u32 = 32;
+
+/// The state of the protocol on one connection.
+pub(super) struct Session {
+    version: Version,
+    is_connected: bool,
+    max_packet_bytes: usize,
+    receive_maximum: u16,
+    /// The size of the largest packet that the client takes.
+    max_answer_bytes: usize,
+    /// Whether the client wants to read reasons.
+    takes_reasons: bool,
+    /// The messages that are not acknowledged.
+    in_flight: u32,
+    inbox: Inbox,
+    /// The bytes to send.
+    pub(super) out: Vec<u8>,
+}
+
+/// A version of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// 3.1.1.
+    V3,
+    /// 5.
+    V5,
+}
+
+/// A packet of the client that the server must know of.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// The first packet.
+    Connect(Connect),
+    /// A message.
+    Message(Message),
+    /// The connection ends.
+    Ended(Ended),
+}
+
+/// The content of CONNECT. A will is ignored.
+#[derive(Debug, Default)]
+pub(super) struct Connect {
+    pub(super) client_id: String,
+    pub(super) password: Option<Vec<u8>>,
+    pub(super) keep_alive_seconds: u16,
+    /// The client asks for a session that outlives the connection.
+    wants_session: bool,
+}
+
+impl Session {
+    pub(super) fn new(max_packet_bytes: usize, receive_maximum: u16) -> Self {
+        Self {
+            version: Version::V3,
+            is_connected: false,
+            max_packet_bytes,
+            receive_maximum,
+            max_answer_bytes: usize::MAX,
+            takes_reasons: true,
+            in_flight: 0,
+            inbox: Inbox::default(),
+            out: Vec::new(),
+        }
+    }
+
+    /// The version that the client has chosen.
+    pub(super) const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The bytes of the packet that is not whole yet.
+    pub(super) const fn partial_bytes(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// Whether the messages without an acknowledgement are as many as allowed.
+    pub(super) fn is_window_full(&self) -> bool {
+        self.in_flight >= self.receive_maximum.into()
+    }
+
+    /// Takes bytes of the client. The last thing may be the end of the connection.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Vec<Received> {
+        if !self.is_connected && self.inbox.len() == 0 && bytes.first().is_some_and(|first| *first != CONNECT) {
+            return vec![Received::Ended(Ended::protocol("the first packet is no CONNECT"))];
+        }
+        let (mut inbox, mut received) = (std::mem::take(&mut self.inbox), Vec::new());
+        let max_bytes = if self.is_connected { self.max_packet_bytes } else { MAX_CONNECT_BYTES };
+        inbox.receive(bytes, max_bytes, |first, _, frame| {
+            let taken = match frame {
+                Frame::Incomplete => Ok(None),
+                Frame::Whole { body, .. } => self.packet(first, body),
+                Frame::TooLarge { .. } if !self.is_connected => Err(Ended::protocol("the first packet is no CONNECT")),
+                Frame::TooLarge { topic, packet_id, flags, .. } => {
+                    self.message(Message::too_large(topic, packet_id, flags))
+                }
+                Frame::Invalid(why) => Err(Ended::protocol(why)),
+            };
+            match taken {
+                Ok(None) => true,
+                Ok(Some(Received::Connect(connect))) => {
+                    // The packets behind it wait until it is answered.
+                    received.push(Received::Connect(connect));
+                    false
+                }
+                Ok(Some(other)) => {
+                    received.push(other);
+                    true
+                }
+                Err(ended) => {
+                    received.push(Received::Ended(ended));
+                    false
+                }
+            }
+        });
+        self.inbox = inbox;
+        received
+    }
+
+    fn packet(&mut self, first: u8, body: &[u8]) -> Result<Option<Received>, Ended> {
+        let (kind, flags) = (first >> 4, first & 0x0f);
+        let expected_flags = match kind {
+            3 => flags,
+            6 | 8 | 10 => 2,
+            _ => 0,
+        };
+        if flags != expected_flags {
+            return Err(Ended::protocol("a packet with reserved flags"));
+        }
+        match (kind, self.is_connected) {
+            (1, false) => self.connect(body).map(|connect| Some(Received::Connect(connect))),
+            (_, false) => Err(Ended::protocol("the first packet is no CONNECT")),
+            (3, true) => self.publish(flags, body),
+            (6, true) => self.pubrel(body).map(|()| None),
+            (8, true) => self.subscribe(body).map(|()| None),
+            (10, true) => self.unsubscribe(body).map(|()| None),
+            (12, true) if body.is_empty() => {
+                self.out.extend([0xd0, 0]);
+                Ok(None)
+            }
+            (14, true) => Err(Ended::Client),
+            _ => Err(Ended::protocol("a packet that no device sends at this point")),
+        }
+    }
+
+    fn connect(&mut self, body: &[u8]) -> Result<Connect, Ended> {
+        match body {
+            [0, 4, b'M', b'Q', b'T', b'T', 4, ..] => Self::connect_v3(&whole(v3_1_1::Connect::parse(body), body)?),
+            [0, 4, b'M', b'Q', b'T', b'T', 5, ..] => {
+                self.version = Version::V5;
+                self.connect_v5(&whole(v5_0::Connect::parse(body), body)?)
+            }
+            [0, 4, b'M', b'Q', b'T', b'T', _, ..] | [0, 6, b'M', b'Q', b'I', b's', b'd', b'p', _, ..] => {
+                Err(Ended::Refused(Refusal::Version))
+            }
+            _ => Err(Ended::protocol("the first packet is no CONNECT")),
+        }
+    }
+
+    fn connect_v3(connect: &v3_1_1::Connect) -> Result<Connect, Ended> {
+        if connect.client_id().is_empty() && !connect.clean_session() {
+            return Err(Ended::Refused(Refusal::ClientId));
+        }
+        checked(Connect {
+            client_id: connect.client_id().to_owned(),
+            password: connect.password().map(<[u8]>::to_vec),
+            keep_alive_seconds: connect.keep_alive(),
+            wants_session: false,
+        })
+    }
+
+    fn connect_v5(&mut self, connect: &v5_0::Connect) -> Result<Connect, Ended> {
+        let mut wants_session = false;
+        for property in connect.props() {
+            match property {
+                Property::MaximumPacketSize(size) if size.val() < MIN_PACKET_BYTES => {
+                    return Err(Ended::protocol("a client that cannot take an acknowledgement"));
+                }
+                Property::MaximumPacketSize(size) => self.max_answer_bytes = size.val() as usize,
+                Property::RequestProblemInformation(wanted) => self.takes_reasons = wanted.val() != 0,
+                Property::SessionExpiryInterval(expiry) => wants_session = expiry.val() != 0,
+                Property::AuthenticationMethod(_) => return Err(Ended::Refused(Refusal::Method)),
+                _ => {}
+            }
+        }
+        if connect.will_flag() && connect.will_qos() == Qos::ExactlyOnce {
+            return Err(Ended::Refused(Refusal::WillQos));
+        }
+        checked(Connect {
+            client_id: connect.client_id().to_owned(),
+            password: connect.password().map(<[u8]>::to_vec),
+            keep_alive_seconds: connect.keep_alive(),
+            wants_session,
+        })
+    }
+
+    /// Accepts the connection. `assigned` is the client ID, if the client has none.
+    pub(super) fn accept(&mut self, connect: &Connect, assigned: Option<&str>) {
+        self.is_connected = true;
+        if self.version == Version::V3 {
+            self.out.extend([0x20, 2, 0, 0]);
+            return;
+        }
+        let max_bytes = u32::try_from(self.max_packet_bytes).unwrap_or(u32::MAX);
+        let mut properties: Vec<Result<Property, PacketError>> = vec![
+            MaximumQos::new(1).map(Property::from),
+            ReceiveMaximum::new(self.receive_maximum).map(Property::from),
+            MaximumPacketSize::new(max_bytes).map(Property::from),
+        ];
+        if connect.wants_session {
+            properties.push(SessionExpiryInterval::new(0).map(Property::from));
+        }
+        if let Some(assigned) = assigned {
+            properties.push(AssignedClientIdentifier::new(assigned).map(Property::from));
+        }
+        let properties: Result<Properties, _> = properties.into_iter().collect();
+        let connack = v5_0::Connack::builder().session_present(false).reason_code(ConnectReasonCode::Success);
+        self.send(properties.and_then(|properties| connack.props(properties).build()));
+    }
+
+    /// Acknowledges a message.
+    pub(super) fn acknowledge(&mut self, receipt: MessageReceipt, outcome: Outcome, why: Option<&str>) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let id = receipt.packet_id;
+        let code = match outcome {
+            Outcome::Done => None,
+            Outcome::Invalid => Some(PubackReasonCode::PayloadFormatInvalid),
+            Outcome::OverQuota => Some(PubackReasonCode::QuotaExceeded),
+        };
+        let (Version::V5, Some(code)) = (self.version, code) else {
+            let [high, low] = id.to_be_bytes();
+            self.out.extend([0x40, 2, high, low]);
+            return;
+        };
+        let reason = why.filter(|_| self.takes_reasons).and_then(reason);
+        let builder = || v5_0::Puback::builder().packet_id(id).reason_code(code);
+        if let Some(reason) = reason
+            && let Ok(puback) = builder().props(vec![reason.into()]).build()
+            && puback.size() <= self.max_answer_bytes
+        {
+            self.out.extend(puback.to_continuous_buffer());
+            return;
+        }
+        self.send(builder().build());
+    }
+
+    /// Ends the connection: `out` has the last packet, if the version has one for this.
+    pub(super) fn end(&mut self, why: &Ended) {
+        if let Ended::Refused(refusal) = why {
+            return self.refuse(*refusal);
+        }
+        let (Version::V5, true, Some(code)) = (self.version, self.is_connected, why.disconnect_code()) else { return };
+        self.end_with(code, &why.to_string());
+    }
+
+    fn end_with(&mut self, code: DisconnectReasonCode, why: &str) {
+        let builder = || v5_0::Disconnect::builder().reason_code(code);
+        if let Some(reason) = reason(why).filter(|_| self.takes_reasons)
+            && let Ok(disconnect) = builder().props(vec![reason.into()]).build()
+            && disconnect.size() <= self.max_answer_bytes
+        {
+            self.out.extend(disconnect.to_continuous_buffer());
+            return;
+        }
+        self.send(builder().build());
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        if self.version == Version::V3 {
+            self.out.extend([0x20, 2, 0, refusal.return_code()]);
+            return;
+        }
+        let connack = || v5_0::Connack::builder().session_present(false).reason_code(refusal.reason_code());
+        if let Some(reason) = reason(&refusal.to_string())
+            && let Ok(connack) = connack().props(vec![reason.into()]).build()
+            && connack.size() <= self.max_answer_bytes
+        {
+            self.out.extend(connack.to_continuous_buffer());
+            return;
+        }
+        self.send(connack().build());
+    }
+
+    fn publish(&mut self, flags: u8, body: &[u8]) -> Result<Option<Received>, Ended> {
+        let message = match self.version {
+            Version::V5 => {
+                let publish = whole(v5_0::Publish::parse(flags, Arc::from(body)), body)?;
+                if publish.props().iter().any(|property| matches!(property, Property::TopicAlias(_))) {
+                    return Err(Ended::TopicAlias);
+                }
+                Message::of_v5(&publish)
+            }
+            Version::V3 => Message::of_v3(&whole(v3_1_1::Publish::parse(flags, Arc::from(body)), body)?),
+        };
+        self.message(message)
+    }
+
+    fn message(&mut self, mut message: Message) -> Result<Option<Received>, Ended> {
+        // The device asks to retain the message, and nothing is retained here.
+        message.is_retained = false;
+        if message.topic.is_empty() || message.topic.contains(['+', '#', '\0']) {
+            return Err(Ended::Topic);
+        }
+        let Some(receipt) = message.receipt else { return Ok(Some(Received::Message(message))) };
+        if receipt.is_exactly_once {
+            return Err(Ended::Qos);
+        }
+        check_id(receipt.packet_id)?;
+        if self.version == Version::V5 && self.is_window_full() {
+            return Err(Ended::Window);
+        }
+        self.in_flight += 1;
+        Ok(Some(Received::Message(message)))
+    }
+
+    /// Answers the second half of a message of quality of service 2, which a client may have left of another
+    /// server.
+    fn pubrel(&mut self, body: &[u8]) -> Result<(), Ended> {
+        let &[high, low, ..] = body else { return Err(Ended::protocol("a PUBREL without a packet ID")) };
+        check_id(u16::from_be_bytes([high, low]))?;
+        if self.version == Version::V3 {
+            self.out.extend([0x70, 2, high, low]);
+        } else {
+            let code = PubcompReasonCode::PacketIdentifierNotFound;
+            self.send(v5_0::Pubcomp::builder().packet_id(u16::from_be_bytes([high, low])).reason_code(code).build());
+        }
+        Ok(())
+    }
+
+    /// Refuses each subscription: devices only publish.
+    fn subscribe(&mut self, body: &[u8]) -> Result<(), Ended> {
+        if self.version == Version::V3 {
+            let subscribe = whole(v3_1_1::Subscribe::parse(body), body)?;
+            check_id(subscribe.packet_id())?;
+            let codes = vec![SubackReturnCode::Failure; subscribe.entries().len()];
+            self.send(v3_1_1::Suback::builder().packet_id(subscribe.packet_id()).return_codes(codes).build());
+        } else {
+            let subscribe = whole(v5_0::Subscribe::parse(body), body)?;
+            check_id(subscribe.packet_id())?;
+            let codes = vec![SubackReasonCode::NotAuthorized; subscribe.entries().len()];
+            self.send(v5_0::Suback::builder().packet_id(subscribe.packet_id()).reason_codes(codes).build());
+        }
+        Ok(())
+    }
+
+    fn unsubscribe(&mut self, body: &[u8]) -> Result<(), Ended> {
+        if self.version == Version::V3 {
+            let unsubscribe = whole(v3_1_1::Unsubscribe::parse(body), body)?;
+            check_id(unsubscribe.packet_id())?;
+            self.send(v3_1_1::Unsuback::builder().packet_id(unsubscribe.packet_id()).build());
+        } else {
+            let unsubscribe = whole(v5_0::Unsubscribe::parse(body), body)?;
+            check_id(unsubscribe.packet_id())?;
+            let codes = vec![UnsubackReasonCode::NoSubscriptionExisted; unsubscribe.entries().len()];
+            self.send(v5_0::Unsuback::builder().packet_id(unsubscribe.packet_id()).reason_codes(codes).build());
+        }
+        Ok(())
+    }
+
+    /// Sends a packet, unless it cannot be made or the client does not take one of this size.
+    fn send(&mut self, packet: Result<impl GenericPacketTrait, PacketError>) {
+        match packet {
+            Ok(packet) if packet.size() <= self.max_answer_bytes => self.out.extend(packet.to_continuous_buffer()),
+            Ok(_) => {}
+            Err(error) => debug_assert!(false, "a packet of the server: {error:?}"),
+        }
+    }
+}
+
+fn checked(connect: Connect) -> Result<Connect, Ended> {
+    let is_valid = connect.client_id.len() <= CLIENT_ID_MAX_BYTES && !connect.client_id.chars().any(char::is_control);
+    if is_valid { Ok(connect) } else { Err(Ended::Refused(Refusal::ClientId)) }
+}
+
+fn check_id(packet_id: u16) -> Result<(), Ended> {
+    if packet_id == 0 { Err(Ended::protocol("a packet ID of 0")) } else { Ok(()) }
+}
+
+/// The packet, if it is all of the bytes.
+fn whole<T>(parsed: Result<(T, usize), PacketError>, body: &[u8]) -> Result<T, Ended> {
+    match parsed {
+        Ok((packet, bytes)) if bytes == body.len() => Ok(packet),
+        Ok(_) => Err(Ended::protocol("bytes behind the content of a packet")),
+        Err(error) => Err(Ended::Protocol(format!("a packet that cannot be read: {error:?}"))),
+    }
+}
+
+fn reason(text: &str) -> Option<ReasonString> {
+    let end = (0..=REASON_MAX_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end))?;
+    ReasonString::new(&text[..end]).ok()
+}

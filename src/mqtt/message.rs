@@ -1,0 +1,94 @@
+//! Messages, and their acknowledgements.
+
+use std::time::Instant;
+
+use mqtt_protocol_core::mqtt::common::ArcPayload;
+use mqtt_protocol_core::mqtt::packet::{Qos, v3_1_1, v5_0};
+
+use super::frame::qos_bits;
+
+/// A message.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) topic: Box<str>,
+    /// `None`: the message was larger than allowed and skipped.
+    pub(super) payload: Option<ArcPayload>,
+    /// The acknowledgement that it needs.
+    pub(super) receipt: Option<MessageReceipt>,
+    /// Whether a broker sent it because it was retained, and not because it is new.
+    pub(super) is_retained: bool,
+    /// Whether the sender says that it has sent it before.
+    pub(super) is_again: bool,
+    /// Its size with all that is kept of it.
+    pub(super) bytes: usize,
+    pub(super) arrived: Instant,
+}
+
+/// The acknowledgement that a message needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MessageReceipt {
+    pub(super) packet_id: u16,
+    pub(super) is_exactly_once: bool,
+}
+
+/// The outcome of a message, as version 5 can tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Outcome {
+    /// All is well.
+    #[default]
+    Done,
+    /// The payload or the topic has no reading that can be stored.
+    Invalid,
+    /// A limit does not admit it now.
+    OverQuota,
+}
+
+/// The memory of a message besides its bytes.
+const MESSAGE_OVERHEAD_BYTES: usize = 256;
+
+impl Message {
+    /// A message that was skipped.
+    pub(super) fn too_large(topic: &str, packet_id: Option<u16>, flags: u8) -> Self {
+        let is_exactly_once = qos_bits(flags) == 2;
+        Self {
+            topic: topic.into(),
+            payload: None,
+            receipt: packet_id.map(|packet_id| MessageReceipt { packet_id, is_exactly_once }),
+            is_retained: flags & 1 != 0,
+            is_again: flags & 8 != 0,
+            bytes: topic.len() + MESSAGE_OVERHEAD_BYTES,
+            arrived: Instant::now(),
+        }
+    }
+
+    /// A message of version 5.
+    pub(super) fn of_v5(publish: &v5_0::Publish) -> Self {
+        Self {
+            topic: publish.topic_name().into(),
+            bytes: publish.size() + MESSAGE_OVERHEAD_BYTES,
+            receipt: receipt(publish.qos(), publish.packet_id()),
+            is_retained: publish.retain(),
+            is_again: publish.dup(),
+            payload: Some(publish.payload().clone()),
+            arrived: Instant::now(),
+        }
+    }
+
+    /// A message of version 3.1.1.
+    pub(super) fn of_v3(publish: &v3_1_1::Publish) -> Self {
+        Self {
+            topic: publish.topic_name().into(),
+            bytes: publish.size() + MESSAGE_OVERHEAD_BYTES,
+            receipt: receipt(publish.qos(), publish.packet_id()),
+            is_retained: publish.retain(),
+            is_again: publish.dup(),
+            payload: Some(publish.payload().clone()),
+            arrived: Instant::now(),
+        }
+    }
+}
+
+fn receipt(qos: Qos, packet_id: Option<u16>) -> Option<MessageReceipt> {
+    let is_exactly_once = qos == Qos::ExactlyOnce;
+    packet_id.filter(|_| qos != Qos::AtMostOnce).map(|packet_id| MessageReceipt { packet_id, is_exactly_once })
+}

@@ -1,0 +1,277 @@
+//! The messages of one connection on their way into the log, in the order of their arrival.
+//!
+//! All messages that wait are submitted as one record when the one before it is durable. So a slow disk leads
+//! to larger records. A message is acknowledged when its record is durable. If the log refuses the record,
+//! its messages wait again.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::message::{Message, MessageReceipt, Outcome};
+use super::payload::{About, Readings, place};
+use super::{Formats, Topic};
+use crate::access::DeviceScope;
+use crate::ingest::{Admission, Ingest, IngestError, Receipt, RefusalReason};
+use crate::limits::Quota;
+use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::wire::Code;
+
+/// The most bytes of messages in one record. The names of metrics in them always fit into a record, so that
+/// no message is rejected because of others.
+const MAX_BATCH_BYTES: usize = 256 << 10;
+
+/// A message takes at most so many times its bytes in the log, together with the names in it.
+const RECORD_BYTES_PER_BYTE: usize = 8;
+
+/// The wait before the next look at a log that refuses appends.
+const LOG_PAUSE: Duration = Duration::from_millis(500);
+
+/// The way of messages into the log.
+#[derive(Debug, Clone)]
+pub(super) struct Intake {
+    pub(super) topics: Arc<[Topic]>,
+    pub(super) formats: Formats,
+    pub(super) ingest: Ingest,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) refusals: Arc<RefusalLog>,
+}
+
+/// The author of messages, as admission and log lines know it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Author<'a> {
+    pub(super) scope: &'a DeviceScope,
+    pub(super) quota: &'a Quota,
+    /// Messages wait while the author has reached its rate of readings, because nothing can tell it.
+    pub(super) waits_for_rate: bool,
+}
+
+/// Messages without an acknowledgement, oldest first.
+#[derive(Default)]
+pub(super) struct Queue {
+    messages: VecDeque<Message>,
+    bytes: usize,
+    /// The messages that need an acknowledgement, those on their way into the log included.
+    unacknowledged: u32,
+    /// The messages on their way into the log.
+    submitted: Option<Submitted>,
+    /// The end of a pause, after the log or the rate has refused the last append.
+    try_at: Option<Instant>,
+    /// Whether the pause is for the log.
+    is_log_full: bool,
+}
+
+/// Messages on their way into the log.
+struct Submitted {
+    durable: Pin<Box<dyn Future<Output = Result<Receipt, IngestError>> + Send>>,
+    messages: Vec<(Message, Verdict)>,
+}
+
+/// The outcome of a message.
+#[derive(Default)]
+struct Verdict {
+    outcome: Outcome,
+    /// The reason in the metrics, if nothing of the message is stored.
+    refused: Option<&'static str>,
+    readings: Readings,
+    /// The log lines about it.
+    refusals: Vec<RefusalEntry>,
+}
+
+impl Queue {
+    /// Takes a message to the end of those that wait.
+    pub(super) fn take(&mut self, message: Message, intake: &Intake) {
+        self.bytes += message.bytes;
+        self.unacknowledged += u32::from(message.receipt.is_some());
+        if message.is_again {
+            intake.metrics.mqtt_redelivered_total.increment(1);
+        }
+        self.messages.push_back(message);
+    }
+
+    /// Whether messages wait that can be submitted now.
+    pub(super) fn can_submit(&self) -> bool {
+        let is_pausing = self.try_at.is_some_and(|at| at > Instant::now());
+        !self.is_submitted() && !self.messages.is_empty() && !is_pausing
+    }
+
+    /// Drops the messages that wait, and returns how many of them are lost: those without an acknowledgement.
+    pub(super) fn give_up(&mut self) -> usize {
+        self.messages.drain(..).filter(|message| message.receipt.is_none()).count()
+    }
+
+    /// Submits the messages that wait to the log as one record, up to a size, unless others are on their way
+    /// or a pause is not over.
+    pub(super) fn submit(&mut self, intake: &Intake, author: Author<'_>) {
+        if !self.can_submit() {
+            return;
+        }
+        if self.is_log_full && intake.ingest.is_log_refusing() {
+            self.try_at = Some(Instant::now() + LOG_PAUSE);
+            return;
+        }
+        (self.try_at, self.is_log_full) = (None, false);
+        let max_batch_bytes = MAX_BATCH_BYTES.min(intake.ingest.max_record_bytes() / RECORD_BYTES_PER_BYTE);
+        let (mut bytes, mut messages) = (0, Vec::new());
+        let mut admission = intake.ingest.admission_of_batch();
+        while let Some(message) = self.messages.pop_front() {
+            let is_full = bytes > 0 && bytes + message.bytes > max_batch_bytes;
+            self.try_at = author.wait();
+            if is_full || self.try_at.is_some() {
+                self.messages.push_front(message);
+                break;
+            }
+            bytes += message.bytes;
+            let verdict = intake.admit(&message, author, &mut admission);
+            messages.push((message, verdict));
+        }
+        if !messages.is_empty() {
+            let submission = intake.ingest.finish(admission.end(), true).kept_by_sender();
+            self.submitted = Some(Submitted { durable: Box::pin(submission.durable()), messages });
+        }
+    }
+
+    /// Waits for the record on its way into the log, for ever if there is none.
+    pub(super) async fn durable(&mut self) -> Result<Receipt, IngestError> {
+        match &mut self.submitted {
+            Some(submitted) => submitted.durable.as_mut().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Acknowledges the messages whose readings are durable, in the order of their arrival. If the log has
+    /// refused them, they wait again.
+    pub(super) fn settle<E>(
+        &mut self,
+        result: Result<Receipt, IngestError>,
+        intake: &Intake,
+        sender: &Sender,
+        mut acknowledge: impl FnMut(MessageReceipt, Outcome, Option<&str>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(Submitted { messages, .. }) = self.submitted.take() else { return Ok(()) };
+        if let Err(error) = result {
+            for (message, _) in messages.into_iter().rev() {
+                self.messages.push_front(message);
+            }
+            (self.try_at, self.is_log_full) = (Some(Instant::now() + LOG_PAUSE), true);
+            let (code, count) = (RefusalReason::Overloaded.as_str(), self.messages.len() as u64);
+            let example = format!("{error}; the messages stay unacknowledged");
+            intake.refusals.record(Sender::All, RefusalEntry { what: What::Messages, code, count, example }, None);
+            return Ok(());
+        }
+        for (message, Verdict { outcome, refused, readings, refusals }) in messages {
+            self.bytes -= message.bytes;
+            if let Some(reason) = refused {
+                intake.metrics.mqtt_refused_total.with(reason).increment(1);
+            }
+            if message.is_again {
+                intake.metrics.mqtt_redelivered_untimed_total.increment(readings.untimed.into());
+            }
+            if let Some(receipt) = message.receipt {
+                acknowledge(receipt, outcome, refusals.first().map(|refusal| refusal.example.as_str()))?;
+                self.unacknowledged -= 1;
+            }
+            for mut refusal in refusals {
+                refusal.example = format!("{}: {}", topic_for_people(&message.topic), refusal.example);
+                intake.refusals.record(sender.clone(), refusal, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a record is on its way into the log.
+    pub(super) const fn is_submitted(&self) -> bool {
+        self.submitted.is_some()
+    }
+
+    /// The bytes of the messages, those on their way into the log included.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The messages that need an acknowledgement.
+    pub(super) const fn unacknowledged(&self) -> u32 {
+        self.unacknowledged
+    }
+
+    /// The end of a pause.
+    pub(super) const fn try_at(&self) -> Option<Instant> {
+        self.try_at
+    }
+
+    /// The arrival of the oldest message that needs an acknowledgement.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let submitted = self.submitted.iter().flat_map(|submitted| &submitted.messages).map(|(message, _)| message);
+        let oldest = submitted.chain(&self.messages).find(|message| message.receipt.is_some());
+        oldest.map(|message| message.arrived)
+    }
+}
+
+impl Author<'_> {
+    /// When the rate has room for a message again, if the message waits for that.
+    fn wait(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let limiter = self.quota.readings.as_ref().filter(|_| self.waits_for_rate)?;
+        limiter.wait(1, now).map(|wait| now + wait)
+    }
+}
+
+impl Intake {
+    /// Admits the readings of a message into a batch.
+    fn admit<'a>(&'a self, message: &Message, author: Author<'a>, admission: &mut Admission<'a>) -> Verdict {
+        let refuse = |outcome, reason, code, example: String| {
+            let refusals = vec![RefusalEntry { what: What::Messages, code, count: 1, example }];
+            Verdict { outcome, refused: Some(reason), refusals, ..Verdict::default() }
+        };
+        let Some(payload) = &message.payload else {
+            let why = "the message is larger than max_packet_bytes".to_owned();
+            return refuse(Outcome::Invalid, "size", "too_large", why);
+        };
+        let place = match place(&self.topics, &message.topic) {
+            Ok(place) => place,
+            Err(why) => return refuse(Outcome::Invalid, "topic", "unknown_topic", why),
+        };
+        let (accepted, rejected) = (admission.accepted(), admission.rejected());
+        let about = About { is_retained: message.is_retained };
+        let admitted = place.admit(
+            payload.as_slice(),
+            about,
+            &self.formats,
+            (author.scope, author.quota),
+            &self.ingest,
+            admission,
+        );
+        let readings = match admitted {
+            Ok(readings) => readings,
+            Err(error) => {
+                return refuse(Outcome::OverQuota, "rate", RefusalReason::RateLimited.as_str(), error.to_string());
+            }
+        };
+        let has_rejected = admission.rejected() > rejected;
+        let refusals = if has_rejected { admission.take_refusals() } else { Vec::new() };
+        let is_over_quota = refusals.iter().any(|refusal| is_for_now(refusal.code));
+        let is_stored = admission.accepted() > accepted;
+        let refused = match (is_stored, has_rejected) {
+            (true, _) => None,
+            (false, true) => Some("payload"),
+            (false, false) => (readings.retained > 0).then_some("retained"),
+        };
+        let outcome = match refused {
+            Some("payload") if is_over_quota => Outcome::OverQuota,
+            Some("payload") => Outcome::Invalid,
+            _ => Outcome::Done,
+        };
+        Verdict { outcome, refused, readings, refusals }
+    }
+}
+
+fn is_for_now(code: &str) -> bool {
+    [Code::DeviceRateLimited, Code::TooManyNewDevices].iter().any(|known| known.as_str() == code)
+}
+
+/// A topic for a log line.
+pub(super) fn topic_for_people(topic: &str) -> String {
+    let shown: String = topic.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
+    format!("topic {shown:?}")
+}

@@ -1,0 +1,155 @@
+//! Clients that do not keep to the protocol, or come in great numbers.
+
+use std::net::TcpStream;
+
+use super::{Device, START_MS, TOKEN, TOPICS, at, connect, packet, publish, readings, setup, text};
+use crate::harness::{Server, Setup, secret_of, wait_until};
+
+/// The memory of an idle connection, with the state of its task.
+const CONNECTION_MAX_BYTES: usize = 16 << 10;
+
+/// The connections before the memory is measured: the first ones make the server take memory for all.
+const FIRST: usize = 200;
+
+#[tokio::test]
+async fn packets_that_no_device_sends_end_their_connection_only() {
+    let server = Server::start(setup()).await;
+    let mut good = Device::connected(&server, true, "good");
+    let with = |properties: &[u8]| {
+        let mut body = [text("MQTT"), vec![5, 0xc2, 0, 60]].concat();
+        body.push(u8::try_from(properties.len()).expect("few"));
+        packet(0x10, &[&body[..], properties, &text("bad"), &text("any"), &text(&secret_of(TOKEN))].concat())
+    };
+    let connected = with(&[]);
+    let topic = "plant/north/a/temp";
+    let alias = packet(0x32, &[&text("")[..], &[0, 1, 3, 0x23, 0, 1], b"1"].concat());
+    for (name, bytes) in [
+        ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+        ("TLS", vec![22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]),
+        ("no CONNECT", publish(true, 1, topic, "1")),
+        ("a long CONNECT", packet(0x10, &vec![b'x'; 20_000])),
+        ("a length of five bytes", vec![0x10, 0xff, 0xff, 0xff, 0xff, 1]),
+        ("two CONNECTs", [connected.clone(), connected.clone()].concat()),
+        ("an answer", [connected.clone(), vec![0x40, 2, 0, 1]].concat()),
+        ("reserved flags", [connected.clone(), vec![0x82 & 0xf0, 2, 0, 1]].concat()),
+        ("a topic with a wildcard", [connected.clone(), publish(true, 1, "plant/+/a", "1")].concat()),
+        ("a topic alias", [connected.clone(), alias].concat()),
+        (
+            "a packet ID of 0",
+            [connected.clone(), packet(0x32, &[&text(topic)[..], &[0, 0, 0, b'1']].concat())].concat(),
+        ),
+        ("no text", [connected.clone(), packet(0x30, &[0, 1, 0xff, 0, b'1'])].concat()),
+        ("a tiny maximum", with(&[0x27, 0, 0, 0, 4])),
+        ("an AUTH method", with(&[0x15, 0, 1, b'x'])),
+        ("a client ID of 300 bytes", connect(true, &"x".repeat(300), Some(&secret_of(TOKEN)), 0)),
+    ] {
+        let mut device = Device::open(server.mqtt_addr(), true);
+        let _ = std::io::Write::write_all(&mut device.stream, &bytes); // the server may have closed it
+        let last = device.rest();
+        assert!(last.last().is_none_or(|last| [0x20, 0xe0].contains(&last[0])), "{name}: {last:?}");
+    }
+    // MQTT 5 allows a topic alias maximum of 0, a short session and many user properties.
+    let mut device = Device::open(server.mqtt_addr(), true);
+    device.send(&with(&[0x22, 0, 0, 0x11, 0, 0, 1, 0, 0x26, 0, 1, b'k', 0, 1, b'v']));
+    let answer = device.packet().expect("CONNACK");
+    assert_eq!((answer[0], answer[3]), (0x20, 0), "{answer:?}");
+    assert!(answer.windows(5).any(|property| property == [0x11, 0, 0, 0, 0]), "no session is kept: {answer:?}");
+    good.publish(1, topic, &at(0, 1));
+    assert_eq!(good.acknowledgement(), (1, 0));
+    assert_eq!(readings(&server, "a").await.len(), 1);
+}
+
+/// A bridge asks for the version 0x84, and old devices speak 3.1: both are told to try another version.
+#[tokio::test]
+async fn other_versions_are_refused_in_words_that_they_know() {
+    let server = Server::start(setup()).await;
+    for (name, level) in [("MQTT", 0x84), ("MQTT", 6), ("MQIsdp", 3)] {
+        let mut device = Device::open(server.mqtt_addr(), false);
+        device.send(&packet(0x10, &[text(name), vec![level, 2, 0, 60], text("d1")].concat()));
+        assert_eq!(device.rest(), [[0x20, 2, 0, 1]], "{name} {level}");
+    }
+}
+
+/// A client may send its messages behind CONNECT without waiting for the answer.
+#[tokio::test]
+async fn messages_behind_connect_wait_for_its_answer() {
+    let server = Server::start(setup()).await;
+    for (password, expected) in [(secret_of(TOKEN), 50), ("wrong".to_owned(), 0)] {
+        let mut device = Device::open(server.mqtt_addr(), true);
+        let all: Vec<u8> = (1..=50).flat_map(|n| publish(true, n, "plant/north/a/temp", &at(n.into(), n))).collect();
+        device.send(&[connect(true, "d1", Some(&password), 0), all].concat());
+        let answer = device.packet().expect("CONNACK");
+        assert_eq!(answer[3] == 0, expected > 0);
+        let acknowledged = (0..expected).map(|_| device.acknowledgement()).filter(|(_, code)| *code == 0).count();
+        assert_eq!(acknowledged, expected);
+    }
+    assert_eq!(readings(&server, "a").await.len(), 50);
+}
+
+/// Opens as many connections as this machine allows, up to ten thousand.
+#[tokio::test]
+async fn ten_thousand_idle_connections_take_little_memory() {
+    let limits = std::fs::read_to_string("/proc/self/limits").expect("limits");
+    let open_files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let soft: usize = open_files.split_whitespace().nth(3).expect("a number").parse().unwrap_or(usize::MAX);
+    let count = 10_000.min(soft.saturating_sub(1_000));
+    let setup = Setup::sqlite().set("http.max_connections", 100);
+    let server = Server::start(setup.mqtt_listener(&format!("max_connections = 20000\n{TOPICS}"))).await;
+    let (mut idle, mut before): (Vec<Device>, usize) = (Vec::new(), 0);
+    for n in 0..count + FIRST {
+        if n == FIRST {
+            before = resident_bytes(server.id());
+        }
+        let mut device = Device::open(server.mqtt_addr(), true);
+        device.send(&connect(true, &format!("device-{n}"), None, 0));
+        // Each has sent a message once.
+        device.publish(1, "own/x", &format!("{{\"deviceId\":\"d\",\"ts\":{START_MS},\"value\":1}}"));
+        assert_eq!(device.packet().expect("CONNACK")[3], 0);
+        assert_eq!(device.acknowledgement(), (1, 0));
+        idle.push(device);
+    }
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.count("tidegauge_mqtt_listener_connections"), (count + FIRST) as u64);
+    let of_each = resident_bytes(server.id()).saturating_sub(before) / count;
+    println!("{count} idle connections, {of_each} bytes each");
+    assert!(of_each <= CONNECTION_MAX_BYTES, "{of_each} bytes for each of {count} connections");
+    let mut last = Device::open(server.mqtt_addr(), true);
+    last.send(&connect(true, "last", None, 0));
+    assert_eq!(last.packet().expect("CONNACK")[3], 0);
+    drop(idle);
+    wait_until("they are gone", async || {
+        (server.metrics().await.count("tidegauge_mqtt_listener_connections") == 1).then_some(())
+    })
+    .await;
+}
+
+/// Connections that never authenticate cost less than those that do.
+#[tokio::test]
+async fn connections_without_connect_take_little_memory() {
+    let server = Server::start(setup()).await;
+    let open = async |silent: &mut Vec<TcpStream>, count: usize| {
+        while silent.len() < count {
+            let mut device = Device::open(server.mqtt_addr(), true);
+            device.send(&packet(0x10, &vec![b'x'; 16_000])[..15_000]);
+            silent.push(device.stream);
+        }
+        wait_until("they are open", async || {
+            let metrics = server.metrics().await;
+            let held = metrics.count("tidegauge_http_bytes_in_flight");
+            let open = metrics.count("tidegauge_mqtt_listener_connections");
+            (open == count as u64 && held >= 15_000 * count as u64).then_some(resident_bytes(server.id()))
+        })
+        .await
+    };
+    let mut silent = Vec::new();
+    let before = open(&mut silent, FIRST).await;
+    let after = open(&mut silent, 5 * FIRST).await;
+    let of_each = after.saturating_sub(before) / (4 * FIRST);
+    assert!(of_each <= 48 << 10, "{of_each} bytes for each");
+}
+
+/// The memory of a process that is in use.
+fn resident_bytes(process: u32) -> usize {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).expect("the process runs");
+    statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * 4_096
+}

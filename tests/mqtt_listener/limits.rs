@@ -1,0 +1,163 @@
+//! Each limit of a connection, and what a client is told at it.
+
+use std::time::{Duration, Instant};
+
+use super::{Device, TOKEN, TOPICS, at, connect, ended, publish, readings, setup};
+use crate::harness::{Server, Setup, secret_of, wait_until};
+
+/// The only packet before the server closed the connection: DISCONNECT with a reason, or none before MQTT 5.
+#[track_caller]
+fn disconnected(device: &mut Device, reason: u8) {
+    let last = device.rest();
+    let reasons: Vec<(u8, u8)> = last.iter().map(|packet| (packet[0], packet[2])).collect();
+    assert_eq!(reasons, if device.is_v5 { vec![(0xe0, reason)] } else { Vec::new() }, "{last:?}");
+}
+
+#[tokio::test]
+async fn connections_above_the_limit_are_closed_and_counted() {
+    let server = Server::start(setup().mqtt_listener(&format!("max_connections = 2\n{TOPICS}"))).await;
+    let (one, _two) = (Device::connected(&server, true, "1"), Device::connected(&server, false, "2"));
+    let mut third = Device::open(server.mqtt_addr(), true);
+    assert!(third.rest().is_empty());
+    let metrics = ended(&server, "limit", 1).await;
+    let limited = [("limit", "mqtt_listener.max_connections")];
+    assert_eq!(metrics.count_where("tidegauge_limited_total", &limited), 1);
+    drop(one);
+    ended(&server, "network", 1).await;
+    Device::connected(&server, true, "3");
+}
+
+#[tokio::test]
+async fn slow_clients_lose_their_connection() {
+    let server = Server::start(setup().mqtt_listener(&format!("packet_timeout = '300ms'\n{TOPICS}"))).await;
+    let mut silent = Device::open(server.mqtt_addr(), true);
+    assert!(silent.rest().is_empty(), "no CONNECT");
+    let mut half = Device::connected(&server, true, "half");
+    half.send(&publish(true, 1, "plant/north/a/temp", &at(0, 1))[..20]);
+    disconnected(&mut half, 0x82);
+    let mut idle = Device::connected(&server, true, "idle");
+    ended(&server, "timeout", 2).await;
+    idle.publish(1, "plant/north/a/temp", &at(0, 1));
+    assert_eq!(idle.acknowledgement(), (1, 0), "a client without a packet under way is not slow");
+}
+
+#[tokio::test]
+async fn a_client_that_is_silent_for_longer_than_its_keep_alive_is_gone() {
+    let server = Server::start(setup()).await;
+    for is_v5 in [true, false] {
+        let mut device = Device::open(server.mqtt_addr(), is_v5);
+        device.send(&connect(is_v5, "d1", Some(&secret_of(TOKEN)), 1));
+        assert_eq!(device.packet().expect("CONNACK")[3], 0);
+        let began = Instant::now();
+        disconnected(&mut device, 0x8d);
+        assert!(began.elapsed() >= Duration::from_secs(1));
+    }
+    ended(&server, "keep_alive", 2).await;
+}
+
+#[tokio::test]
+async fn quality_of_service_2_is_refused() {
+    let server = Server::start(setup()).await;
+    for is_v5 in [true, false] {
+        let mut device = Device::connected(&server, is_v5, "d1");
+        device.publish(1, "plant/north/a/temp", &at(0, 1));
+        assert_eq!(device.acknowledgement(), (1, 0));
+        let mut exactly_once = publish(is_v5, 2, "plant/north/a/temp", &at(1, 1));
+        exactly_once[0] = 0x34;
+        device.send(&exactly_once);
+        disconnected(&mut device, 0x9b);
+    }
+    ended(&server, "qos", 2).await;
+    server.logged("quality of service 2; the server takes 0 and 1").await;
+}
+
+#[tokio::test]
+async fn more_messages_than_the_window_end_a_connection_of_version_5_only() {
+    let server = Server::start(setup().mqtt_listener(&format!("receive_maximum = 2\n{TOPICS}"))).await;
+    for is_v5 in [true, false] {
+        let mut device = Device::connected(&server, is_v5, "d1");
+        let all: Vec<u8> = (1..=5).flat_map(|n| publish(is_v5, n, "plant/north/a/temp", &at(n.into(), n))).collect();
+        device.send(&all);
+        if is_v5 {
+            let last = device.rest();
+            let last = last.last().expect("DISCONNECT");
+            assert_eq!((last[0], last[2]), (0xe0, 0x93), "{last:?}");
+        } else {
+            assert_eq!((1..=5).map(|_| device.acknowledgement().0).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
+    let limited = setup().token("greedy", "scopes = ['ingest']\nreadings_per_second = 5");
+    let server = Server::start(limited.set("limits.burst", "1s")).await;
+    let (mut device, _) = Device::connect(&server, true, "d1", &secret_of("greedy"));
+    let are_refused: Vec<bool> = (1..=20)
+        .map(|n| {
+            device.publish(n, "plant/north/five/temp", &at(n.into(), n));
+            let (_, code) = device.acknowledgement();
+            assert!([0, 0x97].contains(&code), "{code}");
+            code != 0
+        })
+        .collect();
+    assert!(!are_refused[0] && are_refused.contains(&true), "{are_refused:?}");
+    let metrics = server.metrics().await;
+    let refused = metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", "rate")]);
+    assert_eq!(refused, are_refused.into_iter().filter(|is_refused| *is_refused).count() as u64);
+    // Version 3.1.1 cannot tell a client why, so its messages wait.
+    let (mut device, _) = Device::connect(&server, false, "d2", &secret_of("greedy"));
+    for n in 1..=10 {
+        device.publish(n, "plant/north/three/temp", &at(n.into(), n));
+    }
+    assert_eq!((1..=10).map(|_| device.acknowledgement().0).collect::<Vec<_>>(), (1..=10).collect::<Vec<u16>>());
+    assert_eq!(readings(&server, "three").await.len(), 10);
+}
+
+#[tokio::test]
+async fn a_token_connects_as_often_as_it_may_send_requests() {
+    let setup = setup()
+        .set("limits.token_requests_per_second", 1)
+        .set("limits.burst", "1s")
+        .token("eager", "scopes = ['ingest']");
+    let server = Server::start(setup).await;
+    let codes: Vec<u8> =
+        (0..3).map(|n| Device::connect(&server, true, &format!("d{n}"), &secret_of("eager")).1[3]).collect();
+    assert!(codes[0] == 0 && codes.contains(&0x97), "{codes:?}");
+    let limited = [("limit", "limits.token_requests_per_second")];
+    assert!(server.metrics().await.count_where("tidegauge_limited_total", &limited) >= 1);
+}
+
+/// The memory of the bodies of HTTP and of the messages is one.
+#[tokio::test]
+async fn messages_that_are_under_way_count_to_the_memory_of_bodies() {
+    let topics = format!("max_packet_bytes = '64KiB'\npacket_timeout = '3s'\n{TOPICS}");
+    let setup = Setup::sqlite().mqtt_listener(&topics).set("http.max_body_bytes", "64KiB");
+    let server = Server::start(setup.set("http.max_bytes_in_flight", "64KiB")).await;
+    let connected = || {
+        let mut device = Device::open(server.mqtt_addr(), true);
+        device.send(&connect(true, "", None, 0));
+        assert_eq!(device.packet().expect("CONNACK")[3], 0);
+        device
+    };
+    let (mut first, mut second) = (connected(), connected());
+    let large = publish(true, 1, "own/x", &"x".repeat(65_500));
+    first.send(&large[..65_200]);
+    let in_flight = async |bytes: std::ops::Range<u64>| {
+        wait_until("the bytes are in flight", async || {
+            let held = server.metrics().await.count("tidegauge_http_bytes_in_flight");
+            bytes.contains(&held).then_some(())
+        })
+        .await;
+    };
+    in_flight(65_000..65_537).await;
+    second.publish(2, "plant/north/a/temp", &at(0, 1));
+    wait_until("the second one waits for memory", async || {
+        let limited = [("limit", "http.max_bytes_in_flight")];
+        (server.metrics().await.count_where("tidegauge_limited_total", &limited) > 0).then_some(())
+    })
+    .await;
+    assert_eq!(second.acknowledgement(), (2, 0), "the first one is too slow, and ends");
+    disconnected(&mut first, 0x82);
+    in_flight(0..1).await;
+}
