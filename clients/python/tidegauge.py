@@ -713,9 +713,13 @@ class Client:
         end: Optional[Time] = None, *, step: Optional[str] = None, prefix: Optional[str] = None,
         meta: Optional[Meta] = None, metric: Union[str, Sequence[str], None] = None,
         labels: Optional[Mapping[str, str]] = None, fn: Union[str, Sequence[str], None] = None,
-        combine: Union[bool, str] = False, **params: Param,
+        combine: Union[bool, str] = False, tz: Optional[str] = None,
+        offset: Union[str, timedelta, None] = None, **params: Param,
     ) -> Rows[Rollup]:
         """The rollups of the devices that `device`, `prefix` and `meta` select.
+
+        Steps follow the clock of `tz`, and begin later by `offset`: `step="8h", offset="6h", tz="Europe/Berlin"` are
+        shifts from 6, 14 and 22 o'clock in Berlin.
 
         `fn` selects the columns, such as `["min", "last"]`. `combine=True` folds the series of all devices into
         one of each, `combine="by:floor"` those of each `group` of devices with the same `floor` in their metadata.
@@ -723,6 +727,7 @@ class Client:
         """
         columns = fn if fn is None or isinstance(fn, str) else ",".join(fn)
         pairs = _pairs(params, start, end, metric, labels) + _pairs({"step": step, "fn": columns})
+        pairs += _pairs({"tz": tz, "offset": _period(offset)})
         rows: Rows[Rollup] = Rows()
         selection = _selection(device, prefix, meta)
         if device is not None and not device:

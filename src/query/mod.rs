@@ -55,7 +55,8 @@ pub use groups::{DeviceGroup, DeviceGroups, MetadataValues};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{
-    Column, Columns, Fill, HoursRequest, LocalTime, Point, Rollups, RollupsRequest, Series, Step, StepError, Zone,
+    Column, Columns, Fill, HoursRequest, LocalTime, OffsetError, Point, Rollups, RollupsRequest, Series, Step,
+    StepError, Zone,
 };
 
 /// The subject of messages.

@@ -183,6 +183,17 @@ pub(in crate::http) const STEP: Parameter = Parameter {
     example: r#""1h""#,
 };
 
+pub(in crate::http) const OFFSET: Parameter = Parameter {
+    name: "offset",
+    description: "How much later each step begins by the local clock: `step=8h&offset=6h` are shifts from 6, 14 and 22 \
+                  o'clock. Whole minutes, less than the step, and less than 28 days.",
+    schema: |_| {
+        let pattern = "^(?=.)([0-9]{1,2}w)?([0-9]{1,2}d)?([0-9]{1,3}h)?([0-9]{1,4}m)?$";
+        json!({ "type": "string", "pattern": pattern })
+    },
+    example: r#""30m""#,
+};
+
 pub(in crate::http) const TZ: Parameter = Parameter {
     name: "tz",
     description: "The IANA name of a time zone whose clock the steps follow. By default UTC.",
