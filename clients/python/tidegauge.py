@@ -177,6 +177,8 @@ class Latest:
     series: str
     ts: datetime
     value: float
+    #: `"min"` or `"max"`: the limit in the metadata of the device that the value is beyond.
+    beyond: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -1041,7 +1043,8 @@ def _rollups(device: Optional[str], answer: Any) -> Iterator[Rollup]:
 
 def _latest(answer: Any) -> Iterator[Latest]:
     for series, point in answer["metrics"].items():
-        yield Latest(str(answer["deviceId"]), series, _instant(point["ts"]), float(point["value"]))
+        yield Latest(str(answer["deviceId"]), series, _instant(point["ts"]), float(point["value"]),
+                     point.get("beyond"))
 
 
 def _device(answer: Any) -> Device:

@@ -105,6 +105,14 @@ pub(in crate::http) const METADATA: Parameter = Parameter {
     example: r#"{"meta.floor":"2"}"#,
 };
 
+pub(in crate::http) const METADATA_LABEL: Parameter = Parameter {
+    name: "label",
+    description: "A key of the metadata that each metric has as a label. May repeat, up to eight times. Dots in the \
+                  key name members of objects. Characters that Prometheus does not allow become `_`.",
+    schema: |_| json!({ "type": "array", "items": { "type": "string", "maxLength": 256 }, "maxItems": 8 }),
+    example: r#"["floor"]"#,
+};
+
 pub(in crate::http) const DEVICE: Parameter = Parameter {
     name: "device",
     description: "The ID of a device. May repeat. Cannot be combined with `prefix`.",
