@@ -251,6 +251,27 @@ async fn a_counter_has_a_bar_for_the_increase_of_each_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_limit_is_a_line_across_the_chart() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    let red = "(() => {
+        const { width, height } = document.querySelector('.chart canvas');
+        const { data } = document.querySelector('.chart canvas').getContext('2d').getImageData(0, 0, width, height);
+        const isRed = (red, at) => at % 4 === 0 && red > 140 && data[at + 1] < 60 && data[at + 2] < 60;
+        return [...data].filter(isRed).length;
+    })()";
+    assert_eq!(tab.js(red).await, 0);
+    let metadata = json!({ "limits": { "temp": { "max": 5 } } });
+    let reading = json!({ "deviceId": "A", "ts": START_MS, "metadata": metadata, "values": { "temp": 1 } });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    tab.wait(&format!("{red} > 300")).await;
+    tab.check("limit").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn on_a_phone_the_chart_is_first_and_has_all_its_values() {
     let server = Server::start(Setup::sqlite()).await;
     send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;

@@ -212,7 +212,7 @@ export class Plot {
 }
 
 // Bars that begin at their instants.
-const bars = uPlot.paths.bars({ size: [0.9, 80], align: 1 });
+const bars = uPlot.paths.bars({ size: [0.9, Infinity], align: 1 });
 
 // The mark of the cursor on a line.
 function point() {
