@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::harness::mongod::deadline::deadline;
 use crate::harness::mongod::kill_on_exit::KillOnExit;
 use crate::harness::mongod::signal;
-use crate::harness::{Metrics, binary, client, wait_until};
+use crate::harness::{Metrics, Prometheus, binary, client, wait_until};
 use crate::readme::{blocks, print_what_is_shown};
 
 /// A running demo.
@@ -56,8 +56,21 @@ impl Demo {
         serde_json::from_str(&self.text(path).await).expect("JSON")
     }
 
+    async fn send(&self, reading: &'static str) {
+        let request = self.client.post(format!("{}/v1/readings", self.url));
+        let answer = request.header("content-type", "application/json").body(reading).send().await;
+        assert_eq!(answer.expect("the demo answers").status(), 200, "{reading}");
+    }
+
     async fn metrics(&self) -> Metrics {
         Metrics::parse(&self.text("/metrics").await)
+    }
+
+    /// Ends the demo like Ctrl-C.
+    async fn end(mut self) {
+        signal(&self.child, "INT");
+        let ended = wait_until("the demo ends after SIGINT", async || self.child.try_wait().expect("our child")).await;
+        assert!(ended.success() && self.folders() == 0, "{ended:?}");
     }
 
     fn folders(&self) -> usize {
@@ -67,7 +80,7 @@ impl Demo {
 
 #[tokio::test]
 async fn a_demo_shows_a_week_and_live_readings_and_removes_its_folder() {
-    let mut demo = Demo::start().await;
+    let demo = Demo::start().await;
     assert_eq!(demo.folders(), 1);
     let start = demo.json("/v1/time").await["ts"].as_str().expect("text").to_owned();
 
@@ -110,9 +123,37 @@ async fn a_demo_shows_a_week_and_live_readings_and_removes_its_folder() {
     let readme = fs::read_to_string(crate::pages::in_repository("README.md")).expect("there is a page");
     print_what_is_shown("README.md", blocks(&readme, "console demo"), &demo.url).await;
 
-    signal(&demo.child, "INT");
-    let ended = wait_until("the demo ends after SIGINT", async || demo.child.try_wait().expect("our child")).await;
-    assert!(ended.success() && demo.folders() == 0, "{ended:?}");
+    demo.end().await;
+}
+
+#[tokio::test]
+async fn prometheus_raises_the_alerts_of_the_tank_and_ends_them() {
+    let demo = Demo::start().await;
+    wait_until("the tank has its last day", async || {
+        let tank = demo.json("/v1/latest?device=TANK-1").await["devices"][0]["metrics"]["level"]["ts"].clone();
+        tank.is_string().then_some(())
+    })
+    .await;
+    let rules = fs::read_to_string(crate::pages::in_repository("deploy/alerts-readings.yml")).expect("the rules");
+    let prometheus = Prometheus::watching(&demo.url, &rules.replace("for: 5m", "for: 1s")).await;
+    let tank = async |alert: &str| {
+        let firing = prometheus.firing().await;
+        firing.into_iter().find(|labels| labels["alertname"] == alert && labels["device"] == "TANK-1")
+    };
+    wait_until("the tank is silent for five hours", async || tank("TidegaugeDeviceSilent").await).await;
+
+    demo.send(r#"{"deviceId":"TANK-1","values":{"level":12.5}}"#).await;
+    let is_over = async || tank("TidegaugeDeviceSilent").await.is_none().then_some(());
+    wait_until("the tank is not silent any more", is_over).await;
+    let beyond = wait_until("the tank is nearly empty", async || tank("TidegaugeBeyondLimit").await).await;
+    assert_eq!((&beyond["metric"], &beyond["bound"]), (&"level".into(), &"min".into()), "{beyond}");
+
+    demo.send(r#"{"deviceId":"TANK-1","values":{"level":60}}"#).await;
+    let is_over = async || tank("TidegaugeBeyondLimit").await.is_none().then_some(());
+    wait_until("the tank is filled", is_over).await;
+    let alerts = prometheus.firing().await;
+    assert!(alerts.iter().all(|labels| labels["alertname"] != "TidegaugeReadingsNotScraped"), "{alerts:?}");
+    demo.end().await;
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use crate::pages::{in_repository, sections_of};
 
 /// The exposure level that `systemd-analyze security` may compute, in tenths: from 0, the best, to 100.
 const MAX_EXPOSURE: u32 = 20;
-const RUNBOOK: &str = "https://github.com/tidegauge/tidegauge/blob/main/docs/operations.md#";
+const RUNBOOKS: &str = "https://github.com/tidegauge/tidegauge/blob/main/docs/";
 
 #[test]
 fn the_command_and_the_variables_of_the_unit_are_understood() {
@@ -101,18 +101,23 @@ fn the_unit_confines_the_service() {
 
 #[test]
 fn each_alert_says_what_to_do_and_is_tested() {
-    let read = |path| fs::read_to_string(in_repository(path)).expect("a file of deploy");
-    let (rules, tests) = (read("deploy/alerts.yml"), read("deploy/alerts_test.yml"));
-    let sections = sections_of(&in_repository("docs/operations.md"));
-    let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
-    assert!(!alerts.is_empty());
-    for alert in alerts {
-        let name = alert.lines().next().expect("a name");
-        assert!(["critical", "warning"].iter().any(|it| alert.contains(&format!("severity: {it}"))), "{alert}");
-        assert!(alert.contains("summary: \"") && alert.contains("{{ $labels.instance }}"), "{alert}");
-        let section = alert.split(RUNBOOK).nth(1).and_then(|rest| rest.lines().next()).unwrap_or_default();
-        assert!(sections.contains(section), "docs/operations.md has no section {section:?} for {name}");
-        assert!(fires_and_ends(&tests, name), "no test in deploy/alerts_test.yml triggers {name} and then ends it");
+    let read = |path: &str| fs::read_to_string(in_repository(path)).expect("a file of deploy");
+    for (name, page, place) in [("alerts", "operations.md", "instance"), ("alerts-readings", "alarms.md", "device")] {
+        let rules = read(&format!("deploy/{name}.yml"));
+        let tests = read(&format!("deploy/{name}_test.yml"));
+        let sections = sections_of(&in_repository(&format!("docs/{page}")));
+        let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+        assert!(!alerts.is_empty());
+        for alert in alerts {
+            let name = alert.lines().next().expect("a name");
+            assert!(["critical", "warning"].iter().any(|it| alert.contains(&format!("severity: {it}"))), "{alert}");
+            let is_placed = [place, "instance"].iter().any(|it| alert.contains(&format!("{{{{ $labels.{it} }}}}")));
+            assert!(alert.contains("summary: \"") && is_placed, "{alert}");
+            let runbook = alert.split(&format!("{RUNBOOKS}{page}#")).nth(1).and_then(|rest| rest.lines().next());
+            let section = runbook.unwrap_or_default();
+            assert!(sections.contains(section), "docs/{page} has no section {section:?} for {name}");
+            assert!(fires_and_ends(&tests, name), "no test for promtool triggers {name} and then ends it");
+        }
     }
 }
 
@@ -155,7 +160,7 @@ async fn promtool_accepts_the_metrics_of_a_server_in_use() {
 #[test]
 fn promtool_accepts_the_scrape_job_and_the_alerts() {
     promtool(&["check", "config", "prometheus.yml"]);
-    promtool(&["test", "rules", "alerts_test.yml"]);
+    promtool(&["test", "rules", "alerts_test.yml", "alerts-readings_test.yml"]);
 }
 
 #[test]
@@ -221,7 +226,7 @@ fn unit() -> BTreeMap<String, Vec<String>> {
     directives
 }
 
-fn promtool_path() -> PathBuf {
+pub(crate) fn promtool_path() -> PathBuf {
     PathBuf::from(fetched("tests/get-promtool"))
 }
 

@@ -1,5 +1,6 @@
 //! The integration tests: one binary, one module per promise or feature.
 
+mod alarms;
 mod as_meant;
 mod auth;
 mod backup;

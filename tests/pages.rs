@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use strum::IntoEnumIterator;
 use tidegauge::common::finding::Part;
 
+use crate::alarms::LATEST_METRICS;
+
 /// Where the paths begin that pages name.
 const ROOTS: [&str; 6] = ["src/", "tests/", "benches/", "config/", "deploy/", "docs/"];
 
@@ -339,7 +341,7 @@ pub(crate) fn reference() -> BTreeMap<String, Option<String>> {
     keys
 }
 
-/// The labels of each metric in the snapshot of `src/telemetry`.
+/// The labels of each metric in the snapshot of `src/telemetry`, and of those of the latest values.
 fn contract() -> BTreeMap<String, BTreeSet<String>> {
     let snapshot = "src/telemetry/snapshots/tidegauge__telemetry__metrics__tests__the_metrics_are_a_contract.snap";
     let text = fs::read_to_string(in_repository(snapshot)).expect("the contract of the metrics");
@@ -352,7 +354,8 @@ fn contract() -> BTreeMap<String, BTreeSet<String>> {
         }
         Some((name.to_owned(), labels))
     };
-    text.lines().filter(|line| line.starts_with("tidegauge_")).filter_map(metric).collect()
+    let latest = LATEST_METRICS.map(|(name, labels)| (name.to_owned(), labels.iter().map(|it| (*it).into()).collect()));
+    text.lines().filter(|line| line.starts_with("tidegauge_")).filter_map(metric).chain(latest).collect()
 }
 
 /// The labels of a metric, or of a part of a histogram.

@@ -42,6 +42,11 @@ async fn the_curl_examples_print_what_the_page_of_the_api_shows() {
     print_what_a_server_shows("docs/http-api.md").await;
 }
 
+#[tokio::test]
+async fn the_curl_examples_print_what_the_page_of_alarms_shows() {
+    print_what_a_server_shows("docs/alarms.md").await;
+}
+
 async fn print_what_a_server_shows(page: &str) {
     let text = std::fs::read_to_string(format!("{}/{page}", env!("CARGO_MANIFEST_DIR"))).expect("there is a page");
     let server = Server::start(Setup::default_config()).await;

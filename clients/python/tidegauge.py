@@ -177,6 +177,8 @@ class Latest:
     series: str
     ts: datetime
     value: float
+    #: `"min"` or `"max"`: the limit in the metadata of the device that the value is beyond.
+    beyond: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -713,9 +715,13 @@ class Client:
         end: Optional[Time] = None, *, step: Optional[str] = None, prefix: Optional[str] = None,
         meta: Optional[Meta] = None, metric: Union[str, Sequence[str], None] = None,
         labels: Optional[Mapping[str, str]] = None, fn: Union[str, Sequence[str], None] = None,
-        combine: Union[bool, str] = False, **params: Param,
+        combine: Union[bool, str] = False, tz: Optional[str] = None,
+        offset: Union[str, timedelta, None] = None, **params: Param,
     ) -> Rows[Rollup]:
         """The rollups of the devices that `device`, `prefix` and `meta` select.
+
+        Steps follow the clock of `tz`, and begin later by `offset`: `step="8h", offset="6h", tz="Europe/Berlin"` are
+        shifts from 6, 14 and 22 o'clock in Berlin.
 
         `fn` selects the columns, such as `["min", "last"]`. `combine=True` folds the series of all devices into
         one of each, `combine="by:floor"` those of each `group` of devices with the same `floor` in their metadata.
@@ -723,6 +729,7 @@ class Client:
         """
         columns = fn if fn is None or isinstance(fn, str) else ",".join(fn)
         pairs = _pairs(params, start, end, metric, labels) + _pairs({"step": step, "fn": columns})
+        pairs += _pairs({"tz": tz, "offset": _period(offset)})
         rows: Rows[Rollup] = Rows()
         selection = _selection(device, prefix, meta)
         if device is not None and not device:
@@ -1036,7 +1043,8 @@ def _rollups(device: Optional[str], answer: Any) -> Iterator[Rollup]:
 
 def _latest(answer: Any) -> Iterator[Latest]:
     for series, point in answer["metrics"].items():
-        yield Latest(str(answer["deviceId"]), series, _instant(point["ts"]), float(point["value"]))
+        yield Latest(str(answer["deviceId"]), series, _instant(point["ts"]), float(point["value"]),
+                     point.get("beyond"))
 
 
 def _device(answer: Any) -> Device:

@@ -11,7 +11,7 @@ const PATH_MAX_BYTES: usize = 128;
 pub const DEVICE_SEGMENT: &str = "{deviceId}";
 
 /// The paths of the server's own routes, which no hook may have.
-pub const OWN_PATHS: [&str; 25] = [
+pub const OWN_PATHS: [&str; 26] = [
     "/v1/readings",
     "/v1/dead-letters",
     "/v1/time",
@@ -31,6 +31,7 @@ pub const OWN_PATHS: [&str; 25] = [
     "/ping",
     "/health",
     "/metrics",
+    "/metrics/latest",
     "/healthz",
     "/readyz",
     "/version",

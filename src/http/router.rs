@@ -51,6 +51,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add(Need::Health, "/ping", get(influx::ping), [influx::describe_ping()])
         .add(Need::Health, "/health", get(influx::health), [influx::describe_health()])
         .add(Need::Metrics, "/metrics", get(metrics::metrics), [metrics::describe()])
+        .add_query("/metrics/latest", get(read::latest_metrics), read::describe_latest_metrics())
         .add(Need::Health, "/healthz", get(health::healthz), [health::describe_healthz()])
         .add(Need::Health, "/readyz", get(health::readyz), [health::describe_readyz()])
         .add(Need::AnyToken, "/version", get(version::version), [version::describe()])

@@ -14,6 +14,7 @@ mod metric;
 pub mod series;
 mod series_filter;
 mod stats;
+mod value_limits;
 
 pub use contents::{Arrivals, BucketWrite, Contents, Keep, Reading, Sample, Values};
 pub use deletion::Deletion;
@@ -30,3 +31,4 @@ pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_m
 pub use series_filter::{SeriesFilter, Wanted};
 pub(crate) use stats::Fold;
 pub use stats::{Stats, ValueAt, join_stats};
+pub use value_limits::{Bound, Bounds, ValueLimits};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Answer, Missing, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
-use crate::store::{HourSamples, StatsNeeds, Store, StoreError};
+use crate::store::{DeviceMetadata, HourSamples, StatsNeeds, Store, StoreError};
 
 /// The most days, besides the newest hour, that are read for series which have been silent since.
 pub(super) const MAX_DAYS: usize = 32;
@@ -23,6 +23,8 @@ pub struct Latest {
     pub values: BTreeMap<Metric, (i64, f64)>,
     /// Whether other metrics may have values, which are left out.
     pub has_more: bool,
+    /// The metadata of the device.
+    pub metadata: Option<DeviceMetadata>,
 }
 
 impl Queries {
@@ -62,6 +64,8 @@ impl Queries {
                 let mut samples = HourSamples::last_of_each_metric(hour.hour);
                 samples.extend(&hour.contents());
                 latest.add_hour(hour.hour, &samples.finish().0);
+                let metadata = hour.metadata().map(|text| DeviceMetadata { hour: hour.hour, text: Arc::clone(text) });
+                latest.metadata = DeviceMetadata::newest(latest.metadata.take(), metadata);
             });
             latest
         };
@@ -82,6 +86,7 @@ async fn latest_stored(
     let mut known = store.entries_of(&[device.into()]).await?;
     let missing = known.is_incomplete.then_some(Missing::Devices);
     let Some(known) = known.devices.pop() else { return Ok((Some(latest), missing)) };
+    latest.metadata = known.metadata;
     let mut silent: BTreeMap<Day, BTreeSet<Metric>> = BTreeMap::new();
     for of_device in known.series {
         if series.matches(&of_device.metric) && !latest.values.contains_key(&of_device.metric) {
@@ -135,8 +140,10 @@ impl Latest {
         }
     }
 
-    /// Adds the pending values to the stored ones, and drops those of other series than the wanted ones.
+    /// Adds the pending values and metadata to the stored ones, and drops the values of other series than the
+    /// wanted ones.
     pub(super) fn complete(&mut self, pending: Self, keep: Keep, series: &SeriesFilter) {
+        self.metadata = DeviceMetadata::newest(self.metadata.take(), pending.metadata);
         for (metric, value) in pending.values {
             self.add(metric, value, keep);
         }

@@ -54,7 +54,8 @@ impl Queries {
                 Err(error) => return Err(error),
             }
         }
-        for (latest, pending) in latest.iter_mut().zip(pending) {
+        for ((latest, entry), pending) in latest.iter_mut().zip(entries).zip(pending) {
+            latest.metadata = entry.metadata;
             latest.complete(pending, self.store.keeps(), series);
         }
         Ok(Answer { body: Listed { devices: ids.into_iter().zip(latest).collect(), next }, lagging, partial })

@@ -55,8 +55,8 @@ pub use groups::{DeviceGroup, DeviceGroups, MetadataValues};
 pub use latest::Latest;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{
-    Column, Columns, Fill, HoursRequest, LocalInstant, LocalTime, Point, Rollups, RollupsRequest, Series, Step,
-    StepError, Zone, is_local_time,
+    Column, Columns, Fill, HoursRequest, LocalInstant, LocalTime, OffsetError, Point, Rollups, RollupsRequest, Series,
+    Step, StepError, Zone, is_local_time,
 };
 
 /// The subject of messages.

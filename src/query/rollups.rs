@@ -44,7 +44,7 @@ mod zone;
 pub use columns::{Column, Columns};
 pub use fill::Fill;
 pub(super) use grid::Grid;
-pub use step::{Step, StepError};
+pub use step::{OffsetError, Step, StepError};
 pub use zone::{LocalInstant, LocalTime, Zone, is_local_time};
 
 /// The most hours of stats that a query holds at once, over all devices that it reads.

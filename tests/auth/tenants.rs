@@ -75,6 +75,10 @@ async fn assert_apart(server: &Server) {
             let several = get_json(server, tenant, &format!("/v1/rollups?device={path}&{RANGE}")).await;
             assert_eq!(several["devices"][0]["deviceId"], device);
         }
+        let metrics = get(server, tenant, "/metrics/latest").await;
+        let samples = metrics.text().lines().filter(|line| line.starts_with("tidegauge_latest_value{"));
+        let own_ids: Vec<String> = samples.map(|line| line.split('"').nth(1).unwrap_or_default().to_owned()).collect();
+        assert_eq!(own_ids, own, "{tenant}: {}", metrics.text());
         let combined = get_json(server, tenant, &format!("/v1/rollups?combine=true&{RANGE}")).await;
         let point = &combined["metrics"]["value"][0];
         assert_eq!((&combined["devices"], &point["min"], &point["max"]), (&json!(7), &json!(value), &json!(value)));

@@ -171,3 +171,120 @@ async fn many_readings_become_means_with_a_band() {
     assert_eq!(tab.js(&format!("new Date({ms}).toTimeString().slice(0, 8)")).await, "17:59:59", "the zone of the tab");
     tab.close(server.url(), &[]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_value_is_no_mean_and_a_silent_device_is_not_live() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&step=1h&{MINUTE}")).await;
+    assert_eq!(cells(&tab, ".chart .legend").await, json!([["A", "6", "1", "3", "6"]]));
+    tab.go(&format!("{}/#/chart?device=A&range=1w", server.url())).await;
+    tab.wait_for(".zone .tag", "silent").await;
+    tab.wait_for("h1 .tag", "silent").await;
+    assert_eq!(tab.js("document.querySelectorAll('.zone .live').length").await, 0);
+    send_now(&server, "A", 7.0).await;
+    tab.wait_for(".zone .live", "live").await;
+    tab.wait("!document.querySelector('h1 .tag')").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shifts_begin_at_the_hour_that_is_chosen() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(-3 * 3_600, 1.0), (0, 3.0), (7 * 3_600, 5.0)]).await; // 13:00, 16:00 and 23:00
+    let tab = Tab::open().await;
+    let range = "from=2024-04-19T22:00:00Z&to=2024-04-20T22:00:00Z";
+    show(&tab, server.url(), &format!("device=A&step=8h&{range}&table=1")).await;
+    let days = json!([["2024-04-20 16:00", "4 (3 … 5)"], ["2024-04-20 08:00", "1 (1 … 1)"],]);
+    assert_eq!(cells(&tab, ".data").await, days);
+    let choose = "(() => { const select = document.querySelector('[data-key=offset]'); select.value = '6h'; \
+                  select.dispatchEvent(new Event('change')); })()";
+    tab.js(choose).await;
+    tab.wait_for(".data tbody", "2024-04-20 22:00").await;
+    let shifts = json!([
+        ["2024-04-20 22:00", "5 (5 … 5)"],
+        ["2024-04-20 14:00", "3 (3 … 3)"],
+        ["2024-04-20 06:00", "1 (1 … 1)"],
+    ]);
+    assert_eq!(cells(&tab, ".data").await, shifts);
+    assert_eq!(tab.js("location.hash.includes('offset=6h')").await, true);
+    let csv = tab.js("[...document.querySelectorAll('.links a')].at(-1).getAttribute('href')").await;
+    let file = server.get(csv.as_str().expect("a link")).await;
+    assert!(
+        file.text().contains("A,2024-04-20T20:00:00.000Z,2024-04-20T22:00:00.000+02:00,temp,1,"),
+        "{}",
+        file.text()
+    );
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_has_a_bar_for_the_increase_of_each_step() {
+    let server = Server::start(Setup::sqlite()).await;
+    let metadata = json!({ "kind": { "energy": "counter" }, "units": { "energy": "kWh" } });
+    let reading =
+        |(hour, energy): (i64, f64)| json!({ "ts": START_MS + hour * 3_600_000, "values": { "energy": energy } });
+    let values = [(0, 100.0), (1, 104.0), (2, 110.0), (3, 3.0), (4, 5.0)]; // the meter is replaced before the fourth
+    let body = json!({ "deviceId": "M", "metadata": metadata, "readings": values.map(reading) });
+    assert_eq!(server.ingest(&body).await.status, 200);
+    let tab = Tab::open().await;
+    let range = "from=2024-04-20T14:00:00Z&to=2024-04-20T19:00:00Z";
+    show(&tab, server.url(), &format!("device=M&step=1h&{range}&table=1")).await;
+    tab.wait_for(".chart h2", "energy kWh increase per 1h").await;
+    let bars = json!([
+        ["2024-04-20 20:00", "2"],
+        ["2024-04-20 19:00", "3"],
+        ["2024-04-20 18:00", "6"],
+        ["2024-04-20 17:00", "4"],
+        ["2024-04-20 16:00", "0"],
+    ]);
+    assert_eq!(cells(&tab, ".data").await, bars);
+    assert_eq!(cells(&tab, ".chart .legend").await, json!([["M 15 in all", "2", "0", "3", "6"]]));
+    tab.check("bars").await;
+    tab.click("[data-key='bars unit kWh']").await;
+    tab.wait("!document.querySelector('.chart h2').textContent.includes('increase')").await;
+    assert_eq!(cells(&tab, ".chart .legend").await, json!([["M", "5", "3", "64.4", "110"]]));
+    tab.click("[data-key='bars unit kWh']").await;
+    tab.wait_for(".chart h2", "increase per 1h").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_is_a_line_across_the_chart() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    let red = "(() => {
+        const { width, height } = document.querySelector('.chart canvas');
+        const { data } = document.querySelector('.chart canvas').getContext('2d').getImageData(0, 0, width, height);
+        const isRed = (red, at) => at % 4 === 0 && red > 140 && data[at + 1] < 60 && data[at + 2] < 60;
+        return [...data].filter(isRed).length;
+    })()";
+    assert_eq!(tab.js(red).await, 0);
+    let metadata = json!({ "limits": { "temp": { "max": 5 } } });
+    let reading = json!({ "deviceId": "A", "ts": START_MS, "metadata": metadata, "values": { "temp": 1 } });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    tab.wait(&format!("{red} > 300")).await;
+    tab.check("limit").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_phone_the_chart_is_first_and_has_all_its_values() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    tab.size(360).await;
+    let top = async |selector: &str| {
+        let top = tab.js(&format!("document.querySelector('{selector}').getBoundingClientRect().top")).await;
+        top.as_f64().expect("a number")
+    };
+    assert!(top(".chart canvas").await < top(".ranges").await && top("h1").await < top(".chart canvas").await);
+    let shown = "[...document.querySelectorAll('.legend tbody td')].filter((cell) => cell.offsetHeight > 0)";
+    let shown = tab.js(&format!("{shown}.map((cell) => (cell.dataset.name ?? 'Last') + ' ' + cell.textContent)")).await;
+    assert_eq!(shown, json!(["Last 6", "Min 1", "Mean 3", "Max 6"]));
+    tab.close(server.url(), &[]).await;
+}

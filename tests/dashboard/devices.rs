@@ -77,6 +77,25 @@ async fn devices_are_searched_filtered_paged_and_compared() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn values_beyond_their_limits_are_marked() {
+    let server = Server::start(Setup::sqlite()).await;
+    let limits = json!({ "level": { "min": 20 }, "temp": { "max": 80 }, "typo": { "hihg": 1 } });
+    let reading =
+        json!({ "deviceId": "TANK", "metadata": { "limits": limits }, "values": { "level": 12.5, "temp": 20 } });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait_for("tr[data-device] .values .beyond", "level 12.5low").await;
+    let marked =
+        tab.js("[...document.querySelectorAll('.beyond')].map((value) => value.title.split(', ').slice(-2))").await;
+    assert_eq!(marked, json!([["below its limit", "20"]]));
+    let shown = tab.text("tr[data-device] .meta").await;
+    assert!(shown.contains("typo") && !shown.contains("level"), "limits that are not understood stay: {shown}");
+    tab.check("limits").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_id_has_one_line_and_units_are_with_the_values() {
     let server = Server::start(Setup::sqlite()).await;
     let long = "a value that takes its place";

@@ -85,7 +85,7 @@ async fn rollups_are_tables_too() {
     ]);
     assert_eq!(server.ingest(&described).await.status, 200);
     let columns = ["count", "min", "max", "avg", "sum", "first", "last"];
-    let asked = format!("{RANGE}&tz=Asia/Kathmandu&fill=null&fn={}", columns.join(","));
+    let asked = format!("{RANGE}&offset=30m&tz=Asia/Kathmandu&fill=null&fn={}", columns.join(","));
     let flat = |of: &Value, device: Option<&str>| -> Vec<Value> {
         let series = of["metrics"].as_object().expect("metrics").iter();
         let points =

@@ -27,13 +27,33 @@ pub(crate) struct Prometheus {
 impl Prometheus {
     /// Starts a Prometheus that writes to this URL, and waits until it is ready.
     pub(crate) async fn start(url: &str) -> Self {
+        let config = |port: u16| {
+            format!(
+                "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\n\
+                 scrape_configs:\n  - job_name: itself\n    static_configs: [{{ targets: ['127.0.0.1:{port}'] }}]\n\
+                 remote_write:\n  - url: {url}/api/v1/write\n    queue_config: {{ batch_send_deadline: 100ms }}\n"
+            )
+        };
+        Self::start_with(config, "").await
+    }
+
+    /// Starts a Prometheus that scrapes the latest values of a server each second, and evaluates these rules.
+    pub(crate) async fn watching(url: &str, rules: &str) -> Self {
+        let target = url.trim_start_matches("http://");
+        let config = format!(
+            "global: {{ scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }}\n\
+             rule_files: [rules.yml]\n\
+             scrape_configs:\n  - job_name: tidegauge-readings\n    metrics_path: /metrics/latest\n    \
+             static_configs: [{{ targets: ['{target}'] }}]\n"
+        );
+        Self::start_with(|_| config, rules).await
+    }
+
+    async fn start_with(config: impl FnOnce(u16) -> String, rules: &str) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let port = free_port();
-        let config = format!(
-            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\n\
-             scrape_configs:\n  - job_name: itself\n    static_configs: [{{ targets: ['127.0.0.1:{port}'] }}]\n\
-             remote_write:\n  - url: {url}/api/v1/write\n    queue_config: {{ batch_send_deadline: 100ms }}\n"
-        );
+        let config = config(port);
+        std::fs::write(folder.path().join("rules.yml"), rules).expect("the folder is writable");
         std::fs::write(folder.path().join("prometheus.yml"), config).expect("the folder is writable");
         let log = File::create(folder.path().join("log")).expect("the folder is writable");
         let child = Command::new(program())
@@ -60,6 +80,15 @@ impl Prometheus {
     /// The label `instance` of its own metrics.
     pub(crate) fn instance(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The labels of its alerts that fire.
+    pub(crate) async fn firing(&self) -> Vec<Value> {
+        let request = self.client.get(format!("http://{}/api/v1/alerts", self.instance()));
+        let answer = request.send().await.expect("Prometheus answers").bytes().await.expect("the whole answer");
+        let answer: Value = serde_json::from_slice(&answer).expect("JSON");
+        let alerts = answer["data"]["alerts"].as_array().expect("alerts").iter();
+        alerts.filter(|alert| alert["state"] == "firing").map(|alert| alert["labels"].clone()).collect()
     }
 
     /// Its log lines so far.

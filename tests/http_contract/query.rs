@@ -94,6 +94,10 @@ async fn assert_rollups(server: &Server) {
         local_point("2024-04-20T18:15:00.000Z", "2024-04-21T00:00:00.000+05:45", 0, Some(322.0), Some(17.0)),
     ];
     assert_eq!(filled["metrics"]["lux"], json!(quarters));
+    let shifts = server.get_json(&format!("{path}&step=8h&offset=6h&fn=count,increase&tz=Europe/Berlin")).await;
+    let (ts, local) = ("2024-04-20T12:00:00.000Z", "2024-04-20T14:00:00.000+02:00");
+    let late = json!({ "ts": ts, "local": local, "count": 3, "increase": 17.0 });
+    assert_eq!(shifts["metrics"]["lux"], json!([late]));
     let minutes = server.get_json(&format!("{path}&step=1m&fn=count&fill=none")).await;
     assert_eq!(minutes["metrics"]["lux"].as_array().map(Vec::len), Some(2), "{minutes}");
     let none = server.get_json("/v1/devices/LIGHT-1/rollups?from=-24h&to=now&fill=null").await;
@@ -184,6 +188,12 @@ async fn bad_parameters_are_named_in_a_problem() {
         &format!("rollups?{RANGE}&step=7m"),
         &format!("rollups?{RANGE}&fn=median"),
         &format!("rollups?{RANGE}&tz=Mars/Olympus"),
+        &format!("rollups?{RANGE}&offset=6h"),
+        &format!("rollups?{RANGE}&step=8h&offset=8h"),
+        &format!("rollups?{RANGE}&step=8h&offset=-2h"),
+        &format!("rollups?{RANGE}&step=8h&offset=90s"),
+        &format!("rollups?{RANGE}&step=8h&offset=6h&offset=6h"),
+        &format!("rollups?{RANGE}&step=1mo&offset=28d"),
         &format!("rollups?{RANGE}&fill=linear"),
         &format!("rollups?{RANGE}&combine=by:floor"),
         "rollups?from=-1y",

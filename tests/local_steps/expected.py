@@ -19,9 +19,11 @@ import zoneinfo
 from concurrent.futures import ThreadPoolExecutor
 
 MINUTE, QUARTER, HOUR, DAY = 60_000, 900_000, 3_600_000, 86_400_000
-ZONES = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "Australia/Lord_Howe"]
+ZONES = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "America/St_Johns",
+         "Australia/Lord_Howe"]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 LOOK_BACK = 7 * DAY
+OFFSETS = {None: 0, "30m": 30, "5h45m": 345, "6h": 360, "6d22h": 9_960}  # in minutes
 COLUMNS = "count,min,max,avg,sum,first,last"
 
 
@@ -41,17 +43,24 @@ def questions_of(device, readings):
     for zone in ZONES:
         change = clock[zone].change_in(first, last) or (first + last) // 2
         near = (change - 2 * DAY + 37 * MINUTE, change + DAY + 13 * MINUTE)
-        for step, (start, end) in [
-            ("5m", (change - 6 * HOUR, change + 6 * HOUR)),
-            ("1h", near),
-            ("6h", near),
-            ("1d", (first, last)),
-            ("1w", (first, last)),
-            ("1mo", (first + 9 * DAY, last - 9 * DAY)),
+        for step, offset, (start, end) in [
+            ("5m", None, (change - 6 * HOUR, change + 6 * HOUR)),
+            ("1h", None, near),
+            ("1h", "30m", near),
+            ("6h", None, near),
+            ("8h", "6h", (first, last)),
+            ("12h", "5h45m", near),
+            ("1d", None, (first, last)),
+            ("1d", "6h", (first, last)),
+            ("1w", None, (first, last)),
+            ("1w", "6d22h", (first, last)),
+            ("1mo", None, (first + 9 * DAY, last - 9 * DAY)),
         ]:
-            starts = clock[zone].starts(step, start, end)
-            for columns in [COLUMNS, "increase"] if step in ("1h", "1d") else [COLUMNS]:
+            starts = clock[zone].starts(step, OFFSETS[offset], start, end)
+            for columns in [COLUMNS, "increase"] if step in ("1h", "8h", "1d") else [COLUMNS]:
                 parameters = {"step": step, "tz": zone, "from": start, "to": end, "fn": columns}
+                if offset is not None:
+                    parameters["offset"] = offset
                 yield device, parameters, expected(readings, starts, start, end, columns)
 
 
@@ -71,12 +80,14 @@ class Clock:
         changes = [after[0] for before, after in zip(inside, inside[1:]) if before[2] != after[2]]
         return changes[-1] if changes else None
 
-    def starts(self, step, start, end):
-        """The starts of the steps, and the end of the last one."""
+    def starts(self, step, offset, start, end):
+        """The starts of the steps, and the end of the last one. Steps with an offset are those of a clock behind."""
         if step == "5m":  # all offsets from UTC are multiples of it
             return list(range(start // (5 * MINUTE) * 5 * MINUTE, end + 5 * MINUTE, 5 * MINUTE))
-        starts, shown, before = [], self.ticks[0][1], None
+        behind = datetime.timedelta(minutes=offset)
+        starts, shown, before = [], self.ticks[0][1] - behind, None
         for ts, local, _ in self.ticks:
+            local -= behind
             if step == "1h":
                 name = local.replace(minute=0)
                 begins = local.minute == 0 or (before is not None and name > before)
@@ -93,8 +104,9 @@ class Clock:
 def name_of(step, local):
     """The local time at which the step began that includes a local time."""
     day = local.replace(hour=0, minute=0)
-    if step == "6h":
-        return day.replace(hour=local.hour // 6 * 6)
+    if step.endswith("h"):
+        hours = int(step[:-1])
+        return day.replace(hour=local.hour // hours * hours)
     if step == "1w":
         return day - datetime.timedelta(days=local.weekday())
     return day.replace(day=1) if step == "1mo" else day

@@ -70,6 +70,10 @@ class Writes(Case):
                 self.assertEqual(set(alone), set(expected(written, step_ms)))
                 self.assertEqual(set(client.rollups(["roll-a", "roll-b"], **DAY, step=step)), set(alone))
                 self.assertEqual(set(client.rollups(prefix="roll-", **DAY, step=step)), set(alone))
+            shifts = [client.rollups("roll-a", **DAY, step="8h", offset=offset, tz="Asia/Tokyo")
+                      for offset in ("6h", timedelta(hours=6))]
+            self.assertEqual(shifts[0], shifts[1])
+            self.assertLessEqual({shift.ts.hour for shift in shifts[0]}, {5, 13, 21})
             both = client.rollups(list(written), **DAY, step="1d", metric="temp", combine=True)
             every = [values["temp"] for readings in written.values() for _, values in readings]
             self.assertEqual([(it.device, it.series, it.count, it.sum, it.min, it.max) for it in both],

@@ -133,6 +133,12 @@ impl Device {
     fn new(id: &str, place: Value, sensor: Sensor, delivery: Delivery, (seed, nth): (u64, usize)) -> Self {
         let mut metadata = place;
         metadata["units"] = sensor.units().iter().copied().collect();
+        if !sensor.counters().is_empty() {
+            metadata["kind"] = sensor.counters().iter().map(|metric| (*metric, "counter")).collect();
+        }
+        if let Some(limits) = sensor.limits() {
+            metadata["limits"] = limits;
+        }
         let is_fast = matches!(sensor, Sensor::Light { .. } | Sensor::Compressor { .. });
         Self {
             id: id.to_owned(),

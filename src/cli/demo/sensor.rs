@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
+
 use super::calendar::{DAY_MS, HOUR_MS, MINUTE_MS, day_curve, is_work, worked_ms};
 use super::random::{curve, noise, uniform};
 
@@ -47,6 +49,21 @@ impl Sensor {
             Self::Meter { .. } => &[("energy", "kWh"), ("power", "kW")],
             Self::Tank => &[("level", "%")],
             Self::Scale => &[("weight", "kg")],
+        }
+    }
+
+    /// The metrics that are counters.
+    pub(super) const fn counters(self) -> &'static [&'static str] {
+        if matches!(self, Self::Meter { .. }) { &["energy"] } else { &[] }
+    }
+
+    /// The limits of the values, if there are any.
+    pub(super) fn limits(self) -> Option<Value> {
+        match self {
+            Self::Climate => Some(json!({ "temp": { "min": 10, "max": 30 } })),
+            Self::Compressor { .. } => Some(json!({ "temp": { "max": 75 }, "vibration": { "max": 7.1 } })),
+            Self::Tank => Some(json!({ "level": { "min": 20 } })),
+            Self::Light { .. } | Self::Weather | Self::Meter { .. } | Self::Scale => None,
         }
     }
 

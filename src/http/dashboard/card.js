@@ -12,7 +12,7 @@ import { clock, now, stamp } from "./time.js";
 const ROWS = 100;
 
 export function makeCard(first, handlers) {
-  let group = first, range, step, params, ids, cursor, rows = ROWS;
+  let group = first, range, query, step, params, ids, cursor, rows = ROWS;
   const title = h("h2", {}), links = h("span", { class: "links" });
   const host = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-orientation": "horizontal" });
   const legend = h("table", { class: "legend" });
@@ -27,14 +27,16 @@ export function makeCard(first, handlers) {
     drawTable();
   });
 
-  function show(next, nextRange, nextStep, nextParams, nextIds) {
-    [group, range, step, params, ids] = [next, nextRange, nextStep, nextParams, nextIds];
+  // `nextQuery` has the steps of the chart, as a name and as parameters; undefined if it shows readings.
+  function show(next, nextRange, nextQuery, nextParams, nextIds) {
+    [group, range, query, params, ids] = [next, nextRange, nextQuery, nextParams, nextIds];
+    step = query?.step;
     const unit = group.unit ? h("span", { class: "unit" }, group.unit) : undefined;
-    fill(title, group.title, unit && " ", unit);
+    fill(title, group.title, unit && " ", unit, group.isBars && h("span", { class: "unit" }, ` increase per ${step}`));
     drawLinks();
     drawLegend();
-    plot.show(group.lines, range, step && lengthOfStep(step));
-    host.setAttribute("aria-label", `Chart of ${group.title}${group.unit ? ` in ${group.unit}` : ""}, ${step ? `steps of ${step}` : "readings"}`);
+    plot.show(group.lines, range, step && lengthOfStep(step), group.limits);
+    host.setAttribute("aria-label", `${group.isBars ? "Increase" : "Chart"} of ${group.title}${group.unit ? ` in ${group.unit}` : ""}, ${step ? `steps of ${step}` : "readings"}`);
     drawValues();
     table.open = params.has("table");
     drawTable();
@@ -48,8 +50,13 @@ export function makeCard(first, handlers) {
       event.preventDefault();
       save(path, name).catch((failure) => fill(links, failureNotice(failure, clock(now(), true))));
     } }, text);
-    fill(links, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}`, "readings.csv"),
-      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}&step=${step}`, "rollups.csv")]);
+    const columns = group.isBars ? "&fn=count,increase" : "";
+    const others = (names, isOn) => [...params.getAll(names).filter((name) => !group.names.includes(name)), ...(isOn ? group.names : [])];
+    const toggle = h("button", { type: "button", class: "quiet", "data-key": `bars ${group.key}`, onclick: () =>
+      go("chart", changed(params, { increase: others("increase", !group.isBars), values: others("values", group.isBars) })) },
+    group.isBars ? "Show values" : "Show increase");
+    fill(links, toggle, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}`, "readings.csv"),
+      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}${query.parameters}${columns}`, "rollups.csv")]);
   }
 
   function drawLegend() {
@@ -59,9 +66,10 @@ export function makeCard(first, handlers) {
         ["Min", "Mean", "Max"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
       h("tbody", {}, group.lines.map((line) => {
         const whole = summary(line);
-        const cell = (value) => h("td", { class: "number" }, exact(value));
-        return h("tr", {}, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash ? " dashed" : ""}` }), label(line)),
-          h("td", { class: "number at" }), whole ? [cell(whole.low), cell(mean(whole.mean)), cell(whole.high)] : h("td", { colspan: 3 }));
+        const cell = (name, value) => h("td", { class: "number", "data-name": name }, exact(value));
+        const total = group.isBars && whole && h("small", { class: "muted" }, ` ${exact(mean(line.mean.reduce((sum, value) => sum + value, 0)))} in all`);
+        return h("tr", {}, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash ? " dashed" : ""}` }), label(line), total),
+          h("td", { class: "number at" }), whole ? [cell("Min", whole.low), cell("Mean", mean(whole.mean)), cell("Max", whole.high)] : h("td", { colspan: 3 }));
       }), missing.map((id) => h("tr", { class: "muted" }, h("th", { scope: "row" }, id), h("td", { colspan: 4 }, "no readings in this range")))),
       group.hidden > 0 && h("caption", {}, `${group.hidden} more series are not shown: choose fewer devices or metrics.`));
   }
@@ -113,7 +121,7 @@ export function makeCard(first, handlers) {
     show,
     move(next) {
       range = next;
-      plot.show(group.lines, range, step && lengthOfStep(step));
+      plot.show(group.lines, range, step && lengthOfStep(step), group.limits);
     },
     stop: () => plot.stop(),
   };
@@ -128,7 +136,9 @@ function valueText(found) {
   return hasBand ? `${exact(mean(found.value))} (${exact(found.min)} … ${exact(found.max)})` : exact(found.value);
 }
 
+// The last value of a line, which is not the mean of its last step.
 function lastOf(line) {
+  if (line.last) return line.last;
   const at = line.ts.length - 1;
   return at < 0 ? undefined : { instant: line.ts[at], value: line.mean[at], min: line.min?.[at], max: line.max?.[at] };
 }

@@ -5,15 +5,22 @@ import { Poll, get, token } from "./api.js";
 import { makeCard } from "./card.js";
 import { fill, h } from "./page.js";
 import { COLOURS, DASHES } from "./plot.js";
-import { STEPS, chartsOf, lengthOfStep, linesOfReadings, linesOfRollups, parseSeries, rangeOf, stepFor, unitOf } from "./series.js";
+import {
+  STEPS, chartsOf, isCounter, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, offsetOf, onlyGrows, parseSeries, rangeOf,
+  stepFor, stepOfBars, unitOf,
+} from "./series.js";
 import { failureNotice, failurePanel, notice, panel, remarksOn } from "./states.js";
-import { HOUR, ageElement, clock, lengthOf, now, stamp, toInput, zone } from "./time.js";
+import { DAY, HOUR, ageElement, clock, lengthOf, now, stamp, toInput, zone } from "./time.js";
 
 const RANGES = [["1h", "1 hour"], ["12h", "12 hours"], ["24h", "24 hours"], ["1w", "1 week"], ["30d", "1 month"], ["365d", "1 year"]];
 const SHORT_RANGES = { "30d": "1m", "365d": "1y" };
 
 // The devices of one view, the lines of one chart, and the charts that are shown unless the address names metrics.
 const MAX_DEVICES = 8, MAX_LINES = 2 * COLOURS, MAX_CHARTS = 6;
+
+// A device without a reading for longer is silent.
+const SILENT = HOUR;
+const isSilent = (device) => now() - Date.parse(device.lastSeen) > SILENT;
 
 // A line of up to this many readings is drawn from readings, any other from rollups.
 const MAX_RAW = Math.min(800, Math.round(2 * screen.width));
@@ -27,6 +34,7 @@ export function chartView(root, start) {
   const remarks = h("div", { "aria-live": "polite" });
   const head = h("div", { class: "chart-head" }), ranges = h("div", { class: "ranges" }), charts = h("div", { class: "charts" });
   fill(root, head, ranges, remarks, charts);
+  const live = h("span");
   const cards = new Map();
 
   const move = (changes, options) => go("chart", changed(params, changes), options);
@@ -47,6 +55,7 @@ export function chartView(root, start) {
       && answer.sources.every((source, nth) => source === shown.sources[nth]);
     const isNewRange = answer.range.isLive;
     shown = { ...answer, asked, at: now() };
+    drawLive();
     if (!isSame) draw();
     else if (isNewRange) for (const card of cards.values()) card.move(answer.range);
     fill(remarks, remarksOn(answer));
@@ -70,7 +79,7 @@ export function chartView(root, start) {
 
   function draw() {
     root.classList.remove("waiting");
-    const { known, unknown, groups, allNames, range, step } = shown;
+    const { known, unknown, groups, allNames, range, query } = shown;
     drawHead(known, unknown, allNames);
     if (drawnRaw !== shown.isRaw) drawRanges();
     if (groups.length === 0) {
@@ -91,7 +100,7 @@ export function chartView(root, start) {
     }
     const order = groups.map((group) => cards.get(group.key).element);
     if (isFirst || order.some((element, nth) => charts.children[nth] !== element) || charts.children.length !== order.length) fill(charts, order);
-    for (const group of groups) cards.get(group.key).show(group, range, step, params, known.map((device) => device.deviceId));
+    for (const group of groups) cards.get(group.key).show(group, range, group.isBars ? shown.bars : query, params, known.map((device) => device.deviceId));
   }
 
   function clear() {
@@ -118,7 +127,7 @@ export function chartView(root, start) {
   function drawHead(known, unknown, allNames) {
     const chosen = devices();
     const byId = new Map(known.map((device) => [device.deviceId, device]));
-    const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => device.metadata)]);
+    const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => [device.metadata, isSilent(device)])]);
     if (drawnHead === content) { // only the ages are new, and a text that is being typed stays
       for (const time of head.querySelectorAll("time")) time.dataset.instant = Date.parse(byId.get(time.dataset.device).lastSeen);
       return;
@@ -127,7 +136,7 @@ export function chartView(root, start) {
     const seen = (device) => {
       const time = ageElement(Date.parse(device.lastSeen), h);
       time.dataset.device = device.deviceId;
-      return time;
+      return [time, isSilent(device) && h("span", { class: "tag warn" }, "silent")];
     };
     const chips = chosen.map((device, nth) => h("li", { class: "chip" },
       h("i", { class: `swatch c${nth}` }),
@@ -204,10 +213,30 @@ export function chartView(root, start) {
       h("label", { class: "step" }, "Step ", h("select", { "data-key": "step", onchange: (event) => move({ step: event.target.value || undefined }) },
         h("option", { value: "" }, `auto (${shown?.asked === params && shown.isRaw ? "readings" : automatic})`),
         steps.map(([name]) => h("option", { value: name, selected: params.get("step") === name }, name)))),
+      beginnings(),
       h("details", { class: "free", open: wasOpen }, h("summary", { "data-key": "free" }, range.isLive ? "Free range" : `${stamp(range.from)} – ${stamp(range.to)}`),
         h("form", { onsubmit: (event) => { event.preventDefault(); handlers.zoom(Date.parse(from.value), Date.parse(to.value)); } },
           from, " to ", to, h("button", { type: "submit", "data-key": "apply" }, "Show"))),
-      h("span", { class: "zone muted" }, range.isLive && h("span", { class: "live" }, "live"), zone));
+      h("span", { class: "zone muted" }, range.isLive && live, zone));
+    drawLive();
+  }
+
+  // The choice of the hour at which steps of some hours or of a day begin.
+  function beginnings() {
+    const step = params.get("step"), length = lengthOfStep(step ?? "1h");
+    if (!step || length <= HOUR || length > DAY) return undefined;
+    const offset = offsetOf(params, step);
+    const hours = Array.from({ length: length / HOUR }, (_, hour) => [hour ? `${hour}h` : "", `${String(hour).padStart(2, "0")}:00`]);
+    if (offset && !hours.some(([name]) => name === offset)) hours.push([offset, `00:00 + ${offset}`]);
+    return h("label", { class: "step" }, "from ", h("select", { "data-key": "offset", onchange: (event) => move({ offset: event.target.value || undefined }) },
+      hours.map(([name, text]) => h("option", { value: name, selected: (offset ?? "") === name }, text))));
+  }
+
+  // Says whether new readings come.
+  function drawLive() {
+    const none = shown?.asked === params && shown.known.length > 0 && shown.known.every(isSilent);
+    live.className = none ? "tag warn" : "live";
+    live.textContent = none ? "silent" : "live";
   }
 
   drawRanges();
@@ -228,8 +257,14 @@ export function flat(metadata, prefix = "") {
     ? flat(value, `${prefix}${key}.`) : [[prefix + key, Array.isArray(value) ? value.join(", ") : String(value)]]));
 }
 
-// Metadata without the units of metrics, which the values show.
-export const described = (metadata) => flat(metadata).filter(([key]) => !key.startsWith("units."));
+// Metadata without what the values and the charts show: units, kinds and limits. Limits that are not understood stay.
+export function described(metadata) {
+  const { units, kind, limits, ...others } = metadata ?? {};
+  const isTable = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+  const invalid = isTable(limits) ? Object.fromEntries(Object.entries(limits).filter(([name]) => !limitsOf(name, metadata))) : limits;
+  const rest = { units: isTable(units) ? undefined : units, kind: isTable(kind) ? undefined : kind, limits: invalid };
+  return flat({ ...others, ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)) });
+}
 
 // Asks for everything that the view shows. `sources` are the answers, which are the same objects if nothing changed.
 async function load(params, wasRaw, signal) {
@@ -249,27 +284,48 @@ async function load(params, wasRaw, signal) {
   const ids = known.map((device) => device.deviceId);
   const series = select("metric", names);
   const group = (lines) => colours(chartsOf(lines, known), ids);
+  const metadataOf = new Map(known.map((device) => [device.deviceId, device.metadata]));
+  // Replaces the lines of counters by the increases of each step.
+  const withBars = async (answer) => {
+    const wanted = params.getAll("increase"), unwanted = params.getAll("values");
+    const nameOf = (line) => parseSeries(line.series).name;
+    const counts = (line) => wanted.includes(nameOf(line)) || isCounter(nameOf(line), metadataOf.get(line.device)) || onlyGrows(line);
+    const counted = new Set(answer.lines.filter((line) => !unwanted.includes(nameOf(line)) && counts(line)).map(nameOf));
+    const charts = chartsOf(answer.lines, known).filter((chart) => chart.names.every((name) => counted.has(name)));
+    const counters = charts.flatMap((chart) => chart.names);
+    if (counters.length === 0) return { ...answer, groups: group(answer.lines) };
+    const step = chosen ?? stepOfBars(range.to - range.from);
+    const selection = `${times}${select("device", ids)}${select("metric", counters)}`;
+    const rolled = await rollups(selection, step, offsetOf(params, step), "count,increase", signal).catch((failure) => {
+      if (failure.kind !== "refused") throw failure;
+      return undefined; // the readings have expired or are too many: the values are drawn
+    });
+    if (!rolled) return { ...answer, groups: group(answer.lines) };
+    const lines = [...answer.lines.filter((line) => !counters.includes(nameOf(line))), ...linesOfIncreases(rolled.devices)];
+    const parts = [...answer.sources, ...rolled.pages];
+    return { ...answer, groups: group(lines), bars: rolled.query, sources: parts, ...flags(parts) };
+  };
   const raw = async () => {
     const pages = await Promise.all(ids.map((id) => get(`/v1/devices/${encodeURIComponent(id)}/readings?${times}&limit=${MAX_RAW}${series}`, { signal })));
     if (pages.some((page) => page.next !== null)) return undefined;
     const lines = linesOfReadings(pages.map((page, nth) => ({ deviceId: ids[nth], readings: page.readings })));
-    return { ...base, groups: group(lines), lines, isRaw: true, sources: [listed, ...pages], ...flags([listed, ...pages]) };
+    return { ...base, lines, isRaw: true, sources: [listed, ...pages], ...flags([listed, ...pages]) };
   };
   const chosen = params.get("step");
   if (wasRaw && !chosen) {
     const answer = await raw();
-    if (answer) return answer;
+    if (answer) return withBars(answer);
   }
   const step = chosen ?? stepFor(range.to - range.from);
-  const rolled = await rollups(`${times}${select("device", ids)}${series}`, step, signal);
+  const rolled = await rollups(`${times}${select("device", ids)}${series}`, step, offsetOf(params, step), "count,min,max,avg,last", signal);
   const lines = linesOfRollups(rolled.devices);
   const most = Math.max(0, ...lines.map((line) => line.count));
   if (!chosen && most <= MAX_RAW && most > 0 && wasRaw === undefined) {
     const answer = await raw();
     const isWhole = answer && lines.every((line) => answer.lines.find((other) => other.device === line.device && other.series === line.series));
-    if (isWhole && sum(answer.lines) >= sum(lines) - edges(lines)) return answer;
+    if (isWhole && sum(answer.lines) >= sum(lines) - edges(lines)) return withBars(answer);
   }
-  return { ...base, groups: group(lines), isRaw: false, step, sources: [listed, ...rolled.pages], ...flags([listed, ...rolled.pages]) };
+  return withBars({ ...base, lines, isRaw: false, query: rolled.query, sources: [listed, ...rolled.pages], ...flags([listed, ...rolled.pages]) });
 }
 
 // What the first of the answers says that may be missing.
@@ -282,22 +338,23 @@ const sum = (lines) => lines.reduce((total, line) => total + line.count, 0);
 // About how many readings steps at the ends of the range have outside of it.
 const edges = (lines) => lines.reduce((total, { count, ts }) => total + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
 
-// All pages of the rollups of some devices. Steps that the zone makes too expensive follow UTC.
-async function rollups(selection, step, signal, isLocal = lengthOfStep(step) > HOUR && zone !== "UTC") {
+// All pages of the rollups of some devices, and the part of the query that makes the steps. Steps that the zone makes
+// too expensive follow UTC.
+async function rollups(selection, step, offset, columns, signal, isLocal = (lengthOfStep(step) > HOUR || Boolean(offset)) && zone !== "UTC") {
   const pages = [];
+  const query = { step, parameters: `&step=${step}${offset ? `&offset=${offset}` : ""}${isLocal ? `&tz=${encodeURIComponent(zone)}` : ""}` };
   let cursor = "";
   try {
     do {
-      const tz = isLocal ? `&tz=${encodeURIComponent(zone)}` : "";
-      const page = await get(`/v1/rollups?${selection}&step=${step}&fn=count,min,max,avg${tz}${cursor}`, { signal });
+      const page = await get(`/v1/rollups?${selection}${query.parameters}&fn=${columns}${cursor}`, { signal });
       pages.push(page);
       cursor = page.next === null ? "" : `&cursor=${encodeURIComponent(page.next)}`;
     } while (cursor);
   } catch (failure) {
     if (!isLocal || !["readings_expired", "too_many_values"].includes(failure.code)) throw failure;
-    return rollups(selection, step, signal, false);
+    return rollups(selection, step, offset, columns, signal, false);
   }
-  return { pages, devices: pages.flatMap((page) => page.devices) };
+  return { pages, query, devices: pages.flatMap((page) => page.devices) };
 }
 
 // The names of the metrics of some devices, and those of them that are shown.

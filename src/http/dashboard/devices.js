@@ -3,8 +3,8 @@
 import { changed, go, href } from "./address.js";
 import { Poll, get } from "./api.js";
 import { described, flat } from "./chart.js";
-import { fill, h, short } from "./page.js";
-import { labelText, parseSeries, unitOf } from "./series.js";
+import { exact, fill, h, short } from "./page.js";
+import { labelText, limitsOf, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
 import { MINUTE, ageElement, clock, lengthOf, now } from "./time.js";
 
@@ -190,10 +190,13 @@ export function devicesView(root, start) {
       const metrics = Object.entries(latest.get(line.dataset.device)?.metrics ?? {});
       const { metadata } = shown.devices.find((device) => device.deviceId === line.dataset.device);
       metrics.sort(([, one], [, other]) => (one.ts < other.ts ? 1 : one.ts > other.ts ? -1 : 0));
-      fill(line.querySelector(".values"), metrics.slice(0, MAX_VALUES).map(([series, { ts, value }]) => {
+      fill(line.querySelector(".values"), metrics.slice(0, MAX_VALUES).map(([series, { ts, value, beyond }]) => {
         const { name, labels } = parseSeries(series);
         const text = labelText(labels), unit = unitOf(name, labels, metadata);
-        return h("span", { class: "value", title: `${series}, ${ts}` }, h("span", { class: "muted" }, text ? `${name} ${text} ` : `${name} `), h("b", {}, short(value)), unit && ` ${unit}`);
+        const limit = beyond && `${beyond === "max" ? "above" : "below"} its limit, ${exact(limitsOf(name, metadata)?.[beyond])}`;
+        return h("span", { class: limit ? "value beyond" : "value", title: [series, ts, limit].filter(Boolean).join(", ") },
+          h("span", { class: "muted" }, text ? `${name} ${text} ` : `${name} `), h("b", {}, short(value)), unit && ` ${unit}`,
+          limit && h("span", { class: "tag bad" }, beyond === "max" ? "high" : "low"));
       }), metrics.length > MAX_VALUES && h("span", { class: "muted" }, `+${metrics.length - MAX_VALUES}`));
     }
   }

@@ -24,7 +24,7 @@ function colour(name) {
 }
 
 export class Plot {
-  #host; #handlers; #fromZero; #plot; #shape; #lines = []; #range; #step; #data;
+  #host; #handlers; #fromZero; #plot; #shape; #lines = []; #range; #step; #limits = []; #data;
   #size = new ResizeObserver(() => this.#resize());
   #redraw = () => this.#plot?.redraw(false);
 
@@ -37,11 +37,12 @@ export class Plot {
     host.addEventListener("blur", () => this.#leave());
   }
 
-  show(lines, range, step) {
-    [this.#lines, this.#range, this.#step] = [lines, range, step];
+  // `limits` are values with a line across the plot.
+  show(lines, range, step, limits = []) {
+    [this.#lines, this.#range, this.#step, this.#limits] = [lines, range, step, limits];
     const tables = lines.map((line) => withGaps(line, step));
     this.#data = tables.length ? uPlot.join(tables) : [[]];
-    const shape = lines.map((line) => `${line.colour}/${line.dash}${line.min ? "b" : ""}`).join();
+    const shape = lines.map((line) => `${line.colour}/${line.dash}${line.min ? "b" : ""}${line.isBars ? "i" : ""}`).join();
     if (this.#plot && shape === this.#shape) this.#plot.setData(this.#data);
     else this.#build(shape);
   }
@@ -64,6 +65,10 @@ export class Plot {
     for (const line of this.#lines) {
       const stroke = () => colour(`--line-${line.colour}`);
       const at = series.length;
+      if (line.isBars) {
+        series.push({ stroke, width: 1, fill: () => `${stroke()}66`, paths: bars, points: { show: false } });
+        continue;
+      }
       series.push({ stroke, dash: DASHES[line.dash], width: 1.6, points: { show: sparse, size: 4, filter: alone } });
       if (line.min) {
         const bound = { stroke: "transparent", width: 0, points: { show: false } };
@@ -89,7 +94,7 @@ export class Plot {
       },
       scales: {
         x: { time: true, auto: false, range: () => [this.#range.from, this.#range.to] },
-        y: { range: (plot, low, high) => padded(this.#fromZero && low !== null ? Math.min(0, low) : low, high) },
+        y: { range: (plot, low, high) => this.#valuesShown(low, high) },
       },
       axes: [
         { stroke: text, grid: lines, ticks: { ...lines, size: 5 }, font, size: 44, space: 76,
@@ -107,8 +112,35 @@ export class Plot {
           plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
         }],
         setCursor: [() => this.#pointed()],
+        draw: [() => this.#drawLimits()],
       },
     }, this.#data, this.#host);
+  }
+
+  // The range of the values at the axis, with limits that are near.
+  #valuesShown(low, high) {
+    if (low === null) return padded(low, high);
+    const length = high - low || Math.abs(high);
+    const near = this.#limits.filter((limit) => limit >= low - length && limit <= high + length);
+    const fromZero = this.#fromZero || this.#lines.some((line) => line.isBars);
+    return padded(Math.min(...near, fromZero ? Math.min(0, low) : low), Math.max(...near, high));
+  }
+
+  #drawLimits() {
+    const { ctx, bbox } = this.#plot;
+    ctx.save();
+    ctx.beginPath();
+    for (const limit of this.#limits) {
+      const y = Math.round(this.#plot.valToPos(limit, "y", true));
+      if (y < bbox.top || y > bbox.top + bbox.height) continue;
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+    }
+    ctx.strokeStyle = colour("--bad");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+    ctx.stroke();
+    ctx.restore();
   }
 
   #isBound(at) {
@@ -178,6 +210,9 @@ export class Plot {
     action();
   }
 }
+
+// Bars that begin at their instants.
+const bars = uPlot.paths.bars({ size: [0.9, Infinity], align: 1 });
 
 // The mark of the cursor on a line.
 function point() {

@@ -22,6 +22,29 @@ export function parseSeries(text) {
 // The unit of a metric: the label `unit`, or its entry in `units` in the metadata of the device.
 export const unitOf = (name, labels, metadata) => labels.unit ?? (typeof metadata?.units?.[name] === "string" ? metadata.units[name] : undefined);
 
+// The limits of a metric, from `limits` in the metadata of the device; undefined if they do not have the form of limits.
+export function limitsOf(name, metadata) {
+  const limits = isObject(metadata?.limits) && Object.hasOwn(metadata.limits, name) ? metadata.limits[name] : undefined;
+  const isLimit = isObject(limits) && Object.keys(limits).length > 0
+    && Object.entries(limits).every(([key, value]) => ["min", "max"].includes(key) && typeof value === "number")
+    && !(limits.min > limits.max);
+  return isLimit ? limits : undefined;
+}
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+// Whether `kind` in the metadata of the device, for all metrics or by their names, says that a metric is a counter.
+export const isCounter = (name, metadata) => (isObject(metadata?.kind) ? metadata.kind[name] : metadata?.kind) === "counter";
+
+// The fewest steps of a line that tell whether it only grows.
+const GROWING_STEPS = 12;
+
+// Whether the values of a line of steps never become smaller, and grow.
+export function onlyGrows({ min, max }) {
+  if (!min || min.length < GROWING_STEPS || !(max.at(-1) > min[0])) return false;
+  return min.every((value, at) => at === 0 || value >= max[at - 1]);
+}
+
 // The labels of a series as words, without its unit, which the chart has.
 export function labelText(labels) {
   return Object.entries(labels).filter(([key]) => key !== "unit").map(([key, value]) => `${key}=${value}`).join(", ");
@@ -30,16 +53,27 @@ export function labelText(labels) {
 // The steps of rollups, with their lengths.
 export const STEPS = [
   ["1m", MINUTE], ["2m", 2 * MINUTE], ["5m", 5 * MINUTE], ["10m", 10 * MINUTE], ["15m", 15 * MINUTE],
-  ["30m", 30 * MINUTE], ["1h", HOUR], ["2h", 2 * HOUR], ["6h", 6 * HOUR], ["12h", 12 * HOUR], ["1d", DAY],
+  ["30m", 30 * MINUTE], ["1h", HOUR], ["2h", 2 * HOUR], ["6h", 6 * HOUR], ["8h", 8 * HOUR], ["12h", 12 * HOUR], ["1d", DAY],
   ["1w", 7 * DAY], ["1mo", 30 * DAY],
 ];
 
-const MAX_STEPS = 750;
+const MAX_STEPS = 750, MAX_BARS = 62;
 
 // The shortest step that suits a range. Minutes are made from readings, so only short ranges have them.
 export function stepFor(length) {
   const suits = ([, step]) => length / step <= MAX_STEPS && (step >= HOUR || length <= 2 * DAY);
   return (STEPS.find(suits) ?? STEPS.at(-1))[0];
+}
+
+// The shortest step of bars that suits a range.
+export function stepOfBars(length) {
+  return (STEPS.find(([, step]) => length / step <= MAX_BARS) ?? STEPS.at(-1))[0];
+}
+
+// The offset of a step in an address, `6h`, if the step can have it.
+export function offsetOf(params, step) {
+  const offset = lengthOf(params.get("offset"));
+  return offset < lengthOfStep(step) && lengthOfStep(step) <= DAY ? params.get("offset") : undefined;
 }
 
 export const lengthOfStep = (step) => STEPS.find(([name]) => name === step)?.[1] ?? lengthOf(step) ?? HOUR;
@@ -72,10 +106,19 @@ export function linesOfRollups(devices) {
         max[at] = point.max;
         count += point.count;
       }
-      lines.push({ device: deviceId, series, ts, mean, min, max, count });
+      const last = points.at(-1)?.last ?? undefined;
+      lines.push({ device: deviceId, series, ts, mean, min, max, count, last: last && { instant: Date.parse(last.ts), value: last.value } });
     }
   }
   return lines;
+}
+
+// The lines of the increases of counters: `ts` and `mean`, which is the increase.
+export function linesOfIncreases(devices) {
+  return devices.flatMap(({ deviceId, metrics }) => Object.entries(metrics).map(([series, points]) => ({
+    device: deviceId, series, isBars: true, ts: points.map(({ ts }) => Date.parse(ts)), mean: points.map(({ increase }) => increase),
+    count: points.reduce((sum, { count }) => sum + count, 0),
+  })));
 }
 
 // The lines of readings: `ts` and `mean`, which is the value.
@@ -104,14 +147,17 @@ export function chartsOf(lines, devices) {
     const { name, labels } = parseSeries(line.series);
     const unit = unitOf(name, labels, devices[order.get(line.device)]?.metadata);
     const key = unit ? `unit ${unit}` : `metric ${name}`;
-    const chart = charts.get(key) ?? { key, unit, names: new Set(), lines: [] };
+    const chart = charts.get(key) ?? { key, unit, names: new Set(), lines: [], limits: new Set() };
     chart.names.add(name);
+    if (!line.isBars) Object.values(limitsOf(name, devices[order.get(line.device)]?.metadata) ?? {}).forEach((limit) => chart.limits.add(limit));
     chart.lines.push({ ...line, name, text: labelText(labels) });
     charts.set(key, chart);
   }
   for (const chart of charts.values()) {
     chart.lines.sort((one, other) => order.get(one.device) - order.get(other.device) || (one.series < other.series ? -1 : 1));
     chart.names = [...chart.names];
+    chart.limits = [...chart.limits];
+    chart.isBars = chart.lines.some((line) => line.isBars);
     chart.title = chart.names.join(", ");
   }
   return [...charts.values()].sort((one, other) => (one.title < other.title ? -1 : 1));

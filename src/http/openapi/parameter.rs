@@ -105,6 +105,14 @@ pub(in crate::http) const METADATA: Parameter = Parameter {
     example: r#"{"meta.floor":"2"}"#,
 };
 
+pub(in crate::http) const METADATA_LABEL: Parameter = Parameter {
+    name: "label",
+    description: "A key of the metadata that each metric has as a label. May repeat, up to eight times. Dots in the \
+                  key name members of objects. Characters that Prometheus does not allow become `_`.",
+    schema: |_| json!({ "type": "array", "items": { "type": "string", "maxLength": 256 }, "maxItems": 8 }),
+    example: r#"["floor"]"#,
+};
+
 pub(in crate::http) const DEVICE: Parameter = Parameter {
     name: "device",
     description: "The ID of a device. May repeat. Cannot be combined with `prefix`.",
@@ -181,6 +189,17 @@ pub(in crate::http) const STEP: Parameter = Parameter {
         json!({ "type": "string", "enum": steps, "default": "1h" })
     },
     example: r#""1h""#,
+};
+
+pub(in crate::http) const OFFSET: Parameter = Parameter {
+    name: "offset",
+    description: "How much later each step begins by the local clock: `step=8h&offset=6h` are shifts from 6, 14 and 22 \
+                  o'clock. Whole minutes, less than the step, and less than 28 days.",
+    schema: |_| {
+        let pattern = "^(?=.)([0-9]{1,2}w)?([0-9]{1,2}d)?([0-9]{1,3}h)?([0-9]{1,4}m)?$";
+        json!({ "type": "string", "pattern": pattern })
+    },
+    example: r#""30m""#,
 };
 
 pub(in crate::http) const TZ: Parameter = Parameter {

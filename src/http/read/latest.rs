@@ -25,14 +25,14 @@ use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::device_id::DeviceInPath;
 use crate::http::request::params::Params;
-use crate::model::{Metric, SeriesFilter};
+use crate::model::{Bound, Metric, SeriesFilter, ValueLimits};
 use crate::query::{self, Answer, DevicesRequest, Listed, QueryError};
 
 /// The memory of an answer with some thousands of metrics.
 const ANSWER_BYTES: usize = 2 << 20;
 
 /// The estimated memory of a device in a list, with its metrics.
-const BYTES_PER_DEVICE: usize = 2 << 10;
+pub(super) const BYTES_PER_DEVICE: usize = 2 << 10;
 
 /// The latest values of a device.
 #[derive(Debug, Serialize, ToSchema)]
@@ -66,6 +66,17 @@ struct LatestValue {
     ts: String,
     /// The value.
     value: f64,
+    /// The limit in the metadata of the device that the value is beyond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beyond: Option<Beyond>,
+}
+
+/// A limit that a value is beyond.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Beyond {
+    Min,
+    Max,
 }
 
 const OF_ONE: Parameters = &[&FORMAT, &METRIC, &LABELS];
@@ -195,8 +206,15 @@ fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {
 }
 
 impl Latest {
-    fn new(device_id: String, query::Latest { values, has_more }: query::Latest) -> Self {
-        let value = |(metric, (ts_ms, value))| (metric, LatestValue { ts: rfc3339(ts_ms), value });
+    fn new(device_id: String, query::Latest { values, has_more, metadata }: query::Latest) -> Self {
+        let limits = metadata.map(|metadata| ValueLimits::of_metadata(&metadata.text)).unwrap_or_default();
+        let value = |(metric, (ts_ms, value))| {
+            let beyond = limits.beyond(&metric, value).map(|bound| match bound {
+                Bound::Min => Beyond::Min,
+                Bound::Max => Beyond::Max,
+            });
+            (metric, LatestValue { ts: rfc3339(ts_ms), value, beyond })
+        };
         Self { device_id, metrics: values.into_iter().map(value).collect(), more_metrics: has_more }
     }
 }

@@ -23,6 +23,7 @@ mod combine;
 mod devices;
 mod file_rows;
 mod latest;
+mod latest_metrics;
 pub(super) mod query_limits;
 mod readings;
 mod rollups;
@@ -33,6 +34,7 @@ mod table;
 
 pub(super) use devices::{describe_device, describe_devices, device, devices};
 pub(super) use latest::{describe_latest, describe_latest_of_devices, latest, latest_of_devices};
+pub(super) use latest_metrics::{describe as describe_latest_metrics, latest_metrics};
 pub(super) use readings::{
     describe_readings, describe_readings_of_devices, of_devices as readings_of_devices, readings,
 };

@@ -17,19 +17,20 @@ use super::rollups_table::{self, Subject};
 use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
 use crate::common::clock::Clock;
+use crate::config::Period;
 use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::openapi::parameter::{
-    COMBINE, CURSOR_OF_DEVICES, DEVICE, FILL, FN, FORMAT, FROM, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
-    STEP, TO, TZ,
+    COMBINE, CURSOR_OF_DEVICES, DEVICE, FILL, FN, FORMAT, FROM, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, OFFSET,
+    PREFIX, STEP, TO, TZ,
 };
 use crate::http::openapi::{Operation, Parameters, Tag, answer_of_rollups, answers_of_rollups_of_devices};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::device_id::DeviceInPath;
 use crate::http::request::params::Params;
 use crate::query::{
-    Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, QueryError, Rollups, RollupsRequest, Step,
-    StepError, Zone,
+    Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, OffsetError, QueryError, Rollups, RollupsRequest,
+    Step, StepError, Zone,
 };
 
 /// The memory of the stats of one step, with the JSON of the usual columns.
@@ -44,12 +45,13 @@ const BYTES_OF_NAMES: usize = 200;
 /// The memory of a page of readings that a query for rollups reads.
 const BYTES_OF_READINGS: usize = 4 << 20;
 
-const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &STEP, &TZ, &FN, &FILL, &METRIC, &LABELS];
+const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &STEP, &OFFSET, &TZ, &FN, &FILL, &METRIC, &LABELS];
 const OF_DEVICES: Parameters = &[
     &FORMAT,
     &FROM,
     &TO,
     &STEP,
+    &OFFSET,
     &TZ,
     &FN,
     &FILL,
@@ -223,6 +225,7 @@ impl Question {
         let zone = params.zone()?;
         let (from_ms, to_ms) = open_range(params, clock, zone.as_ref())?;
         let (step, text) = step(params)?;
+        let step = offset(params, step)?;
         let is_local = zone.is_some();
         let zone = zone.unwrap_or(Zone::UTC);
         let columns = columns(params)?;
@@ -280,6 +283,18 @@ fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
     let step = text.parse().map_err(|why: StepError| Problem::invalid_parameter("step", why.to_string()))?;
     Ok((step, text.into_owned()))
+}
+
+/// Reads `offset`, and returns the step with it.
+fn offset(params: &mut Params<'_>, step: Step) -> Result<Step, Problem> {
+    let Some(text) = params.one("offset")? else { return Ok(step) };
+    let why = |why: &str| {
+        let shift = "a step of 8h with the offset 6h begins at 6, 14 and 22 o'clock";
+        Problem::invalid_parameter("offset", format!("{why}; {shift}"))
+    };
+    let period = text.parse::<Period>().map_err(|_| why("expected a time such as 6h, 30m or 1d6h"))?;
+    let offset_ms = i64::try_from(period.as_millis()).unwrap_or(i64::MAX);
+    step.beginning_later(offset_ms).map_err(|error: OffsetError| why(&error.to_string()))
 }
 
 /// Reads `fill`.

@@ -279,8 +279,8 @@ impl Table {
     }
 }
 
-/// Refuses a partial answer: a table has no place to say so.
-fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
+/// Refuses a partial answer: a table or metrics have no place to say so.
+pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
     let Answer { body, lagging, partial } = answer;
     partial.map_or(Ok((body, lagging)), |missing| Err(QueryError::incomplete(missing)))
 }

@@ -8,6 +8,9 @@
 //! A step of an hour or less begins whenever the local clock shows a multiple of it, also for the second
 //! time; and where the clock skips such an instant, after the gap. So an hour that the clock repeats is a
 //! step of its own.
+//!
+//! An offset makes each step begin so much later by the local clock: the steps are those of a clock that is
+//! behind by the offset.
 
 use std::ops::Range;
 
@@ -41,9 +44,10 @@ impl Grid {
     pub(in crate::query) fn new(step: Step, zone: &Zone, range_ms: &Range<i64>) -> Self {
         let around = 2 * step.usual_ms() + MARGIN_MS;
         let local = zone.local_time(range_ms.start - around..range_ms.end + around);
-        let bounds = match step.0 {
-            Unit::Minutes(_) | Unit::Hours(1) => fine_bounds(step.usual_ms(), &local, range_ms),
-            Unit::Hours(_) | Unit::Day | Unit::Week | Unit::Months(_) => coarse_bounds(step.0, &local, range_ms),
+        let clock = local.behind(step.offset_ms);
+        let bounds = match step.unit {
+            Unit::Minutes(_) | Unit::Hours(1) => fine_bounds(step.usual_ms(), &clock, range_ms),
+            Unit::Hours(_) | Unit::Day | Unit::Week | Unit::Months(_) => coarse_bounds(step.unit, &clock, range_ms),
         };
         Self { bounds, local }
     }
@@ -172,7 +176,7 @@ fn coarse_bounds(unit: Unit, local: &LocalTime, range_ms: &Range<i64>) -> Vec<i6
 fn nth_of(unit: Unit, local_ms: i64) -> i64 {
     let day = local_ms.div_euclid(MS_PER_DAY);
     match unit {
-        Unit::Minutes(_) | Unit::Hours(_) => local_ms.div_euclid(Step(unit).usual_ms()),
+        Unit::Minutes(_) | Unit::Hours(_) => local_ms.div_euclid(unit.usual_ms()),
         Unit::Day => day,
         Unit::Week => (day + 3).div_euclid(7), // 1970-01-01 was a Thursday
         Unit::Months(months) => {
@@ -185,7 +189,7 @@ fn nth_of(unit: Unit, local_ms: i64) -> i64 {
 /// The local time at which a step begins.
 fn local_start(unit: Unit, nth: i64) -> i64 {
     let day = match unit {
-        Unit::Minutes(_) | Unit::Hours(_) => return nth * Step(unit).usual_ms(),
+        Unit::Minutes(_) | Unit::Hours(_) => return nth * unit.usual_ms(),
         Unit::Day => nth,
         Unit::Week => nth * 7 - 3,
         Unit::Months(months) => {
@@ -261,6 +265,32 @@ mod tests {
     }
 
     #[test]
+    fn shifts_begin_at_the_same_hours_by_the_local_clock_on_every_day() {
+        let shifts = |zone_name: &str, step: &str, offset: i64, from, to| {
+            let step = step.parse::<Step>().unwrap().beginning_later(offset * MS_PER_HOUR / 60).unwrap();
+            let grid = Grid::new(step, &zone(zone_name), &(ms(from)..ms(to)));
+            let local = |ts_ms| ts_ms + grid.local.offset_ms_at(ts_ms);
+            let text = |ts_ms| Timestamp::from_millisecond(local(ts_ms)).unwrap().strftime("%H:%M").to_string();
+            let shift = |pair: &[i64]| format!("{} {}h", text(pair[0]), (pair[1] - pair[0]) as f64 / 3.6e6);
+            grid.bounds.windows(2).map(shift).collect::<Vec<_>>()
+        };
+        let berlin = |from, to| shifts("Europe/Berlin", "8h", 360, from, to);
+        let (early, late, night) = ("06:00 8h", "14:00 8h", "22:00 8h");
+        assert_eq!(berlin("2024-01-10T05:00:00Z", "2024-01-11T05:00:00Z"), [early, late, night]);
+        assert_eq!(berlin("2024-03-30T05:00:00Z", "2024-03-31T05:00:00Z"), [early, late, "22:00 7h", early]);
+        assert_eq!(berlin("2024-10-26T04:00:00Z", "2024-10-27T05:00:00Z"), [early, late, "22:00 9h"]);
+        let howe = shifts("Australia/Lord_Howe", "8h", 360, "2024-04-06T11:00:00Z", "2024-04-06T19:30:00Z");
+        assert_eq!(howe, ["22:00 8.5h"]);
+        let berlin = |step, offset, from, to| shifts("Europe/Berlin", step, offset, from, to);
+        assert_eq!(berlin("1d", 360, "2024-03-30T05:00:00Z", "2024-03-31T04:00:00Z"), ["06:00 23h"]);
+        assert_eq!(berlin("12h", 390, "2024-01-10T05:30:00Z", "2024-01-11T05:30:00Z"), ["06:30 12h", "18:30 12h"]);
+        let sunday = berlin("1w", 6 * 1_440 + 22 * 60, "2024-03-24T21:00:00Z", "2024-03-31T20:00:00Z");
+        assert_eq!(sunday, ["22:00 167h"], "from Sunday evening on");
+        assert_eq!(berlin("1h", 30, "2024-01-10T05:30:00Z", "2024-01-10T06:30:00Z"), ["06:30 1h"]);
+        assert_eq!(berlin("1mo", 360, "2024-02-01T05:00:00Z", "2024-03-01T05:00:00Z"), ["06:00 696h"]);
+    }
+
+    #[test]
     fn weeks_begin_on_monday_and_months_on_the_first() {
         assert_eq!(hours("1w", "UTC", "2024-04-21T23:00:00Z", "2024-04-22T01:00:00Z"), [168.0, 168.0]);
         assert_eq!(steps("1w", "UTC", "1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z")[0].0, "29 00:00");
@@ -297,11 +327,14 @@ mod tests {
                 "America/Sao_Paulo", "Africa/Casablanca", "America/Havana",
             ]),
             step in prop::sample::select(vec!["15m", "30m", "1h", "2h", "6h", "12h", "1d", "1w", "1mo", "3mo"]),
+            offset in prop_oneof![Just(0), 0..2_688_i64],
             start_days in 10_000..20_000_i64,
             quarters in 1..3_000_i64,
         ) {
             const QUARTER: i64 = 900_000;
             let step: Step = step.parse().unwrap();
+            let offset = offset % (step.usual_ms() / QUARTER) * QUARTER;
+            let step = step.beginning_later(offset).unwrap();
             let from = start_days * MS_PER_DAY + quarters % 96 * QUARTER;
             let grid = Grid::new(step, &zone(name), &(from..from + quarters * QUARTER));
             let most = Grid::most_steps(step, &(from..from + quarters * QUARTER));
@@ -317,9 +350,9 @@ mod tests {
             let (mut latest, mut last_nth, mut last) = (i64::MIN, None, i64::MIN);
             let mut expected = Vec::new();
             for ts in (range.start - 2 * MS_PER_DAY..=range.end).step_by(QUARTER as usize) {
-                let shown = ts + before.offset_ms_at(ts);
+                let shown = ts + before.offset_ms_at(ts) - offset;
                 latest = latest.max(shown);
-                let nth = nth_of(step.0, if is_fine { shown } else { latest });
+                let nth = nth_of(step.unit, if is_fine { shown } else { latest });
                 let shows_multiple = is_fine && shown % step.usual_ms() == 0 && shown != last;
                 if shows_multiple || last_nth.is_some_and(|last| nth > last) {
                     expected.push(ts);

@@ -12,10 +12,17 @@ const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 /// The mean milliseconds of a month of the Gregorian calendar.
 const MS_PER_MONTH: i64 = 2_629_746_000;
 
+/// The milliseconds of a February.
+const SHORTEST_MONTH_MS: i64 = 28 * MS_PER_DAY;
+
 /// A step of rollups: a length of the local clock or calendar. Those of less than a day divide an hour or a
 /// day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step(pub(super) Unit);
+pub struct Step {
+    pub(super) unit: Unit,
+    /// How much later each step begins than without an offset, by the local clock.
+    pub(super) offset_ms: i64,
+}
 
 /// A number of minutes, hours or months; a day; a week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,20 +84,34 @@ pub enum StepError {
     NoLength,
 }
 
+/// Why a step cannot have an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OffsetError {
+    /// The offset is not below the step.
+    #[error("must be less than the step, {0}")]
+    Step(Step),
+    /// The offset is not below the shortest month.
+    #[error("must be less than 28 days, the shortest month")]
+    Month,
+    /// The offset is no number of minutes.
+    #[error("must be whole minutes")]
+    Minutes,
+}
+
 impl FromStr for Step {
     type Err = StepError;
 
     fn from_str(text: &str) -> Result<Self, StepError> {
         let text = if text == "24h" { "1d" } else { text };
         if let Some((_, unit)) = STEPS.iter().find(|(name, _)| *name == text) {
-            return Ok(Self(*unit));
+            return Ok(Self::of(*unit));
         }
         let digits = text.find(|letter: char| !letter.is_ascii_digit()).ok_or(StepError::NoLength)?;
         let (number, unit) = text.split_at(digits);
         let number: i64 = number.parse().map_err(|_| StepError::NoLength)?;
         let (_, ms) = UNITS.iter().find(|(name, _)| *name == unit).ok_or(StepError::NoLength)?;
         let ms = ms.saturating_mul(number);
-        let longer = STEPS.partition_point(|(_, unit)| Self(*unit).usual_ms() < ms);
+        let longer = STEPS.partition_point(|(_, unit)| unit.usual_ms() < ms);
         let near = STEPS.iter().skip(longer.saturating_sub(1)).take(if longer == 0 { 1 } else { 2 });
         Err(StepError::NoStep(near.map(|(text, _)| *text).collect::<Vec<_>>().join(" and ")))
     }
@@ -98,7 +119,7 @@ impl FromStr for Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = STEPS.iter().find(|(_, unit)| *unit == self.0).map_or("", |(text, _)| *text);
+        let text = STEPS.iter().find(|(_, unit)| *unit == self.unit).map_or("", |(text, _)| *text);
         f.write_str(text)
     }
 }
@@ -110,23 +131,35 @@ impl Step {
     }
 
     /// One hour.
-    pub const HOUR: Self = Self(Unit::Hours(1));
+    pub const HOUR: Self = Self::of(Unit::Hours(1));
+
+    const fn of(unit: Unit) -> Self {
+        Self { unit, offset_ms: 0 }
+    }
+
+    /// Returns the step that begins so much later by the local clock: shifts of eight hours that begin at six
+    /// have an offset of six hours.
+    ///
+    /// # Errors
+    /// If the offset is negative, not below the step or the shortest month, or no number of minutes.
+    pub const fn beginning_later(self, offset_ms: i64) -> Result<Self, OffsetError> {
+        match self.unit {
+            Unit::Months(_) if offset_ms >= SHORTEST_MONTH_MS => Err(OffsetError::Month),
+            _ if offset_ms >= self.usual_ms() || offset_ms < 0 => Err(OffsetError::Step(self)),
+            _ if offset_ms % MS_PER_MINUTE != 0 => Err(OffsetError::Minutes),
+            unit => Ok(Self { unit, offset_ms }),
+        }
+    }
 
     /// Returns the milliseconds of the step without changes of the local clock, and of a mean month.
     pub(super) const fn usual_ms(self) -> i64 {
-        match self.0 {
-            Unit::Minutes(minutes) => minutes as i64 * MS_PER_MINUTE,
-            Unit::Hours(hours) => hours as i64 * MS_PER_HOUR,
-            Unit::Day => MS_PER_DAY,
-            Unit::Week => 7 * MS_PER_DAY,
-            Unit::Months(months) => months as i64 * MS_PER_MONTH,
-        }
+        self.unit.usual_ms()
     }
 
     /// Returns the length of the default range in milliseconds: 24 steps of hours, weeks or months, 60 of
     /// minutes, 30 days.
     pub(super) const fn default_range_ms(self) -> i64 {
-        let steps = match self.0 {
+        let steps = match self.unit {
             Unit::Minutes(_) => 60,
             Unit::Day => 30,
             Unit::Hours(_) | Unit::Week | Unit::Months(_) => 24,
@@ -137,7 +170,19 @@ impl Step {
     /// Returns the shortest step with which so many points of this step become at most `max`.
     pub(super) fn with_fewer_points(self, points: usize, max: usize) -> Option<Self> {
         let fits = |step: &Self| points as f64 * self.usual_ms() as f64 <= max as f64 * step.usual_ms() as f64;
-        STEPS.iter().map(|(_, unit)| Self(*unit)).find(fits)
+        STEPS.iter().map(|(_, unit)| Self::of(*unit)).find(fits)
+    }
+}
+
+impl Unit {
+    pub(super) const fn usual_ms(self) -> i64 {
+        match self {
+            Self::Minutes(minutes) => minutes as i64 * MS_PER_MINUTE,
+            Self::Hours(hours) => hours as i64 * MS_PER_HOUR,
+            Self::Day => MS_PER_DAY,
+            Self::Week => 7 * MS_PER_DAY,
+            Self::Months(months) => months as i64 * MS_PER_MONTH,
+        }
     }
 }
 
@@ -148,11 +193,11 @@ mod tests {
     #[test]
     fn each_step_has_its_text_and_they_ascend() {
         for (text, unit) in STEPS {
-            assert_eq!(text.parse(), Ok(Step(unit)));
-            assert_eq!(Step(unit).to_string(), text);
+            assert_eq!(text.parse(), Ok(Step::of(unit)));
+            assert_eq!(Step::of(unit).to_string(), text);
         }
-        assert!(STEPS.is_sorted_by(|(_, a), (_, b)| Step(*a).usual_ms() < Step(*b).usual_ms()));
-        assert_eq!("24h".parse(), Ok(Step(Unit::Day)));
+        assert!(STEPS.is_sorted_by(|(_, a), (_, b)| a.usual_ms() < b.usual_ms()));
+        assert_eq!("24h".parse(), Ok(Step::of(Unit::Day)));
     }
 
     #[test]
@@ -176,8 +221,24 @@ mod tests {
     }
 
     #[test]
+    fn an_offset_is_below_its_step() {
+        let later = |step: &str, offset_ms| step.parse::<Step>().unwrap().beginning_later(offset_ms);
+        let (hour, day) = (MS_PER_HOUR, MS_PER_DAY);
+        for (step, below) in
+            [("15m", hour / 4), ("1h", hour), ("8h", 8 * hour), ("1d", day), ("1w", 7 * day), ("1mo", 28 * day)]
+        {
+            assert_eq!(later(step, 0), step.parse().map_err(|_| OffsetError::Minutes));
+            assert_eq!(later(step, below - MS_PER_MINUTE).expect(step).to_string(), step);
+            assert!(later(step, below).is_err() && later(step, -hour).is_err() && later(step, 1).is_err(), "{step}");
+        }
+        assert_eq!(later("8h", 22 * hour).expect_err("too long").to_string(), "must be less than the step, 8h");
+        assert_eq!(later("1y", 28 * day), Err(OffsetError::Month));
+        assert_eq!(later("8h", 30_000), Err(OffsetError::Minutes));
+    }
+
+    #[test]
     fn a_longer_step_makes_fewer_points() {
-        assert_eq!(Step(Unit::Minutes(1)).with_fewer_points(129_600, 100_000), Some(Step(Unit::Minutes(2))));
+        assert_eq!(Step::of(Unit::Minutes(1)).with_fewer_points(129_600, 100_000), Some(Step::of(Unit::Minutes(2))));
         assert_eq!(Step::HOUR.with_fewer_points(usize::MAX, 1), None);
     }
 }

@@ -160,9 +160,10 @@ proptest! {
         only_x in any::<bool>(),
         increase in any::<bool>(),
         name in prop::sample::select(vec![
-            "UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "Australia/Lord_Howe",
+            "UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "Australia/Lord_Howe", "America/St_Johns",
         ]),
-        step in prop::sample::select(vec!["5m", "1h", "2h", "6h", "1d", "1w", "1mo"]),
+        step in prop::sample::select(vec!["5m", "1h", "2h", "6h", "8h", "1d", "1w", "1mo"]),
+        offset_minutes in prop_oneof![Just(0), 0..480_i64],
         range in (-600..300_i64, 1..900_i64),
         page in 1..9_usize,
     ) {
@@ -173,12 +174,14 @@ proptest! {
         let (stored, pending) = (at(stored), at(pending));
         let columns = Columns::NONE.with(if increase { Column::Increase } else { Column::Last });
         let from_ms = start_ms + range.0 * 60_000;
+        let step: Step = step.parse().unwrap();
+        let step = step.beginning_later(offset_minutes * 60_000 % step.usual_ms()).unwrap();
         let request = RollupsRequest {
             devices: Vec::new(),
             from_ms: Some(from_ms),
             to_ms: from_ms + range.1 * 60_000,
             series,
-            step: step.parse().unwrap(),
+            step,
             zone: zone(name),
             columns,
             fill: Fill::None,

@@ -92,6 +92,11 @@ impl LocalTime {
         self.periods.iter().zip(ends).map(|(&(start_ms, offset_ms), end_ms)| (start_ms, end_ms, offset_ms))
     }
 
+    /// Returns the time of a clock that is behind the local one.
+    pub(super) fn behind(&self, by_ms: i64) -> Self {
+        Self { periods: self.periods.iter().map(|(start_ms, offset_ms)| (*start_ms, offset_ms - by_ms)).collect() }
+    }
+
     /// Returns the offset from UTC at an instant, in milliseconds.
     #[must_use]
     pub fn offset_ms_at(&self, ts_ms: i64) -> i64 {
@@ -101,7 +106,7 @@ impl LocalTime {
 
     /// Returns the first instant at which the local clock shows `local_ms` or a later time.
     pub(super) fn first_instant(&self, local_ms: i64) -> i64 {
-        // No offset is larger than a day, or, at the end of it, earlier periods are long over.
+        // No clock is further ahead of UTC, so earlier periods are over.
         let from = self.periods.partition_point(|(start_ms, _)| *start_ms <= local_ms.saturating_sub(MAX_OFFSET_MS));
         for (nth, (start_ms, offset_ms)) in self.periods.iter().enumerate().skip(from.saturating_sub(1)) {
             let instant_ms = (local_ms - offset_ms).max(*start_ms);
@@ -113,7 +118,7 @@ impl LocalTime {
     }
 }
 
-/// More than the offset of any zone: 26 hours.
+/// More than any clock is ahead of UTC: 26 hours.
 const MAX_OFFSET_MS: i64 = 26 * 3_600_000;
 
 #[cfg(test)]
