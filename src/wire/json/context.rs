@@ -13,9 +13,9 @@ use crate::wire::{Code, Ignored, Limits, Rejection, Sink};
 /// The most unknown keys of a body that are compared with the known ones.
 const MAX_HINTS: u32 = 100;
 
-/// How the server takes payloads that cannot be changed.
-const OTHER_KEYS: &str = "The server takes metrics beside \"deviceId\" with ingest.json.flat = true, and any other \
-                          keys with a [[webhook]]";
+/// How the server takes payloads that cannot be changed. It is short, because it may stand in the rejection
+/// of each reading.
+const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 
 /// The options, the limits and the buffers of a body.
 #[derive(Debug)]
@@ -65,10 +65,10 @@ impl Context<'_> {
         match (Key::meant_by(key), kind) {
             _ if Key::of(key).is_some() => "; it has its place in the outermost object only".to_owned(),
             _ if matches!(key, "bn" | "bt" | "n") => "; SenML is of type application/senml+json".to_owned(),
-            (Some("deviceId"), _) => format!("; did you mean \"deviceId\"? {OTHER_KEYS}"),
+            (Some("deviceId"), _) => format!("; did you mean \"deviceId\"? {OTHER_FORMS}"),
             (Some(meant), _) => format!("; did you mean \"{meant}\"?"),
             (None, Kind::Number | Kind::True | Kind::False) => {
-                format!("; metrics belong into \"values\". {OTHER_KEYS}")
+                format!("; metrics belong into \"values\" {OTHER_FORMS}")
             }
             _ => String::new(),
         }
