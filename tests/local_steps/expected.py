@@ -39,8 +39,10 @@ def main():
 def questions_of(device, readings):
     """The parameters of queries, and the points that they should find."""
     first, last = readings[0][0], readings[-1][0]
-    clock = {zone: Clock(zone, first - 40 * DAY, last + 40 * DAY) for zone in ZONES}
-    for zone in ZONES:
+    is_year = last - first > 300 * DAY
+    zones = ["Europe/Berlin", "Australia/Lord_Howe"] if is_year else ZONES
+    clock = {zone: Clock(zone, first - 40 * DAY, last + 40 * DAY) for zone in zones}
+    for zone in zones:
         change = clock[zone].change_in(first, last) or (first + last) // 2
         near = (change - 2 * DAY + 37 * MINUTE, change + DAY + 13 * MINUTE)
         for step, offset, (start, end) in [
@@ -157,7 +159,10 @@ def increase(start, values):
 def compare(url, device, parameters, metrics):
     query = f"{url}/v1/devices/{device}/rollups?{urllib.parse.urlencode(parameters)}"
     with urllib.request.urlopen(query) as answer:
-        found = json.load(answer)["metrics"]
+        answer = json.load(answer)
+    if "partial" in answer:
+        sys.exit(f"{query}: the answer is partial: {answer.get('partialReason')}")
+    found = answer["metrics"]
     if found.keys() != metrics.keys():
         sys.exit(f"{query}: found {sorted(found)}, expected {sorted(metrics)}")
     for metric, points in metrics.items():
