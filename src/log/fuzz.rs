@@ -12,6 +12,9 @@ use crate::disk::{Folder, OpenMode};
 /// Larger damage is not set aside here, because the copy would take that much memory.
 const MAX_DAMAGE_BYTES: u64 = 1 << 20;
 
+/// How often damage is set aside at most: a cut before the next segment may uncover other damage.
+const MAX_PASSES: usize = 8;
+
 /// The files of a log: `checkpoint:u8 [28 bytes] (len:u16 segment)*`. If the first byte is odd, one slot of a
 /// checkpoint follows. If the next bit of it is set, the checksums of the segments are corrected, so that the
 /// code behind them runs. If the bit after that is set, the last segment is in a recycled file: behind its
@@ -52,15 +55,20 @@ pub fn log(bytes: &[u8]) {
             let bases = segment::list(&disk).expect("the disk is sound");
             // If two files overlap in their headers, one is no segment, and an operator has to remove it.
             let are_apart = bases.windows(2).all(|pair| pair[1].0 - pair[0].0 >= segment::Header::BYTES as u64);
-            if are_apart && found.damage.iter().all(can_be_set_aside) {
-                let aside = Disk::new(0);
-                for damage in &found.damage {
+            let (aside, mut left) = (Disk::new(0), found.damage);
+            for _ in 0..MAX_PASSES {
+                if !are_apart || !left.iter().all(can_be_set_aside) {
+                    return;
+                }
+                for damage in &left {
                     set_aside_in(&disk, damage, &aside).expect("the disk is sound");
                 }
-                let left = inspect_folder(&disk).expect("the disk is sound").damage;
-                assert!(left.is_empty(), "set aside {:?}, and still there: {left:?}", found.damage);
-                check_good(&disk);
+                left = inspect_folder(&disk).expect("the disk is sound").damage;
+                if left.is_empty() {
+                    return check_good(&disk);
+                }
             }
+            panic!("set aside {MAX_PASSES} times, and still there: {left:?}");
         }
         Err(LogError::BadCheckpoint { .. } | LogError::Version { .. }) => {}
         Err(error) => panic!("the disk has no fault, but: {error}"),

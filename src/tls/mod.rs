@@ -1,7 +1,7 @@
 //! TLS of the servers for HTTP and MQTT, with rustls.
 //!
 //! [`Tls`] makes the handshake of a connection and returns the certificate of the client. The server's
-//! certificates can be replaced while it runs ([`files`] reads them); open connections keep theirs.
+//! certificates can be replaced while it runs (`files` reads them); open connections keep theirs.
 //!
 //! Promises:
 //! - Only TLS 1.2 and 1.3.

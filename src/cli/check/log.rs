@@ -16,6 +16,9 @@ use tidegauge::log::{LogError, quarantine};
 use super::super::counted;
 use super::super::data_dir::{DataDir, explain, known_store, log_dir};
 
+/// How often damage is set aside at most: a cut before the next segment may uncover other damage.
+const MAX_PASSES: usize = 8;
+
 /// Changes to the log that an operator asks for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mending {
@@ -49,9 +52,16 @@ pub(super) fn check(data_dir: &Path, mending: Mending, out: &mut impl Write) -> 
     };
     report(&data_dir, &found, out)?;
     if quarantine && !found.damage.is_empty() {
-        let copies = set_aside(&data_dir, &found, out)?;
-        put_back(&data_dir, &copies, out)?;
-        found = inspect(&data_dir)?;
+        let mut copies = Vec::new();
+        for _ in 0..MAX_PASSES {
+            copies.extend(set_aside(&data_dir, &found, out)?);
+            found = inspect(&data_dir)?;
+            if found.damage.is_empty() {
+                put_back(&data_dir, &copies, out)?;
+                found = inspect(&data_dir)?;
+                break;
+            }
+        }
         report(&data_dir, &found, out)?;
     }
     if !found.damage.is_empty() {
