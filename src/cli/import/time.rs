@@ -3,7 +3,8 @@
 //! An instant is RFC 3339 with an offset, a civil date and time in a given zone, or Unix time, whose
 //! magnitude tells its unit. `--time-format` names another form. A date without a time of day is rejected: as
 //! midnight, it would give all readings of a day the same identity. A date with two readings, such as
-//! 01/02/2026, is rejected too.
+//! 01/02/2026, is rejected too, and so is a number that is rather a date than Unix time: 20261124103000, or
+//! the serial number of a spreadsheet.
 
 use std::str::FromStr;
 
@@ -34,6 +35,9 @@ pub(super) enum TimeError {
     /// A date whose first two numbers may be swapped.
     #[error("{0}")]
     DayOrMonth(String),
+    /// A number that is rather a date than Unix time.
+    #[error("{0}")]
+    Number(&'static str),
     /// Not in the form of `--time-format`.
     #[error("not a time of the form {0}: {1}")]
     NotOfFormat(String, String),
@@ -107,13 +111,23 @@ impl Times {
         self.zone.iana_name().unwrap_or("the zone of --tz")
     }
 
+    /// Whether the instant depends on the zone.
+    pub(super) fn needs_zone(&self, text: &str) -> bool {
+        let hour_ahead = Self { zone: TimeZone::fixed(jiff::tz::offset(1)), ..self.clone() };
+        let in_utc = Self { zone: TimeZone::UTC, ..self.clone() };
+        in_utc.parse(text).is_ok_and(|at| hour_ahead.parse(text) != Ok(at))
+    }
+
     /// Parses an instant.
     pub(super) fn parse(&self, text: &str) -> Result<When, TimeError> {
         if let Some(format) = &self.format {
             return self.of_format(&format.0, text);
         }
         if let Some(ns) = unix_ns(text) {
-            return floor_ms(ns?).map(When::At);
+            return match no_unix_time(text) {
+                Some(why) => Err(why),
+                None => floor_ms(ns?).map(When::At),
+            };
         }
         let (civil, offset) = match Pieces::parse(text) {
             // `...[Europe/Vienna]` would contradict the zone of the caller
@@ -225,6 +239,26 @@ fn day_or_month(day_first: Option<Date>, month_first: Option<Date>, mark: char, 
         (None, None) => return TimeError::Unknown,
     };
     TimeError::DayOrMonth(text)
+}
+
+/// Why a number is rather a date than Unix time. As Unix time, each of these is of the last century.
+fn no_unix_time(text: &str) -> Option<TimeError> {
+    let (whole, _) = text.split_once('.').unwrap_or((text, ""));
+    let is_date = whole.get(..8).is_some_and(|day| {
+        let number = |at: std::ops::Range<usize>| day.get(at)?.parse::<i16>().ok();
+        let parts = (number(0..4), number(4..6), number(6..8));
+        let (Some(year), Some(month), Some(day)) = parts else { return false };
+        (1970..2100).contains(&year) && Date::new(year, month as i8, day as i8).is_ok()
+    });
+    match whole.len() {
+        5 if (20_000..80_000).contains(&whole.parse().unwrap_or(0)) => Some(TimeError::Number(
+            "the number of a day, as spreadsheets count them, or Unix time of 1970: export the column as a date",
+        )),
+        8 if is_date => Some(TimeError::NoTimeOfDay),
+        12 if is_date => Some(TimeError::Number("a date without separators: --time-format '%Y%m%d%H%M' reads it")),
+        14 if is_date => Some(TimeError::Number("a date without separators: --time-format '%Y%m%d%H%M%S' reads it")),
+        _ => None,
+    }
 }
 
 /// Unix time in nanoseconds; `None` if the text is not a number.
@@ -370,6 +404,23 @@ mod tests {
         assert_eq!(utc("5000000000"), Ok(5_000_000_000));
         assert_eq!(utc("-1.5"), Ok(-1_500));
         assert_eq!(utc("-0.0001"), Ok(-1), "towards the past");
+    }
+
+    #[test]
+    fn a_number_that_is_rather_a_date_is_refused() {
+        assert_eq!(utc("20261124"), Err(TimeError::NoTimeOfDay));
+        for (text, said) in
+            [("46352.4375", "spreadsheets"), ("202611241030", "'%Y%m%d%H%M'"), ("20261101100000", "'%Y%m%d%H%M%S'")]
+        {
+            let why = utc(text).unwrap_err().to_string();
+            assert!(why.contains(said), "{text}: {why}");
+        }
+        for format in ["%Y%m%d%H%M", "%Y%m%d%H%M%S"] {
+            format.parse::<TimeFormat>().expect(format);
+        }
+        for (seconds, ms) in [("19999", 19_999_000), ("20261324", 20_261_324_000), ("99999999999999", 99_999_999_999)] {
+            assert_eq!(utc(seconds), Ok(ms), "{seconds}");
+        }
     }
 
     #[test]
