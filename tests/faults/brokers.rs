@@ -69,10 +69,14 @@ pub(super) async fn audit(server: &Server, expected: &BTreeSet<usize>, published
     for n in 0..DEVICES {
         let device = device(n);
         let range = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
-        let readings = server.get_json(&format!("/v1/devices/{device}/readings?{range}&limit=10000")).await;
-        let readings = readings["readings"].as_array().cloned().unwrap_or_default();
-        let numbers: Vec<usize> =
-            readings.iter().map(|it| it["values"]["value"].as_f64().expect("a value") as usize).collect();
+        let path = format!("/v1/devices/{device}/readings?{range}&limit=10000");
+        let (mut numbers, mut page) = (Vec::new(), server.get_json(&path).await);
+        loop {
+            let readings = page["readings"].as_array().into_iter().flatten();
+            numbers.extend(readings.map(|it| it["values"]["value"].as_f64().expect("a value") as usize));
+            let Some(next) = page["next"].as_str() else { break };
+            page = server.get_json(&format!("{path}&cursor={next}")).await;
+        }
         let distinct: BTreeSet<usize> = numbers.iter().copied().collect();
         assert_eq!(numbers.len(), distinct.len(), "{device} has a reading twice");
         // The stats count what was written, so a reading that was written twice would show here.
