@@ -118,7 +118,8 @@ pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFo
         }
         Err(error) => return Err(error),
     };
-    if saved.position < first && saved.position > Position::default() {
+    // A follower that has read nothing yet, as `add_follower` makes it, has no time.
+    if saved.position < first && saved.as_of_ms > 0 {
         let bytes = first.0 - saved.position.0;
         tracing::warn!(bytes, "the log no longer has these bytes, which were not forwarded");
     }
