@@ -38,6 +38,15 @@ async fn packets_that_no_device_sends_end_their_connection_only() {
             "a packet ID of 0",
             [connected.clone(), packet(0x32, &[&text(topic)[..], &[0, 0, 0, b'1']].concat())].concat(),
         ),
+        ("a CONNECT with a reserved flag", packet(0x10, &[text("MQTT"), vec![5, 3, 0, 60, 0], text("bad")].concat())),
+        (
+            "quality of service 0, sent before",
+            [connected.clone(), packet(0x38, &[&text(topic)[..], &[0, b'1']].concat())].concat(),
+        ),
+        (
+            "a subscription ID",
+            [connected.clone(), packet(0x32, &[&text(topic)[..], &[0, 1, 2, 0x0b, 1, b'1']].concat())].concat(),
+        ),
         ("no text", [connected.clone(), packet(0x30, &[0, 1, 0xff, 0, b'1'])].concat()),
         ("a tiny maximum", with(&[0x27, 0, 0, 0, 4])),
         ("an AUTH method", with(&[0x15, 0, 1, b'x'])),

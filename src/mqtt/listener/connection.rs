@@ -173,12 +173,13 @@ impl Shared {
                     }
                 }
                 Turn::Io(Io::Read(mut received)) => {
-                    connection.note_read(!received.is_empty(), self.options.packet_timeout);
+                    let has_packet = !received.is_empty();
                     while let Some(Received::Connect(_)) = received.first() {
                         let Some(Received::Connect(connect)) = received.pop() else { break };
                         *client = Some(self.authenticate(connect, connection, peer).await?);
                         received = connection.session.receive(&[]);
                     }
+                    connection.note_read(has_packet, self.options.packet_timeout);
                     self.take(received, connection)?;
                 }
                 Turn::Io(Io::Closed) => return Err(Ended::Closed),
@@ -357,9 +358,10 @@ impl Shared {
 }
 
 impl<S> Connection<S> {
-    /// Whether more may be read: beyond the window of a client that does not know it, nothing is.
+    /// Whether more may be read. Beyond the window, nothing is: clients of version 3.1.1 do not know it, and
+    /// some of version 5 (mqtt.js) do not keep to it.
     fn has_room(&self) -> bool {
-        let is_full = self.session.version() == Version::V3 && self.session.is_window_full();
+        let is_full = self.session.is_window_full();
         self.queue.bytes() < MAX_WAITING_BYTES && self.session.out.len() < MAX_ANSWER_BYTES && !is_full
     }
 

@@ -39,9 +39,6 @@ pub(super) enum Ended {
     /// A message uses a topic alias.
     #[error("a message uses a topic alias, and the server offers none")]
     TopicAlias,
-    /// The client has more messages unacknowledged than it may.
-    #[error("more messages are unacknowledged than mqtt_listener.receive_maximum")]
-    Window,
     /// A message has quality of service 2.
     #[error("a message has quality of service 2; the server takes 0 and 1")]
     Qos,
@@ -124,7 +121,7 @@ impl Ended {
             Self::Timeout => "timeout",
             Self::TakenOver => "taken_over",
             Self::Shutdown => "shutdown",
-            Self::Protocol(_) | Self::Topic | Self::TopicAlias | Self::Window => "protocol",
+            Self::Protocol(_) | Self::Topic | Self::TopicAlias => "protocol",
             Self::Qos => "qos",
             Self::Unauthorized(_) => "unauthorized",
             Self::Refused(refusal) => match refusal {
@@ -154,7 +151,6 @@ impl Ended {
             Self::Protocol(_) => Some(DisconnectReasonCode::MalformedPacket),
             Self::Topic => Some(DisconnectReasonCode::TopicNameInvalid),
             Self::TopicAlias => Some(DisconnectReasonCode::TopicAliasInvalid),
-            Self::Window => Some(DisconnectReasonCode::ReceiveMaximumExceeded),
             Self::Qos => Some(DisconnectReasonCode::QosNotSupported),
             Self::Unauthorized(_) => Some(DisconnectReasonCode::NotAuthorized),
         }

@@ -16,7 +16,7 @@ use mqtt_protocol_core::mqtt::result_code::{
 };
 
 use super::ended::{Ended, Refusal};
-use crate::mqtt::frame::{Frame, Inbox};
+use crate::mqtt::frame::{Frame, Inbox, qos_bits};
 use crate::mqtt::message::{Message, MessageReceipt, Outcome};
 
 /// The size of the largest CONNECT. Until it is authenticated, a connection costs no more.
@@ -177,6 +177,9 @@ impl Session {
 
     fn connect(&mut self, body: &[u8]) -> Result<Connect, Ended> {
         match body {
+            [0, 4, b'M', b'Q', b'T', b'T', 4 | 5, flags, ..] if flags & 1 != 0 => {
+                Err(Ended::protocol("a packet with reserved flags"))
+            }
             [0, 4, b'M', b'Q', b'T', b'T', 4, ..] => Self::connect_v3(&whole(v3_1_1::Connect::parse(body), body)?),
             [0, 4, b'M', b'Q', b'T', b'T', 5, ..] => {
                 self.version = Version::V5;
@@ -314,11 +317,20 @@ impl Session {
     }
 
     fn publish(&mut self, flags: u8, body: &[u8]) -> Result<Option<Received>, Ended> {
+        if qos_bits(flags) == 0 && flags & 8 != 0 {
+            return Err(Ended::protocol("a message of quality of service 0 that was sent before"));
+        }
         let message = match self.version {
             Version::V5 => {
                 let publish = whole(v5_0::Publish::parse(flags, Arc::from(body)), body)?;
-                if publish.props().iter().any(|property| matches!(property, Property::TopicAlias(_))) {
-                    return Err(Ended::TopicAlias);
+                for property in publish.props() {
+                    match property {
+                        Property::TopicAlias(_) => return Err(Ended::TopicAlias),
+                        Property::SubscriptionIdentifier(_) => {
+                            return Err(Ended::protocol("a message of a client with a subscription ID"));
+                        }
+                        _ => {}
+                    }
                 }
                 Message::of_v5(&publish)
             }
@@ -338,9 +350,6 @@ impl Session {
             return Err(Ended::Qos);
         }
         check_id(receipt.packet_id)?;
-        if self.version == Version::V5 && self.is_window_full() {
-            return Err(Ended::Window);
-        }
         self.in_flight += 1;
         Ok(Some(Received::Message(message)))
     }
