@@ -1,7 +1,7 @@
 //! The record of the store in the data folder, `store.json`: the store of the last start, and its writes.
 //!
 //! ```json
-//! {"store":"sqlite","id":"0f3a…","writes":1234}
+//! {"version":1,"store":"sqlite","id":"0f3a…","writes":1234}
 //! ```
 //! The ID of a database of MongoDB is that of its collections, whose writes are not counted.
 //!
@@ -14,6 +14,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tidegauge::common::small_file::read_small_regular_file;
+use tidegauge::common::version::Version1;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::disk::replace_file;
 use tidegauge::store::{History, sqlite};
@@ -23,6 +24,7 @@ use super::counted;
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct KnownStore {
+    version: Version1,
     /// The name of the store, such as `sqlite`.
     pub(super) store: String,
     /// The ID of the store and its number of writes; `None` if it was not created yet.
@@ -40,6 +42,10 @@ pub(super) enum Difference {
 }
 
 impl KnownStore {
+    pub(super) fn new(store: &str, history: Option<History>) -> Self {
+        Self { version: Version1, store: store.to_owned(), history }
+    }
+
     /// Reads the file; `None` if there is none. One that is not whole is an error.
     pub(super) fn load(file: &Path) -> std::io::Result<Option<Self>> {
         match read_small_regular_file(file) {
@@ -85,5 +91,24 @@ impl KnownStore {
     /// Replaces the file. When this returns, it survives a crash.
     pub(super) fn save(&self, file: &Path) -> std::io::Result<()> {
         replace_file(file, &serde_json::to_vec(self)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_golden_file_is_read_and_written_and_another_version_is_refused() {
+        let golden = include_str!("../../tests/golden/store-1.json");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store.json");
+        let known = KnownStore::new("sqlite", Some(History { id: "0f3a6c".to_owned(), writes: 1234 }));
+        known.save(&file).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), golden);
+        assert_eq!(KnownStore::load(&file).unwrap(), Some(known));
+        std::fs::write(&file, golden.replace("\"version\":1", "\"version\":2")).unwrap();
+        let refused = KnownStore::load(&file).unwrap_err().to_string();
+        assert!(refused.contains("its version is 2, and this program knows version 1 only"), "{refused}");
     }
 }

@@ -14,5 +14,6 @@ pub mod prefetch;
 pub mod printable;
 pub mod regular_file;
 pub mod small_file;
+pub mod version;
 pub(crate) mod work;
 pub mod zigzag;

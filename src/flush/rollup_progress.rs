@@ -1,7 +1,7 @@
 //! The file that says which hours are rolled up.
 //!
 //! ```json
-//! {"identity":"mongodb buckets 5f0a... rollups 77c1...","before":"2026-04-20T00:00:00Z",
+//! {"version":1,"identity":"mongodb buckets 5f0a... rollups 77c1...","before":"2026-04-20T00:00:00Z",
 //!  "partial":{"until":"2026-04-21T00:00:00Z","after":"LIGHT-FL02-ZONE4"}}
 //! ```
 //! All hours before `before` are rolled up in the collections that `identity` names; and if there is a
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hour_text;
 use crate::common::small_file::read_small_regular_file;
+use crate::common::version::Version1;
 use crate::disk::replace_file;
 use crate::model::{Day, Hour};
 
@@ -41,6 +42,7 @@ pub(super) struct Partial {
 
 #[derive(Serialize, Deserialize)]
 struct Encoded {
+    version: Version1,
     identity: String,
     before: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +80,7 @@ impl RollupProgress {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let Encoded { identity, before, partial } = serde_json::from_slice(bytes).ok()?;
+        let Encoded { version: _, identity, before, partial } = serde_json::from_slice(bytes).ok()?;
         let next = hour_text::decode(&before)?;
         let partial = match partial {
             Some(EncodedPartial { until, after }) => {
@@ -99,7 +101,8 @@ impl RollupProgress {
             }
             None => None,
         };
-        let encoded = Encoded { identity: self.identity.clone(), before: hour_text::encode(self.next)?, partial };
+        let before = hour_text::encode(self.next)?;
+        let encoded = Encoded { version: Version1, identity: self.identity.clone(), before, partial };
         replace_file(path, &serde_json::to_vec(&encoded)?)
     }
 }
@@ -120,12 +123,21 @@ mod tests {
                 assert_eq!(RollupProgress::load(&path), Some(progress));
             }
         }
-        assert!(std::fs::read_to_string(&path).unwrap().contains("\"2026-04-20T15:00:00Z\""));
-        let with = |partial: &str| format!(r#"{{"identity":"x","before":"2026-04-20T15:00:00Z","partial":{partial}}}"#);
+        let until = Day::of(Hour(493_527)).hours().end;
+        let partial = Some(Partial { until, after: "a/b \"1\"".into() });
+        RollupProgress { identity: "x".to_owned(), next: Hour(493_527), partial }.save(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("../../tests/golden/rollups-1.json"));
+        let of = |version: u32, partial: &str| {
+            format!(r#"{{"version":{version},"identity":"x","before":"2026-04-20T15:00:00Z","partial":{partial}}}"#)
+        };
+        let with = |partial: &str| of(1, partial);
+        std::fs::write(&path, with("null")).unwrap();
+        assert!(RollupProgress::load(&path).is_some());
         for bad in [
             "",
             "{}",
-            r#"{"identity":"x","before":"soon"}"#,
+            r#"{"version":1,"identity":"x","before":"soon"}"#,
+            &of(2, "null"),
             &with(r#"{"until":"2026-04-20T15:00:00Z","after":"d"}"#),
             &with(r#"{"until":"2026-04-21T01:00:00Z","after":"d"}"#),
             &with(r#"{"until":"2026-04-21T00:00:00Z"}"#),

@@ -1,7 +1,7 @@
 //! `backup.json`: the files of a backup, each with its length and its checksum.
 //!
 //! ```json
-//! {"format": 1, "program": "0.1.0 (3f1b446)", "begunAt": "2026-11-22T10:00:00.000Z", "store": "sqlite",
+//! {"version": 1, "program": "0.1.0 (3f1b446)", "begunAt": "2026-11-22T10:00:00.000Z", "store": "sqlite",
 //!  "files": [{"path": "log/checkpoint", "bytes": 4124, "sha256": "9f86d0…"}]}
 //! ```
 //!
@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tidegauge::common::regular_file::open_regular;
+use tidegauge::common::version::Version1;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::disk::replace_file;
 use tidegauge::flush::DeadLetters;
@@ -34,9 +35,6 @@ const CHECKPOINT: &str = "checkpoint";
 /// The name of the list itself.
 const NAME: &str = "backup.json";
 
-/// The version of the list and of the folder.
-const FORMAT: u64 = 1;
-
 /// The longest list: some hundred thousand files.
 const MAX_BYTES: u64 = 32 << 20;
 
@@ -44,7 +42,8 @@ const MAX_BYTES: u64 = 32 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Manifest {
-    format: u64,
+    /// The version of the list and of the folder.
+    version: Version1,
     /// The version of the program that made the backup.
     program: String,
     /// When the backup began. It has all readings that were acknowledged before.
@@ -69,7 +68,7 @@ impl Manifest {
     pub(super) fn of(folder: &Path, begun_at: String, store: StoreKind) -> anyhow::Result<Self> {
         let files = paths_in(folder)?.into_iter().map(|path| ListedFile::of(folder, path));
         let files = files.collect::<anyhow::Result<_>>()?;
-        Ok(Self { format: FORMAT, program: VERSION.to_owned(), begun_at, store, files })
+        Ok(Self { version: Version1, program: VERSION.to_owned(), begun_at, store, files })
     }
 
     /// Completes a backup. When this returns, the backup survives a crash.
@@ -90,13 +89,7 @@ impl Manifest {
         };
         let mut text = Vec::new();
         file.take(MAX_BYTES).read_to_end(&mut text).with_context(|| format!("read {}", path.display()))?;
-        let unreadable = || format!("{} is damaged", path.display());
-        let value: serde_json::Value = serde_json::from_slice(&text).with_context(unreadable)?;
-        match value["format"].as_u64() {
-            Some(FORMAT) => serde_json::from_value(value).with_context(unreadable),
-            Some(found) => bail!("{} has format {found}, this program reads format {FORMAT}", path.display()),
-            None => bail!("{} is damaged: it has no format", path.display()),
-        }
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged or of another version", path.display()))
     }
 
     /// Refuses a list that lacks a file of the backup.

@@ -40,7 +40,7 @@ pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow:
 /// Whether `store.json` names the old store.
 async fn is_noted(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<bool> {
     let noted = KnownStore::load(&data_dir::known_store(folder)).ok().flatten();
-    let Some(KnownStore { store, history }) = noted else { return Ok(false) };
+    let Some(KnownStore { store, history, .. }) = noted else { return Ok(false) };
     if store != from.name() || from.name() != to {
         return Ok(store == from.name());
     }

@@ -73,7 +73,7 @@ pub(super) fn note(file: &Path, store: &dyn Store) {
     if KnownStore::load(file).is_ok_and(|known| known.is_some()) {
         return;
     }
-    let known = KnownStore { store: store.name().to_owned(), history: None };
+    let known = KnownStore::new(store.name(), None);
     if let Err(error) = known.save(file) {
         tracing::warn!(%error, file = %file.display(), "cannot be written: a lost log or store will not be noticed");
     }
@@ -97,7 +97,7 @@ pub(super) async fn run(
         let is_created = !matches!(history, Ok(None));
         if let Ok(history) = history {
             store_id.send_replace(history.as_ref().map(|history| history.id.clone()));
-            let known = KnownStore { store: store.name().to_owned(), history };
+            let known = KnownStore::new(store.name(), history);
             if saved.as_ref() != Some(&known) {
                 match known.save(&file) {
                     Ok(()) => saved = Some(known),

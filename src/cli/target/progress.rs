@@ -1,7 +1,7 @@
 //! How far a command is: a bar or lines for people, and a file for the next attempt.
 //!
 //! ```json
-//! {"from":"sqlite /data/tidegauge.sqlite","to":"mongodb tidegauge.buckets at h:27017",
+//! {"version":1,"from":"sqlite /data/tidegauge.sqlite","to":"mongodb tidegauge.buckets at h:27017",
 //!  "device":"LIGHT-FL02-ZONE4","fromMs":1776693600000}
 //! ```
 //! The command knows the meaning of the keys after `to`.
@@ -15,6 +15,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tidegauge::common::small_file::read_small_regular_file;
+use tidegauge::common::version::Version1;
 use tidegauge::disk::replace_file;
 
 use super::super::Usage;
@@ -31,6 +32,7 @@ pub(in super::super) struct ProgressFile {
 
 #[derive(Serialize, Deserialize)]
 struct Saved<P> {
+    version: Version1,
     from: String,
     to: String,
     #[serde(flatten)]
@@ -63,7 +65,7 @@ impl ProgressFile {
 
     /// Replaces the file, durably.
     pub(in super::super) fn save(&self, place: &impl Serialize) -> anyhow::Result<()> {
-        let saved = Saved { from: self.from.clone(), to: self.to.clone(), place };
+        let saved = Saved { version: Version1, from: self.from.clone(), to: self.to.clone(), place };
         replace_file(&self.path, &serde_json::to_vec(&saved)?).with_context(|| self.path.display().to_string())
     }
 
@@ -187,9 +189,13 @@ mod tests {
             file("b").save(&place).unwrap();
             assert_eq!(load("b").unwrap(), Some(place));
         }
+        file("b").save(&BTreeMap::from([("fromMs", -5)])).unwrap();
+        let saved = std::fs::read_to_string(folder.path().join("move.json")).unwrap();
+        assert_eq!(saved, include_str!("../../../tests/golden/move-1.json"));
         let refused = load("c").unwrap_err().to_string();
         assert!(refused.contains("is of a copy from a to b"), "{refused}");
-        for damaged in ["", "{}", "null", "[1]", "{\"from\":\"a\",\"to\":\"b\",\"fromMs\":1e99}"] {
+        let newer = r#"{"version":2,"from":"a","to":"b","fromMs":1}"#;
+        for damaged in ["", "{}", "null", "[1]", "{\"version\":1,\"from\":\"a\",\"to\":\"b\",\"fromMs\":1e99}", newer] {
             std::fs::write(folder.path().join("move.json"), damaged).unwrap();
             let refused = load("b").unwrap_err();
             assert!(refused.is::<Usage>() && refused.to_string().contains("remove it to begin"), "{refused}");

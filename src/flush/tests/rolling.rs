@@ -216,14 +216,14 @@ async fn a_day_stays_closed_if_the_clock_is_set_back_during_a_crash() {
     assert_eq!(life.stored().await, 120);
 }
 
-/// A former version has rolled up each hour after its end: these hours of the current day count as closed.
+/// As after the file of the closed hours was lost: what is rolled up of the current day counts as closed.
 #[tokio::test]
-async fn hours_that_a_former_version_has_rolled_up_stay_closed() {
+async fn hours_of_the_current_day_that_are_rolled_up_stay_closed() {
     let clock = Clock::fixed(Hour(30).start_ms());
     let (folder, kept) = (folder(), Arc::new(Kept::new(clock.clone(), Closing::Daily)));
     fill(&folder, 0..60).await;
-    let old = r#"{"identity":"0","before":"1970-01-02T04:00:00Z"}"#;
-    std::fs::write(folder.path().join("rollups.json"), old).unwrap();
+    let rolled_up = r#"{"version":1,"identity":"0","before":"1970-01-02T04:00:00Z"}"#;
+    std::fs::write(folder.path().join("rollups.json"), rolled_up).unwrap();
     let life = begin(&folder, &kept);
     life.running.roller.abort();
     assert!(life.pipeline.is_closed(Hour(27)) && !life.pipeline.is_closed(Hour(28)));

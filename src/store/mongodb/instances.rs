@@ -1,9 +1,10 @@
 //! The notes of the instances that share a database, in a collection of their own.
 //!
 //! ```js
-//! { _id: "instance/3f0a…", kind: "instance", beats: 1234, leaseMs: 40000,
+//! { _id: "instance/3f0a…", schemaVersion: 1, kind: "instance", beats: 1234, leaseMs: 40000,
 //!   seenAt: ISODate("2026-04-20T14:00:10Z") }
-//! { _id: "deletion/00c1…", kind: "deletion", from: "3f0a…", record: "{\"id\":…}", // JSON, as in the log
+//! { _id: "deletion/00c1…", schemaVersion: 1, kind: "deletion", from: "3f0a…",
+//!   record: "{\"id\":…}", // JSON, as in the log
 //!   joined: ["3f0a…", "77e2…"], executed: [{ instance: "3f0a…", readings: 90 }], closed: false,
 //!   seenAt: ISODate("2026-04-20T14:00:10Z") }
 //! ```
@@ -23,12 +24,14 @@ use async_trait::async_trait;
 use bson::{Bson, Document, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 
 use super::collection::Kind;
-use super::decode::{DecodeError, integer};
+use super::decode::{DecodeError, expect_version, integer};
 use super::encode::Encoder;
 use super::layout::Layout;
 use super::plain_schema::PlainSchema;
 use super::store::MongoStore;
 use crate::store::{Announced, Instance, Instances, Joined, Notes, StoreError};
+
+const SCHEMA_VERSION: i32 = 1;
 
 /// How long a note stays after its last change.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -79,6 +82,7 @@ impl<L: Layout> MongoStore<L> {
         let collection = self.commands.reading(&self.notes());
         self.commands
             .each_document(collection.find(filter).sort(doc! { SEEN_AT: 1, "_id": 1 }), |document| {
+                expect_version(document, SCHEMA_VERSION)?;
                 match document.get_str("kind")? {
                     "instance" => notes.instances.push(instance(document)?),
                     _ => notes.deletions.push(announced(document)?),
@@ -96,7 +100,7 @@ impl<L: Layout> Instances for MongoStore<L> {
         let lease = valid + self.commands.timeout + COMMAND_GRACE;
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
         let now = doc! { SEEN_AT: true };
-        let set = doc! { "kind": "instance", "leaseMs": lease_ms };
+        let set = doc! { "schemaVersion": SCHEMA_VERSION, "kind": "instance", "leaseMs": lease_ms };
         let mut beat = doc! {
             "q": { "_id": of_instance(instance) },
             "u": { "$inc": { "beats": 1_i64 }, "$set": set, "$currentDate": now },
@@ -124,8 +128,8 @@ impl<L: Layout> Instances for MongoStore<L> {
         let none: [&str; 0] = [];
         let of_text = |text: &str| doc! { "$literal": text };
         let new = doc! {
-            "kind": "deletion", "from": of_text(from), "record": of_text(record), "joined": none, "executed": none,
-            "closed": false, SEEN_AT: "$$NOW",
+            "schemaVersion": SCHEMA_VERSION, "kind": "deletion", "from": of_text(from), "record": of_text(record),
+            "joined": none, "executed": none, "closed": false, SEEN_AT: "$$NOW",
         };
         let or_new = |(field, value): (String, Bson)| {
             let known = format!("${field}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bson::doc;
+use bson::{Bson, DateTime, Document, doc};
 
 use super::Scratch;
 use crate::store::mongodb::BucketStore;
@@ -84,4 +84,42 @@ async fn a_closed_deletion_stays_noted_until_all_instances_have_executed_it() {
     one.remove_closed(&["a", "b"]).await.unwrap();
     let left = scratch.all(doc! { "find": "buckets_instances" }).await;
     assert_eq!(left.iter().map(|left| left.get_str("_id").unwrap()).collect::<Vec<_>>(), ["deletion/2"]);
+}
+
+/// The notes of the golden file, in the order of their IDs.
+fn golden() -> Vec<Document> {
+    let lines = include_str!("../../../../tests/golden/mongodb-1-instances.ndjson").lines();
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn the_notes_of_the_golden_file_are_read_and_written() {
+    let (scratch, one, other) = stores().await;
+    one.beat("a", VALID).await.unwrap();
+    one.announce("1", "a", "{\"id\":\"1\"}").await.unwrap();
+    other.join("1", "b").await.unwrap();
+    other.note_executed("1", "b", 7).await.unwrap();
+    let mut written = scratch.all(doc! { "find": "buckets_instances", "sort": { "_id": 1 } }).await;
+    for note in &mut written {
+        assert!(matches!(note.remove("seenAt"), Some(Bson::DateTime(_))), "{note}");
+    }
+    let as_json = |notes: &[Document]| notes.iter().map(|note| serde_json::json!(note)).collect::<Vec<_>>();
+    assert_eq!(as_json(&written), as_json(&golden()));
+
+    let (scratch, one, _other) = stores().await;
+    let insert = async |note: Document| {
+        let mut note = note;
+        note.insert("seenAt", DateTime::now());
+        scratch.run(doc! { "insert": "buckets_instances", "documents": [note] }).await;
+    };
+    for note in golden() {
+        insert(note).await;
+    }
+    let notes = one.look("a").await.unwrap();
+    assert_eq!(notes.instances.iter().map(|seen| &*seen.id).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(notes.deletions[0].executed, [("b".to_owned(), 7)]);
+
+    insert(doc! { "_id": "instance/newer", "schemaVersion": 2, "kind": "instance" }).await;
+    let refused = one.look("a").await.unwrap_err().to_string();
+    assert!(refused.contains("schemaVersion is 2") && refused.contains("version 1 only"), "{refused}");
 }
