@@ -29,7 +29,7 @@ use super::encode::Encoder;
 use super::layout::Layout;
 use super::plain_schema::PlainSchema;
 use super::store::MongoStore;
-use crate::store::{Announced, Instance, Instances, Joined, Notes, StoreError};
+use crate::store::{Announced, Cause, Instance, Instances, Joined, Notes, StoreError};
 
 const SCHEMA_VERSION: i32 = 1;
 
@@ -77,20 +77,21 @@ impl<L: Layout> MongoStore<L> {
         }
     }
 
+    /// Finds notes. Unlike other documents, none is skipped: an instance that does not know all others could
+    /// undo their deletions.
     async fn find_notes(&self, filter: Document) -> Result<Notes, StoreError> {
-        let mut notes = Notes::default();
+        let (mut notes, mut unreadable) = (Notes::default(), None);
         let collection = self.commands.reading(&self.notes());
         self.commands
             .each_document(collection.find(filter).sort(doc! { SEEN_AT: 1, "_id": 1 }), |document| {
-                expect_version(document, SCHEMA_VERSION)?;
-                match document.get_str("kind")? {
-                    "instance" => notes.instances.push(instance(document)?),
-                    _ => notes.deletions.push(announced(document)?),
-                }
-                Ok(ControlFlow::Continue(()))
+                let Err(error) = add(document, &mut notes) else { return Ok(ControlFlow::Continue(())) };
+                let id = document.get_str("_id").unwrap_or_default();
+                let why = format!("the note {id:?} in {} cannot be read: {error}", self.notes());
+                unreadable = Some(StoreError::new(Cause::UnreadableDocument, why));
+                Ok(ControlFlow::Break(()))
             })
             .await?;
-        Ok(notes)
+        unreadable.map_or(Ok(notes), Err)
     }
 }
 
@@ -195,6 +196,15 @@ fn of_deletion(id: &str) -> String {
 fn id_in(document: &RawDocument) -> Result<&str, DecodeError> {
     let id = document.get_str("_id")?;
     Ok(id.split_once('/').map_or(id, |(_, id)| id))
+}
+
+fn add(document: &RawDocument, notes: &mut Notes) -> Result<(), DecodeError> {
+    expect_version(document, SCHEMA_VERSION)?;
+    match document.get_str("kind")? {
+        "instance" => notes.instances.push(instance(document)?),
+        _ => notes.deletions.push(announced(document)?),
+    }
+    Ok(())
 }
 
 fn instance(document: &RawDocument) -> Result<Instance, DecodeError> {
