@@ -97,6 +97,25 @@ fn every_path_that_a_page_names_exists() {
 }
 
 #[test]
+fn every_function_of_a_trace_is_defined_in_the_file_beside_it() {
+    let page = fs::read_to_string(in_repository("ARCHITECTURE.md")).expect("the page");
+    let traces = page.split("\n## Traces\n").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the traces");
+    let mut named = 0;
+    for row in traces.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, file, functions, ..] = cells[..] else { panic!("no functions: {row}") };
+        let path = in_repository(file.trim_matches('`'));
+        let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for function in in_backticks(functions).split_whitespace() {
+            named += 1;
+            let is_defined = ['(', '<'].iter().any(|after| source.contains(&format!("fn {function}{after}")));
+            assert!(is_defined, "{file} defines no {function}");
+        }
+    }
+    assert!(named > 60, "only {named} functions were found in the traces");
+}
+
+#[test]
 fn every_make_target_that_a_page_names_exists() {
     let makefile = fs::read_to_string(in_repository("Makefile")).expect("the Makefile");
     let mut named = 0;
