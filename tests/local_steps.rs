@@ -1,5 +1,6 @@
 //! Rollups by the local clock equal those that a Python program computes from the readings with `zoneinfo`:
-//! on every store and layout, half of the readings stored and half pending.
+//! on every store and layout, half of the readings stored and half pending. SQLite answers all questions, the
+//! other stores a third each.
 
 use std::process::Command;
 
@@ -50,7 +51,7 @@ async fn rollups_by_the_local_clock_equal_independent_ones_on_every_store() {
         tokio::task::spawn_blocking(move || python.output().expect("python3 is there")).await.expect("no panic");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let points: usize = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number");
-    assert!(points > 150_000, "{points} points were compared");
+    assert!(points > 75_000, "{points} points were compared");
 }
 
 /// A real series, and a counter that begins again from time to time.

@@ -3,7 +3,8 @@
 
     expected.py READINGS URL...
 
-READINGS is a JSON file: for each device, a list of [Unix milliseconds, {metric: value}] in the order of time. The
+The first server answers all questions, and the others share them. READINGS is a JSON file: for each device, a list
+of [Unix milliseconds, {metric: value}] in the order of time. The
 local time comes from zoneinfo, read at each quarter of an hour; the steps begin where that clock says so. Prints the
 number of compared points, or what differs, with exit code 1.
 """
@@ -31,9 +32,10 @@ def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         devices = json.load(file)
     questions = [question for device, readings in devices.items() for question in questions_of(device, readings)]
+    first, *others = sys.argv[2:]
+    parts = [(first, questions)] + [(url, questions[at::len(others)]) for at, url in enumerate(others)]
     with ThreadPoolExecutor(4) as pool:
-        compared = pool.map(lambda url: sum(compare(url, *question) for question in questions), sys.argv[2:])
-        print(sum(compared))
+        print(sum(pool.map(lambda part: sum(compare(part[0], *question) for question in part[1]), parts)))
 
 
 def questions_of(device, readings):
