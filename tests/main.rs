@@ -62,6 +62,7 @@ mod senders;
 mod senml;
 mod series;
 mod sharding;
+mod start;
 mod starts;
 mod stopping;
 mod store_away;

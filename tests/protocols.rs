@@ -15,7 +15,7 @@ async fn each_program_sends_what_the_server_accepts() {
     let server = Server::start(Setup::default_config()).await;
     let (http, udp) = (server.url().replace("http://", ""), server.udp_addr());
     let mut accepted = 0;
-    for (language, readings) in [("sh", 2), ("python", 2), ("c", 1)] {
+    for (language, readings) in [("sh", 2), ("python", 1)] {
         let programs: Vec<&str> = blocks(&page, language).collect();
         assert!(!programs.is_empty(), "no program in {language}");
         for program in programs {
@@ -127,8 +127,7 @@ pub(crate) async fn run(language: &str, program: &str, folder: &Path) {
     let nc = "command -v nc >/dev/null || nc() { cat > \"/dev/udp/$3/$4\"; }\ntidegauge() { \"$TIDEGAUGE\" \"$@\"; }";
     let (file, script) = match language {
         "sh" => ("program.sh", format!("{nc}\n. ./program.sh")),
-        "python" => ("program.py", "python3 program.py".to_owned()),
-        _ => ("program.c", "cc -Wall -Wextra -Werror -o program program.c && ./program".to_owned()),
+        _ => ("program.py", "python3 program.py".to_owned()),
     };
     std::fs::write(folder.join(file), program).expect("the folder is writable");
     let mut bash = Command::new("bash");

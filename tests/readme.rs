@@ -55,7 +55,8 @@ async fn print_what_a_server_shows(page: &str) {
 
 /// Runs the `$ curl` examples of some blocks of a page against a server.
 pub(crate) async fn print_what_is_shown(page: &str, blocks: impl Iterator<Item = &str>, url: &str) {
-    let examples: Vec<Example> = blocks.flat_map(examples).collect();
+    let is_curl = |example: &Example| example.command.starts_with("curl");
+    let examples: Vec<Example> = blocks.flat_map(examples).filter(is_curl).collect();
     assert!(!examples.is_empty(), "no `$ curl` in these blocks of {page}");
     for example in examples {
         let printed = shell(&example.command, url).await;
@@ -68,9 +69,9 @@ pub(crate) async fn print_what_is_shown(page: &str, blocks: impl Iterator<Item =
     }
 }
 
-struct Example {
-    command: String,
-    output: String,
+pub(crate) struct Example {
+    pub(crate) command: String,
+    pub(crate) output: String,
 }
 
 /// The blocks of a page that are marked with these words.
@@ -79,11 +80,11 @@ pub(crate) fn blocks<'p>(page: &'p str, words: &'p str) -> impl Iterator<Item = 
     marked.filter(move |(mark, _)| *mark == words).map(|(_, block)| block)
 }
 
-/// The commands of a block that begin with `curl`. A command goes on over lines that end with a backslash,
-/// and its output goes on to the next command.
-fn examples(block: &str) -> Vec<Example> {
+/// The commands of a block. A command goes on over lines that end with a backslash, and its output goes on to
+/// the next command.
+pub(crate) fn examples(block: &str) -> Vec<Example> {
     let lines: Vec<&str> = block.lines().collect();
-    let commands = lines.chunk_by(|_, next| !next.starts_with("$ ")).filter(|lines| lines[0].starts_with("$ curl"));
+    let commands = lines.chunk_by(|_, next| !next.starts_with("$ "));
     let example = |lines: &[&str]| {
         let continued = lines.iter().take_while(|line| line.ends_with('\\')).count();
         let (command, output) = lines.split_at(continued + 1);
@@ -102,7 +103,7 @@ async fn shell(command: &str, url: &str) -> String {
 }
 
 /// Whether `printed` is `shown`, whatever the white space, where each `...` stands for anything.
-fn matches(shown: &str, printed: &str) -> bool {
+pub(crate) fn matches(shown: &str, printed: &str) -> bool {
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
     let (shown, printed) = (squeeze(shown), squeeze(printed));
     let mut pieces = shown.split("...");
@@ -123,7 +124,7 @@ fn matches(shown: &str, printed: &str) -> bool {
 fn a_command_continues_over_backslashes() {
     let block = "$ tidegauge\nlistening\n$ curl a \\\n  -d b\n{\"c\":1}\n{}\n$ curl d\n";
     let found = examples(block).into_iter().map(|example| (example.command, example.output));
-    let expected = [("curl a \\\n  -d b", "{\"c\":1}\n{}"), ("curl d", "")];
+    let expected = [("tidegauge", "listening"), ("curl a \\\n  -d b", "{\"c\":1}\n{}"), ("curl d", "")];
     assert!(found.eq(expected.map(|(command, output)| (command.to_owned(), output.to_owned()))));
 }
 

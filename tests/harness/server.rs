@@ -16,7 +16,7 @@ use std::thread;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::clock::Clock;
+use super::clock::{Clock, now_ms};
 use super::disk::Disk;
 use super::mongod::deadline::deadline;
 use super::mongod::kill_on_exit::KillOnExit;
@@ -99,6 +99,16 @@ impl Server {
     /// The wall clock of the server.
     pub(crate) fn clock(&self) -> &Clock {
         self.clock.as_ref().expect("it was started with one")
+    }
+
+    /// Starts a server whose wall clock shows this time, in Unix seconds.
+    pub(crate) async fn start_at(setup: Setup, now_s: i64) -> Self {
+        let mut server = Self::prepare(setup);
+        let clock = Clock::new();
+        clock.set(now_s - now_ms() / 1_000);
+        server.clock = Some(clock);
+        server.start_again().await;
+        server
     }
 
     /// Starts a server with these limits of open files, soft and hard.

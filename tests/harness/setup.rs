@@ -20,6 +20,11 @@ impl Setup {
         Self::default()
     }
 
+    /// The configuration of a file with this text.
+    pub(crate) fn of(text: &str) -> Self {
+        Self { sections: toml::from_str(text).expect("a configuration") }
+    }
+
     /// SQLite, readings of any age, and immediate flushes.
     pub(crate) fn sqlite() -> Self {
         Self::default()

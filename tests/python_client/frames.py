@@ -57,8 +57,8 @@ class Frames(Case):
             for empty in [client.readings("frame", start=0, end=1), client.rollups(["frame"], 0, 1)]:
                 self.in_utc(empty.to_frame(), 0)
 
-    def test_the_example_of_the_readme(self):
-        example = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    def test_the_example_of_the_page(self):
+        example = (ROOT / "docs/senders.md").read_text().split("```python\n")[1].split("```")[0]
         self.assertEqual(example.count("http://127.0.0.1:8080"), 1)
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder())
