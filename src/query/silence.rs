@@ -40,15 +40,14 @@ impl Queries {
         let mut wait = FIRST_WAIT;
         loop {
             let begun = Instant::now();
-            let mut after_pass = wait;
             match self.count_silent(silent_after, clock.now_ms()).await {
                 Ok(silent) => {
                     gauge.set(silent as f64);
-                    after_pass = wait.max(begun.elapsed().saturating_mul(WAIT_PER_PASS).min(LONGEST_WAIT));
+                    wait = wait.max(begun.elapsed().saturating_mul(WAIT_PER_PASS).min(LONGEST_WAIT));
                 }
                 Err(error) => tracing::debug!(%error, "the silent devices were not counted"),
             }
-            tokio::time::sleep(after_pass).await;
+            tokio::time::sleep(wait).await;
             wait = (wait * 2).min(usual);
         }
     }
