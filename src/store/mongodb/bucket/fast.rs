@@ -2,26 +2,38 @@
 //!
 //! In the readable layout, a flush that is probably the first of its bucket is inserted. If the document
 //! exists already, the flush is appended to it. In the packed layout, a flush is inserted as the next part of
-//! its bucket, if it is later than the parts that this instance knows.
+//! its bucket, if it is later than the parts that this instance knows. Of the buckets that turn out to exist
+//! and that it does not know, as after a start, it reads which parts they have, many at once.
 
+use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use bson::{RawDocument, doc};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use mongodb::options::ReadConcern;
 
 use super::super::collection::Deployment;
+use super::super::decode::expect_version;
 use super::super::encode::Encoder;
-use super::super::metadata;
 use super::super::statements::{self, Verb};
+use super::super::{metadata, names};
 use super::Buckets;
 use super::capacity::Size;
+use super::document::SCHEMA_VERSION;
+use super::missing_hours::RANGES_MAX;
 use super::packed::is_dense;
+use super::read::{bucket_hour, of_device};
 use super::statement::{Job, append, insert};
 use crate::config::BucketLayout;
-use crate::model::{BucketWrite, Contents};
+use crate::model::{BucketWrite, Contents, Hour, HourOffset};
 use crate::store::{StoreError, Written};
 
 /// How many buckets of one call take the slow path at the same time.
 const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
+
+/// The parts of one batch of those that are looked up.
+const PARTS_BATCH: u32 = 10_000;
 
 pub(super) type Outcome = Result<Written, StoreError>;
 
@@ -86,8 +98,7 @@ impl Buckets {
     async fn insert_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, StoreError> {
         let (mut inserts, mut slow) = (Vec::with_capacity(jobs.len()), Vec::new());
         for mut job in jobs {
-            let next = self.known.next_part(&job.write.device, job.write.hour, job.span.0);
-            match next.filter(|_| is_dense(&job.write.contents)) {
+            match self.next_part(&job).filter(|_| is_dense(&job.write.contents)) {
                 Some(part) => {
                     job.part = part;
                     inserts.push(job);
@@ -96,8 +107,59 @@ impl Buckets {
             }
         }
         let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Packed);
-        slow.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
+        let unmet = self.write_fast(Verb::Insert, inserts, insert, outcomes).await?;
+        let (mut unknown, known): (Vec<_>, Vec<_>) = unmet.into_iter().partition(|job| job.part == 0);
+        slow.extend(known);
+        self.learn_last_parts(&unknown).await?;
+        slow.extend(unknown.extract_if(.., |job| match self.next_part(job) {
+            Some(part) => {
+                job.part = part;
+                part == 0
+            }
+            None => true,
+        }));
+        slow.extend(self.write_fast(Verb::Insert, unknown, insert, outcomes).await?);
         Ok(slow)
+    }
+
+    /// The part as which a job can be inserted, by the parts that this instance knows.
+    fn next_part(&self, job: &Job<'_>) -> Option<i32> {
+        self.known.next_part(&job.write.device, job.write.hour, job.span.0)
+    }
+
+    /// Learns the last parts of the buckets of some jobs.
+    ///
+    /// It reads what a majority of the members has: a part that could still be rolled back would leave a gap
+    /// before the one that is inserted next. Only a packed part counts, because the `lastTs` of a readable
+    /// one may rise.
+    async fn learn_last_parts(&self, jobs: &[Job<'_>]) -> Result<(), StoreError> {
+        let fields = doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "lastTs": 1, "control.count": 1 };
+        for some in jobs.chunks(RANGES_MAX) {
+            let of = |job: &Job<'_>| of_device(&job.write.device, &(job.write.hour..Hour(job.write.hour.0 + 1)));
+            let find = self.find(doc! { "$or": some.iter().map(of).collect::<Vec<_>>() });
+            let find = find.read_concern(ReadConcern::majority()).projection(fields.clone()).batch_size(PARTS_BATCH);
+            let mut last_parts: HashMap<(Arc<str>, Hour), (i32, Option<HourOffset>)> = HashMap::new();
+            let visit = |document: &RawDocument| {
+                expect_version(document, SCHEMA_VERSION)?;
+                let (hour, part) = (bucket_hour(document)?, document.get_i32("part")?);
+                let device = names::device_of(document.get_str("_id")?).unwrap_or_default();
+                let is_packed = document.get("control")?.is_some();
+                let last_ms = document.get_datetime("lastTs")?.timestamp_millis();
+                let last = (is_packed && Hour::of(last_ms) == hour).then_some(Hour::offset_of(last_ms));
+                let of_bucket = last_parts.entry((device.into(), hour)).or_insert((part, last));
+                if part > of_bucket.0 {
+                    *of_bucket = (part, last);
+                }
+                Ok(ControlFlow::Continue(()))
+            };
+            self.commands.each_document(find, visit).await?;
+            for ((device, hour), (part, last)) in last_parts {
+                if let Some(last) = last {
+                    self.known.note(&device, hour, part, last);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes each job with one statement. Returns the jobs whose statement did nothing.

@@ -44,7 +44,7 @@ impl Writer {
         turn().await;
         let is_done = match self.layout {
             BucketLayout::Readable => self.append(documents, &write.contents),
-            BucketLayout::Packed => self.insert(documents, &write.contents),
+            BucketLayout::Packed => self.insert_known_or_learned(documents, &write.contents).await,
         };
         if is_done {
             return;
@@ -60,6 +60,22 @@ impl Writer {
                 return;
             }
         }
+    }
+
+    async fn insert_known_or_learned(&mut self, documents: &Documents, contents: &Contents) -> bool {
+        let is_unknown = self.known.is_none();
+        if self.insert(documents, contents) {
+            return true;
+        }
+        if !is_unknown {
+            return false;
+        }
+        turn().await;
+        if let Some((number, part)) = documents.borrow().last_key_value() {
+            self.known = (part.layout == BucketLayout::Packed).then_some((*number, part.last));
+        }
+        turn().await;
+        self.known.is_some() && self.insert(documents, contents)
     }
 
     fn insert(&mut self, documents: &Documents, contents: &Contents) -> bool {

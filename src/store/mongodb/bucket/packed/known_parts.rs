@@ -1,4 +1,4 @@
-//! The last parts of the buckets that this instance has written.
+//! The last parts of the buckets that this instance has written, or has looked up.
 //!
 //! Beside [`RecentBuckets`](super::super::recent_buckets::RecentBuckets), because a write relies on what is
 //! remembered here: that takes the part, its last instant and a longer hash, twice the memory of a guess.
@@ -14,7 +14,7 @@ use crate::common::generations::Generations;
 use crate::model::{Hour, HourOffset};
 
 /// How long a bucket is remembered, at least, after its last write. Most buckets are only written to within
-/// their hour. The first write to a forgotten bucket takes the slow path.
+/// their hour. The first write to a forgotten bucket looks up its last part.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Each shard has a lock of its own, and a table that grows by itself.

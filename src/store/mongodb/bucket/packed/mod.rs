@@ -13,7 +13,8 @@
 //! **Writes** (`known_parts`). A flush is one insert: the next part of its bucket. An instance knows the last
 //! part of the buckets that it has written, and that part's `lastTs`. If all readings of a flush are later,
 //! it inserts them with the next number. If it knows nothing of a bucket, it inserts part 0. An insert whose
-//! `_id` exists does nothing and returns 11000, and the flush takes the slow path.
+//! `_id` exists does nothing and returns 11000. If that was part 0, the instance looks up the last part (of
+//! many buckets at once, as after a start), and inserts the next one. Else the flush takes the slow path.
 //!
 //! **Why this stores each identity once.** (1) The `lastTs` of a stored part never changes, and all readings
 //! of this part and of those before it are not later: a reading that is later than every part is only ever

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::Metric;
 use crate::store::mongodb::BucketLayout;
+use crate::store::mongodb::tests::counter;
 use crate::store::scenarios::store_scenarios;
 
 on_every_deployment!(@all one_member, on_one_member, two_instances, in_parts);
@@ -53,6 +54,30 @@ impl Scratch {
         }
         (self.documents_read().await - before) as f64 / flushes.len() as f64
     }
+}
+
+#[tokio::test]
+async fn later_flushes_of_buckets_from_before_a_start_merge_nothing() {
+    let scratch = Scratch::new().await;
+    let flush = |nth: u32| -> Vec<_> {
+        let device = |at| write_at(&format!("device {at}"), (0..10).map(move |of| nth * 1_000 + of));
+        (0..600).map(device).collect()
+    };
+    let before = scratch.packed_store(1_000).await;
+    before.ensure_schema().await.unwrap();
+    for nth in [0, 1] {
+        assert!(before.write(&flush(nth)).await.iter().all(|written| written.as_ref().unwrap().stored == 10));
+    }
+    let (slow_writes, slow) = counter();
+    let after = BucketStore::connect(MongodbOptions { slow_writes, ..scratch.packed() }).await.unwrap();
+    for (nth, duplicate) in [(3, 0), (4, 0), (0, 10)] {
+        let written = after.write(&flush(nth)).await;
+        assert!(written.iter().all(|written| written.as_ref().unwrap().duplicate == duplicate), "{nth}");
+        assert_eq!(slow.load(std::sync::atomic::Ordering::Relaxed), 60 * u64::from(duplicate), "{nth}");
+    }
+    let parts = scratch.all(doc! { "find": "buckets", "batchSize": 10_000 }).await;
+    assert_eq!(parts.len(), 4 * 600);
+    assert!(parts.iter().all(|part| part.get_i64("readingCount").unwrap() == 10));
 }
 
 #[tokio::test]
