@@ -99,8 +99,24 @@ async fn has_rollups(server: &Server) {
 
 async fn has_readings_and_metadata(server: &Server) {
     has_readings(server).await;
-    let device = server.get_json(&format!("/v1/devices/{DEVICE}")).await;
-    assert_eq!(device["metadata"], body()["metadata"], "{device}");
+    let metadata = server.get_json(&format!("/v1/devices/{DEVICE}/metadata")).await;
+    assert_eq!(metadata["sentByDevice"], body()["metadata"], "{metadata}");
+}
+
+/// Sets the keys of an operator that some golden files have.
+async fn name(server: &Server) {
+    let key = |at_ms, value: Value| json!({ "atMs": at_ms, "value": value });
+    let keys = json!({ "name": key(START_MS, json!("Press 3")), "a.b": key(START_MS + 1, json!([1, 0.5])), "old": {
+        "atMs": START_MS + 2,
+    } });
+    let line = json!({ "deviceId": DEVICE, "change": { "replacedMs": START_MS, "keys": keys } });
+    let answer = server.post("/v1/metadata", "application/x-ndjson", line.to_string()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+async fn is_named(server: &Server) {
+    let metadata = server.get_json(&format!("/v1/devices/{DEVICE}/metadata")).await;
+    assert_eq!(metadata["setByOperators"], json!({ "name": "Press 3", "a.b": [1, 0.5] }), "{metadata}");
 }
 
 /// Copies a folder with its folders.
@@ -140,6 +156,15 @@ async fn the_log_is_read_and_written() {
     is_golden(&format!("data-1/{segment}"), &fs::read(server.data_dir().join(segment)).expect("the log"));
     assert_eq!(fs::metadata(server.data_dir().join("log/checkpoint")).expect("it is there").len(), 4_124);
 
+    let mut server = Server::start(Setup::sqlite().all_pending()).await;
+    assert_eq!(server.ingest(&body()).await.status, 200);
+    name(&server).await;
+    server.kill9();
+    is_golden(&format!("data-1-metadata/{segment}"), &fs::read(server.data_dir().join(segment)).expect("the log"));
+    let server = Server::start_with_data(Setup::sqlite(), |data| copy(&golden("data-1-metadata"), data)).await;
+    has_readings_and_metadata(&server).await;
+    is_named(&server).await;
+
     for name in ["data-1", "data-1-deletion"] {
         let server = Server::start_with_data(Setup::sqlite(), |data| copy(&golden(name), data)).await;
         has_readings_and_metadata(&server).await;
@@ -152,6 +177,7 @@ async fn the_log_is_read_and_written() {
 async fn the_sqlite_file_is_read_and_written() {
     let mut server = Server::start(Setup::sqlite()).await;
     assert_eq!(server.ingest(&body()).await.status, 200);
+    name(&server).await;
     server.settled().await;
     server.terminate().await;
     is_golden("sqlite-1.sql", dump::of(&server.data_dir().join("tidegauge.sqlite")).as_bytes());
@@ -160,6 +186,7 @@ async fn the_sqlite_file_is_read_and_written() {
     let fill = |data: &Path| dump::load(&sql, &data.join("tidegauge.sqlite"));
     let server = Server::start_with_data(Setup::sqlite(), fill).await;
     has_readings_and_metadata(&server).await;
+    is_named(&server).await;
     assert_eq!(server.ingest(&body()).await.status, 200);
     server.settled().await;
     has_readings_and_metadata(&server).await;
@@ -239,6 +266,23 @@ async fn the_documents_of_rollups_and_of_the_device_index_are_read_and_written()
     has_rollups(&server).await;
     let device = server.get_json(&format!("/v1/devices/{DEVICE}")).await;
     assert_eq!(device["metadata"], body()["metadata"], "{device}");
+}
+
+#[tokio::test]
+async fn the_documents_of_what_operators_have_set_are_read_and_written() {
+    const NAME: &str = "mongodb-1-metadata.bson";
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database)).await;
+    name(&server).await;
+    let written = wait_until("the metadata is stored", async || {
+        Some(documents(&database, "buckets_metadata").await).filter(|documents| !documents.is_empty())
+    })
+    .await;
+    is_golden(NAME, &written);
+
+    let database = Database::new();
+    insert(&database, "buckets_metadata", NAME).await;
+    is_named(&Server::start(Setup::mongodb(&database)).await).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Metadata is the same in every store: the server refuses whatever one of them would refuse or alter, and
 //! loses no readings by it.
 
+mod operators;
+
 use serde_json::{Value, json};
 
 use crate::harness::{Database, Server, Setup};

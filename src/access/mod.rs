@@ -76,7 +76,7 @@ impl Grant {
     }
 
     fn everything(case: DeviceIdCase, quota: Quota) -> Self {
-        let scopes = vec![Scope::Ingest, Scope::Query, Scope::Admin];
+        let scopes = vec![Scope::Ingest, Scope::Query, Scope::Metadata, Scope::Admin];
         let device_scope = DeviceScope::of(case, None, None);
         Self { scopes, device_scope, quota: Arc::new(quota), ..Self::nothing() }
     }

@@ -23,7 +23,7 @@ fn without_configured_tokens_every_request_has_all_rights() {
     let open = tokens("");
     for shown in [None, Some("anything")] {
         let grant = open.grant(token(shown), None, NOW_MS).expect("let in");
-        assert!([Scope::Ingest, Scope::Query, Scope::Admin].iter().all(|scope| grant.allows(*scope)));
+        assert!([Scope::Ingest, Scope::Query, Scope::Metadata, Scope::Admin].iter().all(|scope| grant.allows(*scope)));
         assert!(grant.device_scope.is_all() && grant.name.is_none());
     }
 }

@@ -42,7 +42,7 @@ struct NewArgs {
     /// The name of the owner: 1 to 64 of A-Z a-z 0-9 . _ -
     #[arg(long)]
     name: String,
-    /// The scopes: ingest, query or admin; separate several with commas, or repeat the flag
+    /// The scopes: ingest, query, metadata or admin; separate several with commas, or repeat the flag
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',', value_parser = parse_scope)]
     scopes: Vec<Scope>,
     #[command(flatten)]
@@ -131,7 +131,7 @@ fn read_token() -> anyhow::Result<String> {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    let scopes = [Scope::Ingest, Scope::Query, Scope::Admin];
+    let scopes = [Scope::Ingest, Scope::Query, Scope::Metadata, Scope::Admin];
     let known = scopes.into_iter().find(|scope| scope.as_str() == text);
-    known.ok_or_else(|| "expected ingest, query or admin".to_owned())
+    known.ok_or_else(|| "expected ingest, query, metadata or admin".to_owned())
 }

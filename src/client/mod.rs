@@ -49,6 +49,9 @@ use trouble::retry_after;
 /// The path to which readings are sent.
 pub const READINGS: &str = "/v1/readings";
 
+/// The path to which changes of metadata are sent.
+pub const METADATA: &str = "/v1/metadata";
+
 /// The level of zstd: the size of a body falls little beyond it, and the work grows.
 const LEVEL: i32 = 3;
 

@@ -109,6 +109,13 @@ impl Trouble {
         self.is_problem
     }
 
+    /// Whether the server refuses this request, in the form of this API, whatever its state is.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        let is_of_client = |status: StatusCode| status.is_client_error() && status != StatusCode::UNAUTHORIZED;
+        self.is_problem && self.is_for_good && self.status.is_some_and(is_of_client)
+    }
+
     /// An answer that is not the one of a tidegauge to this request.
     #[must_use]
     pub fn unexpected(url: &str, said: String) -> Self {

@@ -11,7 +11,7 @@ const PATH_MAX_BYTES: usize = 128;
 pub const DEVICE_SEGMENT: &str = "{deviceId}";
 
 /// The paths of the server's own routes, which no hook may have.
-pub const OWN_PATHS: [&str; 26] = [
+pub const OWN_PATHS: [&str; 28] = [
     "/v1/readings",
     "/v1/dead-letters",
     "/v1/time",
@@ -22,6 +22,8 @@ pub const OWN_PATHS: [&str; 26] = [
     "/v1/devices/{deviceId}/rollups",
     "/v1/devices/{deviceId}/readings",
     "/v1/devices/{deviceId}/latest",
+    "/v1/devices/{deviceId}/metadata",
+    "/v1/metadata",
     "/write",
     "/api/v2/write",
     "/api/v3/write_lp",

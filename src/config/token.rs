@@ -44,7 +44,9 @@ pub enum Scope {
     Ingest,
     /// Read them.
     Query,
-    /// Read metrics and the reasons of the health.
+    /// Set the metadata of devices.
+    Metadata,
+    /// Read metrics and the reasons of the health, send dead letters again, delete readings.
     Admin,
 }
 
@@ -64,7 +66,7 @@ impl Token {
         if self.scopes.is_empty() {
             return wrong(
                 "auth.tokens.scopes",
-                "an empty list, must contain \"ingest\", \"query\" or \"admin\"".to_owned(),
+                "an empty list, must contain \"ingest\", \"query\", \"metadata\" or \"admin\"".to_owned(),
             );
         }
         if self.readings_per_second.is_some_and(|rate| rate > MAX_RATE) {
@@ -87,6 +89,7 @@ impl Scope {
         match self {
             Self::Ingest => "ingest",
             Self::Query => "query",
+            Self::Metadata => "metadata",
             Self::Admin => "admin",
         }
     }

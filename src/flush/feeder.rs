@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::Pipeline;
 use super::replay::Replay;
 use crate::common::once_per_change::OncePerChange;
-use crate::log::{DeletionRecord, Kind, Lag, LogError, Position, Reader, Record, Remaining};
+use crate::log::{DeletionRecord, Kind, Lag, LogError, MetadataRecord, Position, Reader, Record, Remaining};
 use crate::pending::{HourErasure, Insertion};
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
@@ -100,6 +100,7 @@ fn insert_records(
         let inserted = match record.kind {
             Kind::Readings => insert_record(pipeline, &record, replay, runtime).map_err(|error| error.to_string()),
             Kind::Deletion => delete(pipeline, &record, replay).map(|()| ControlFlow::Continue(())),
+            Kind::Metadata => add_metadata(pipeline, &record, runtime),
         };
         if inserted.map_err(|error| format!("record at position {}: {error}", record.position))?.is_break() {
             return Ok(ControlFlow::Break(()));
@@ -177,6 +178,28 @@ fn insert_record(
         is_decoded = insertion.decode()?;
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Adds a change of metadata to those that wait for the store. Breaks if the feeder is stopped while they are
+/// too many.
+fn add_metadata(pipeline: &Pipeline, record: &Record<'_>, runtime: &Handle) -> Result<ControlFlow<()>, String> {
+    let MetadataRecord { device, change, .. } = MetadataRecord::of(record.payload)?;
+    loop {
+        let room = pipeline.completed.notified();
+        let mut state = pipeline.lock();
+        if state.stopped {
+            return Ok(ControlFlow::Break(()));
+        }
+        if !state.metadata.is_full() {
+            state.metadata.add(device, change, record.position);
+            state.inserted = record.next;
+            drop(state);
+            pipeline.metadata_added.notify_one();
+            return Ok(ControlFlow::Continue(()));
+        }
+        drop(state);
+        let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });
+    }
 }
 
 /// Begins a deletion: removes the pending readings that precede it, and blocks the hours until the store has

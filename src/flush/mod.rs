@@ -10,6 +10,7 @@
 //!   retried until the store accepts it or refuses it for good.
 //! - The **deleter** has the store execute deletions, each after the writes that precede it in the log and
 //!   before those that follow ([`crate::pending`]).
+//! - The **saver** has the store take the metadata that operators set (`metadata.rs`).
 //! - The **watcher** has this instance execute the deletions of the other instances that share the store, and
 //!   they those of this one (`instances.rs`).
 //! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
@@ -24,7 +25,7 @@
 //!   and none that were acknowledged after it.
 //! - The rollup of an hour, if there is one, includes every reading of it that has left pending. Once its day
 //!   is rolled up, there is one.
-//! - The log is never cut past a reading that is still pending.
+//! - The log is never cut past a reading that is still pending, or metadata that the store has not taken.
 //! - Each change of the store's state is logged once, not at each retry.
 //! - If the store refuses a bucket for good, only the refused readings are dead-lettered. Refused metadata
 //!   takes no readings with it.
@@ -63,6 +64,7 @@ mod hour_text;
 mod instances;
 mod late;
 mod locked;
+mod metadata;
 mod narrow;
 mod replay;
 mod roller;
@@ -77,6 +79,7 @@ mod write;
 pub use bisection::{Bisection, Narrowed};
 pub use dead_letters::{DeadLetters, Letter, MAX_LINE_BYTES, NumberedLine, NumberedLines, READINGS_PER_LINE};
 pub use deleter::{DeletionError, DeletionOutcome};
+pub use metadata::ChangeError;
 pub use narrow::RefusedMetadata;
 pub use roller::Closing;
 pub use running::{Drained, Running};
@@ -151,6 +154,10 @@ pub struct Pipeline {
     drain_begins: CancellationToken,
     closed: ClosedHours,
     deleting: Deleting,
+    /// Held by a change of metadata.
+    metadata_turn: tokio::sync::Mutex<()>,
+    /// Notifies the saver.
+    metadata_added: Notify,
     peers: Peers,
     /// The deletions that the log had when it was opened, and those of other instances since. `None`: the
     /// feeder has begun.
@@ -221,12 +228,14 @@ impl Pipeline {
             drain_begins: CancellationToken::new(),
             closed,
             deleting: Deleting::default(),
+            metadata_turn: tokio::sync::Mutex::default(),
+            metadata_added: Notify::new(),
             peers,
             replayed: Mutex::new(Some(recovery.deletions.clone())),
         }))
     }
 
-    /// Starts the feeder, the scheduler, the deleter, the watcher, the cutter and the roller.
+    /// Starts the feeder, the scheduler, the deleter, the saver, the watcher, the cutter and the roller.
     ///
     /// # Errors
     /// If the feeder's thread cannot be started.
@@ -240,9 +249,10 @@ impl Pipeline {
         let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
         let deleter = tokio::spawn(deleter::run(Arc::clone(self)));
+        let saver = tokio::spawn(metadata::run(Arc::clone(self)));
         let watcher = tokio::spawn(instances::run(Arc::clone(self)));
         let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, deleter, watcher, watch })
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, deleter, saver, watcher, watch })
     }
 
     /// Waits until the feeder fails to read the log, and returns the reason.
@@ -378,7 +388,7 @@ impl Pipeline {
             if state.stopped && !is_last {
                 return Ok(());
             }
-            state.pending.cut_position(state.inserted)
+            state.metadata.cut_position(state.pending.cut_position(state.inserted))
         };
         self.log.cut(position)
     }

@@ -13,6 +13,7 @@ pub struct Running {
     pub(super) cutter: tokio::task::JoinHandle<()>,
     pub(super) roller: tokio::task::JoinHandle<()>,
     pub(super) deleter: tokio::task::JoinHandle<()>,
+    pub(super) saver: tokio::task::JoinHandle<()>,
     pub(super) watcher: tokio::task::JoinHandle<()>,
     pub(super) watch: tokio::task::JoinHandle<()>,
 }
@@ -31,7 +32,7 @@ impl Running {
     ///
     /// Does not wait for a store that takes none (`stop.rs`).
     pub async fn drain(self, grace: Duration) -> Drained {
-        let Self { pipeline, feeder, mut scheduler, cutter, roller, deleter, watcher, watch } = self;
+        let Self { pipeline, feeder, mut scheduler, cutter, roller, deleter, saver, watcher, watch } = self;
         roller.abort(); // the next start continues its work
         pipeline.begin_stop();
         pipeline.lock().draining = true;
@@ -44,6 +45,7 @@ impl Running {
         };
         scheduler.abort();
         deleter.abort(); // the next start executes what is left
+        saver.abort();
         watcher.abort();
         cutter.abort();
         watch.abort();

@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use super::metadata::WaitingMetadata;
 use crate::common::once_per_change::OncePerChange;
 use crate::log::Position;
 use crate::pending::{NextDeletion, Pending};
@@ -40,6 +41,8 @@ pub(super) struct State {
     /// The number of tasks that the store has done.
     pub(super) done: u64,
     pub(super) deleter: DeleterState,
+    /// The metadata that operators have set and the store has not taken.
+    pub(super) metadata: WaitingMetadata,
     /// Insert no more records.
     pub(super) stopped: bool,
 }
@@ -59,6 +62,7 @@ impl State {
             given_up_in_a_row: 0,
             done: 0,
             deleter: DeleterState::Idle,
+            metadata: WaitingMetadata::default(),
             stopped: false,
         }
     }
@@ -76,13 +80,14 @@ impl State {
     }
 
     /// Returns whether neither the feeder, which has the log to read up to `readable`, nor the deleter can
-    /// make buckets that the scheduler may take.
+    /// make buckets that the scheduler may take, and no metadata waits for the store.
     pub(super) fn is_at_rest(&mut self, readable: Position) -> bool {
         let is_deleting = match self.deleter {
             DeleterState::Idle => !matches!(self.pending.next_deletion(), NextDeletion::None),
             DeleterState::Busy => true,
             DeleterState::GaveUp => false,
         };
-        !is_deleting && (self.inserted >= readable || self.pending.is_full())
+        let is_fed = self.inserted >= readable || self.pending.is_full() || self.metadata.is_full();
+        !is_deleting && self.metadata.is_done() && is_fed
     }
 }

@@ -12,8 +12,8 @@ use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery,
-    RolledUp, Rollups, StatsNeeds, StoreError, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats,
+    OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, StoreError, Written,
 };
 use crate::telemetry::Exposition;
 
@@ -129,6 +129,10 @@ impl Store for Faulty {
 
     async fn ping(&self) -> Result<(), StoreError> {
         self.store.ping().await
+    }
+
+    fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
+        self.store.operator_metadata()
     }
 
     fn deletions(&self) -> Option<&dyn Deletions> {

@@ -12,16 +12,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::Batch;
 use super::progress::Progress;
 use super::requests::{Outcome, Request, Requests};
 use super::verdict::{self, Answer, Refused};
-use crate::client::{Body, Client, Trouble};
+use crate::client::{Body, Client, METADATA, Trouble};
 use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
 use crate::flush::{DeadLetters, Letter, READINGS_PER_LINE};
+use crate::log::MetadataRecord;
 use crate::model::Deletion;
 use crate::telemetry::Metrics;
 
@@ -106,6 +108,33 @@ impl Delivery {
         }
     }
 
+    /// Sends what an operator has set in the metadata of a device, until the other server has it. If that
+    /// server refuses it for good, it is only logged and counted: the readings must not wait.
+    pub(super) async fn set_metadata(
+        &mut self,
+        MetadataRecord { device, change, .. }: &MetadataRecord,
+        progress: &mut Progress,
+    ) -> ControlFlow<()> {
+        let line = json!({ "deviceId": device, "change": change }).to_string();
+        let body = Body::of(line.as_bytes(), Some(1));
+        let mut failures = 0;
+        loop {
+            let post = async |client: &Client, body: &Body| client.post(METADATA, body).await;
+            let Err(trouble) = self.post(&body, progress, post).await? else { return ControlFlow::Continue(()) };
+            failures = if trouble.is_failure() { failures + 1 } else { 0 };
+            if trouble.is_refusal() || failures >= FAILURES_IN_A_ROW {
+                self.metrics.forward_metadata_refused_total.increment(1);
+                let (url, detail) = (self.client.url(), trouble.detail());
+                tracing::warn!(url, %device, detail, line, "metadata is refused where it is forwarded to");
+                return ControlFlow::Continue(());
+            }
+            if failures == 0 {
+                self.note(&trouble);
+            }
+            self.wait(trouble.retry_after, progress).await?;
+        }
+    }
+
     /// Takes the answer to a request.
     async fn take(
         &mut self,
@@ -158,7 +187,7 @@ impl Delivery {
     /// Whether the server takes the reading again that it has taken last; `None` if there is none.
     async fn takes_others(&mut self, progress: &mut Progress) -> ControlFlow<(), Option<bool>> {
         let Some(body) = self.taken.take() else { return ControlFlow::Continue(None) };
-        let takes = self.post(&body, progress).await?.is_ok();
+        let takes = self.post(&body, progress, verdict::send).await?.is_ok();
         self.taken = Some(body);
         if takes {
             self.backoff.reset();
@@ -174,7 +203,7 @@ impl Delivery {
             return ControlFlow::Continue(false);
         }
         let body = Body::of(&batch.body(&[self.next_tried]), Some(1));
-        let takes = self.post(&body, progress).await?.is_ok();
+        let takes = self.post(&body, progress, verdict::send).await?.is_ok();
         if takes {
             self.taken = Some(body);
         }
@@ -185,7 +214,7 @@ impl Delivery {
     async fn send(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Result<Answer, Trouble>> {
         let mut failures = 0;
         loop {
-            let trouble = match self.post(body, progress).await? {
+            let trouble = match self.post(body, progress, verdict::send).await? {
                 Ok(answer) => return ControlFlow::Continue(Ok(answer)),
                 Err(trouble) => trouble,
             };
@@ -201,12 +230,17 @@ impl Delivery {
     }
 
     /// Sends a body once, within the bandwidth.
-    async fn post(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Result<Answer, Trouble>> {
+    async fn post<T>(
+        &mut self,
+        body: &Body,
+        progress: &mut Progress,
+        send: impl AsyncFn(&Client, &Body) -> Result<T, Trouble>,
+    ) -> ControlFlow<(), Result<T, Trouble>> {
         while let Err(wait) = self.client.charge(body) {
             self.or_stop(progress, tokio::time::sleep(wait)).await?;
         }
         self.metrics.forward_bytes_total.increment(body.size() as u64);
-        let answer = self.or_stop(progress, verdict::send(&self.client, body)).await?;
+        let answer = self.or_stop(progress, send(&self.client, body)).await?;
         match &answer {
             Ok(_) if self.failing.ends() => {
                 tracing::info!(url = self.client.url(), "readings are forwarded again");

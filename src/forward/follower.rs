@@ -11,7 +11,7 @@ use super::delivery::Delivery;
 use super::progress::Progress;
 use crate::common::once_per_change::OncePerChange;
 use crate::log::batch_view::BadPayload;
-use crate::log::{DeletionRecord, Kind, Lag, Log, LogError, Position, Reader};
+use crate::log::{DeletionRecord, Kind, Lag, Log, LogError, MetadataRecord, Position, Reader};
 
 /// How long a record waits for others, unless they are many.
 const LAG: Lag = Lag { tick: Duration::from_secs(1), bytes: 256 << 10 };
@@ -99,6 +99,11 @@ impl Follower {
                 if let DeletionRecord::Begun(begun) = deletion {
                     runtime.block_on(self.delivery.delete(&begun.deletion));
                 }
+            }
+            Kind::Metadata => {
+                let record = MetadataRecord::of(record.payload).map_err(End::Failed)?;
+                self.deliver(runtime)?;
+                end_if_stopped(runtime.block_on(self.delivery.set_metadata(&record, &mut self.progress)))?;
             }
         }
         self.gathered = next;

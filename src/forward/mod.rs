@@ -19,6 +19,7 @@
 //! - The compressed bodies stay within the configured bandwidth, on average.
 //! - Nothing here delays the store, or what `/readyz` says. So the requests have a thread of their own: an
 //!   endless answer, such as one `100 Continue` after the other, can keep it busy.
+//! - What operators set in the metadata of devices is sent too, in its place between the readings.
 //!
 //! Deletions are not forwarded. They remove dead letters of this room, once the thread reaches them.
 

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::serve::client_disconnect::GRACE;
 use super::write::receipt_notes::ReceiptNotes;
-use crate::flush::DeletionError;
+use crate::flush::{ChangeError, DeletionError};
 use crate::telemetry::{Limit, RefusalEntry, What};
 use crate::wire::json::SyntaxError;
 use crate::wire::otlp::OtlpError;
@@ -206,6 +206,23 @@ impl Problem {
 
     pub(super) fn too_many_deletions(error: &DeletionError) -> Self {
         Self::new(ProblemCode::Overloaded, error.to_string()).after(STORE_AWAY)
+    }
+
+    pub(super) fn too_many_changes(error: &ChangeError) -> Self {
+        Self::new(ProblemCode::Overloaded, error.to_string()).after(STORE_AWAY)
+    }
+
+    pub(super) fn invalid_metadata(why: impl Into<String>) -> Self {
+        Self::new(ProblemCode::InvalidMetadata, why)
+    }
+
+    /// The same problem, of a line of the body.
+    pub(super) fn in_line(self, line: usize) -> Self {
+        Self { detail: format!("line {line}: {}", self.detail), ..self }
+    }
+
+    pub(super) fn precondition_failed(why: &str) -> Self {
+        Self::new(ProblemCode::PreconditionFailed, why)
     }
 
     pub(super) fn deletion_unsupported(why: &str) -> Self {

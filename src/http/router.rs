@@ -6,12 +6,12 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::Uri;
 use axum::middleware;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post, put};
 
 use super::access::authorize::{Need, authorize};
 use super::every_request::around_every_request;
 use super::openapi::{self, Operation, Paths};
-use super::operate::{deletion, health, metrics, time, version};
+use super::operate::{deletion, health, metadata, metrics, time, version};
 use super::problem::Problem;
 use super::read::query_limits::limit_query;
 use super::write::influx::Version;
@@ -20,7 +20,9 @@ use super::{App, dashboard, influxql, read};
 use crate::config::{OWN_PATHS, Scope};
 
 const INGEST: Need = Need::Scope(Scope::Ingest);
+const METADATA_OF_DEVICE: &str = "/v1/devices/{deviceId}/metadata";
 const QUERY: Need = Need::Scope(Scope::Query);
+const METADATA: Need = Need::Scope(Scope::Metadata);
 const ADMIN: Need = Need::Scope(Scope::Admin);
 
 /// The routes, each with the access that it requires and its description, and the answers where no route
@@ -40,6 +42,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add_query("/v1/devices/{deviceId}/rollups", get(read::rollups), read::describe_rollups())
         .add_query("/v1/devices/{deviceId}/readings", get(read::readings), read::describe_readings())
         .add_query("/v1/devices/{deviceId}/latest", get(read::latest), read::describe_latest())
+        .add(QUERY, METADATA_OF_DEVICE, get(metadata::get), [metadata::describe_get()])
+        .add(METADATA, METADATA_OF_DEVICE, put(metadata::put).patch(metadata::patch), metadata::describe_changes())
+        .add(QUERY, "/v1/metadata", get(metadata::list), [metadata::describe_list()])
+        .add(METADATA, "/v1/metadata", post(metadata::post), [metadata::describe_post()])
         .add(ADMIN, "/v1/devices/{deviceId}", delete(deletion::device), [deletion::describe_device()])
         .add(ADMIN, "/v1/devices/{deviceId}/readings", delete(deletion::readings), [deletion::describe_readings()])
         .add_write("/write", Version::V1)

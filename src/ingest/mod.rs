@@ -109,6 +109,12 @@ pub enum IngestError {
 }
 
 impl Ingest {
+    /// The rules of admission.
+    #[must_use]
+    pub const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// Admits readings into `log` by `rules`, and by the limits of `devices` if there are any.
     ///
     /// Each reason for a rejection that can occur is exported from now on, at zero.

@@ -11,8 +11,8 @@ mod names;
 /// is far below the limit of its field.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
-/// The payload of one record: the accepted readings of one request or datagram, or a
-/// [`super::DeletionRecord`].
+/// The payload of one record: the accepted readings of one request or datagram, a [`super::DeletionRecord`]
+/// or a [`super::MetadataRecord`].
 ///
 /// # Grammar
 /// This is the grammar of readings. All numbers are little-endian.
@@ -57,13 +57,9 @@ impl Batch {
         self.kind
     }
 
-    /// The batch of a record of readings that is read back from the log.
-    pub(super) const fn of_record(payload: Vec<u8>, readings: u32) -> Self {
-        Self { payload, readings, kind: Kind::Readings }
-    }
-
-    pub(super) const fn of_deletion(payload: Vec<u8>) -> Self {
-        Self { payload, readings: 0, kind: Kind::Deletion }
+    /// The batch of a record of this kind.
+    pub(super) const fn of_record(kind: Kind, payload: Vec<u8>, readings: u32) -> Self {
+        Self { payload, readings, kind }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batch;
+use super::record::Kind;
 use crate::model::Deletion;
 
 /// A record of a deletion: its beginning, or its execution.
@@ -50,7 +51,7 @@ impl DeletionRecord {
     /// Encodes it as the payload of a record.
     #[must_use]
     pub fn to_batch(&self) -> Batch {
-        Batch::of_deletion(serde_json::to_vec(self).expect("it has string keys only"))
+        Batch::of_record(Kind::Deletion, serde_json::to_vec(self).expect("it has string keys only"), 0)
     }
 
     /// Reads a payload.

@@ -1,5 +1,5 @@
-//! The write-ahead log: it has every accepted reading, and no other; and every accepted deletion, in its
-//! place between them.
+//! The write-ahead log: it has every accepted reading, and no other; and every accepted deletion and change
+//! of metadata by an operator, in its place between them.
 //!
 //! Requests append whole batches. One writer thread writes all queued batches at once, syncs once, and only
 //! then wakes the requests (group commit). With a group window it first waits a moment for more batches,
@@ -48,6 +48,7 @@ mod fullness;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod handle;
+mod metadata_record;
 pub mod quarantine;
 mod reader;
 mod reading;
@@ -71,6 +72,7 @@ pub use batch_view::BatchView;
 pub use deletion_record::{BegunDeletion, DeletionRecord};
 pub use follower::{Followed, add_follower};
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};
+pub use metadata_record::MetadataRecord;
 pub use reader::{Reader, Record};
 pub use reading::Lag;
 pub use record::Kind;

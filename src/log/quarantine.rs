@@ -100,7 +100,7 @@ fn put_back_in(folder: Arc<dyn Folder>, copy: &Path) -> Result<PutBack, LogError
         if header.kind == Kind::Deletion {
             found.deletions += 1;
         } else if !header.is_filler() {
-            let batch = Batch::of_record(payload.to_vec(), header.readings);
+            let batch = Batch::of_record(header.kind, payload.to_vec(), header.readings);
             appender.write([&batch].into_iter()).map_err(failed)?;
             found.records += 1;
             found.readings += u64::from(header.readings);

@@ -32,7 +32,7 @@ pub struct Record<'a> {
     pub kind: Kind,
     /// The number of readings in the payload.
     pub readings: u32,
-    /// The payload: of a [`super::Batch`], or of a [`super::DeletionRecord`].
+    /// The payload: of a [`super::Batch`], a [`super::DeletionRecord`] or a [`super::MetadataRecord`].
     pub payload: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! Records: batches and deletions in a segment.
+//! Records: batches, deletions and metadata of operators in a segment.
 
 use super::{MAX_PAYLOAD_BYTES, Position};
 
@@ -12,6 +12,8 @@ pub enum Kind {
     Readings,
     /// A [`super::DeletionRecord`].
     Deletion,
+    /// A [`super::MetadataRecord`].
+    Metadata,
 }
 
 impl Kind {
@@ -20,11 +22,12 @@ impl Kind {
         match self {
             Self::Readings => *b"TGR1",
             Self::Deletion => *b"TGD1",
+            Self::Metadata => *b"TGM1",
         }
     }
 
     fn of(magic: &[u8]) -> Option<Self> {
-        [Self::Readings, Self::Deletion].into_iter().find(|kind| kind.magic() == *magic)
+        [Self::Readings, Self::Deletion, Self::Metadata].into_iter().find(|kind| kind.magic() == *magic)
     }
 }
 
@@ -36,13 +39,14 @@ impl Kind {
 /// record = magic crc:u32 len:u32 readings:u32 durable:u64 payload{len} padding
 /// magic  = "TGR1"    readings
 ///        | "TGD1"    a deletion
+///        | "TGM1"    metadata that an operator has set
 /// ```
 /// `crc` is the CRC-32 (IEEE) of the record's own position (u64) followed by everything from `len` to the end
 /// of the payload. So a record that appears at another position, left over from an earlier use of the blocks,
 /// fails the check. `durable` is the durable end of the log when this record was written. It tells a torn
 /// tail from damage: a bad record before the `durable` of a later record was acknowledged. A record of
-/// readings without any is filler from a repair; readers skip it. The `crc` of a deletion begins with its
-/// magic, so that neither kind of record is taken for the other.
+/// readings without any is filler from a repair; readers skip it. The `crc` of the other kinds begins with
+/// the magic, so that no kind of record is taken for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -144,7 +148,7 @@ fn checksum(kind: Kind, position: Position, bytes: &[u8]) -> u32 {
 /// The beginning of the checksum of a record.
 fn hasher(kind: Kind, position: Position) -> crc32fast::Hasher {
     let mut hasher = crc32fast::Hasher::new();
-    if kind == Kind::Deletion {
+    if kind != Kind::Readings {
         hasher.update(&kind.magic());
     }
     hasher.update(&position.0.to_le_bytes());
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn a_record_with_any_bit_flipped_or_byte_missing_is_none() {
         let mut bytes = Vec::new();
-        for kind in [Kind::Deletion, Kind::Readings] {
+        for kind in [Kind::Metadata, Kind::Deletion, Kind::Readings] {
             bytes.clear();
             encode(&mut bytes, Position(64), Position(40), kind, 3, b"hello");
             let payload_end = Header::BYTES + 5;
@@ -183,8 +187,10 @@ mod tests {
             }
         }
         let mut other = bytes.clone();
-        other[..4].copy_from_slice(b"TGD1");
-        assert!(decode(&other, Position(64)).is_none(), "readings are no deletion");
+        for magic in [b"TGD1", b"TGM1"] {
+            other[..4].copy_from_slice(magic);
+            assert!(decode(&other, Position(64)).is_none(), "readings are no record of another kind");
+        }
         for len in 0..bytes.len() {
             assert!(decode(&bytes[..len], Position(64)).is_none(), "{len} bytes");
         }

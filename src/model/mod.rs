@@ -11,6 +11,7 @@ mod hour;
 mod metadata;
 mod metadata_filter;
 mod metric;
+mod operator_metadata;
 pub mod series;
 mod series_filter;
 mod stats;
@@ -28,6 +29,7 @@ pub use metadata_filter::{MetadataFilter, MetadataFilterError, find_member};
 #[cfg(test)]
 pub use metric::reads;
 pub use metric::{METRIC_MAX_BYTES, Metric, MetricNameError, MetricTable, check_metric_name, is_usual_metric_name};
+pub use operator_metadata::{OperatorKey, OperatorMetadata};
 pub use series_filter::{SeriesFilter, Wanted};
 pub(crate) use stats::Fold;
 pub use stats::{Stats, ValueAt, join_stats};

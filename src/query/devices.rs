@@ -16,6 +16,8 @@ use crate::store::DeviceSummary;
 
 mod pages;
 
+pub(super) use pages::DevicePage;
+
 /// Selects devices.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceSelection {

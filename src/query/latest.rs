@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::metadata::in_effect;
 use super::{Answer, Missing, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
@@ -23,7 +24,7 @@ pub struct Latest {
     pub values: BTreeMap<Metric, (i64, f64)>,
     /// Whether other metrics may have values, which are left out.
     pub has_more: bool,
-    /// The metadata of the device.
+    /// The metadata of the device in effect.
     pub metadata: Option<DeviceMetadata>,
 }
 
@@ -52,6 +53,14 @@ impl Queries {
         }
         let mut latest = stored.unwrap_or_default();
         latest.complete(pending, self.store.keeps(), series);
+        match self.operator_metadata(deadline, &[device.into()]).await {
+            Ok(operator) => {
+                let operator = operator.into_values().next().unwrap_or_default();
+                latest.metadata = in_effect(latest.metadata.as_ref(), &operator);
+            }
+            Err(_) if partial == Some(Missing::Stored) => {}
+            Err(error) => return Err(error),
+        }
         Ok(Answer { body: Some(latest), lagging, partial })
     }
 

@@ -55,8 +55,8 @@ impl Queries {
             }
         }
         for ((latest, entry), pending) in latest.iter_mut().zip(entries).zip(pending) {
-            latest.metadata = entry.metadata;
             latest.complete(pending, self.store.keeps(), series);
+            latest.metadata = entry.metadata; // the metadata in effect, also of pending readings
         }
         Ok(Answer { body: Listed { devices: ids.into_iter().zip(latest).collect(), next }, lagging, partial })
     }

@@ -45,6 +45,7 @@ mod export;
 mod groups;
 mod latest;
 mod latest_list;
+mod metadata;
 mod readings;
 mod rollups;
 mod silence;
@@ -53,6 +54,7 @@ pub use devices::{Device, DeviceSelection, DevicesRequest, Listed, MAX_METRICS};
 pub use export::{Export, ExportRequest, ExportedDevices};
 pub use groups::{DeviceGroup, DeviceGroups, MetadataValues};
 pub use latest::Latest;
+pub use metadata::TwoAuthors;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{
     Column, Columns, Fill, HoursRequest, LocalInstant, LocalTime, OffsetError, Point, Rollups, RollupsRequest, Series,

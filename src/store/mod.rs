@@ -39,6 +39,7 @@ mod instances;
 mod metric_names;
 pub mod mongodb;
 mod noted_devices;
+mod operator_metadata;
 mod readings;
 pub mod sqlite;
 mod unreadable;
@@ -49,6 +50,7 @@ pub use self::unreadable::UnreadableDocuments;
 
 pub use hour_samples::HourSamples;
 pub use instances::{Announced, Instance, Instances, Joined, Notes};
+pub use operator_metadata::OperatorMetadataStore;
 pub use readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 #[cfg(test)]
@@ -273,6 +275,9 @@ pub trait Store: Send + Sync {
     fn deletions(&self) -> Option<&dyn Deletions> {
         None
     }
+
+    /// The metadata that operators have set of devices.
+    fn operator_metadata(&self) -> &dyn OperatorMetadataStore;
 
     /// The notes of the instances that share the store; `None` if it has one user only.
     fn instances(&self) -> Option<&dyn Instances> {

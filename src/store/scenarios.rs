@@ -23,6 +23,7 @@ pub(super) mod concurrent;
 pub(super) mod deleting;
 pub(super) mod devices;
 pub(super) mod expiring;
+pub(super) mod operator_metadata;
 pub(super) mod reading;
 pub(super) mod rolling;
 pub(super) mod writing;
@@ -118,6 +119,12 @@ macro_rules! store_scenarios {
             two_writers_of_different_readings_lose_none,
             two_writers_of_different_metrics_lose_none,
         );
+        $crate::store::scenarios::store_scenarios!(@one $open, operator_metadata:
+            what_operators_set_is_merged_and_listed_by_device,
+        );
+        $crate::store::scenarios::store_scenarios!(@two $open, operator_metadata:
+            changes_of_two_instances_are_all_there,
+        );
     };
     (@indexed $open:path) => {
         $crate::store::scenarios::store_scenarios!(@one $open, devices:
@@ -143,6 +150,9 @@ macro_rules! store_scenarios {
     (@deleting_devices $open:path) => {
         $crate::store::scenarios::store_scenarios!(@one $open, deleting:
             a_device_is_deleted_with_all_that_belongs_to_it,
+        );
+        $crate::store::scenarios::store_scenarios!(@one $open, operator_metadata:
+            what_operators_set_outlives_the_readings,
         );
     };
     (@deleting $open:path) => {

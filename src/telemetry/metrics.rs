@@ -168,6 +168,9 @@ table! {
     /// Readings that the server at forward.url has refused for good, by code. They are in a dead-letter file
     /// of their own, as long as it has space.
     forward_refused_total: Labelled<Counter>, Count {reason};
+    /// Changes of metadata by operators that the server at forward.url has refused for good. The log lines
+    /// have them.
+    forward_metadata_refused_total: Counter, Count;
     /// Requests to forward.url that are sent again: no connection (connection), no answer in time (timeout),
     /// a token without the right (unauthorized), a rate (rate_limited), a server that takes no readings at
     /// the moment (unavailable) or that fails (internal), or an answer of something else, such as a proxy

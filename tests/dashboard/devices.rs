@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::browser::Tab;
 use super::send_now;
-use crate::harness::{Server, Setup, now_ms};
+use crate::harness::{Server, Setup, now_ms, secret_of};
 
 /// Starts a server with 60 devices, of which `OLD-7` is silent, and `AHEAD` has a wrong clock.
 async fn server_with_devices() -> Server {
@@ -153,4 +153,54 @@ async fn the_keyboard_alone_leads_from_the_list_to_a_value() {
     tab.press("Enter").await;
     tab.wait_for(".data td", "22.5").await;
     tab.close(server.url(), &[]).await;
+}
+
+/// The name, the place and the units of a device are set on its page, by a token with the scope for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_gets_a_name_a_place_and_units() {
+    let setup = Setup::sqlite()
+        .token("operator", "scopes = ['admin', 'ingest', 'query', 'metadata']")
+        .token("viewer", "scopes = ['query']");
+    let server = Server::start(setup).await;
+    let reading = json!({
+        "deviceId": "0x00158d0001", "metadata": { "name": "TH01", "units": { "temp": "C", "hum": "%" } },
+        "values": { "temp": 21.5, "hum": 40 },
+    });
+    let request = server.request(reqwest::Method::POST, "/v1/readings").bearer_auth(secret_of("operator"));
+    let request = request.header("content-type", "application/json").body(reading.to_string());
+    assert_eq!(server.send(request).await.status, 200);
+    let open_as = async |token: &str| {
+        let tab = Tab::open().await;
+        tab.go(&format!("{}/#/chart?device=0x00158d0001", server.url())).await;
+        tab.wait("document.querySelector('[data-state=token] input')").await;
+        tab.js("document.querySelector('[data-state=token] input').focus()").await;
+        tab.type_text(&secret_of(token)).await;
+        tab.press("Enter").await;
+        tab.wait_for("h1", "TH01").await;
+        tab.click("[data-key=edit]").await;
+        tab
+    };
+    let viewer = open_as("viewer").await;
+    viewer.wait_for(".editor", "takes the scope metadata").await;
+    viewer.close(server.url(), &["401", "403"]).await;
+    let tab = open_as("operator").await;
+    let hostile = r#"Küche <b>"Fenster"</b> '\ 😀"#;
+    for (field, text) in [("edit name", hostile), ("edit place", "Hall 2"), ("edit unit temp", "°C")] {
+        tab.wait(&format!("document.querySelector('[data-key=\"{field}\"]')")).await;
+        tab.js(&format!("document.querySelector('[data-key=\"{field}\"]').select()")).await;
+        tab.js(&format!("document.querySelector('[data-key=\"{field}\"]').focus()")).await;
+        tab.type_text(text).await;
+    }
+    tab.check("editor").await;
+    tab.click("[data-key='edit save']").await;
+    tab.wait_for("h1", hostile).await;
+    tab.wait_for(".metadata", "Hall 2").await;
+    let request = server.request(reqwest::Method::GET, "/v1/devices/0x00158d0001/metadata");
+    let metadata = server.send(request.bearer_auth(secret_of("operator"))).await.json();
+    let expected = json!({ "name": hostile, "place": "Hall 2", "units": { "temp": "°C", "hum": "%" } });
+    assert_eq!(metadata["setByOperators"], expected);
+    tab.go(&format!("{}/#/devices", server.url())).await;
+    tab.wait_for("tr[data-device='0x00158d0001'] th a", hostile).await;
+    tab.wait_for("tr[data-device='0x00158d0001'] th .id", "0x00158d0001").await;
+    tab.close(server.url(), &["401"]).await;
 }

@@ -8,7 +8,8 @@
 //!
 //! **Any store to any other.** The move reads and writes through the trait of stores, like one more instance
 //! of the service ([`tidegauge::store`] has the rules). It writes the rollups of closed hours itself, and at
-//! the end those whose readings have expired (`expired.rs`). The old store is only read.
+//! the end those whose readings have expired (`expired.rs`), and what operators have set in the metadata of
+//! devices (`described.rs`). The old store is only read.
 //!
 //! **Bounded.** It reads slices of some ten thousand values, and writes a few batches of them at a time
 //! (`copy.rs`). After each write it rests for as long as the write took, so that the service keeps its share
@@ -32,6 +33,7 @@ use super::target::{Progress, ProgressFile, attended};
 
 mod copy;
 mod cut_over;
+mod described;
 mod expired;
 mod stores;
 mod verify;
@@ -117,6 +119,9 @@ async fn copy_all(stores: &Stores, file: &ProgressFile, progress: &mut Progress)
     let repeat = "repeat the command to continue";
     let moved = copy::readings(stores, file, file.load()?, progress).await.context(repeat)?;
     let readings = counted(moved.readings, "reading");
+    progress.begin("copying the metadata that operators have set");
+    let described = described::copy(stores).await.context(repeat)?;
+    progress.note(&format!("copied the metadata that operators have set of {}", counted(described, "device")));
     progress.begin("copying the rollups of expired readings");
     let hours = expired::copy(stores, progress).await.context(repeat)?;
     let (hours, known) = (counted(hours, "hourly rollup"), moved.readings - moved.stored - moved.refused());

@@ -12,9 +12,9 @@ use tidegauge::common::clock::rfc3339;
 use tidegauge::model::{Contents, Hour};
 
 use super::super::target::{Folded, HourCheck, Progress, agrees, contents_of, stats_of};
-use super::expired;
 use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
+use super::{described, expired};
 
 /// The hours of devices that are compared at once, about.
 const HOURS_AT_ONCE: usize = 2_000;
@@ -43,18 +43,21 @@ pub(super) struct Report {
     wrong_stats: u64,
     /// Rollups of expired readings that the new store lacks.
     missing_rollups: u64,
+    /// Devices of which the new store lacks metadata that operators have set.
+    missing_metadata: u64,
 }
 
 impl Report {
     /// Whether the new store has everything.
     pub(super) const fn is_complete(&self) -> bool {
-        self.missing == 0 && self.wrong_stats == 0 && self.missing_rollups == 0
+        self.missing == 0 && self.wrong_stats == 0 && self.missing_rollups == 0 && self.missing_metadata == 0
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, hours, readings, values, differing, changed, missing, wrong_stats, missing_rollups } = self;
+        let Self { devices, hours, readings, values, differing, changed, missing, .. } = self;
+        let Self { wrong_stats, missing_rollups, missing_metadata, .. } = self;
         let [devices, hours, readings, values] = [devices, hours, readings, values].map(|count| HumanCount(*count));
         writeln!(
             f,
@@ -64,8 +67,8 @@ impl fmt::Display for Report {
         writeln!(f, "{differing} device-hours have more or other values in the new store; {changed} values differ")?;
         write!(
             f,
-            "missing in the new store: {missing} values, {missing_rollups} rollups of expired readings; wrong stats of \
-             {wrong_stats} device-hours"
+            "missing in the new store: {missing} values, {missing_rollups} rollups of expired readings, metadata of \
+             {missing_metadata} devices; wrong stats of {wrong_stats} device-hours"
         )
     }
 }
@@ -153,6 +156,7 @@ impl Comparison<'_> {
         self.compare_group(progress).await?;
         progress.begin("comparing the rollups of expired readings");
         self.report.missing_rollups = expired::count_missing(self.stores, progress).await?;
+        self.report.missing_metadata = described::count_missing(self.stores).await?;
         Ok(self.report)
     }
 

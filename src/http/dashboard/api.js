@@ -42,6 +42,15 @@ export async function get(path, { signal } = {}) {
   return data;
 }
 
+// Sends a JSON merge patch, and returns the answer.
+export async function patch(path, changes) {
+  const headers = { "content-type": "application/merge-patch+json" };
+  const response = await request(path, { method: "PATCH", headers, body: JSON.stringify(changes) });
+  if (!response.ok) throw await failureOf(response);
+  answers.clear();
+  return within(response.json());
+}
+
 // GETs a text.
 export async function getText(path, { signal } = {}) {
   const response = await request(path, { signal });
@@ -74,7 +83,7 @@ export async function save(path, name) {
   link.click();
 }
 
-async function request(path, { signal, headers = {}, method }) {
+async function request(path, { signal, headers = {}, method, body }) {
   const secret = token.get();
   const authorization = secret ? { authorization: `Bearer ${secret}` } : {};
   const limit = AbortSignal.timeout(TIMEOUT_MS);
@@ -83,6 +92,7 @@ async function request(path, { signal, headers = {}, method }) {
   try {
     const response = await fetch(path, {
       method,
+      body,
       headers: { ...headers, ...authorization },
       signal: signal ? AbortSignal.any([signal, limit]) : limit,
       cache: "no-store",

@@ -3,10 +3,11 @@
 import { changed, go, href } from "./address.js";
 import { Poll, get, token } from "./api.js";
 import { makeCard } from "./card.js";
+import { editor } from "./editor.js";
 import { fill, h } from "./page.js";
 import { COLOURS, DASHES } from "./plot.js";
 import {
-  STEPS, chartsOf, isCounter, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, offsetOf, onlyGrows, parseSeries, rangeOf,
+  STEPS, chartsOf, isCounter, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, nameOf, offsetOf, onlyGrows, parseSeries, rangeOf,
   stepFor, stepOfBars, unitOf,
 } from "./series.js";
 import { failureNotice, failurePanel, notice, panel, remarksOn } from "./states.js";
@@ -140,16 +141,18 @@ export function chartView(root, start) {
     };
     const chips = chosen.map((device, nth) => h("li", { class: "chip" },
       h("i", { class: `swatch c${nth}` }),
-      h("span", { class: "name" }, device),
+      h("span", { class: "name", title: device }, nameOf(byId.get(device)?.metadata) ?? device),
       byId.has(device) ? h("span", { class: "muted" }, seen(byId.get(device))) : h("span", { class: "tag bad" }, "unknown"),
       h("button", { type: "button", class: "remove", "aria-label": `Remove ${device}`, "data-key": `remove ${device}`,
         onclick: () => move({ device: chosen.filter((other) => other !== device) }) }, "×")));
-    const title = chosen.length === 1 ? chosen[0] : `${chosen.length} devices`;
+    const name = chosen.length === 1 ? nameOf(byId.get(chosen[0])?.metadata) : undefined;
+    const title = name ?? (chosen.length === 1 ? chosen[0] : `${chosen.length} devices`);
     document.title = `${title} · tidegauge`;
     const metadata = chosen.length === 1 && byId.get(chosen[0])?.metadata;
     fill(head,
-      h("h1", { tabindex: "-1" }, title, chosen.length === 1 && known[0] && h("small", {}, "last reading ", seen(known[0]))),
+      h("h1", { tabindex: "-1" }, title, name && h("small", { class: "id" }, chosen[0]), chosen.length === 1 && known[0] && h("small", {}, "last reading ", seen(known[0]))),
       h("ul", { class: "chips", "aria-label": "Devices in the charts" }, chosen.length > 1 && chips, chosen.length < MAX_DEVICES && h("li", {}, adder(chosen))),
+      chosen.length === 1 && known[0] && editor(known[0], head.querySelector("details.editor")?.open, () => poll.now()),
       metadata && h("dl", { class: "metadata" }, described(metadata).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
       unknown.length > 0 && known.length > 0 && notice("warn", `There are no readings of ${unknown.join(", ")}.`),
       allNames.length > 1 && picker(allNames));

@@ -4,7 +4,7 @@ import { changed, go, href } from "./address.js";
 import { Poll, get } from "./api.js";
 import { described, flat } from "./chart.js";
 import { exact, fill, h, short } from "./page.js";
-import { labelText, limitsOf, parseSeries, unitOf } from "./series.js";
+import { labelText, limitsOf, nameOf, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
 import { MINUTE, ageElement, clock, lengthOf, now } from "./time.js";
 
@@ -171,7 +171,8 @@ export function devicesView(root, start) {
     return h("tr", { class: isSilent ? "silent" : "", "data-device": deviceId },
       h("td", { class: "check" }, h("input", { type: "checkbox", "aria-label": `Select ${deviceId}`, checked: selected.has(deviceId), "data-key": `select ${deviceId}`,
         onchange: (event) => select(deviceId, event.target.checked) })),
-      h("th", { scope: "row" }, h("a", { href: href("chart", new URLSearchParams({ device: deviceId })), title: deviceId, "data-key": `device ${deviceId}` }, deviceId)),
+      h("th", { scope: "row" }, h("a", { href: href("chart", new URLSearchParams({ device: deviceId })), title: deviceId, "data-key": `device ${deviceId}` }, nameOf(device.metadata) ?? deviceId),
+        nameOf(device.metadata) && h("span", { class: "muted id" }, deviceId)),
       h("td", { class: "values" }, h("span", { class: "muted" }, "…")),
       h("td", { class: "meta" }, metadata.slice(0, MAX_METADATA).map(([name, text]) => h("button", { type: "button", class: "pair", title: `Only devices whose ${name} is ${text}`,
         "data-key": `meta ${deviceId} ${name}`, onclick: () => {

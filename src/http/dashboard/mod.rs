@@ -49,12 +49,13 @@ const ICON: HeaderValue = HeaderValue::from_static("image/svg+xml");
 const PAGE: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// The files, without the page itself.
-const SOURCES: [(&str, HeaderValue, &str); 15] = [
+const SOURCES: [(&str, HeaderValue, &str); 16] = [
     ("address.js", SCRIPT, include_str!("address.js")),
     ("api.js", SCRIPT, include_str!("api.js")),
     ("card.js", SCRIPT, include_str!("card.js")),
     ("chart.js", SCRIPT, include_str!("chart.js")),
     ("devices.js", SCRIPT, include_str!("devices.js")),
+    ("editor.js", SCRIPT, include_str!("editor.js")),
     ("main.js", SCRIPT, include_str!("main.js")),
     ("page.js", SCRIPT, include_str!("page.js")),
     ("plot.js", SCRIPT, include_str!("plot.js")),

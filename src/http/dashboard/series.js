@@ -19,6 +19,9 @@ export function parseSeries(text) {
   return { name: name ?? part, labels };
 }
 
+// The name of a device in its metadata; undefined if it has none.
+export const nameOf = (metadata) => (typeof metadata?.name === "string" && metadata.name !== "" ? metadata.name : undefined);
+
 // The unit of a metric: the label `unit`, or its entry in `units` in the metadata of the device.
 export const unitOf = (name, labels, metadata) => labels.unit ?? (typeof metadata?.units?.[name] === "string" ? metadata.units[name] : undefined);
 

@@ -70,6 +70,14 @@ impl Operation {
         Self::new("post", tag, id, summary)
     }
 
+    pub(in crate::http) fn put(tag: Tag, id: &'static str, summary: &'static str) -> Self {
+        Self::new("put", tag, id, summary)
+    }
+
+    pub(in crate::http) fn patch(tag: Tag, id: &'static str, summary: &'static str) -> Self {
+        Self::new("patch", tag, id, summary)
+    }
+
     pub(in crate::http) fn delete(tag: Tag, id: &'static str, summary: &'static str) -> Self {
         Self::new("delete", tag, id, summary)
     }
@@ -177,6 +185,12 @@ impl Operation {
     /// Another media type of an answer, which is binary.
     pub(in crate::http) fn answers_binary(self, status: u16, media_type: &'static str) -> Self {
         self.add_answer(status, "", [(media_type, json!({}))])
+    }
+
+    /// A header of the answer with this status.
+    pub(in crate::http) fn answer_header(mut self, status: u16, name: &'static str, about: &'static str) -> Self {
+        self.answers.entry(status).or_default().headers.insert(name, about);
+        self
     }
 
     /// An answer without a body.

@@ -1,7 +1,8 @@
-//! Paths for operators and for checks of the service: metrics, health, version, clock, deletions.
+//! Paths for operators and for checks of the service: metrics, health, version, clock, deletions, metadata.
 
 pub(super) mod deletion;
 pub(super) mod health;
+pub(super) mod metadata;
 pub(super) mod metrics;
 pub(super) mod time;
 pub(super) mod version;

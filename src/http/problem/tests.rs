@@ -49,6 +49,14 @@ fn of_rollups(code: ProblemCode) -> Vec<Problem> {
     errors.into_iter().map(Into::into).collect()
 }
 
+/// The problems of changes of metadata.
+fn of_metadata(code: ProblemCode) -> Vec<Problem> {
+    match code {
+        ProblemCode::PreconditionFailed => vec![Problem::precondition_failed("the metadata has changed")],
+        _ => vec![Problem::invalid_metadata("a key of metadata must not be empty").in_line(2)],
+    }
+}
+
 /// At least one problem of each code, and one of each text that this room makes of an error.
 fn examples(code: ProblemCode) -> Vec<Problem> {
     let seconds = Duration::from_secs;
@@ -74,6 +82,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
         ProblemCode::InvalidJson => {
             vec![Problem::invalid_json(&SyntaxError { offset: 1, detail: "expected a key".to_owned() })]
         }
+        ProblemCode::InvalidMetadata | ProblemCode::PreconditionFailed => of_metadata(code),
         ProblemCode::InvalidOtlp => {
             vec![Problem::invalid_otlp(&SyntaxError { offset: 1, detail: "expected a key".to_owned() }.into())]
         }
@@ -105,6 +114,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             overloaded(AppendError::DiskFull, false),
             overloaded(AppendError::OutOfFiles, false),
             Problem::too_many_deletions(&DeletionError::TooMany),
+            Problem::too_many_changes(&ChangeError::TooMany),
             Problem::too_many_queries(Limit::Queries),
             Problem::too_many_queries(Limit::QueryBytes),
         ],

@@ -32,7 +32,7 @@ mod rollups_table;
 pub(super) mod streamed_file;
 mod table;
 
-pub(super) use devices::{describe_device, describe_devices, device, devices};
+pub(super) use devices::{check_prefix, describe_device, describe_devices, device, devices};
 pub(super) use latest::{describe_latest, describe_latest_of_devices, latest, latest_of_devices};
 pub(super) use latest_metrics::{describe as describe_latest_metrics, latest_metrics};
 pub(super) use readings::{

@@ -25,8 +25,11 @@ use crate::http::openapi::{Operation, Tag};
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::ingest::{Admitted, Known, KnownValues, Receipt, Repetition};
-use crate::query::{DeviceSelection, DevicesRequest, Missing, QueryError, ReadingSlices};
+use crate::query::{Missing, QueryError, ReadingSlices};
 use crate::wire::{self, Format};
+
+/// The devices whose metadata is read at once.
+const DEVICES_AT_ONCE: usize = 1_000;
 
 /// Describes `POST /v1/dead-letters`.
 pub(in crate::http) fn describe() -> Operation {
@@ -128,20 +131,10 @@ async fn known(app: &App, repetition: &Repetition<'_>) -> Result<Known, QueryErr
     if !repetition.has_metadata() {
         return Ok(known);
     }
-    let ids: Vec<Arc<str>> = repetition.instants().keys().map(|device| (&**device).into()).collect();
-    let limit = ids.len();
-    let selection = DeviceSelection { ids: Some(ids), ..DeviceSelection::default() };
-    let mut request = DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false };
-    loop {
-        let page = queries.device_entries(DeviceScope::all(), &request).await?;
-        if let Some(missing) = page.partial {
-            return Err(QueryError::incomplete(missing));
-        }
-        let described = page.body.devices.into_iter().filter_map(|device| Some((device.id, device.metadata?)));
-        known.metadata.extend(described.map(|(id, metadata)| ((&*id).into(), metadata)));
-        match page.body.next {
-            Some(next) => request.after = Some(next.to_string()),
-            None => return Ok(known),
-        }
+    let devices: Vec<Arc<str>> = repetition.instants().keys().map(|device| (&**device).into()).collect();
+    for devices in devices.chunks(DEVICES_AT_ONCE) {
+        let own = queries.own_metadata(devices.to_vec()).await?;
+        known.metadata.extend(own.into_iter().map(|(device, metadata)| ((&*device).into(), metadata)));
     }
+    Ok(known)
 }

@@ -77,7 +77,11 @@ impl Pages {
         match self {
             Self::Named(left) => {
                 let some: Vec<_> = left.by_ref().take(DEVICES_PER_FETCH).collect();
-                if some.is_empty() { Ok(None) } else { queries.page_of(deadline, some).await.map(Some) }
+                if some.is_empty() {
+                    return Ok(None);
+                }
+                let page = queries.page_of(deadline, some).await?;
+                queries.with_operator_metadata(deadline, page).await.map(Some)
             }
             Self::Ranges { ranges, after, step } => {
                 let Some(range) = ranges.last() else { return Ok(None) };
@@ -92,7 +96,7 @@ impl Pages {
                     ranges.pop();
                 }
                 *step = (*step).max(DEVICES_PER_FETCH);
-                Ok(Some(page))
+                queries.with_operator_metadata(deadline, page).await.map(Some)
             }
         }
     }
@@ -140,7 +144,11 @@ impl Queries {
     }
 
     /// Returns those of the devices that are known, in the order of their stored IDs.
-    async fn page_of(&self, deadline: Instant, devices: Vec<Arc<str>>) -> Result<DevicePage, QueryError> {
+    pub(in crate::query) async fn page_of(
+        &self,
+        deadline: Instant,
+        devices: Vec<Arc<str>>,
+    ) -> Result<DevicePage, QueryError> {
         let (pipeline, wanted) = (Arc::clone(&self.pipeline), devices.clone());
         let pending = blocking(move || {
             let of = |device: &Arc<str>| {

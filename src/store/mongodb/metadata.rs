@@ -30,7 +30,8 @@ pub(super) fn encode_fields<'a>(object: &mut Encoder, members: impl IntoIterator
     members.into_iter().for_each(|(key, value)| encode_value(object, &*names::stored(key), value));
 }
 
-fn encode_value(encoder: &mut Encoder, key: impl Key, value: &Value) {
+/// Writes a JSON value.
+pub(super) fn encode_value(encoder: &mut Encoder, key: impl Key, value: &Value) {
     match value {
         Value::Null => encoder.null(key),
         Value::Bool(value) => encoder.boolean(key, *value),

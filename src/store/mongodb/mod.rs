@@ -39,6 +39,7 @@ mod layout;
 mod metadata;
 mod names;
 mod older;
+mod operator_metadata;
 mod plain_schema;
 mod reply;
 mod rollups;

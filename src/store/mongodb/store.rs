@@ -20,7 +20,7 @@ use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, Instances,
-    ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written,
+    OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written,
 };
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
@@ -308,6 +308,10 @@ impl<L: Layout> Store for MongoStore<L> {
 
     fn deletions(&self) -> Option<&dyn Deletions> {
         Some(self)
+    }
+
+    fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
+        self
     }
 
     fn instances(&self) -> Option<&dyn Instances> {

@@ -2,8 +2,8 @@
 //!
 //! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in
 //! `chunks`. When the readings expire, the first two stay until the rollups expire as well. `devices` and
-//! `series` are the device index. `schema.rs` has the tables, and [`crate::codec`] the bytes of a chunk. The
-//! hourly averages of a device, with any tool:
+//! `series` are the device index; `operator_metadata` has the metadata that operators have set. `schema.rs`
+//! has the tables, and [`crate::codec`] the bytes of a chunk. The hourly averages of a device, with any tool:
 //!
 //! ```sql
 //! SELECT datetime(hour / 1000, 'unixepoch'), metric, count, min, max, sum / count
@@ -26,6 +26,7 @@ mod error;
 mod expire;
 mod file;
 mod history;
+mod operator_metadata;
 mod read;
 mod readers;
 mod schema;
@@ -50,8 +51,8 @@ use self::file::DatabaseFile;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery,
-    StatsNeeds, Store, StoreError, UnreadableDocuments, Written,
+    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats,
+    OperatorMetadataStore, ReadingsQuery, StatsNeeds, Store, StoreError, UnreadableDocuments, Written,
 };
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 
@@ -290,6 +291,10 @@ impl Store for SqliteStore {
 
     fn deletions(&self) -> Option<&dyn Deletions> {
         Some(self)
+    }
+
+    fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
+        self
     }
 
     /// Truncates the write-ahead file. A write in progress does so itself on a full disk.

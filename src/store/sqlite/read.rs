@@ -242,7 +242,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::sqlite::{bucket, delete, devices, expire, schema};
+    use crate::store::sqlite::{bucket, delete, devices, expire, operator_metadata, schema};
 
     #[test]
     fn every_query_seeks_in_a_key_and_sorts_nothing() {
@@ -250,7 +250,8 @@ mod tests {
         let connection = schema::open_writer(&folder.path().join("db"), Duration::from_secs(5)).unwrap();
         let reading =
             [NUMBERS, NUMBERS_OF_METRICS, ROLLUPS, ROLLUPS_OF_METRICS, CHUNKS, LAST_READINGS, ROLLUPS_FROM_LAST];
-        let others = [&expire::queries()[..], &devices::QUERIES, &delete::QUERIES].concat();
+        let others =
+            [&expire::queries()[..], &devices::QUERIES, &delete::QUERIES, &operator_metadata::QUERIES].concat();
         for sql in reading.iter().chain(&bucket::rows::QUERIES).chain(&others) {
             let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let nulls = vec![rusqlite::types::Null; statement.parameter_count()];

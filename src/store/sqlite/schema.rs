@@ -12,7 +12,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::SqliteError;
-use super::{file, history};
+use super::{file, history, operator_metadata};
 use crate::disk;
 
 /// The version of the file, kept in its `user_version`.
@@ -191,6 +191,7 @@ fn claim(connection: &mut Connection) -> Result<(), SqliteError> {
         (0, 0) if tables == 0 => {
             transaction.execute_batch(TABLES)?;
             transaction.execute_batch(DEVICE_TABLES)?;
+            transaction.execute_batch(operator_metadata::TABLE)?;
             transaction.execute_batch(history::TABLE)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", VERSION)?;

@@ -52,7 +52,8 @@ use self::{
     object::Reader,
     problem::rejection,
 };
-use super::{Code, Sink};
+use super::{Code, Limits, Rejection, Sink};
+use serde_json::{Map, Value};
 
 /// The text after a place in a line.
 const OF_THE_LINE: &str = " of the line";
@@ -90,6 +91,27 @@ impl SyntaxError {
     fn new(offset: usize, detail: impl Into<String>) -> Self {
         Self { offset, detail: detail.into() }
     }
+}
+
+/// Parses a body that is metadata: one JSON object that obeys the rules of [`model`](crate::model).
+///
+/// # Errors
+/// The first problem.
+pub fn parse_metadata(body: &[u8], limits: &Limits) -> Result<Map<String, Value>, Rejection> {
+    let not_json = |error: &dyn std::fmt::Display| rejection(Code::InvalidJson, error.to_string());
+    let read = || {
+        let mut lexer = Lexer::new(body)?;
+        let kind = lexer.kind()?;
+        if kind != Kind::Object {
+            let problem = format!("metadata must be an object, found {kind}");
+            return Ok(Err(rejection(Code::InvalidMetadata, problem)));
+        }
+        let text = metadata::check(&mut lexer, &mut Vec::new(), limits)?;
+        lexer.end()?;
+        Ok(text)
+    };
+    let text = read().map_err(|error: SyntaxError| not_json(&error))??;
+    serde_json::from_str(text).map_err(|error| not_json(&error))
 }
 
 /// Parses a body that is one JSON value: an object, or an array of objects. A byte order mark before it is

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, ReadingsQuery, StatsNeeds, Store,
-    StoreError, Written,
+    Cause, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, OperatorMetadataStore,
+    ReadingsQuery, StatsNeeds, Store, StoreError, Written,
 };
 
 /// The number of values and of series of a device in an hour.
@@ -143,6 +143,10 @@ impl Store for Counted {
 
     async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError> {
         self.store.count_silent(since_ms, active).await
+    }
+
+    fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
+        self.store.operator_metadata()
     }
 
     async fn bytes(&self) -> Result<u64, StoreError> {

@@ -51,6 +51,7 @@ mod rebuild;
 mod step;
 
 pub(super) use self::delete::Correction;
+pub(super) use self::read::ids_after;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

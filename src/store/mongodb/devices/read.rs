@@ -19,7 +19,7 @@ const AFTER_ALL: char = '\u{7F}';
 const IDS_BATCH: u32 = 20_000;
 
 /// Matches the IDs of devices that start with `prefix` and are greater than `after`.
-pub(super) fn ids_after(prefix: &str, after: Option<&str>) -> Document {
+pub(in super::super) fn ids_after(prefix: &str, after: Option<&str>) -> Document {
     let after = after.filter(|after| *after >= prefix);
     let mut ids = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
     ids.insert("$lt", format!("{prefix}{AFTER_ALL}"));

@@ -1,0 +1,53 @@
+//! Copies the metadata that operators have set.
+
+use std::sync::Arc;
+
+use tidegauge::model::OperatorMetadata;
+
+use super::super::target::patiently;
+use super::stores::Stores;
+
+/// The devices whose metadata is copied at once.
+const DEVICES_AT_ONCE: usize = 500;
+
+/// Copies the metadata into the new store, where newer values of its keys stay. Returns the number of
+/// devices.
+pub(super) async fn copy(stores: &Stores) -> anyhow::Result<u64> {
+    each(stores, async |some| {
+        patiently(async || stores.to.store.operator_metadata().merge_metadata(some).await).await?;
+        Ok(some.len() as u64)
+    })
+    .await
+}
+
+/// Counts the devices of which the new store lacks keys that the old one has.
+pub(super) async fn count_missing(stores: &Stores) -> anyhow::Result<u64> {
+    each(stores, async |some| {
+        let devices: Vec<Arc<str>> = some.iter().map(|(device, _)| Arc::clone(device)).collect();
+        let known = patiently(async || stores.to.store.operator_metadata().metadata_of(&devices).await).await?;
+        let lacks = |(device, metadata): &&(Arc<str>, OperatorMetadata)| {
+            let known = known.get(device).cloned().unwrap_or_default();
+            let mut merged = known.clone();
+            merged.merge(metadata.clone());
+            merged != known
+        };
+        Ok(some.iter().filter(lacks).count() as u64)
+    })
+    .await
+}
+
+/// Calls `of_some` with what the old store has, some devices at a time. Returns the sum of its results.
+async fn each(
+    stores: &Stores,
+    of_some: impl AsyncFn(&[(Arc<str>, OperatorMetadata)]) -> anyhow::Result<u64>,
+) -> anyhow::Result<u64> {
+    let (mut sum, mut after) = (0, None::<Arc<str>>);
+    loop {
+        let list = async || stores.from.operator_metadata().list_metadata("", after.as_deref(), DEVICES_AT_ONCE).await;
+        let some = patiently(list).await?;
+        let Some((last, _)) = some.last() else { return Ok(sum) };
+        let last = Arc::clone(last);
+        sum += of_some(&some).await?;
+        after = Some(last);
+    }
+}

@@ -1,0 +1,45 @@
+// The form that sets the name, the place and the units of a device, for those whose token may.
+
+import { patch } from "./api.js";
+import { fill, h } from "./page.js";
+import { parseSeries } from "./series.js";
+
+// `saved` is called when the server has the change.
+export function editor(device, isOpen, saved) {
+  const path = `/v1/devices/${encodeURIComponent(device.deviceId)}/metadata`;
+  const body = h("div"), said = h("p", { class: "muted", role: "status" });
+  // An empty patch changes nothing. Its answer says whether the token may change something.
+  const open = () => patch(path, {}).then(({ metadata }) => fill(body, form(metadata)), (failure) => fill(body, h("p", { class: "muted" }, why(failure))));
+  const element = h("details", { class: "editor", open: isOpen, ontoggle: () => element.open && !body.hasChildNodes() && open() },
+    h("summary", { "data-key": "edit" }, "Name, place, units"), body);
+  return element;
+
+  function form(metadata) {
+    const text = (value) => (typeof value === "string" ? value : "");
+    const units = metadata.units !== null && typeof metadata.units === "object" && !Array.isArray(metadata.units) ? metadata.units : {};
+    const input = (label, key, value, maxlength) => h("label", {}, h("span", {}, label), h("input", { value, maxlength, autocomplete: "off", "data-key": `edit ${key}` }));
+    const [name, place] = ["name", "place"].map((key) => input(key === "name" ? "Name" : "Place", key, text(metadata[key]), 128));
+    const metrics = [...new Set(device.metrics.filter((series) => !parseSeries(series).labels.unit).map((series) => parseSeries(series).name))];
+    const ofMetrics = metrics.map((metric) => [metric, input(`Unit of ${metric}`, `unit ${metric}`, text(units[metric]), 32)]);
+    const valueOf = (label) => label.querySelector("input").value.trim();
+    return h("form", { onsubmit: async (event) => {
+      event.preventDefault();
+      const changes = {};
+      for (const [key, label] of [["name", name], ["place", place]]) {
+        if (valueOf(label) !== text(metadata[key])) changes[key] = valueOf(label) || null;
+      }
+      const changed = ofMetrics.filter(([metric, label]) => valueOf(label) !== text(units[metric]));
+      // The units of an operator stand for all of the device's own, so all of them are sent.
+      if (changed.length > 0) changes.units = { ...units, ...Object.fromEntries(changed.map(([metric, label]) => [metric, valueOf(label) || null])) };
+      try {
+        await patch(path, changes);
+        fill(said, "Saved.");
+        saved();
+      } catch (failure) {
+        fill(said, why(failure));
+      }
+    } }, name, place, ofMetrics.map(([, label]) => label), h("button", { type: "submit", "data-key": "edit save" }, "Save"), said);
+  }
+}
+
+const why = (failure) => (failure.kind === "forbidden" ? "This token may not change metadata: that takes the scope metadata." : `Not saved: ${failure.detail ?? failure.message}.`);

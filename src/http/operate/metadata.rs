@@ -1,0 +1,479 @@
+//! `/v1/devices/{deviceId}/metadata` and `/v1/metadata`: what operators set in the metadata of devices.
+//!
+//! The changes of this instance have turns: each is made of what all before it have left. So a patch has its
+//! effect on the newest state, and `If-Match` holds between two changes. Of two changes that two instances
+//! make at the same time, each key has the value of the later instant.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH, LINK};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::access::{DeviceScope, Grant};
+use crate::flush::ChangeError;
+use crate::http::App;
+use crate::http::answer::etag::has_tag;
+use crate::http::openapi::parameter::{CURSOR_OF_DEVICES, LIMIT_OF_DEVICES, PREFIX};
+use crate::http::openapi::{Operation, Parameters, Tag};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::read::check_prefix;
+use crate::http::request::body::{self, Received};
+use crate::http::request::device_id::{DeviceInPath, normalized};
+use crate::http::request::params::Params;
+use crate::ingest::IngestError;
+use crate::log::MetadataRecord;
+use crate::model::{OperatorMetadata, ValueLimits, check_device_id};
+use crate::query::{Missing, QueryError, TwoAuthors};
+use crate::wire::{Format, Limits, json};
+
+/// The most lines of a request to `/v1/metadata`.
+const MAX_LINES: usize = 500;
+
+/// The most devices outside of the device scope that one page looks at.
+const MAX_OUTSIDE: usize = 10_000;
+
+/// How far the instant of a change may be ahead of the clock of this server.
+const MAX_AHEAD_MS: i64 = 86_400_000;
+
+const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+
+/// The metadata of a device by its authors.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeviceMetadata)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct Answer {
+    /// The ID of the device.
+    device_id: String,
+    /// The metadata in effect: the keys of operators over those of the device.
+    metadata: Map<String, Value>,
+    /// The keys that operators have set.
+    set_by_operators: Map<String, Value>,
+    /// The metadata that the device has sent, or null.
+    sent_by_device: Option<Map<String, Value>>,
+    /// Why metadata of the device may be missing, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    partial_reason: Option<String>,
+}
+
+/// The accepted lines of a request.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AcceptedChanges)]
+pub(in crate::http) struct Accepted {
+    /// The number of lines.
+    accepted: usize,
+}
+
+/// A line of `/v1/metadata`: a change of one device, or all that operators have set of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Line {
+    device_id: String,
+    change: OperatorMetadata,
+}
+
+const LIST: Parameters = &[&LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &PREFIX];
+
+/// Describes `GET /v1/devices/{deviceId}/metadata`.
+pub(in crate::http) fn describe_get() -> Operation {
+    Operation::get(Tag::Queries, "getMetadata", "The metadata of a device by its authors")
+        .answers::<Answer>(200, "The metadata. A device that has not sent anything has an answer too.")
+        .answer_header(200, "ETag", ABOUT_ETAG)
+        .queries()
+}
+
+/// Describes `PUT` and `PATCH` `/v1/devices/{deviceId}/metadata`.
+pub(in crate::http) fn describe_changes() -> [Operation; 2] {
+    let object = json!({ "type": "object" });
+    let put = Operation::put(Tag::Operation, "putMetadata", "Replace what operators have set of a device")
+        .description("With `If-Match`, it has an effect only while the `ETag` of `GET` is the same.")
+        .body("application/json", &object, &json!({ "name": "Press 3", "units": { "temp": "Cel" } }));
+    let patch = Operation::patch(Tag::Operation, "patchMetadata", "Set and remove keys of the metadata of a device")
+        .description("The body is a JSON merge patch (RFC 7396): null removes a key. `If-Match` as for `PUT`.")
+        .body("application/merge-patch+json", &object, &json!({ "name": "Press 3", "note": null }))
+        .body("application/json", &object, &json!({ "name": "Press 3" }));
+    [put, patch].map(|operation| {
+        operation
+            .answers::<Answer>(200, "The change is durable.")
+            .answer_header(200, "ETag", ABOUT_ETAG)
+            .takes_body()
+            .queries()
+            .problems(&[ProblemCode::InvalidMetadata, ProblemCode::PreconditionFailed, ProblemCode::LogFailed])
+    })
+}
+
+/// Describes `GET /v1/metadata`.
+pub(in crate::http) fn describe_list() -> Operation {
+    Operation::get(Tag::Queries, "listMetadata", "What operators have set of all devices")
+        .parameters(LIST)
+        .answers_as(
+            200,
+            "A line for each device, as `POST /v1/metadata` takes it.",
+            "application/x-ndjson",
+            &json!({
+                "type": "string",
+            }),
+        )
+        .answer_header(200, "Link", "The address of the next page (`rel=\"next\"`), if there is one.")
+        .queries()
+        .problems(&[ProblemCode::TooManyDevices])
+}
+
+/// Describes `POST /v1/metadata`.
+pub(in crate::http) fn describe_post() -> Operation {
+    let change = json!({ "keys": { "name": { "atMs": 1_776_693_610_000_i64, "value": "Press 3" } } });
+    let line = json!({ "deviceId": "S9", "change": change });
+    Operation::post(Tag::Operation, "postMetadata", "Merge changes that operators have made at another server")
+        .description(
+            "Each line has the keys of one device with the instants of their changes. The newer value of each key \
+             stays, so the same lines may be sent again. `replacedMs` removes the keys that were set before it. If a \
+             line is refused, none has an effect.",
+        )
+        .body("application/x-ndjson", &json!({ "type": "string" }), &json!(format!("{line}\n")))
+        .answers::<Accepted>(200, "The changes are durable.")
+        .takes_body()
+        .queries()
+        .problems(&[ProblemCode::InvalidMetadata, ProblemCode::LogFailed])
+}
+
+const ABOUT_ETAG: &str = "The tag of what operators have set, for `If-Match`.";
+
+/// `GET /v1/devices/{deviceId}/metadata`
+pub(in crate::http) async fn get(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    Params::of(&uri, &[]).end()?;
+    let stored = stored_id(&grant.device_scope, &device)?;
+    on_main(Arc::clone(&app), async move {
+        let _place = app.query_limits.enter(&grant.quota).await?;
+        Ok(respond(device, &app.queries.metadata(&stored).await?))
+    })
+    .await
+}
+
+/// `PUT /v1/devices/{deviceId}/metadata`
+pub(in crate::http) async fn put(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    check_type(&headers, &["application/json"])?;
+    let (object, body) = receive(&app, &grant, &uri, &headers, body).await?;
+    if let Some((key, _)) = object.iter().find(|(_, value)| value.is_null()) {
+        let why = format!("{key:?} is null: PUT sets all keys, and leaves out those that it removes");
+        return Err(Problem::invalid_metadata(why));
+    }
+    let replace = move |_: &OperatorMetadata, at_ms| OperatorMetadata::replacement(object, at_ms);
+    change(app, grant, device, headers, body, replace).await
+}
+
+/// `PATCH /v1/devices/{deviceId}/metadata`
+pub(in crate::http) async fn patch(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    DeviceInPath(device): DeviceInPath,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    check_type(&headers, &["application/merge-patch+json", "application/json"])?;
+    let (object, body) = receive(&app, &grant, &uri, &headers, body).await?;
+    let patch = move |known: &OperatorMetadata, at_ms| known.patched(object, at_ms);
+    change(app, grant, device, headers, body, patch).await
+}
+
+/// `GET /v1/metadata`
+pub(in crate::http) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(&uri, LIST);
+    let limit = params.limit(100, app.limits.max_devices)?;
+    let after = params.one("cursor")?.map(Cow::into_owned);
+    if let Some(after) = &after {
+        check_device_id(after).map_err(|error| Problem::invalid_parameter("cursor", error))?;
+    }
+    let prefix = params.one("prefix")?.unwrap_or_default().into_owned();
+    check_prefix(&prefix)?;
+    params.end()?;
+    let path = uri.path().to_owned();
+    on_main(Arc::clone(&app), async move {
+        let place = app.query_limits.enter(&grant.quota).await?;
+        place.reserve(limit * 2 * app.ingest.rules().limits.max_metadata_bytes).await?;
+        let scope = &grant.device_scope;
+        let mut after = after.map(|after| scope.with_prefix(&after));
+        let mut ranges = scope.ranges(&prefix).into_iter();
+        let mut range = ranges.next();
+        let (mut lines, mut last, mut count, mut outside) = (Vec::new(), None, 0, 0);
+        while count < limit
+            && let Some(of) = &range
+        {
+            let left = limit - count;
+            let found = app.queries.list_operator_metadata(&of.prefix, after.as_deref(), left).await?;
+            if found.len() < left {
+                range = ranges.next();
+            }
+            for (device, change) in found {
+                after = Some(device.to_string());
+                let Some(id) = scope.to_client_id(&device) else {
+                    outside += 1;
+                    continue;
+                };
+                let line = Line { device_id: id.to_owned(), change };
+                serde_json::to_writer(&mut lines, &line).map_err(|error| Problem::internal(&error.to_string()))?;
+                lines.push(b'\n');
+                count += 1;
+                last = Some(line.device_id);
+            }
+            if outside > MAX_OUTSIDE {
+                return Err(QueryError::TooManyDevices(outside).into());
+            }
+        }
+        let mut response = ([(CONTENT_TYPE, NDJSON)], lines).into_response();
+        if let Some(last) = last.filter(|_| count == limit) {
+            let query = form_urlencoded::Serializer::new(String::new())
+                .append_pair("limit", &limit.to_string())
+                .append_pair("prefix", &prefix)
+                .append_pair("cursor", &last)
+                .finish();
+            insert(&mut response, LINK, &format!("<{path}?{query}>; rel=\"next\""));
+        }
+        Ok(response)
+    })
+    .await
+}
+
+/// `POST /v1/metadata`
+pub(in crate::http) async fn post(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Accepted>, Problem> {
+    Params::of(&uri, &[]).end()?;
+    check_type(&headers, &["application/x-ndjson"])?;
+    body::require_length(&headers)?;
+    let body = body::receive(&app, &grant.quota, Format::Json, &headers, body).await?;
+    on_main(Arc::clone(&app), async move {
+        let read = {
+            let (app, grant) = (Arc::clone(&app), Arc::clone(&grant));
+            move || changes_in(&app, &grant.device_scope, &body.bytes)
+        };
+        let changes =
+            tokio::task::spawn_blocking(read).await.map_err(|error| Problem::internal(&error.to_string()))??;
+        let _place = app.query_limits.enter(&grant.quota).await?;
+        let _turn = app.pipeline.metadata_turn().await;
+        let devices: Vec<Arc<str>> = changes.iter().map(|(_, device, _)| Arc::clone(device)).collect();
+        let mut known = app.queries.all_operator_metadata(&devices).await?;
+        let (accepted, by) = (changes.len(), by(&grant));
+        let mut records = Vec::new();
+        for (line, device, change) in changes {
+            let known = known.entry(Arc::clone(&device)).or_default();
+            let before = known.clone();
+            known.merge(change.clone());
+            if *known != before {
+                check_size(&app, known).map_err(|error| error.in_line(line))?;
+                records.push(MetadataRecord { device, by: Arc::clone(&by), change });
+            }
+        }
+        append(&app, records).await?;
+        Ok(Json(Accepted { accepted }))
+    })
+    .await
+}
+
+/// Reads the lines of `/v1/metadata`: the number of the line, the stored ID, the change.
+fn changes_in(
+    app: &App,
+    scope: &DeviceScope,
+    body: &[u8],
+) -> Result<Vec<(usize, Arc<str>, OperatorMetadata)>, Problem> {
+    let latest_ms = app.clock.now_ms().saturating_add(MAX_AHEAD_MS);
+    let limits = limits_of_states(app);
+    let mut changes = Vec::new();
+    for (at, line) in body.split(|byte| *byte == b'\n').enumerate() {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let number = at + 1;
+        let refused = |why: String| Problem::invalid_metadata(format!("line {number}: {why}"));
+        if changes.len() == MAX_LINES {
+            return Err(refused(format!("a request has at most {MAX_LINES} lines")));
+        }
+        if line.len() > 4 * limits.max_metadata_bytes + 1_024 {
+            return Err(refused("the line is longer than metadata may be (ingest.max_metadata_bytes)".to_owned()));
+        }
+        let Line { device_id, change } = serde_json::from_slice(line).map_err(|error| refused(error.to_string()))?;
+        let device = normalized(scope, "deviceId", &device_id)?;
+        let device = stored_id(scope, &device)?;
+        if change.newest_ms().is_some_and(|newest_ms| newest_ms > latest_ms) {
+            return Err(refused("an instant is more than a day ahead of the clock of this server".to_owned()));
+        }
+        check_keys(&change, &limits).map_err(refused)?;
+        changes.push((number, device, change));
+    }
+    Ok(changes)
+}
+
+/// Checks the keys and values of a change by the rules for metadata.
+fn check_keys(change: &OperatorMetadata, limits: &Limits) -> Result<(), String> {
+    let values = change.keys.iter().map(|(key, of)| (key.clone(), of.value.clone().unwrap_or_default()));
+    let text = Value::from(values.collect::<Map<String, Value>>()).to_string();
+    json::parse_metadata(text.as_bytes(), limits).map(drop).map_err(|rejection| rejection.detail)
+}
+
+/// Receives the object of a request.
+async fn receive(
+    app: &App,
+    grant: &Grant,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Map<String, Value>, Received), Problem> {
+    Params::of(uri, &[]).end()?;
+    body::require_length(headers)?;
+    let body = body::receive(app, &grant.quota, Format::Json, headers, body).await?;
+    let (limits, text) = (app.ingest.rules().limits, body.bytes.trim_ascii());
+    let object = limits.check_metadata(text.len()).and_then(|()| json::parse_metadata(text, &limits));
+    Ok((object.map_err(|rejection| Problem::invalid_metadata(rejection.detail))?, body))
+}
+
+/// Makes a change, if the preconditions hold, and answers with what it has left.
+async fn change(
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    device: String,
+    headers: HeaderMap,
+    body: Received,
+    make: impl FnOnce(&OperatorMetadata, i64) -> OperatorMetadata + Send + 'static,
+) -> Result<Response, Problem> {
+    let stored = stored_id(&grant.device_scope, &device)?;
+    on_main(Arc::clone(&app), async move {
+        let _body = body; // keeps its memory
+        let _place = app.query_limits.enter(&grant.quota).await?;
+        let _turn = app.pipeline.metadata_turn().await;
+        let known = app.queries.metadata(&stored).await?;
+        check_preconditions(&headers, &known.operator)?;
+        let change = make(&known.operator, known.operator.next_ms(app.clock.now_ms()));
+        let mut after = known;
+        after.operator.merge(change.clone());
+        if !change.is_empty() {
+            check_size(&app, &after.operator)?;
+            append(&app, vec![MetadataRecord { device: stored, by: by(&grant), change }]).await?;
+        }
+        Ok(respond(device, &after))
+    })
+    .await
+}
+
+/// The limits of what operators have set of a device, with the keys that they have removed.
+fn limits_of_states(app: &App) -> Limits {
+    let limits = app.ingest.rules().limits;
+    Limits { max_metadata_bytes: limits.max_metadata_bytes.saturating_mul(2), ..limits }
+}
+
+/// Checks what operators have set of a device after a change.
+fn check_size(app: &App, after: &OperatorMetadata) -> Result<(), Problem> {
+    let text = Value::from(after.object()).to_string();
+    let is_short = app.ingest.rules().limits.check_metadata(text.len());
+    is_short.map_err(|rejection| Problem::invalid_metadata(rejection.detail))?;
+    match ValueLimits::of_metadata(&text).invalid {
+        0 => Ok(()),
+        _ => Err(Problem::invalid_metadata(
+            "\"limits\" has an object for each metric, with \"min\", \"max\" or both as numbers: \
+             {\"temp\": {\"min\": -5, \"max\": 80}}",
+        )),
+    }
+}
+
+fn check_preconditions(headers: &HeaderMap, known: &OperatorMetadata) -> Result<(), Problem> {
+    let (tag, is_set) = (tag(known), !known.object().is_empty());
+    let names = |name: HeaderName| {
+        let mut lists = headers.get_all(name).iter().peekable();
+        lists.peek()?;
+        Some(lists.any(|list| if list == "*" { is_set } else { has_tag(list, &tag) }))
+    };
+    if names(IF_MATCH) == Some(false) || names(IF_NONE_MATCH) == Some(true) {
+        let why = "the metadata is not the one of the precondition: somebody has changed it; read it again";
+        return Err(Problem::precondition_failed(why));
+    }
+    Ok(())
+}
+
+/// The tag of what operators have set.
+fn tag(metadata: &OperatorMetadata) -> String {
+    format!("{:032x}", xxh3_128(Value::from(metadata.object()).to_string().as_bytes()))
+}
+
+fn respond(device_id: String, metadata: &TwoAuthors) -> Response {
+    let object = |text: &Arc<str>| serde_json::from_str::<Map<String, Value>>(text).ok();
+    let in_effect = metadata.operator.over(metadata.own.as_ref());
+    let answer = Answer {
+        device_id,
+        metadata: in_effect.as_ref().and_then(object).unwrap_or_default(),
+        set_by_operators: metadata.operator.object(),
+        sent_by_device: metadata.own.as_ref().and_then(object),
+        partial_reason: metadata.partial.map(Missing::reason),
+    };
+    let mut response = Json(answer).into_response();
+    insert(&mut response, ETAG, &format!("\"{}\"", tag(&metadata.operator)));
+    response
+}
+
+fn insert(response: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// Appends changes, and waits until they are durable.
+async fn append(app: &App, records: Vec<MetadataRecord>) -> Result<(), Problem> {
+    app.pipeline.change_metadata(records).await.map_err(|error| match error {
+        ChangeError::TooMany => Problem::too_many_changes(&error),
+        ChangeError::Log(error) => Problem::refused(IngestError::from(error), app.pipeline.store_away().is_some()),
+    })
+}
+
+/// The name for the log of who makes a change.
+fn by(grant: &Grant) -> Arc<str> {
+    grant.name.as_deref().unwrap_or("anonymous").into()
+}
+
+fn stored_id(scope: &DeviceScope, device: &str) -> Result<Arc<str>, Problem> {
+    Ok(scope.to_stored_id(device).map_err(QueryError::from)?.as_ref().into())
+}
+
+/// Runs work on the main runtime, as queries. It ends also if the client leaves: a change may be in the log.
+async fn on_main<T: Send + 'static>(
+    app: Arc<App>,
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    app.main.spawn(work).await.map_err(|error| Problem::internal(&error.to_string()))?
+}
+
+/// Refuses a body of another type.
+fn check_type(headers: &HeaderMap, expected: &[&str]) -> Result<(), Problem> {
+    let found = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
+    let essence = found.split(';').next().unwrap_or_default().trim();
+    if expected.iter().any(|expected| essence.eq_ignore_ascii_case(expected)) {
+        return Ok(());
+    }
+    Err(Problem::expected_media_type(&expected.join(" or "), found))
+}

@@ -1,0 +1,140 @@
+//! The metadata of devices: their own, and what operators have set.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::devices::DevicePage;
+use super::{Missing, Queries, QueryError};
+use crate::model::OperatorMetadata;
+use crate::store::DeviceMetadata;
+
+/// The metadata of a device by its authors.
+#[derive(Debug, Clone, Default)]
+pub struct TwoAuthors {
+    /// The device's own metadata, as the text of a JSON object.
+    pub own: Option<Arc<str>>,
+    /// The keys that operators have set.
+    pub operator: OperatorMetadata,
+    /// Whether the device may have sent metadata that the device index lacks.
+    pub partial: Option<Missing>,
+}
+
+impl Queries {
+    /// Returns the metadata of a device, by its stored ID. All acknowledged changes are in it.
+    ///
+    /// # Errors
+    /// If the store does not answer, or acknowledged readings and changes wait because pending is full.
+    pub async fn metadata(&self, device: &Arc<str>) -> Result<TwoAuthors, QueryError> {
+        let mut operator = self.all_operator_metadata(std::slice::from_ref(device)).await?;
+        let mut page = self.page_of(self.deadline(), vec![Arc::clone(device)]).await?;
+        if page.partial == Some(Missing::Stored) {
+            return Err(QueryError::incomplete(Missing::Stored));
+        }
+        let own = page.devices.pop().and_then(|entry| Some(entry.metadata?.text));
+        let operator = operator.remove(device).unwrap_or_default();
+        Ok(TwoAuthors { own, operator, partial: page.partial })
+    }
+
+    /// Returns the metadata that these devices have sent, by stored ID, without the keys of operators.
+    ///
+    /// # Errors
+    /// If something may be missing.
+    pub async fn own_metadata(&self, devices: Vec<Arc<str>>) -> Result<Vec<(Arc<str>, Arc<str>)>, QueryError> {
+        if self.catch_up().await.is_some() {
+            return Err(QueryError::incomplete(Missing::Stored));
+        }
+        let page = self.page_of(self.deadline(), devices).await?;
+        if let Some(missing) = page.partial {
+            return Err(QueryError::incomplete(missing));
+        }
+        let own = page.devices.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?.text)));
+        Ok(own.collect())
+    }
+
+    /// Returns what operators have set of up to `limit` devices whose stored ID starts with `prefix` and is
+    /// greater than `after`, in the order of the IDs.
+    ///
+    /// # Errors
+    /// If the store does not answer, or acknowledged changes wait because pending is full.
+    pub async fn list_operator_metadata(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(Arc<str>, OperatorMetadata)>, QueryError> {
+        if self.catch_up().await.is_some() {
+            return Err(QueryError::incomplete(Missing::Stored));
+        }
+        let waiting = self.pipeline.list_waiting_metadata(prefix, after);
+        let stored = self.store.operator_metadata().list_metadata(prefix, after, limit);
+        let stored = self.ask(self.deadline(), stored).await?;
+        let mut found: BTreeMap<Arc<str>, OperatorMetadata> = stored.into_iter().collect();
+        for (device, change) in waiting {
+            found.entry(device).or_default().merge(change);
+        }
+        Ok(found.into_iter().take(limit).collect())
+    }
+
+    /// Returns what operators have set of these devices, by stored ID. All acknowledged changes are in it.
+    ///
+    /// # Errors
+    /// If the store does not answer, or acknowledged changes wait because pending is full.
+    pub async fn all_operator_metadata(
+        &self,
+        devices: &[Arc<str>],
+    ) -> Result<HashMap<Arc<str>, OperatorMetadata>, QueryError> {
+        if self.catch_up().await.is_some() {
+            return Err(QueryError::incomplete(Missing::Stored));
+        }
+        self.operator_metadata(self.deadline(), devices).await
+    }
+
+    /// Returns what operators have set of these devices, by stored ID.
+    pub(super) async fn operator_metadata(
+        &self,
+        deadline: Instant,
+        devices: &[Arc<str>],
+    ) -> Result<HashMap<Arc<str>, OperatorMetadata>, QueryError> {
+        let waiting = self.pipeline.waiting_metadata(devices); // first: they may be stored a moment later
+        let mut found = self.ask(deadline, self.store.operator_metadata().metadata_of(devices)).await?;
+        for (device, change) in waiting {
+            found.entry(device).or_default().merge(change);
+        }
+        Ok(found)
+    }
+
+    /// Replaces the own metadata of the devices of a page by the metadata in effect.
+    pub(super) async fn with_operator_metadata(
+        &self,
+        deadline: Instant,
+        mut page: DevicePage,
+    ) -> Result<DevicePage, QueryError> {
+        let devices: Vec<Arc<str>> = page.devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
+        if devices.is_empty() {
+            return Ok(page);
+        }
+        let operator = match self.operator_metadata(deadline, &devices).await {
+            Ok(operator) => operator,
+            // The store does not answer, and the page says so.
+            Err(_) if page.partial == Some(Missing::Stored) => {
+                self.pipeline.waiting_metadata(&devices).into_iter().collect()
+            }
+            Err(error) => return Err(error),
+        };
+        for entry in &mut page.devices {
+            if let Some(operator) = operator.get(&entry.device) {
+                entry.metadata = in_effect(entry.metadata.as_ref(), operator);
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// The metadata in effect.
+pub(super) fn in_effect(own: Option<&DeviceMetadata>, operator: &OperatorMetadata) -> Option<DeviceMetadata> {
+    let hour = own.map_or(DeviceMetadata::UNKNOWN_HOUR, |own| own.hour);
+    let text = operator.over(own.map(|own| &own.text))?;
+    Some(DeviceMetadata { hour, text })
+}

@@ -1,0 +1,33 @@
+//! The part of a store that has the metadata which operators have set of devices.
+//!
+//! It is apart from the device index. The index is derived from the readings, and a device leaves it with its
+//! last readings; what an operator has set stays until an operator removes it, also for a device that has not
+//! sent anything.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::StoreError;
+use crate::model::OperatorMetadata;
+
+/// The metadata that operators have set of devices, by stored ID.
+#[async_trait]
+pub trait OperatorMetadataStore: Send + Sync {
+    /// Merges changes into what is stored. Ok means that all of them are durable. They may be merged any
+    /// number of times, by any number of instances.
+    async fn merge_metadata(&self, changes: &[(Arc<str>, OperatorMetadata)]) -> Result<(), StoreError>;
+
+    /// Returns what is stored of these devices.
+    async fn metadata_of(&self, devices: &[Arc<str>]) -> Result<HashMap<Arc<str>, OperatorMetadata>, StoreError>;
+
+    /// Returns what is stored of up to `limit` devices whose ID starts with `prefix` and is greater than
+    /// `after` (bytewise), ascending by ID.
+    async fn list_metadata(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(Arc<str>, OperatorMetadata)>, StoreError>;
+}
