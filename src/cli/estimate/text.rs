@@ -139,7 +139,7 @@ fn bytes(number: f64) -> String {
 }
 
 fn cores(number: f64) -> String {
-    digits(number)
+    if number < 0.005 { "less than 0.01".to_owned() } else { digits(number) }
 }
 
 /// Three digits, without zeros at the end of a fraction.
