@@ -10,9 +10,10 @@ SEED ?=
 RUNS ?= 5
 BENCH ?=
 UPDATE ?=
+VERSION ?=
 ROOM ?=
 
-.PHONY: help test quick mongod format lint deny audit doc check instructions pending-lock fuzz soak bench lines
+.PHONY: help test quick mongod format lint deny audit doc check instructions pending-lock fuzz soak bench lines release
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,5 +82,8 @@ bench: ## Measure tidegauge beside what else is installed, RUNS=5 times: Markdow
 
 lines: ## Count the product lines of each room, without blank lines, comments and tests
 	@tests/count-lines
+
+release: ## Build, test and pack a release in dist, from a clean checkout: VERSION=0.1.0 (docs/deploy.md)
+	@deploy/release/make "$(VERSION)"
 
 .NOTPARALLEL:

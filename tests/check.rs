@@ -5,6 +5,7 @@ mod database;
 mod files;
 mod forward;
 mod healthy;
+mod report;
 mod servers;
 
 use std::path::Path;

@@ -72,6 +72,32 @@ async fn a_small_fleet_fits_on_one_node_and_the_text_names_the_origin_of_the_fig
     }
 }
 
+#[tokio::test]
+async fn a_fleet_for_which_a_small_machine_is_enough_gets_sqlite_and_the_wear_of_its_disk() {
+    let said = estimate("--devices 200").await.stdout;
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for line in ["store SQLite", "one node of 1 core, 512MiB of memory, 32 GB of disk is enough", "GB a day, in whole"]
+    {
+        assert!(said.contains(line), "{line:?} in {said}");
+    }
+    let found = json_of("--devices 200").await;
+    let memory = number(&found, "/instance_memory_max_bytes");
+    assert!(memory < 0.81 * 512.0 * f64::from(1 << 20), "all limits together: {found}");
+    // Each of the 200 requests a minute is a sync, which writes a page.
+    assert!(number(&found, "/disk_written_bytes_per_day") > 200.0 * 1_440.0 * 4_096.0, "{found}");
+
+    // More devices, another machine or another store get what they ask for.
+    for (flags, line) in [
+        ("--devices 200 --interval 1h", "store SQLite"),
+        ("--devices 100000", "store MongoDB, readable documents"),
+        ("--devices 200 --layout packed", "one node of 8 cores, 32GiB of memory, 2 TB of disk is enough"),
+        ("--devices 200 --node-cores 4 --node-memory 1GiB", "one node of 4 cores, 1GiB of memory, 32 GB of disk is"),
+    ] {
+        let said = estimate(flags).await.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(line), "{flags}: {said}");
+    }
+}
+
 /// The settings that an estimate prints, as lines of a configuration file.
 async fn settings_of(flags: &str) -> String {
     let printed = estimate(flags).await.stdout;
@@ -87,7 +113,8 @@ async fn the_printed_settings_are_a_valid_configuration() {
     let folder = TempDir::new().expect("a temporary folder");
     let largest = "--devices 10000000000 --interval 1ms --metrics 4096 --peak 1000 --node-memory 100000GiB";
     for (nth, (fleet, keys)) in [
-        ("--devices 5 --interval 10s", ""),
+        ("--devices 5 --interval 10s --layout readable", ""),
+        ("--devices 200", "pending.max_bytes http.max_bytes_in_flight query.max_bytes_in_flight"),
         ("--devices 50000 --interval 10s", "http.max_connections"),
         ("--devices 50000 --interval 10s --batch 100", ""),
         ("--devices 10000000 --interval 1d", "http.max_connections limits.known_devices limits.new_devices_per_minute"),
@@ -148,7 +175,10 @@ async fn a_reading_of_more_metrics_has_more_bytes_and_requests_have_heads() {
 
 #[tokio::test]
 async fn memory_includes_a_full_pending_and_the_connections() {
-    for fleet in ["--devices 5 --interval 10s", "--devices 200000 --interval 1s --node-memory 1TiB --node-cores 512"] {
+    for fleet in [
+        "--devices 5 --interval 10s --layout readable",
+        "--devices 200000 --interval 1s --node-memory 1TiB --node-cores 512",
+    ] {
         let found = json_of(fleet).await;
         let (full, most) = (number(&found, "/service_memory_full_bytes"), number(&found, "/instance_memory_max_bytes"));
         let pending = number(&found, "/pending_max_bytes").max((256_u64 << 20) as f64);
@@ -222,7 +252,7 @@ async fn inputs_out_of_range_are_refused_with_their_range() {
         ("--layout", "flat", "readable, packed, timeseries, sqlite"),
         ("--batch", "0", "must be from 1 to 100000"),
         ("--max-age", "2d", "must be from 1s to 1d"),
-        ("--node-memory", "1MiB", "must be from 1GiB"),
+        ("--node-memory", "511MiB", "must be from 512MiB"),
         ("--node-disk", "huge", ": expected a size"),
     ] {
         let others = valid.iter().filter(|(other, _)| *other != flag).map(|(flag, value)| format!("{flag} {value}"));

@@ -321,7 +321,8 @@ fn metrics_of(line: &str) -> Vec<(&str, Vec<&str>)> {
         let labels = matchers.split(',').filter_map(|matcher| matcher.split_once('='));
         (&rest[..end], labels.map(|(label, _)| label.trim_matches([' ', '!'])).collect())
     };
-    line.match_indices("tidegauge_").map(metric).collect()
+    // The file of a Debian package has a version behind its name.
+    line.match_indices("tidegauge_").map(metric).filter(|(name, _)| *name != "tidegauge_").collect()
 }
 
 /// The labels by which a line groups or joins.

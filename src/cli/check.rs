@@ -1,8 +1,9 @@
 //! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it reads the log instead;
-//! with `--full`, it looks at everything that the service uses; with `--ready`, it asks the running server
-//! instead.
+//! with `--full`, it looks at everything that the service uses; with `--report`, it writes that and more into
+//! a file; with `--ready`, it asks the running server instead.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -22,6 +23,7 @@ mod full;
 mod log;
 mod mqtt;
 mod ready;
+mod report;
 
 /// The flags of `tidegauge check`.
 #[derive(Debug, Args)]
@@ -57,6 +59,15 @@ pub(super) struct CheckArgs {
     /// With --full, print the findings as one JSON object
     #[arg(long, requires = "full")]
     json: bool,
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["log", "ready", "rebuild_device_index", "json"],
+        help = "Write a new file to report a fault with: the version, the machine, the configuration without its \
+                secrets, what --full finds, and the metrics of the running server (with the variable TIDEGAUGE_TOKEN, \
+                if it wants a token)"
+    )]
+    report: Option<PathBuf>,
     /// Only ask the running server with these flags whether it accepts readings (GET /readyz), and print
     /// "ready" if it does: the health check of a container
     #[arg(long, conflicts_with = "log")]
@@ -90,10 +101,15 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if args.rebuild_device_index {
         return device_index::rebuild(&config, &mut std::io::stdout()).await.map(|()| ExitCode::SUCCESS);
     }
-    if args.full {
+    if args.full || args.report.is_some() {
         let (tls, forward) = (tls.as_ref(), forward.as_ref());
         let subject = full::Subject { config: &config, overridden: &overridden, tls, forward, brokers: &brokers };
         let findings = full::look(&subject, args.deep).await?;
+        if let Some(path) = &args.report {
+            report::write(path, &config, &overridden, &findings).await?;
+            writeln!(std::io::stdout(), "wrote {}: read it before you send it", path.display())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         return full::report(config.store_kind(), &findings, args.json, &mut std::io::stdout().lock());
     }
     let mut out = std::io::stdout().lock();

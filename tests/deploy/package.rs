@@ -1,92 +1,173 @@
-//! The Debian package: its description in `Cargo.toml` fits the files and the unit. `tests/try-deb` installs
-//! the package.
+//! The packages and the release: their files fit the program and the unit, and a release is refused if the
+//! sources are not those of its version. `deploy/release/make` builds the packages, and `tests/try-release`
+//! tests them.
 
 use std::fs;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
-use toml::{Table, Value};
+use tempfile::TempDir;
 
 use super::{text_of, unit};
 use crate::harness::binary;
 use crate::pages::in_repository;
 
-/// The description of the package in `Cargo.toml`, and its files: source, place, mode.
-fn description() -> (Value, Vec<Vec<String>>) {
-    let manifest: Table = toml::from_str(&text_of("Cargo.toml")).expect("TOML");
-    let package = manifest["package"]["metadata"]["deb"].clone();
-    let assets = package["assets"].as_array().expect("a list").iter().map(texts).collect();
-    (package, assets)
+/// A file of the packages: its source, its place, its other keys.
+struct Packed {
+    source: String,
+    place: String,
+    keys: String,
 }
 
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().expect("a list").iter().map(|text| text.as_str().expect("text").to_owned()).collect()
+/// The files that `nfpm.yaml` lists, one a line.
+fn contents() -> Vec<Packed> {
+    let text = text_of("deploy/package/nfpm.yaml");
+    let packed = |line: &str| {
+        let (source, rest) = line.strip_prefix("  - {src: ")?.split_once(", dst: ")?;
+        let (place, keys) = rest.strip_suffix('}')?.split_once(", ").unwrap_or((rest.strip_suffix('}')?, ""));
+        Some(Packed { source: source.trim_matches('"').to_owned(), place: place.to_owned(), keys: keys.to_owned() })
+    };
+    let contents: Vec<Packed> = text.lines().filter_map(packed).collect();
+    assert_eq!(contents.len(), text.matches("src: ").count(), "a file is listed in another way");
+    contents
 }
 
 #[test]
-fn the_package_has_what_the_unit_needs() {
-    let (package, assets) = description();
-    for asset in &assets {
-        let [source, ..] = &asset[..] else { panic!("{asset:?}") };
+fn the_packages_have_what_the_unit_needs() {
+    let contents = contents();
+    for Packed { source, .. } in &contents {
         let place = source.split('*').next().expect("a path");
-        assert!(source.starts_with("target/") || in_repository(place).exists(), "there is no {source}");
+        assert!(source.starts_with("${FILES}/") || in_repository(place).exists(), "there is no {source}");
     }
-    let installed = |path: &str| assets.iter().any(|asset| asset[1] == path.trim_start_matches('/'));
-    for file in texts(&package["conf-files"]) {
-        assert!(installed(&file), "no asset is {file}");
-    }
+    let installed = |path: &str| contents.iter().find(|it| it.place == path).unwrap_or_else(|| panic!("no {path}"));
+    assert_eq!(installed("/usr/lib/systemd/system/tidegauge.service").source, "deploy/tidegauge.service");
     let unit = unit();
     let command: Vec<&str> = unit["ExecStart"][0].split(' ').collect();
-    assert!(assets.iter().any(|asset| asset[0].ends_with(&format!("/{}", command[0])) && asset[1] == "usr/bin/"));
+    assert!(installed(&format!("/usr/bin/{}", command[0])).keys.contains("mode: 0755"));
     let config = command.iter().skip_while(|word| **word != "--config").nth(1).expect("--config FILE");
-    assert!(installed(config), "no asset is {config}");
-    let secrets = unit["EnvironmentFile"][0].trim_start_matches('-');
-    assert!(installed(secrets), "no asset is {secrets}");
-    let units = package["systemd-units"]["unit-scripts"].as_str().expect("a folder");
-    assert!(in_repository(units).join("tidegauge.service").is_file(), "the package has another unit");
+    for file in [config, unit["EnvironmentFile"][0].trim_start_matches('-')] {
+        let keys = &installed(file).keys;
+        assert!(keys.contains("type: config|noreplace") && keys.contains("mode: 0600"), "{file}: {keys}");
+    }
 
-    let scripts = package["maintainer-scripts"].as_str().expect("a folder");
-    for script in ["postinst", "prerm", "postrm"] {
-        let text = text_of(&format!("{scripts}{script}"));
-        assert!(text.contains("\n#DEBHELPER#\n"), "{script}: nothing enables, starts or stops the service");
-        let parsed = Command::new("sh").arg("-n").arg(in_repository(scripts).join(script)).output().expect("sh runs");
+    let package = text_of("deploy/package/nfpm.yaml");
+    for script in ["deb/postinst", "deb/prerm", "deb/postrm", "rpm/post", "rpm/preun", "rpm/postun"] {
+        let path = in_repository(&format!("deploy/package/{script}"));
+        assert!(package.contains(&format!(": deploy/package/{script}\n")), "no package runs {script}");
+        let parsed = Command::new("sh").arg("-n").arg(path).output().expect("sh runs");
         assert!(parsed.status.success(), "{}", String::from_utf8_lossy(&parsed.stderr));
     }
 }
 
 #[test]
 fn the_page_of_packages_names_what_an_operator_changes() {
-    let (page, (_, assets)) = (text_of("docs/deploy.md"), description());
-    for asset in &assets {
-        let [source, place, _] = &asset[..] else { panic!("{asset:?}") };
-        let named = if place.starts_with("usr/share/doc/") { place.split("/examples").next() } else { Some(&**place) };
-        let named = format!("/{}", named.unwrap_or_default().trim_end_matches('/'));
-        let is_for_shells = source.starts_with("target/shell/");
-        assert!(is_for_shells || page.contains(&named), "docs/deploy.md does not name {named}, the place of {source}");
+    let page = text_of("docs/deploy.md");
+    for Packed { source, place, .. } in contents() {
+        let place = if place.starts_with("/usr/lib/systemd/") { place.rsplit('/').next() } else { Some(&*place) };
+        let named = place.expect("a place").split("/examples/").next().expect("a part").trim_end_matches('/');
+        let is_for_shells = source.contains("/shell/");
+        assert!(is_for_shells || page.contains(named), "docs/deploy.md does not name {named}, the place of {source}");
     }
-    assert!(assets.iter().any(|asset| asset[0].ends_with("/tidegauge.socket")) && page.contains("`tidegauge.socket`"));
+    assert!(page.contains("`tidegauge.socket`"));
+}
+
+/// A checkout with what `deploy/release/make --check` reads, in one commit.
+fn checkout() -> TempDir {
+    let folder = TempDir::new().expect("a temporary folder");
+    for file in ["CHANGELOG.md", "Cargo.toml", "clients/python/tidegauge.py", "deploy/release/make"] {
+        let path = folder.path().join(file);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("writable");
+        fs::copy(in_repository(file), path).expect("readable");
+    }
+    commit(folder.path());
+    folder
+}
+
+fn commit(folder: &Path) {
+    let author = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"];
+    for args in [&["init", "--quiet"][..], &["add", "--all"], &["commit", "--quiet", "--message=all"]] {
+        let done = Command::new("git").current_dir(folder).args(author).args(args).output().expect("git runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+fn check_release(folder: &TempDir, version: &str) -> Output {
+    let script = folder.path().join("deploy/release/make");
+    Command::new("bash").arg(script).args([version, "--check"]).output().expect("bash runs")
 }
 
 #[test]
-fn the_package_has_the_completions_and_the_manual_pages_of_all_commands() {
+fn the_notes_of_a_release_are_its_section_of_the_changelog() {
+    let folder = checkout();
+    let version = env!("CARGO_PKG_VERSION");
+    let checked = check_release(&folder, version);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let changelog = text_of("CHANGELOG.md");
+    let (_, section) = changelog.split_once(&format!("\n## [{version}]")).expect("a section");
+    let (_, section) = section.split("\n## ").next().and_then(|it| it.split_once('\n')).expect("a text");
+    assert_eq!(String::from_utf8_lossy(&checked.stdout).trim(), section.trim());
+
+    let changelog = format!("## [9.9.9]\n\nNew.\n\n## [{version}] - 2026-01-01\n\n- One.\n\n## [0.0.1]\n\n- Old.\n");
+    fs::write(folder.path().join("CHANGELOG.md"), changelog).expect("writable");
+    commit(folder.path());
+    assert_eq!(String::from_utf8_lossy(&check_release(&folder, version).stdout).trim(), "- One.");
+}
+
+#[test]
+fn a_release_of_other_sources_is_refused_with_the_reason() {
+    let version = env!("CARGO_PKG_VERSION");
+    let write = |folder: &TempDir, file: &str, text: &str| {
+        fs::write(folder.path().join(file), text).expect("writable");
+    };
+    let refused = |folder: &TempDir, version: &str, reason: &str| {
+        let refused = check_release(folder, version);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(1) && said.contains(reason), "{version}: {said}, not {reason}");
+        assert!(refused.stdout.is_empty(), "{refused:?}");
+    };
+    let folder = checkout();
+    for no_version in ["", "v0.1.0", "0.1", "0.1.0;id", "../0.1.0"] {
+        refused(&folder, no_version, "name the version");
+    }
+    refused(&folder, "9.9.9", "Cargo.toml is not of version 9.9.9");
+    write(&folder, "new-file", "");
+    refused(&folder, version, "not committed");
+    commit(folder.path());
+    write(&folder, "clients/python/tidegauge.py", "__version__ = \"0.0.0\"\n");
+    commit(folder.path());
+    refused(&folder, version, "clients/python/tidegauge.py is not of version");
+
+    let folder = checkout();
+    for no_notes in ["## [Unreleased]\n\n- One.\n".to_owned(), format!("## [{version}]\n\n## [0.0.1]\n\n- Old.\n")] {
+        write(&folder, "CHANGELOG.md", &no_notes);
+        commit(folder.path());
+        refused(&folder, version, &format!("CHANGELOG.md has no section '## [{version}]'"));
+    }
+}
+
+#[test]
+fn the_packages_have_the_completions_and_the_manual_pages_of_all_commands() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let made = folder.path().join("shell");
-    let script = Command::new(in_repository("deploy/shell-files")).arg(binary()).arg(&made).output().expect("it runs");
+    let mut script = Command::new(in_repository("deploy/release/shell-files"));
+    let script = script.arg(binary()).arg(&made).output().expect("it runs");
     assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
 
-    // Each file that the script makes is in the package, at the place where its program looks.
-    let (_, assets) = description();
-    let of_shell = assets.iter().filter_map(|asset| Some((asset[0].strip_prefix("target/shell/")?, &*asset[1])));
+    // Each file that the script makes is in the packages, at the place where its program looks.
+    let contents = contents();
+    let of_shell = contents.iter().filter_map(|it| Some((it.source.strip_prefix("${FILES}/shell/")?, &*it.place)));
     let expected = [
-        ("tidegauge", "usr/share/bash-completion/completions/"),
-        ("_tidegauge", "usr/share/zsh/vendor-completions/"),
-        ("tidegauge.fish", "usr/share/fish/vendor_completions.d/"),
-        ("man/*.1", "usr/share/man/man1/"),
+        ("man/*.1.gz", "/usr/share/man/man1/"),
+        ("tidegauge.bash", "/usr/share/bash-completion/completions/tidegauge"),
+        ("tidegauge.fish", "/usr/share/fish/vendor_completions.d/tidegauge.fish"),
+        ("_tidegauge", "/usr/share/zsh/vendor-completions/_tidegauge"),
+        ("_tidegauge", "/usr/share/zsh/site-functions/_tidegauge"),
     ];
     assert_eq!(of_shell.collect::<Vec<_>>(), expected);
     let read = |name: &str| fs::read_to_string(made.join(name)).expect(name);
     assert!(read("_tidegauge").starts_with("#compdef tidegauge\n"));
     assert!(read("tidegauge.fish").contains("complete -c tidegauge "));
-    let parsed = Command::new("bash").arg("-n").arg(made.join("tidegauge")).output().expect("bash runs");
+    let parsed = Command::new("bash").arg("-n").arg(made.join("tidegauge.bash")).output().expect("bash runs");
     assert!(parsed.status.success() && parsed.stderr.is_empty(), "{}", String::from_utf8_lossy(&parsed.stderr));
 
     // mandb finds a page by its title and by the line below NAME.

@@ -23,6 +23,7 @@ pub(super) struct Constants {
     pub(super) packed: Stored,
     pub(super) timeseries: Stored,
     pub(super) sqlite: Stored,
+    pub(super) disk: Disk,
     pub(super) node: Node,
 }
 
@@ -96,15 +97,31 @@ pub(super) struct Stored {
     pub(super) max_readings_per_document: f64,
 }
 
+/// The bytes that one write makes a disk write, in whole pages.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Disk {
+    pub(super) bytes_per_sync: f64,
+    pub(super) sqlite_bytes_per_write: f64,
+}
+
 /// The shares of a node that an estimate plans with.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Node {
     pub(super) cpu_share_of_service: f64,
     pub(super) cpu_share_of_store: f64,
-    pub(super) memory_share_of_service: f64,
+    memory_share_of_service: f64,
     pub(super) memory_share_of_cache: f64,
     pub(super) disk_share_of_store: f64,
+}
+
+impl Node {
+    /// The share of the memory for tidegauge, which with SQLite needs none for the cache of a mongod.
+    pub(super) fn memory_share_of_service(&self, layout: Layout) -> f64 {
+        let of_cache = if layout == Layout::Sqlite { self.memory_share_of_cache } else { 0.0 };
+        self.memory_share_of_service + of_cache
+    }
 }
 
 impl Constants {

@@ -13,7 +13,7 @@ pub(in super::super) struct Fleet {
     #[arg(long, value_parser = |text: &str| whole::<u64>(text, 1..=10_000_000_000))]
     pub(super) devices: u64,
     /// The time between two readings of a device, 1ms to 365d
-    #[arg(long, value_parser = |text: &str| period(text, Period::millis(1), Period::days(365)))]
+    #[arg(long, default_value = "60s", value_parser = |text: &str| period(text, Period::millis(1), Period::days(365)))]
     pub(super) interval: Period,
     /// The metrics of a reading, 1 to 4096
     #[arg(long, default_value_t = 1, value_parser = |text: &str| whole::<u32>(text, 1..=4_096))]
@@ -31,25 +31,66 @@ pub(in super::super) struct Fleet {
     /// How many times the mean a peak is, 1 to 1000
     #[arg(long, default_value_t = 1.0, value_parser = peak)]
     pub(super) peak: f64,
-    /// The store and the layout of its documents
-    #[arg(long, value_enum, default_value_t = Layout::Readable)]
-    pub(super) layout: Layout,
+    #[arg(
+        long,
+        value_enum,
+        help = "The store and the layout of its documents [default: sqlite if a small machine is enough, with 1 \
+                  core, 512MiB of memory and a disk of 32 GB; else readable]"
+    )]
+    layout: Option<Layout>,
     /// The readings of a request, 1 to 100000. Devices that send for themselves send one
     #[arg(long, default_value_t = 1, value_parser = |text: &str| whole::<u32>(text, 1..=100_000))]
     pub(super) batch: u32,
     #[arg(long, default_value = "30m", value_parser = |text: &str| period(text, Period::secs(1), Period::days(1)),
           help = "How long readings gather before they are stored (flush.max_age), 1s to 1d")]
     pub(super) max_age: Period,
-    /// The processor cores of a node, 1 to 1024
-    #[arg(long, default_value_t = 8, value_parser = |text: &str| whole::<u32>(text, 1..=1_024))]
-    pub(super) node_cores: u32,
-    /// The memory of a node, 1GiB to 100000GiB
-    #[arg(long, default_value = "32GiB", value_parser = |text: &str| size(text, Bytes::gib(1), Bytes::gib(100_000)))]
-    pub(super) node_memory: Bytes,
-    /// The disk of a node, 1GB to 1000TB
-    #[arg(long, default_value = "2TB",
-          value_parser = |text: &str| size(text, Bytes(1_000_000_000), Bytes(1_000_000_000_000_000)))]
-    pub(super) node_disk: Bytes,
+    /// The processor cores of a node, 1 to 1024 [default: 8; of a small machine 1]
+    #[arg(long, value_parser = |text: &str| whole::<u32>(text, 1..=1_024))]
+    node_cores: Option<u32>,
+    #[arg(long, value_parser = |text: &str| size(text, Bytes::mib(512), Bytes::gib(100_000)),
+          help = "The memory of a node, 512MiB to 100000GiB [default: 32GiB; of a small machine 512MiB]")]
+    node_memory: Option<Bytes>,
+    #[arg(long, value_parser = |text: &str| size(text, Bytes(1_000_000_000), Bytes(1_000_000_000_000_000)),
+          help = "The disk of a node, 1GB to 1000TB [default: 2TB; of a small machine 32GB]")]
+    node_disk: Option<Bytes>,
+}
+
+/// A machine for an instance or a shard.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node {
+    pub(super) cores: u32,
+    pub(super) memory: Bytes,
+    pub(super) disk: Bytes,
+}
+
+/// A single-board computer with an SD card.
+const SMALL: Node = Node { cores: 1, memory: Bytes::mib(512), disk: Bytes(32_000_000_000) };
+
+const SERVER: Node = Node { cores: 8, memory: Bytes::gib(32), disk: Bytes(2_000_000_000_000) };
+
+impl Fleet {
+    /// The same fleet with SQLite on a small machine, unless the flags ask for something else.
+    pub(super) fn on_small_machine(&self) -> Option<Self> {
+        self.layout.is_none().then(|| Self {
+            layout: Some(Layout::Sqlite),
+            node_cores: self.node_cores.or(Some(SMALL.cores)),
+            node_memory: self.node_memory.or(Some(SMALL.memory)),
+            node_disk: self.node_disk.or(Some(SMALL.disk)),
+            ..self.clone()
+        })
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout.unwrap_or(Layout::Readable)
+    }
+
+    pub(super) fn node(&self) -> Node {
+        Node {
+            cores: self.node_cores.unwrap_or(SERVER.cores),
+            memory: self.node_memory.unwrap_or(SERVER.memory),
+            disk: self.node_disk.unwrap_or(SERVER.disk),
+        }
+    }
 }
 
 /// A store, and the layout of its documents.
@@ -64,6 +105,18 @@ pub(in super::super) enum Layout {
     Timeseries,
     /// The embedded store
     Sqlite,
+}
+
+impl Layout {
+    /// The store and its layout, for people.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Readable => "MongoDB, readable documents",
+            Self::Packed => "MongoDB, packed documents",
+            Self::Timeseries => "MongoDB, a time-series collection",
+            Self::Sqlite => "SQLite",
+        }
+    }
 }
 
 fn period(text: &str, min: Period, max: Period) -> Result<Period, String> {

@@ -34,7 +34,11 @@ const HELP: &str = "\
 The figures come from measurements of one machine, which the output names, and are rounded. They tell one node from \
 twenty, and not five nodes from six: load a node of your own before you buy others (docs/sizing.md).
 
-Example: ten million devices that send 100 bytes a minute, kept for a year, with peaks of five times the mean:
+Examples: a workshop, whose 200 machines send once a minute:
+
+  tidegauge estimate --devices 200
+
+Ten million devices that send 100 bytes a minute, kept for a year, with peaks of five times the mean:
 
   tidegauge estimate --devices 10000000 --interval 60s --metrics 1 --bytes 100 --retention 365d --peak 5 \\
       --layout readable";
@@ -42,12 +46,14 @@ Example: ten million devices that send 100 bytes a minute, kept for a year, with
 /// Prints the estimate.
 pub(super) fn run(args: &EstimateArgs) -> anyhow::Result<()> {
     let constants = Constants::measured()?;
-    let estimate = Estimate::of(&args.fleet, &constants);
+    let of = |fleet: Fleet| (Estimate::of(&fleet, &constants), fleet);
+    let on_small_machine = args.fleet.on_small_machine().map(of).filter(|(estimate, _)| estimate.is_one_node_enough);
+    let (estimate, fleet) = on_small_machine.unwrap_or_else(|| of(args.fleet.clone()));
     let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &estimate)?;
         writeln!(out)?;
         return Ok(());
     }
-    Ok(text::print(&args.fleet, &constants, &estimate, &mut out)?)
+    Ok(text::print(&fleet, &constants, &estimate, &mut out)?)
 }

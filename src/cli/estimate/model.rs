@@ -49,6 +49,8 @@ pub(super) struct Estimate {
     pub(super) oplog_bytes_per_second: f64,
     pub(super) oplog_bytes_per_day: f64,
     pub(super) journal_bytes_per_second: f64,
+    /// The writes of the log and of an embedded store, in whole pages. They wear a flash disk.
+    pub(super) disk_written_bytes_per_day: f64,
     pub(super) log_bytes_per_second: Rate,
     /// The log of an outage of an hour, and of the readings that gather before they are stored.
     pub(super) log_bytes: Rate,
@@ -76,6 +78,8 @@ struct Memory {
     /// Pending readings.
     pending: Rate,
     other: f64,
+    /// The share of the default limits that fits into a small node, 1 in others.
+    share_of_limits: f64,
 }
 
 /// A figure at the mean load and at the peak.
@@ -118,7 +122,7 @@ impl Rate {
 
 impl Load {
     fn of(fleet: &Fleet, constants: &Constants) -> Self {
-        let (stored, request) = (constants.of(fleet.layout), &constants.request);
+        let (stored, request) = (constants.of(fleet.layout()), &constants.request);
         let (devices, per_hour) = (fleet.devices as f64, HOUR / seconds(fleet.interval));
         let average = devices * per_hour / HOUR;
         let readings_per_bucket = per_hour.max(1.0);
@@ -142,7 +146,7 @@ impl Load {
             buckets_per_hour: devices * per_hour.min(1.0),
             readings_per_bucket,
             writes,
-            documents: if fleet.layout == Layout::Packed { in_documents.max(writes) } else { in_documents },
+            documents: if fleet.layout() == Layout::Packed { in_documents.max(writes) } else { in_documents },
             retention_hours: seconds(fleet.retention) / HOUR,
         }
     }
@@ -161,7 +165,7 @@ impl Load {
 
 impl Estimate {
     pub(super) fn of(fleet: &Fleet, constants: &Constants) -> Self {
-        let stored = constants.of(fleet.layout);
+        let stored = constants.of(fleet.layout());
         let load = Load::of(fleet, constants);
         let mut estimate = Self::of_load(fleet, &load, constants);
         estimate.add_storage(fleet, &load, stored);
@@ -200,6 +204,7 @@ impl Estimate {
             oplog_bytes_per_second: 0.0,
             oplog_bytes_per_day: 0.0,
             journal_bytes_per_second: 0.0,
+            disk_written_bytes_per_day: 0.0,
             log_bytes_per_second: none,
             log_bytes: none,
             service_memory_bytes: none,
@@ -239,13 +244,13 @@ impl Estimate {
     /// Adds the writes of the store, and what it keeps in its cache for them.
     fn add_writing(&mut self, fleet: &Fleet, load: &Load, stored: &Stored, constants: &Constants) {
         let buckets_per_second = load.buckets_per_hour / HOUR;
-        let appends = load.appends(fleet.layout);
-        let writes = if fleet.layout == Layout::Packed { load.writes } else { 1.0 };
+        let appends = load.appends(fleet.layout());
+        let writes = if fleet.layout() == Layout::Packed { load.writes } else { 1.0 };
         self.store_cores = buckets_per_second / 1e6
             * (stored.cpu_us_per_first_write * writes
                 + stored.cpu_us_per_further_write * appends
                 + (stored.cpu_us_per_reading + stored.cpu_us_per_value * load.metrics) * load.readings_per_bucket);
-        if fleet.layout == Layout::Sqlite {
+        if fleet.layout() == Layout::Sqlite {
             return;
         }
         let of_bucket = load.per_bucket(
@@ -271,6 +276,12 @@ impl Estimate {
         let log_per_reading =
             per_request * (log.request + log.metric_of_request * load.metrics) + log.reading + log.value * load.metrics;
         self.log_bytes_per_second = load.rate.map(|rate| rate * log_per_reading);
+        let of_syncs = self.requests_per_second.average * constants.disk.bytes_per_sync;
+        self.disk_written_bytes_per_day = (of_syncs + self.log_bytes_per_second.average) * DAY;
+        if fleet.layout() == Layout::Sqlite {
+            let writes = load.buckets_per_hour * 24.0 * load.writes;
+            self.disk_written_bytes_per_day += writes * constants.disk.sqlite_bytes_per_write;
+        }
         let waiting = seconds(fleet.max_age) + OUTAGE_SECONDS;
         self.log_bytes = self.log_bytes_per_second.map(|rate| rate * waiting);
 
@@ -285,7 +296,9 @@ impl Estimate {
             other: service.base_bytes
                 + load.devices * service.bytes_per_known_device
                 + load.connections * service.bytes_per_connection,
+            share_of_limits: 1.0,
         };
+        let memory = Memory { share_of_limits: memory.share_of_limits_in(fleet, constants), ..memory };
         self.service_memory_bytes = memory.pending.map(|pending| pending + memory.other);
         self.service_memory_full_bytes = memory.other + memory.full(1.0);
 
@@ -296,7 +309,7 @@ impl Estimate {
             + service.cpu_us_per_request * per_request;
         let of_buckets = load.buckets_per_hour / HOUR * load.writes * service.cpu_us_per_bucket / 1e6;
         self.service_cores = load.rate.map(|rate| rate * cpu_us / 1e6 + of_buckets);
-        if fleet.layout == Layout::Sqlite {
+        if fleet.layout() == Layout::Sqlite {
             self.service_cores = self.service_cores.map(|cores| cores + self.store_cores);
             self.store_cores = 0.0;
         }
@@ -306,13 +319,12 @@ impl Estimate {
     /// Compares the needs with one node, and counts nodes.
     fn add_nodes(&mut self, fleet: &Fleet, constants: &Constants) {
         let node = &constants.node;
-        let (cores, memory, disk) = (f64::from(fleet.node_cores), fleet.node_memory.0 as f64, fleet.node_disk.0 as f64);
+        let of = fleet.node();
+        let (cores, memory, disk) = (f64::from(of.cores), of.memory.0 as f64, of.disk.0 as f64);
+        let memory_of_service = memory * node.memory_share_of_service(fleet.layout());
         let of_service = [
             ("processor of tidegauge, at the peak", self.service_cores.peak / (cores * node.cpu_share_of_service)),
-            (
-                "memory of tidegauge, with pending full",
-                self.service_memory_full_bytes / (memory * node.memory_share_of_service),
-            ),
+            ("memory of tidegauge, with pending full", self.service_memory_full_bytes / memory_of_service),
             ("connections of tidegauge", with_room(self.connections) / MAX_CONNECTIONS),
         ];
         let of_store = [
@@ -326,7 +338,7 @@ impl Estimate {
         let first = all.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are some");
         (self.first_limit, self.first_limit_use) = *first;
         self.is_one_node_enough = self.first_limit_use <= 1.0;
-        if fleet.layout == Layout::Sqlite {
+        if fleet.layout() == Layout::Sqlite {
             self.instances = needed(&all);
         } else {
             (self.instances, self.shards) = (needed(&of_service), needed(&of_store));
@@ -336,9 +348,10 @@ impl Estimate {
     /// Adds what each instance is to be set to, and the memory that follows from it.
     fn add_settings(&mut self, load: &Load, memory: &Memory) {
         let Config { http, query, .. } = Config::default();
-        self.settings = Settings::of(load, self.instances, self.log_bytes.peak, memory.pending.peak);
+        self.settings =
+            Settings::of(load, self.instances, self.log_bytes.peak, memory.pending.peak, memory.share_of_limits);
         self.service_memory_full_bytes = memory.other + memory.full(self.instances);
-        let in_flight = (http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;
+        let in_flight = (http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64 * memory.share_of_limits;
         self.instance_memory_max_bytes = self.service_memory_full_bytes / self.instances + in_flight;
     }
 }
@@ -346,6 +359,17 @@ impl Estimate {
 impl Memory {
     /// The memory of pending at its limit, in all of some instances.
     fn full(&self, instances: f64) -> f64 {
-        with_room(self.pending.peak).max(instances * Config::default().pending.max_bytes.0 as f64)
+        let limit = Config::default().pending.max_bytes.0 as f64 * self.share_of_limits;
+        with_room(self.pending.peak).max(instances * limit)
+    }
+
+    /// The share of the default limits with which one node has memory for all of them at once.
+    fn share_of_limits_in(&self, fleet: &Fleet, constants: &Constants) -> f64 {
+        let Config { http, query, pending, .. } = Config::default();
+        let limits = (pending.max_bytes.0 + http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;
+        let memory = fleet.node().memory.0 as f64;
+        let room = memory * constants.node.memory_share_of_service(fleet.layout()) - self.other;
+        let is_small = self.other + limits > memory && room > 0.0;
+        if is_small { (room / limits).min(1.0) } else { 1.0 }
     }
 }

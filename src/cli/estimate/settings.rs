@@ -21,6 +21,9 @@ pub(super) struct Settings {
     /// For an outage of the store at the peak.
     pub(super) log_max_bytes: f64,
     pub(super) pending_max_bytes: f64,
+    /// The bodies and the queries that a small node has memory for; the defaults on others.
+    pub(super) http_max_bytes_in_flight: f64,
+    pub(super) query_max_bytes_in_flight: f64,
     /// For the connections that senders keep open.
     pub(super) http_max_connections: f64,
     pub(super) limits_known_devices: f64,
@@ -42,13 +45,19 @@ pub(super) fn with_room(used: f64) -> f64 {
 }
 
 impl Settings {
-    /// The values of each of some instances that share a fleet.
-    pub(super) fn of(load: &Load, instances: f64, log_bytes: f64, pending_bytes: f64) -> Self {
+    /// The values of each of some instances that share a fleet, on nodes that have memory for this share of
+    /// the default limits.
+    pub(super) fn of(load: &Load, instances: f64, log_bytes: f64, pending_bytes: f64, share_of_limits: f64) -> Self {
         let devices = load.devices / instances;
+        let Config { pending, http, query, .. } = Config::default();
+        let share_of = |limit: Bytes| limit.0 as f64 * share_of_limits;
+        let gathered = with_room(pending_bytes / instances).min(MAX_PENDING_BYTES);
         let burst_minutes = Limits::NEW_DEVICES_BURST.as_secs_f64() / 60.0;
         Self {
             log_max_bytes: with_room(log_bytes / instances),
-            pending_max_bytes: with_room(pending_bytes / instances).min(MAX_PENDING_BYTES),
+            pending_max_bytes: if share_of_limits < 1.0 { gathered.max(share_of(pending.max_bytes)) } else { gathered },
+            http_max_bytes_in_flight: share_of(http.max_bytes_in_flight),
+            query_max_bytes_in_flight: share_of(query.max_bytes_in_flight),
             http_max_connections: with_room(load.connections / instances).min(MAX_CONNECTIONS),
             limits_known_devices: devices.min(MAX_KNOWN_DEVICES),
             limits_new_devices_per_minute: (devices / burst_minutes).min(MAX_RATE),
@@ -57,7 +66,10 @@ impl Settings {
 
     /// The keys whose defaults are not enough.
     pub(super) fn to_set(self) -> Vec<Setting> {
+        const SMALL: &str = "with this, a small node has memory for all limits at once";
         let Config { log, pending, http, limits, .. } = Config::default();
+        let is_small = self.http_max_bytes_in_flight < http.max_bytes_in_flight.0 as f64;
+        let smaller = |key, bytes: f64| is_small.then(|| Setting { key, value: size_below(bytes), reason: SMALL });
         let size = |key, needed: f64, default: Bytes, reason| {
             (needed > default.0 as f64).then(|| Setting { key, value: size(needed), reason })
         };
@@ -66,7 +78,10 @@ impl Settings {
         };
         [
             size("log.max_bytes", self.log_max_bytes, log.max_bytes, "an hour without the store, at the peak"),
-            size("pending.max_bytes", self.pending_max_bytes, pending.max_bytes, "what gathers for flush.max_age"),
+            size("pending.max_bytes", self.pending_max_bytes, pending.max_bytes, "what gathers for flush.max_age")
+                .or_else(|| smaller("pending.max_bytes", self.pending_max_bytes)),
+            smaller("http.max_bytes_in_flight", self.http_max_bytes_in_flight),
+            smaller("query.max_bytes_in_flight", self.query_max_bytes_in_flight),
             number(
                 "http.max_connections",
                 self.http_max_connections,
@@ -96,6 +111,11 @@ impl Settings {
 pub(super) fn size(bytes: f64) -> String {
     let (of, unit) = if bytes >= 1e9 { ((1_u64 << 30) as f64, "GiB") } else { ((1_u64 << 20) as f64, "MiB") };
     format!("\"{}{unit}\"", (bytes / of).ceil().max(1.0))
+}
+
+/// A size for the configuration, rounded down.
+fn size_below(bytes: f64) -> String {
+    format!("\"{}MiB\"", (bytes / (1_u64 << 20) as f64).floor().max(1.0))
 }
 
 /// A whole number with two digits that are not zero, rounded up.

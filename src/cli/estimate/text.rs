@@ -5,7 +5,7 @@ use std::io::{Result, Write};
 use tidegauge::config::{Bytes, Period};
 
 use super::constants::{Constants, FILE};
-use super::fleet::{Fleet, Layout};
+use super::fleet::{Fleet, Layout, Node};
 use super::model::{Estimate, Rate};
 use super::settings::{Setting, size};
 
@@ -19,7 +19,8 @@ pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, o
     let mut line = |name: &str, text: String| writeln!(out, "{name:NAME_WIDTH$}  {text}");
     let per_second = |rate: f64| format!("{}/s", bytes(rate));
     let both = |rate: Rate, of: &dyn Fn(f64) -> String| format!("{}, at the peak {}", of(rate.average), of(rate.peak));
-    let is_sqlite = fleet.layout == Layout::Sqlite;
+    let is_sqlite = fleet.layout() == Layout::Sqlite;
+    line("store", fleet.layout().name().to_owned())?;
     line("readings a second", both(estimate.readings_per_second, &amount))?;
     line("requests a second", both(estimate.requests_per_second, &amount))?;
     line("network, bodies of requests", both(estimate.network_bytes_per_second, &per_second))?;
@@ -47,7 +48,7 @@ pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, o
     line("of it readings", format!("{}, {of_one:.2} bytes each, {of_indexes} of it in indexes", bytes(of_readings)))?;
     let (of_rollups, device_days) = (bytes(estimate.rollup_bytes), amount(estimate.rollup_documents));
     line("of it rollups", format!("{of_rollups}, of {device_days} device-days"))?;
-    if fleet.layout == Layout::Packed && fleet.max_age < Period::hours(1) && estimate.readings_per_document > 1.0 {
+    if fleet.layout() == Layout::Packed && fleet.max_age < Period::hours(1) && estimate.readings_per_document > 1.0 {
         let of_hour = "an hour has several documents: --max-age 1h has one, which takes less";
         line("hint", of_hour.to_owned())?;
     }
@@ -61,6 +62,10 @@ pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, o
         line("mongod, processor cores", cores(estimate.store_cores))?;
     }
     line("log", both(estimate.log_bytes_per_second, &per_second))?;
+    if is_sqlite {
+        let day = bytes(estimate.disk_written_bytes_per_day);
+        line("written to the disk", format!("{day} a day, in whole pages: the wear of an SD card"))?;
+    }
     line("log with an hour of outage", both(estimate.log_bytes, &bytes))?;
     let full = bytes(estimate.service_memory_full_bytes);
     let memory = both(estimate.service_memory_bytes, &bytes);
@@ -72,15 +77,16 @@ pub(super) fn print(fleet: &Fleet, constants: &Constants, estimate: &Estimate, o
 }
 
 fn print_nodes(fleet: &Fleet, estimate: &Estimate, out: &mut impl Write) -> Result<()> {
-    let Fleet { node_cores, node_memory, node_disk, .. } = fleet;
-    let node = format!("{node_cores} cores, {} of memory, {} of disk", given(*node_memory), given(*node_disk));
+    let Node { cores, memory, disk } = fleet.node();
+    let cores = counted(f64::from(cores), "core");
+    let node = format!("{cores}, {} of memory, {} of disk", given(memory), given(disk));
     let (verdict, use_percent) =
         (if estimate.is_one_node_enough { "is enough" } else { "is not enough" }, estimate.first_limit_use * 100.0);
     writeln!(out, "one node of {node} {verdict}")?;
     let name = "  what limits first";
     writeln!(out, "{name:NAME_WIDTH$}  {}, {} % of what is planned with", estimate.first_limit, amount(use_percent))?;
     let instances = counted(estimate.instances, "instance");
-    let nodes = if fleet.layout == Layout::Sqlite {
+    let nodes = if fleet.layout() == Layout::Sqlite {
         format!("{instances}, each with its own devices and file")
     } else {
         let (shards, members) = (counted(estimate.shards, "shard"), amount(estimate.shards * MEMBERS));
@@ -112,7 +118,7 @@ fn counted(count: f64, one: &str) -> String {
 
 /// A size in the unit that people give it in.
 fn given(size: Bytes) -> String {
-    if size.0.is_multiple_of(1 << 30) { size.to_string() } else { bytes(size.0 as f64) }
+    if size.0.is_multiple_of(1 << 20) { size.to_string() } else { bytes(size.0 as f64) }
 }
 
 /// A number with three digits: `166,667` or `5.26 trillion`.
@@ -133,7 +139,7 @@ fn bytes(number: f64) -> String {
 }
 
 fn cores(number: f64) -> String {
-    digits(number)
+    if number < 0.005 { "less than 0.01".to_owned() } else { digits(number) }
 }
 
 /// Three digits, without zeros at the end of a fraction.

@@ -1,0 +1,90 @@
+//! `tidegauge check --report FILE`: one file to report a fault with, without secrets.
+//!
+//! The types of the configuration hide secrets whenever they are written (`config::Secret`,
+//! `config::MongodbUri`). The findings and the errors of clients name no credentials.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use tidegauge::client::{Client, Options, TimeLimit};
+use tidegauge::common::clock::Clock;
+use tidegauge::common::finding::Finding;
+use tidegauge::common::printable::printable;
+use tidegauge::config::{Config, Http, Overridden};
+use tidegauge::telemetry::VERSION;
+
+use super::full;
+use crate::cli::client::local_url;
+
+/// How long the server may take for its metrics.
+const TIMEOUT: TimeLimit = TimeLimit::Whole(Duration::from_secs(10));
+
+/// The most bytes of metrics.
+const METRICS_MAX: usize = 8 << 20;
+
+/// Writes a new file, which only its owner may read.
+pub(super) async fn write(
+    path: &Path,
+    config: &Config,
+    overridden: &[Overridden],
+    findings: &[Finding],
+) -> anyhow::Result<()> {
+    let options = OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
+    let mut file = options.open(path).with_context(|| format!("{} (--report)", path.display()))?;
+    let mut text = format!("Fault report of tidegauge. Secrets are shown as ***.\n\n== machine\n{}", machine(config));
+    let in_force = toml::to_string(&config.filled()).context("the configuration as TOML")?;
+    write!(text, "\n== configuration in force\n{in_force}")?;
+    for overridden in overridden {
+        writeln!(text, "# {overridden}")?;
+    }
+    let mut found = Vec::new();
+    full::report(config.store_kind(), findings, false, &mut found)?;
+    write!(text, "\n== findings of check --full\n{}", String::from_utf8_lossy(&found))?;
+    let metrics = metrics(&config.http).await.unwrap_or_else(|error| format!("none: {error:#}\n"));
+    write!(text, "\n== metrics of the running server\n{metrics}")?;
+    file.write_all(printable(&text).as_bytes()).with_context(|| format!("{} (--report)", path.display()))
+}
+
+/// The program and what it runs on.
+fn machine(config: &Config) -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let line = |text: &str, key: &str| text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()));
+    let unknown = || "unknown".to_owned();
+    let os = line(&read("/etc/os-release"), "PRETTY_NAME=").unwrap_or_else(unknown);
+    let memory = line(&read("/proc/meminfo"), "MemTotal:").unwrap_or_else(unknown);
+    let processors = std::thread::available_parallelism().map_or_else(|_| unknown(), |number| number.to_string());
+    let now = Timestamp::from_millisecond(Clock::system().now_ms()).map_or_else(|_| unknown(), |now| now.to_string());
+    format!(
+        "time         {now}\nversion      {VERSION}\nsystem       {os}, Linux {}, {}\nprocessors   {processors}\n\
+         memory       {memory}\ndata folder  {}\n",
+        read("/proc/sys/kernel/osrelease").trim(),
+        std::env::consts::ARCH,
+        file_system_of(&config.server.data_dir).unwrap_or_else(unknown),
+    )
+}
+
+/// The type and the options of the file system that has a folder.
+fn file_system_of(folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let holding = fields.filter(|fields| fields.len() > 3 && folder.starts_with(fields[1]));
+    // A later mount covers an earlier one at the same place.
+    holding.max_by_key(|fields| fields[1].len()).map(|fields| format!("on {} ({})", fields[2], fields[3]))
+}
+
+/// Asks the server with this configuration for `/metrics`, with the token in the variable `TIDEGAUGE_TOKEN`.
+async fn metrics(http: &Http) -> anyhow::Result<String> {
+    let url = local_url(http)?;
+    // With TLS, the address is not the name in the certificate, so a token could reach another server.
+    let token = std::env::var("TIDEGAUGE_TOKEN").ok().filter(|_| !http.tls.is_on());
+    let client = Client::new(Options { time_limit: TIMEOUT, is_local: http.tls.is_on(), token, ..Options::new(&url) })?;
+    let page = client.get("/metrics", &[]).await?.whole(METRICS_MAX).await?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
