@@ -205,7 +205,10 @@ async fn the_first_page_leads_from_a_token_to_right_answers_an_alarm_and_a_backu
         let command = command.replace("/var/lib/tidegauge", &data.display().to_string());
         shell(&command.replace("/var/backups/tidegauge", "."));
     }
-    assert!(folder.path().join("monday/backup.json").exists());
+    // The folder of the backup has the date as its name.
+    let mut folders =
+        fs::read_dir(folder.path()).expect("the folder is readable").map(|entry| entry.expect("an entry"));
+    assert!(folders.any(|entry| entry.path().join("backup.json").exists()));
 }
 
 /// The arguments of a command of `tidegauge`.

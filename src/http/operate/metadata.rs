@@ -397,8 +397,8 @@ fn check_size(app: &App, after: &OperatorMetadata) -> Result<(), Problem> {
     match ValueLimits::of_metadata(&text).invalid {
         0 => Ok(()),
         _ => Err(Problem::invalid_metadata(
-            "\"limits\" has an object for each metric, with \"min\", \"max\" or both as numbers: \
-             {\"temp\": {\"min\": -5, \"max\": 80}}",
+            "\"limits\" has an object for each metric, with \"min\", \"max\" or both as numbers, and \"min\" is not \
+             above \"max\": {\"temp\": {\"min\": -5, \"max\": 80}}",
         )),
     }
 }
@@ -411,7 +411,7 @@ fn check_preconditions(headers: &HeaderMap, known: &OperatorMetadata) -> Result<
         Some(lists.any(|list| if list == "*" { is_set } else { has_tag(list, &tag) }))
     };
     if names(IF_MATCH) == Some(false) || names(IF_NONE_MATCH) == Some(true) {
-        let why = "the metadata is not the one of the precondition: somebody has changed it; read it again";
+        let why = "the metadata has another tag than the header: somebody has changed it, or the tag lacks its quotes";
         return Err(Problem::precondition_failed(why));
     }
     Ok(())
