@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The removed keys after which the next patch has older ones forgotten.
+/// The most removals that a store keeps of a device.
 const MAX_REMOVED: usize = 64;
 
 /// The keys of one device that operators have set, or a change of them.
@@ -67,18 +67,6 @@ impl OperatorMetadata {
             let value = if patch.is_null() { None } else { Some(merge_patch(known, patch)) };
             change.keys.insert(key, OperatorKey { at_ms, value });
         }
-        let removed = self.keys.values().filter(|key| key.value.is_none());
-        if removed.clone().count() > MAX_REMOVED
-            && let Some(until_ms) = removed.map(|key| key.at_ms).max()
-        {
-            change.replaced_ms = Some(until_ms);
-            for (key, OperatorKey { at_ms, value }) in &self.keys {
-                if value.is_some() && *at_ms < until_ms {
-                    let stays = || OperatorKey { at_ms: until_ms, value: value.clone() };
-                    change.keys.entry(key.clone()).or_insert_with(stays);
-                }
-            }
-        }
         change
     }
 
@@ -99,6 +87,19 @@ impl OperatorMetadata {
         if let Some(replaced_ms) = self.replaced_ms {
             let stays = |key: &OperatorKey| key.at_ms > replaced_ms || key.at_ms == replaced_ms && key.value.is_some();
             self.keys.retain(|_, key| stays(key));
+        }
+    }
+
+    /// Forgets the oldest removals above 64. Only what a store keeps may forget: a change must reach it
+    /// whole.
+    ///
+    /// A copy from before such a removal brings the key back when it is merged.
+    pub fn forget_old_removals(&mut self) {
+        let removed = self.keys.iter().filter(|(_, key)| key.value.is_none());
+        let mut removed: Vec<(i64, String)> = removed.map(|(key, of)| (of.at_ms, key.clone())).collect();
+        removed.sort_unstable();
+        for (_, key) in &removed[..removed.len().saturating_sub(MAX_REMOVED)] {
+            self.keys.remove(key);
         }
     }
 
@@ -202,16 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn many_removed_keys_are_forgotten() {
+    fn the_oldest_removals_are_forgotten_and_nothing_else_changes() {
         let mut metadata = OperatorMetadata::replacement(object(json!({"stays": 1})), 1);
         for nth in 0..1_000 {
             for value in [json!(nth), Value::Null] {
                 let patch = object(json!({ format!("k{nth}"): value }));
                 metadata.merge(metadata.patched(patch, metadata.next_ms(0)));
+                metadata.forget_old_removals();
                 assert!(metadata.keys.len() <= MAX_REMOVED + 2, "{}", metadata.keys.len());
             }
         }
         assert_eq!(Value::from(metadata.object()), json!({"stays": 1}));
+        assert_eq!((metadata.keys["stays"].at_ms, metadata.replaced_ms), (1, Some(1)), "nobody has touched it");
+        assert!(metadata.keys.contains_key("k999") && !metadata.keys.contains_key("k900"));
     }
 
     #[test]

@@ -41,9 +41,6 @@ const MAX_LINES: usize = 500;
 /// The most devices outside of the device scope that one page looks at.
 const MAX_OUTSIDE: usize = 10_000;
 
-/// How far the instant of a change may be ahead of the clock of this server.
-const MAX_AHEAD_MS: i64 = 86_400_000;
-
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// The metadata of a device by its authors.
@@ -305,8 +302,8 @@ fn changes_in(
     scope: &DeviceScope,
     body: &[u8],
 ) -> Result<Vec<(usize, Arc<str>, OperatorMetadata)>, Problem> {
-    let latest_ms = app.clock.now_ms().saturating_add(MAX_AHEAD_MS);
-    let limits = limits_of_states(app);
+    let ahead = i64::try_from(app.ingest.rules().max_future.as_millis()).unwrap_or(i64::MAX);
+    let (latest_ms, limits) = (app.clock.now_ms().saturating_add(ahead), limits_of_states(app));
     let mut changes = Vec::new();
     for (at, line) in body.split(|byte| *byte == b'\n').enumerate() {
         if line.trim_ascii().is_empty() {
@@ -324,7 +321,7 @@ fn changes_in(
         let device = normalized(scope, "deviceId", &device_id)?;
         let device = stored_id(scope, &device)?;
         if change.newest_ms().is_some_and(|newest_ms| newest_ms > latest_ms) {
-            return Err(refused("an instant is more than a day ahead of the clock of this server".to_owned()));
+            return Err(refused("an instant is further ahead of the server's clock than ingest.max_future".to_owned()));
         }
         check_keys(&change, &limits).map_err(refused)?;
         changes.push((number, device, change));

@@ -100,6 +100,7 @@ impl<L: Layout> OperatorMetadataStore for MongoStore<L> {
                 let Stored { rev, metadata: known } = stored.get(*device).cloned().unwrap_or_default();
                 let mut metadata = known.clone();
                 metadata.merge(change.clone());
+                metadata.forget_old_removals();
                 if metadata != known {
                     writes.push(Write { device, replaces: rev, metadata });
                 }

@@ -40,6 +40,7 @@ impl OperatorMetadataStore for SqliteStore {
                 let known = one(&transaction, &device)?.unwrap_or_default();
                 let mut merged = known.clone();
                 merged.merge(change);
+                merged.forget_old_removals();
                 if merged != known {
                     let text = serde_json::to_string(&merged).expect("it has string keys only");
                     transaction.prepare_cached(PUT)?.execute([&*device, &text])?;

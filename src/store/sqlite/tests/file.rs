@@ -64,7 +64,7 @@ async fn a_full_disk_stores_whole_transactions_only() {
     let limit_pages = async |pages: i64| {
         store.writer.lock().await.connection.pragma_update(None, "max_page_count", pages).unwrap();
     };
-    limit_pages(20).await;
+    limit_pages(21).await;
     let writes = ["a", "b", "c"].map(|device| write_at(device, Hour(1), (0..5000).map(noise)));
     let outcomes = store.write(&writes).await;
     let fit = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
