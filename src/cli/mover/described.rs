@@ -29,6 +29,7 @@ pub(super) async fn count_missing(stores: &Stores) -> anyhow::Result<u64> {
             let known = known.get(device).cloned().unwrap_or_default();
             let mut merged = known.clone();
             merged.merge(metadata.clone());
+            merged.forget_old_removals(); // as the new store does
             merged != known
         };
         Ok(some.iter().filter(lacks).count() as u64)
