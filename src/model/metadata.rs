@@ -34,7 +34,8 @@ pub enum MetadataError {
     TooDeep,
 }
 
-/// Checks a key of an object that is `depth` levels deep. The outermost object is one level deep.
+/// Checks a key of an object that is `depth` levels deep. Metadata itself is one level deep; an object around
+/// it with the same keys, zero.
 ///
 /// # Errors
 /// The part of the rule that `key` breaks.
@@ -42,7 +43,7 @@ pub fn check_metadata_key(key: &str, depth: usize) -> Result<(), MetadataError> 
     if key.is_empty() {
         return Err(MetadataError::EmptyKey);
     }
-    if depth == 1 && key == "deviceId" {
+    if depth <= 1 && key == "deviceId" {
         return Err(MetadataError::ReservedKey);
     }
     if key.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -89,6 +90,7 @@ mod tests {
         assert_eq!(check_metadata_key("a\u{FF0E}b", 2), Err(MetadataError::EscapeInKey));
         assert_eq!(check_metadata_key("\u{FF04}", 2), Err(MetadataError::EscapeInKey));
         assert_eq!(check_metadata_key("deviceId", 1), Err(MetadataError::ReservedKey));
+        assert_eq!(check_metadata_key("deviceId", 0), Err(MetadataError::ReservedKey));
         assert_eq!(check_metadata_key("deviceId", 2), Ok(()));
     }
 

@@ -337,16 +337,25 @@ async fn a_change_that_breaks_a_rule_is_refused_whole_with_the_reason() {
         assert_eq!(answer.status, if is_id { 200 } else { 400 }, "{device}: {}", answer.text());
     }
     for (line, why) in [
-        (json!({ "deviceId": "S1" }), "change"),
-        (json!({ "deviceId": "S1", "change": { "keys": { "a": 1 } } }), "line 1"),
-        (json!({ "deviceId": "S1", "change": { "keys": { "a": { "atMs": 1, "value": { "": 1 } } } } }), "empty"),
-        (json!({ "deviceId": "S1", "change": { "keys": { "": { "atMs": 1 } } } }), "empty"),
-        (json!({ "deviceId": "S1", "change": { "replacedMs": 253_402_300_799_000_i64 } }), "ahead"),
-        (json!({ "deviceId": "a b", "change": {} }), "deviceId"),
+        (r#"{"deviceId":"S1"}"#, "change"),
+        (r#"["S1",{}]"#, "a line is an object"),
+        (r#"{"deviceId":"S1","change":[1]}"#, "is an object"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":1}}}"#, "has no object"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":[1]}}}"#, "has no object"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":{"value":1}}}}"#, "atMs"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":{"atMs":1,"at":2}}}}"#, "at"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":{"atMs":1},"a":{"atMs":2}}}}"#, "duplicated"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":{"atMs":1,"value":{"b":1,"b":2}}}}}"#, "duplicated"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":{"atMs":1,"value":9223372036854775808}}}}"#, "2^63"),
+        (r#"{"deviceId":"S1","change":{"keys":{"deviceId":{"atMs":1,"value":1}}}}"#, "cannot be a key"),
+        (r#"{"deviceId":"S1","change":{"keys":{"a":{"atMs":1,"value":{"":1}}}}}"#, "empty"),
+        (r#"{"deviceId":"S1","change":{"keys":{"":{"atMs":1}}}}"#, "empty"),
+        (r#"{"deviceId":"S1","change":{"replacedMs":253402300799000}}"#, "ahead"),
+        (r#"{"deviceId":"a\tb","change":{}}"#, "deviceId"),
     ] {
-        let answer = server.post("/v1/metadata", "application/x-ndjson", line.to_string()).await;
+        let answer = server.post("/v1/metadata", "application/x-ndjson", line).await;
         assert_eq!(answer.status, 400, "{line}");
-        assert!(answer.text().contains(why), "{line}: {}", answer.text());
+        assert!(answer.text().contains(why) && !answer.text().contains("struct"), "{line}: {}", answer.text());
     }
 }
 

@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use xxhash_rust::xxh3::xxh3_128;
@@ -70,9 +71,9 @@ pub(in crate::http) struct Accepted {
     accepted: usize,
 }
 
-/// A line of `/v1/metadata`: a change of one device, or all that operators have set of it.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+/// A line of `/v1/metadata`: all that operators have set of a device.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Line {
     device_id: String,
     change: OperatorMetadata,
@@ -302,11 +303,16 @@ fn changes_in(
     scope: &DeviceScope,
     body: &[u8],
 ) -> Result<Vec<(usize, Arc<str>, OperatorMetadata)>, Problem> {
-    let ahead = i64::try_from(app.ingest.rules().max_future.as_millis()).unwrap_or(i64::MAX);
-    let (latest_ms, limits) = (app.clock.now_ms().saturating_add(ahead), limits_of_states(app));
+    let rules = app.ingest.rules();
+    let ahead = i64::try_from(rules.max_future.as_millis()).unwrap_or(i64::MAX);
+    let latest_ms = app.clock.now_ms().saturating_add(ahead);
+    // A line also has instants, and keys that operators have removed.
+    let max_line = rules.limits.max_metadata_bytes.saturating_mul(4).saturating_add(1_024);
+    let limits = Limits { max_metadata_bytes: max_line, ..rules.limits };
     let mut changes = Vec::new();
     for (at, line) in body.split(|byte| *byte == b'\n').enumerate() {
-        if line.trim_ascii().is_empty() {
+        let line = line.trim_ascii();
+        if line.is_empty() {
             continue;
         }
         let number = at + 1;
@@ -314,26 +320,57 @@ fn changes_in(
         if changes.len() == MAX_LINES {
             return Err(refused(format!("a request has at most {MAX_LINES} lines")));
         }
-        if line.len() > 4 * limits.max_metadata_bytes + 1_024 {
+        if line.len() > max_line {
             return Err(refused("the line is longer than metadata may be (ingest.max_metadata_bytes)".to_owned()));
         }
-        let Line { device_id, change } = serde_json::from_slice(line).map_err(|error| refused(error.to_string()))?;
+        let (device_id, change) = read_line(line, &limits).map_err(refused)?;
         let device = normalized(scope, "deviceId", &device_id)?;
         let device = stored_id(scope, &device)?;
         if change.newest_ms().is_some_and(|newest_ms| newest_ms > latest_ms) {
             return Err(refused("an instant is further ahead of the server's clock than ingest.max_future".to_owned()));
         }
-        check_keys(&change, &limits).map_err(refused)?;
         changes.push((number, device, change));
     }
     Ok(changes)
 }
 
-/// Checks the keys and values of a change by the rules for metadata.
-fn check_keys(change: &OperatorMetadata, limits: &Limits) -> Result<(), String> {
-    let values = change.keys.iter().map(|(key, of)| (key.clone(), of.value.clone().unwrap_or_default()));
-    let text = Value::from(values.collect::<Map<String, Value>>()).to_string();
-    json::parse_metadata(text.as_bytes(), limits).map(drop).map_err(|rejection| rejection.detail)
+/// Reads a line of `/v1/metadata` by the rules for metadata. serde would read arrays as objects, and take the
+/// last of two equal keys.
+fn read_line(line: &[u8], limits: &Limits) -> Result<(String, OperatorMetadata), String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Line<'a> {
+        device_id: String,
+        #[serde(borrow)]
+        change: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Change<'a> {
+        replaced_ms: Option<i64>,
+        #[serde(borrow)]
+        keys: Option<&'a RawValue>,
+    }
+    let invalid = |error: serde_json::Error| error.to_string();
+    let is_object = |text: &[u8]| text.first() == Some(&b'{');
+    if !is_object(line) {
+        return Err("a line is an object with \"deviceId\" and \"change\"".to_owned());
+    }
+    let Line { device_id, change } = serde_json::from_slice(line).map_err(invalid)?;
+    if !is_object(change.get().as_bytes()) {
+        return Err("\"change\" is an object with \"replacedMs\", \"keys\" or both".to_owned());
+    }
+    let Change { replaced_ms, keys } = serde_json::from_str(change.get()).map_err(invalid)?;
+    let keys = keys.map_or("{}", RawValue::get).as_bytes();
+    let keys = json::parse_metadata_keys(keys, limits).map_err(|rejection| rejection.detail)?;
+    let read = |(key, of): (String, Value)| {
+        if !of.is_object() {
+            return Err(format!("the key {key:?} has no object with \"atMs\" and \"value\""));
+        }
+        let of = serde_json::from_value(of).map_err(|error| format!("the key {key:?}: {error}"))?;
+        Ok((key, of))
+    };
+    Ok((device_id, OperatorMetadata { replaced_ms, keys: keys.into_iter().map(read).collect::<Result<_, _>>()? }))
 }
 
 /// Receives the object of a request.
@@ -378,12 +415,6 @@ async fn change(
         Ok(respond(device, &after))
     })
     .await
-}
-
-/// The limits of what operators have set of a device, with the keys that they have removed.
-fn limits_of_states(app: &App) -> Limits {
-    let limits = app.ingest.rules().limits;
-    Limits { max_metadata_bytes: limits.max_metadata_bytes.saturating_mul(2), ..limits }
 }
 
 /// Checks what operators have set of a device after a change.

@@ -23,18 +23,20 @@ pub(super) fn read<'b>(
         let problem = || rejection(Code::InvalidMetadata, format!("\"{key}\" must be an object, found {kind}"));
         return Ok(if kind == Kind::Null { Ok(None) } else { Err(problem()) });
     }
-    Ok(check(lexer, &mut context.metadata_keys, &context.limits)?.map(Some))
+    Ok(check(lexer, &mut context.metadata_keys, &context.limits, 1)?.map(Some))
 }
 
-/// Reads an object of metadata. `keys` is a buffer that calls reuse.
+/// Reads an object of metadata that is `depth` levels deep: 1 for metadata itself. `keys` is a buffer that
+/// calls reuse.
 pub(in crate::wire) fn check<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,
     limits: &Limits,
+    depth: usize,
 ) -> Result<Parsed<&'b str>, SyntaxError> {
     let start = lexer.offset();
     keys.clear();
-    let problem = problem(lexer, keys, 1, start.saturating_add(limits.max_metadata_bytes))?;
+    let problem = problem(lexer, keys, depth, start.saturating_add(limits.max_metadata_bytes))?;
     let text = lexer.text_from(start);
     Ok(limits.check_metadata(text.len()).and_then(|()| problem.map_or(Ok(text), Err)))
 }

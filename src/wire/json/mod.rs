@@ -98,6 +98,19 @@ impl SyntaxError {
 /// # Errors
 /// The first problem.
 pub fn parse_metadata(body: &[u8], limits: &Limits) -> Result<Map<String, Value>, Rejection> {
+    parse_object(body, limits, 1)
+}
+
+/// Parses an object with an object for each key of metadata, which has the value of the key among its
+/// members. The keys and all that is below them obey the rules of [`model`](crate::model).
+///
+/// # Errors
+/// The first problem.
+pub fn parse_metadata_keys(body: &[u8], limits: &Limits) -> Result<Map<String, Value>, Rejection> {
+    parse_object(body, limits, 0)
+}
+
+fn parse_object(body: &[u8], limits: &Limits, depth: usize) -> Result<Map<String, Value>, Rejection> {
     let not_json = |error: &dyn std::fmt::Display| rejection(Code::InvalidJson, error.to_string());
     let read = || {
         let mut lexer = Lexer::new(body)?;
@@ -106,7 +119,7 @@ pub fn parse_metadata(body: &[u8], limits: &Limits) -> Result<Map<String, Value>
             let problem = format!("metadata must be an object, found {kind}");
             return Ok(Err(rejection(Code::InvalidMetadata, problem)));
         }
-        let text = metadata::check(&mut lexer, &mut Vec::new(), limits)?;
+        let text = metadata::check(&mut lexer, &mut Vec::new(), limits, depth)?;
         lexer.end()?;
         Ok(text)
     };

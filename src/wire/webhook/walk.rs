@@ -339,7 +339,7 @@ impl<'b> Walk<'b> {
         let text = format!("{{{}}}", members.join(","));
         let internal = |error: SyntaxError| rejection(Code::InvalidMetadata, error.to_string());
         let mut lexer = Lexer::new(text.as_bytes()).map_err(internal)?;
-        json::metadata::check(&mut lexer, &mut Vec::new(), &self.limits).map_err(internal)??;
+        json::metadata::check(&mut lexer, &mut Vec::new(), &self.limits, 1).map_err(internal)??;
         Ok(Some(text))
     }
 
