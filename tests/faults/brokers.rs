@@ -1,5 +1,5 @@
-//! MQTT: devices publish with quality of service 1 while tidegauge, the broker or the store ends at random
-//! moments.
+//! MQTT: devices publish with quality of service 1 while tidegauge, the broker, the connection between them
+//! or the store ends at random moments.
 //!
 //! The log of the broker has each acknowledgement that it got, so it is the ledger: what tidegauge has
 //! acknowledged is stored, once. While the broker itself is not killed, that is all that was published.
@@ -11,7 +11,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
-use super::fault_test::seed;
+use super::fault_test::{duration, seed};
+use super::report::say;
 use super::store::{Store, on_stores};
 use crate::harness::{Broker, Database, Mongod, Server, wait_until};
 
@@ -23,7 +24,7 @@ const CLIENT: &str = "tidegauge";
 const TOPICS: &str = "receive_maximum = 100\n[[topics]]\ntopic = 'ledger/{deviceId}/{_}'\ntime = 'ts'\n";
 
 on_stores!(kill_9_of_tidegauge_with_messages, super::tidegauge_killed, [sqlite, mongodb, packed]);
-on_stores!(kill_9_of_the_broker, super::broker_killed, [sqlite, mongodb]);
+on_stores!(any_fault_between_devices_and_store, super::any_fault, [sqlite, mongodb, packed]);
 
 /// The messages published so far: the number of each is the level behind its device, its time and its value.
 struct Ledger {
@@ -97,7 +98,7 @@ async fn tidegauge_killed(store: Store<'_>) {
     let (broker, mut ledger) = (Broker::start().await, Ledger::new());
     let mut server = Server::start(broker.subscribed(store.setup(), TOPICS)).await;
     subscribed(&server).await;
-    let until = Instant::now() + Duration::from_secs(3);
+    let until = Instant::now() + duration();
     let mut kills = 0;
     while kills < 5 || Instant::now() < until {
         broker.publish_all(&ledger.next()).expect("the broker is there");
@@ -109,23 +110,44 @@ async fn tidegauge_killed(store: Store<'_>) {
     }
     all_acknowledged(&broker, ledger.published).await;
     audit(&server, &(0..ledger.published).collect(), ledger.published).await;
+    let (name, count) = (store.name(), ledger.published);
+    say(&format!("fault test | MQTT, kill -9 | {name} | kills {kills} | acknowledged {count} | lost 0"));
 }
 
-/// The broker loses messages when it is killed, and its session too once: so only what tidegauge has
-/// acknowledged counts.
-async fn broker_killed(store: Store<'_>) {
+/// Faults of each kind in random order. The broker loses messages when it is killed, and some faults remove
+/// its session too: so only what tidegauge has acknowledged counts.
+async fn any_fault(store: Store<'_>) {
     let (mut broker, mut ledger) = (Broker::start().await, Ledger::new());
-    let server = Server::start(broker.subscribed(store.setup(), TOPICS)).await;
+    let mut server = Server::start(broker.subscribed(store.setup(), TOPICS)).await;
     subscribed(&server).await;
-    for round in 0..5 {
+    let until = Instant::now() + duration();
+    // The count of each kind: tidegauge, the broker, the broker with its session, the connection.
+    let mut faults = [0; 4];
+    while faults.contains(&0) || Instant::now() < until {
         broker.publish_all(&ledger.next()).expect("the broker is there");
         ledger.pause().await;
-        broker.kill9();
-        if round == 2 {
-            broker.forget_sessions();
+        let missing = faults.iter().position(|count| *count == 0);
+        let kind = missing.unwrap_or_else(|| ledger.rng.random_range(0..faults.len()));
+        match kind {
+            0 => server.kill9(),
+            1 | 2 => broker.kill9(),
+            _ => broker.take_over(CLIENT),
         }
-        broker.start_again().await;
+        match kind {
+            0 => {
+                broker.publish_all(&ledger.next()).expect("the broker is there");
+                server.start_again().await;
+            }
+            1 | 2 => {
+                if kind == 2 {
+                    broker.forget_sessions();
+                }
+                broker.start_again().await;
+            }
+            _ => {}
+        }
         subscribed(&server).await;
+        faults[kind] += 1;
     }
     broker.publish_all(&ledger.next()).expect("the broker is there");
     let last = ledger.published - 1;
@@ -136,6 +158,8 @@ async fn broker_killed(store: Store<'_>) {
     let acknowledged: BTreeSet<usize> = broker.acknowledged_by(CLIENT).iter().map(|topic| number(topic)).collect();
     assert!(acknowledged.len() >= MESSAGES, "{}", acknowledged.len());
     audit(&server, &acknowledged, ledger.published).await;
+    let (name, count) = (store.name(), acknowledged.len());
+    say(&format!("fault test | MQTT, any fault | {name} | faults {faults:?} | acknowledged {count} | lost 0"));
 }
 
 /// The store is away until the log is full, and tidegauge is killed meanwhile.

@@ -78,7 +78,7 @@ impl<'a> FaultTest<'a> {
             tokio::spawn(client.run())
         };
         let clients = (0..CLIENTS).map(client).collect();
-        let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS));
+        let until = Instant::now() + duration();
         let rng = StdRng::seed_from_u64(seed.rotate_left(32));
         Self {
             fault,
@@ -285,6 +285,11 @@ impl Drop for FaultTest<'_> {
 /// The seed of this run: `FAULT_SEED` if that is set, else a new one.
 pub(crate) fn seed() -> u64 {
     from_environment("FAULT_SEED").unwrap_or_else(|| rand::random::<u32>().into())
+}
+
+/// The duration of a fault test.
+pub(crate) fn duration() -> Duration {
+    Duration::from_secs(from_environment("FAULT_SECONDS").unwrap_or(SECONDS))
 }
 
 fn from_environment(name: &str) -> Option<u64> {

@@ -16,7 +16,8 @@ use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
 use super::brokers::{START_MS, audit, topic};
-use super::fault_test::seed;
+use super::fault_test::{duration, seed};
+use super::report::say;
 use super::store::{Store, on_stores};
 use crate::harness::Server;
 use crate::mqtt_listener::{connect, publish};
@@ -51,7 +52,7 @@ async fn devices_publish(store: Store<'_>) {
         })
         .collect();
     let mut dice = StdRng::seed_from_u64(seed());
-    let until = Instant::now() + Duration::from_secs(3);
+    let until = Instant::now() + duration();
     let mut kills = 0;
     while kills < 5 || Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(dice.random_range(50..400))).await;
@@ -68,6 +69,7 @@ async fn devices_publish(store: Store<'_>) {
     assert_eq!(acknowledged.len(), published, "each message is acknowledged at last");
     assert!(published > 5 * WINDOW, "{published}");
     audit(&server, &acknowledged, published).await;
+    say(&format!("fault test | MQTT devices | {} | kills {kills} | acknowledged {published} | lost 0", store.name()));
 }
 
 /// A device, with its messages that are not acknowledged, by packet ID.
@@ -96,8 +98,11 @@ impl Device {
 
     /// Publishes until the end, and then until each message is acknowledged. Returns their numbers.
     fn run(mut self, fleet: &Fleet) -> Vec<usize> {
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let mut deadline = Instant::now() + Duration::from_secs(120);
         while !fleet.is_over.load(Ordering::Relaxed) || !self.waiting.is_empty() {
+            if !fleet.is_over.load(Ordering::Relaxed) {
+                deadline = Instant::now() + Duration::from_secs(120);
+            }
             assert!(Instant::now() < deadline, "{} messages are not acknowledged", self.waiting.len());
             let address = *fleet.address.lock().expect("no panic");
             let ended = address.map(|address| self.publish_over(address, fleet));

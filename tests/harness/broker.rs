@@ -67,6 +67,16 @@ impl Broker {
         let _ = fs::remove_file(self.folder.path().join("mosquitto.db")); // it may not have written one
     }
 
+    /// Ends the connection of a client: another one takes over its session, and leaves without a word.
+    pub(crate) fn take_over(&self, client_id: &str) {
+        let length = u8::try_from(client_id.len()).expect("a short ID");
+        let mut packet = vec![0x10, 12 + length, 0, 4, b'M', b'Q', b'T', b'T', 4, 0, 0, 0, 0, length];
+        packet.extend_from_slice(client_id.as_bytes());
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the broker is there");
+        stream.write_all(&packet).expect("the broker reads");
+        stream.read_exact(&mut [0; 4]).expect("the broker answers");
+    }
+
     /// Its port.
     pub(crate) const fn port(&self) -> u16 {
         self.port
