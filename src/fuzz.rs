@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 28] = [
+pub const TARGETS: [Target; 29] = [
     Target { name: "json", run: wire::fuzz::json },
     Target { name: "ndjson", run: wire::fuzz::ndjson },
     Target { name: "line_protocol", run: wire::fuzz::line_protocol },
@@ -30,6 +30,7 @@ pub const TARGETS: [Target; 28] = [
     Target { name: "senml_cbor", run: wire::fuzz::senml_cbor },
     Target { name: "remote_write_1", run: wire::fuzz::remote_write_1 },
     Target { name: "remote_write_2", run: wire::fuzz::remote_write_2 },
+    Target { name: "remote_read", run: wire::fuzz::remote_read },
     Target { name: "otlp", run: wire::fuzz::otlp },
     Target { name: "otlp_json", run: wire::fuzz::otlp_json },
     Target { name: "webhook", run: wire::fuzz::webhook },

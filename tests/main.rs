@@ -52,6 +52,7 @@ mod protocols;
 mod python_client;
 mod readme;
 mod refusal_log;
+mod remote_read;
 mod remote_write;
 mod resending;
 mod restarts;

@@ -12,33 +12,33 @@ const TS: &str = "2024-04-20T14:00:10.000Z";
 const DAY_MS: i64 = 86_400_000;
 
 #[derive(Clone, PartialEq, Message)]
-struct WriteRequest {
+pub(crate) struct WriteRequest {
     #[prost(message, repeated, tag = "1")]
     timeseries: Vec<TimeSeries>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct TimeSeries {
+pub(crate) struct TimeSeries {
     #[prost(message, repeated, tag = "1")]
-    labels: Vec<Label>,
+    pub(crate) labels: Vec<Label>,
     #[prost(message, repeated, tag = "2")]
-    samples: Vec<Sample>,
+    pub(crate) samples: Vec<Sample>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Label {
+pub(crate) struct Label {
     #[prost(string, tag = "1")]
-    name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "2")]
-    value: String,
+    pub(crate) value: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Sample {
+pub(crate) struct Sample {
     #[prost(double, tag = "1")]
-    value: f64,
+    pub(crate) value: f64,
     #[prost(int64, tag = "2")]
-    timestamp: i64,
+    pub(crate) timestamp: i64,
 }
 
 /// A request of version 2.0.

@@ -11,7 +11,7 @@ const PATH_MAX_BYTES: usize = 128;
 pub const DEVICE_SEGMENT: &str = "{deviceId}";
 
 /// The paths of the server's own routes, which no hook may have.
-pub const OWN_PATHS: [&str; 28] = [
+pub const OWN_PATHS: [&str; 29] = [
     "/v1/readings",
     "/v1/dead-letters",
     "/v1/time",
@@ -28,6 +28,7 @@ pub const OWN_PATHS: [&str; 28] = [
     "/api/v2/write",
     "/api/v3/write_lp",
     "/api/v1/write",
+    "/api/v1/read",
     "/v1/metrics",
     "/query",
     "/ping",

@@ -110,7 +110,7 @@ macro_rules! test_each_target {
 }
 
 test_each_target! {
-    json ndjson line_protocol senml_json senml_cbor remote_write_1 remote_write_2 otlp otlp_json webhook timestamp
-    signed_datagram datagram mqtt mqtt_device log checkpoint blocks bson_column chunk payload config units query_string
-    influxql authorization certificate bson
+    json ndjson line_protocol senml_json senml_cbor remote_write_1 remote_write_2 remote_read otlp otlp_json webhook
+    timestamp signed_datagram datagram mqtt mqtt_device log checkpoint blocks bson_column chunk payload config units
+    query_string influxql authorization certificate bson
 }

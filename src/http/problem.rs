@@ -245,6 +245,10 @@ impl Problem {
         Self::new(code, error.to_string())
     }
 
+    pub(super) fn invalid_remote_read(why: &impl std::fmt::Display) -> Self {
+        Self::new(ProblemCode::InvalidRemoteRead, why.to_string())
+    }
+
     pub(super) fn invalid_remote_write(error: &RemoteWriteError) -> Self {
         Self::new(ProblemCode::InvalidRemoteWrite, error.to_string())
     }

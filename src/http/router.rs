@@ -52,6 +52,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add_write("/api/v2/write", Version::V2)
         .add_write("/api/v3/write_lp", Version::V3)
         .add(Need::RemoteWrite, "/api/v1/write", post(remote_write::write), [remote_write::describe()])
+        .add(QUERY, "/api/v1/read", post(read::remote_read), [read::describe_remote_read()])
         .add(Need::Otlp, "/v1/metrics", post(otlp::metrics), [otlp::describe()])
         .add(Need::InfluxQl, "/query", get(influxql::query).post(influxql::query), influxql::describe())
         .add(Need::Health, "/ping", get(influx::ping), [influx::describe_ping()])

@@ -4,6 +4,7 @@
 //! entries, so a page may have few devices, or none, and more may follow. The index has last instants to the
 //! day, so only devices that may be silent, and those of the answer, are looked up exactly.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -305,6 +306,13 @@ impl Device {
         let metadata = metadata.map(|metadata| metadata.text);
         let metrics = series.into_iter().map(|series| series.metric).collect();
         Self { id, metadata, metrics, has_more_metrics: has_more_series, first_ts_ms, last_ts_ms }
+    }
+
+    /// Returns a range that has all readings of the device, in Unix milliseconds, also if its last instant is
+    /// exact to the day only.
+    pub(crate) const fn span_ms(&self) -> Range<i64> {
+        let last_day = Day::of(Hour::of(self.last_ts_ms));
+        self.first_ts_ms..Day(last_day.0 + 1).start_ms()
     }
 }
 

@@ -178,6 +178,13 @@ pub fn remote_write_1(body: &[u8]) {
     remote_write(body, remote_write_format::Version::V1);
 }
 
+/// A request of remote read.
+pub fn remote_read(body: &[u8]) {
+    for query in super::remote_read::parse(body).unwrap_or_default() {
+        assert!(query.matchers.len() <= 64 && query.matchers.iter().all(|it| it.value.len() <= body.len()));
+    }
+}
+
 /// A body of remote write 2.0.
 pub fn remote_write_2(body: &[u8]) {
     remote_write(body, remote_write_format::Version::V2);

@@ -28,6 +28,7 @@ mod protobuf;
 pub(crate) mod readings_only;
 #[cfg(test)]
 pub(crate) mod recording_sink;
+pub mod remote_read;
 pub mod remote_write;
 pub mod senml;
 mod source;

@@ -37,6 +37,11 @@ impl Prometheus {
         Self::start_with(config, "").await
     }
 
+    /// Starts a Prometheus that reads from this URL, and has no samples of its own.
+    pub(crate) async fn reading(url: &str) -> Self {
+        Self::start_with(|_| format!("remote_read:\n  - url: {url}/api/v1/read\n    read_recent: true\n"), "").await
+    }
+
     /// Starts a Prometheus that scrapes the latest values of a server each second, and evaluates these rules.
     pub(crate) async fn watching(url: &str, rules: &str) -> Self {
         let target = url.trim_start_matches("http://");
@@ -96,10 +101,10 @@ impl Prometheus {
         std::fs::read_to_string(self.folder.path().join("log")).expect("there is a log")
     }
 
-    /// The samples of its own database for a selector with a range, at an instant in Unix milliseconds.
-    pub(crate) async fn samples(&self, selector: &str, at_ms: i64) -> Samples {
+    /// The result of an expression at an instant in Unix milliseconds.
+    pub(crate) async fn query(&self, expression: &str, at_ms: i64) -> Value {
         let form = form_urlencoded::Serializer::new(String::new())
-            .append_pair("query", selector)
+            .append_pair("query", expression)
             .append_pair("time", &format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000))
             .finish();
         let request = self.client.post(format!("http://{}/api/v1/query", self.instance()));
@@ -109,8 +114,13 @@ impl Prometheus {
         )
         .expect("JSON");
         assert_eq!(answer["status"], "success", "{answer}");
+        answer["data"]["result"].clone()
+    }
+
+    /// The samples of its own database for a selector with a range, at an instant in Unix milliseconds.
+    pub(crate) async fn samples(&self, selector: &str, at_ms: i64) -> Samples {
         let mut samples = Samples::new();
-        for series in answer["data"]["result"].as_array().expect("series") {
+        for series in self.query(selector, at_ms).await.as_array().expect("series") {
             let text = text_of(&series["metric"]);
             for sample in series["values"].as_array().expect("samples") {
                 let ts_ms = (sample[0].as_f64().expect("a time") * 1_000.0).round() as i64;

@@ -10,7 +10,7 @@ use super::index::name_of;
 use crate::common::work;
 use crate::config::LineProtocol;
 use crate::influxql::{Aliases, Series, mapping};
-use crate::model::{Day, Hour, Metric, series};
+use crate::model::{Metric, series};
 use crate::query::Device;
 
 /// The start of the tag of a label that has a name which only the device can have.
@@ -80,7 +80,7 @@ impl Catalogue {
             return Vec::new();
         }
         let metadata = tags_of(device.metadata.as_deref());
-        let span_ms = span_ms(device);
+        let span_ms = device.span_ms();
         let found = by_tags.into_iter().map(|((measurement, labels), fields)| {
             let mut tags: BTreeMap<Arc<str>, Arc<str>> = metadata.iter().cloned().collect();
             for (key, value) in &labels {
@@ -97,12 +97,6 @@ impl Catalogue {
         });
         found.collect()
     }
-}
-
-/// A range that has all readings of a device, in Unix milliseconds.
-pub(super) const fn span_ms(device: &Device) -> Range<i64> {
-    let last_day = Day::of(Hour::of(device.last_ts_ms));
-    device.first_ts_ms..Day(last_day.0 + 1).start_ms()
 }
 
 impl Place {

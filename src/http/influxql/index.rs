@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use super::catalogue::{self, Catalogue, Indexed};
+use super::catalogue::{Catalogue, Indexed};
 use super::reading::{Order, pages, runs};
 use super::source::{Stored, grow};
 use crate::common::work;
@@ -73,7 +73,7 @@ impl Stored<'_> {
     ) -> Result<HashSet<Metric>, StatementError> {
         let error = |error: &dyn std::fmt::Display| StatementError::new(error.to_string());
         let series = SeriesFilter::new(names, []).map_err(|why| error(&why))?;
-        let span_ms = catalogue::span_ms(device);
+        let span_ms = device.span_ms();
         let of_device = wanted_ms.iter().map(|wanted| span_ms.start.max(wanted.start)..span_ms.end.min(wanted.end));
         let ranges_ms: Vec<Range<i64>> = of_device.filter(|range| !range.is_empty()).collect();
         for range in &ranges_ms {

@@ -17,6 +17,7 @@ use crate::log::AppendError;
 use crate::model::check_device_id;
 use crate::query::QueryError;
 use crate::store::{Cause, StoreError};
+use crate::wire::remote_read::RemoteReadError;
 use crate::wire::{Code, ProtobufError, Rejection};
 
 /// A request of which one reading is rejected; with `wait`, by a rate.
@@ -91,6 +92,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             QueryError::OutOfReach(DeviceScopeError::TooLong(201)).into(),
             QueryError::OutOfReach(check_device_id("").unwrap_err().into()).into(),
         ],
+        ProblemCode::InvalidRemoteRead => vec![Problem::invalid_remote_read(&RemoteReadError::OnlyChunks)],
         ProblemCode::InvalidRemoteWrite => {
             vec![Problem::invalid_remote_write(&RemoteWriteError::Protobuf(ProtobufError::Truncated))]
         }

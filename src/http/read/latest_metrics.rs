@@ -143,7 +143,7 @@ impl MetadataLabel {
 }
 
 /// The name of a label for a key: what Prometheus does not allow is `_`.
-fn label_name(key: &str) -> String {
+pub(super) fn label_name(key: &str) -> String {
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || character == '_';
     let name: String = key.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect();
     if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }

@@ -26,6 +26,7 @@ mod latest;
 mod latest_metrics;
 pub(super) mod query_limits;
 mod readings;
+mod remote_read;
 mod rollups;
 mod rollups_json;
 mod rollups_table;
@@ -38,6 +39,7 @@ pub(super) use latest_metrics::{describe as describe_latest_metrics, latest_metr
 pub(super) use readings::{
     describe_readings, describe_readings_of_devices, of_devices as readings_of_devices, readings,
 };
+pub(super) use remote_read::{describe as describe_remote_read, remote_read};
 pub(super) use rollups::{describe_rollups, describe_rollups_of_devices, of_devices as rollups_of_devices, rollups};
 
 /// The default length of a range: one day.

@@ -1,0 +1,361 @@
+//! `POST /api/v1/read`: Prometheus remote read, with samples.
+//!
+//! A series has the labels that remote write has taken apart: `__name__`, its own labels, and the device as
+//! `instance`. Prometheus allows fewer names: other characters are `_`, and a series with a changed name also
+//! has its text as the label `series`, so that two series never have the same labels.
+//!
+//! Prometheus computes with an answer as a whole. So the answer is complete, or an error: it has no pages.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::latest_metrics::label_name;
+use super::query_limits::{RunningQuery, run};
+use crate::access::Grant;
+use crate::http::App;
+use crate::http::answer::etag::Negotiation;
+use crate::http::openapi::{Operation, Tag};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::request::body;
+use crate::http::request::params::Params;
+use crate::http::serve::connection::Peer;
+use crate::influxql::Pattern;
+use crate::model::series::{Series, metric_of};
+use crate::model::{Metric, SeriesFilter};
+use crate::query::{Answer, Device, DeviceSelection, DevicesRequest, QueryError, ReadingSlices, ReadingsRequest};
+use crate::wire::Format;
+use crate::wire::remote_read::{self, ReadMatcher, ReadQuery, ReadSeries};
+
+const METRIC: &str = "__name__";
+const DEVICE: &str = "instance";
+/// The text of a series whose names Prometheus does not allow.
+const TEXT: &str = "series";
+
+/// The memory of a sample in the series, in the message, and compressed.
+const BYTES_PER_SAMPLE: usize = 64;
+
+/// The devices of one page of the device index.
+const DEVICES_PER_PAGE: usize = 1_000;
+
+/// Describes `POST /api/v1/read`.
+pub(in crate::http) fn describe() -> Operation {
+    Operation::post(Tag::Protocols, "remoteRead", "Read samples with Prometheus remote read")
+        .description("Compressed with snappy. The answer has samples, never streamed chunks.")
+        .binary_body("application/x-protobuf")
+        .answers_as(200, "The samples, compressed with snappy.", "application/x-protobuf", &json!({}))
+        .tagged()
+        .takes_body()
+        .queries()
+        .problems(&[ProblemCode::InvalidRemoteRead, ProblemCode::TooManyDevices, ProblemCode::TooManyPoints])
+}
+
+/// `POST /api/v1/read`
+pub(in crate::http) async fn remote_read(
+    State(app): State<Arc<App>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    Params::of(&uri, &[]).end()?;
+    let body = body::receive(&app, &grant.quota, Format::RemoteWrite, &headers, body).await?;
+    let disconnect = peer.map(|Extension(peer)| peer.disconnect);
+    let (of_answer, quota) = (Arc::clone(&app), Arc::clone(&grant.quota));
+    let answer = move |running: Arc<RunningQuery>| async move {
+        let answer = async {
+            let queries = remote_read::parse(&body.bytes).map_err(|error| Problem::invalid_remote_read(&error))?;
+            answer(&of_answer, &grant, &running, &queries).await
+        };
+        answer.await.unwrap_or_else(Problem::into_response)
+    };
+    // The answer is compressed already, whatever the headers wish.
+    run(&app, &quota, Negotiation::of(&HeaderMap::new()), disconnect, answer).await
+}
+
+async fn answer(
+    app: &App,
+    grant: &Grant,
+    running: &RunningQuery,
+    queries: &[ReadQuery<'_>],
+) -> Result<Response, Problem> {
+    let max = app.queries.limits().max_points;
+    running.reserve(max.saturating_mul(BYTES_PER_SAMPLE).saturating_add(ReadingSlices::MAX_BYTES)).await?;
+    let mut left = Budget { max, used: 0 };
+    let read = async {
+        let mut results = Vec::with_capacity(queries.len());
+        for query in queries {
+            let matchers = Matcher::all(&query.matchers)?;
+            results.push(read(app, grant, query, &matchers, &mut left).await?);
+        }
+        Ok::<_, Problem>(results)
+    };
+    let read = tokio::time::timeout_at(app.queries.deadline(), read).await;
+    let results = read.map_err(|_| QueryError::Timeout(app.queries.limits().timeout))??;
+    let compress = move || snap::raw::Encoder::new().compress_vec(&remote_read::write(&results));
+    let compressed =
+        tokio::task::spawn_blocking(compress).await.map_err(|error| Problem::internal(&error.to_string()))?;
+    let compressed = compressed.map_err(|error| Problem::internal(&error.to_string()))?;
+    let mut response = compressed.into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("snappy"));
+    Ok(response)
+}
+
+/// The samples of an answer. The labels of a series count as samples of the same size.
+struct Budget {
+    max: usize,
+    used: usize,
+}
+
+impl Budget {
+    fn take(&mut self, samples: usize) -> Result<(), QueryError> {
+        self.used += samples;
+        if self.used <= self.max {
+            return Ok(());
+        }
+        Err(QueryError::TooManyPoints { max: self.max, found: self.used, fits: String::new() })
+    }
+}
+
+/// The series of a query, sorted by their labels.
+async fn read(
+    app: &App,
+    grant: &Grant,
+    query: &ReadQuery<'_>,
+    matchers: &[Matcher<'_>],
+    budget: &mut Budget,
+) -> Result<Vec<ReadSeries>, Problem> {
+    let mut found = Vec::new();
+    let selection = DeviceSelection { ids: devices_of(matchers), ..DeviceSelection::default() };
+    let (limit, now_ms) = (DEVICES_PER_PAGE, app.clock.now_ms());
+    let mut request = DevicesRequest { selection, after: None, limit, now_ms, skips_any: true };
+    loop {
+        let Answer { body: page, partial, .. } = app.queries.device_entries(&grant.device_scope, &request).await?;
+        if let Some(missing) = partial {
+            return Err(QueryError::incomplete(missing).into());
+        }
+        for device in &page.devices {
+            if all_match(matchers, DEVICE, &device.id) {
+                read_device(app, grant, query, (device, matchers), budget, &mut found).await?;
+            }
+        }
+        tokio::task::yield_now().await;
+        let Some(next) = page.next else { break };
+        request.after = Some(next.to_string());
+    }
+    found.sort_unstable_by(|a: &ReadSeries, b| a.labels.cmp(&b.labels));
+    Ok(found)
+}
+
+async fn read_device(
+    app: &App,
+    grant: &Grant,
+    query: &ReadQuery<'_>,
+    (device, matchers): (&Device, &[Matcher<'_>]),
+    budget: &mut Budget,
+    found: &mut Vec<ReadSeries>,
+) -> Result<(), Problem> {
+    let span_ms = device.span_ms();
+    let (from_ms, to_ms) = (query.first_ms.max(span_ms.start), query.last_ms.saturating_add(1).min(span_ms.end));
+    let labels = |metric: &Metric| matching_labels(&device.id, metric, matchers);
+    let known: Vec<&Metric> = device.metrics.iter().filter(|metric| labels(metric).is_some()).collect();
+    if from_ms >= to_ms || (known.is_empty() && !device.has_more_metrics) {
+        return Ok(());
+    }
+    // The index keeps some thousand series of a device. Of a device with more, all are read.
+    let series = if device.has_more_metrics {
+        SeriesFilter::ALL
+    } else {
+        SeriesFilter::new(known.iter().map(|metric| &***metric), [])
+            .map_err(|error| Problem::internal(&error.to_string()))?
+    };
+    let request = ReadingsRequest { device: device.id.to_string(), from_ms, to_ms, series, limit: usize::MAX };
+    let mut slices = app.queries.reading_slices(&grant.device_scope, &request)?;
+    let (begin, mut places): (usize, HashMap<Metric, Option<usize>>) = (found.len(), HashMap::new());
+    while let Some(slice) = slices.next().await? {
+        for hour in slice.hours() {
+            budget.take(hour.samples.len())?;
+            let mut of_hour = Vec::with_capacity(hour.metrics.len());
+            for metric in hour.metrics {
+                let place = match places.get(metric) {
+                    Some(place) => *place,
+                    None => {
+                        let place = labels(metric).map(|labels| {
+                            found.push(ReadSeries { labels, samples: Vec::new() });
+                            found.len() - 1
+                        });
+                        places.insert(metric.clone(), place);
+                        budget.take(2 + metric.len() / 8)?;
+                        place
+                    }
+                };
+                of_hour.push(place);
+            }
+            for sample in hour.samples {
+                if let Some(place) = of_hour[sample.metric as usize] {
+                    found[place].samples.push((hour.hour.instant_ms(sample.offset), sample.value));
+                }
+            }
+        }
+    }
+    let of_device = found.split_off(begin);
+    found.extend(of_device.into_iter().filter(|series| !series.samples.is_empty()));
+    Ok(())
+}
+
+/// A matcher with its compiled expression.
+struct Matcher<'b> {
+    matcher: &'b ReadMatcher<'b>,
+    pattern: Option<Pattern>,
+}
+
+impl<'b> Matcher<'b> {
+    fn all(matchers: &'b [ReadMatcher<'b>]) -> Result<Vec<Self>, Problem> {
+        let compile = |matcher: &'b ReadMatcher<'b>| {
+            let pattern = matcher.is_regex.then(|| Pattern::new(&format!("^(?:{})$", matcher.value))).transpose();
+            let pattern = pattern.map_err(|why| Problem::invalid_remote_read(&why))?;
+            Ok(Self { matcher, pattern })
+        };
+        matchers.iter().map(compile).collect()
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let is_equal = match &self.pattern {
+            Some(pattern) => pattern.matches(value),
+            None => value == self.matcher.value,
+        };
+        is_equal != self.matcher.is_negative
+    }
+}
+
+/// Whether all matchers of a label match.
+fn all_match(matchers: &[Matcher<'_>], name: &str, value: &str) -> bool {
+    matchers.iter().filter(|matcher| matcher.matcher.name == name).all(|matcher| matcher.matches(value))
+}
+
+/// The only devices that can match; `None` if any may.
+fn devices_of(matchers: &[Matcher<'_>]) -> Option<Vec<Arc<str>>> {
+    let mut ids = matchers.iter().filter(|it| it.matcher.name == DEVICE && !it.matcher.is_negative).find_map(|it| {
+        match &it.pattern {
+            Some(pattern) => pattern.literals(),
+            None => Some(vec![it.matcher.value.to_owned()]),
+        }
+    })?;
+    ids.sort_unstable();
+    ids.dedup();
+    Some(ids.into_iter().map(Arc::from).collect())
+}
+
+/// The labels of a series, sorted by name, if all matchers match.
+fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> Option<Vec<(String, String)>> {
+    let metric = metric_of(series);
+    let name = metric_name(metric);
+    if !all_match(matchers, METRIC, &name) {
+        return None;
+    }
+    let mut is_whole = *name == *metric;
+    let mut labels = vec![(METRIC.to_owned(), name.into_owned()), (DEVICE.to_owned(), device.to_owned())];
+    for (key, value) in Series::parse(series).map(|series| series.labels).unwrap_or_default() {
+        let name = if key == DEVICE { "exported_instance".to_owned() } else { label_name(&key) };
+        if key == TEXT || labels.iter().any(|(known, _)| *known == name) {
+            is_whole = false;
+            continue;
+        }
+        is_whole &= name == key || key == DEVICE;
+        labels.push((name, value.into_owned()));
+    }
+    if !is_whole {
+        labels.push((TEXT.to_owned(), series.to_string()));
+    }
+    labels.sort_unstable();
+    let value = |name: &str| labels.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
+    matchers.iter().all(|matcher| matcher.matches(value(matcher.matcher.name))).then_some(labels)
+}
+
+/// The name of a metric as Prometheus allows it. It may have colons, which labels may not.
+fn metric_name(metric: &str) -> Cow<'_, str> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
+    if metric.bytes().all(is_allowed) && !metric.starts_with(|first: char| first.is_ascii_digit()) {
+        return metric.into();
+    }
+    let parts: Vec<String> = metric.split(':').map(label_name).collect();
+    parts.join(":").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(series: &str) -> String {
+        let labels = matching_labels("pi:9100", &series.into(), &[]).expect("no matcher refuses it");
+        let labels: Vec<String> = labels.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        labels.join(",")
+    }
+
+    #[test]
+    fn a_series_has_its_device_and_the_names_that_prometheus_allows() {
+        for (series, expected) in [
+            ("up{job=node}", "__name__=up,instance=pi:9100,job=node"),
+            ("job:up:sum", "__name__=job:up:sum,instance=pi:9100"),
+            ("temp °C", "__name__=temp__C,instance=pi:9100,series=temp °C"),
+            ("1st", "__name__=_1st,instance=pi:9100,series=1st"),
+            ("v{instance=other}", "__name__=v,exported_instance=other,instance=pi:9100"),
+            ("v{a.b=1,a_b=2}", "__name__=v,a_b=1,instance=pi:9100,series=v{a.b=1,a_b=2}"),
+            ("v{series=x}", "__name__=v,instance=pi:9100,series=v{series=x}"),
+            ("v{__name__=x}", "__name__=v,instance=pi:9100,series=v{__name__=x}"),
+        ] {
+            assert_eq!(labels(series), expected);
+        }
+    }
+
+    #[test]
+    fn matchers_match_whole_values_and_absent_labels() {
+        let matches = |name, value, is_regex, is_negative| {
+            let matcher = [ReadMatcher { is_regex, is_negative, name, value }];
+            let matchers = Matcher::all(&matcher).expect("an expression");
+            matching_labels("d1", &"up{job=node}".into(), &matchers).is_some()
+        };
+        for (name, value, is_regex, expected) in [
+            ("job", "node", false, true),
+            ("job", "nod", false, false),
+            ("job", "no.*", true, true),
+            ("job", "o", true, false),
+            ("job", "a|node", true, true),
+            ("__name__", "up", false, true),
+            ("__name__", "down", false, false),
+            ("instance", "d[0-9]", true, true),
+            ("absent", "", false, true),
+            ("absent", ".*", true, true),
+            ("absent", ".+", true, false),
+        ] {
+            assert_eq!(matches(name, value, is_regex, false), expected, "{name} {value}");
+            assert_eq!(matches(name, value, is_regex, true), !expected, "not {name} {value}");
+        }
+        let bad = [ReadMatcher { is_regex: true, is_negative: false, name: "job", value: "(" }];
+        assert!(Matcher::all(&bad).is_err());
+    }
+
+    #[test]
+    fn matchers_of_the_device_name_the_only_ones() {
+        let ids = |name, value, is_regex, is_negative| {
+            let matcher = [ReadMatcher { is_regex, is_negative, name, value }];
+            devices_of(&Matcher::all(&matcher).expect("an expression"))
+        };
+        assert_eq!(ids(DEVICE, "d1", false, false), Some(vec!["d1".into()]));
+        assert_eq!(ids(DEVICE, "d2|d1|d2", true, false), Some(vec!["d1".into(), "d2".into()]));
+        assert_eq!(ids(DEVICE, "d.*", true, false), None);
+        assert_eq!(ids(DEVICE, "d1", false, true), None);
+        assert_eq!(ids("job", "d1", false, false), None);
+    }
+}

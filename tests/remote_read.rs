@@ -1,0 +1,234 @@
+//! Prometheus remote read: a real Prometheus, and every store against a plain list of samples.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use regex::Regex;
+use serde_json::json;
+
+use crate::harness::{Answer, Database, Prometheus, Server, Setup, now_ms, secret_of, wait_until};
+use crate::remote_write::{Sample, TimeSeries};
+
+const TS_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
+
+#[derive(Clone, PartialEq, Message)]
+struct ReadRequest {
+    #[prost(message, repeated, tag = "1")]
+    queries: Vec<Query>,
+    #[prost(int32, repeated, tag = "2")]
+    accepted_response_types: Vec<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Query {
+    #[prost(int64, tag = "1")]
+    start_timestamp_ms: i64,
+    #[prost(int64, tag = "2")]
+    end_timestamp_ms: i64,
+    #[prost(message, repeated, tag = "3")]
+    matchers: Vec<Matcher>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Matcher {
+    #[prost(int32, tag = "1")]
+    kind: i32,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(string, tag = "3")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ReadResponse {
+    #[prost(message, repeated, tag = "1")]
+    results: Vec<QueryResult>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct QueryResult {
+    #[prost(message, repeated, tag = "1")]
+    timeseries: Vec<TimeSeries>,
+}
+
+fn matcher(kind: i32, name: &str, value: &str) -> Matcher {
+    Matcher { kind, name: name.to_owned(), value: value.to_owned() }
+}
+
+fn query(range_ms: (i64, i64), matchers: Vec<Matcher>) -> Query {
+    Query { start_timestamp_ms: range_ms.0, end_timestamp_ms: range_ms.1, matchers }
+}
+
+async fn post(server: &Server, token: Option<&str>, request: &ReadRequest) -> Answer {
+    let body = snap::raw::Encoder::new().compress_vec(&request.encode_to_vec()).expect("memory");
+    let http = server.request(reqwest::Method::POST, "/api/v1/read").header("content-type", "application/x-protobuf");
+    let http = http.header("accept-encoding", "snappy, gzip").header("content-encoding", "snappy").body(body);
+    server.send(if let Some(token) = token { http.bearer_auth(secret_of(token)) } else { http }).await
+}
+
+/// The samples by labels of each query.
+type Results = Vec<BTreeMap<Vec<(String, String)>, Vec<(i64, f64)>>>;
+
+fn results(answer: &Answer) -> Results {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let headers = (answer.header("content-type"), answer.header("content-encoding"));
+    assert_eq!(headers, ("application/x-protobuf", "snappy"));
+    let body = snap::raw::Decoder::new().decompress_vec(&answer.body).expect("snappy");
+    let response = ReadResponse::decode(&body[..]).expect("a response");
+    let series = |of: TimeSeries| {
+        let labels: Vec<_> = of.labels.into_iter().map(|label| (label.name, label.value)).collect();
+        assert!(labels.is_sorted() && !of.samples.is_empty(), "{labels:?}");
+        (labels, of.samples.iter().map(|Sample { value, timestamp }| (*timestamp, *value)).collect())
+    };
+    let of_query = |result: QueryResult| result.timeseries.into_iter().map(series).collect();
+    response.results.into_iter().map(of_query).collect()
+}
+
+#[tokio::test]
+async fn prometheus_computes_the_same_from_tidegauge_as_from_its_own_samples() {
+    let server = Server::start(Setup::sqlite()).await;
+    let writer = Prometheus::start(server.url()).await;
+    let device = writer.instance();
+    let begin_ms = now_ms();
+    let at_ms = wait_until("twelve seconds of samples are there", async || {
+        let latest = server.get_json(&format!("/v1/latest?device={device}&metric=up")).await;
+        let ts = latest["devices"][0]["metrics"].as_object()?.values().next()?["ts"].as_str()?.to_owned();
+        let ts_ms = ts.parse::<jiff::Timestamp>().expect("a time").as_millisecond();
+        (ts_ms - begin_ms > 12_000).then_some(ts_ms)
+    })
+    .await;
+    let reader = Prometheus::reading(server.url()).await;
+    for expression in [
+        "sum by (job) (scrape_samples_scraped)",
+        "count({__name__=~\"go_.*\"})",
+        "sum(rate(prometheus_tsdb_head_samples_appended_total[10s]))",
+        "max_over_time(go_goroutines[10s])",
+        "max_over_time(go_goroutines{instance!=\"none\",job=~\"it.+\"}[10s])",
+    ] {
+        let (own, read) = (writer.query(expression, at_ms).await, reader.query(expression, at_ms).await);
+        assert!(own.as_array().is_some_and(|series| !series.is_empty()), "{expression}: {own}");
+        assert_eq!(own, read, "{expression}");
+    }
+}
+
+#[tokio::test]
+async fn every_store_answers_the_samples_of_the_series_that_match() {
+    let databases = [Database::new(), Database::new(), Database::new()];
+    let setups = [
+        Setup::sqlite(),
+        Setup::mongodb(&databases[0]),
+        Setup::packed(&databases[1]),
+        Setup::timeseries(&databases[2]),
+    ];
+    for setup in setups {
+        let server = Server::start(setup).await;
+        let mut dice = StdRng::seed_from_u64(7);
+        // The samples by device, metric, label `side`, and instant.
+        let mut sent: BTreeMap<(String, String, String), BTreeMap<i64, f64>> = BTreeMap::new();
+        for round in 0..2 {
+            let mut lines = String::new();
+            for _ in 0..120 {
+                let device = format!("d{}", dice.random_range(0..4));
+                let metric = ["temp", "level", "job:x"][dice.random_range(0..3)];
+                let side = ["", "left", "right"][dice.random_range(0..3)];
+                let ts_ms = TS_MS + dice.random_range(0..5) * 3_600_000 + dice.random_range(0..50);
+                let name = if side.is_empty() { metric.to_owned() } else { format!("{metric}{{side={side}}}") };
+                let of_series = sent.entry((device.clone(), metric.to_owned(), side.to_owned())).or_default();
+                if of_series.contains_key(&ts_ms) {
+                    continue; // a time series keeps the first value
+                }
+                let value = f64::from(dice.random_range(-1_000..1_000)) / 8.0;
+                of_series.insert(ts_ms, value);
+                lines += &json!({ "deviceId": device, "ts": ts_ms, "values": { name: value } }).to_string();
+                lines.push('\n');
+            }
+            let accepted = server.post("/v1/readings", "application/x-ndjson", lines).await;
+            assert_eq!(accepted.status, 200, "{}", accepted.text());
+            if round == 0 {
+                server.settled().await; // the second half is pending
+            }
+        }
+        for case in 0..60 {
+            let names = ["instance", "__name__", "side", "absent"];
+            let values = ["d1", "d[02]", "d1|d3", "temp", "level|temp", "job:x", ".*", "left", "", ".+t"];
+            let matchers: Vec<Matcher> = (0..dice.random_range(0..3))
+                .map(|_| {
+                    let (name, value) = (dice.random_range(0..4), dice.random_range(0..values.len()));
+                    matcher(dice.random_range(0..4), names[name], values[value])
+                })
+                .collect();
+            let edge = |dice: &mut StdRng| TS_MS + dice.random_range(-1..5) * 3_600_000 + dice.random_range(0..50);
+            let range_ms = (edge(&mut dice), if case == 0 { i64::MAX } else { edge(&mut dice) });
+            let matches = |labels: &[(String, String)]| {
+                matchers.iter().all(|Matcher { kind, name, value }| {
+                    let found = labels.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value);
+                    let is_same = match kind {
+                        0 | 1 => found == value,
+                        _ => Regex::new(&format!("^(?:{value})$")).expect("an expression").is_match(found),
+                    };
+                    is_same != (kind % 2 == 1)
+                })
+            };
+            let mut expected = BTreeMap::new();
+            for ((device, metric, side), samples) in &sent {
+                let mut labels = vec![("__name__".to_owned(), metric.clone()), ("instance".to_owned(), device.clone())];
+                if !side.is_empty() {
+                    labels.push(("side".to_owned(), side.clone()));
+                }
+                let samples: Vec<_> = samples.iter().map(|(ts_ms, value)| (*ts_ms, *value)).collect();
+                let inside = |(ts_ms, _): &(i64, f64)| (range_ms.0..=range_ms.1).contains(ts_ms);
+                let samples: Vec<_> = samples.into_iter().filter(inside).collect();
+                if !samples.is_empty() && matches(&labels) {
+                    expected.insert(labels, samples);
+                }
+            }
+            let request =
+                ReadRequest { queries: vec![query(range_ms, matchers.clone())], accepted_response_types: vec![1, 0] };
+            let found = results(&post(&server, None, &request).await);
+            assert_eq!(found, [expected], "case {case}: {range_ms:?} {matchers:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_read_is_whole_or_refused_and_shows_the_devices_of_its_token_only() {
+    let tenant = |name: &str| format!("scopes = ['ingest', 'query']\ndevice_prefix = '{name}/'");
+    let setup = Setup::sqlite()
+        .set("query.max_points", 1_000)
+        .token("operator", "scopes = ['admin']")
+        .token("acme", &tenant("acme"))
+        .token("other", &tenant("other"))
+        .token("writer", "scopes = ['ingest']");
+    let server = Server::start(setup).await;
+    for (name, value) in [("acme", 1.0), ("other", 2.0)] {
+        let lines: Vec<_> = (0..600).map(|at| json!({ "deviceId": "S1", "ts": TS_MS + at, "value": value })).collect();
+        let request = server.request(reqwest::Method::POST, "/v1/readings").bearer_auth(secret_of(name));
+        let request = request.header("content-type", "application/json").body(json!(lines).to_string());
+        assert_eq!(server.send(request).await.status, 200);
+    }
+    let all = || query((0, i64::MAX), vec![matcher(0, "instance", "S1")]);
+    let of = |queries: Vec<Query>| ReadRequest { queries, accepted_response_types: vec![] };
+    let found = results(&post(&server, Some("acme"), &of(vec![all()])).await);
+    let samples: Vec<_> = found[0].values().flatten().map(|(_, value)| *value).collect();
+    assert_eq!((found[0].len(), samples.len(), samples.iter().all(|value| *value == 1.0)), (1, 600, true));
+    let foreign = query((0, i64::MAX), vec![matcher(0, "instance", "other/S1")]);
+    assert_eq!(results(&post(&server, Some("acme"), &of(vec![foreign])).await), [BTreeMap::new()]);
+
+    for (token, request, status, why) in [
+        ("acme", of(vec![all(), all()]), 400, "at most 1000 are allowed (query.max_points)"),
+        ("acme", of(vec![query((0, 1), vec![matcher(2, "job", "(")])]), 400, "missing closing )"),
+        ("acme", of(vec![query((0, 1), vec![matcher(9, "job", "")])]), 400, "unknown type 9"),
+        ("acme", ReadRequest { queries: vec![all()], accepted_response_types: vec![1] }, 400, "streamed chunks"),
+        ("writer", of(vec![all()]), 403, "query"),
+    ] {
+        let refused = post(&server, Some(token), &request).await;
+        assert_eq!(refused.status, status, "{}", refused.text());
+        assert!(refused.text().contains(why), "{}", refused.text());
+    }
+    assert_eq!(post(&server, None, &of(vec![all()])).await.status, 401);
+    let request = server.request(reqwest::Method::POST, "/api/v1/read").bearer_auth(secret_of("acme"));
+    let refused = server.send(request.body("no snappy")).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+}
