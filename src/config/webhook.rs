@@ -7,10 +7,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use strum::{EnumIter, IntoStaticStr};
 use toml::{Table, Value};
 
-use super::check::PREFIX_MAX_BYTES;
+use super::check::check_prefix;
 use super::path_list::{Condition, NamedPath, PathList};
 use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath, TopicTemplate};
-use crate::model::{check_device_prefix, check_metadata_key, check_metric_name};
+use crate::model::{check_metadata_key, check_metric_name};
 
 /// The most paths of one key of a hook.
 const MAX_PATHS: usize = 64;
@@ -227,13 +227,7 @@ impl Webhook {
             }
             _ => {}
         }
-        match &self.device_prefix {
-            Some(prefix) if check_device_prefix(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES => {
-                let problem = format!("is not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / -");
-                Err(("webhook.device_prefix", problem))
-            }
-            _ => Ok(()),
-        }
+        check_prefix(self.device_prefix.as_deref()).map_err(|problem| ("webhook.device_prefix", problem))
     }
 
     /// The path of the device in the payload.

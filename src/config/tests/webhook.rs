@@ -57,7 +57,7 @@ fn a_mistake_in_a_hook_is_reported() {
         hook("device = \"d\"\nmetrics = \"a[*].u\"\nmetadata = \"a[*].m\""),
         hook("device = \"d\"\nmetrics = \"u\"\nmetadata = { deviceId = \"m\" }"),
         hook("device = \"d\"\nmetrics = \"u\"\nlabels = { \"\" = \"m\" }"),
-        hook("device = \"d\"\nmetrics = \"u\"\ndevice_prefix = \"a b\""),
+        hook("device = \"d\"\nmetrics = \"u\"\ndevice_prefix = \" a\""),
         hook("device = \"d\"\nmetrics = \"u\"\ntime_unit = \"m\""),
         hook("preset = \"ttn\""),
         hook("preset = \"tts\"\nmetric = \"u\""),
