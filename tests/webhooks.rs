@@ -182,7 +182,13 @@ async fn the_hook_on_the_page_stores_what_the_page_says() {
         "wind{line=b}": 3.4 });
     let reading = json!([{ "ts": "2024-04-20T14:00:10.000Z", "values": values }]);
     assert_eq!(server.readings("plant-7").await, reading);
-    assert_eq!(metadata(&server, "plant-7").await, json!({ "site": "North" }));
+    assert_eq!(metadata(&server, "plant-7").await, json!({ "hall": "2", "site": "North" }));
+    assert!(page.contains("`{\"hall\":\"2\",\"site\":\"North\"}`"));
+    let station = json!({ "id": 8, "site": "South", "line": "c" });
+    let press = json!({ "station": station, "measured": 1_713_621_610, "data": { "temp": 1 } });
+    accepted(&server, "/hooks/plant", press.to_string(), 1).await;
+    assert_eq!(server.readings("Line 3 / Press").await[0]["values"], json!({ "temp{line=c}": 1.0 }));
+    assert_eq!(metadata(&server, "Line%203").await, json!({ "hall": "2", "site": "South" }));
 }
 
 #[tokio::test]

@@ -52,9 +52,6 @@ impl Topic {
             Some(mapping) => {
                 let value = PathList(vec![NamedPath { name: None, path: "value".parse().expect("a path") }]);
                 let number = Webhook {
-                    path: mapping.path.clone(),
-                    device: mapping.device.clone(),
-                    device_prefix: mapping.device_prefix.clone(),
                     metrics: Some(value),
                     preset: None,
                     time: None,
@@ -63,7 +60,7 @@ impl Topic {
                     labels: None,
                     metadata: None,
                     when: None,
-                    parameters: None,
+                    ..mapping.clone()
                 };
                 Kind::Mapped { json: Box::new(Hook::new(&mapping)), number: Box::new(Hook::new(&number)) }
             }
