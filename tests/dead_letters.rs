@@ -135,13 +135,13 @@ async fn dead_letters_that_the_server_rejects_are_kept() {
     let server = a_server_with_dead_letters(&database).await;
     let file = server.data_dir().join("dead-letters.ndjson");
     let text = std::fs::read_to_string(&file).expect("dead letters");
-    std::fs::write(&file, text.replace("\"bad-2\"", "\"bad 2\"")).expect("dead letters"); // no device id
+    std::fs::write(&file, text.replace("\"bad-2\"", "\"bad-2 \"")).expect("dead letters"); // no device id
     refuse_bad(&database, false).await;
     let (code, told) = retry(&server).await;
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("invalid_device_id") && told.contains("1 dead letter kept"), "{told}");
     let (_, listed) = dead_letters(&server, &["list"]).await;
-    assert!(listed.contains("bad 2 4 readings") && listed.contains("1 dead letter with 4 readings"), "{listed}");
+    assert!(listed.contains("bad-2  4 readings") && listed.contains("1 dead letter with 4 readings"), "{listed}");
     server.settled().await;
 }
 

@@ -292,7 +292,7 @@ async fn the_summary_of_an_import_has_each_count_of_the_server() {
     let lines = [
         r#"{"deviceId":"a","ts":1776693610000,"values":{"t":1,"u":1e999}}"#,
         r#"{"deviceId":"a","ts":1776693610001,"value":"x"}"#,
-        r#"{"deviceId":"a b","ts":1776693610002,"value":1}"#,
+        r#"{"deviceId":"a ","ts":1776693610002,"value":1}"#,
         r#"{"deviceId":"a","ts":"tomorrow","value":1}"#,
         r#"{"deviceId":"a","seq":"x","ts":1776693610003,"value":1}"#,
     ];

@@ -373,9 +373,5 @@ async fn an_unknown_device_differs_from_an_empty_answer() {
         assert_eq!(empty["metrics"], json!({}), "{when}");
         server.settled().await;
     }
-    for path in ["/v1/devices?prefix=room-*", "/v1/rollups?prefix=*"] {
-        let told = get_problem(&server, path, 400, "invalid_parameter").await;
-        assert!(told.contains("every device ID that starts with the prefix matches"), "{told}");
-    }
-    get_problem(&server, "/v1/devices?prefix=room%20", 400, "invalid_parameter").await;
+    get_problem(&server, "/v1/devices?prefix=%20room", 400, "invalid_parameter").await;
 }

@@ -14,6 +14,7 @@ mod dead_letters;
 mod deletion;
 mod demo;
 mod deploy;
+mod device_ids;
 mod device_index;
 mod estimate;
 mod export;

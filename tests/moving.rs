@@ -9,7 +9,7 @@ use bson::{Document, doc};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Database, Finished, Model, Server, Setup, binary, run, wait_until};
+use crate::harness::{Database, Finished, Model, Server, Setup, binary, encoded, run, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -34,25 +34,25 @@ fn add(model: &mut Model, device: &str, readings: impl Iterator<Item = (i64, f64
 async fn check(model: &Model, server: &Server) {
     model.check(server).await;
     for device in model.devices() {
-        let known = server.get_json(&format!("/v1/devices/{}", device.replace('/', "%2F"))).await;
+        let known = server.get_json(&format!("/v1/devices/{}", encoded(device))).await;
         assert_eq!(known["metadata"]["of"], *device, "{known}");
         assert_eq!(known["metrics"], json!(["t", "x{core=1}"]));
     }
 }
 
 /// The configuration files of a move.
-struct Files {
+pub(crate) struct Files {
     folder: TempDir,
     data_dir: PathBuf,
 }
 
 impl Files {
-    fn of(server: &Server) -> Self {
+    pub(crate) fn of(server: &Server) -> Self {
         Self { folder: TempDir::new().expect("a temporary folder"), data_dir: server.data_dir() }
     }
 
     /// The arguments of a move between these stores.
-    fn args(&self, from: &Setup, to: &Setup, kinds: [&str; 2]) -> Vec<String> {
+    pub(crate) fn args(&self, from: &Setup, to: &Setup, kinds: [&str; 2]) -> Vec<String> {
         let file = |name: &str, setup: &Setup| {
             let path = self.folder.path().join(name);
             fs::write(&path, setup.to_toml()).expect("the folder is writable");
@@ -69,11 +69,11 @@ impl Files {
     }
 }
 
-async fn run_move(args: &[String]) -> Finished {
+pub(crate) async fn run_move(args: &[String]) -> Finished {
     run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
-fn assert_complete(done: &Finished) {
+pub(crate) fn assert_complete(done: &Finished) {
     assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
     let nothing = "missing in the new store: 0 values, 0 rollups of expired readings, metadata of 0 devices; wrong \
                    stats of 0 device-hours";

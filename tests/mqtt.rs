@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Broker, Database, Metrics, Mongod, Server, Setup, wait_until};
+use crate::harness::{Broker, Database, Metrics, Mongod, Server, Setup, encoded, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const CLIENT: &str = "tidegauge";
@@ -49,6 +49,25 @@ fn at(n: i64, value: impl Into<Value>) -> String {
 async fn readings(server: &Server, device: &str) -> Vec<Value> {
     server.settled().await;
     server.readings(device).await.as_array().cloned().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn constants_and_ids_of_the_configuration_describe_devices_of_a_topic() {
+    let broker = Broker::start().await;
+    let topics = "[[topics]]\npreset = 'zigbee2mqtt'\nconstants = { hall = '2', name = 'Window' }\n\
+                  device_ids = { 0x00158d0001 = 'Küche Fenster' }\n";
+    let server = Server::start(broker.subscribed(Setup::sqlite(), topics)).await;
+    connected(&server).await;
+    broker.publish("zigbee2mqtt/0x00158d0001", r#"{"temperature":21.5}"#);
+    broker.publish("zigbee2mqtt/0x00158d0002", "22.5");
+    acknowledged(&broker, 2).await;
+    server.settled().await;
+    for device in ["Küche Fenster", "0x00158d0002"] {
+        let found = server.get_json(&format!("/v1/devices/{}", encoded(device))).await;
+        assert_eq!(found["metadata"], json!({ "hall": "2", "name": "Window" }), "{found}");
+    }
+    assert_eq!(readings(&server, "Küche Fenster").await[0]["values"], json!({ "temperature": 21.5 }));
+    assert_eq!(server.get("/v1/devices/0x00158d0001/latest").await.status, 404);
 }
 
 async fn become_readings(keys: &str) {

@@ -27,7 +27,7 @@ async fn a_sender_of_bad_readings_is_logged_once_a_minute() {
         server.send(request.header("content-type", "application/json").body(body)).await.status
     };
     for nth in 0..20 {
-        let readings = json!([{ "deviceId": "pump-1", "value": nth }, { "deviceId": "pump 2", "value": 1 }]);
+        let readings = json!([{ "deviceId": "pump-1", "value": nth }, { "deviceId": "pump-2 ", "value": 1 }]);
         assert_eq!(send("gateway-1", "/v1/readings", readings.to_string()).await, 400);
         assert_eq!(send("gateway-1", "/v1/readings", "{".to_owned()).await, 400);
         assert_eq!(send("gateway-1", "/write", "climate temp".to_owned()).await, 400);
@@ -35,7 +35,7 @@ async fn a_sender_of_bad_readings_is_logged_once_a_minute() {
     }
     for (sender, code, said) in [
         ("gateway-1", "invalid_device_id", "readings are rejected"),
-        ("gateway-1", "invalid_device_id", "example=\"index 1, device pump 2: a device id is made of"),
+        ("gateway-1", "invalid_device_id", "example=\"index 1, device pump-2 : a device id must not"),
         ("gateway-1", "invalid_json", "requests are refused"),
         ("gateway-1", "invalid_line", "example=\"line 1: "),
         ("127.0.0.1", "unauthorized", "requests are refused"),

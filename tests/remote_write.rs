@@ -74,6 +74,13 @@ async fn write(server: &Server, timeseries: Vec<TimeSeries>) -> Answer {
     post(server, V1, compressed(&WriteRequest { timeseries }.encode_to_vec())).await
 }
 
+/// Writes a sample of a metric for each device.
+pub(crate) async fn of_devices(server: &Server, metric: &str, devices: &[String]) {
+    let of = |device: &String| series(&[("__name__", metric), ("device", device)], &[1.0]);
+    let answer = write(server, devices.iter().map(of).collect()).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+}
+
 async fn post(server: &Server, content_type: &str, body: Vec<u8>) -> Answer {
     let request = server.request(reqwest::Method::POST, "/api/v1/write").header("content-type", content_type);
     server.send(request.header("content-encoding", "snappy").body(body)).await
@@ -207,7 +214,7 @@ async fn rejected_samples_are_named_and_the_others_are_kept() {
         series(&[("__name__", "up"), ("instance", "a")], &[1.0, f64::NAN]),
         series(&[("__name__", "up"), ("instance", "a"), ("l", "a\nb")], &[1.0]),
         series(&[("__name__", "up"), ("job", "b")], &[1.0]),
-        series(&[("__name__", "up"), ("instance", "no device")], &[1.0]),
+        series(&[("__name__", "up"), ("instance", "a ")], &[1.0]),
     ];
     let answer = write(&server, all).await;
     assert_eq!((answer.status, answer.header("content-type")), (400, "text/plain; charset=utf-8"));
@@ -215,8 +222,8 @@ async fn rejected_samples_are_named_and_the_others_are_kept() {
         answer.text(),
         "3 of 4 samples are rejected, the others are stored: device a: a label has a key and a value without control \
          characters, U+FF0E and U+FF04, unlike \"l=a\\nb\"; no label of \"up\" names the device (looked for deviceId, \
-         device_id, sensor_id, sensorId, instance, host, device); device no device: a device id is made of A-Z a-z 0-9 \
-         . _ : / -, character 3 of this one is something else\n"
+         device_id, sensor_id, sensorId, instance, host, device); device a : a device id must not begin or end with a \
+         space: remove it\n"
     );
     assert_eq!(server.readings("a").await, json!([{ "ts": TS, "values": { "up": 1.0 } }]));
 }

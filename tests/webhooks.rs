@@ -182,7 +182,13 @@ async fn the_hook_on_the_page_stores_what_the_page_says() {
         "wind{line=b}": 3.4 });
     let reading = json!([{ "ts": "2024-04-20T14:00:10.000Z", "values": values }]);
     assert_eq!(server.readings("plant-7").await, reading);
-    assert_eq!(metadata(&server, "plant-7").await, json!({ "site": "North" }));
+    assert_eq!(metadata(&server, "plant-7").await, json!({ "hall": "2", "site": "North" }));
+    assert!(page.contains("`{\"hall\":\"2\",\"site\":\"North\"}`"));
+    let station = json!({ "id": 8, "site": "South", "line": "c" });
+    let press = json!({ "station": station, "measured": 1_713_621_610, "data": { "temp": 1 } });
+    accepted(&server, "/hooks/plant", press.to_string(), 1).await;
+    assert_eq!(server.readings("Line 3 / Press").await[0]["values"], json!({ "temp{line=c}": 1.0 }));
+    assert_eq!(metadata(&server, "Line%203").await, json!({ "hall": "2", "site": "South" }));
 }
 
 #[tokio::test]
@@ -204,7 +210,7 @@ async fn what_a_hook_does_not_find_is_rejected_with_its_place() {
             .await,
         "missing_values: there is no number and no boolean at uplink_message.decoded_payload.*"
     );
-    assert!(rejection("/hooks/tasmota/a%20b", r#"{"x":1}"#).await.starts_with("invalid_device_id: "));
+    assert!(rejection("/hooks/tasmota/a%20", r#"{"x":1}"#).await.starts_with("invalid_device_id: "));
     let seconds = r#"[{"ts":1713621602,"values":{"t":1}},{"ts":true,"values":{"t":1}}]"#;
     let answer = server.post("/api/v1/d/telemetry?partial=false", JSON, seconds).await;
     let problem_of = problem(&answer, 400);

@@ -13,12 +13,15 @@ pub struct Certificate {
 impl Certificate {
     /// A certificate that is valid up to and including `not_after_ms` (Unix milliseconds).
     ///
-    /// Names that are not device IDs are ignored. Names have no wildcards: `*` is not allowed in an ID.
+    /// Names that are not device IDs are ignored. A `*` in a name is a character.
     #[must_use]
     pub fn new<'n>(names: impl IntoIterator<Item = &'n str>, not_after_ms: i64) -> Self {
         let mut devices: Vec<DevicePattern> = Vec::new();
         for name in names.into_iter().filter(|name| check_device_id(name).is_ok()) {
-            devices.extend(name.parse().ok().filter(|device| !devices.contains(device)));
+            let device = DevicePattern::one_id(name);
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
         }
         Self { devices, not_after_ms }
     }

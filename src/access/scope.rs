@@ -197,7 +197,7 @@ mod tests {
         let lower = DeviceScope::new(DeviceIdCase::Lower, "acme/".to_owned(), Some(patterns));
         assert_eq!(lower.to_stored_id("LIGHT-1").unwrap(), "acme/light-1");
         assert_eq!(lower.to_stored_id("PUMP-1"), Err(DeviceScopeError::Forbidden("pump-1".to_owned())));
-        assert_eq!(lower.to_stored_id("light 1"), Err(DeviceScopeError::Invalid(DeviceIdError::BadByte(5))));
+        assert_eq!(lower.to_stored_id("light 1 "), Err(DeviceScopeError::Invalid(DeviceIdError::Space)));
         assert_eq!(lower.ranges("LIGHT-1"), [IdRange { prefix: "acme/light-1".to_owned(), is_one_id: false }]);
     }
 

@@ -124,10 +124,18 @@ fn a_certificate_allows_writing_its_devices_only() {
 #[test]
 fn names_that_are_not_device_ids_grant_nothing() {
     let long = "x".repeat(129);
-    let bad = ["*", "LIGHT-*", "", "Gateway of hall 3", "p\u{fc}mp", &long];
+    let bad = ["", "..", "Gateway ", "LIGHT-1\u{202E}", &long];
     assert_eq!(by_certificate(BY_DEVICE, &bad, None, Scope::Ingest).err(), Some(AuthError::NamelessCertificate));
     let one = by_certificate(BY_DEVICE, &[&bad[..], &["pump-1"]].concat(), None, Scope::Ingest).expect("let in");
     assert!(one.device_scope.to_stored_id("pump-1").is_ok() && one.device_scope.to_stored_id("LIGHT-1").is_err());
+}
+
+#[test]
+fn a_star_in_a_certificate_is_no_wildcard() {
+    let scope = by_certificate(BY_DEVICE, &["*", "LIGHT-*"], None, Scope::Ingest).expect("let in").device_scope.clone();
+    for (device, is_covered) in [("*", true), ("LIGHT-*", true), ("LIGHT-1", false), ("x", false), ("LIGHT-", false)] {
+        assert_eq!(scope.to_stored_id(device).is_ok(), is_covered, "{device}");
+    }
 }
 
 #[test]

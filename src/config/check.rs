@@ -7,7 +7,7 @@ use super::ConfigError;
 use crate::model::{DevicePattern, check_device_prefix};
 
 /// The longest `device_prefix`. It leaves as many bytes for the device ID itself.
-pub(super) const PREFIX_MAX_BYTES: usize = 64;
+const PREFIX_MAX_BYTES: usize = 64;
 
 /// Whether this may be the name of a token or the id of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.
 pub(super) fn is_name(name: &[u8], max_bytes: usize) -> bool {
@@ -80,9 +80,17 @@ pub(super) fn check_device_scope(
         let problem = format!("is an empty list; for all devices leave it out ({whose})");
         return Err(ConfigError::invalid(devices_key, problem));
     }
-    if prefix.is_some_and(|prefix| check_device_prefix(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES) {
-        let problem = format!("is not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / - ({whose})");
-        return Err(ConfigError::invalid(prefix_key, problem));
+    check_prefix(prefix).map_err(|problem| ConfigError::invalid(prefix_key, format!("{problem} ({whose})")))
+}
+
+/// Checks a text before device IDs.
+pub(super) fn check_prefix(prefix: Option<&str>) -> Result<(), String> {
+    let Some(prefix) = prefix else { return Ok(()) };
+    if prefix.len() > PREFIX_MAX_BYTES {
+        return Err(format!("is {} bytes long, must have at most {PREFIX_MAX_BYTES}", prefix.len()));
     }
-    Ok(())
+    if prefix.contains('*') {
+        return Err("is a text with a *, which is no wildcard here: remove it".to_owned());
+    }
+    check_device_prefix(prefix).map_err(|error| format!("is no start of a device id: {error}"))
 }

@@ -1,5 +1,6 @@
 //! `[[mqtt]]`: the brokers whose messages are readings.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -133,6 +134,12 @@ pub struct MqttTopic {
     /// The paths of the device's metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PathList<NamedPath>>,
+    /// The metadata that every device has, whatever is in the payload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constants: Option<toml::Table>,
+    /// The device IDs in place of those of the topic or the payload, which are the keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_ids: Option<BTreeMap<String, String>>,
     /// The conditions of which a payload must meet one; any other payload is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<PathList<Condition>>,
@@ -317,6 +324,8 @@ impl MqttTopic {
             ignore: self.ignore.clone(),
             labels: self.labels.clone(),
             metadata: self.metadata.clone(),
+            constants: self.constants.clone(),
+            device_ids: self.device_ids.clone(),
             when: self.when.clone(),
             parameters: None,
         };
@@ -368,6 +377,8 @@ impl MqttTopic {
             ("mqtt.topics.ignore", self.ignore.is_some()),
             ("mqtt.topics.labels", self.labels.is_some()),
             ("mqtt.topics.metadata", self.metadata.is_some()),
+            ("mqtt.topics.constants", self.constants.is_some()),
+            ("mqtt.topics.device_ids", self.device_ids.is_some()),
             ("mqtt.topics.when", self.when.is_some()),
         ];
         if let Some((key, _)) = set.into_iter().find(|(_, is_set)| *is_set) {
@@ -400,6 +411,8 @@ fn key_of_topic(key: &str) -> &'static str {
         "webhook.ignore" => "mqtt.topics.ignore",
         "webhook.labels" => "mqtt.topics.labels",
         "webhook.metadata" => "mqtt.topics.metadata",
+        "webhook.constants" => "mqtt.topics.constants",
+        "webhook.device_ids" => "mqtt.topics.device_ids",
         "webhook.when" => "mqtt.topics.when",
         _ => "mqtt.topics.metrics",
     }
@@ -531,6 +544,12 @@ mod tests {
             ("[[topics]]\ntopic = 'a/{deviceId}'\ndevice = 'd'", "mqtt.topics.device is set"),
             ("[[topics]]\ntopic = 'a'\nmetrics = '*'\ndevice = '?d'", "mqtt.topics.device is a parameter"),
             ("[[topics]]\ntopic = '{deviceId}/{a}'\nmetadata = 'a'", "mqtt.topics.metadata has the name \"a\""),
+            (
+                "[[topics]]\ntopic = '{deviceId}'\ndevice_ids = { a = 'b ' }",
+                "mqtt.topics.device_ids has \"b \": a device",
+            ),
+            ("[[topics]]\ntopic = '{deviceId}'\nconstants = { at = 2026-01-01 }", "mqtt.topics.constants has the key"),
+            ("[[topics]]\ntopic = 'a'\nconstants = { hall = 2 }", "mqtt.topics.constants is set without"),
             ("[[topics]]\ntopic = '{deviceId}'\nformat = 'json'", "mqtt.topics.topic {deviceId} names a part"),
         ] {
             let problem = problem(keys).unwrap_or_default();

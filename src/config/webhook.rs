@@ -3,20 +3,25 @@
 //! A hook says where in a payload the device, the time and the metrics are. A preset has these keys for one
 //! platform; the keys of the hook itself override them one by one. The presets are the files in `presets`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use strum::{EnumIter, IntoStaticStr};
 use toml::{Table, Value};
 
-use super::check::PREFIX_MAX_BYTES;
+use super::check::check_prefix;
 use super::path_list::{Condition, NamedPath, PathList};
 use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath, TopicTemplate};
-use crate::model::{check_device_prefix, check_metadata_key, check_metric_name};
+use crate::model::{check_device_id, check_metadata_depth, check_metadata_key, check_metric_name};
 
 /// The most paths of one key of a hook.
 const MAX_PATHS: usize = 64;
 
 /// The most keys of `ignore`, and names of `parameters`.
 const MAX_NAMES: usize = 32;
+
+/// The most device IDs that take the place of others.
+const MAX_DEVICE_IDS: usize = 10_000;
 
 /// A hook: a path that takes payloads in the form of another platform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,6 +56,12 @@ pub struct Webhook {
     /// The paths of the device's metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PathList<NamedPath>>,
+    /// The metadata that every device has, whatever is in the payload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constants: Option<Table>,
+    /// The device IDs in place of those of the platform, which are the keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_ids: Option<BTreeMap<String, String>>,
     /// The conditions of which a payload must meet one; any other payload is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<PathList<Condition>>,
@@ -128,6 +139,8 @@ impl Webhook {
             ignore: own.ignore.or(preset.ignore),
             labels: own.labels.or(preset.labels),
             metadata: own.metadata.or(preset.metadata),
+            constants: own.constants.or(preset.constants),
+            device_ids: own.device_ids.or(preset.device_ids),
             when: own.when.or(preset.when),
             parameters: own.parameters.or(preset.parameters),
         }
@@ -212,7 +225,28 @@ impl Webhook {
                 return Err((key, format!("is {path}, and only metrics may end with *")));
             }
         }
+        self.check_tables()?;
         self.check_each()
+    }
+
+    /// Checks the constants and the table of device IDs.
+    fn check_tables(&self) -> Result<(), (&'static str, String)> {
+        let sizes = [
+            ("webhook.constants", self.constants.as_ref().map_or(0, Table::len), MAX_PATHS),
+            ("webhook.device_ids", self.device_ids.as_ref().map_or(0, BTreeMap::len), MAX_DEVICE_IDS),
+        ];
+        if let Some((key, _, max)) = sizes.into_iter().find(|(_, size, max)| size > max) {
+            return Err((key, format!("has more than {max} keys")));
+        }
+        for (key, value) in self.constants.iter().flatten() {
+            let checked = check_metadata_key(key, 1).map_err(|error| error.to_string());
+            let checked = checked.and_then(|()| check_constant(value, 1));
+            checked.map_err(|problem| ("webhook.constants", format!("has the key {key:?}: {problem}")))?;
+        }
+        for id in self.device_ids.iter().flat_map(BTreeMap::values) {
+            check_device_id(id).map_err(|error| ("webhook.device_ids", format!("has {id:?}: {error}")))?;
+        }
+        Ok(())
     }
 
     fn check_device(&self) -> Result<(), (&'static str, String)> {
@@ -227,13 +261,7 @@ impl Webhook {
             }
             _ => {}
         }
-        match &self.device_prefix {
-            Some(prefix) if check_device_prefix(prefix).is_err() || prefix.len() > PREFIX_MAX_BYTES => {
-                let problem = format!("is not 1 to {PREFIX_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / -");
-                Err(("webhook.device_prefix", problem))
-            }
-            _ => Ok(()),
-        }
+        check_prefix(self.device_prefix.as_deref()).map_err(|problem| ("webhook.device_prefix", problem))
     }
 
     /// The path of the device in the payload.
@@ -276,6 +304,27 @@ impl Webhook {
             return Err(("webhook.metadata", problem));
         }
         Ok(())
+    }
+}
+
+/// Checks a value of metadata that is `depth` levels deep.
+fn check_constant(value: &Value, depth: usize) -> Result<(), String> {
+    let check_depth = || check_metadata_depth(depth + 1).map_err(|error| error.to_string());
+    match value {
+        Value::Datetime(_) => Err("write a time as a text, in quotes".to_owned()),
+        Value::Float(number) if !number.is_finite() => Err(format!("{number} is no number of JSON")),
+        Value::Array(values) => {
+            check_depth()?;
+            values.iter().try_for_each(|value| check_constant(value, depth + 1))
+        }
+        Value::Table(table) => {
+            check_depth()?;
+            table.iter().try_for_each(|(key, value)| {
+                check_metadata_key(key, depth + 1).map_err(|error| error.to_string())?;
+                check_constant(value, depth + 1)
+            })
+        }
+        Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(()),
     }
 }
 

@@ -107,7 +107,7 @@ impl Pipeline {
         for (ack, MetadataRecord { device, by, change }) in acks.into_iter().zip(records) {
             ack?.durable().await?;
             let change = serde_json::to_string(&change).unwrap_or_default();
-            tracing::info!(target: "audit", %by, %device, change, "set metadata of a device");
+            tracing::info!(target: "audit", %by, device = &*device, change, "set metadata of a device");
         }
         Ok(())
     }
@@ -182,7 +182,8 @@ async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> 
                 pipeline.metrics.metadata_refused_total.increment(some.len() as u64);
                 for (device, change) in some {
                     let change = serde_json::to_string(change).unwrap_or_default();
-                    tracing::error!(%device, change, %error, "the store refuses metadata that an operator has set");
+                    let device = &**device;
+                    tracing::error!(device, change, %error, "the store refuses metadata that an operator has set");
                 }
             }
             Err(error) => {

@@ -9,17 +9,22 @@ use crate::log::batch_view::{BadPayload, BatchView, Step};
 /// The most readings of a batch: half of what a server with the default configuration takes at once.
 const MAX_READINGS: usize = 50_000;
 
-/// The text before a device ID, which needs no escapes.
-const DEVICE_KEY: &[u8] = b"\"deviceId\":\"";
-
 /// Readings in the order in which they are sent.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     texts: Vec<u8>,
-    /// The places of the devices with their metadata in the text: `"deviceId":"d","metadata":{}`.
-    owners: Vec<Range<usize>>,
+    owners: Vec<Owner>,
     /// The owner of each reading, and the place of the reading in the text: `{"ts":1,"values":{"m":2.5}}`.
     readings: Vec<(usize, Range<usize>)>,
+}
+
+/// The place of a device in the text.
+#[derive(Debug)]
+struct Owner {
+    /// With its metadata: `"deviceId":"d","metadata":{}`.
+    text: Range<usize>,
+    /// Its ID as JSON.
+    id: Range<usize>,
 }
 
 impl Batch {
@@ -61,7 +66,7 @@ impl Batch {
                 Step::Group { device, metadata } => owner = Some((device, metadata)),
                 Step::Reading { ts_ms, values } => {
                     let Some((device, metadata)) = owner else { continue };
-                    self.push_owner(device.as_bytes(), metadata);
+                    self.push_owner(device.as_str(), metadata);
                     self.push_reading(ts_ms, values.map(|(name, value)| (names[usize::from(name)].text, value)));
                     if self.is_full(max_bytes) {
                         on_full(self)?;
@@ -73,20 +78,21 @@ impl Batch {
     }
 
     /// Makes this the owner of the next reading.
-    pub(super) fn push_owner(&mut self, device: &[u8], metadata: Option<&str>) {
+    pub(super) fn push_owner(&mut self, device: &str, metadata: Option<&str>) {
         let start = self.texts.len();
-        self.texts.extend_from_slice(DEVICE_KEY);
-        self.texts.extend_from_slice(device);
-        self.texts.push(b'"');
+        self.texts.extend_from_slice(b"\"deviceId\":");
+        let start_of_id = self.texts.len();
+        serde_json::to_writer(&mut self.texts, device).expect("memory");
+        let id = start_of_id..self.texts.len();
         if let Some(metadata) = metadata {
             self.texts.extend_from_slice(b",\"metadata\":");
             self.texts.extend_from_slice(on_one_line(metadata).as_bytes());
         }
-        let is_same = self.owners.last().is_some_and(|last| self.texts[last.clone()] == self.texts[start..]);
+        let is_same = self.owners.last().is_some_and(|last| self.texts[last.text.clone()] == self.texts[start..]);
         if is_same {
             self.texts.truncate(start);
         } else {
-            self.owners.push(start..self.texts.len());
+            self.owners.push(Owner { text: start..self.texts.len(), id });
         }
     }
 
@@ -119,7 +125,7 @@ impl Batch {
     pub(super) fn append_object(&self, to: &mut Vec<u8>, readings: &[usize]) {
         let Some(&first) = readings.first() else { return };
         to.push(b'{');
-        to.extend_from_slice(&self.texts[self.owners[self.readings[first].0].clone()]);
+        to.extend_from_slice(&self.texts[self.owners[self.readings[first].0].text.clone()]);
         to.extend_from_slice(b",\"readings\":");
         let mut separator = b'[';
         for &reading in readings {
@@ -129,11 +135,9 @@ impl Batch {
         to.extend_from_slice(b"]}");
     }
 
-    /// The device of a reading.
+    /// The ID of the device of a reading, as JSON.
     pub(super) fn device(&self, reading: usize) -> &[u8] {
-        let owner = &self.texts[self.owners[self.readings[reading].0].clone()];
-        let id = &owner[DEVICE_KEY.len()..];
-        id.split(|&byte| byte == b'"').next().unwrap_or_default()
+        &self.texts[self.owners[self.readings[reading].0].id.clone()]
     }
 
     /// Whether two readings share a device with its metadata.
@@ -193,7 +197,7 @@ mod tests {
             prop::sample::select(vec!["m", "é\"x", "a{b=c}", r"a{b=C:\\,d=\{\=}", "v.w/x"]).prop_map(str::to_owned);
         let values = prop::collection::btree_map(series, any_value(), 1..4).prop_map(|all| all.into_iter().collect());
         let ts_ms = -62_167_219_200_000_i64..253_402_300_799_999;
-        ("[a-c]{1,2}|t/[A-C]:1", metadata, ts_ms, values)
+        ("[a-c]{1,2}|t/[A-C]:1|\\PC\"\\\\|[é ]x", metadata, ts_ms, values)
     }
 
     proptest! {

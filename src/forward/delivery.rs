@@ -125,7 +125,7 @@ impl Delivery {
             if trouble.is_refusal() || failures >= FAILURES_IN_A_ROW {
                 self.metrics.forward_metadata_refused_total.increment(1);
                 let (url, detail) = (self.client.url(), trouble.detail());
-                tracing::warn!(url, %device, detail, line, "metadata is refused where it is forwarded to");
+                tracing::warn!(url, device = &**device, detail, line, "metadata is refused where it is forwarded to");
                 return ControlFlow::Continue(());
             }
             if failures == 0 {

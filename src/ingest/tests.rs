@@ -78,7 +78,7 @@ impl Edge {
         let mut admission = self.ingest.admission(permit, DeviceScope::all(), quota);
         let values = [(Cow::Borrowed("m"), 1.0)];
         for number in 0..good + bad {
-            let device = if number < good { "good" } else { "not good" };
+            let device = if number < good { "good" } else { "not good " };
             admission.reading(Incoming {
                 device,
                 metadata: None,

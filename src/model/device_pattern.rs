@@ -5,25 +5,32 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::device::is_device_id_byte;
-use super::{DEVICE_ID_MAX_BYTES, DeviceIdCase};
+use super::{DeviceIdCase, DeviceIdError, check_device_id};
 
 /// A device ID in which each `*` stands for any characters, or none: `LIGHT-*`, `*-ZONE4`, `PUMP-7`.
 ///
 /// A match takes time in proportion to the ID, whatever the pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DevicePattern(String);
-
-/// A string is not a pattern of device IDs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected 1 to {DEVICE_ID_MAX_BYTES} bytes of A-Z a-z 0-9 . _ : / - and *, such as \"LIGHT-*\"")]
-pub struct DevicePatternError;
+pub struct DevicePattern {
+    text: String,
+    /// Whether only the device with this ID matches, even if the ID has a `*`.
+    is_one_id: bool,
+}
 
 impl DevicePattern {
+    /// The pattern that only this ID matches: a `*` in it is a character.
+    #[must_use]
+    pub fn one_id(id: &str) -> Self {
+        Self { text: id.to_owned(), is_one_id: true }
+    }
+
     /// Whether `id` matches the pattern.
     #[must_use]
     pub fn matches(&self, id: &str) -> bool {
-        let Some((start, rest)) = self.0.split_once('*') else { return self.0 == id };
+        if self.is_one_id {
+            return self.text == id;
+        }
+        let (start, rest) = self.text.split_once('*').unwrap_or((&self.text, ""));
         let (between, end) = rest.rsplit_once('*').unwrap_or(("", rest));
         let Some(middle) = id.strip_prefix(start).and_then(|id| id.strip_suffix(end)) else { return false };
         // The first occurrence of a piece leaves the most characters for later pieces. So no piece is tried
@@ -35,47 +42,46 @@ impl DevicePattern {
     /// The prefix of every ID that matches.
     #[must_use]
     pub fn start(&self) -> &str {
-        self.0.split('*').next().unwrap_or_default()
+        if self.is_one_id { &self.text } else { self.text.split('*').next().unwrap_or_default() }
     }
 
     /// Whether only one ID matches.
     #[must_use]
-    pub fn is_one_id(&self) -> bool {
-        !self.0.contains('*')
+    pub const fn is_one_id(&self) -> bool {
+        self.is_one_id
     }
 
     /// Whether its start decides: every ID that begins with it matches, or only one ID does.
     #[must_use]
     pub fn is_by_start(&self) -> bool {
-        !self.0.trim_end_matches('*').contains('*')
+        self.is_one_id || !self.text.trim_end_matches('*').contains('*')
     }
 
     /// The pattern for stored IDs.
     #[must_use]
     pub fn in_case(&self, case: DeviceIdCase) -> Self {
-        Self(case.apply(&self.0).into_owned())
+        Self { text: case.apply(&self.text).into_owned(), ..*self }
     }
 }
 
 impl FromStr for DevicePattern {
-    type Err = DevicePatternError;
+    type Err = DeviceIdError;
 
-    fn from_str(text: &str) -> Result<Self, DevicePatternError> {
-        let is_good = (1..=DEVICE_ID_MAX_BYTES).contains(&text.len())
-            && text.bytes().all(|byte| byte == b'*' || is_device_id_byte(byte));
-        if is_good { Ok(Self(text.to_owned())) } else { Err(DevicePatternError) }
+    fn from_str(text: &str) -> Result<Self, DeviceIdError> {
+        check_device_id(text)?;
+        Ok(Self { text: text.to_owned(), is_one_id: !text.contains('*') })
     }
 }
 
 impl fmt::Display for DevicePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl Serialize for DevicePattern {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
+        serializer.serialize_str(&self.text)
     }
 }
 
@@ -152,9 +158,20 @@ mod tests {
     }
 
     #[test]
-    fn other_characters_are_refused() {
-        for bad in ["", "a b", "pümp*", "a?", "[ab]", "a\0", "(a+)+", &"x".repeat(129)] {
-            assert_eq!(bad.parse::<DevicePattern>(), Err(DevicePatternError), "{bad}");
+    fn a_pattern_has_the_characters_of_device_ids() {
+        for bad in ["", "a ", " *", "a\0", "..", "\u{202E}*", &"x".repeat(129)] {
+            bad.parse::<DevicePattern>().expect_err(bad);
+        }
+        assert!(matches("Küche *", "Küche 1") && !matches("a?", "ab") && !matches("[ab]", "a"));
+    }
+
+    #[test]
+    fn a_star_in_the_one_id_is_a_character() {
+        for id in ["*", "a*", "a*b"] {
+            let (one, any): (_, DevicePattern) = (DevicePattern::one_id(id), id.parse().unwrap());
+            assert!(one.matches(id) && any.matches(id) && any.matches(&id.replace('*', "xy")), "{id}");
+            assert!(!one.matches(&id.replace('*', "xy")) && !one.matches("") && one.is_one_id() && one.is_by_start());
+            assert_eq!((one.start(), any.is_one_id()), (id, false));
         }
     }
 

@@ -19,8 +19,10 @@ mod value_limits;
 
 pub use contents::{Arrivals, BucketWrite, Contents, Keep, Reading, Sample, Values};
 pub use deletion::Deletion;
-pub use device::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id, check_device_prefix};
-pub use device_pattern::{DevicePattern, DevicePatternError};
+pub use device::{
+    DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, check_device_id, check_device_prefix, end_of_prefix,
+};
+pub use device_pattern::DevicePattern;
 pub use hour::{Day, Hour, HourOffset, MS_PER_HOUR};
 pub use metadata::{
     METADATA_MAX_DEPTH, MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number,

@@ -1,7 +1,5 @@
 //! Topics: which template a topic matches, and what its levels mean.
 
-use std::borrow::Cow;
-
 use smallvec::SmallVec;
 
 use crate::config::{Level, MqttTopic, NamedPath, PathList, PayloadFormat, TopicTemplate, Webhook};
@@ -35,7 +33,7 @@ pub enum Kind {
 /// The parts of readings that the levels of a topic name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Named<'t> {
-    pub(super) device: Option<Cow<'t, str>>,
+    pub(super) device: Option<&'t str>,
     pub(super) metric: Option<&'t str>,
     pub(super) labels: SmallVec<[(&'t str, &'t str); 4]>,
     pub(super) metadata: SmallVec<[(&'t str, &'t str); 4]>,
@@ -54,9 +52,6 @@ impl Topic {
             Some(mapping) => {
                 let value = PathList(vec![NamedPath { name: None, path: "value".parse().expect("a path") }]);
                 let number = Webhook {
-                    path: mapping.path.clone(),
-                    device: mapping.device.clone(),
-                    device_prefix: mapping.device_prefix.clone(),
                     metrics: Some(value),
                     preset: None,
                     time: None,
@@ -65,7 +60,7 @@ impl Topic {
                     labels: None,
                     metadata: None,
                     when: None,
-                    parameters: None,
+                    ..mapping.clone()
                 };
                 Kind::Mapped { json: Box::new(Hook::new(&mapping)), number: Box::new(Hook::new(&number)) }
             }
@@ -86,7 +81,6 @@ pub(super) fn named<'t>(template: &'t TopicTemplate, topic: &'t str) -> Option<R
         return None;
     }
     let mut named = Named::default();
-    let mut device_name = None;
     for (level, text) in template.levels().iter().zip(topic.split('/')) {
         if matches!(level, Level::Text(_) | Level::Any | Level::Rest) || text.is_empty() {
             continue;
@@ -95,22 +89,12 @@ pub(super) fn named<'t>(template: &'t TopicTemplate, topic: &'t str) -> Option<R
             return Some(Err(LevelTooLongError));
         }
         match level {
-            Level::Device => {
-                let device = device_id(text);
-                device_name = matches!(device, Cow::Owned(_)).then_some(text);
-                named.device = Some(device);
-            }
+            Level::Device => named.device = Some(text),
             Level::Metric => named.metric = Some(text),
             Level::Label(name) => named.labels.push((name, text)),
             Level::Metadata(key) => named.metadata.push((key, text)),
             Level::Text(_) | Level::Any | Level::Rest => {}
         }
-    }
-    // A placeholder of this name comes before the name of the device.
-    if let Some(name) = device_name
-        && named.metadata.iter().all(|(key, _)| *key != "name")
-    {
-        named.metadata.push(("name", name));
     }
     Some(Ok(named))
 }
@@ -128,20 +112,6 @@ fn matches(template: &TopicTemplate, topic: &str) -> bool {
     texts.next().is_none()
 }
 
-/// The device ID for the level of a topic.
-///
-/// People give devices names with spaces and umlauts, which a device ID cannot have. These become `_`, and a
-/// checksum of the name follows, so that different names stay different devices: `Küche 1` is
-/// `K_che_1-` and eight digits.
-fn device_id(text: &str) -> Cow<'_, str> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
-    if text.chars().all(is_plain) {
-        return Cow::Borrowed(text);
-    }
-    let plain: String = text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-    Cow::Owned(format!("{plain}-{:08x}", crc32fast::hash(text.as_bytes())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,7 +124,7 @@ mod tests {
     fn the_levels_of_a_topic_name_device_metric_labels_and_metadata() {
         let plant = template("plant/{site}/{deviceId}/{label.phase}/{metric}/{_}");
         let found = named(&plant, "plant/north/pump-7/L1/current/x").unwrap().unwrap();
-        assert_eq!(found.device.as_deref(), Some("pump-7"));
+        assert_eq!(found.device, Some("pump-7"));
         assert_eq!(found.metric, Some("current"));
         assert_eq!((&found.labels[..], &found.metadata[..]), (&[("phase", "L1")][..], &[("site", "north")][..]));
     }
@@ -181,27 +151,11 @@ mod tests {
         let deep = template("{a}/{deviceId}/#");
         let many = "x/".repeat(32_000);
         let found = named(&deep, &many).unwrap().unwrap();
-        assert_eq!((found.device.as_deref(), found.metadata.len()), (Some("x"), 1));
+        assert_eq!((found.device, found.metadata.len()), (Some("x"), 1));
         let long = format!("a/{}", "x".repeat(65_000));
         assert_eq!(named(&deep, &long), Some(Err(LevelTooLongError)));
         assert!(named(&template("{_}/+"), &long).unwrap().is_ok(), "levels without a meaning may be long");
         let empty = named(&deep, "//").unwrap().unwrap();
         assert_eq!(empty, Named::default());
-    }
-
-    #[test]
-    fn names_that_are_no_device_ids_stay_different_devices_and_are_kept_as_metadata() {
-        let zigbee = template("zigbee2mqtt/{deviceId}");
-        let of = |topic| named(&zigbee, topic).unwrap().unwrap();
-        let kitchen = of("zigbee2mqtt/Küche 1");
-        assert_eq!(&kitchen.metadata[..], [("name", "Küche 1")]);
-        let id = kitchen.device.unwrap().into_owned();
-        assert!(id.starts_with("K_che_1-") && id.len() == 16, "{id}");
-        assert!(crate::model::check_device_id(&id).is_ok());
-        assert_ne!(of("zigbee2mqtt/Kücha 1").device.as_deref(), Some(id.as_str()));
-        assert_ne!(of("zigbee2mqtt/K_che_1").device.as_deref(), Some(id.as_str()));
-        let named_level = template("{name}/{deviceId}");
-        let found = named(&named_level, "hall/Küche 1").unwrap().unwrap();
-        assert_eq!(&found.metadata[..], [("name", "hall")], "a key of the template comes first");
     }
 }

@@ -58,7 +58,7 @@ async fn an_invalid_token_is_not_created() {
         (&["--name", "a"][..], "--scope"),
         (&["--name", "a b", "--scope", "query"], "auth.tokens.name"),
         (&["--name", "a", "--scope", "all"], "ingest, query, metadata or admin"),
-        (&["--name", "a", "--scope", "query", "--devices", "(a+)+"], "--devices"),
+        (&["--name", "a", "--scope", "query", "--devices", "a "], "--devices"),
         (&["--name", "a", "--scope", "query", "--device-prefix", "a*"], "auth.tokens.device_prefix"),
         (&["--name", "a", "--scope", "query", "--expires", "soon"], "--expires"),
     ] {

@@ -98,7 +98,7 @@ async fn line_protocol_of_forbidden_devices_is_rejected_by_line() {
     assert_eq!(devices(&server, "all", "").await, ["LIGHT-1", "LIGHT-2"]);
     let metrics = server.metrics().await;
     let forbidden = [("protocol", "influx"), ("reason", "device_forbidden")];
-    assert_eq!(metrics.count_where("tidegauge_readings_rejected_total", &forbidden), 5, "2 of version 3, 2 and 1");
+    assert_eq!(metrics.count_where("tidegauge_readings_rejected_total", &forbidden), 7, "3 of version 3, 3 and 1");
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ async fn an_invalid_key_is_neither_created_nor_used() {
     for (args, about) in [
         (&[][..], "--id"),
         (&["--id", "a b"], "auth.keys.id"),
-        (&["--id", "a", "--devices", "(a+)+"], "--devices"),
+        (&["--id", "a", "--devices", "a "], "--devices"),
         (&["--id", "a", "--device-prefix", "a*"], "auth.keys.device_prefix"),
         (&["--id", "a", "--expires", "soon"], "--expires"),
     ] {

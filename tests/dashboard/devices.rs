@@ -204,3 +204,44 @@ async fn a_device_gets_a_name_a_place_and_units() {
     tab.wait_for("tr[data-device='0x00158d0001'] th .id", "0x00158d0001").await;
     tab.close(server.url(), &["401"]).await;
 }
+
+/// Any text that is a device ID is shown, searched, charted, selected and named as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_ids_are_listed_searched_charted_and_named() {
+    let server = Server::start(Setup::sqlite()).await;
+    let ids = crate::device_ids::ids();
+    for (number, id) in ids.iter().enumerate() {
+        send_now(&server, id, number as f64).await;
+    }
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 50").await;
+    let mut all = listed(&tab).await;
+    tab.click("[data-key=next]").await;
+    tab.wait(&format!("document.querySelectorAll('tr[data-device]').length === {}", ids.len() - 50)).await;
+    all.extend(listed(&tab).await);
+    assert_eq!(all, ids);
+    tab.wait("document.querySelector('tr[data-device] .values').textContent.includes('temp')").await;
+
+    for id in ["Line 3 / Press", "a\"b'c", "<b>&amp;</b>", "?x=1&y=2#z", "%2F", "a+b", "שלום-12", "a\\b\\"] {
+        let quoted = Value::from(id).to_string();
+        tab.go(&format!("{}/#/devices", server.url())).await;
+        tab.wait("document.querySelectorAll('tr[data-device]').length === 50").await;
+        tab.js("document.querySelector('input[type=search]').select()").await;
+        tab.type_text(id).await;
+        tab.wait(&format!("document.querySelector('tr[data-device]')?.dataset.device === {quoted}")).await;
+        tab.js("document.querySelector('tr[data-device] th a').click()").await;
+        tab.wait(&format!("document.querySelector('main h1')?.firstChild?.textContent === {quoted}")).await;
+        tab.wait("document.querySelector('.chart .legend tbody td')").await;
+        let link = tab.js("document.querySelector('.links a').getAttribute('href')").await;
+        let file = server.get(link.as_str().expect("a link")).await;
+        assert_eq!(csv::Reader::from_reader(&file.body[..]).records().next().expect("a row").expect("CSV")[0], *id);
+        tab.js("document.querySelector('details.editor').open = true").await;
+        tab.wait("document.querySelector('.editor input')").await;
+        tab.js("document.querySelector('.editor input').value = 'Name of it'").await;
+        tab.js("document.querySelector('.editor form').requestSubmit()").await;
+        tab.wait_for("main h1", "Name of it").await;
+        assert_eq!(tab.text("main h1 .id").await, id);
+    }
+    tab.close(server.url(), &[]).await;
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Server;
+use super::{Server, encoded};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -41,7 +41,7 @@ impl Model {
                     "{device}"
                 );
             }
-            let path = format!("/v1/devices/{}", device.replace('/', "%2F"));
+            let path = format!("/v1/devices/{}", encoded(device));
             let range = "from=2026-01-01T00:00:00Z&to=2026-07-01T00:00:00Z";
             let found = server.get_json(&format!("{path}/rollups?{range}")).await;
             for series in readings.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>() {

@@ -25,6 +25,7 @@ use super::process::{Finished, binary, run};
 use super::{Setup, wait_until};
 pub(crate) use answer::Answer;
 use requests::client_for;
+pub(crate) use requests::encoded;
 
 /// How many seconds a server may take until it listens.
 const START_SECONDS: u32 = 120;

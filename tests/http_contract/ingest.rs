@@ -152,7 +152,7 @@ fn partly_bad() -> Value {
         { "deviceId": "ok", "ts": TS, "value": 1 },
         { "deviceId": "ok", "ts": "2999-01-01T00:00:00Z", "value": 2 },
         { "ts": TS, "value": 3 },
-        { "deviceId": "not ok", "ts": TS, "value": 4 },
+        { "deviceId": " not ok", "ts": TS, "value": 4 },
         { "deviceId": "ok", "ts": TS },
         { "deviceId": "ok", "ts": TS, "value": "high" },
         { "deviceId": "ok", "ts": "yesterday", "value": 7 },

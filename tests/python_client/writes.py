@@ -183,19 +183,19 @@ class Writes(Case):
         self.assertNotIn(str(TOKEN), repr(client))
 
     def test_rejected_readings_are_reported(self):
-        readings = [("rejects", START), ("no device", START + 1), ("rejects", START + 2)] + [("rejects", START + 3)]
+        readings = [("rejects", START), ("no device ", START + 1), ("rejects", START + 2)] + [("rejects", START + 3)]
         client = self.client()
         for device, ts in readings:
             client.write(device, {"temp": 1, "bad{": 2} if ts == START + 2 else {"temp": 1}, ts)
         error = self.fails("partially_rejected", client.flush)
         self.assertEqual((error.status, error.lost), (400, 1))
         self.assertEqual([it.code for it in error.rejections], ["invalid_device_id", "invalid_label"])
-        self.assertIn('"no device"', error.rejections[0].reading)
+        self.assertIn('"no device "', error.rejections[0].reading)
         client.flush()  # raises each error once
         self.assertEqual(list(self.stored("rejects")), [START, START + 2, START + 3])
         got = []
         with self.client(on_error=got.append) as client:
-            client.write_many("no device", [(START + index, index) for index in range(150)])
+            client.write_many("no device ", [(START + index, index) for index in range(150)])
         self.assertEqual([(error.lost, len(error.rejections)) for error in got], [(150, 100)])
 
     def test_refusals_keep_the_readings(self):

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 
 use anyhow::bail;
+use serde_json::Value;
 
 use super::super::import::Format;
 use super::requests::Listed;
@@ -63,10 +64,11 @@ impl<W: Write> Rows<W> {
             let (id, metadata) = (&listed.device_id, listed.metadata.as_ref().map(|metadata| metadata.get()));
             match self.format {
                 Format::Csv => {
-                    Device { start: format!("{id},").into(), metadata: metadata.map_or_else(String::new, cell) }
+                    let quoted = if id.contains([',', '"']) { cell(id) } else { id.clone() };
+                    Device { start: (quoted + ",").into(), metadata: metadata.map_or_else(String::new, cell) }
                 }
                 Format::Ndjson => Device {
-                    start: format!("{{\"deviceId\":\"{id}\",").into(),
+                    start: format!("{{\"deviceId\":{},", Value::from(id.as_str())).into(),
                     metadata: metadata.map_or_else(String::new, |text| format!("\"metadata\":{text},")),
                 },
             }

@@ -332,8 +332,7 @@ impl Converter {
         let at = &self.columns.time[..];
         let time = joined(row, at);
         let when = times.parse(&time).map_err(|error| self.bad(at, &time, &error))?;
-        // A device ID contains no character that JSON escapes.
-        text.extend_from_slice(format!("{{\"deviceId\":\"{device}\",\"values\":{{").as_bytes());
+        text.extend_from_slice(format!("{{\"deviceId\":{},\"values\":{{", serde_json::Value::from(device)).as_bytes());
         let (mut empty_cells, mut filled) = (0, Vec::new());
         for (value, key) in self.columns.values.iter().zip(&self.keys) {
             let cell = cell(value.at);
@@ -444,13 +443,13 @@ mod tests {
 
     #[test]
     fn a_bad_cell_spoils_its_row_only_and_is_named_with_its_column_and_line() {
-        let input = b"ts,device,v\n1,a,1\nyesterday,a,2\n3,a b,3\n4,a,four\n5,a,inf\n6,a,\n7,a\n8,\xff,1\n9,a,9\n";
+        let input = b"ts,device,v\n1,a,1\nyesterday,a,2\n3,a\x07b,3\n4,a,four\n5,a,inf\n6,a,\n7,a\n8,\xff,1\n9,a,9\n";
         let rows = rows(input, WantedDevice::Customary);
         let bad: Vec<_> = rows.iter().filter_map(|(line, row)| Some((*line, row.as_ref().err()?.as_str()))).collect();
         let not_a_time = TimeError::Unknown;
         let expected = [
             (3, format!("column \"ts\": \"yesterday\": {not_a_time}")),
-            (4, format!("column \"device\": \"a b\": {}", check_device_id("a b").unwrap_err())),
+            (4, format!("column \"device\": {:?}: {}", "a\x07b", check_device_id("a\x07b").unwrap_err())),
             (5, "column \"v\": \"four\": not a number".to_owned()),
             (6, "column \"v\": \"inf\": not a finite number".to_owned()),
             (7, "1 empty".to_owned()),

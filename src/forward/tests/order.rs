@@ -80,7 +80,7 @@ fn batch_of(readings: &[Sent]) -> Batch {
     for Sent { number, device, ts_ms, series, metadata } in readings {
         let metadata = metadata.map(|number| format!(r#"{{"number":{number}}}"#));
         let values = series.iter().map(|series| (&**series, *number as f64));
-        batch.push_owner(device.as_bytes(), metadata.as_deref());
+        batch.push_owner(device, metadata.as_deref());
         batch.push_reading(*ts_ms, values);
     }
     batch

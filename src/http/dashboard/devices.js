@@ -17,9 +17,6 @@ const MAX_SELECTED = 8, MAX_VALUES = 4, MAX_METADATA = 4;
 const SILENT = [["5m", "5 minutes"], ["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["1w", "1 week"]];
 const SILENT_DEFAULT = "1h";
 
-// The characters of device IDs.
-const ID = /^[A-Za-z0-9._:/-]*$/;
-
 export function devicesView(root, start) {
   let params = start;
   let shown;
@@ -62,10 +59,6 @@ export function devicesView(root, start) {
     clearTimeout(typing);
     const prefix = search.value.trim();
     if (prefix === (params.get("prefix") ?? "")) return;
-    if (!ID.test(prefix)) {
-      fill(remarks, h("p", { class: "notice warn" }, "A device ID has only letters, digits and . _ : / -"));
-      return;
-    }
     go("devices", changed(params, { cursor: undefined, prefix: prefix || undefined }), { replace: true });
   }
 

@@ -360,7 +360,7 @@ pub(super) fn header(about: &str, of_type: &str) -> Value {
 fn in_path(segment: &str) -> Option<Value> {
     let name = segment.strip_prefix('{')?.strip_suffix('}')?;
     let (description, schema, example) = match name {
-        "deviceId" => ("The ID of the device. Write `/` as `%2F`.", schemas::device_id(), "S1"),
+        "deviceId" => ("The ID of the device, percent-encoded: `/` is `%2F`.", schemas::device_id(), "S1"),
         "file" => ("The name of the file.", json!({ "type": "string" }), "main.js"),
         _ => ("The hash of all files.", json!({ "type": "string" }), "0"),
     };

@@ -123,7 +123,7 @@ pub(in crate::http) const DEVICE: Parameter = Parameter {
 pub(in crate::http) const PREFIX: Parameter = Parameter {
     name: "prefix",
     description: "The start of the IDs of the devices.",
-    schema: |_| json!({ "type": "string", "pattern": "^[A-Za-z0-9._:/-]{0,128}$", "default": "" }),
+    schema: |_| schemas::device_prefix(),
     example: r#""S""#,
 };
 

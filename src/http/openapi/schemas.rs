@@ -25,9 +25,19 @@ pub(super) fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
+/// The characters that no device ID has, within brackets of a regular expression.
+const NOT_IN_IDS: &str = r"\u0000-\u001F\u007F-\u009F\u2028-\u202E\u2066-\u2069\uFEFF";
+
 /// The ID of a device.
 pub(super) fn device_id() -> Value {
-    json!({ "type": "string", "pattern": "^[A-Za-z0-9._:/-]{1,128}$", "not": { "enum": [".", ".."] } })
+    let pattern = format!(r"^[^\s{NOT_IN_IDS}]([^{NOT_IN_IDS}]*[^\s{NOT_IN_IDS}])?$");
+    json!({ "type": "string", "pattern": pattern, "maxLength": 128, "not": { "enum": [".", ".."] } })
+}
+
+/// The start of the IDs of devices.
+pub(super) fn device_prefix() -> Value {
+    let pattern = format!(r"^([^\s{NOT_IN_IDS}][^{NOT_IN_IDS}]*)?$");
+    json!({ "type": "string", "pattern": pattern, "maxLength": 128, "default": "" })
 }
 
 /// A metric, or a series by its text.

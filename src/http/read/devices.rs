@@ -252,10 +252,6 @@ fn silent_for(params: &mut Params<'_>) -> Result<Option<i64>, Problem> {
 
 /// Refuses a prefix with which no device ID can start, because it must be a mistake.
 pub(in crate::http) fn check_prefix(prefix: &str) -> Result<(), Problem> {
-    if prefix.contains('*') {
-        let why = "must not contain `*`: every device ID that starts with the prefix matches";
-        return Err(Problem::invalid_parameter("prefix", why));
-    }
     match check_device_prefix(prefix) {
         Err(error) if !prefix.is_empty() => Err(Problem::invalid_parameter("prefix", error)),
         _ => Ok(()),

@@ -38,7 +38,7 @@ fn code_of(
 fn each_rule_rejects_with_its_code() {
     let x = &[("x", 1.0)][..];
     assert_eq!(code_of(&RULES, "d", None, None, x), None);
-    assert_eq!(code_of(&RULES, "d e", None, None, x), Some(Code::InvalidDeviceId));
+    assert_eq!(code_of(&RULES, "d\u{7}", None, None, x), Some(Code::InvalidDeviceId));
     assert_eq!(code_of(&RULES, "d", Some("{\"a\":1234567}"), None, x), Some(Code::MetadataTooLarge));
     assert_eq!(code_of(&RULES, "d", None, None, &[("a", 1.0), ("b", 1.0), ("c", 1.0)]), Some(Code::TooManyMetrics));
     assert_eq!(code_of(&RULES, "d", None, None, &[("ts", 1.0)]), Some(Code::InvalidMetricName));
@@ -72,7 +72,7 @@ fn a_device_outside_the_scope_is_rejected() {
     let scope = DeviceScope::new(DeviceIdCase::Lower, "acme/".to_owned(), Some(patterns));
     let mut admission = admission(&RULES, &scope, NOW_MS);
     let long = format!("light-{}", "x".repeat(118));
-    for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light 1", &long] {
+    for device in ["LIGHT-1", "light-2", "pump-1", "acme/light-1", "../light-1", "light-1 ", &long] {
         let values = [(Cow::Borrowed("x"), 1.0)];
         admission.reading(Incoming {
             device,

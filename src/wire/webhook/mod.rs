@@ -9,7 +9,8 @@
 //!   configuration names a value. A value that another path has taken is no metric.
 //! - Any other path of a metric selects one number or boolean; if something else is there, that value is
 //!   rejected.
-//! - The device is a text or a whole number; the time RFC 3339, or a number in the unit of the hook.
+//! - The device is a text or a whole number; the time RFC 3339, or a number in the unit of the hook. A table
+//!   of the hook may have another ID for a device.
 //! - A payload that meets none of the conditions of the hook, or whose array behind `[*]` is empty, is
 //!   ignored and counted.
 //!
@@ -24,6 +25,8 @@ mod walk;
 
 #[cfg(test)]
 mod tests;
+
+use std::collections::BTreeMap;
 
 use self::tree::{Role, Tree};
 use self::walk::Walk;
@@ -40,7 +43,7 @@ pub struct Address<'a> {
     pub metric: Option<&'a str>,
     /// The labels of all metrics.
     pub labels: &'a [(&'a str, &'a str)],
-    /// The metadata of the device. A key of the payload comes first.
+    /// The metadata of the device. Constants and keys of the payload come first.
     pub metadata: &'a [(&'a str, &'a str)],
 }
 
@@ -67,8 +70,12 @@ pub struct Hook {
     /// The keys below `*` that are no metrics.
     ignored_keys: Vec<String>,
     label_names: Vec<String>,
-    /// The keys of the metadata, as JSON strings.
+    /// The keys of the metadata in the payload, as JSON strings.
     metadata_keys: Vec<String>,
+    /// The constant metadata: keys and values as JSON.
+    constants: Vec<(String, String)>,
+    /// The device IDs in place of those of the platform.
+    device_ids: BTreeMap<String, String>,
     conditions: Vec<Condition>,
     /// Whether all elements of the array behind `[*]` share device and metadata.
     is_owner_shared: bool,
@@ -118,6 +125,8 @@ impl Hook {
             ignored_keys: hook.ignore.clone().unwrap_or_default(),
             label_names: names(hook.label_paths()),
             metadata_keys: metadata_keys.collect(),
+            constants: hook.constants.iter().flatten().map(|(key, value)| (json_string(key), json_of(value))).collect(),
+            device_ids: hook.device_ids.clone().unwrap_or_default(),
             conditions: hook.conditions().to_vec(),
             is_owner_shared: device.is_none_or(is_shared)
                 && hook.metadata_paths().iter().all(|metadata| is_shared(&metadata.path)),
@@ -127,6 +136,11 @@ impl Hook {
 
 fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
+}
+
+/// The JSON of a value of the configuration, which is no date.
+fn json_of(value: &toml::Value) -> String {
+    serde_json::to_string(value).expect("texts, numbers, lists and tables are JSON")
 }
 
 /// Parses a payload. `address` is what its URL or topic says of it.

@@ -305,6 +305,11 @@ impl<'b> Walk<'b> {
                     rejection(Code::MissingDeviceId, format!("there is no {}", self.hook.device_place))
                 })?,
             };
+        if device.len() <= DEVICE_ID_MAX_BYTES
+            && let Some(own) = self.hook.device_ids.get(device)
+        {
+            return Ok(Cow::Borrowed(own));
+        }
         let prefix = &self.hook.device_prefix;
         // A device ID that is too long is not copied: admission rejects it as it is.
         if prefix.is_empty() || device.len() > DEVICE_ID_MAX_BYTES {
@@ -314,10 +319,13 @@ impl<'b> Walk<'b> {
         Ok(Cow::Owned([prefix.as_str(), device].concat()))
     }
 
-    /// The text of the metadata; `None` if nothing is at its paths.
+    /// The text of the metadata; `None` if it has no keys.
     fn metadata(&self, found: &Found<'b>, shared: Option<&Found<'b>>) -> Parsed<Option<String>> {
-        let mut members: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::with_capacity(self.hook.metadata_keys.len());
-        for (path, key) in self.hook.metadata_keys.iter().enumerate() {
+        let constants = &self.hook.constants;
+        let mut members: Vec<(Cow<'_, str>, Cow<'_, str>)> =
+            constants.iter().map(|(key, value)| (Cow::Borrowed(&**key), Cow::Borrowed(&**value))).collect();
+        let is_free = |key: &str| constants.iter().all(|(constant, _)| constant != key);
+        for (path, key) in self.hook.metadata_keys.iter().enumerate().filter(|(_, key)| is_free(key)) {
             let text = found.metadata[path].as_ref().or(shared.and_then(|shared| shared.metadata[path].as_ref()));
             if let Some(text) = text {
                 members.push((Cow::Borrowed(key), Cow::Borrowed(*text.as_ref().map_err(Clone::clone)?)));

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::super::mongod::deadline::deadline;
@@ -46,8 +47,7 @@ impl Server {
     /// The readings of a device from 2021 to 2029, as `{"ts", "values"}`.
     pub(crate) async fn readings(&self, device: &str) -> Value {
         let range = "from=2021-01-01T00:00:00Z&to=2030-01-01T00:00:00Z&limit=10000";
-        let device = device.replace('/', "%2F");
-        self.get_json(&format!("/v1/devices/{device}/readings?{range}")).await["readings"].take()
+        self.get_json(&format!("/v1/devices/{}/readings?{range}", encoded(device))).await["readings"].take()
     }
 
     /// A request that the other functions do not cover.
@@ -97,6 +97,11 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// A text as a part of an address.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 /// A client of the server. With TLS it trusts `ca.pem`, and presents `operator.pem` if that exists.

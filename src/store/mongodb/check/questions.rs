@@ -7,6 +7,7 @@
 
 use bson::{DateTime, Document, doc};
 
+use super::super::devices::ids_after;
 use super::super::names;
 use super::super::timeseries::QUERY_INDEX;
 use crate::model::{Day, Hour};
@@ -155,7 +156,7 @@ pub(in super::super) fn of_rollups(collection: &str, Example { device, hour }: &
 pub(in super::super) fn of_devices(collection: &str, Example { device, .. }: &Example) -> Vec<Question> {
     let mut table = Table { collection, questions: Vec::new() };
     let of_device = doc! { "_id": device, "deviceId": device };
-    let page = doc! { "_id": { "$gte": device, "$lt": format!("{device}\u{7F}") } };
+    let page = doc! { "_id": ids_after(device, None) };
     table.find("a page of devices", Access::Ids, page.clone(), doc! { "sort": { "_id": 1 } });
     table.find("the devices to roll up", Access::Ids, page.clone(), in_order(1));
     table.find("the IDs of all devices", Access::Ids, page, by_id());

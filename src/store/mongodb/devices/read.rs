@@ -10,10 +10,8 @@ use mongodb::options::Hint;
 use super::super::by_device::of_devices;
 use super::DeviceIndex;
 use super::document::{decode, is_empty};
+use crate::model::end_of_prefix;
 use crate::store::{DeviceList, DeviceSummary, StoreError};
-
-/// Sorts after every character of a device ID, all of which are ASCII letters, digits or punctuation.
-const AFTER_ALL: char = '\u{7F}';
 
 /// The IDs in one reply, when all are read.
 const IDS_BATCH: u32 = 20_000;
@@ -22,7 +20,7 @@ const IDS_BATCH: u32 = 20_000;
 pub(in super::super) fn ids_after(prefix: &str, after: Option<&str>) -> Document {
     let after = after.filter(|after| *after >= prefix);
     let mut ids = after.map_or_else(|| doc! { "$gte": prefix }, |after| doc! { "$gt": after });
-    ids.insert("$lt", format!("{prefix}{AFTER_ALL}"));
+    ids.extend(end_of_prefix(prefix).map(|end| ("$lt".to_owned(), end.into())));
     ids
 }
 

@@ -72,6 +72,22 @@ fn a_value_of_a_wrong_kind_costs_itself() {
 }
 
 #[test]
+fn constants_precede_metadata_of_the_payload_and_the_table_names_the_device() {
+    let keys = "path = \"/h\"\ndevice = \"id\"\ndevice_prefix = \"p-\"\nmetrics = \"t\"\nmetadata = [\"hall\", \"b\"]\n\
+        constants = { hall = \"2\", units = { t = \"°C\" }, n = 1.5, ok = true }\n\
+        device_ids = { 0x01 = \"Küche \\\"1\\\"\", 7 = \"p-7\", a = \"b\", b = \"c\" }";
+    let metadata = r#"{"hall":"2","n":1.5,"ok":true,"units":{"t":"°C"}}"#;
+    for (id, device) in
+        [("\"0x01\"", "Küche \"1\""), ("7", "p-7"), ("\"a\"", "b"), ("\"0X01\"", "p-0X01"), ("\"c\"", "p-c")]
+    {
+        let body = format!(r#"{{"id":{id},"t":1,"hall":9}}"#);
+        assert_eq!(found(keys, &body), [format!("{device} now t=1 {metadata}")]);
+    }
+    let with_b = found(keys, r#"{"b":[2],"t":1,"id":"x"}"#);
+    assert!(with_b[0].ends_with(r#","b":[2]}"#), "{with_b:?}");
+}
+
+#[test]
 fn each_element_behind_the_brackets_is_a_reading() {
     let keys = "path = \"/h\"\ndevice = \"id\"\nmetrics = \"list[*].v.*\"\ntime = \"list[*].t\"\nlabels = \"zone\"\n\
         metadata = \"info\"";
