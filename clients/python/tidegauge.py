@@ -788,6 +788,7 @@ class Client:
         """The devices that `device`, `prefix` and `meta` select, in the order of their IDs.
 
         `silent_for` selects those whose last reading is longer ago: `"15m"`, `"1h30m"` or a `timedelta`.
+        `beyond="limits"` selects those with a latest value beyond the limits in their metadata.
         """
         rows: Rows[Device] = Rows()
         pairs = _pairs(params) + _selection(device, prefix, meta) + _pairs({"silent_for": _period(silent_for)})

@@ -220,6 +220,35 @@ async fn shifts_begin_at_the_hour_that_is_chosen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_chart_is_compared_with_the_day_before() {
+    let server = Server::start(Setup::sqlite()).await;
+    let day = 86_400;
+    send(&server, "A", "temp", &[(-day, 1.0), (-day + 60, 2.0), (0, 5.0), (3_600, 6.0)]).await;
+    let counter = [(-day - 3_600, 1.0), (-day, 10.0), (-3_600, 20.0), (0, 24.0)];
+    send(&server, "A", "total", &counter).await;
+    let tab = Tab::open().await;
+    let hours = "from=2024-04-20T14:00:00Z&to=2024-04-20T16:00:00Z&step=1h&table=1";
+    show(&tab, server.url(), &format!("device=A&{hours}&metric=temp")).await;
+    tab.wait_for(".data tbody", "5 (5 … 5)").await;
+    let choose = "(() => { const select = document.querySelector('[data-key=compare]'); select.value = '-1d'; \
+                  select.dispatchEvent(new Event('change')); })()";
+    tab.js(choose).await;
+    tab.wait_for(".legend", "A · a day earlier").await;
+    let rows = json!([["2024-04-20 17:00", "6 (6 … 6)", "–"], ["2024-04-20 16:00", "5 (5 … 5)", "1.5"]]);
+    assert_eq!(cells(&tab, ".data").await, rows);
+    assert_eq!(tab.js("location.hash.includes('compare=-1d')").await, true);
+    tab.check("compared").await;
+    let csv = tab.js("[...document.querySelectorAll('.links a')].at(-1).getAttribute('href')").await;
+    let file = server.get(csv.as_str().expect("a link")).await;
+    assert!(file.text().contains(",comparedTs,comparedCount,comparedMin,"), "{}", file.text());
+
+    show(&tab, server.url(), &format!("device=A&{hours}&metric=total&increase=total&compare=-1d")).await;
+    tab.wait_for(".data tbody", "4").await;
+    assert_eq!(cells(&tab, ".data").await, json!([["2024-04-20 16:00", "4", "9"]]), "beside the bars");
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_counter_has_a_bar_for_the_increase_of_each_step() {
     let server = Server::start(Setup::sqlite()).await;
     let metadata = json!({ "kind": { "energy": "counter" }, "units": { "energy": "kWh" } });

@@ -92,6 +92,14 @@ async fn values_beyond_their_limits_are_marked() {
     let shown = tab.text("tr[data-device] .meta").await;
     assert!(shown.contains("typo") && !shown.contains("level"), "limits that are not understood stay: {shown}");
     tab.check("limits").await;
+    send_now(&server, "WITHIN", 1.0).await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 2").await;
+    tab.click(".silent-tools label:last-child input").await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 1").await;
+    assert_eq!(
+        (listed(&tab).await, tab.js("location.hash").await),
+        (vec!["TANK".to_owned()], json!("#/devices?beyond=limits"))
+    );
     tab.close(server.url(), &[]).await;
 }
 

@@ -5,17 +5,21 @@ use super::*;
 #[tokio::test]
 async fn latest_values_and_devices_are_tables_too() {
     let server = half_pending(Setup::sqlite()).await;
-    let reading = json!({ "deviceId": "z", "ts": START_MS, "metadata": { "room": "a, \"b\"" }, "value": 1 });
+    let limits = json!({ "value": { "max": 0 } });
+    let metadata = json!({ "room": "a, \"b\"", "limits": limits });
+    let reading = json!({ "deviceId": "z", "ts": START_MS, "metadata": metadata, "values": { "value": 1, "w": 1 } });
     assert_eq!(server.ingest(&reading).await.status, 200);
 
     let latest = server.get_json("/v1/devices/x:1/latest").await;
     let of = |(series, at): (&String, &Value)| -> Value {
-        json!({ "deviceId": "x:1", "ts": at["ts"], "series": series, "value": at["value"] })
+        json!({ "deviceId": "x:1", "ts": at["ts"], "series": series, "value": at["value"], "beyond": null })
     };
     let expected: Vec<Value> = latest["metrics"].as_object().expect("metrics").iter().map(of).collect();
     assert_eq!(lines(&file(&server, "/v1/devices/x:1/latest?", "ndjson").await), expected);
-    let columns = ["deviceId", "ts", "series", "value"];
+    let columns = ["deviceId", "ts", "series", "value", "beyond"];
     assert_eq!(cells(&file(&server, "/v1/devices/x:1/latest?", "csv").await), as_cells(&columns, &expected));
+    let beyond = lines(&file(&server, "/v1/devices/z/latest?", "ndjson").await);
+    assert_eq!(beyond.iter().map(|line| &line["beyond"]).collect::<Vec<_>>(), [&json!("max"), &Value::Null]);
 
     let mut expected = server.get_json("/v1/devices").await["devices"].take();
     let expected = expected.as_array_mut().expect("devices");

@@ -47,9 +47,11 @@ export function devicesView(root, start) {
   const silent = h("select", { "aria-label": "Silent after", onchange: () => move({ silent: silent.value === SILENT_DEFAULT ? undefined : silent.value }) },
     SILENT.map(([name, text]) => h("option", { value: name }, text)));
   const only = h("input", { type: "checkbox", onchange: () => move({ only: only.checked ? "silent" : undefined }) });
+  const beyond = h("input", { type: "checkbox", onchange: () => move({ beyond: beyond.checked ? "limits" : undefined }) });
   const chips = h("ul", { class: "chips", "aria-label": "Filters" });
   const tools = h("div", { class: "tools" }, search, filter,
-    h("span", { class: "silent-tools" }, h("label", {}, "Silent after ", silent), h("label", {}, only, " only silent ones")));
+    h("span", { class: "silent-tools" }, h("label", {}, "Silent after ", silent), h("label", {}, only, " only silent ones"),
+      h("label", {}, beyond, " only beyond limits")));
   const remarks = h("div", { "aria-live": "polite" });
   const list = h("div", { class: "list" }), pages = h("nav", { class: "pages", "aria-label": "Pages" });
   const bar = h("div", { class: "selection", hidden: true });
@@ -115,6 +117,7 @@ export function devicesView(root, start) {
     if (document.activeElement !== search) search.value = params.get("prefix") ?? "";
     silent.value = lengthOf(params.get("silent")) ? params.get("silent") : SILENT_DEFAULT;
     only.checked = params.get("only") === "silent";
+    beyond.checked = params.has("beyond");
     const filters = filtersOf(params);
     fill(chips, filters.map(([name, wanted]) => {
       const isNot = name.endsWith("!");
@@ -134,7 +137,7 @@ export function devicesView(root, start) {
       for (const [name, text] of flat(device.metadata)) seen.set(name, (seen.get(name) ?? new Set()).add(text));
     }
     fill(keys, [...seen.keys()].map((name) => h("option", { value: name })));
-    const isFiltered = params.has("prefix") || params.get("only") === "silent" || filtersOf(params).length > 0;
+    const isFiltered = params.has("prefix") || params.get("only") === "silent" || params.has("beyond") || filtersOf(params).length > 0;
     const isFirst = !params.has("cursor");
     tools.hidden = devices.length === 0 && isFirst && !isFiltered;
     if (devices.length === 0 && isFirst && next === null) {
@@ -235,6 +238,7 @@ async function load(params, signal, progress) {
   if (params.get("only") === "silent") {
     query.set("silent_for", lengthOf(params.get("silent")) ? params.get("silent") : SILENT_DEFAULT);
   }
+  if (params.has("beyond")) query.set("beyond", "limits");
   let cursor = params.get("cursor");
   const devices = [], sources = [];
   let remark = {};

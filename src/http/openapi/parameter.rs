@@ -138,6 +138,13 @@ pub(in crate::http) const SILENT_FOR: Parameter = Parameter {
     example: r#""15m""#,
 };
 
+pub(in crate::http) const BEYOND: Parameter = Parameter {
+    name: "beyond",
+    description: "`limits`: only devices with a latest value beyond the limits in their metadata.",
+    schema: |_| json!({ "type": "string", "enum": ["limits"] }),
+    example: r#""limits""#,
+};
+
 pub(in crate::http) const LIMIT_OF_DEVICES: Parameter = Parameter {
     name: "limit",
     description: "The most devices of a page. Without it, CSV and NDJSON have all devices.",

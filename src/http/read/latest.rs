@@ -9,9 +9,11 @@ use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
+use strum::IntoStaticStr;
 use utoipa::ToSchema;
 
 use super::answer;
+use super::devices::BYTES_OF_COMPARED;
 use super::query_limits::RunningQuery;
 use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
@@ -19,7 +21,7 @@ use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::openapi::parameter::{
-    CURSOR_OF_DEVICES, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
+    BEYOND, CURSOR_OF_DEVICES, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -72,8 +74,9 @@ struct LatestValue {
 }
 
 /// A limit that a value is beyond.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Serialize, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 enum Beyond {
     Min,
     Max,
@@ -81,7 +84,7 @@ enum Beyond {
 
 const OF_ONE: Parameters = &[&FORMAT, &METRIC, &LABELS];
 const OF_DEVICES: Parameters =
-    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS];
+    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &BEYOND];
 
 /// Describes `GET /v1/devices/{deviceId}/latest`.
 pub(in crate::http) fn describe_latest() -> Operation {
@@ -147,10 +150,13 @@ pub(in crate::http) async fn latest_of_devices(
     let reply = ListReply::new("latest", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let series = params.series()?;
+    let beyond_limits = super::devices::beyond_limits(&mut params)?;
     let mut request = super::devices::request(&app, &grant, &mut params, limit)?;
     params.end()?;
     request.skips_any = reply.is_whole();
-    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
+    request.selection.beyond_limits = beyond_limits;
+    let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
+    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
     respond_list(LatestList { app, grant, request, series, format }, reply).await
 }
 
@@ -193,28 +199,40 @@ impl List for LatestList {
 
 /// A table with a row for each value.
 fn table(format: Format) -> Table {
-    Table::new(format, ["deviceId", "ts", "series", "value"])
+    Table::new(format, ["deviceId", "ts", "series", "value", "beyond"])
 }
 
 fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {
+    let limits = latest.limits();
     for (metric, (ts_ms, value)) in &latest.values {
         table.text(device);
         table.instant(*ts_ms);
         table.text(metric);
         table.number(*value);
+        match Beyond::of(&limits, metric, *value) {
+            Some(bound) => table.text(bound.into()),
+            None => table.json("null"),
+        }
+    }
+}
+
+impl Beyond {
+    fn of(limits: &ValueLimits, metric: &Metric, value: f64) -> Option<Self> {
+        limits.beyond(metric, value).map(|bound| match bound {
+            Bound::Min => Self::Min,
+            Bound::Max => Self::Max,
+        })
     }
 }
 
 impl Latest {
-    fn new(device_id: String, query::Latest { values, has_more, metadata }: query::Latest) -> Self {
-        let limits = metadata.map(|metadata| ValueLimits::of_metadata(&metadata.text)).unwrap_or_default();
+    fn new(device_id: String, latest: query::Latest) -> Self {
+        let limits = latest.limits();
         let value = |(metric, (ts_ms, value))| {
-            let beyond = limits.beyond(&metric, value).map(|bound| match bound {
-                Bound::Min => Beyond::Min,
-                Bound::Max => Beyond::Max,
-            });
+            let beyond = Beyond::of(&limits, &metric, value);
             (metric, LatestValue { ts: rfc3339(ts_ms), value, beyond })
         };
-        Self { device_id, metrics: values.into_iter().map(value).collect(), more_metrics: has_more }
+        let metrics = latest.values.into_iter().map(value).collect();
+        Self { device_id, metrics, more_metrics: latest.has_more }
     }
 }
