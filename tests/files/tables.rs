@@ -1,5 +1,7 @@
 //! Answers as tables: latest values, devices and rollups as CSV and NDJSON.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[tokio::test]
@@ -118,6 +120,24 @@ async fn rollups_are_tables_too() {
     assert!(expected.iter().any(|row| row["min"].is_null()) && expected.len() > 8, "{expected:?}");
     assert_eq!(lines(&file(&server, &path, "ndjson").await), expected);
     assert_eq!(cells(&file(&server, &path, "csv").await), as_cells(&with_device, &expected));
+
+    let path = "/v1/devices/x:1/rollups?from=2024-04-20T00:00:00Z&to=2024-04-22T00:00:00Z&fn=min,last&compare=-1d";
+    let mut expected = flat(&server.get_json(path).await, Some("x:1"));
+    for row in &mut expected {
+        let compared = row["compared"].take();
+        row.as_object_mut().expect("a row").retain(|name, _| !name.starts_with("first") && name != "compared");
+        row["comparedTs"] = compared["ts"].clone();
+        row["comparedMin"] = compared["min"].clone();
+        row["comparedLast"] = compared["last"]["value"].clone();
+        row["comparedLastTs"] = compared["last"]["ts"].clone();
+    }
+    let sides = expected.iter().map(|row| [row["min"].is_null(), row["comparedMin"].is_null()]);
+    let sides: BTreeSet<[bool; 2]> = sides.collect();
+    assert_eq!(sides, BTreeSet::from([[false, true], [true, false]]), "each day is a day before or after none");
+    let of_both = ["min", "last", "lastTs", "comparedTs", "comparedMin", "comparedLast", "comparedLastTs"];
+    let of_both: Vec<&str> = ["deviceId", "ts", "series"].into_iter().chain(of_both).collect();
+    assert_eq!(lines(&file(&server, path, "ndjson").await), expected);
+    assert_eq!(cells(&file(&server, path, "csv").await), as_cells(&of_both, &expected));
 
     let path = format!("/v1/rollups?{asked}");
     let of_all = server.get_json(&path).await;

@@ -238,6 +238,14 @@ pub(in crate::http) const FILL: Parameter = Parameter {
     example: r#""null""#,
 };
 
+pub(in crate::http) const COMPARE: Parameter = Parameter {
+    name: "compare",
+    description: "How much earlier the steps begin with which those of the answer are compared, by the local calendar: \
+                  `-1d`, `-4w`; with steps of months `-1mo`, `-1y`.",
+    schema: |_| json!({ "type": "string", "pattern": "^-[0-9]{1,5}(d|w|mo|y)$" }),
+    example: r#""-7d""#,
+};
+
 pub(in crate::http) const COMBINE: Parameter = Parameter {
     name: "combine",
     description: "`true` folds the series of all devices. `by:floor` folds those of the devices with the same \

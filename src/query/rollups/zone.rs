@@ -104,6 +104,15 @@ impl LocalTime {
         self.periods[after.saturating_sub(1)].1
     }
 
+    /// Returns the latest time that the local clock has shown before an instant, or the time of the instant
+    /// where the clock goes on.
+    pub(super) fn shown_before(&self, ts_ms: i64) -> i64 {
+        let after = self.periods.partition_point(|(start_ms, _)| *start_ms < ts_ms).max(1);
+        let (start_ms, offset_ms) = self.periods[after - 1];
+        let end_before = after.checked_sub(2).map_or(i64::MIN, |nth| start_ms + self.periods[nth].1);
+        (ts_ms + offset_ms).max(end_before)
+    }
+
     /// Returns the first instant at which the local clock shows `local_ms` or a later time.
     pub(super) fn first_instant(&self, local_ms: i64) -> i64 {
         // No clock is further ahead of UTC, so earlier periods are over.
