@@ -170,6 +170,44 @@ async fn rollups_are_tables_too() {
     assert!(rows[1][..3] == ["", "2", ""] && rows.iter().any(|row| row[..3] == ["Graz, \"A\"", "", ""]), "{rows:?}");
 }
 
+/// A cell as a German spreadsheet reads it.
+fn of_spreadsheet(cell: &str) -> String {
+    if let Ok(instant) = cell.parse::<jiff::Timestamp>() {
+        let local = instant.in_tz("Europe/Berlin").expect("a zone").strftime("%Y-%m-%d %H:%M:%S%.3f").to_string();
+        return local.replace(".000", "").replace('.', ",");
+    }
+    if cell.parse::<f64>().is_ok() { cell.replace('.', ",") } else { cell.to_owned() }
+}
+
+#[tokio::test]
+async fn csv_for_a_spreadsheet_has_the_same_cells_on_each_path() {
+    let server = half_pending(Setup::sqlite()).await;
+    let described = json!({ "deviceId": "z", "ts": START_MS + 7, "metadata": { "a": "1;2,5" }, "value": 0.5 });
+    assert_eq!(server.ingest(&described).await.status, 200);
+    for path in [
+        &*format!("/v1/devices/x:1/readings?{RANGE}"),
+        &format!("/v1/readings?{RANGE}"),
+        "/v1/devices/x:1/latest?",
+        "/v1/latest?",
+        "/v1/devices?",
+        &format!("/v1/devices/x:1/rollups?{RANGE}&fn=avg,last&compare=-1d"),
+        &format!("/v1/rollups?{RANGE}"),
+        &format!("/v1/rollups?{RANGE}&combine=by:a"),
+    ] {
+        let usual = cells(&file(&server, path, "csv").await);
+        let expected: Vec<Vec<String>> =
+            usual.iter().map(|row| row.iter().map(|cell| of_spreadsheet(cell)).collect()).collect();
+        let path = format!("{path}&delimiter=%3B&decimal=,&bom=1&times=local&tz=Europe/Berlin");
+        let text = file(&server, &path, "csv").await;
+        let text = text.strip_prefix('\u{feff}').expect("a byte order mark");
+        let reader = csv::ReaderBuilder::new().has_headers(false).delimiter(b';').from_reader(text.as_bytes());
+        let found: Vec<Vec<String>> = reader.into_deserialize().collect::<Result<_, _>>().expect("whole rows");
+        assert!(found.len() > 1 && found == expected, "{path}: {found:?}, expected {expected:?}");
+        let refused = server.get(&format!("{path}&format=ndjson")).await;
+        assert!(refused.status == 400 && refused.text().contains("is for format=csv only"), "{}", refused.text());
+    }
+}
+
 #[tokio::test]
 async fn values_of_metadata_that_would_make_rows_too_long_are_refused() {
     let server = Server::start(Setup::sqlite().set("query.max_points", 20)).await;

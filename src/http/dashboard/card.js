@@ -2,11 +2,11 @@
 
 import { changed, go } from "./address.js";
 import { save, token } from "./api.js";
-import { exact, fill, h } from "./page.js";
+import { csvForm, exact, fill, h } from "./page.js";
 import { Plot } from "./plot.js";
 import { COMPARISONS, lengthOfStep, summary } from "./series.js";
 import { failureNotice } from "./states.js";
-import { clock, now, stamp } from "./time.js";
+import { clock, now, stamp, zone } from "./time.js";
 
 // The rows of the table at first.
 const ROWS = 100;
@@ -45,7 +45,8 @@ export function makeCard(first, handlers) {
 
   function drawLinks() {
     const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
-    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}&format=csv`;
+    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}&${csvForm}`;
+    const local = `&tz=${encodeURIComponent(zone)}`;
     const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `csv ${name}`, onclick: (event) => {
       if (!token.get()) return;
       event.preventDefault();
@@ -56,8 +57,8 @@ export function makeCard(first, handlers) {
     const toggle = h("button", { type: "button", class: "quiet", "data-key": `bars ${group.key}`, onclick: () =>
       go("chart", changed(params, { increase: others("increase", !group.isBars), values: others("values", group.isBars) })) },
     group.isBars ? "Show values" : "Show increase");
-    fill(links, toggle, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}`, "readings.csv"),
-      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}${query.parameters}${columns}`, "rollups.csv")]);
+    fill(links, toggle, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}${local}`, "readings.csv"),
+      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}${query.parameters}${query.parameters.includes("&tz=") ? "" : local}${columns}`, "rollups.csv")]);
   }
 
   function drawLegend() {

@@ -73,3 +73,7 @@ export function bytes(value) {
   const scaled = value / 2 ** (10 * power);
   return `${scaled.toFixed(power === 0 || scaled >= 100 ? 0 : 1)} ${BYTES[power]}`;
 }
+
+// How a spreadsheet in the language of the browser reads CSV.
+const mark = new Intl.NumberFormat().formatToParts(1.5).find(({ type }) => type === "decimal").value;
+export const csvForm = new URLSearchParams({ format: "csv", bom: "1", times: "local", ...(mark === "," ? { delimiter: ";", decimal: "," } : {}) });

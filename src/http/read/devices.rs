@@ -20,9 +20,10 @@ use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::config::Period;
 use crate::http::App;
-use crate::http::answer::format::Format;
+use crate::http::answer::format::{Csv, Format};
 use crate::http::openapi::parameter::{
-    BEYOND, CURSOR_OF_DEVICES, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
+    BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
+    TIMES, TZ_OF_TIMES,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -74,8 +75,21 @@ pub(in crate::http) struct Device {
     last_seen: String,
 }
 
-const OF_DEVICES: Parameters =
-    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &SILENT_FOR, &BEYOND];
+const OF_DEVICES: Parameters = &[
+    &FORMAT,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
+    &TZ_OF_TIMES,
+    &LIMIT_OF_DEVICES,
+    &CURSOR_OF_DEVICES,
+    &DEVICE,
+    &PREFIX,
+    &METADATA,
+    &SILENT_FOR,
+    &BEYOND,
+];
 
 /// Describes `GET /v1/devices`.
 pub(in crate::http) fn describe_devices() -> Operation {
@@ -114,6 +128,7 @@ pub(in crate::http) async fn devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let csv = Csv::of(&mut params, format)?;
     let request_head = (version, &headers, &uri);
     let reply = ListReply::new("devices", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
@@ -126,7 +141,7 @@ pub(in crate::http) async fn devices(
     request.selection.beyond_limits = beyond_limits;
     let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
     running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
-    respond_list(DeviceList { app, grant, request, format }, reply).await
+    respond_list(DeviceList { app, grant, request, format, csv }, reply).await
 }
 
 /// The list of devices.
@@ -135,6 +150,7 @@ struct DeviceList {
     grant: Arc<Grant>,
     request: DevicesRequest,
     format: Format,
+    csv: Csv,
 }
 
 impl List for DeviceList {
@@ -149,7 +165,7 @@ impl List for DeviceList {
     }
 
     fn table(&self) -> Table {
-        table(self.format)
+        table(self.format, &self.csv)
     }
 
     /// Metadata and metrics are JSON.
@@ -171,8 +187,8 @@ impl List for DeviceList {
     }
 }
 
-fn table(format: Format) -> Table {
-    Table::new(format, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
+fn table(format: Format, csv: &Csv) -> Table {
+    Table::new(format, csv, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
 }
 
 /// `GET /v1/devices/{deviceId}`
@@ -314,7 +330,7 @@ mod tests {
         };
         let written = device("{\"z\": [\r\n1e3,\n -0 ],\t\"a\\n\": \"\\u000a\"}\n");
         assert_eq!(metadata_of(&written).unwrap().get(), r#"{"a\n":"\n","z":[1000.0,-0.0]}"#);
-        let mut table = table(Format::Ndjson);
+        let mut table = table(Format::Ndjson, &Csv::default());
         DeviceList::add_rows(written, &mut table);
         assert_eq!(String::from_utf8(table.into_rows()).unwrap().lines().count(), 1);
     }

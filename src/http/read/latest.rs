@@ -19,9 +19,10 @@ use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
-use crate::http::answer::format::Format;
+use crate::http::answer::format::{Csv, Format};
 use crate::http::openapi::parameter::{
-    BEYOND, CURSOR_OF_DEVICES, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
+    BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC,
+    PREFIX, TIMES, TZ_OF_TIMES,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -82,9 +83,23 @@ enum Beyond {
     Max,
 }
 
-const OF_ONE: Parameters = &[&FORMAT, &METRIC, &LABELS];
-const OF_DEVICES: Parameters =
-    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &BEYOND];
+const OF_ONE: Parameters = &[&FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES, &TZ_OF_TIMES, &METRIC, &LABELS];
+const OF_DEVICES: Parameters = &[
+    &FORMAT,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
+    &TZ_OF_TIMES,
+    &LIMIT_OF_DEVICES,
+    &CURSOR_OF_DEVICES,
+    &DEVICE,
+    &PREFIX,
+    &METADATA,
+    &METRIC,
+    &LABELS,
+    &BEYOND,
+];
 
 /// Describes `GET /v1/devices/{deviceId}/latest`.
 pub(in crate::http) fn describe_latest() -> Operation {
@@ -122,6 +137,7 @@ pub(in crate::http) async fn latest(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let csv = Csv::of(&mut params, format)?;
     let series = params.series()?;
     params.end()?;
     running.reserve(ANSWER_BYTES).await?;
@@ -132,7 +148,7 @@ pub(in crate::http) async fn latest(
     let name = format!("latest-{device}");
     let latest = latest.map(|latest| (device, latest.unwrap_or_default()));
     let to_json = |latest| answer(latest, |(device, latest)| Latest::new(device, latest)).into_response();
-    respond(table(format), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
+    respond(table(format, &csv), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
 }
 
 /// `GET /v1/latest`
@@ -146,6 +162,7 @@ pub(in crate::http) async fn latest_of_devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let csv = Csv::of(&mut params, format)?;
     let request_head = (version, &headers, &uri);
     let reply = ListReply::new("latest", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
@@ -157,7 +174,7 @@ pub(in crate::http) async fn latest_of_devices(
     request.selection.beyond_limits = beyond_limits;
     let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
     running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
-    respond_list(LatestList { app, grant, request, series, format }, reply).await
+    respond_list(LatestList { app, grant, request, series, format, csv }, reply).await
 }
 
 /// The latest values of devices.
@@ -167,6 +184,7 @@ struct LatestList {
     request: DevicesRequest,
     series: SeriesFilter,
     format: Format,
+    csv: Csv,
 }
 
 impl List for LatestList {
@@ -181,7 +199,7 @@ impl List for LatestList {
     }
 
     fn table(&self) -> Table {
-        table(self.format)
+        table(self.format, &self.csv)
     }
 
     fn add_rows((device, latest): Self::Item, table: &mut Table) {
@@ -198,8 +216,8 @@ impl List for LatestList {
 }
 
 /// A table with a row for each value.
-fn table(format: Format) -> Table {
-    Table::new(format, ["deviceId", "ts", "series", "value", "beyond"])
+fn table(format: Format, csv: &Csv) -> Table {
+    Table::new(format, csv, ["deviceId", "ts", "series", "value", "beyond"])
 }
 
 fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {

@@ -19,10 +19,10 @@ use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::config::Period;
 use crate::http::App;
-use crate::http::answer::format::Format;
+use crate::http::answer::format::{Csv, Format};
 use crate::http::openapi::parameter::{
-    COMBINE, COMPARE, CURSOR_OF_DEVICES, DEVICE, FILL, FN, FORMAT, FROM, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC,
-    OFFSET, PREFIX, STEP, TO, TZ,
+    BOM, COMBINE, COMPARE, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FILL, FN, FORMAT, FROM, LABELS,
+    LIMIT_OF_DEVICES, METADATA, METRIC, OFFSET, PREFIX, STEP, TIMES, TO, TZ,
 };
 use crate::http::openapi::{Operation, Parameters, Tag, answer_of_rollups, answers_of_rollups_of_devices};
 use crate::http::problem::{Problem, ProblemCode};
@@ -45,9 +45,16 @@ const BYTES_OF_NAMES: usize = 200;
 /// The memory of a page of readings that a query for rollups reads.
 const BYTES_OF_READINGS: usize = 4 << 20;
 
-const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &STEP, &OFFSET, &TZ, &FN, &FILL, &COMPARE, &METRIC, &LABELS];
+const OF_ONE: Parameters = &[
+    &FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES, &FROM, &TO, &STEP, &OFFSET, &TZ, &FN, &FILL, &COMPARE, &METRIC,
+    &LABELS,
+];
 const OF_DEVICES: Parameters = &[
     &FORMAT,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
     &FROM,
     &TO,
     &STEP,
@@ -223,11 +230,12 @@ impl Question {
     /// Reads all parameters except the devices.
     fn of(params: &mut Params<'_>, headers: &HeaderMap, clock: &Clock) -> Result<Self, Problem> {
         let format = Format::choose(params, headers, &Format::ALL)?;
+        let csv = Csv::of(params, format)?;
         let zone = params.zone()?;
         let (from_ms, to_ms) = open_range(params, clock, zone.as_ref())?;
         let (step, text) = step(params)?;
         let step = offset(params, step)?;
-        let is_local = zone.is_some();
+        let is_local = zone.is_some() && !csv.is_local();
         let zone = zone.unwrap_or(Zone::UTC);
         let columns = columns(params)?;
         let fill = fill(params)?;
@@ -235,7 +243,7 @@ impl Question {
         let series = params.series()?;
         let devices = Vec::new();
         let request = RollupsRequest { devices, from_ms, to_ms, series, step, zone, columns, fill, compare };
-        let form = Form { step: text, columns, is_local, is_compared: compare.is_some(), format };
+        let form = Form { step: text, columns, is_local, is_compared: compare.is_some(), format, csv };
         Ok(Self { request, form })
     }
 

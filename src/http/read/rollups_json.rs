@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::rollups_table::{self, Subject};
 use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::answer::body_in_pieces::BodyInPieces;
-use crate::http::answer::format::{Format, write_number};
+use crate::http::answer::format::{Csv, Format, write_number};
 use crate::model::ValueAt;
 use crate::query::{Answer, Column, Columns, Compared, DeviceGroup, Listed, LocalTime, Point, Series};
 
@@ -30,6 +30,7 @@ pub(super) struct Form {
     /// Whether each point has one of an earlier step beside it.
     pub(super) is_compared: bool,
     pub(super) format: Format,
+    pub(super) csv: Csv,
 }
 
 /// The rollups of one device.
@@ -301,6 +302,7 @@ mod tests {
             is_local: false,
             is_compared: false,
             format: Format::Json,
+            csv: Csv::default(),
         }
     }
 
@@ -370,7 +372,14 @@ mod tests {
     #[tokio::test]
     async fn a_point_has_the_columns_of_the_request() {
         let columns = Columns::NONE.with(Column::Increase).with(Column::Last).with(Column::Max).with(Column::First);
-        let form = Form { step: "1h".to_owned(), columns, is_local: true, is_compared: false, format: Format::Json };
+        let form = Form {
+            step: "1h".to_owned(),
+            columns,
+            is_local: true,
+            is_compared: false,
+            format: Format::Json,
+            csv: Csv::default(),
+        };
         let device = text(of_device(answer(OfDevice::new("d", &form, &rollups(), &berlin())))).await;
         let points = &serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#];
         let only = json!({ "ts": "1970-01-01T00:00:00.000Z", "value": 20.0 });

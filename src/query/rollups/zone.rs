@@ -33,6 +33,12 @@ impl Zone {
         })
     }
 
+    /// Returns the offset from UTC at an instant, in milliseconds.
+    #[must_use]
+    pub fn offset_ms_at(&self, ts_ms: i64) -> i64 {
+        Timestamp::from_millisecond(ts_ms).map_or(0, |instant| offset_ms(self.0.to_offset(instant)))
+    }
+
     /// Returns the offsets from UTC within a range of instants (Unix milliseconds).
     #[must_use]
     pub fn local_time(&self, range_ms: Range<i64>) -> LocalTime {
