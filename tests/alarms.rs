@@ -4,9 +4,10 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use serde_json::json;
+use reqwest::Method;
+use serde_json::{Value, json};
 
-use crate::harness::{Database, Metrics, Server, Setup, now_ms, wait_until};
+use crate::harness::{Database, Metrics, Server, Setup, now_ms, secret_of, wait_until};
 
 /// The metrics of `/metrics/latest` with their labels. `hall` and `side` are those of examples.
 pub(crate) const LATEST_METRICS: [(&str, &[&str]); 4] = [
@@ -59,6 +60,96 @@ async fn values_beyond_the_limits_of_their_device_say_so_in_every_store() {
             let age = Metrics::parse(text).value("tidegauge_latest_age_seconds").expect("ages of one instant");
             assert!((60.0..3_600.0).contains(&age), "{age}");
         }
+    }
+}
+
+/// All devices of a list, from its pages, and the number of the pages.
+async fn listed(server: &Server, token: &str, query: &str) -> (Vec<String>, usize) {
+    let (mut found, mut pages, mut cursor) = (Vec::new(), 0, String::new());
+    loop {
+        let request = server.request(Method::GET, &format!("/v1/devices?beyond=limits&{query}{cursor}"));
+        let answer = server.send(request.bearer_auth(secret_of(token))).await;
+        assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+        let page = answer.json();
+        let devices = page["devices"].as_array().expect("a list").iter();
+        found.extend(devices.map(|device| device["deviceId"].as_str().expect("an ID").to_owned()));
+        pages += 1;
+        let Some(next) = page["next"].as_str() else { return (found, pages) };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+/// Every 700th of 3,500 devices with limits, and one of a tenant, has a value beyond them.
+async fn devices_beyond_their_limits_are_listed_in_pages(setup: Setup) {
+    let setup = setup
+        .token("operator", "scopes = ['admin', 'ingest', 'query', 'metadata']")
+        .token("tenant", "scopes = ['query']\ndevice_prefix = 'n-07'");
+    let server = Server::start(setup).await;
+    let now = now_ms();
+    let devices: Vec<Value> = (0..3_500)
+        .map(|nth| {
+            let limits = json!({ "t": { "max": 10 }, "hum": { "min": nth % 2 } });
+            let value = if nth % 700 == 7 { 11 } else { 10 };
+            json!({ "deviceId": format!("n-{nth:04}"), "ts": now, "metadata": { "limits": limits, "odd": nth % 2 },
+                    "values": { "t{side=left}": value, "t": 1, "free": 100 } })
+        })
+        .collect();
+    let send = async |method: Method, path: &str, body: &Value| {
+        let request = server.request(method, path).bearer_auth(secret_of("operator"));
+        server.send(request.header("content-type", "application/json").body(body.to_string())).await
+    };
+    for some in devices.chunks(500) {
+        let answer = send(Method::POST, "/v1/readings", &json!(some)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let all = ["n-0007", "n-0707", "n-1407", "n-2107", "n-2807"].map(str::to_owned).to_vec();
+    for is_stored in [false, true] {
+        if is_stored {
+            server.settled().await;
+        }
+        let (found, pages) = listed(&server, "operator", "limit=50").await;
+        assert_eq!(found, all, "stored: {is_stored}");
+        assert_eq!(pages, 2, "one page reads the values of 2,000 to 3,000 devices");
+        assert_eq!(listed(&server, "operator", "limit=1").await.0, all);
+        assert_eq!(listed(&server, "operator", "prefix=n-1").await, (vec![all[2].clone()], 1));
+        assert_eq!(listed(&server, "operator", "prefix=n-1&meta.odd=0").await, (Vec::new(), 1));
+        assert_eq!(listed(&server, "operator", "device=n-0707&device=n-0708").await, (vec![all[1].clone()], 1));
+        assert_eq!(listed(&server, "operator", "silent_for=1h").await.0, [String::new(); 0]);
+        assert_eq!(listed(&server, "tenant", "limit=50").await, (vec!["07".to_owned()], 1));
+        let request = server.request(Method::GET, "/v1/latest?beyond=limits&format=csv&metric=t");
+        let file = server.send(request.bearer_auth(secret_of("operator"))).await;
+        let rows: Vec<&str> = file.text().lines().collect();
+        assert_eq!(rows.len(), 1 + 2 * all.len(), "a file has all pages: {}", file.text());
+        assert!(rows[1].ends_with(",t,1.0,") && rows[2].ends_with(",t{side=left},11.0,max"), "{}", file.text());
+    }
+    // An operator decides: another limit, or none.
+    let patch = json!({ "limits": { "t": { "max": 12 } } });
+    assert_eq!(send(Method::PATCH, "/v1/devices/n-0707/metadata", &patch).await.status, 200);
+    let patch = json!({ "limits": { "t": { "max": 12 }, "free": { "max": 99 } } });
+    assert_eq!(send(Method::PATCH, "/v1/devices/n-0708/metadata", &patch).await.status, 200);
+    let expected = ["n-0007", "n-0708", "n-1407", "n-2107", "n-2807"].map(str::to_owned).to_vec();
+    assert_eq!(listed(&server, "operator", "limit=50").await.0, expected);
+}
+
+#[tokio::test]
+async fn devices_beyond_their_limits_are_listed_in_pages_in_sqlite() {
+    devices_beyond_their_limits_are_listed_in_pages(Setup::sqlite()).await;
+}
+
+#[tokio::test]
+async fn devices_beyond_their_limits_are_listed_in_pages_in_mongodb() {
+    let databases = [Database::new(), Database::new(), Database::new()];
+    devices_beyond_their_limits_are_listed_in_pages(Setup::mongodb(&databases[0])).await;
+    devices_beyond_their_limits_are_listed_in_pages(Setup::packed(&databases[1])).await;
+    devices_beyond_their_limits_are_listed_in_pages(Setup::timeseries(&databases[2])).await;
+}
+
+#[tokio::test]
+async fn another_word_than_limits_is_refused() {
+    let server = Server::start(Setup::sqlite()).await;
+    for path in ["/v1/devices", "/v1/latest"] {
+        let refused = server.get(&format!("{path}?beyond=max")).await;
+        assert_eq!((refused.status, &refused.json()["detail"]), (400, &json!("beyond: expected limits")));
     }
 }
 

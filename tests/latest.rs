@@ -1,5 +1,5 @@
-//! Latest values, first and last readings and silence against a plain map: whatever was deleted, refused or
-//! has expired, in every store, over restarts, and with two instances.
+//! Latest values, first and last readings, silence and limits against a plain map: whatever was deleted,
+//! refused or has expired, in every store, over restarts, and with two instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +19,26 @@ const NEWEST_MS: i64 = 7 * 3_600_000;
 /// Readings are of so many days. MongoDB refuses those of one of them.
 const DAYS: i64 = 12;
 const REFUSED_DAY: i64 = 2;
+
+/// The limits of each device.
+fn limits_of(device: &str) -> Value {
+    match device {
+        "d0" => json!({ "a": { "max": 700 }, "c": { "min": 300 } }),
+        "d1" => json!({ "b": { "min": 200, "max": 800 }, "never-sent": { "max": 0 } }),
+        _ => json!({ "never-sent": { "max": 0 } }),
+    }
+}
+
+/// The limit that a value is beyond.
+fn beyond(device: &str, metric: &str, value: f64) -> Option<&'static str> {
+    match (device, metric) {
+        ("d0", "a") if value > 700.0 => Some("max"),
+        ("d0", "c{k=v}") if value < 300.0 => Some("min"),
+        ("d1", "b") if value > 800.0 => Some("max"),
+        ("d1", "b") if value < 200.0 => Some("min"),
+        _ => None,
+    }
+}
 
 /// The expected contents of the store and of pending.
 #[derive(Default)]
@@ -63,6 +83,9 @@ impl Model {
         for ((of, metric, ts), value) in &self.values {
             if *of == device && (with_expired || *ts >= self.expired_before) {
                 latest[*metric] = json!({ "ts": rfc3339(*ts), "value": value }); // ascending by time
+                if let Some(bound) = beyond(device, metric, *value) {
+                    latest[*metric]["beyond"] = json!(bound);
+                }
             }
         }
         latest
@@ -115,6 +138,15 @@ impl Model {
             let expected = last.iter().filter(|(_, last)| **last < since).map(|(device, _)| (*device).to_owned());
             assert_eq!(ids(&silent), expected.collect(), "{place}: silent for {days} days");
         }
+        let is_beyond = |device: &str| {
+            let latest = self.latest(device, true);
+            latest.as_object().expect("values").values().any(|value| value.get("beyond").is_some())
+        };
+        let expected: BTreeSet<String> = last.keys().filter(|id| is_beyond(id)).map(|id| (*id).to_owned()).collect();
+        for path in ["/v1/devices", "/v1/latest"] {
+            let found = server.get_json(&format!("{path}?beyond=limits&limit=100")).await;
+            assert_eq!(ids(&found), expected, "{place}: {path} beyond the limits");
+        }
     }
 
     async fn check_influxql(&self, server: &Server, device: &str, place: &str) {
@@ -126,7 +158,8 @@ impl Model {
             let answer = server.get_json(&format!("/query?{}", query.finish())).await;
             let row = &answer["results"][0]["series"][0]["values"][0];
             let found = row[0].as_i64().map(|ts| json!({ "ts": rfc3339(ts), "value": row[1].as_f64() }));
-            assert_eq!(found, expected.get(metric).cloned(), "{place}: {statement}: {answer}");
+            let expected = expected.get(metric).map(|of| json!({ "ts": of["ts"], "value": of["value"] }));
+            assert_eq!(found, expected, "{place}: {statement}: {answer}");
         }
     }
 }
@@ -293,6 +326,19 @@ async fn run(setup: Setup, database: Option<&Database>, instances: usize, rules:
     let mut servers = Vec::new();
     for _ in 0..instances {
         servers.push(Server::start(setup.clone()).await);
+    }
+    for device in DEVICES {
+        let body = json!({ "limits": limits_of(device) }).to_string();
+        let request = servers[0].request(Method::PUT, &format!("/v1/devices/{device}/metadata"));
+        let answer = servers[0].send(request.header("content-type", "application/json").body(body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    for server in &servers {
+        wait_until("each instance knows the limits", async || {
+            let metadata = server.get_json("/v1/devices/d2/metadata").await;
+            (metadata["setByOperators"] != json!({})).then_some(())
+        })
+        .await;
     }
     let end = now_ms();
     let mut run = Run { servers, database, model: Model::default(), random: StdRng::seed_from_u64(seed), end, sent: 0 };

@@ -167,6 +167,8 @@ class Rollup:
     increase: Optional[float] = None
     #: The values of the metadata that the combined devices have in common, if the query combined `by:` them.
     group: Optional[Mapping[str, Any]] = None
+    #: The earlier step beside this one, if the query asks to `compare`.
+    compared: Optional[Rollup] = None
 
 
 @dataclass(frozen=True)
@@ -205,13 +207,18 @@ class Rows(List[Row]):
 
     def to_frame(self) -> Any:
         """The rows as a pandas `DataFrame`. The index is `ts` in UTC; devices are indexed by their ID. `first` and
-        `last` are values, beside columns `first_ts` and `last_ts`. Groups `by:floor` have a column `by_floor`."""
+        `last` are values, beside columns `first_ts` and `last_ts`. Groups `by:floor` have a column `by_floor`, earlier
+        steps columns such as `compared_avg`."""
         pandas = importlib.import_module("pandas")
         columns: Dict[str, List[Any]] = {}
         for row in self:
             for name, value in vars(row).items():
                 columns.setdefault(name, []).append(value)
-        for name in [name for name in ("first", "last") if name in columns]:
+        earlier: List[Optional[Rollup]] = columns.pop("compared", [])
+        if any(earlier):
+            for name in ("ts", *_STATS):
+                columns[f"compared_{name}"] = [getattr(row, name, None) for row in earlier]
+        for name in [name for name in columns if name.endswith(("first", "last"))]:
             samples: List[Optional[Sample]] = columns[name]
             columns[name] = [sample and sample.value for sample in samples]
             columns[f"{name}_ts"] = [sample and sample.ts for sample in samples]
@@ -220,7 +227,8 @@ class Rows(List[Row]):
             columns[f"by_{key}"] = [group.get(key) for group in groups]
         # Without rows the kind of the rows is not known, so the frame has no columns either.
         frame = pandas.DataFrame(columns or {"ts": []})
-        for name in {"ts", "first_ts", "last_ts", "first_seen", "last_seen"} & set(frame.columns):
+        instants = [name for name in frame.columns if name == "ts" or name.endswith(("_ts", "_seen"))]
+        for name in [name for name in instants if not name.startswith("by_")]:
             frame[name] = pandas.to_datetime(frame[name], utc=True)
         if "ts" not in frame.columns:
             return frame.set_index("device")
@@ -228,7 +236,9 @@ class Rows(List[Row]):
         return frame.drop(columns=unused).set_index("ts")
 
 
-_COLUMNS = ("device", "count", "min", "max", "avg", "sum", "first", "first_ts", "last", "last_ts", "increase")
+_STATS = ("count", "min", "max", "avg", "sum", "first", "last", "increase")
+_OF_STEP = (*_STATS, "first_ts", "last_ts")
+_COLUMNS = ("device", *_OF_STEP, *(f"compared_{name}" for name in _OF_STEP))
 
 
 class Readings(Iterator[Reading]):
@@ -716,12 +726,13 @@ class Client:
         meta: Optional[Meta] = None, metric: Union[str, Sequence[str], None] = None,
         labels: Optional[Mapping[str, str]] = None, fn: Union[str, Sequence[str], None] = None,
         combine: Union[bool, str] = False, tz: Optional[str] = None,
-        offset: Union[str, timedelta, None] = None, **params: Param,
+        offset: Union[str, timedelta, None] = None, compare: Optional[str] = None, **params: Param,
     ) -> Rows[Rollup]:
         """The rollups of the devices that `device`, `prefix` and `meta` select.
 
         Steps follow the clock of `tz`, and begin later by `offset`: `step="8h", offset="6h", tz="Europe/Berlin"` are
-        shifts from 6, 14 and 22 o'clock in Berlin.
+        shifts from 6, 14 and 22 o'clock in Berlin. `compare="-7d"` puts the step of the same local time seven days
+        earlier beside each step, as `compared`.
 
         `fn` selects the columns, such as `["min", "last"]`. `combine=True` folds the series of all devices into
         one of each, `combine="by:floor"` those of each `group` of devices with the same `floor` in their metadata.
@@ -729,7 +740,7 @@ class Client:
         """
         columns = fn if fn is None or isinstance(fn, str) else ",".join(fn)
         pairs = _pairs(params, start, end, metric, labels) + _pairs({"step": step, "fn": columns})
-        pairs += _pairs({"tz": tz, "offset": _period(offset)})
+        pairs += _pairs({"tz": tz, "offset": _period(offset), "compare": compare})
         rows: Rows[Rollup] = Rows()
         selection = _selection(device, prefix, meta)
         if device is not None and not device:
@@ -788,6 +799,7 @@ class Client:
         """The devices that `device`, `prefix` and `meta` select, in the order of their IDs.
 
         `silent_for` selects those whose last reading is longer ago: `"15m"`, `"1h30m"` or a `timedelta`.
+        `beyond="limits"` selects those with a latest value beyond the limits in their metadata.
         """
         rows: Rows[Device] = Rows()
         pairs = _pairs(params) + _selection(device, prefix, meta) + _pairs({"silent_for": _period(silent_for)})
@@ -1033,12 +1045,16 @@ def _sample(value: Any) -> Optional[Sample]:
 def _rollups(device: Optional[str], answer: Any) -> Iterator[Rollup]:
     for series, points in answer["metrics"].items():
         for point in points:
-            count = point.get("count")
-            yield Rollup(
-                device, series, _instant(point["ts"]), None if count is None else int(count), _float(point.get("min")),
-                _float(point.get("max")), _float(point.get("avg")), _float(point.get("sum")),
-                _sample(point.get("first")), _sample(point.get("last")), _float(point.get("increase")),
-                answer.get("by"))
+            yield _rollup(device, series, point, answer.get("by"))
+
+
+def _rollup(device: Optional[str], series: str, point: Any, group: Any) -> Rollup:
+    count, compared = point.get("count"), point.get("compared")
+    return Rollup(
+        device, series, _instant(point["ts"]), None if count is None else int(count), _float(point.get("min")),
+        _float(point.get("max")), _float(point.get("avg")), _float(point.get("sum")), _sample(point.get("first")),
+        _sample(point.get("last")), _float(point.get("increase")), group,
+        None if compared is None else _rollup(device, series, compared, group))
 
 
 def _latest(answer: Any) -> Iterator[Latest]:

@@ -62,6 +62,12 @@ impl ValueLimits {
         }
     }
 
+    /// Whether no metric has bounds.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bounds.is_empty()
+    }
+
     /// The bounds of a metric by its name.
     #[must_use]
     pub fn bounds_of(&self, metric: &str) -> Option<Bounds> {

@@ -1,8 +1,9 @@
 //! The list of devices.
 //!
-//! A selection by metadata or silence is a scan of the device index. One request looks at a bounded number of
-//! entries, so a page may have few devices, or none, and more may follow. The index has last instants to the
-//! day, so only devices that may be silent, and those of the answer, are looked up exactly.
+//! A selection by metadata, silence or limits is a scan of the device index. One request looks at a bounded
+//! number of entries, so a page may have few devices, or none, and more may follow. The index has last
+//! instants to the day, so only devices that may be silent, and those of the answer, are looked up exactly.
+//! Only the latest values of devices with limits are read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use tokio::time::Instant;
 use self::pages::Pages;
 use super::{Answer, Missing, Queries, QueryError};
 use crate::access::DeviceScope;
-use crate::model::{Day, Hour, MetadataFilter, Metric};
-use crate::store::DeviceSummary;
+use crate::model::series::metric_of;
+use crate::model::{Day, Hour, MetadataFilter, Metric, SeriesFilter, ValueLimits};
+use crate::store::{DeviceSeries, DeviceSummary};
 
 mod pages;
 
@@ -30,6 +32,8 @@ pub struct DeviceSelection {
     pub metadata: MetadataFilter,
     /// Only devices whose last instant is before this one, in Unix milliseconds.
     pub silent_since_ms: Option<i64>,
+    /// Only devices with a latest value beyond the limits in their metadata.
+    pub beyond_limits: bool,
 }
 
 /// A request for a list of devices.
@@ -83,10 +87,10 @@ const MAX_FETCHED: usize = 100_000;
 /// How many devices are matched before other tasks get the thread.
 const MATCHED_AT_ONCE: usize = 64;
 
-/// The most devices that one page looks at, if it selects by metadata or silence.
+/// The most devices that one page looks at, unless the IDs decide.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// The number of exact last instants after which a page ends.
+/// The number of devices whose exact last instants or latest values are read, after which a page ends.
 const MAX_LOOKED_UP: usize = 2_000;
 
 /// The part of each device that a list keeps.
@@ -100,11 +104,17 @@ pub(super) enum Keeping {
 impl DeviceSelection {
     /// Whether the IDs decide.
     fn is_by_id(&self) -> bool {
-        self.metadata.is_all() && self.silent_since_ms.is_none()
+        !self.reads_metadata() && self.silent_since_ms.is_none()
+    }
+
+    fn reads_metadata(&self) -> bool {
+        !self.metadata.is_all() || self.beyond_limits
     }
 
     fn matches_metadata(&self, summary: &DeviceSummary) -> bool {
-        self.metadata.matches(summary.metadata.as_ref().map(|metadata| &*metadata.text))
+        let text = summary.metadata.as_ref().map(|metadata| &*metadata.text);
+        let has_limits = || text.is_some_and(|text| !ValueLimits::of_metadata(text).is_empty());
+        self.metadata.matches(text) && (!self.beyond_limits || has_limits())
     }
 
     /// Keeps the devices whose metadata matches. Returns whether it was too late to look at all of them: then
@@ -116,7 +126,7 @@ impl DeviceSelection {
         looked_at: &mut usize,
         last: &mut Option<Arc<str>>,
     ) -> bool {
-        if self.metadata.is_all() {
+        if !self.reads_metadata() {
             *looked_at += devices.len();
             *last = devices.last().map(|(id, _)| Arc::clone(id)).or(last.take());
             return false;
@@ -227,6 +237,9 @@ impl Queries {
             if let Some(since_ms) = selection.silent_since_ms {
                 looked_up += self.keep_silent(deadline, &mut inside, since_ms, *now_ms, page.partial).await?;
             }
+            if selection.beyond_limits {
+                looked_up += self.keep_beyond(deadline, &mut inside, *now_ms, &mut partial).await?;
+            }
             for (id, summary) in inside {
                 if found.len() == *limit {
                     return Ok(Answer { body: Listed { devices: found, next: last_found }, lagging, partial });
@@ -235,7 +248,8 @@ impl Queries {
                 found.push(keep(id, summary));
             }
             let is_short = page.is_cut && keeping == Keeping::Entries && !found.is_empty();
-            let is_long = !selection.is_by_id() && (looked_at >= MAX_LOOKED_AT || looked_up >= MAX_LOOKED_UP);
+            let is_long = looked_at >= MAX_LOOKED_AT || looked_up >= MAX_LOOKED_UP || Instant::now() > until;
+            let is_long = is_long && !selection.is_by_id();
             if is_late || ((is_short || is_long || outside > MAX_FETCHED) && !pages.is_done()) {
                 let skipped = last_fetched.filter(|_| request.skips_any && !is_late);
                 let skipped = skipped.and_then(|last| scope.without_prefix(&last).map(Arc::from));
@@ -269,6 +283,29 @@ impl Queries {
         Ok(looked_up)
     }
 
+    /// Keeps the devices with a latest value beyond its limits. Returns of how many it has read the values.
+    async fn keep_beyond(
+        &self,
+        deadline: Instant,
+        devices: &mut Vec<(Arc<str>, DeviceSummary)>,
+        now_ms: i64,
+        partial: &mut Option<Missing>,
+    ) -> Result<usize, QueryError> {
+        let limited = std::mem::take(devices).into_iter();
+        let limited = limited.filter_map(|(id, entry)| Some((with_limited_series(&entry)?, (id, entry))));
+        let (entries, limited): (Vec<DeviceSummary>, Vec<_>) = limited.unzip();
+        if entries.is_empty() {
+            return Ok(0);
+        }
+        let read = entries.len();
+        let latest = self.latest_of_entries(deadline, entries, &SeriesFilter::ALL, now_ms, *partial);
+        let (latest, missing) = latest.await?;
+        *partial = missing;
+        let beyond = limited.into_iter().zip(latest).filter(|(_, latest)| latest.is_beyond_limits());
+        devices.extend(beyond.map(|(device, _)| device));
+        Ok(read)
+    }
+
     /// Replaces last instants that are exact to the day, or may be of a later day. Those of pending readings
     /// are exact.
     async fn make_exact(
@@ -292,6 +329,14 @@ impl Queries {
         }
         Ok(())
     }
+}
+
+/// Returns an entry with only the series that have limits. `None`: no series has any.
+fn with_limited_series(entry: &DeviceSummary) -> Option<DeviceSummary> {
+    let limits = ValueLimits::of_metadata(&entry.metadata.as_ref()?.text);
+    let is_limited = |series: &&DeviceSeries| limits.bounds_of(metric_of(&series.metric)).is_some();
+    let series: Vec<DeviceSeries> = entry.series.iter().filter(is_limited).cloned().collect();
+    (!series.is_empty() || entry.has_more_series).then(|| DeviceSummary { series, ..entry.without_series() })
 }
 
 /// Returns the client ID of a device that is inside of the scope.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::metadata::in_effect;
 use super::{Answer, Missing, Queries, QueryError, blocking};
 use crate::access::DeviceScope;
-use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter};
+use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter, ValueLimits};
 use crate::store::{DeviceMetadata, HourSamples, StatsNeeds, Store, StoreError};
 
 /// The most days, besides the newest hour, that are read for series which have been silent since.
@@ -118,6 +118,18 @@ async fn latest_stored(
 }
 
 impl Latest {
+    /// Returns the limits of the values in the metadata of the device.
+    #[must_use]
+    pub fn limits(&self) -> ValueLimits {
+        self.metadata.as_ref().map(|metadata| ValueLimits::of_metadata(&metadata.text)).unwrap_or_default()
+    }
+
+    /// Whether a value is beyond its limits.
+    pub(super) fn is_beyond_limits(&self) -> bool {
+        let limits = self.limits();
+        self.values.iter().any(|(metric, (_, value))| limits.beyond(metric, *value).is_some())
+    }
+
     /// Adds the last stored values of these metrics on a day, and keeps the metrics that have no stats of it.
     /// A metric with stats and without a value has expired, and its earlier values have too.
     async fn add_day(

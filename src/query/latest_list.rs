@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tokio::time::Instant;
 
 use super::devices::Keeping;
 use super::latest::{Latest, MAX_DAYS};
@@ -38,15 +39,29 @@ impl Queries {
     ) -> Result<Answer<Listed<(Arc<str>, Latest)>>, QueryError> {
         let deadline = self.deadline();
         let found = self.list(deadline, scope, request, Keeping::Entries, |id, entry| (id, entry)).await?;
-        let Answer { body: Listed { devices, next }, lagging, mut partial } = found;
+        let Answer { body: Listed { devices, next }, lagging, partial } = found;
         let (ids, entries): (Vec<Arc<str>>, Vec<DeviceSummary>) = devices.into_iter().unzip();
+        let (latest, partial) = self.latest_of_entries(deadline, entries, series, request.now_ms, partial).await?;
+        Ok(Answer { body: Listed { devices: ids.into_iter().zip(latest).collect(), next }, lagging, partial })
+    }
+
+    /// Returns the latest values of the wanted series of these devices, and what is missing. `partial` is
+    /// what their entries lack.
+    pub(super) async fn latest_of_entries(
+        &self,
+        deadline: Instant,
+        entries: Vec<DeviceSummary>,
+        series: &SeriesFilter,
+        now_ms: i64,
+        mut partial: Option<Missing>,
+    ) -> Result<(Vec<Latest>, Option<Missing>), QueryError> {
         let devices = entries.iter().map(|entry| Arc::clone(&entry.device)).collect();
         let pending = self.latest_pending(devices).await?;
         let mut latest: Vec<Latest> = entries.iter().map(|_| Latest::default()).collect();
         if partial != Some(Missing::Stored) {
-            let kept_from = self.limits().kept_from(request.now_ms);
+            let kept_from = self.limits().kept_from(now_ms);
             let reader = LatestReader { store: &*self.store, entries: &entries, pending: &pending, series, kept_from };
-            match self.ask(deadline, reader.read(Hour::of(request.now_ms))).await {
+            match self.ask(deadline, reader.read(Hour::of(now_ms))).await {
                 Ok(stored) => latest = stored,
                 Err(_) if pending.iter().any(|pending| !pending.values.is_empty()) => {
                     partial = Some(Missing::Stored);
@@ -58,7 +73,7 @@ impl Queries {
             latest.complete(pending, self.store.keeps(), series);
             latest.metadata = entry.metadata; // the metadata in effect, also of pending readings
         }
-        Ok(Answer { body: Listed { devices: ids.into_iter().zip(latest).collect(), next }, lagging, partial })
+        Ok((latest, partial))
     }
 }
 

@@ -57,8 +57,8 @@ pub use latest::Latest;
 pub use metadata::TwoAuthors;
 pub use readings::{Page, ReadingAt, ReadingSlices, ReadingsRequest, Slice, SliceHour};
 pub use rollups::{
-    Column, Columns, Fill, HoursRequest, LocalInstant, LocalTime, OffsetError, Point, Rollups, RollupsRequest, Series,
-    Step, StepError, Zone, is_local_time,
+    Column, Columns, Compared, Earlier, EarlierError, Fill, HoursRequest, LocalInstant, LocalTime, OffsetError, Point,
+    Rollups, RollupsRequest, Series, Step, StepError, Zone, is_local_time,
 };
 
 /// The subject of messages.
@@ -97,9 +97,15 @@ impl Limits {
 
     /// Checks how many hours a range of instants touches.
     pub(crate) fn check_range(&self, from_ms: i64, to_ms: i64) -> Result<(), QueryError> {
-        let asked = i64::from(Hour::at_or_after(to_ms).0) - i64::from(Hour::of(from_ms).0);
+        self.check_ranges(from_ms, to_ms, 1)
+    }
+
+    /// Checks how many hours some ranges, as long as this one, touch together.
+    fn check_ranges(&self, from_ms: i64, to_ms: i64, ranges: u32) -> Result<(), QueryError> {
+        let asked = (i64::from(Hour::at_or_after(to_ms).0) - i64::from(Hour::of(from_ms).0)) * i64::from(ranges);
         if asked > i64::from(self.max_hours) {
-            return Err(QueryError::RangeTooLong { max: self.max_hours, asked: asked.unsigned_abs() });
+            let (max, asked) = (self.max_hours, asked.unsigned_abs());
+            return Err(QueryError::RangeTooLong { max, asked, is_compared: ranges > 1 });
         }
         Ok(())
     }
@@ -109,12 +115,17 @@ impl Limits {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum QueryError {
     /// The range is longer than [`Limits::max_hours`].
-    #[error("the range has {asked} hours, more than {max} (query.max_hours); ask for a shorter range")]
+    #[error(
+        "the range{} {asked} hours, more than {max} (query.max_hours); ask for a shorter range",
+        if *is_compared { " and the one to compare with have" } else { " has" }
+    )]
     RangeTooLong {
         /// The limit.
         max: u32,
         /// The hours of the range.
         asked: u64,
+        /// Whether these are the hours of two ranges.
+        is_compared: bool,
     },
     /// The rollups of one device, or combined ones, have more points than [`Limits::max_points`].
     #[error(

@@ -15,9 +15,11 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::combined::Combined;
+use self::compare::Alignment;
 use self::group::Group;
 use self::plan::Plan;
 use self::read::ReadBudget;
@@ -27,6 +29,7 @@ use crate::model::{Metric, SeriesFilter, Stats};
 
 mod columns;
 mod combined;
+mod compare;
 mod fill;
 pub(super) mod fold;
 mod grid;
@@ -42,6 +45,7 @@ mod tests;
 mod zone;
 
 pub use columns::{Column, Columns};
+pub use compare::{Compared, Earlier, EarlierError};
 pub use fill::Fill;
 pub(super) use grid::Grid;
 pub use step::{OffsetError, Step, StepError};
@@ -77,6 +81,14 @@ pub struct RollupsRequest {
     pub columns: Columns,
     /// The points of steps without readings.
     pub fill: Fill,
+    /// The time to compare with. It suits the step ([`Earlier::check`]).
+    pub compare: Option<Earlier>,
+}
+
+/// The deadline and the budget of a query, over all that it reads.
+struct Work {
+    deadline: Instant,
+    budget: Arc<ReadBudget>,
 }
 
 /// A request for the stats of hours.
@@ -128,16 +140,59 @@ impl Queries {
         &self,
         scope: &DeviceScope,
         request: &RollupsRequest,
-        convert: impl Fn(usize, &Rollups, &LocalTime) -> T + Send + Sync + 'static,
+        convert: impl Fn(usize, &Compared, &LocalTime) -> T + Send + Sync + 'static,
     ) -> Result<Answer<Vec<T>>, QueryError> {
         let max = self.limits.max_points;
-        let plan = Arc::new(Plan::new(request, &self.limits)?);
+        let (plan, work) = (Arc::new(Plan::new(request, &self.limits)?), self.work());
+        let Some(earlier) = request.compare else {
+            let convert = {
+                let plan = Arc::clone(&plan);
+                move |at: usize, mut of_device: Rollups| {
+                    plan.fill(&mut of_device);
+                    convert(at, &of_device.into(), plan.grid.local_time())
+                }
+            };
+            return self.fitting(&work, scope, &request.devices, plan, convert).await;
+        };
+        let now = self.fitting(&work, scope, &request.devices, Arc::clone(&plan), |_, rollups| rollups).await?;
+        let devices = &request.devices[..now.body.len()];
+        let alignment = Alignment::new(&plan.grid, &request.zone, earlier);
+        let before = match Plan::earlier(request, &alignment) {
+            Some(plan) => self.fitting(&work, scope, devices, Arc::new(plan), |_, rollups| rollups).await?,
+            None => Answer { body: devices.iter().map(|_| Rollups::new()).collect(), lagging: None, partial: None },
+        };
+        let (lagging, partial) = (now.lagging.max(before.lagging), now.partial.max(before.partial));
+        let (mut page, mut points) = (Vec::new(), 0);
+        for (at, (now, before)) in now.body.into_iter().zip(before.body).enumerate() {
+            points += plan.points_beside(&now, &before);
+            if points > max {
+                if page.is_empty() {
+                    return Err(plan.too_many_points(max, points));
+                }
+                break;
+            }
+            let compared = Compared::new(now, before, &alignment, &plan);
+            page.push(convert(at, &compared, plan.grid.local_time()));
+            tokio::task::yield_now().await;
+        }
+        Ok(Answer { body: page, lagging, partial })
+    }
+
+    /// Returns the converted rollups of as many devices as fit into an answer.
+    async fn fitting<T: Send + 'static>(
+        &self,
+        work: &Work,
+        scope: &DeviceScope,
+        devices: &[Arc<str>],
+        plan: Arc<Plan>,
+        convert: impl Fn(usize, Rollups) -> T + Send + Sync + 'static,
+    ) -> Result<Answer<Vec<T>>, QueryError> {
+        let max = self.limits.max_points;
         let convert = {
             let plan = Arc::clone(&plan);
-            move |at: usize, mut of_device: Rollups| {
+            move |at: usize, of_device: Rollups| {
                 let points = plan.points_of([&of_device], max)?;
-                plan.fill(&mut of_device);
-                Ok((points, convert(at, &of_device, plan.grid.local_time())))
+                Ok((points, convert(at, of_device)))
             }
         };
         let (mut page, mut points) = (Vec::new(), 0);
@@ -150,7 +205,7 @@ impl Queries {
             Err(error) if page.is_empty() => Err(error),
             Ok(_) | Err(_) => Ok(ControlFlow::Break(())),
         };
-        Ok(self.each_device(scope, &request.devices, plan, convert, take).await?.map(|()| page))
+        Ok(self.each_device(work, scope, devices, plan, convert, take).await?.map(|()| page))
     }
 
     /// Returns the combined rollups of each group of devices, and the local time of the steps. `group_of` has
@@ -164,25 +219,57 @@ impl Queries {
         scope: &DeviceScope,
         request: &RollupsRequest,
         group_of: &[usize],
-    ) -> Result<Answer<(Vec<Rollups>, LocalTime)>, QueryError> {
+    ) -> Result<Answer<(Vec<Compared>, LocalTime)>, QueryError> {
         let max = self.limits.max_points;
-        let plan = Arc::new(Plan::new(request, &self.limits)?);
+        let (plan, work) = (Arc::new(Plan::new(request, &self.limits)?), self.work());
+        let devices = &request.devices;
+        let now = self.folded(&work, scope, devices, Arc::clone(&plan), group_of).await?;
+        let Answer { body: mut groups, mut lagging, mut partial } = now;
+        let local = plan.grid.local_time().clone();
+        let Some(earlier) = request.compare else {
+            plan.points_of(&groups, max)?;
+            for rollups in &mut groups {
+                plan.fill(rollups);
+            }
+            return Ok(Answer { body: (groups.into_iter().map(Into::into).collect(), local), lagging, partial });
+        };
+        let alignment = Alignment::new(&plan.grid, &request.zone, earlier);
+        let mut before = vec![Rollups::new(); groups.len()];
+        if let Some(plan) = Plan::earlier(request, &alignment) {
+            let found = self.folded(&work, scope, devices, Arc::new(plan), group_of).await?;
+            (lagging, partial) = (lagging.max(found.lagging), partial.max(found.partial));
+            before = found.body;
+        }
+        let points = groups.iter().zip(&before).map(|(now, before)| plan.points_beside(now, before)).sum();
+        if points > max {
+            return Err(plan.too_many_points(max, points));
+        }
+        let groups = groups.into_iter().zip(before).map(|(now, before)| Compared::new(now, before, &alignment, &plan));
+        Ok(Answer { body: (groups.collect(), local), lagging, partial })
+    }
+
+    /// Returns the rollups of each group of devices, folded.
+    async fn folded(
+        &self,
+        work: &Work,
+        scope: &DeviceScope,
+        devices: &[Arc<str>],
+        plan: Arc<Plan>,
+        group_of: &[usize],
+    ) -> Result<Answer<Vec<Rollups>>, QueryError> {
+        let max = self.limits.max_points;
         let groups = group_of.iter().max().map_or(1, |last| last + 1);
         let mut combined: Vec<Combined> = iter::repeat_with(Combined::default).take(groups).collect();
         let mut points = 0;
+        let of_points = Arc::clone(&plan);
         let take = |of_device: Result<(usize, Rollups), QueryError>| {
             let (at, rollups) = of_device?;
             points += combined[group_of[at]].add(rollups);
-            if points > max { Err(plan.too_many_points(max, points)) } else { Ok(ControlFlow::Continue(())) }
+            if points > max { Err(of_points.too_many_points(max, points)) } else { Ok(ControlFlow::Continue(())) }
         };
         let convert = |at: usize, of_device: Rollups| Ok((at, of_device));
-        let answer = self.each_device(scope, &request.devices, Arc::clone(&plan), convert, take).await?;
-        let mut combined: Vec<Rollups> = combined.into_iter().map(Combined::finish).collect();
-        plan.points_of(&combined, max)?;
-        for rollups in &mut combined {
-            plan.fill(rollups);
-        }
-        Ok(answer.map(|()| (combined, plan.grid.local_time().clone())))
+        let answer = self.each_device(work, scope, devices, plan, convert, take).await?;
+        Ok(answer.map(|()| combined.into_iter().map(Combined::finish).collect()))
     }
 
     /// Passes the hours of a range to `take`, device after device in the order of the request, until it
@@ -207,6 +294,7 @@ impl Queries {
             zone: Zone::UTC,
             columns,
             fill: Fill::None,
+            compare: None,
         };
         let plan = Arc::new(Plan::new(&request, &self.limits)?);
         let convert = |at: usize, of_device: Rollups| Ok((at, of_device));
@@ -214,7 +302,7 @@ impl Queries {
             let (at, rollups) = of_device?;
             Ok(take(at, rollups))
         };
-        self.each_device(scope, devices, plan, convert, take).await
+        self.each_device(&self.work(), scope, devices, plan, convert, take).await
     }
 
     /// Converts the rollups of each device, and calls `take` with the results in the order of the devices,
@@ -225,13 +313,14 @@ impl Queries {
     /// number counts in the order of the devices.
     async fn each_device<T: Send + 'static>(
         &self,
+        work: &Work,
         scope: &DeviceScope,
         devices: &[Arc<str>],
         plan: Arc<Plan>,
         convert: impl Fn(usize, Rollups) -> Result<T, QueryError> + Send + Sync + 'static,
         mut take: impl FnMut(Result<T, QueryError>) -> Result<ControlFlow<()>, QueryError>,
     ) -> Result<Answer<()>, QueryError> {
-        let deadline = self.deadline();
+        let Work { deadline, budget } = work;
         let devices = stored_ids(scope, devices)?;
         let size_of_device = plan.size_of_device().max(1);
         let per_group = (HOURS_PER_REQUEST / size_of_device).max(1);
@@ -240,16 +329,15 @@ impl Queries {
         let lagging = self.catch_up().await;
 
         let convert = Arc::new(convert);
-        let budget = Arc::new(ReadBudget::new(self.limits.max_values_read));
         let has_one_group = devices.len() <= per_group;
         let groups = devices.chunks(per_group).enumerate().map(|(nth, devices)| {
             let group = Group {
                 queries: self.clone(),
-                deadline,
+                deadline: *deadline,
                 devices: devices.to_vec(),
                 first: nth * per_group,
                 plan: Arc::clone(&plan),
-                budget: Arc::clone(&budget),
+                budget: Arc::clone(budget),
             };
             let converted = group.converted(Arc::clone(&convert));
             async move {
@@ -275,6 +363,10 @@ impl Queries {
             Some(error) if !is_pending => Err(error),
             failed => Ok(Answer { body: (), lagging, partial: failed.map(|_| Missing::Stored) }),
         }
+    }
+
+    fn work(&self) -> Work {
+        Work { deadline: self.deadline(), budget: Arc::new(ReadBudget::new(self.limits.max_values_read)) }
     }
 
     /// Returns whether a device has readings, or may have some. Queries the store, so call it only for empty

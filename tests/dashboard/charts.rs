@@ -66,7 +66,8 @@ async fn a_chart_shows_the_values_that_were_sent() {
     let csv = tab.js("[...document.querySelectorAll('.links a')].map((link) => link.getAttribute('href'))").await;
     for (nth, header) in [(0, "deviceId,ts,series,value\r\n"), (1, "deviceId,ts,series,count,min,max,avg,sum\r\n")] {
         let file = server.get(csv[nth].as_str().expect("a link")).await;
-        assert!(file.text().starts_with(header) && file.text().contains("A,2024-04-20T14:00:"), "{}", file.text());
+        let text = file.text().strip_prefix('\u{feff}').expect("a byte order mark");
+        assert!(text.starts_with(header) && text.contains("A,2024-04-20 16:00:"), "{text}");
     }
     tab.close(server.url(), &[]).await;
 }
@@ -211,11 +212,53 @@ async fn shifts_begin_at_the_hour_that_is_chosen() {
     assert_eq!(tab.js("location.hash.includes('offset=6h')").await, true);
     let csv = tab.js("[...document.querySelectorAll('.links a')].at(-1).getAttribute('href')").await;
     let file = server.get(csv.as_str().expect("a link")).await;
-    assert!(
-        file.text().contains("A,2024-04-20T20:00:00.000Z,2024-04-20T22:00:00.000+02:00,temp,1,"),
-        "{}",
-        file.text()
-    );
+    assert!(file.text().contains("A,2024-04-20 22:00:00,temp,1,"), "{}", file.text());
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_german_browser_has_its_numbers_months_and_files() {
+    let server = Server::start(Setup::sqlite()).await;
+    send(&server, "A", "temp", &[(0, 1.5), (10, 2.25)]).await;
+    let tab = Tab::open().await;
+    tab.call("Emulation.setLocaleOverride", json!({ "locale": "de-DE" })).await;
+    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    tab.wait_for(".legend", "2,25").await;
+    let axis = "import(document.querySelector('link[href$=\"time.js\"]').href).then((time) => time.axisTexts";
+    let texts = tab.js(&format!("{axis}([{START_MS}], 864e5))")).await;
+    assert_eq!(texts, json!(["20. Apr.\n2024"]));
+    let csv = tab.js("document.querySelector('.links a').getAttribute('href')").await;
+    let file = server.get(csv.as_str().expect("a link")).await;
+    assert!(file.text().contains("A;2024-04-20 16:00:10;temp;2,25\r\n"), "{csv}: {}", file.text());
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_is_compared_with_the_day_before() {
+    let server = Server::start(Setup::sqlite()).await;
+    let day = 86_400;
+    send(&server, "A", "temp", &[(-day, 1.0), (-day + 60, 2.0), (0, 5.0), (3_600, 6.0)]).await;
+    let counter = [(-day - 3_600, 1.0), (-day, 10.0), (-3_600, 20.0), (0, 24.0)];
+    send(&server, "A", "total", &counter).await;
+    let tab = Tab::open().await;
+    let hours = "from=2024-04-20T14:00:00Z&to=2024-04-20T16:00:00Z&step=1h&table=1";
+    show(&tab, server.url(), &format!("device=A&{hours}&metric=temp")).await;
+    tab.wait_for(".data tbody", "5 (5 … 5)").await;
+    let choose = "(() => { const select = document.querySelector('[data-key=compare]'); select.value = '-1d'; \
+                  select.dispatchEvent(new Event('change')); })()";
+    tab.js(choose).await;
+    tab.wait_for(".legend", "A · a day earlier").await;
+    let rows = json!([["2024-04-20 17:00", "6 (6 … 6)", "–"], ["2024-04-20 16:00", "5 (5 … 5)", "1.5"]]);
+    assert_eq!(cells(&tab, ".data").await, rows);
+    assert_eq!(tab.js("location.hash.includes('compare=-1d')").await, true);
+    tab.check("compared").await;
+    let csv = tab.js("[...document.querySelectorAll('.links a')].at(-1).getAttribute('href')").await;
+    let file = server.get(csv.as_str().expect("a link")).await;
+    assert!(file.text().contains(",comparedTs,comparedCount,comparedMin,"), "{}", file.text());
+
+    show(&tab, server.url(), &format!("device=A&{hours}&metric=total&increase=total&compare=-1d")).await;
+    tab.wait("document.querySelectorAll('.data tbody tr').length === 1").await;
+    assert_eq!(cells(&tab, ".data").await, json!([["2024-04-20 16:00", "4", "9"]]), "beside the bars");
     tab.close(server.url(), &[]).await;
 }
 

@@ -92,6 +92,38 @@ async fn values_beyond_their_limits_are_marked() {
     let shown = tab.text("tr[data-device] .meta").await;
     assert!(shown.contains("typo") && !shown.contains("level"), "limits that are not understood stay: {shown}");
     tab.check("limits").await;
+    send_now(&server, "WITHIN", 1.0).await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 2").await;
+    tab.click(".silent-tools label:last-child input").await;
+    tab.wait("document.querySelectorAll('tr[data-device]').length === 1").await;
+    assert_eq!(
+        (listed(&tab).await, tab.js("location.hash").await),
+        (vec!["TANK".to_owned()], json!("#/devices?beyond=limits"))
+    );
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_have_a_line_of_the_last_day() {
+    let server = Server::start(Setup::sqlite()).await;
+    let values = [(22, 1.0), (12, 5.0), (1, 3.0)];
+    let reading = |(hours, value): (i64, f64)| json!({ "ageMs": hours * 3_600_000, "values": { "temp": value } });
+    let readings: Vec<Value> = values.into_iter().map(reading).collect();
+    let answer = server
+        .ingest(&json!([{ "deviceId": "A", "readings": readings },
+                                       { "deviceId": "B", "values": { "temp": 1 } }]))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait("document.querySelector('tr[data-device=A] .spark polyline')").await;
+    let points = "[...document.querySelector('.spark polyline').points].map(({ y }) => y)";
+    assert_eq!(tab.js(points).await, json!([13, 1, 7]), "the least is at the bottom, the greatest at the top");
+    let ascends = "[...document.querySelector('.spark polyline').points].map(({ x }) => x)";
+    let ascends = tab.js(&format!("{ascends}.every((x, at, all) => at === 0 || x > all[at - 1])")).await;
+    assert_eq!(ascends, true);
+    assert_eq!(tab.js("document.querySelectorAll('.spark').length").await, 1, "one value is no line");
+    tab.check("sparklines").await;
     tab.close(server.url(), &[]).await;
 }
 

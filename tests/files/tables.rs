@@ -1,21 +1,27 @@
 //! Answers as tables: latest values, devices and rollups as CSV and NDJSON.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[tokio::test]
 async fn latest_values_and_devices_are_tables_too() {
     let server = half_pending(Setup::sqlite()).await;
-    let reading = json!({ "deviceId": "z", "ts": START_MS, "metadata": { "room": "a, \"b\"" }, "value": 1 });
+    let limits = json!({ "value": { "max": 0 } });
+    let metadata = json!({ "room": "a, \"b\"", "limits": limits });
+    let reading = json!({ "deviceId": "z", "ts": START_MS, "metadata": metadata, "values": { "value": 1, "w": 1 } });
     assert_eq!(server.ingest(&reading).await.status, 200);
 
     let latest = server.get_json("/v1/devices/x:1/latest").await;
     let of = |(series, at): (&String, &Value)| -> Value {
-        json!({ "deviceId": "x:1", "ts": at["ts"], "series": series, "value": at["value"] })
+        json!({ "deviceId": "x:1", "ts": at["ts"], "series": series, "value": at["value"], "beyond": null })
     };
     let expected: Vec<Value> = latest["metrics"].as_object().expect("metrics").iter().map(of).collect();
     assert_eq!(lines(&file(&server, "/v1/devices/x:1/latest?", "ndjson").await), expected);
-    let columns = ["deviceId", "ts", "series", "value"];
+    let columns = ["deviceId", "ts", "series", "value", "beyond"];
     assert_eq!(cells(&file(&server, "/v1/devices/x:1/latest?", "csv").await), as_cells(&columns, &expected));
+    let beyond = lines(&file(&server, "/v1/devices/z/latest?", "ndjson").await);
+    assert_eq!(beyond.iter().map(|line| &line["beyond"]).collect::<Vec<_>>(), [&json!("max"), &Value::Null]);
 
     let mut expected = server.get_json("/v1/devices").await["devices"].take();
     let expected = expected.as_array_mut().expect("devices");
@@ -115,6 +121,24 @@ async fn rollups_are_tables_too() {
     assert_eq!(lines(&file(&server, &path, "ndjson").await), expected);
     assert_eq!(cells(&file(&server, &path, "csv").await), as_cells(&with_device, &expected));
 
+    let path = "/v1/devices/x:1/rollups?from=2024-04-20T00:00:00Z&to=2024-04-22T00:00:00Z&fn=min,last&compare=-1d";
+    let mut expected = flat(&server.get_json(path).await, Some("x:1"));
+    for row in &mut expected {
+        let compared = row["compared"].take();
+        row.as_object_mut().expect("a row").retain(|name, _| !name.starts_with("first") && name != "compared");
+        row["comparedTs"] = compared["ts"].clone();
+        row["comparedMin"] = compared["min"].clone();
+        row["comparedLast"] = compared["last"]["value"].clone();
+        row["comparedLastTs"] = compared["last"]["ts"].clone();
+    }
+    let sides = expected.iter().map(|row| [row["min"].is_null(), row["comparedMin"].is_null()]);
+    let sides: BTreeSet<[bool; 2]> = sides.collect();
+    assert_eq!(sides, BTreeSet::from([[false, true], [true, false]]), "each day is a day before or after none");
+    let of_both = ["min", "last", "lastTs", "comparedTs", "comparedMin", "comparedLast", "comparedLastTs"];
+    let of_both: Vec<&str> = ["deviceId", "ts", "series"].into_iter().chain(of_both).collect();
+    assert_eq!(lines(&file(&server, path, "ndjson").await), expected);
+    assert_eq!(cells(&file(&server, path, "csv").await), as_cells(&of_both, &expected));
+
     let path = format!("/v1/rollups?{asked}");
     let of_all = server.get_json(&path).await;
     let of_devices = of_all["devices"].as_array().expect("devices").iter();
@@ -144,6 +168,44 @@ async fn rollups_are_tables_too() {
     let rows = cells(&file(&server, &path, "csv").await);
     assert_eq!(rows, as_cells(&with_group, &expected));
     assert!(rows[1][..3] == ["", "2", ""] && rows.iter().any(|row| row[..3] == ["Graz, \"A\"", "", ""]), "{rows:?}");
+}
+
+/// A cell as a German spreadsheet reads it.
+fn of_spreadsheet(cell: &str) -> String {
+    if let Ok(instant) = cell.parse::<jiff::Timestamp>() {
+        let local = instant.in_tz("Europe/Berlin").expect("a zone").strftime("%Y-%m-%d %H:%M:%S%.3f").to_string();
+        return local.replace(".000", "").replace('.', ",");
+    }
+    if cell.parse::<f64>().is_ok() { cell.replace('.', ",") } else { cell.to_owned() }
+}
+
+#[tokio::test]
+async fn csv_for_a_spreadsheet_has_the_same_cells_on_each_path() {
+    let server = half_pending(Setup::sqlite()).await;
+    let described = json!({ "deviceId": "z", "ts": START_MS + 7, "metadata": { "a": "1;2,5" }, "value": 0.5 });
+    assert_eq!(server.ingest(&described).await.status, 200);
+    for path in [
+        &*format!("/v1/devices/x:1/readings?{RANGE}"),
+        &format!("/v1/readings?{RANGE}"),
+        "/v1/devices/x:1/latest?",
+        "/v1/latest?",
+        "/v1/devices?",
+        &format!("/v1/devices/x:1/rollups?{RANGE}&fn=avg,last&compare=-1d"),
+        &format!("/v1/rollups?{RANGE}"),
+        &format!("/v1/rollups?{RANGE}&combine=by:a"),
+    ] {
+        let usual = cells(&file(&server, path, "csv").await);
+        let expected: Vec<Vec<String>> =
+            usual.iter().map(|row| row.iter().map(|cell| of_spreadsheet(cell)).collect()).collect();
+        let path = format!("{path}&delimiter=%3B&decimal=,&bom=1&times=local&tz=Europe/Berlin");
+        let text = file(&server, &path, "csv").await;
+        let text = text.strip_prefix('\u{feff}').expect("a byte order mark");
+        let reader = csv::ReaderBuilder::new().has_headers(false).delimiter(b';').from_reader(text.as_bytes());
+        let found: Vec<Vec<String>> = reader.into_deserialize().collect::<Result<_, _>>().expect("whole rows");
+        assert!(found.len() > 1 && found == expected, "{path}: {found:?}, expected {expected:?}");
+        let refused = server.get(&format!("{path}&format=ndjson")).await;
+        assert!(refused.status == 400 && refused.text().contains("is for format=csv only"), "{}", refused.text());
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ number of compared points, or what differs, with exit code 1.
 
 import bisect
 import datetime
+import itertools
 import json
 import math
 import sys
@@ -24,6 +25,7 @@ ZONES = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York", "America/
          "Australia/Lord_Howe"]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 LOOK_BACK = 7 * DAY
+EARLIER = {"-1d": 1, "-7d": 7, "-4w": 28}
 OFFSETS = {None: 0, "30m": 30, "5h45m": 345, "6h": 360, "6d22h": 9_960}  # in minutes
 COLUMNS = "count,min,max,avg,sum,first,last"
 
@@ -43,7 +45,7 @@ def questions_of(device, readings):
     first, last = readings[0][0], readings[-1][0]
     is_year = last - first > 300 * DAY
     zones = ["Europe/Berlin", "Australia/Lord_Howe"] if is_year else ZONES
-    clock = {zone: Clock(zone, first - 40 * DAY, last + 40 * DAY) for zone in zones}
+    clock = {zone: Clock(zone, first - 110 * DAY, last + 40 * DAY) for zone in zones}
     for zone in zones:
         change = clock[zone].change_in(first, last) or (first + last) // 2
         near = (change - 2 * DAY + 37 * MINUTE, change + DAY + 13 * MINUTE)
@@ -65,11 +67,28 @@ def questions_of(device, readings):
                 parameters = {"step": step, "tz": zone, "from": start, "to": end, "fn": columns}
                 if offset is not None:
                     parameters["offset"] = offset
-                yield device, parameters, expected(readings, starts, start, end, columns)
+                bounds = touched(starts, start, end)
+                yield device, parameters, points(bounds, folded(readings, bounds, columns))
+        for step, offset, earlier in [
+            ("1h", None, "-1d"), ("1h", None, "-7d"), ("6h", None, "-1d"), ("8h", "6h", "-4w"), ("1d", None, "-1d"),
+            ("1d", None, "-7d"), ("1w", None, "-7d"), ("1mo", None, "-1mo"),
+        ]:
+            # Two days around the change itself, and around the same local time later.
+            changes = [change, change + EARLIER.get(earlier, 0) * DAY]
+            near = [(at - DAY, at + DAY) for at in changes]
+            for start, end in near if step in ("1h", "6h") else [(first + 9 * DAY, last - 9 * DAY)]:
+                bounds = touched(clock[zone].starts(step, OFFSETS[offset], start, end), start, end)
+                before = [clock[zone].earlier(bound, earlier) for bound in bounds]
+                for columns in [COLUMNS, "increase"]:
+                    parameters = {"step": step, "tz": zone, "from": start, "to": end, "fn": columns, "compare": earlier}
+                    if offset is not None:
+                        parameters["offset"] = offset
+                    sides = folded(readings, bounds, columns), folded(readings, before, columns)
+                    yield device, parameters, compared(bounds, before, *sides, columns)
 
 
 class Clock:
-    """The local time of a zone at each quarter of an hour."""
+    """The local time of a zone at each quarter of an hour, and the latest that it has shown."""
 
     def __init__(self, zone, start, end):
         zone = zoneinfo.ZoneInfo(zone)
@@ -77,6 +96,17 @@ class Clock:
         for ts in range(start // QUARTER * QUARTER, end, QUARTER):
             local = (EPOCH + datetime.timedelta(milliseconds=ts)).astimezone(zone)
             self.ticks.append((ts, local.replace(tzinfo=None), local.utcoffset()))
+        self.shown = list(itertools.accumulate((local for _, local, _ in self.ticks), max))
+
+    def earlier(self, bound, earlier):
+        """The instant at which the clock shows what it has shown before a bound, so much earlier."""
+        at = (bound - self.ticks[0][0]) // QUARTER
+        shown = self.shown[at - 1] + datetime.timedelta(milliseconds=QUARTER)
+        if earlier == "-1mo":
+            shown = shown.replace(year=shown.year - (shown.month == 1), month=(shown.month - 2) % 12 + 1)
+        else:
+            shown -= datetime.timedelta(days=EARLIER[earlier])
+        return self.ticks[bisect.bisect_left(self.shown, shown)][0]
 
     def change_in(self, start, end):
         """The last change of the clock in a range, at least three days from its ends."""
@@ -116,23 +146,43 @@ def name_of(step, local):
     return day.replace(day=1) if step == "1mo" else day
 
 
-def expected(readings, starts, start, end, columns):
-    """The points of each metric, by the start of their steps."""
-    first = bisect.bisect_right(starts, start) - 1
-    last = bisect.bisect_left(starts, end)
-    begin, stop = starts[first], starts[last]
+def touched(starts, start, end):
+    """The bounds of the steps that a range touches."""
+    return starts[bisect.bisect_right(starts, start) - 1:bisect.bisect_left(starts, end) + 1]
+
+
+def folded(readings, bounds, columns):
+    """The columns of each metric, by the number of the step. Of equal bounds, the last one begins a step."""
     metrics, before = {}, {}
     for ts, values in readings:
-        if ts >= stop:
+        if ts >= bounds[-1]:
             break
-        at = starts[bisect.bisect_right(starts, ts) - 1] if ts >= begin else None
+        at = bisect.bisect_right(bounds, ts) - 1
         for metric, value in values.items():
             earlier = before.get(metric)
             before[metric] = (ts, value)
-            if at is not None:
+            if at >= 0:
                 metrics.setdefault(metric, {}).setdefault(at, []).append((ts, value, earlier))
     make = increase if columns == "increase" else stats
-    return {metric: {at: make(at, values) for at, values in steps.items()} for metric, steps in metrics.items()}
+    return {metric: {at: make(bounds[at], values) for at, values in steps.items()} for metric, steps in metrics.items()}
+
+
+def points(bounds, metrics):
+    """The points of each metric, by the start of their steps."""
+    return {metric: {bounds[at]: columns for at, columns in steps.items()} for metric, steps in metrics.items()}
+
+
+def compared(bounds, before, now, earlier, columns):
+    """The points of each step that has readings, or had some earlier."""
+    none = {column: 0 if column == "count" else None for column in columns.split(",")}
+    metrics = {}
+    for metric in now.keys() | earlier.keys():
+        sides = now.get(metric, {}), earlier.get(metric, {})
+        for at in sorted(sides[0].keys() | sides[1].keys()):
+            of_earlier = {"ts": rfc3339(before[at]), **sides[1].get(at, none)}
+            point = {**sides[0].get(at, none), "compared": of_earlier}
+            metrics.setdefault(metric, {})[bounds[at]] = point
+    return metrics
 
 
 def stats(_start, values):

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import unittest
+from datetime import timedelta
 
 from common import DAY, ROOT, START, URL, Case
 
@@ -39,6 +40,12 @@ class Frames(Case):
             self.assertEqual(list(ends.columns), ["device", "series", "first", "last", "first_ts", "last_ts"])
             self.assertEqual(ends.set_index("series").loc["temp", ["first", "last"]].tolist(), [0.0, 9.0])
             self.assertEqual(ends["last_ts"].max(), readings.index[-1])
+            compared = client.rollups("frame", **DAY, metric="temp", fn="min,last", compare="-1d")
+            self.assertEqual([(row.min, row.compared.min, row.ts - row.compared.ts) for row in compared],
+                             [(0.0, None, timedelta(days=1))])
+            compared = compared.to_frame()
+            self.assertEqual(list(compared.columns), ["device", "series", "min", "last", "compared_ts", "last_ts"])
+            self.in_utc(compared)
             combined = client.rollups("frame", **DAY, metric="temp", combine=True).to_frame()
             self.assertEqual(list(combined.columns), ["series", "count", "min", "max", "avg", "sum"])
             by_floor = client.rollups(prefix="frame", **DAY, metric="temp", combine="by:floor")

@@ -2,11 +2,11 @@
 
 import { changed, go } from "./address.js";
 import { save, token } from "./api.js";
-import { exact, fill, h } from "./page.js";
+import { csvForm, exact, fill, h } from "./page.js";
 import { Plot } from "./plot.js";
-import { lengthOfStep, summary } from "./series.js";
+import { COMPARISONS, lengthOfStep, summary } from "./series.js";
 import { failureNotice } from "./states.js";
-import { clock, now, stamp } from "./time.js";
+import { clock, now, stamp, zone } from "./time.js";
 
 // The rows of the table at first.
 const ROWS = 100;
@@ -20,7 +20,8 @@ export function makeCard(first, handlers) {
   const keys = h("p", { class: "keys muted" }, "Arrow keys move, + and − zoom, page up and down shift, 0 returns to now.");
   const element = h("section", { class: "card chart", "data-chart": first.key }, h("header", {}, title, links), host, keys, legend, table);
   const plot = new Plot(host, { ...handlers, cursor: (found) => { cursor = found; drawValues(); } });
-  const label = (line) => [ids.length > 1 || !line.text ? line.device : "", group.names.length > 1 ? line.name : "", line.text].filter(Boolean).join(" · ");
+  const label = (line) => [ids.length > 1 || !line.text ? line.device : "", group.names.length > 1 ? line.name : "", line.text,
+    line.isEarlier && (COMPARISONS[params.get("compare")] ?? params.get("compare"))].filter(Boolean).join(" · ");
 
   table.addEventListener("toggle", () => {
     if (table.open !== params.has("table")) go("chart", changed(params, { table: table.open ? "1" : undefined }), { replace: true });
@@ -44,7 +45,8 @@ export function makeCard(first, handlers) {
 
   function drawLinks() {
     const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
-    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}&format=csv`;
+    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}&${csvForm}`;
+    const local = `&tz=${encodeURIComponent(zone)}`;
     const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `csv ${name}`, onclick: (event) => {
       if (!token.get()) return;
       event.preventDefault();
@@ -55,8 +57,8 @@ export function makeCard(first, handlers) {
     const toggle = h("button", { type: "button", class: "quiet", "data-key": `bars ${group.key}`, onclick: () =>
       go("chart", changed(params, { increase: others("increase", !group.isBars), values: others("values", group.isBars) })) },
     group.isBars ? "Show values" : "Show increase");
-    fill(links, toggle, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}`, "readings.csv"),
-      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}${query.parameters}${columns}`, "rollups.csv")]);
+    fill(links, toggle, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}${local}`, "readings.csv"),
+      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}${query.parameters}${query.parameters.includes("&tz=") ? "" : local}${columns}`, "rollups.csv")]);
   }
 
   function drawLegend() {
@@ -68,7 +70,7 @@ export function makeCard(first, handlers) {
         const whole = summary(line);
         const cell = (name, value) => h("td", { class: "number", "data-name": name }, exact(value));
         const total = group.isBars && whole && h("small", { class: "muted" }, ` ${exact(mean(line.mean.reduce((sum, value) => sum + value, 0)))} in all`);
-        return h("tr", {}, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash ? " dashed" : ""}` }), label(line), total),
+        return h("tr", { class: line.isEarlier ? "earlier" : "" }, h("th", { scope: "row" }, h("i", { class: `swatch c${line.colour}${line.dash || line.isEarlier ? " dashed" : ""}` }), label(line), total),
           h("td", { class: "number at" }), whole ? [cell("Min", whole.low), cell("Mean", mean(whole.mean)), cell("Max", whole.high)] : h("td", { colspan: 3 }));
       }), missing.map((id) => h("tr", { class: "muted" }, h("th", { scope: "row" }, id), h("td", { colspan: 4 }, "no readings in this range")))),
       group.hidden > 0 && h("caption", {}, `${group.hidden} more series are not shown: choose fewer devices or metrics.`));

@@ -7,7 +7,7 @@ import { editor } from "./editor.js";
 import { fill, h } from "./page.js";
 import { COLOURS, DASHES } from "./plot.js";
 import {
-  STEPS, chartsOf, isCounter, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, nameOf, offsetOf, onlyGrows, parseSeries, rangeOf,
+  COMPARISONS, STEPS, chartsOf, comparisonOf, isCounter, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, nameOf, offsetOf, onlyGrows, parseSeries, rangeOf,
   stepFor, stepOfBars, unitOf,
 } from "./series.js";
 import { failureNotice, failurePanel, notice, panel, remarksOn } from "./states.js";
@@ -216,6 +216,9 @@ export function chartView(root, start) {
         h("option", { value: "" }, `auto (${shown?.asked === params && shown.isRaw ? "readings" : automatic})`),
         steps.map(([name]) => h("option", { value: name, selected: params.get("step") === name }, name)))),
       beginnings(),
+      h("label", { class: "step" }, "Compare with ", h("select", { "data-key": "compare", onchange: (event) => move({ compare: event.target.value || undefined }) },
+        h("option", { value: "" }, "nothing"), Object.entries(COMPARISONS).filter(([name]) => comparisonOf(new URLSearchParams({ compare: name }), params.get("step") ?? automatic))
+          .map(([name, text]) => h("option", { value: name, selected: params.get("compare") === name }, text)))),
       h("details", { class: "free", open: wasOpen }, h("summary", { "data-key": "free" }, range.isLive ? "Free range" : `${stamp(range.from)} – ${stamp(range.to)}`),
         h("form", { onsubmit: (event) => { event.preventDefault(); handlers.zoom(Date.parse(from.value), Date.parse(to.value)); } },
           from, " to ", to, h("button", { type: "submit", "data-key": "apply" }, "Show"))),
@@ -298,7 +301,7 @@ async function load(params, wasRaw, signal) {
     if (counters.length === 0) return { ...answer, groups: group(answer.lines) };
     const step = chosen ?? stepOfBars(range.to - range.from);
     const selection = `${times}${select("device", ids)}${select("metric", counters)}`;
-    const rolled = await rollups(selection, step, offsetOf(params, step), "count,increase", signal).catch((failure) => {
+    const rolled = await rollups(selection, step, params, "count,increase", signal).catch((failure) => {
       if (failure.kind !== "refused") throw failure;
       return undefined; // the readings have expired or are too many: the values are drawn
     });
@@ -313,16 +316,16 @@ async function load(params, wasRaw, signal) {
     const lines = linesOfReadings(pages.map((page, nth) => ({ deviceId: ids[nth], readings: page.readings })));
     return { ...base, lines, isRaw: true, sources: [listed, ...pages], ...flags([listed, ...pages]) };
   };
-  const chosen = params.get("step");
-  if (wasRaw && !chosen) {
+  const chosen = params.get("step"), isCompared = params.has("compare");
+  if (wasRaw && !chosen && !isCompared) {
     const answer = await raw();
     if (answer) return withBars(answer);
   }
   const step = chosen ?? stepFor(range.to - range.from);
-  const rolled = await rollups(`${times}${select("device", ids)}${series}`, step, offsetOf(params, step), "count,min,max,avg,last", signal);
+  const rolled = await rollups(`${times}${select("device", ids)}${series}`, step, params, "count,min,max,avg,last", signal);
   const lines = linesOfRollups(rolled.devices);
   const most = Math.max(0, ...lines.map((line) => line.count));
-  if (!chosen && most <= MAX_RAW && most > 0 && wasRaw === undefined) {
+  if (!chosen && !isCompared && most <= MAX_RAW && most > 0 && wasRaw === undefined) {
     const answer = await raw();
     const isWhole = answer && lines.every((line) => answer.lines.find((other) => other.device === line.device && other.series === line.series));
     if (isWhole && sum(answer.lines) >= sum(lines) - edges(lines)) return withBars(answer);
@@ -342,9 +345,12 @@ const edges = (lines) => lines.reduce((total, { count, ts }) => total + Math.cei
 
 // All pages of the rollups of some devices, and the part of the query that makes the steps. Steps that the zone makes
 // too expensive follow UTC.
-async function rollups(selection, step, offset, columns, signal, isLocal = (lengthOfStep(step) > HOUR || Boolean(offset)) && zone !== "UTC") {
+async function rollups(selection, step, params, columns, signal, mayBeLocal = zone !== "UTC") {
   const pages = [];
-  const query = { step, parameters: `&step=${step}${offset ? `&offset=${offset}` : ""}${isLocal ? `&tz=${encodeURIComponent(zone)}` : ""}` };
+  const offset = offsetOf(params, step), compare = comparisonOf(params, step);
+  const isLocal = mayBeLocal && (lengthOfStep(step) > HOUR || Boolean(offset ?? compare));
+  const more = Object.entries({ step, offset, compare, tz: isLocal ? zone : undefined }).filter(([, value]) => value);
+  const query = { step, parameters: `&${new URLSearchParams(more)}` };
   let cursor = "";
   try {
     do {
@@ -354,7 +360,7 @@ async function rollups(selection, step, offset, columns, signal, isLocal = (leng
     } while (cursor);
   } catch (failure) {
     if (!isLocal || !["readings_expired", "too_many_values"].includes(failure.code)) throw failure;
-    return rollups(selection, step, offset, columns, signal, false);
+    return rollups(selection, step, params, columns, signal, false);
   }
   return { pages, query, devices: pages.flatMap((page) => page.devices) };
 }
@@ -381,7 +387,8 @@ function colours(charts, ids) {
   for (const chart of charts) {
     const mostLines = ids.length > 1 ? DASHES.length : MAX_LINES;
     const styled = chart.lines.map((line) => {
-      const nth = chart.lines.filter((other) => other.device === line.device).indexOf(line);
+      const own = chart.lines.filter((other) => other.device === line.device && !other.isEarlier);
+      const nth = own.findIndex((other) => other.series === line.series);
       return nth < mostLines && { ...line, ...(ids.length > 1 ? { colour: ids.indexOf(line.device), dash: nth } : { colour: nth % COLOURS, dash: Math.floor(nth / COLOURS) }) };
     });
     chart.lines = styled.filter(Boolean);

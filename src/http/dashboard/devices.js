@@ -6,16 +6,19 @@ import { described, flat } from "./chart.js";
 import { exact, fill, h, short } from "./page.js";
 import { labelText, limitsOf, nameOf, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
-import { MINUTE, ageElement, clock, lengthOf, now } from "./time.js";
+import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now } from "./time.js";
 
 const PAGE = 50;
 
 // How many pages one search asks for before it lets the viewer decide. A filter may have pages without devices.
 const MAX_PAGES = 20;
 
-const MAX_SELECTED = 8, MAX_VALUES = 4, MAX_METADATA = 4;
+const MAX_SELECTED = 8, MAX_VALUES = 4, MAX_METADATA = 4, MAX_NAMES = 100;
 const SILENT = [["5m", "5 minutes"], ["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["1w", "1 week"]];
 const SILENT_DEFAULT = "1h";
+
+// How old the lines of the last day may be, and the size of their pictures.
+const LINES_AGE = 5 * MINUTE, LINE_WIDTH = 48, LINE_HEIGHT = 14;
 
 export function devicesView(root, start) {
   let params = start;
@@ -44,9 +47,11 @@ export function devicesView(root, start) {
   const silent = h("select", { "aria-label": "Silent after", onchange: () => move({ silent: silent.value === SILENT_DEFAULT ? undefined : silent.value }) },
     SILENT.map(([name, text]) => h("option", { value: name }, text)));
   const only = h("input", { type: "checkbox", onchange: () => move({ only: only.checked ? "silent" : undefined }) });
+  const beyond = h("input", { type: "checkbox", onchange: () => move({ beyond: beyond.checked ? "limits" : undefined }) });
   const chips = h("ul", { class: "chips", "aria-label": "Filters" });
   const tools = h("div", { class: "tools" }, search, filter,
-    h("span", { class: "silent-tools" }, h("label", {}, "Silent after ", silent), h("label", {}, only, " only silent ones")));
+    h("span", { class: "silent-tools" }, h("label", {}, "Silent after ", silent), h("label", {}, only, " only silent ones"),
+      h("label", {}, beyond, " only beyond limits")));
   const remarks = h("div", { "aria-live": "polite" });
   const list = h("div", { class: "list" }), pages = h("nav", { class: "pages", "aria-label": "Pages" });
   const bar = h("div", { class: "selection", hidden: true });
@@ -74,8 +79,15 @@ export function devicesView(root, start) {
     shown.at = now();
     fill(remarks, remarksOn(found));
     const latest = await get(latestPath(found.devices), { signal });
-    if (asked !== params || latest === shown.latest) return;
-    shown.latest = latest;
+    if (asked !== params) return;
+    if (latest !== shown.latest) {
+      shown.latest = latest;
+      drawValues();
+    }
+    if (shown.linesOf === shown.devices && now() - shown.linesAt < LINES_AGE) return;
+    const lines = await get(linesPath(latest.devices), { signal }).catch(() => undefined); // the values are there without them
+    if (asked !== params) return;
+    Object.assign(shown, { lines, linesOf: shown.devices, linesAt: now() });
     drawValues();
   }, (failure) => {
     root.classList.remove("waiting");
@@ -108,6 +120,7 @@ export function devicesView(root, start) {
     if (document.activeElement !== search) search.value = params.get("prefix") ?? "";
     silent.value = lengthOf(params.get("silent")) ? params.get("silent") : SILENT_DEFAULT;
     only.checked = params.get("only") === "silent";
+    beyond.checked = params.has("beyond");
     const filters = filtersOf(params);
     fill(chips, filters.map(([name, wanted]) => {
       const isNot = name.endsWith("!");
@@ -127,7 +140,7 @@ export function devicesView(root, start) {
       for (const [name, text] of flat(device.metadata)) seen.set(name, (seen.get(name) ?? new Set()).add(text));
     }
     fill(keys, [...seen.keys()].map((name) => h("option", { value: name })));
-    const isFiltered = params.has("prefix") || params.get("only") === "silent" || filtersOf(params).length > 0;
+    const isFiltered = params.has("prefix") || params.get("only") === "silent" || params.has("beyond") || filtersOf(params).length > 0;
     const isFirst = !params.has("cursor");
     tools.hidden = devices.length === 0 && isFirst && !isFiltered;
     if (devices.length === 0 && isFirst && next === null) {
@@ -180,18 +193,18 @@ export function devicesView(root, start) {
   function drawValues() {
     const latest = new Map((shown?.latest?.devices ?? []).map((device) => [device.deviceId, device]));
     if (!shown?.latest) return;
+    const lines = new Map((shown.lines?.devices ?? []).map((device) => [device.deviceId, device.metrics]));
     for (const line of list.querySelectorAll("tr[data-device]")) {
-      const metrics = Object.entries(latest.get(line.dataset.device)?.metrics ?? {});
+      const all = latest.get(line.dataset.device)?.metrics ?? {}, metrics = newest(all), number = Object.keys(all).length;
       const { metadata } = shown.devices.find((device) => device.deviceId === line.dataset.device);
-      metrics.sort(([, one], [, other]) => (one.ts < other.ts ? 1 : one.ts > other.ts ? -1 : 0));
-      fill(line.querySelector(".values"), metrics.slice(0, MAX_VALUES).map(([series, { ts, value, beyond }]) => {
+      fill(line.querySelector(".values"), metrics.map(([series, { ts, value, beyond }]) => {
         const { name, labels } = parseSeries(series);
         const text = labelText(labels), unit = unitOf(name, labels, metadata);
         const limit = beyond && `${beyond === "max" ? "above" : "below"} its limit, ${exact(limitsOf(name, metadata)?.[beyond])}`;
         return h("span", { class: limit ? "value beyond" : "value", title: [series, ts, limit].filter(Boolean).join(", ") },
-          h("span", { class: "muted" }, text ? `${name} ${text} ` : `${name} `), h("b", {}, short(value)), unit && ` ${unit}`,
+          h("span", { class: "muted" }, text ? `${name} ${text} ` : `${name} `), h("b", {}, short(value)), unit && ` ${unit}`, lineOf(lines.get(line.dataset.device)?.[series]),
           limit && h("span", { class: "tag bad" }, beyond === "max" ? "high" : "low"));
-      }), metrics.length > MAX_VALUES && h("span", { class: "muted" }, `+${metrics.length - MAX_VALUES}`));
+      }), number > MAX_VALUES && h("span", { class: "muted" }, `+${number - MAX_VALUES}`));
     }
   }
 
@@ -218,6 +231,9 @@ export function devicesView(root, start) {
   return { update, refresh: () => poll.now(), stop: () => poll.stop() };
 }
 
+// The values of a device that the list shows: the newest ones.
+const newest = (metrics) => Object.entries(metrics).sort(([, one], [, other]) => (one.ts < other.ts ? 1 : one.ts > other.ts ? -1 : 0)).slice(0, MAX_VALUES);
+
 const filtersOf = (params) => [...params].filter(([name]) => name.startsWith("meta."));
 
 // Asks for a page of devices. A filter may need several requests.
@@ -228,6 +244,7 @@ async function load(params, signal, progress) {
   if (params.get("only") === "silent") {
     query.set("silent_for", lengthOf(params.get("silent")) ? params.get("silent") : SILENT_DEFAULT);
   }
+  if (params.has("beyond")) query.set("beyond", "limits");
   let cursor = params.get("cursor");
   const devices = [], sources = [];
   let remark = {};
@@ -242,6 +259,28 @@ async function load(params, signal, progress) {
     progress(devices.length);
   }
   return { devices, next: cursor, sources, partial: remark.partial, partialReason: remark.partialReason, laggingSeconds: remark.laggingSeconds };
+}
+
+// Asks for the last day of the values that the list shows, in steps of an hour.
+function linesPath(devices) {
+  const names = new Set(devices.flatMap(({ metrics }) => newest(metrics).map(([series]) => parseSeries(series).name)));
+  const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
+  return `/v1/rollups?from=-${DAY / HOUR}h&step=1h&fn=avg${select("device", devices.map(({ deviceId }) => deviceId))}${select("metric", [...names].slice(0, MAX_NAMES))}`;
+}
+
+// A small line of the last day, without axes.
+function lineOf(points) {
+  const values = (points ?? []).filter(({ avg }) => avg !== null);
+  if (values.length < 2) return undefined;
+  const means = values.map(({ avg }) => avg), low = Math.min(...means), high = Math.max(...means);
+  const end = Math.floor(now() / HOUR) * HOUR;
+  const x = (ts) => LINE_WIDTH * (1 - (end - Date.parse(ts)) / DAY), y = (value) => (high > low ? 1 + (LINE_HEIGHT - 2) * (high - value) / (high - low) : LINE_HEIGHT / 2);
+  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  line.setAttribute("points", values.map(({ ts, avg }) => `${x(ts).toFixed(1)},${y(avg).toFixed(1)}`).join(" "));
+  for (const [name, value] of Object.entries({ class: "spark", width: LINE_WIDTH, height: LINE_HEIGHT, "aria-hidden": "true" })) picture.setAttribute(name, value);
+  picture.append(line);
+  return picture;
 }
 
 function latestPath(devices) {

@@ -46,9 +46,10 @@ export function copyButton(text) {
   return button;
 }
 
-const DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 12, useGrouping: false });
-const SHORT = new Intl.NumberFormat("en", { maximumSignificantDigits: 5, useGrouping: false });
-const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+// Numbers are in the language of the browser.
+const DIGITS = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 12, useGrouping: false });
+const SHORT = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 5, useGrouping: false });
+const GROUPED = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 
 // A value with all its digits; 12 of them hide the noise of binary fractions.
 export const exact = (value) => plain(value, DIGITS);
@@ -72,3 +73,7 @@ export function bytes(value) {
   const scaled = value / 2 ** (10 * power);
   return `${scaled.toFixed(power === 0 || scaled >= 100 ? 0 : 1)} ${BYTES[power]}`;
 }
+
+// How a spreadsheet in the language of the browser reads CSV.
+const mark = new Intl.NumberFormat().formatToParts(1.5).find(({ type }) => type === "decimal").value;
+export const csvForm = new URLSearchParams({ format: "csv", bom: "1", times: "local", ...(mark === "," ? { delimiter: ";", decimal: "," } : {}) });

@@ -42,7 +42,7 @@ export class Plot {
     [this.#lines, this.#range, this.#step, this.#limits] = [lines, range, step, limits];
     const tables = lines.map((line) => withGaps(line, step));
     this.#data = tables.length ? uPlot.join(tables) : [[]];
-    const shape = lines.map((line) => `${line.colour}/${line.dash}${line.min ? "b" : ""}${line.isBars ? "i" : ""}`).join();
+    const shape = lines.map((line) => `${line.colour}/${line.dash}${line.min ? "b" : ""}${line.isBars ? "i" : ""}${line.isEarlier ? "e" : ""}`).join();
     if (this.#plot && shape === this.#shape) this.#plot.setData(this.#data);
     else this.#build(shape);
   }
@@ -67,6 +67,10 @@ export class Plot {
       const at = series.length;
       if (line.isBars) {
         series.push({ stroke, width: 1, fill: () => `${stroke()}66`, paths: bars, points: { show: false } });
+        continue;
+      }
+      if (line.isEarlier) {
+        series.push({ stroke: () => `${stroke()}80`, dash: [4, 4], width: 1.4, paths: line.isSteps ? steps : undefined, points: { show: sparse, size: 3, filter: alone } });
         continue;
       }
       series.push({ stroke, dash: DASHES[line.dash], width: 1.6, points: { show: sparse, size: 4, filter: alone } });
@@ -213,6 +217,7 @@ export class Plot {
 
 // Bars that begin at their instants.
 const bars = uPlot.paths.bars({ size: [0.9, Infinity], align: 1 });
+const steps = uPlot.paths.stepped({ align: 1 });
 
 // The mark of the cursor on a line.
 function point() {

@@ -60,6 +60,9 @@ export const STEPS = [
   ["1w", 7 * DAY], ["1mo", 30 * DAY],
 ];
 
+// What the steps of a chart may be compared with, by the parameter of the address and of the query.
+export const COMPARISONS = { "-1d": "a day earlier", "-7d": "a week earlier", "-28d": "four weeks earlier", "-1y": "a year earlier" };
+
 const MAX_STEPS = 750, MAX_BARS = 62;
 
 // The shortest step that suits a range. Minutes are made from readings, so only short ranges have them.
@@ -77,6 +80,12 @@ export function stepOfBars(length) {
 export function offsetOf(params, step) {
   const offset = lengthOf(params.get("offset"));
   return offset < lengthOfStep(step) && lengthOfStep(step) <= DAY ? params.get("offset") : undefined;
+}
+
+// The comparison in an address, if the step can have it: those of months are compared with months.
+export function comparisonOf(params, step) {
+  const compare = params.get("compare");
+  return compare && compare.endsWith("y") === step.endsWith("mo") ? compare : undefined;
 }
 
 export const lengthOfStep = (step) => STEPS.find(([name]) => name === step)?.[1] ?? lengthOf(step) ?? HOUR;
@@ -97,7 +106,7 @@ export function linesOfRollups(devices) {
   for (const { deviceId, metrics } of devices) {
     for (const series of Object.keys(metrics)) {
       const [before, known] = [points, ts];
-      points = metrics[series];
+      points = withReadings(metrics[series]);
       ts = new Array(points.length);
       const [mean, min, max] = [new Array(points.length), new Array(points.length), new Array(points.length)];
       let count = 0;
@@ -110,18 +119,33 @@ export function linesOfRollups(devices) {
         count += point.count;
       }
       const last = points.at(-1)?.last ?? undefined;
-      lines.push({ device: deviceId, series, ts, mean, min, max, count, last: last && { instant: Date.parse(last.ts), value: last.value } });
+      lines.push({ device: deviceId, series, ts, mean, min, max, count, last: last && { instant: Date.parse(last.ts), value: last.value } },
+        ...earlierLine(deviceId, series, metrics[series], "avg"));
     }
   }
   return lines;
 }
 
+// Points that are there for their comparison have no readings.
+const withReadings = (points) => (points[0]?.compared ? points.filter(({ count }) => count > 0) : points);
+
+const total = (points) => points.reduce((sum, { count }) => sum + count, 0);
+
+// The line of the earlier steps beside those of a series, if the answer compares.
+function earlierLine(device, series, points, column, isSteps = false) {
+  if (!points[0]?.compared) return [];
+  const found = points.filter(({ compared }) => compared.count > 0);
+  const values = found.map(({ compared }) => compared);
+  return [{ device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: values.map((value) => value[column]), count: total(values) }];
+}
+
 // The lines of the increases of counters: `ts` and `mean`, which is the increase.
 export function linesOfIncreases(devices) {
-  return devices.flatMap(({ deviceId, metrics }) => Object.entries(metrics).map(([series, points]) => ({
-    device: deviceId, series, isBars: true, ts: points.map(({ ts }) => Date.parse(ts)), mean: points.map(({ increase }) => increase),
-    count: points.reduce((sum, { count }) => sum + count, 0),
-  })));
+  return devices.flatMap(({ deviceId, metrics }) => Object.entries(metrics).flatMap(([series, points]) => {
+    const own = withReadings(points);
+    const line = { device: deviceId, series, isBars: true, ts: own.map(({ ts }) => Date.parse(ts)), mean: own.map(({ increase }) => increase), count: total(own) };
+    return [line, ...earlierLine(deviceId, series, points, "increase", true)];
+  }));
 }
 
 // The lines of readings: `ts` and `mean`, which is the value.
@@ -157,7 +181,7 @@ export function chartsOf(lines, devices) {
     charts.set(key, chart);
   }
   for (const chart of charts.values()) {
-    chart.lines.sort((one, other) => order.get(one.device) - order.get(other.device) || (one.series < other.series ? -1 : 1));
+    chart.lines.sort((one, other) => order.get(one.device) - order.get(other.device) || (one.series < other.series ? -1 : one.series > other.series ? 1 : 0));
     chart.names = [...chart.names];
     chart.limits = [...chart.limits];
     chart.isBars = chart.lines.some((line) => line.isBars);

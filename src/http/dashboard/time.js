@@ -75,18 +75,19 @@ export const stamp = (instant, withSeconds = false) => `${day(instant)} ${clock(
 // The value of an input of the kind `datetime-local`.
 export const toInput = (instant) => `${day(instant)}T${clock(Math.floor(instant / MINUTE) * MINUTE)}`;
 
-const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+// Months and days are in the language of the browser.
+const MONTH = new Intl.DateTimeFormat(undefined, { month: "short" }), DAY_OF_MONTH = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
 // The texts at the time axis: the time of day, and below it the day where it changes.
 export function axisTexts(instants, increment) {
   let before;
   return instants.map((instant) => {
     const date = new Date(instant);
-    const days = `${date.getDate()} ${MONTHS[date.getMonth()]}`;
+    const days = DAY_OF_MONTH.format(date);
     const isNewDay = before === undefined || before.toDateString() !== date.toDateString();
     const isNewYear = before === undefined || before.getFullYear() !== date.getFullYear();
     before = date;
-    if (increment >= 28 * DAY) return MONTHS[date.getMonth()] + (isNewYear ? `\n${date.getFullYear()}` : "");
+    if (increment >= 28 * DAY) return MONTH.format(date) + (isNewYear ? `\n${date.getFullYear()}` : "");
     if (increment >= DAY) return days + (isNewYear ? `\n${date.getFullYear()}` : "");
     return clock(instant, increment < MINUTE) + (isNewDay ? `\n${days}` : "");
   });

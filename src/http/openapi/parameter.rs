@@ -66,6 +66,34 @@ pub(in crate::http) const FORMAT_OF_FILE: Parameter = Parameter {
     example: r#""csv""#,
 };
 
+pub(in crate::http) const DELIMITER: Parameter = Parameter {
+    name: "delimiter",
+    description: "What is between the cells of CSV: `,`, `;` or `tab`.",
+    schema: |_| json!({ "type": "string", "enum": [",", ";", "tab"], "default": "," }),
+    example: r#"",""#,
+};
+
+pub(in crate::http) const DECIMAL: Parameter = Parameter {
+    name: "decimal",
+    description: "The decimal mark of numbers in CSV. The comma needs another `delimiter`.",
+    schema: |_| json!({ "type": "string", "enum": [".", ","], "default": "." }),
+    example: r#"".""#,
+};
+
+pub(in crate::http) const BOM: Parameter = Parameter {
+    name: "bom",
+    description: "Whether CSV begins with the byte order mark by which some spreadsheets recognise UTF-8.",
+    schema: |_| json!({ "type": "string", "enum": ["0", "1", "false", "true"], "default": "0" }),
+    example: r#""0""#,
+};
+
+pub(in crate::http) const TIMES: Parameter = Parameter {
+    name: "times",
+    description: "The times of CSV: `utc`, or `local` in the zone `tz`, without an offset.",
+    schema: |_| json!({ "type": "string", "enum": ["utc", "local"], "default": "utc" }),
+    example: r#""utc""#,
+};
+
 pub(in crate::http) const FROM: Parameter = Parameter {
     name: "from",
     description: "The start of the range, inclusive: RFC 3339, Unix milliseconds, `now`, or a time before now such as \
@@ -136,6 +164,13 @@ pub(in crate::http) const SILENT_FOR: Parameter = Parameter {
         json!({ "type": "string", "pattern": pattern })
     },
     example: r#""15m""#,
+};
+
+pub(in crate::http) const BEYOND: Parameter = Parameter {
+    name: "beyond",
+    description: "`limits`: only devices with a latest value beyond the limits in their metadata.",
+    schema: |_| json!({ "type": "string", "enum": ["limits"] }),
+    example: r#""limits""#,
 };
 
 pub(in crate::http) const LIMIT_OF_DEVICES: Parameter = Parameter {
@@ -213,6 +248,9 @@ pub(in crate::http) const TZ: Parameter = Parameter {
 pub(in crate::http) const TZ_OF_RANGE: Parameter =
     Parameter { description: "The IANA name of the time zone of `from` and `to` without an offset.", ..TZ };
 
+pub(in crate::http) const TZ_OF_TIMES: Parameter =
+    Parameter { description: "The IANA name of the time zone of `times=local`.", ..TZ };
+
 pub(in crate::http) const FN: Parameter = Parameter {
     name: "fn",
     description: "The columns of a point, separated by commas.",
@@ -229,6 +267,14 @@ pub(in crate::http) const FILL: Parameter = Parameter {
     description: "What an answer has for a step without readings: nothing, a point of nulls, or the point before it.",
     schema: |_| json!({ "type": "string", "enum": Fill::VARIANTS, "default": "none" }),
     example: r#""null""#,
+};
+
+pub(in crate::http) const COMPARE: Parameter = Parameter {
+    name: "compare",
+    description: "How much earlier the steps begin with which those of the answer are compared, by the local calendar: \
+                  `-1d`, `-4w`; with steps of months `-1mo`, `-1y`.",
+    schema: |_| json!({ "type": "string", "pattern": "^-[0-9]{1,5}(d|w|mo|y)$" }),
+    example: r#""-7d""#,
 };
 
 pub(in crate::http) const COMBINE: Parameter = Parameter {

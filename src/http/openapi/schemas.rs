@@ -215,9 +215,6 @@ fn key(name: &str) -> Value {
 fn point() -> Value {
     let mut properties = json!({
         "ts": { "type": "string", "format": "date-time", "description": "The start of the step." },
-        "local": {
-            "type": "string", "format": "date-time", "description": "The start of the step by the clock of `tz`.",
-        },
     });
     for column in Column::iter() {
         let name: &str = column.into();
@@ -239,6 +236,14 @@ fn point() -> Value {
             Column::Increase => number("The growth of a counter."),
         };
     }
+    let of_earlier = properties.clone();
+    properties["local"] = json!({
+        "type": "string", "format": "date-time", "description": "The start of the step by the clock of `tz`.",
+    });
+    properties["compared"] = json!({
+        "description": "The earlier step that `compare` asks for, with the same columns.",
+        "type": "object", "properties": of_earlier, "required": ["ts"],
+    });
     json!({
         "description": "The stats of the values in a step: the columns that `fn` chooses.",
         "type": "object", "properties": properties, "required": ["ts"],

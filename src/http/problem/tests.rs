@@ -126,7 +126,9 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             Problem::refused(IngestError::NotPartial(Box::new(receipt(0, None))), false),
         ],
         ProblemCode::QueryTimeout => vec![QueryError::Timeout(seconds(30)).into()],
-        ProblemCode::RangeTooLong => vec![QueryError::RangeTooLong { max: 8_784, asked: 9_000 }.into()],
+        ProblemCode::RangeTooLong => {
+            vec![QueryError::RangeTooLong { max: 8_784, asked: 9_000, is_compared: false }.into()]
+        }
         ProblemCode::RateLimited => vec![
             BodyError::NoMemory(Exhausted::Token).into(),
             Problem::rate_limited(Limit::TokenRequests, Duration::from_millis(1_500)),

@@ -18,7 +18,7 @@ use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
-use crate::query::{DeviceGroups, DeviceSelection, DevicesRequest, MetadataValues, Missing, Rollups};
+use crate::query::{Compared, DeviceGroups, DeviceSelection, DevicesRequest, MetadataValues, Missing};
 
 /// The most keys of metadata by which devices are combined.
 const MAX_KEYS: usize = 8;
@@ -110,11 +110,10 @@ impl Combine {
 }
 
 /// Refuses rows that would be much longer because each has the values of its group.
-fn check_values(subjects: &[Subject<'_>], rollups: &[Rollups], max_points: usize) -> Result<(), Problem> {
-    let bytes = |(subject, rollups): (&Subject<'_>, &Rollups)| {
+fn check_values(subjects: &[Subject<'_>], rollups: &[Compared], max_points: usize) -> Result<(), Problem> {
+    let bytes = |(subject, rollups): (&Subject<'_>, &Compared)| {
         let Subject::Group(_, values) = subject else { return 0 };
-        let points: usize = rollups.values().map(Vec::len).sum();
-        points.saturating_mul(values.iter().map(|value| value.to_string().len()).sum())
+        rollups.points().saturating_mul(values.iter().map(|value| value.to_string().len()).sum())
     };
     let bytes = subjects.iter().zip(rollups).map(bytes).fold(0, usize::saturating_add);
     if bytes <= max_points.saturating_mul(BYTES_OF_VALUES) {

@@ -20,9 +20,10 @@ use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::config::Period;
 use crate::http::App;
-use crate::http::answer::format::Format;
+use crate::http::answer::format::{Csv, Format};
 use crate::http::openapi::parameter::{
-    CURSOR_OF_DEVICES, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
+    BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
+    TIMES, TZ_OF_TIMES,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -33,6 +34,9 @@ use crate::query::{self, Answer, DeviceSelection, DevicesRequest, Listed, QueryE
 
 /// The estimated memory of a device, with its metadata and the names of its metrics.
 const BYTES_PER_DEVICE: usize = 2 << 10;
+
+/// The estimated memory of the values that a page compares with their limits.
+pub(super) const BYTES_OF_COMPARED: usize = 2 << 20;
 
 /// The memory of a device with the most metrics.
 const ONE_DEVICE_BYTES: usize = 2 << 20;
@@ -71,8 +75,21 @@ pub(in crate::http) struct Device {
     last_seen: String,
 }
 
-const OF_DEVICES: Parameters =
-    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &SILENT_FOR];
+const OF_DEVICES: Parameters = &[
+    &FORMAT,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
+    &TZ_OF_TIMES,
+    &LIMIT_OF_DEVICES,
+    &CURSOR_OF_DEVICES,
+    &DEVICE,
+    &PREFIX,
+    &METADATA,
+    &SILENT_FOR,
+    &BEYOND,
+];
 
 /// Describes `GET /v1/devices`.
 pub(in crate::http) fn describe_devices() -> Operation {
@@ -111,16 +128,20 @@ pub(in crate::http) async fn devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let csv = Csv::of(&mut params, format)?;
     let request_head = (version, &headers, &uri);
     let reply = ListReply::new("devices", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let silent_for = silent_for(&mut params)?;
+    let beyond_limits = beyond_limits(&mut params)?;
     let mut request = request(&app, &grant, &mut params, limit)?;
     params.end()?;
     request.skips_any = reply.is_whole();
     request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
-    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
-    respond_list(DeviceList { app, grant, request, format }, reply).await
+    request.selection.beyond_limits = beyond_limits;
+    let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
+    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
+    respond_list(DeviceList { app, grant, request, format, csv }, reply).await
 }
 
 /// The list of devices.
@@ -129,6 +150,7 @@ struct DeviceList {
     grant: Arc<Grant>,
     request: DevicesRequest,
     format: Format,
+    csv: Csv,
 }
 
 impl List for DeviceList {
@@ -143,7 +165,7 @@ impl List for DeviceList {
     }
 
     fn table(&self) -> Table {
-        table(self.format)
+        table(self.format, &self.csv)
     }
 
     /// Metadata and metrics are JSON.
@@ -165,8 +187,8 @@ impl List for DeviceList {
     }
 }
 
-fn table(format: Format) -> Table {
-    Table::new(format, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
+fn table(format: Format, csv: &Csv) -> Table {
+    Table::new(format, csv, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
 }
 
 /// `GET /v1/devices/{deviceId}`
@@ -218,7 +240,8 @@ pub(super) fn first_page(
     if ids.is_some() && !prefix.is_empty() {
         return Err(Problem::invalid_parameter("prefix", "cannot be combined with `device`"));
     }
-    let selection = DeviceSelection { ids, prefix, metadata: params.metadata()?, silent_since_ms: None };
+    let selection =
+        DeviceSelection { ids, prefix, metadata: params.metadata()?, silent_since_ms: None, beyond_limits: false };
     Ok(DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false })
 }
 
@@ -248,6 +271,15 @@ fn silent_for(params: &mut Params<'_>) -> Result<Option<i64>, Problem> {
     let Some(text) = params.one("silent_for")? else { return Ok(None) };
     let period = text.parse::<Period>().map_err(|why| Problem::invalid_parameter("silent_for", why))?;
     Ok(Some(i64::try_from(period.as_millis()).unwrap_or(i64::MAX)))
+}
+
+/// Reads `beyond`.
+pub(super) fn beyond_limits(params: &mut Params<'_>) -> Result<bool, Problem> {
+    match params.one("beyond")?.as_deref() {
+        None => Ok(false),
+        Some("limits") => Ok(true),
+        Some(_) => Err(Problem::invalid_parameter("beyond", "expected limits")),
+    }
 }
 
 /// Refuses a prefix with which no device ID can start, because it must be a mistake.
@@ -294,7 +326,7 @@ mod tests {
         };
         let written = device("{\"z\": [\r\n1e3,\n -0 ],\t\"a\\n\": \"\\u000a\"}\n");
         assert_eq!(metadata_of(&written).unwrap().get(), r#"{"a\n":"\n","z":[1000.0,-0.0]}"#);
-        let mut table = table(Format::Ndjson);
+        let mut table = table(Format::Ndjson, &Csv::default());
         DeviceList::add_rows(written, &mut table);
         assert_eq!(String::from_utf8(table.into_rows()).unwrap().lines().count(), 1);
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::streamed_file::{FileError, Output, Rows};
 use crate::common::clock::HourInstants;
-use crate::http::answer::format::{write_cell, write_number};
+use crate::http::answer::format::{Csv, write_number};
 use crate::model::{Metric, Sample};
 use crate::query::{Slice, SliceHour};
 
@@ -20,27 +20,29 @@ pub(super) struct Columns {
     places: HashMap<Metric, usize>,
     /// The values of a row. NaN, which no reading has, stands for no value.
     row: Vec<f64>,
+    csv: Csv,
 }
 
 /// Writes CSV with one row per value: `deviceId,ts,series,value`.
-pub(super) struct Values;
+pub(super) struct Values(pub(super) Csv);
 
 /// Writes NDJSON with one line per instant: `{"deviceId","ts","values"}`.
 pub(super) struct Lines;
 
 impl Columns {
-    pub(super) fn new(metrics: Vec<Metric>) -> Self {
+    pub(super) fn new(metrics: Vec<Metric>, csv: Csv) -> Self {
         let places = metrics.iter().cloned().enumerate().map(|(at, metric)| (metric, at)).collect();
-        Self { row: vec![f64::NAN; metrics.len()], metrics, places }
+        Self { row: vec![f64::NAN; metrics.len()], metrics, places, csv }
     }
 }
 
 impl Rows for Columns {
     fn begin(&mut self, out: &mut Output) -> Result<(), FileError> {
+        self.csv.begin(&mut out.text);
         out.text.extend_from_slice(b"ts");
         for metric in &self.metrics {
-            out.text.push(b',');
-            write_cell(&mut out.text, metric);
+            self.csv.delimit(&mut out.text);
+            self.csv.cell(&mut out.text, metric);
         }
         out.text.extend_from_slice(END_OF_ROW);
         out.send_if_full()
@@ -57,11 +59,11 @@ impl Rows for Columns {
                     let new = || FileError::NewSeries(hour.metrics[sample.metric as usize].clone());
                     self.row[place.ok_or_else(new)?] = sample.value;
                 }
-                out.text.extend_from_slice(instants.text_of(samples[0].offset));
+                write_instant(&self.csv, &mut out.text, &mut instants, &hour, samples[0].offset);
                 for value in &mut self.row {
-                    out.text.push(b',');
+                    self.csv.delimit(&mut out.text);
                     if !value.is_nan() {
-                        write_number(&mut out.text, *value);
+                        self.csv.number(&mut out.text, *value);
                         *value = f64::NAN;
                     }
                 }
@@ -75,26 +77,36 @@ impl Rows for Columns {
 
 impl Rows for Values {
     fn begin(&mut self, out: &mut Output) -> Result<(), FileError> {
-        out.text.extend_from_slice(b"deviceId,ts,series,value\r\n");
+        self.0.begin(&mut out.text);
+        for (at, name) in ["deviceId", "ts", "series", "value"].into_iter().enumerate() {
+            if at > 0 {
+                self.0.delimit(&mut out.text);
+            }
+            out.text.extend_from_slice(name.as_bytes());
+        }
+        out.text.extend_from_slice(END_OF_ROW);
         Ok(())
     }
 
     fn write(&mut self, device: &str, slice: &Slice, out: &mut Output) -> Result<(), FileError> {
+        let csv = &self.0;
         let mut before_ts = Vec::new();
-        write_cell(&mut before_ts, device);
-        before_ts.push(b',');
+        csv.cell(&mut before_ts, device);
+        csv.delimit(&mut before_ts);
+        let mut ts = Vec::new();
         for hour in slice.hours() {
             let order = Order::of(&hour);
-            let after_ts: Vec<Vec<u8>> = hour.metrics.iter().map(cell_between_commas).collect();
+            let after_ts: Vec<Vec<u8>> = hour.metrics.iter().map(|metric| between_delimiters(csv, metric)).collect();
             let mut instants = HourInstants::new(hour.hour.start_ms());
             let mut sorted = Vec::new();
             for samples in hour.instants() {
-                let ts = instants.text_of(samples[0].offset);
+                ts.clear();
+                write_instant(csv, &mut ts, &mut instants, &hour, samples[0].offset);
                 for sample in order.sort(samples, &mut sorted) {
                     out.text.extend_from_slice(&before_ts);
-                    out.text.extend_from_slice(ts);
+                    out.text.extend_from_slice(&ts);
                     out.text.extend_from_slice(&after_ts[sample.metric as usize]);
-                    write_number(&mut out.text, sample.value);
+                    csv.number(&mut out.text, sample.value);
                     out.text.extend_from_slice(END_OF_ROW);
                 }
                 out.send_if_full()?;
@@ -104,11 +116,21 @@ impl Rows for Values {
     }
 }
 
-fn cell_between_commas(metric: &Metric) -> Vec<u8> {
-    let mut text = vec![b','];
-    write_cell(&mut text, metric);
-    text.push(b',');
+fn between_delimiters(csv: &Csv, metric: &Metric) -> Vec<u8> {
+    let mut text = Vec::new();
+    csv.delimit(&mut text);
+    csv.cell(&mut text, metric);
+    csv.delimit(&mut text);
     text
+}
+
+/// Writes an instant of an hour.
+fn write_instant(csv: &Csv, text: &mut Vec<u8>, instants: &mut HourInstants, hour: &SliceHour<'_>, offset: u32) {
+    if csv.is_local() {
+        csv.instant(text, hour.hour.instant_ms(offset));
+    } else {
+        text.extend_from_slice(instants.text_of(offset));
+    }
 }
 
 impl Rows for Lines {

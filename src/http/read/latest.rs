@@ -9,17 +9,20 @@ use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
+use strum::IntoStaticStr;
 use utoipa::ToSchema;
 
 use super::answer;
+use super::devices::BYTES_OF_COMPARED;
 use super::query_limits::RunningQuery;
 use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
-use crate::http::answer::format::Format;
+use crate::http::answer::format::{Csv, Format};
 use crate::http::openapi::parameter::{
-    CURSOR_OF_DEVICES, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, PREFIX,
+    BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC,
+    PREFIX, TIMES, TZ_OF_TIMES,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -72,16 +75,31 @@ struct LatestValue {
 }
 
 /// A limit that a value is beyond.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Serialize, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 enum Beyond {
     Min,
     Max,
 }
 
-const OF_ONE: Parameters = &[&FORMAT, &METRIC, &LABELS];
-const OF_DEVICES: Parameters =
-    &[&FORMAT, &LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS];
+const OF_ONE: Parameters = &[&FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES, &TZ_OF_TIMES, &METRIC, &LABELS];
+const OF_DEVICES: Parameters = &[
+    &FORMAT,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
+    &TZ_OF_TIMES,
+    &LIMIT_OF_DEVICES,
+    &CURSOR_OF_DEVICES,
+    &DEVICE,
+    &PREFIX,
+    &METADATA,
+    &METRIC,
+    &LABELS,
+    &BEYOND,
+];
 
 /// Describes `GET /v1/devices/{deviceId}/latest`.
 pub(in crate::http) fn describe_latest() -> Operation {
@@ -119,6 +137,7 @@ pub(in crate::http) async fn latest(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let csv = Csv::of(&mut params, format)?;
     let series = params.series()?;
     params.end()?;
     running.reserve(ANSWER_BYTES).await?;
@@ -129,7 +148,7 @@ pub(in crate::http) async fn latest(
     let name = format!("latest-{device}");
     let latest = latest.map(|latest| (device, latest.unwrap_or_default()));
     let to_json = |latest| answer(latest, |(device, latest)| Latest::new(device, latest)).into_response();
-    respond(table(format), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
+    respond(table(format, &csv), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
 }
 
 /// `GET /v1/latest`
@@ -143,15 +162,19 @@ pub(in crate::http) async fn latest_of_devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+    let csv = Csv::of(&mut params, format)?;
     let request_head = (version, &headers, &uri);
     let reply = ListReply::new("latest", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
     let series = params.series()?;
+    let beyond_limits = super::devices::beyond_limits(&mut params)?;
     let mut request = super::devices::request(&app, &grant, &mut params, limit)?;
     params.end()?;
     request.skips_any = reply.is_whole();
-    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + reply.bytes()).await?;
-    respond_list(LatestList { app, grant, request, series, format }, reply).await
+    request.selection.beyond_limits = beyond_limits;
+    let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
+    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
+    respond_list(LatestList { app, grant, request, series, format, csv }, reply).await
 }
 
 /// The latest values of devices.
@@ -161,6 +184,7 @@ struct LatestList {
     request: DevicesRequest,
     series: SeriesFilter,
     format: Format,
+    csv: Csv,
 }
 
 impl List for LatestList {
@@ -175,7 +199,7 @@ impl List for LatestList {
     }
 
     fn table(&self) -> Table {
-        table(self.format)
+        table(self.format, &self.csv)
     }
 
     fn add_rows((device, latest): Self::Item, table: &mut Table) {
@@ -192,29 +216,41 @@ impl List for LatestList {
 }
 
 /// A table with a row for each value.
-fn table(format: Format) -> Table {
-    Table::new(format, ["deviceId", "ts", "series", "value"])
+fn table(format: Format, csv: &Csv) -> Table {
+    Table::new(format, csv, ["deviceId", "ts", "series", "value", "beyond"])
 }
 
 fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {
+    let limits = latest.limits();
     for (metric, (ts_ms, value)) in &latest.values {
         table.text(device);
         table.instant(*ts_ms);
         table.text(metric);
         table.number(*value);
+        match Beyond::of(&limits, metric, *value) {
+            Some(bound) => table.text(bound.into()),
+            None => table.json("null"),
+        }
+    }
+}
+
+impl Beyond {
+    fn of(limits: &ValueLimits, metric: &Metric, value: f64) -> Option<Self> {
+        limits.beyond(metric, value).map(|bound| match bound {
+            Bound::Min => Self::Min,
+            Bound::Max => Self::Max,
+        })
     }
 }
 
 impl Latest {
-    fn new(device_id: String, query::Latest { values, has_more, metadata }: query::Latest) -> Self {
-        let limits = metadata.map(|metadata| ValueLimits::of_metadata(&metadata.text)).unwrap_or_default();
+    fn new(device_id: String, latest: query::Latest) -> Self {
+        let limits = latest.limits();
         let value = |(metric, (ts_ms, value))| {
-            let beyond = limits.beyond(&metric, value).map(|bound| match bound {
-                Bound::Min => Beyond::Min,
-                Bound::Max => Beyond::Max,
-            });
+            let beyond = Beyond::of(&limits, &metric, value);
             (metric, LatestValue { ts: rfc3339(ts_ms), value, beyond })
         };
-        Self { device_id, metrics: values.into_iter().map(value).collect(), more_metrics: has_more }
+        let metrics = latest.values.into_iter().map(value).collect();
+        Self { device_id, metrics, more_metrics: latest.has_more }
     }
 }

@@ -25,7 +25,7 @@ use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::params::Params;
 use crate::model::series::{Series, metric_of};
-use crate::model::{Metric, ValueLimits, find_member};
+use crate::model::{Metric, find_member};
 use crate::query::Latest;
 use crate::telemetry::Exposition;
 
@@ -169,7 +169,7 @@ impl Families {
         max_bytes: usize,
     ) -> Result<(), Problem> {
         let metadata = latest.metadata.as_ref().map_or("{}", |metadata| &*metadata.text);
-        let limits = ValueLimits::of_metadata(metadata);
+        let limits = latest.limits();
         let of_device = MetadataLabel::values(labels, metadata);
         let mut metrics: BTreeSet<&str> = BTreeSet::new();
         for (series, (ts_ms, value)) in &latest.values {

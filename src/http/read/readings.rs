@@ -18,10 +18,10 @@ use super::{answer, mark_lagging, range};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
-use crate::http::answer::format::{Encoding, Format};
+use crate::http::answer::format::{Csv, Encoding, Format};
 use crate::http::openapi::parameter::{
-    CURSOR_OF_READINGS, DEVICE, FORMAT, FORMAT_OF_FILE, FROM, LABELS, LIMIT_OF_FILE, LIMIT_OF_READINGS, METADATA,
-    METRIC, PREFIX, TO, TZ_OF_RANGE,
+    BOM, CURSOR_OF_READINGS, DECIMAL, DELIMITER, DEVICE, FORMAT, FORMAT_OF_FILE, FROM, LABELS, LIMIT_OF_FILE,
+    LIMIT_OF_READINGS, METADATA, METRIC, PREFIX, TIMES, TO, TZ_OF_RANGE,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -59,10 +59,36 @@ fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::O
     serializer.collect_map(values.iter().map(|(metric, value)| (metric, value)))
 }
 
-const OF_ONE: Parameters =
-    &[&FORMAT, &FROM, &TO, &TZ_OF_RANGE, &METRIC, &LABELS, &LIMIT_OF_READINGS, &CURSOR_OF_READINGS];
-const OF_DEVICES: Parameters =
-    &[&FORMAT_OF_FILE, &FROM, &TO, &TZ_OF_RANGE, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &LIMIT_OF_FILE];
+const OF_ONE: Parameters = &[
+    &FORMAT,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
+    &FROM,
+    &TO,
+    &TZ_OF_RANGE,
+    &METRIC,
+    &LABELS,
+    &LIMIT_OF_READINGS,
+    &CURSOR_OF_READINGS,
+];
+const OF_DEVICES: Parameters = &[
+    &FORMAT_OF_FILE,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
+    &FROM,
+    &TO,
+    &TZ_OF_RANGE,
+    &DEVICE,
+    &PREFIX,
+    &METADATA,
+    &METRIC,
+    &LABELS,
+    &LIMIT_OF_FILE,
+];
 
 /// Describes `GET /v1/devices/{deviceId}/readings`.
 pub(in crate::http) fn describe_readings() -> Operation {
@@ -104,6 +130,8 @@ struct Asked {
     running: Arc<RunningQuery>,
     version: Version,
     headers: HeaderMap,
+    format: Format,
+    csv: Csv,
 }
 
 /// `GET /v1/devices/{deviceId}/readings`
@@ -118,8 +146,9 @@ pub(in crate::http) async fn readings(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let asked = Asked { app, grant, running, version, headers };
-    if format == Format::Json { asked.page(device, params).await } else { asked.file(format, device, params).await }
+    let csv = Csv::of(&mut params, format)?;
+    let asked = Asked { app, grant, running, version, headers, format, csv };
+    if format == Format::Json { asked.page(device, params).await } else { asked.file(device, params).await }
 }
 
 /// `GET /v1/readings`
@@ -133,7 +162,8 @@ pub(in crate::http) async fn of_devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::FILES)?;
-    Asked { app, grant, running, version, headers }.file_of_devices(format, params).await
+    let csv = Csv::of(&mut params, format)?;
+    Asked { app, grant, running, version, headers, format, csv }.file_of_devices(params).await
 }
 
 impl Asked {
@@ -166,25 +196,25 @@ impl Asked {
     }
 
     /// All readings of a device in a range, as a file.
-    async fn file(self, format: Format, device: String, params: Params<'_>) -> Result<Response, Problem> {
+    async fn file(self, device: String, params: Params<'_>) -> Result<Response, Problem> {
         let devices = ExportedDevices::Named(vec![device.as_str().into()]);
         params.exclude(&["cursor"], "a format that has no pages")?;
         let request = self.export_request(devices, params)?;
         let reservation = self.reserve_file().await?;
         let lagging = self.app.queries.catch_up().await;
         let name = format!("readings-{device}");
-        let response = if format == Format::Csv {
+        let response = if self.format == Format::Csv {
             let (scope, series) = (&self.grant.device_scope, (&request.series, request.from_ms));
             let columns = self.app.queries.columns(scope, &device, series, MAX_COLUMNS).await?;
-            self.respond(reservation, request, Columns::new(columns)).await?
+            self.respond(reservation, request, Columns::new(columns, self.csv.clone())).await?
         } else {
             self.respond(reservation, request, Lines).await?
         };
-        Ok(as_file(response, format, &name, lagging))
+        Ok(as_file(response, self.format, &name, lagging))
     }
 
     /// All readings of several devices in a range, as a file.
-    async fn file_of_devices(self, format: Format, mut params: Params<'_>) -> Result<Response, Problem> {
+    async fn file_of_devices(self, mut params: Params<'_>) -> Result<Response, Problem> {
         params.exclude(&["cursor"], "a format that has no pages")?;
         let devices = if params.has("device") && !params.has_metadata() {
             params.exclude(&["prefix"], "`device`")?;
@@ -197,12 +227,12 @@ impl Asked {
         let request = self.export_request(devices, params)?;
         let reservation = self.reserve_file().await?;
         let lagging = self.app.queries.catch_up().await;
-        let response = if format == Format::Csv {
-            self.respond(reservation, request, Values).await?
+        let response = if self.format == Format::Csv {
+            self.respond(reservation, request, Values(self.csv.clone())).await?
         } else {
             self.respond(reservation, request, Lines).await?
         };
-        Ok(as_file(response, format, "readings", lagging))
+        Ok(as_file(response, self.format, "readings", lagging))
     }
 
     /// Reads the parameters except those that select the devices.

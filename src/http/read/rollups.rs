@@ -19,18 +19,18 @@ use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::config::Period;
 use crate::http::App;
-use crate::http::answer::format::Format;
+use crate::http::answer::format::{Csv, Format};
 use crate::http::openapi::parameter::{
-    COMBINE, CURSOR_OF_DEVICES, DEVICE, FILL, FN, FORMAT, FROM, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC, OFFSET,
-    PREFIX, STEP, TO, TZ,
+    BOM, COMBINE, COMPARE, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FILL, FN, FORMAT, FROM, LABELS,
+    LIMIT_OF_DEVICES, METADATA, METRIC, OFFSET, PREFIX, STEP, TIMES, TO, TZ,
 };
 use crate::http::openapi::{Operation, Parameters, Tag, answer_of_rollups, answers_of_rollups_of_devices};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::device_id::DeviceInPath;
 use crate::http::request::params::Params;
 use crate::query::{
-    Answer, Column, Columns, DevicesRequest, Fill, Listed, LocalTime, OffsetError, QueryError, Rollups, RollupsRequest,
-    Step, StepError, Zone,
+    Answer, Column, Columns, Compared, DevicesRequest, Earlier, EarlierError, Fill, Listed, LocalTime, OffsetError,
+    QueryError, RollupsRequest, Step, StepError, Zone,
 };
 
 /// The memory of the stats of one step, with the JSON of the usual columns.
@@ -45,9 +45,16 @@ const BYTES_OF_NAMES: usize = 200;
 /// The memory of a page of readings that a query for rollups reads.
 const BYTES_OF_READINGS: usize = 4 << 20;
 
-const OF_ONE: Parameters = &[&FORMAT, &FROM, &TO, &STEP, &OFFSET, &TZ, &FN, &FILL, &METRIC, &LABELS];
+const OF_ONE: Parameters = &[
+    &FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES, &FROM, &TO, &STEP, &OFFSET, &TZ, &FN, &FILL, &COMPARE, &METRIC,
+    &LABELS,
+];
 const OF_DEVICES: Parameters = &[
     &FORMAT,
+    &DELIMITER,
+    &DECIMAL,
+    &BOM,
+    &TIMES,
     &FROM,
     &TO,
     &STEP,
@@ -55,6 +62,7 @@ const OF_DEVICES: Parameters = &[
     &TZ,
     &FN,
     &FILL,
+    &COMPARE,
     &METRIC,
     &LABELS,
     &COMBINE,
@@ -222,30 +230,37 @@ impl Question {
     /// Reads all parameters except the devices.
     fn of(params: &mut Params<'_>, headers: &HeaderMap, clock: &Clock) -> Result<Self, Problem> {
         let format = Format::choose(params, headers, &Format::ALL)?;
+        let csv = Csv::of(params, format)?;
         let zone = params.zone()?;
         let (from_ms, to_ms) = open_range(params, clock, zone.as_ref())?;
         let (step, text) = step(params)?;
         let step = offset(params, step)?;
-        let is_local = zone.is_some();
+        let is_local = zone.is_some() && !csv.is_local();
         let zone = zone.unwrap_or(Zone::UTC);
         let columns = columns(params)?;
         let fill = fill(params)?;
+        let compare = compare(params, step)?;
         let series = params.series()?;
-        let request = RollupsRequest { devices: Vec::new(), from_ms, to_ms, series, step, zone, columns, fill };
-        Ok(Self { request, form: Form { step: text, columns, is_local, format } })
+        let devices = Vec::new();
+        let request = RollupsRequest { devices, from_ms, to_ms, series, step, zone, columns, fill, compare };
+        let form = Form { step: text, columns, is_local, is_compared: compare.is_some(), format, csv };
+        Ok(Self { request, form })
     }
 
     /// The largest memory of an answer.
     fn bytes(&self, max_points: usize) -> usize {
-        let Form { columns, is_local, format, .. } = self.form;
+        let Form { columns, is_local, is_compared, format, .. } = self.form;
         let of_names = if format == Format::Json { 0 } else { BYTES_OF_NAMES };
         let instants = [columns.has(Column::First), columns.has(Column::Last), is_local];
         let instants = instants.into_iter().filter(|has| *has).count();
-        max_points.saturating_mul(BYTES_PER_POINT + of_names + instants * BYTES_PER_INSTANT) + BYTES_OF_READINGS
+        // Two answers are in memory before they are one.
+        let sides = if is_compared { 2 } else { 1 };
+        let per_point = BYTES_PER_POINT + of_names + instants * BYTES_PER_INSTANT;
+        max_points.saturating_mul(sides * per_point) + BYTES_OF_READINGS
     }
 
     /// Returns the function that writes the rollups of the device at an index.
-    fn to_json(&self) -> impl Fn(usize, &Rollups, &LocalTime) -> OfDevice + use<> {
+    fn to_json(&self) -> impl Fn(usize, &Compared, &LocalTime) -> OfDevice + use<> {
         let (devices, form) = (self.request.devices.clone(), self.form.clone());
         move |at, rollups, local| OfDevice::new(&devices[at], &form, rollups, local)
     }
@@ -295,6 +310,15 @@ fn offset(params: &mut Params<'_>, step: Step) -> Result<Step, Problem> {
     let period = text.parse::<Period>().map_err(|_| why("expected a time such as 6h, 30m or 1d6h"))?;
     let offset_ms = i64::try_from(period.as_millis()).unwrap_or(i64::MAX);
     step.beginning_later(offset_ms).map_err(|error: OffsetError| why(&error.to_string()))
+}
+
+/// Reads `compare`.
+fn compare(params: &mut Params<'_>, step: Step) -> Result<Option<Earlier>, Problem> {
+    let Some(text) = params.one("compare")? else { return Ok(None) };
+    let why = |why: EarlierError| Problem::invalid_parameter("compare", why.to_string());
+    let earlier = text.parse::<Earlier>().map_err(why)?;
+    earlier.check(step).map_err(why)?;
+    Ok(Some(earlier))
 }
 
 /// Reads `fill`.

@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::rollups_table::{self, Subject};
 use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::answer::body_in_pieces::BodyInPieces;
-use crate::http::answer::format::{Format, write_number};
+use crate::http::answer::format::{Csv, Format, write_number};
 use crate::model::ValueAt;
-use crate::query::{Answer, Column, Columns, DeviceGroup, Listed, LocalTime, Point, Rollups, Series};
+use crate::query::{Answer, Column, Columns, Compared, DeviceGroup, Listed, LocalTime, Point, Series};
 
 /// The usual length of a point, to reserve memory.
 const POINT_BYTES: usize = 120;
@@ -27,7 +27,10 @@ pub(super) struct Form {
     pub(super) columns: Columns,
     /// Whether each point has the local time at which it starts.
     pub(super) is_local: bool,
+    /// Whether each point has one of an earlier step beside it.
+    pub(super) is_compared: bool,
     pub(super) format: Format,
+    pub(super) csv: Csv,
 }
 
 /// The rollups of one device.
@@ -39,13 +42,12 @@ pub(super) struct OfDevice {
 }
 
 impl OfDevice {
-    pub(super) fn new(device_id: &str, form: &Form, metrics: &Rollups, local: &LocalTime) -> Self {
-        let is_empty = metrics.is_empty();
+    pub(super) fn new(device_id: &str, form: &Form, metrics: &Compared, local: &LocalTime) -> Self {
+        let is_empty = metrics.now.is_empty();
         if form.format != Format::Json {
             return Self { text: rollups_table::rows(Subject::Device(device_id), form, metrics, local), is_empty };
         }
-        let points: usize = metrics.values().map(Vec::len).sum();
-        let mut json = Vec::with_capacity(256 + points * POINT_BYTES);
+        let mut json = Vec::with_capacity(256 + metrics.points() * POINT_BYTES);
         json.push(b',');
         braces(&mut json, |object| {
             value(object.field("deviceId"), device_id);
@@ -81,7 +83,7 @@ pub(super) fn of_devices(answer: Answer<Listed<OfDevice>>) -> Response {
 }
 
 /// The response for `devices` devices whose rollups are combined.
-pub(super) fn combined(answer: &Answer<(Vec<Rollups>, LocalTime)>, devices: usize, form: &Form) -> Response {
+pub(super) fn combined(answer: &Answer<(Vec<Compared>, LocalTime)>, devices: usize, form: &Form) -> Response {
     let (rollups, local) = &answer.body;
     let mut json = Vec::new();
     braces(&mut json, |object| {
@@ -95,7 +97,7 @@ pub(super) fn combined(answer: &Answer<(Vec<Rollups>, LocalTime)>, devices: usiz
 
 /// The response for groups of devices by `keys` of their metadata, each combined.
 pub(super) fn combined_groups(
-    answer: &Answer<(Vec<Rollups>, LocalTime)>,
+    answer: &Answer<(Vec<Compared>, LocalTime)>,
     groups: &[DeviceGroup],
     keys: &[String],
     form: &Form,
@@ -120,9 +122,8 @@ pub(super) fn combined_groups(
 }
 
 /// Writes the fields of combined rollups.
-fn write_combined(object: &mut Object<'_>, devices: usize, form: &Form, rollups: &Rollups, local: &LocalTime) {
-    let points: usize = rollups.values().map(Vec::len).sum();
-    object.json.reserve(256 + points * POINT_BYTES);
+fn write_combined(object: &mut Object<'_>, devices: usize, form: &Form, rollups: &Compared, local: &LocalTime) {
+    object.json.reserve(256 + rollups.points() * POINT_BYTES);
     value(object.field("devices"), &devices);
     value(object.field("step"), &form.step);
     write_metrics(object.field("metrics"), form, rollups, local);
@@ -143,18 +144,25 @@ fn response(json: impl IntoIterator<Item = Bytes>) -> Response {
     ([(CONTENT_TYPE, "application/json")], Body::new(BodyInPieces::new(json))).into_response()
 }
 
-fn write_metrics(json: &mut Vec<u8>, form: &Form, rollups: &Rollups, local: &LocalTime) {
+fn write_metrics(json: &mut Vec<u8>, form: &Form, rollups: &Compared, local: &LocalTime) {
     let local = form.is_local.then_some(local);
     let columns: Vec<Column> = form.columns.iter().collect();
     braces(json, |object| {
-        for (metric, series) in rollups {
-            write_points(object.field(metric), &columns, series, local);
+        for (metric, series, earlier) in rollups.series() {
+            write_points(object.field(metric), &columns, series, earlier, local);
         }
     });
 }
 
-fn write_points(json: &mut Vec<u8>, columns: &[Column], series: &Series, local: Option<&LocalTime>) {
+fn write_points(
+    json: &mut Vec<u8>,
+    columns: &[Column],
+    series: &Series,
+    earlier: Option<&Series>,
+    local: Option<&LocalTime>,
+) {
     let mut hours = HourTexts::default();
+    let mut earlier = earlier.into_iter().flatten();
     array(json, series, |json, point| {
         json.extend_from_slice(br#"{"ts":""#);
         json.extend_from_slice(hours.text_of(point.start_ms));
@@ -166,6 +174,15 @@ fn write_points(json: &mut Vec<u8>, columns: &[Column], series: &Series, local: 
         }
         for column in columns {
             write_column(json, *column, point);
+        }
+        if let Some(point) = earlier.next() {
+            json.extend_from_slice(br#","compared":{"ts":""#);
+            write_rfc3339(json, point.start_ms);
+            json.push(b'"');
+            for column in columns {
+                write_column(json, *column, point);
+            }
+            json.push(b'}');
         }
         json.push(b'}');
     });
@@ -270,8 +287,7 @@ mod tests {
 
     use super::*;
     use crate::model::Stats;
-    use crate::query::Missing;
-    use crate::query::Zone;
+    use crate::query::{Missing, Rollups, Zone};
 
     async fn text(response: Response) -> String {
         assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
@@ -280,19 +296,27 @@ mod tests {
     }
 
     fn form(step: &str) -> Form {
-        Form { step: step.to_owned(), columns: Columns::default(), is_local: false, format: Format::Json }
+        Form {
+            step: step.to_owned(),
+            columns: Columns::default(),
+            is_local: false,
+            is_compared: false,
+            format: Format::Json,
+            csv: Csv::default(),
+        }
     }
 
     fn berlin() -> LocalTime {
         Zone::named("Europe/Berlin").unwrap().local_time(0..2_000_000_000_000)
     }
 
-    fn rollups() -> Rollups {
+    fn rollups() -> Compared {
         let unknown = ValueAt::unknown(0);
         let two = Stats { count: 2, min: -0.5, max: 1e300, sum: f64::INFINITY, first: unknown, last: unknown };
         let point = |start_ms, stats| Point { start_ms, stats, increase: 0.5, is_filled: false };
         let series = vec![point(1_776_693_600_000, Stats::of(0, 20.0)), point(1_776_697_200_000, two)];
-        [(r#"a "b" \é"#.into(), series), ("c".into(), Vec::new())].into_iter().collect()
+        let rollups: Rollups = [(r#"a "b" \é"#.into(), series), ("c".into(), Vec::new())].into_iter().collect();
+        rollups.into()
     }
 
     fn points() -> Value {
@@ -348,7 +372,14 @@ mod tests {
     #[tokio::test]
     async fn a_point_has_the_columns_of_the_request() {
         let columns = Columns::NONE.with(Column::Increase).with(Column::Last).with(Column::Max).with(Column::First);
-        let form = Form { step: "1h".to_owned(), columns, is_local: true, format: Format::Json };
+        let form = Form {
+            step: "1h".to_owned(),
+            columns,
+            is_local: true,
+            is_compared: false,
+            format: Format::Json,
+            csv: Csv::default(),
+        };
         let device = text(of_device(answer(OfDevice::new("d", &form, &rollups(), &berlin())))).await;
         let points = &serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#];
         let only = json!({ "ts": "1970-01-01T00:00:00.000Z", "value": 20.0 });
@@ -360,5 +391,24 @@ mod tests {
         ]);
         assert_eq!(*points, expected);
         assert!(device.contains(r#""max":20.0,"first":{"ts""#), "in the order of an answer: {device}");
+    }
+
+    #[tokio::test]
+    async fn a_point_has_the_one_that_it_is_compared_with() {
+        let mut compared = rollups();
+        let mut earlier = compared.now.clone();
+        earlier.values_mut().flatten().for_each(|point| point.start_ms -= 604_800_000);
+        compared.earlier = Some(earlier);
+        let form = Form { columns: Columns::NONE.with(Column::Max), is_compared: true, ..form("1h") };
+        let device = text(of_device(answer(OfDevice::new("d", &form, &compared, &berlin())))).await;
+        assert_eq!(
+            serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#],
+            json!([
+                { "ts": "2026-04-20T14:00:00.000Z", "max": 20.0,
+                  "compared": { "ts": "2026-04-13T14:00:00.000Z", "max": 20.0 } },
+                { "ts": "2026-04-20T15:00:00.000Z", "max": 1e300,
+                  "compared": { "ts": "2026-04-13T15:00:00.000Z", "max": 1e300 } },
+            ])
+        );
     }
 }

@@ -8,7 +8,7 @@ use super::rollups_json::Form;
 use super::table::Table;
 use crate::common::clock::write_local_rfc3339;
 use crate::model::ValueAt;
-use crate::query::{Column, LocalTime, Point, Rollups};
+use crate::query::{Column, Compared, LocalTime, Point};
 
 /// The devices that a row is about, in its first columns.
 #[derive(Debug, Clone, Copy)]
@@ -48,10 +48,11 @@ impl<'a> Subject<'a> {
 }
 
 /// The rows of a subject: one for each point.
-pub(super) fn rows(subject: Subject<'_>, form: &Form, rollups: &Rollups, local: &LocalTime) -> Vec<u8> {
+pub(super) fn rows(subject: Subject<'_>, form: &Form, rollups: &Compared, local: &LocalTime) -> Vec<u8> {
     let mut table = table(subject, form);
     let columns: Vec<Column> = form.columns.iter().collect();
-    for (metric, series) in rollups {
+    for (metric, series, earlier) in rollups.series() {
+        let mut earlier = earlier.into_iter().flatten();
         for point in series {
             subject.write(&mut table);
             table.instant(point.start_ms);
@@ -64,6 +65,12 @@ pub(super) fn rows(subject: Subject<'_>, form: &Form, rollups: &Rollups, local: 
             for column in &columns {
                 write_column(&mut table, *column, point);
             }
+            if let Some(point) = earlier.next() {
+                table.instant(point.start_ms);
+                for column in &columns {
+                    write_column(&mut table, *column, point);
+                }
+            }
         }
     }
     table.into_rows()
@@ -75,15 +82,21 @@ pub(super) fn table(subject: Subject<'_>, form: &Form) -> Table {
     columns.push("ts".into());
     columns.extend(form.is_local.then_some("local".into()));
     columns.push("series".into());
+    let mut of_point: Vec<&str> = Vec::new();
     for column in form.columns.iter() {
-        columns.push(<&str>::from(column).into());
+        of_point.push(column.into());
         match column {
-            Column::First => columns.push("firstTs".into()),
-            Column::Last => columns.push("lastTs".into()),
+            Column::First => of_point.push("firstTs"),
+            Column::Last => of_point.push("lastTs"),
             _ => {}
         }
     }
-    Table::new(form.format, columns)
+    columns.extend(of_point.iter().map(|name| (*name).into()));
+    if form.is_compared {
+        let compared = |name: &str| format!("compared{}{}", name[..1].to_uppercase(), &name[1..]).into();
+        columns.extend(["ts"].iter().chain(&of_point).map(|name| compared(name)));
+    }
+    Table::new(form.format, &form.csv, columns)
 }
 
 fn write_column(table: &mut Table, column: Column, point: &Point) {

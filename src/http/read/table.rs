@@ -20,9 +20,9 @@ use axum::response::Response;
 use super::mark_lagging;
 use super::query_limits::RunningQuery;
 use super::streamed_file::{self, TEXT_BYTES};
-use crate::common::clock::write_rfc3339;
+use crate::common::clock::rfc3339;
 use crate::http::answer::body_in_pieces::BodyInPieces;
-use crate::http::answer::format::{Encoding, Format, write_cell, write_number};
+use crate::http::answer::format::{Csv, Encoding, Format, write_number};
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::query::{Answer, Listed, QueryError};
@@ -30,6 +30,7 @@ use crate::query::{Answer, Listed, QueryError};
 /// Rows of a table that are being written.
 pub(super) struct Table {
     format: Format,
+    csv: Csv,
     /// The row of CSV with the names of the columns.
     header: Vec<u8>,
     /// The text before the cell of each column.
@@ -144,15 +145,24 @@ pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Resu
 
 impl Table {
     /// A table without rows. With JSON as its format it stays so.
-    pub(super) fn new<'c>(format: Format, columns: impl IntoIterator<Item = impl Into<Cow<'c, str>>>) -> Self {
+    pub(super) fn new<'c>(
+        format: Format,
+        csv: &Csv,
+        columns: impl IntoIterator<Item = impl Into<Cow<'c, str>>>,
+    ) -> Self {
         let (mut header, mut leads) = (Vec::new(), Vec::new());
+        if format == Format::Csv {
+            csv.begin(&mut header);
+        }
         for column in columns {
             let (column, is_first) = (column.into(), leads.is_empty());
             let mut lead = Vec::new();
             if format == Format::Csv {
-                lead.extend_from_slice(if is_first { b"" } else { b"," });
+                if !is_first {
+                    csv.delimit(&mut lead);
+                }
                 header.extend_from_slice(&lead);
-                write_cell(&mut header, &column);
+                csv.cell(&mut header, &column);
             } else {
                 lead.push(if is_first { b'{' } else { b',' });
                 serde_json::to_writer(&mut lead, &*column).expect("a Vec takes every write");
@@ -163,7 +173,7 @@ impl Table {
         if format == Format::Csv {
             header.extend_from_slice(b"\r\n");
         }
-        Self { format, header, leads, parts: Vec::new(), text: Vec::new(), cells: 0 }
+        Self { format, csv: csv.clone(), header, leads, parts: Vec::new(), text: Vec::new(), cells: 0 }
     }
 
     /// Writes a text.
@@ -181,9 +191,12 @@ impl Table {
 
     /// Writes an instant, in Unix milliseconds.
     pub(super) fn instant(&mut self, ts_ms: i64) {
-        let mut text = Vec::with_capacity(24);
-        write_rfc3339(&mut text, ts_ms);
-        self.text(std::str::from_utf8(&text).expect("ASCII"));
+        if self.format != Format::Csv {
+            return self.text(&rfc3339(ts_ms));
+        }
+        self.begin_cell();
+        self.csv.instant(&mut self.text, ts_ms);
+        self.end_cell();
     }
 
     /// Writes a number. One that is not finite is null.
@@ -192,14 +205,18 @@ impl Table {
             return self.json("null");
         }
         self.begin_cell();
-        write_number(&mut self.text, number);
+        if self.format == Format::Csv {
+            self.csv.number(&mut self.text, number);
+        } else {
+            write_number(&mut self.text, number);
+        }
         self.end_cell();
     }
 
     fn json_or_cell(&mut self, cell: &str, write_json: impl FnOnce(&mut Self)) {
         self.begin_cell();
         if self.format == Format::Csv {
-            write_cell(&mut self.text, cell);
+            self.csv.cell(&mut self.text, cell);
         } else {
             write_json(self);
         }
@@ -300,7 +317,7 @@ mod tests {
     use super::*;
 
     async fn text(format: Format) -> String {
-        let mut table = Table::new(format, ["a", "b,\"b\"", "c", "d"]);
+        let mut table = Table::new(format, &Csv::default(), ["a", "b,\"b\"", "c", "d"]);
         for text in ["x", "y \"z\", é"] {
             table.text(text);
             table.number(0.5);

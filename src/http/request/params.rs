@@ -39,6 +39,8 @@ pub(in crate::http) struct Params<'a> {
     /// The parameters that the handler may read; `None` if the configuration names them.
     described: Option<Parameters>,
     left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// The zone that a handler has read.
+    zone: Option<Zone>,
 }
 
 impl<'a> Params<'a> {
@@ -50,7 +52,7 @@ impl<'a> Params<'a> {
     /// The parameters of a route without a description.
     pub(in crate::http) fn of_any(uri: &'a Uri) -> Self {
         let query = uri.query().unwrap_or_default();
-        Self { described: None, left: form_urlencoded::parse(query.as_bytes()).collect() }
+        Self { described: None, left: form_urlencoded::parse(query.as_bytes()).collect(), zone: None }
     }
 
     /// In debug builds, panics if the description of the route lacks a parameter that the handler reads.
@@ -74,11 +76,13 @@ impl<'a> Params<'a> {
         if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "is present more than once")) }
     }
 
-    /// Reads `tz`, the name of a time zone.
+    /// Reads `tz`, the name of a time zone. It may be read several times.
     pub(in crate::http) fn zone(&mut self) -> Result<Option<Zone>, Problem> {
-        let Some(name) = self.one("tz")? else { return Ok(None) };
-        let why = "expected the name of a time zone in the IANA database, such as Europe/Berlin";
-        Zone::named(&name).ok_or_else(|| Problem::invalid_parameter("tz", why)).map(Some)
+        if let Some(name) = self.one("tz")? {
+            let why = "expected the name of a time zone in the IANA database, such as Europe/Berlin";
+            self.zone = Some(Zone::named(&name).ok_or_else(|| Problem::invalid_parameter("tz", why))?);
+        }
+        Ok(self.zone.clone())
     }
 
     /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or a time before now such as `-24h`. With a

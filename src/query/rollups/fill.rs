@@ -2,7 +2,7 @@
 
 use strum::{EnumString, VariantNames};
 
-use super::{Point, Rollups};
+use super::{Point, Rollups, Series};
 use crate::model::{Stats, ValueAt};
 
 /// The point of a step without readings, in each series that has other points.
@@ -28,24 +28,22 @@ impl Fill {
     }
 
     /// Adds the points of steps without readings. `starts` are those of all steps.
-    pub(super) fn apply(self, rollups: &mut Rollups, starts: &[i64]) {
+    pub(super) fn apply(self, series: &mut Series, starts: &[i64]) {
         if self == Self::None {
             return;
         }
-        for series in rollups.values_mut() {
-            let mut known = std::mem::take(series).into_iter().peekable();
-            let mut before = NO_VALUES;
-            series.reserve_exact(starts.len());
-            series.extend(starts.iter().map(|&start_ms| {
-                let Some(point) = known.next_if(|point| point.start_ms == start_ms) else {
-                    return Point { start_ms, is_filled: true, ..before };
-                };
-                if self == Self::Previous {
-                    before = point;
-                }
-                point
-            }));
-        }
+        let mut known = std::mem::take(series).into_iter().peekable();
+        let mut before = NO_VALUES;
+        series.reserve_exact(starts.len());
+        series.extend(starts.iter().map(|&start_ms| {
+            let Some(point) = known.next_if(|point| point.start_ms == start_ms) else {
+                return Point { start_ms, is_filled: true, ..before };
+            };
+            if self == Self::Previous {
+                before = point;
+            }
+            point
+        }));
     }
 }
 
@@ -75,7 +73,7 @@ mod tests {
         let starts = [10, 20, 30, 40, 50];
         let filled = |fill: Fill| {
             let mut rollups = sparse.clone();
-            fill.apply(&mut rollups, &starts);
+            rollups.values_mut().for_each(|series| fill.apply(series, &starts));
             assert_eq!(fill.points_of(&sparse, 5), rollups["a"].len());
             rollups["a"].iter().map(|point| (point.start_ms, point.count(), point.stats.avg())).collect::<Vec<_>>()
         };

@@ -19,10 +19,10 @@ use super::zone::{LocalTime, Zone};
 use crate::common::clock::{civil_date, days_since_1970};
 use crate::model::{Hour, MS_PER_HOUR};
 
-const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
+pub(super) const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
 /// How far the start of a step that includes an instant can be from it, beyond the usual length.
-const MARGIN_MS: i64 = 4 * MS_PER_DAY;
+pub(super) const MARGIN_MS: i64 = 4 * MS_PER_DAY;
 
 /// The most by which a clock is set back, with room to spare: steps of at most an hour begin anew after it.
 const LONGEST_FINE_MS: i64 = 5 * MS_PER_HOUR;
@@ -52,6 +52,12 @@ impl Grid {
         Self { bounds, local }
     }
 
+    /// The steps between bounds, which ascend and may repeat. `None`: there is no step.
+    pub(super) fn of_bounds(mut bounds: Vec<i64>, local: LocalTime) -> Option<Self> {
+        bounds.dedup();
+        (bounds.len() > 1).then_some(Self { bounds, local })
+    }
+
     /// Returns an upper bound of the number of steps of at most an hour, without making them. Each change of
     /// the clock makes one step more at most.
     pub(super) const fn most_steps(step: Step, range_ms: &Range<i64>) -> i64 {
@@ -62,6 +68,11 @@ impl Grid {
     /// The starts of the steps.
     pub(in crate::query) fn starts(&self) -> &[i64] {
         &self.bounds[..self.bounds.len() - 1]
+    }
+
+    /// The start of each step, and the end of the last one.
+    pub(super) fn bounds(&self) -> &[i64] {
+        &self.bounds
     }
 
     /// The instants of all steps.

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::compare::Alignment;
 use super::increase::{LOOK_BACK_MS, growth_of};
 use super::{Column, Columns, Fill, Grid, Rollups, RollupsRequest, Step};
-use crate::model::{Hour, MS_PER_HOUR, SeriesFilter};
+use crate::model::{Hour, MS_PER_HOUR, Metric, SeriesFilter};
 use crate::query::{Limits, QueryError};
 use crate::store::HourStats;
 
@@ -23,15 +24,18 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// A query that compares has two ranges, which share its limits.
     pub(super) fn new(request: &RollupsRequest, limits: &Limits) -> Result<Self, QueryError> {
-        let RollupsRequest { to_ms, step, columns, fill, .. } = *request;
+        let RollupsRequest { to_ms, step, .. } = *request;
+        let ranges = if request.compare.is_some() { 2 } else { 1 };
+        let max_hours = limits.max_hours / ranges;
         let from_ms = request.from_ms.unwrap_or_else(|| {
-            let longest_ms = i64::from(limits.max_hours.saturating_sub(1).max(1)) * MS_PER_HOUR;
+            let longest_ms = i64::from(max_hours.saturating_sub(1).max(1)) * MS_PER_HOUR;
             to_ms - step.default_range_ms().min(longest_ms)
         });
-        limits.check_range(from_ms, to_ms)?;
+        limits.check_ranges(from_ms, to_ms, ranges)?;
         // A range of hours is within the limits already.
-        let most = limits.max_points.max(limits.max_hours as usize);
+        let most = limits.max_points.max(limits.max_hours as usize) / ranges as usize;
         let steps = Grid::most_steps(step, &(from_ms..to_ms)) as usize;
         if step.usual_ms() < MS_PER_HOUR && steps > most {
             let step = step.to_string();
@@ -40,13 +44,23 @@ impl Plan {
             return Err(QueryError::TooManySteps { max: most, found: steps, step, hours });
         }
         let grid = Grid::new(step, &request.zone, &(from_ms..to_ms));
+        Ok(Self::of_grid(grid, request))
+    }
+
+    fn of_grid(grid: Grid, request: &RollupsRequest) -> Self {
+        let RollupsRequest { step, columns, fill, .. } = *request;
         let counts_increase = columns.has(Column::Increase);
         let mut hours = grid.hours();
         if counts_increase {
             hours.start = Hour::of(grid.range_ms().start - LOOK_BACK_MS);
         }
         let reads = counts_increase || grid.has_cuts();
-        Ok(Self { grid, step, series: request.series.clone(), columns, fill, hours, reads })
+        Self { grid, step, series: request.series.clone(), columns, fill, hours, reads }
+    }
+
+    /// The plan of the steps that those of the request are compared with. `None`: there is none.
+    pub(super) fn earlier(request: &RollupsRequest, alignment: &Alignment) -> Option<Self> {
+        alignment.grid.clone().map(|grid| Self::of_grid(grid, request))
     }
 
     pub(super) const fn counts_increase(&self) -> bool {
@@ -89,6 +103,18 @@ impl Plan {
         if found <= max { Ok(found) } else { Err(self.too_many_points(max, found)) }
     }
 
+    /// The most points of some rollups and of those beside them, once each step of one has one of the other.
+    pub(super) fn points_beside(&self, now: &Rollups, earlier: &Rollups) -> usize {
+        let steps = self.grid.starts().len();
+        let of = |rollups: &Rollups, metric: &Metric| rollups.get(metric).map_or(0, Vec::len);
+        let of_series = |metric: &Metric| match self.fill {
+            Fill::None => (of(now, metric) + of(earlier, metric)).min(steps),
+            Fill::Null | Fill::Previous => steps,
+        };
+        let series = now.keys().chain(earlier.keys().filter(|metric| !now.contains_key(*metric)));
+        series.map(of_series).fold(0_usize, usize::saturating_add).saturating_mul(2)
+    }
+
     pub(super) fn too_many_points(&self, max: usize, found: usize) -> QueryError {
         let fits = self.step.with_fewer_points(found, max);
         QueryError::TooManyPoints {
@@ -100,6 +126,8 @@ impl Plan {
 
     /// Adds the points of steps without readings.
     pub(super) fn fill(&self, rollups: &mut Rollups) {
-        self.fill.apply(rollups, self.grid.starts());
+        for series in rollups.values_mut() {
+            self.fill.apply(series, self.grid.starts());
+        }
     }
 }

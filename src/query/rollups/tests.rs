@@ -185,6 +185,7 @@ proptest! {
             zone: zone(name),
             columns,
             fill: Fill::None,
+            compare: None,
         };
         let plan = Plan::new(&request, &LIMITS).unwrap();
         let identities = stored.iter().chain(&pending).map(|&(ts_ms, metric, value)| ((metric, ts_ms), value));
@@ -205,6 +206,7 @@ fn a_query_reads_only_the_hours_that_steps_cut() {
             zone: zone(name),
             columns: Columns::default(),
             fill: Fill::None,
+            compare: None,
         };
         Plan::new(&request, &LIMITS).unwrap()
     };
@@ -233,6 +235,7 @@ fn limits_are_checked_before_steps_are_made_and_say_what_fits() {
             zone: Zone::UTC,
             columns: Columns::default(),
             fill: Fill::Null,
+            compare: None,
         };
         let limits = Limits { max_hours: 876_600, max_points: 1_000_000, ..LIMITS };
         Plan::new(&request, &limits)

@@ -33,6 +33,12 @@ impl Zone {
         })
     }
 
+    /// Returns the offset from UTC at an instant, in milliseconds.
+    #[must_use]
+    pub fn offset_ms_at(&self, ts_ms: i64) -> i64 {
+        Timestamp::from_millisecond(ts_ms).map_or(0, |instant| offset_ms(self.0.to_offset(instant)))
+    }
+
     /// Returns the offsets from UTC within a range of instants (Unix milliseconds).
     #[must_use]
     pub fn local_time(&self, range_ms: Range<i64>) -> LocalTime {
@@ -102,6 +108,15 @@ impl LocalTime {
     pub fn offset_ms_at(&self, ts_ms: i64) -> i64 {
         let after = self.periods.partition_point(|(start_ms, _)| *start_ms <= ts_ms);
         self.periods[after.saturating_sub(1)].1
+    }
+
+    /// Returns the latest time that the local clock has shown before an instant, or the time of the instant
+    /// where the clock goes on.
+    pub(super) fn shown_before(&self, ts_ms: i64) -> i64 {
+        let after = self.periods.partition_point(|(start_ms, _)| *start_ms < ts_ms).max(1);
+        let (start_ms, offset_ms) = self.periods[after - 1];
+        let end_before = after.checked_sub(2).map_or(i64::MIN, |nth| start_ms + self.periods[nth].1);
+        (ts_ms + offset_ms).max(end_before)
     }
 
     /// Returns the first instant at which the local clock shows `local_ms` or a later time.

@@ -16,7 +16,7 @@ mod encoding;
 mod number;
 mod weights;
 
-pub(in crate::http) use self::csv::write_cell;
+pub(in crate::http) use self::csv::Csv;
 pub(in crate::http) use self::encoding::{Encoder, Encoding};
 pub(in crate::http) use self::number::write_number;
 
