@@ -81,9 +81,12 @@ async fn writing_needs_a_token_or_a_device_certificate() {
     let body = || reading("pump-1").to_string();
     let nothing = server.post("/v1/readings", "application/json", body()).await;
     unauthorized(&nothing, "a token (Authorization: Bearer TOKEN) or a client certificate");
-    let nameless = reqwest_client(&folder, &folder.authority.client("Gateway of hall 3", &[dns("*.pumps")]));
+    let nameless = reqwest_client(&folder, &folder.authority.client("Gateway\u{202E}", &[dns("..")]));
     let nameless = post((&nameless, &server, None), "/v1/readings", "application/json", body()).await;
     unauthorized(&nameless, "none of the names in the client certificate");
+    let literal = reqwest_client(&folder, &folder.authority.client("pump-*", &[dns("*")]));
+    let answer = post((&literal, &server, None), "/v1/readings", "application/json", body()).await;
+    assert!(answer.status == 400 && answer.text().contains("device_forbidden"), "no wildcard: {}", answer.text());
     assert_eq!(devices(&server).await, Vec::<String>::new());
 }
 
