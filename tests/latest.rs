@@ -502,10 +502,12 @@ async fn only_a_device_whose_last_readings_were_deleted_takes_more_queries() {
         (server.metrics().await.value("tidegauge_rollup_lag_seconds") == Some(0.0)).then_some(())
     })
     .await;
-    // One query of the index, and one for the mark that says whether it has all devices.
-    let of_all = BTreeMap::from([("buckets", 4), ("devices", 2), ("rollups", 2)]);
-    let of_all: BTreeMap<String, usize> = of_all.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
-    assert_eq!(queries_of_a_page(&server, &database, &json!(-7.0)).await, of_all);
+    let of_all = queries_of_a_page(&server, &database, &json!(-7.0)).await;
+    // One query of the index, and one for the mark that says whether it has all devices. In the last hour of a day,
+    // the buckets need one query more.
+    let expected = |buckets| BTreeMap::from([("buckets", buckets), ("devices", 2), ("rollups", 2)]);
+    let found: BTreeMap<&str, usize> = of_all.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+    assert!(found == expected(4) || found == expected(5), "{found:?}");
     let path = format!("/v1/devices/f-007/readings?from={}&to={}", now - 4 * DAY_MS, now - 2 * DAY_MS);
     assert_eq!(server.send(server.request(Method::DELETE, &path)).await.json(), json!({ "deleted": 1 }));
     let after = queries_of_a_page(&server, &database, &json!(-6.0)).await;
