@@ -503,8 +503,8 @@ async fn only_a_device_whose_last_readings_were_deleted_takes_more_queries() {
     })
     .await;
     let of_all = queries_of_a_page(&server, &database, &json!(-7.0)).await;
-    // One query of the index, and one for the mark that says whether it has all devices. In the last hour of a day,
-    // the buckets need one query more.
+    // One query of the index, and one for the mark that says whether it has all devices. In the last hour of
+    // a day, the buckets need one query more.
     let expected = |buckets| BTreeMap::from([("buckets", buckets), ("devices", 2), ("rollups", 2)]);
     let found: BTreeMap<&str, usize> = of_all.iter().map(|(name, count)| (name.as_str(), *count)).collect();
     assert!(found == expected(4) || found == expected(5), "{found:?}");

@@ -50,6 +50,10 @@ fn of_rollups(code: ProblemCode) -> Vec<Problem> {
     errors.into_iter().map(Into::into).collect()
 }
 
+fn range_too_long() -> Problem {
+    QueryError::RangeTooLong { max: 8_784, asked: 9_000, is_compared: false }.into()
+}
+
 /// The problems of changes of metadata.
 fn of_metadata(code: ProblemCode) -> Vec<Problem> {
     match code {
@@ -126,9 +130,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             Problem::refused(IngestError::NotPartial(Box::new(receipt(0, None))), false),
         ],
         ProblemCode::QueryTimeout => vec![QueryError::Timeout(seconds(30)).into()],
-        ProblemCode::RangeTooLong => {
-            vec![QueryError::RangeTooLong { max: 8_784, asked: 9_000, is_compared: false }.into()]
-        }
+        ProblemCode::RangeTooLong => vec![range_too_long()],
         ProblemCode::RateLimited => vec![
             BodyError::NoMemory(Exhausted::Token).into(),
             Problem::rate_limited(Limit::TokenRequests, Duration::from_millis(1_500)),

@@ -26,14 +26,6 @@ pub enum Earlier {
     Months(u16),
 }
 
-/// The units of a text, with their days, or the months of each.
-const UNITS: [(&str, fn(u16) -> Option<Earlier>); 4] = [
-    ("d", |number| Some(Earlier::Days(number))),
-    ("w", |number| Some(Earlier::Days(number.checked_mul(7)?))),
-    ("mo", |number| Some(Earlier::Months(number))),
-    ("y", |number| Some(Earlier::Months(number.checked_mul(12)?))),
-];
-
 /// The most days: a hundred years.
 const MAX_DAYS: u16 = 36_525;
 
@@ -61,11 +53,18 @@ impl FromStr for Earlier {
         let length = text.strip_prefix('-').ok_or(EarlierError::Form)?;
         let unit = length.find(|letter: char| !letter.is_ascii_digit()).ok_or(EarlierError::Form)?;
         let (number, unit) = length.split_at(unit);
-        let (_, of) = UNITS.iter().find(|(name, _)| *name == unit).ok_or(EarlierError::Form)?;
+        let (of, factor): (fn(u16) -> Self, u16) = match unit {
+            "d" => (Self::Days, 1),
+            "w" => (Self::Days, 7),
+            "mo" => (Self::Months, 1),
+            "y" => (Self::Months, 12),
+            _ => return Err(EarlierError::Form),
+        };
         if number.is_empty() || number.bytes().all(|digit| digit == b'0') {
             return Err(EarlierError::Form);
         }
-        let earlier = number.parse().ok().and_then(of).ok_or(EarlierError::TooLong)?;
+        let number = number.parse::<u16>().ok().and_then(|number| number.checked_mul(factor));
+        let earlier = of(number.ok_or(EarlierError::TooLong)?);
         let days = match earlier {
             Self::Days(days) => u32::from(days),
             Self::Months(months) => u32::from(months) * 30,

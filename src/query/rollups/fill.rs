@@ -73,7 +73,9 @@ mod tests {
         let starts = [10, 20, 30, 40, 50];
         let filled = |fill: Fill| {
             let mut rollups = sparse.clone();
-            rollups.values_mut().for_each(|series| fill.apply(series, &starts));
+            for series in rollups.values_mut() {
+                fill.apply(series, &starts);
+            }
             assert_eq!(fill.points_of(&sparse, 5), rollups["a"].len());
             rollups["a"].iter().map(|point| (point.start_ms, point.count(), point.stats.avg())).collect::<Vec<_>>()
         };
