@@ -30,6 +30,10 @@ async fn the_python_exporter_of_opentelemetry_writes() {
             .map(|(series, value)| (series.as_str(), value.as_f64().expect("a number")))
             .collect();
         let expected = [
+            ("latency_count{otel.scope.name=pumps,service.instance.id=1,service.name=plant}", 1.0),
+            ("latency_max{otel.scope.name=pumps,service.instance.id=1,service.name=plant}", 0.2),
+            ("latency_min{otel.scope.name=pumps,service.instance.id=1,service.name=plant}", 0.2),
+            ("latency_sum{otel.scope.name=pumps,service.instance.id=1,service.name=plant}", 0.2),
             ("pump.running{otel.scope.name=pumps,service.instance.id=1,service.name=plant}", -2.0),
             ("pump.starts{line=a,otel.scope.name=pumps,service.instance.id=1,service.name=plant}", 3.0),
             ("pump.starts{line=b,otel.scope.name=pumps,service.instance.id=1,service.name=plant,spare=true}", 4.0),

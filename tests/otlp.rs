@@ -74,17 +74,21 @@ async fn data_points_that_are_not_stored_are_a_partial_success() {
     let metrics = json!([
         { "name": "temp",
           "gauge": { "dataPoints": [{ "asDouble": 22.5, "timeUnixNano": TS_NS }, { "timeUnixNano": TS_NS }] } },
-        { "name": "latency", "histogram": { "dataPoints": [{ "count": "3" }, { "count": "4" }] } },
+        { "name": "latency", "histogram": { "dataPoints": [
+            { "count": "3", "sum": 4.5, "bucketCounts": ["1", "2"], "explicitBounds": [1], "timeUnixNano": TS_NS },
+            { "timeUnixNano": TS_NS }] } },
     ]);
     let answer = export(&server, &request(&[("device.id", "d")], &metrics)).await;
-    let message = "1 of 2 samples are rejected, the others are stored: device d: a data point of \"temp\" has no \
-                   value; 2 data points of histograms and summaries are not stored";
-    let partial_success = json!({ "rejectedDataPoints": "3", "errorMessage": message });
+    let message = "2 of 5 samples are rejected, the others are stored: device d: a data point of \"temp\" has no \
+                   value; device d: a data point of \"latency\" has no value";
+    let partial_success = json!({ "rejectedDataPoints": "2", "errorMessage": message });
     assert_eq!((answer.status, answer.json()), (200, json!({ "partialSuccess": partial_success })));
-    assert_eq!(server.readings("d").await, json!([{ "ts": TS, "values": { "temp": 22.5 } }]));
-    let metrics = json!([{ "name": "latency", "summary": { "dataPoints": [{}] } }]);
-    let answer = export(&server, &request(&[("device.id", "d")], &metrics)).await;
-    assert_eq!((answer.status, &answer.json()["partialSuccess"]["rejectedDataPoints"]), (200, &json!("1")));
+    assert_eq!(
+        server.readings("d").await,
+        json!([{ "ts": TS, "values": { "latency_count": 3.0, "latency_sum": 4.5, "temp": 22.5 } }])
+    );
+    let ignored = [("protocol", "otlp"), ("reason", "histogram")];
+    assert_eq!(server.metrics().await.count_where("tidegauge_fields_ignored_total", &ignored), 1, "the buckets");
 }
 
 #[tokio::test]
@@ -112,8 +116,10 @@ async fn answers_have_the_encoding_of_the_request() {
     let answer = send(PROTOBUF, &nameless, "writer").await;
     let status = Status::decode(answer.body.clone()).expect("a status");
     assert_eq!((answer.status, status.code, status.message.starts_with("1 of 1 samples are")), (400, 3, true));
-    let summary = [0x0A, 0x08, 0x12, 0x06, 0x12, 0x04, 0x5A, 0x02, 0x0A, 0x00];
-    let answer = send(PROTOBUF, &summary, "writer").await;
+    // The device `d1` with a gauge `m` of two data points, of which one has a value.
+    let some = b"\x0A\x2D\x0A\x13\x0A\x11\x0A\x09\x64\x65\x76\x69\x63\x65\x2E\x69\x64\x12\x04\x0A\x02\x64\x31\x12\
+                 \x16\x12\x14\x0A\x01\x6D\x2A\x0F\x0A\x09\x21\x00\x00\x00\x00\x00\x00\xF0\x3F\x0A\x02\x40\x00";
+    let answer = send(PROTOBUF, &some[..], "writer").await;
     let partial = Response::decode(answer.body.clone()).expect("a response").partial_success.expect("a partial one");
     assert_eq!((answer.status, partial.rejected_data_points), (200, 1));
     for (content_type, body, token, status, code) in [

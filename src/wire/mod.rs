@@ -150,7 +150,7 @@ pub enum Ignored {
     Stale,
     /// A value of remote write that is no finite number.
     NonFinite,
-    /// A sample of a histogram or a summary.
+    /// A native histogram of remote write, or the buckets or quantiles of a data point of OTLP.
     Histogram,
     /// An example of a value.
     Exemplar,

@@ -141,19 +141,13 @@ impl Encoding {
 
     /// The answer to a request whose body was parsed.
     fn exported(self, receipt: &Receipt, counts: SampleCounts) -> Response {
-        let unsupported = match counts.unsupported {
-            0 => String::new(),
-            count => format!("{count} data points of histograms and summaries are not stored"),
-        };
-        let rejected = if counts.rejected > 0 { described(receipt, counts) } else { String::new() };
-        let texts: Vec<_> = [rejected, unsupported].into_iter().filter(|text| !text.is_empty()).collect();
-        let message = texts.join("; ");
+        let message = if counts.rejected > 0 { described(receipt, counts) } else { String::new() };
         let mut response = if receipt.retry_after.is_some() {
             self.status(StatusCode::TOO_MANY_REQUESTS, &message)
         } else if counts.accepted == 0 && counts.rejected > 0 {
             self.status(StatusCode::BAD_REQUEST, &message)
         } else {
-            self.success(counts.rejected + counts.unsupported, &message)
+            self.success(counts.rejected, &message)
         };
         set_retry_after(&mut response, receipt.retry_after);
         if counts.rejected > 0 {

@@ -12,8 +12,6 @@ pub(super) struct SampleCounts {
     pub(super) accepted: u64,
     /// The rejected samples, by themselves or with their reading.
     pub(super) rejected: u64,
-    /// The samples of kinds that are not stored: histograms and summaries.
-    pub(super) unsupported: u64,
 }
 
 /// Passes on what a parser finds, and counts its samples.
@@ -62,7 +60,6 @@ impl Sink for SampleCounter<'_, '_> {
     }
 
     fn ignore(&mut self, what: Ignored, name: &str) {
-        self.counts.unsupported += u64::from(what == Ignored::Histogram);
         self.admission.ignore(what, name);
     }
 }

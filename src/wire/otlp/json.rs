@@ -97,15 +97,20 @@ const METRIC: &[Entry] = &[
     choice("gauge", 5, Form::Message(NUMBERS)),
     choice("sum", 7, Form::Message(NUMBERS)),
     choice("histogram", 9, Form::Message(HISTOGRAM)),
-    choice("exponentialHistogram", 10, Form::Message(HISTOGRAM)),
-    choice("summary", 11, Form::Message(HISTOGRAM)),
+    choice("exponentialHistogram", 10, Form::Message(EXPONENTIAL_HISTOGRAM)),
+    choice("summary", 11, Form::Message(SUMMARY)),
     list("metadata", 12, Form::Presence),
 ];
 
 const NUMBERS: &[Entry] =
     &[list("dataPoints", 1, Form::Message(POINT)), unused("aggregationTemporality"), unused("isMonotonic")];
 
-const HISTOGRAM: &[Entry] = &[list("dataPoints", 1, Form::Presence), unused("aggregationTemporality")];
+const HISTOGRAM: &[Entry] = &[list("dataPoints", 1, Form::Message(HISTOGRAM_POINT)), unused("aggregationTemporality")];
+
+const EXPONENTIAL_HISTOGRAM: &[Entry] =
+    &[list("dataPoints", 1, Form::Message(EXPONENTIAL_HISTOGRAM_POINT)), unused("aggregationTemporality")];
+
+const SUMMARY: &[Entry] = &[list("dataPoints", 1, Form::Message(SUMMARY_POINT))];
 
 const POINT: &[Entry] = &[
     list("attributes", 7, Form::Message(ATTRIBUTE)),
@@ -114,6 +119,47 @@ const POINT: &[Entry] = &[
     choice("asDouble", 4, Form::Double),
     choice("asInt", 6, Form::SignedFixed64),
     list("exemplars", 5, Form::Presence),
+    one("flags", 8, Form::Integer),
+];
+
+const HISTOGRAM_POINT: &[Entry] = &[
+    list("attributes", 9, Form::Message(ATTRIBUTE)),
+    unused("startTimeUnixNano"),
+    one("timeUnixNano", 3, Form::Fixed64),
+    one("count", 4, Form::Fixed64),
+    one("sum", 5, Form::Double),
+    list("bucketCounts", 6, Form::Presence),
+    unused("explicitBounds"),
+    list("exemplars", 8, Form::Presence),
+    one("flags", 10, Form::Integer),
+    one("min", 11, Form::Double),
+    one("max", 12, Form::Double),
+];
+
+const EXPONENTIAL_HISTOGRAM_POINT: &[Entry] = &[
+    list("attributes", 1, Form::Message(ATTRIBUTE)),
+    unused("startTimeUnixNano"),
+    one("timeUnixNano", 3, Form::Fixed64),
+    one("count", 4, Form::Fixed64),
+    one("sum", 5, Form::Double),
+    unused("scale"),
+    unused("zeroCount"),
+    one("positive", 8, Form::Presence),
+    one("negative", 9, Form::Presence),
+    one("flags", 10, Form::Integer),
+    list("exemplars", 11, Form::Presence),
+    one("min", 12, Form::Double),
+    one("max", 13, Form::Double),
+    unused("zeroThreshold"),
+];
+
+const SUMMARY_POINT: &[Entry] = &[
+    list("attributes", 7, Form::Message(ATTRIBUTE)),
+    unused("startTimeUnixNano"),
+    one("timeUnixNano", 3, Form::Fixed64),
+    one("count", 4, Form::Fixed64),
+    one("sum", 5, Form::Double),
+    list("quantileValues", 6, Form::Presence),
     one("flags", 8, Form::Integer),
 ];
 

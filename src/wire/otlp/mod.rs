@@ -10,14 +10,16 @@
 //!   attribute with an empty value is an absent one. An attribute takes the place of a label of the resource
 //!   or the scope with its name.
 //! - **Value** is the number of a gauge or a sum. A sum is stored as it was sent, whether it is cumulative or
-//!   a delta.
+//!   a delta. A histogram, an exponential histogram or a summary `m` has up to four values, `m_count`,
+//!   `m_sum`, `m_min` and `m_max`.
 //! - **Time** is cut off to milliseconds; no time is the server's clock.
 //! - Consecutive data points with the same device and time are passed on as one reading.
 //!
 //! Texts, numbers and booleans are attributes. A data point with any other attribute is rejected, because
 //! without the attribute it could replace another data point; in a resource such an attribute is ignored.
-//! Ignored too, and counted by [`Sink::ignore`]: data points of histograms and summaries, data points without
-//! a recorded value, exemplars, units and descriptions, and fields that OTLP does not have.
+//! Ignored too, and counted by [`Sink::ignore`]: the buckets of histograms and the quantiles of summaries,
+//! data points without a recorded value, exemplars, units and descriptions, and fields that OTLP does not
+//! have.
 //!
 //! JSON is changed to protobuf first (`json`), so that one parser has all rules. The parser reads each
 //! resource, scope and metric twice, because their fields may be in any order, and keeps one data point in

@@ -27,6 +27,8 @@ const USUAL_LABELS: usize = 8;
 pub(super) struct Points<'b> {
     /// The attributes of the data point, except empty ones.
     attributes: Labels<'b>,
+    /// The name of the metric with the suffix of a value.
+    name: String,
     /// The canonical text of the series.
     text: String,
 }
@@ -39,17 +41,48 @@ struct Metric<'b, 'r> {
     resource: &'r Resource<'b, 'r>,
 }
 
-/// A `NumberDataPoint`, except its attributes.
+/// A data point, except its attributes.
 #[derive(Debug, Default)]
 struct Point {
     ts_ms: Option<i64>,
-    value: Option<f64>,
+    /// The values, each with the suffix of its metric. A number has one, with an empty suffix.
+    values: SmallVec<[(&'static str, f64); 4]>,
     flags: u64,
     /// The number of attributes, except empty ones.
     attributes: usize,
     /// Why the data point is rejected.
     rejection: Option<Rejection>,
 }
+
+/// The numbers of the fields of a data point that has a distribution. All of them have the time in field 3,
+/// the count in 4 and the sum in 5.
+#[derive(Debug, Clone, Copy)]
+struct DistributionFields {
+    attributes: u32,
+    flags: u32,
+    exemplars: u32,
+    min: u32,
+    max: u32,
+    /// The fields of buckets or quantiles.
+    parts: &'static [u32],
+    /// The fields without an effect: the start, and the bounds or scale of buckets.
+    unused: &'static [u32],
+}
+
+const OF_HISTOGRAM: DistributionFields =
+    DistributionFields { attributes: 9, flags: 10, exemplars: 8, min: 11, max: 12, parts: &[6], unused: &[2, 7] };
+const OF_EXPONENTIAL_HISTOGRAM: DistributionFields = DistributionFields {
+    attributes: 1,
+    flags: 10,
+    exemplars: 11,
+    min: 12,
+    max: 13,
+    parts: &[8, 9],
+    unused: &[2, 6, 7, 14],
+};
+/// A summary has neither exemplars nor extremes. No field has the number 0.
+const OF_SUMMARY: DistributionFields =
+    DistributionFields { attributes: 7, flags: 8, exemplars: 0, min: 0, max: 0, parts: &[6], unused: &[2] };
 
 /// The kinds of metrics, as the numbers of their fields.
 const GAUGE: u32 = 5;
@@ -85,8 +118,9 @@ impl<'b> Points<'b> {
         let mut fields = Fields::of(bytes);
         while let Some(field) = fields.next()? {
             match field.number {
-                GAUGE | SUM if field.number == kind => self.read_numbers(field.message()?, &metric, readings)?,
-                _ if field.number == kind => ignore_points(field.message()?, name, readings.sink())?,
+                GAUGE | SUM | HISTOGRAM | EXPONENTIAL_HISTOGRAM | SUMMARY if field.number == kind => {
+                    self.read_points(field.message()?, kind, &metric, readings)?;
+                }
                 GAUGE | SUM | HISTOGRAM | EXPONENTIAL_HISTOGRAM | SUMMARY => {
                     readings.sink().ignore(Ignored::UnknownKey, "a second kind of a metric");
                 }
@@ -96,10 +130,11 @@ impl<'b> Points<'b> {
         Ok(())
     }
 
-    /// Reads the data points of a gauge or a sum.
-    fn read_numbers<S: Sink>(
+    /// Reads the data points of a kind.
+    fn read_points<S: Sink>(
         &mut self,
         mut fields: Fields<'b>,
+        kind: u32,
         metric: &Metric<'b, '_>,
         readings: &mut Grouping<'_, S>,
     ) -> Result<()> {
@@ -107,30 +142,74 @@ impl<'b> Points<'b> {
             match field.number {
                 1 if readings.is_over() => return Ok(()),
                 1 => {
-                    let point = self.read_point(field.message()?, metric, readings.sink())?;
+                    let (fields, sink) = (field.message()?, readings.sink());
+                    let point = match kind {
+                        HISTOGRAM => self.read_distribution(fields, &OF_HISTOGRAM, metric, sink)?,
+                        EXPONENTIAL_HISTOGRAM => {
+                            self.read_distribution(fields, &OF_EXPONENTIAL_HISTOGRAM, metric, sink)?
+                        }
+                        SUMMARY => self.read_distribution(fields, &OF_SUMMARY, metric, sink)?,
+                        _ => self.read_number(fields, metric, sink)?,
+                    };
                     self.pass_on(&point, metric, readings);
                 }
-                2 | 3 => {} // the temporality of a sum, and whether it is monotonic
-                _ => readings.sink().ignore(Ignored::UnknownKey, "an unknown field of a gauge or a sum"),
+                2 | 3 => {} // the temporality, and whether a sum is monotonic
+                _ => readings.sink().ignore(Ignored::UnknownKey, "an unknown field of the data of a metric"),
             }
         }
         Ok(())
     }
 
-    fn read_point(&mut self, mut fields: Fields<'b>, metric: &Metric<'b, '_>, sink: &mut impl Sink) -> Result<Point> {
+    fn read_number(&mut self, mut fields: Fields<'b>, metric: &Metric<'b, '_>, sink: &mut impl Sink) -> Result<Point> {
         self.attributes.clear();
         let mut point = Point::default();
         while let Some(field) = fields.next()? {
             match field.number {
                 2 => {} // the time at which a sum started
-                3 => point.ts_ms = Some(field.fixed64()?).filter(|&ns| ns > 0).map(|ns| (ns / 1_000_000).cast_signed()),
-                4 => point.value = Some(field.double()?),
+                3 => point.ts_ms = ts_ms(field.fixed64()?),
+                4 => point.set("", field.double()?),
                 5 => sink.ignore(Ignored::Exemplar, metric.name),
-                6 => point.value = Some(field.fixed64()?.cast_signed() as f64),
+                6 => point.set("", field.fixed64()?.cast_signed() as f64),
                 7 => self.read_attribute(field.message()?, metric, &mut point)?,
                 8 => point.flags = field.varint()?,
                 _ => sink.ignore(Ignored::UnknownKey, "an unknown field of a data point"),
             }
+        }
+        Ok(point)
+    }
+
+    /// Reads a data point of a histogram or a summary. Without a count and a sum it has no value. An absent
+    /// count is 0, as protobuf leaves out zeros.
+    fn read_distribution(
+        &mut self,
+        mut fields: Fields<'b>,
+        numbers: &DistributionFields,
+        metric: &Metric<'b, '_>,
+        sink: &mut impl Sink,
+    ) -> Result<Point> {
+        self.attributes.clear();
+        let (mut point, mut count, mut has_parts) = (Point::default(), None, false);
+        while let Some(field) = fields.next()? {
+            match field.number {
+                3 => point.ts_ms = ts_ms(field.fixed64()?),
+                4 => count = Some(field.fixed64()? as f64),
+                5 => point.set("_sum", field.double()?),
+                number if number == numbers.attributes => self.read_attribute(field.message()?, metric, &mut point)?,
+                number if number == numbers.flags => point.flags = field.varint()?,
+                number if number == numbers.exemplars => sink.ignore(Ignored::Exemplar, metric.name),
+                number if number == numbers.min => point.set("_min", field.double()?),
+                number if number == numbers.max => point.set("_max", field.double()?),
+                number if numbers.parts.contains(&number) => has_parts = true,
+                number if numbers.unused.contains(&number) => {}
+                _ => sink.ignore(Ignored::UnknownKey, "an unknown field of a data point"),
+            }
+        }
+        if count.is_some() || !point.values.is_empty() {
+            point.set("_count", count.unwrap_or_default());
+            point.values.sort_unstable_by_key(|(suffix, _)| *suffix); // whatever the order of the fields
+        }
+        if has_parts {
+            sink.ignore(Ignored::Histogram, metric.name);
         }
         Ok(point)
     }
@@ -166,23 +245,25 @@ impl<'b> Points<'b> {
             Err(ResourceRejection::NoDevice(rejection)) => return readings.reject(rejection),
             Err(ResourceRejection::Label(rejection)) => return readings.add(point.ts_ms, Err(rejection)),
         };
-        let ts_ms = point.ts_ms;
-        match check_value(point, metric.name).and_then(|value| self.write(point, metric, labels).map(|()| value)) {
-            Ok(value) => readings.add(ts_ms, Ok((&self.text, value))),
-            Err(rejection) => readings.add(ts_ms, Err(&rejection)),
+        if let Err(rejection) = point.check(metric.name) {
+            return readings.add(point.ts_ms, Err(&rejection));
+        }
+        for (suffix, value) in &point.values {
+            match self.write(point, suffix, metric, labels) {
+                Ok(()) => readings.add(point.ts_ms, Ok((&self.text, *value))),
+                Err(rejection) => return readings.add(point.ts_ms, Err(&rejection)),
+            }
         }
     }
 
-    /// Writes the canonical text of the series of a data point.
+    /// Writes the canonical text of the series of a value.
     fn write(
         &mut self,
         point: &Point,
+        suffix: &str,
         metric: &Metric<'b, '_>,
         of_resource: &[(&str, std::borrow::Cow<'b, str>)],
     ) -> std::result::Result<(), Rejection> {
-        if let Some(rejection) = &point.rejection {
-            return Err(rejection.clone());
-        }
         let attributes = || self.attributes.iter().map(|(key, value)| (*key, &**value));
         let of_scope = (!metric.scope.is_empty()).then_some((SCOPE, metric.scope));
         let outer = of_resource.iter().map(|(key, value)| (*key, &**value)).chain(of_scope);
@@ -190,37 +271,52 @@ impl<'b> Points<'b> {
         let mut labels: SmallVec<[(&str, &str); USUAL_LABELS]> = outer.chain(attributes()).collect();
         let surplus = point.attributes - self.attributes.len();
         // Numbers and lengths are checked before a label is read, as a scope has many data points.
-        let bytes = metric.name.len() + labels.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>();
+        let bytes = metric.name.len()
+            + suffix.len()
+            + labels.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>();
         let written = if surplus > 0 {
             Err(SeriesError::TooManyLabels(labels.len() + surplus))
         } else if bytes > SERIES_MAX_BYTES {
             Err(SeriesError::TooLong(bytes))
         } else {
             work::count(bytes);
-            series::write(&mut self.text, metric.name, &mut labels)
+            self.name.clear();
+            self.name.push_str(metric.name);
+            self.name.push_str(suffix);
+            series::write(&mut self.text, &self.name, &mut labels)
         };
         written.map_err(|error| rejection(Code::from(&error), error.to_string()))
     }
 }
 
-fn check_value(point: &Point, name: &str) -> std::result::Result<f64, Rejection> {
-    let Some(value) = point.value else {
-        return Err(rejection(Code::InvalidValue, format!("a data point of {} has no value", quoted(name))));
-    };
-    if value.is_finite() {
-        return Ok(value);
-    }
-    Err(rejection(Code::NonFiniteValue, format!("the value of {} is not a finite number", quoted(name))))
-}
-
-/// Counts the data points of a metric that is neither a gauge nor a sum.
-fn ignore_points(mut fields: Fields<'_>, name: &str, sink: &mut impl Sink) -> Result<()> {
-    while let Some(field) = fields.next()? {
-        match field.number {
-            1 => sink.ignore(Ignored::Histogram, name),
-            2 => {} // the temporality
-            _ => sink.ignore(Ignored::UnknownKey, "an unknown field of a histogram"),
+impl Point {
+    /// Sets a value. Of one that occurs twice, the last stays.
+    fn set(&mut self, suffix: &'static str, value: f64) {
+        match self.values.iter_mut().find(|(known, _)| *known == suffix) {
+            Some((_, known)) => *known = value,
+            None => self.values.push((suffix, value)),
         }
     }
-    Ok(())
+
+    /// Rejects a data point as a whole.
+    fn check(&self, name: &str) -> std::result::Result<(), Rejection> {
+        if let Some(rejection) = &self.rejection {
+            return Err(rejection.clone());
+        }
+        if self.values.is_empty() {
+            return Err(rejection(Code::InvalidValue, format!("a data point of {} has no value", quoted(name))));
+        }
+        match self.values.iter().find(|(_, value)| !value.is_finite()) {
+            None => Ok(()),
+            Some((suffix, _)) => {
+                let what = format!("the value of {} is not a finite number", quoted(&format!("{name}{suffix}")));
+                Err(rejection(Code::NonFiniteValue, what))
+            }
+        }
+    }
+}
+
+/// An instant in Unix milliseconds. 0 is no instant.
+fn ts_ms(ns: u64) -> Option<i64> {
+    (ns > 0).then(|| (ns / 1_000_000).cast_signed())
 }

@@ -2,7 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use super::messages::{Attributes, Data, KeyValue, Metric, Number, Numbers, Point, Request, Scope, Value};
+use super::messages::{
+    Attributes, Data, ExponentialHistogramPoint, HistogramPoint, KeyValue, Metric, Number, Numbers, Point, Request,
+    Scope, SummaryPoint, Value,
+};
 
 /// A request in JSON.
 pub(super) fn in_json(request: &Request) -> Json {
@@ -48,14 +51,60 @@ fn number(double: f64) -> Json {
 }
 
 fn metric(metric: &Metric) -> Json {
-    let (kind, numbers) = match &metric.data {
+    let points = |points: Vec<Json>| json!({ "dataPoints": points });
+    let (kind, data) = match &metric.data {
         None => return json!({ "name": metric.name, "unit": metric.unit }),
-        Some(Data::Gauge(numbers)) => ("gauge", numbers),
-        Some(Data::Sum(numbers)) => ("sum", numbers),
-        Some(Data::Histogram(numbers)) => ("histogram", numbers),
-        Some(Data::Summary(numbers)) => ("summary", numbers),
+        Some(Data::Gauge(numbers)) => ("gauge", data(numbers)),
+        Some(Data::Sum(numbers)) => ("sum", data(numbers)),
+        Some(Data::Histogram(of)) => ("histogram", points(of.data_points.iter().map(histogram).collect())),
+        Some(Data::ExponentialHistogram(of)) => {
+            ("exponentialHistogram", points(of.data_points.iter().map(exponential).collect()))
+        }
+        Some(Data::Summary(of)) => ("summary", points(of.data_points.iter().map(summary).collect())),
     };
-    json!({ kind: data(numbers), "name": metric.name, "unit": metric.unit })
+    json!({ kind: data, "name": metric.name, "unit": metric.unit })
+}
+
+fn histogram(point: &HistogramPoint) -> Json {
+    json!({
+        "attributes": attributes(&point.attributes),
+        "startTimeUnixNano": point.start_time_unix_nano.to_string(),
+        "timeUnixNano": point.time_unix_nano.to_string(),
+        "count": (point.count > 0).then(|| point.count.to_string()),
+        "sum": point.sum.map(number),
+        "bucketCounts": point.bucket_counts.iter().map(u64::to_string).collect::<Vec<_>>(),
+        "explicitBounds": point.explicit_bounds,
+        "flags": point.flags,
+        "min": point.min.map(number),
+        "max": point.max.map(number),
+    })
+}
+
+fn exponential(point: &ExponentialHistogramPoint) -> Json {
+    json!({
+        "attributes": attributes(&point.attributes),
+        "timeUnixNano": point.time_unix_nano.to_string(),
+        "count": (point.count > 0).then(|| point.count.to_string()),
+        "sum": point.sum.map(number),
+        "scale": point.scale,
+        "zeroCount": point.zero_count.to_string(),
+        "positive": point.positive.map(|_| json!({ "offset": 1, "bucketCounts": ["1"] })),
+        "flags": point.flags,
+        "min": point.min.map(number),
+        "max": point.max.map(number),
+    })
+}
+
+fn summary(point: &SummaryPoint) -> Json {
+    let quantile = json!({ "quantile": 0.5, "value": 2.0 });
+    json!({
+        "attributes": attributes(&point.attributes),
+        "timeUnixNano": point.time_unix_nano.to_string(),
+        "count": (point.count > 0).then(|| point.count.to_string()),
+        "sum": (point.sum != 0.0).then(|| number(point.sum)),
+        "quantileValues": point.quantile_values.iter().map(|_| quantile.clone()).collect::<Vec<_>>(),
+        "flags": point.flags,
+    })
 }
 
 fn data(numbers: &Numbers) -> Json {

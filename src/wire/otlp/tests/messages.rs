@@ -80,7 +80,7 @@ pub(super) struct Metric {
     pub(super) name: String,
     #[prost(string, tag = "3")]
     pub(super) unit: String,
-    #[prost(oneof = "Data", tags = "5, 7, 9, 11")]
+    #[prost(oneof = "Data", tags = "5, 7, 9, 10, 11")]
     pub(super) data: Option<Data>,
 }
 
@@ -91,9 +91,97 @@ pub(super) enum Data {
     #[prost(message, tag = "7")]
     Sum(Numbers),
     #[prost(message, tag = "9")]
-    Histogram(Numbers),
+    Histogram(Histogram),
+    #[prost(message, tag = "10")]
+    ExponentialHistogram(ExponentialHistogram),
     #[prost(message, tag = "11")]
-    Summary(Numbers),
+    Summary(Summary),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Histogram {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) data_points: Vec<HistogramPoint>,
+    #[prost(int32, tag = "2")]
+    pub(super) aggregation_temporality: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HistogramPoint {
+    #[prost(message, repeated, tag = "9")]
+    pub(super) attributes: Vec<KeyValue>,
+    #[prost(fixed64, tag = "2")]
+    pub(super) start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "3")]
+    pub(super) time_unix_nano: u64,
+    #[prost(fixed64, tag = "4")]
+    pub(super) count: u64,
+    #[prost(double, optional, tag = "5")]
+    pub(super) sum: Option<f64>,
+    #[prost(fixed64, repeated, tag = "6")]
+    pub(super) bucket_counts: Vec<u64>,
+    #[prost(double, repeated, tag = "7")]
+    pub(super) explicit_bounds: Vec<f64>,
+    #[prost(uint32, tag = "10")]
+    pub(super) flags: u32,
+    #[prost(double, optional, tag = "11")]
+    pub(super) min: Option<f64>,
+    #[prost(double, optional, tag = "12")]
+    pub(super) max: Option<f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExponentialHistogram {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) data_points: Vec<ExponentialHistogramPoint>,
+    #[prost(int32, tag = "2")]
+    pub(super) aggregation_temporality: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExponentialHistogramPoint {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) attributes: Vec<KeyValue>,
+    #[prost(fixed64, tag = "3")]
+    pub(super) time_unix_nano: u64,
+    #[prost(fixed64, tag = "4")]
+    pub(super) count: u64,
+    #[prost(double, optional, tag = "5")]
+    pub(super) sum: Option<f64>,
+    #[prost(sint32, tag = "6")]
+    pub(super) scale: i32,
+    #[prost(fixed64, tag = "7")]
+    pub(super) zero_count: u64,
+    #[prost(message, optional, tag = "8")]
+    pub(super) positive: Option<Empty>,
+    #[prost(uint32, tag = "10")]
+    pub(super) flags: u32,
+    #[prost(double, optional, tag = "12")]
+    pub(super) min: Option<f64>,
+    #[prost(double, optional, tag = "13")]
+    pub(super) max: Option<f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) data_points: Vec<SummaryPoint>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SummaryPoint {
+    #[prost(message, repeated, tag = "7")]
+    pub(super) attributes: Vec<KeyValue>,
+    #[prost(fixed64, tag = "3")]
+    pub(super) time_unix_nano: u64,
+    #[prost(fixed64, tag = "4")]
+    pub(super) count: u64,
+    #[prost(double, tag = "5")]
+    pub(super) sum: f64,
+    #[prost(message, repeated, tag = "6")]
+    pub(super) quantile_values: Vec<Empty>,
+    #[prost(uint32, tag = "8")]
+    pub(super) flags: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

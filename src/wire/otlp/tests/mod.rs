@@ -147,13 +147,52 @@ fn attributes_of_a_resource_that_do_not_fit_are_ignored() {
 }
 
 #[test]
-fn gauges_and_sums_are_stored_and_others_are_counted() {
+fn each_kind_of_metric_has_its_values_and_buckets_and_quantiles_are_counted() {
     let numbers = || Numbers {
         data_points: vec![point(1.0, vec![]), point(2.0, vec![text("a", "b")])],
         aggregation_temporality: 2,
         ..Numbers::default()
     };
-    let kinds = [Data::Gauge(numbers()), Data::Sum(numbers()), Data::Histogram(numbers()), Data::Summary(numbers())];
+    let histogram = HistogramPoint {
+        attributes: vec![text("a", "b")],
+        time_unix_nano: TS,
+        count: 3,
+        sum: Some(4.5),
+        bucket_counts: vec![1, 2],
+        explicit_bounds: vec![0.5],
+        max: Some(4.0),
+        ..HistogramPoint::default()
+    };
+    let exponential = ExponentialHistogramPoint {
+        attributes: vec![text("a", "b")],
+        time_unix_nano: TS,
+        sum: Some(0.0),
+        scale: -2,
+        positive: Some(Empty {}),
+        min: Some(-1.0),
+        ..ExponentialHistogramPoint::default()
+    };
+    let summary = SummaryPoint {
+        attributes: vec![text("a", "b")],
+        time_unix_nano: TS,
+        count: 5,
+        sum: 6.0,
+        quantile_values: vec![Empty {}, Empty {}],
+        ..SummaryPoint::default()
+    };
+    let empty = HistogramPoint { time_unix_nano: TS, ..HistogramPoint::default() };
+    let stale = HistogramPoint { flags: 1, ..histogram.clone() };
+    let infinite = HistogramPoint { sum: Some(f64::INFINITY), bucket_counts: Vec::new(), ..histogram.clone() };
+    let kinds = [
+        Data::Gauge(numbers()),
+        Data::Sum(numbers()),
+        Data::Histogram(Histogram { data_points: vec![histogram, empty, stale, infinite], aggregation_temporality: 2 }),
+        Data::ExponentialHistogram(ExponentialHistogram {
+            data_points: vec![exponential],
+            ..ExponentialHistogram::default()
+        }),
+        Data::Summary(Summary { data_points: vec![summary] }),
+    ];
     let metrics = kinds.into_iter().enumerate().map(|(at, data)| Metric {
         name: format!("m{at}"),
         unit: "By".to_owned(),
@@ -167,10 +206,15 @@ fn gauges_and_sums_are_stored_and_others_are_counted() {
         "ignored Metadata m2",
         "ignored Histogram m2",
         "ignored Histogram m2",
+        "ignored Stale m2",
         "ignored Metadata m3",
         "ignored Histogram m3",
-        "ignored Histogram m3",
-        "s 1776693610123 m0=1 m0{a=b}=2 m1=1 m1{a=b}=2",
+        "ignored Metadata m4",
+        "ignored Histogram m4",
+        "value invalid_value: a data point of \"m2\" has no value",
+        "value non_finite_value: the value of \"m2_sum\" is not a finite number",
+        "s 1776693610123 m0=1 m0{a=b}=2 m1=1 m1{a=b}=2 m2_count{a=b}=3 m2_max{a=b}=4 m2_sum{a=b}=4.5 \
+         m3_count{a=b}=0 m3_min{a=b}=-1 m3_sum{a=b}=0 m4_count{a=b}=5 m4_sum{a=b}=6",
     ];
     assert_eq!(parsed(&all), expected);
 }

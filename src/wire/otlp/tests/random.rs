@@ -17,7 +17,7 @@ use crate::wire::{Ignored, Incoming, Limits, Rejection, Sink};
 struct Model {
     values: BTreeMap<(String, Option<i64>, String), f64>,
     rejected: usize,
-    unsupported: usize,
+    with_parts: usize,
     stale: usize,
 }
 
@@ -43,7 +43,7 @@ impl Sink for Model {
     }
 
     fn ignore(&mut self, what: Ignored, _: &str) {
-        self.unsupported += usize::from(what == Ignored::Histogram);
+        self.with_parts += usize::from(what == Ignored::Histogram);
         self.stale += usize::from(what == Ignored::Stale);
     }
 }
@@ -65,19 +65,22 @@ fn expected(request: &Request) -> Model {
             let scope = of_scope.scope.as_ref().map(|scope| scope.name.clone()).filter(|name| !name.is_empty());
             outer.extend(scope.map(|name| ("otel.scope.name".to_owned(), name)));
             for metric in &of_scope.metrics {
-                let (points, is_number) = match &metric.data {
-                    None => continue,
-                    Some(Data::Gauge(numbers) | Data::Sum(numbers)) => (&numbers.data_points, true),
-                    Some(Data::Histogram(numbers) | Data::Summary(numbers)) => (&numbers.data_points, false),
-                };
-                for point in points {
-                    if !is_number {
-                        model.unsupported += 1;
-                    } else if point.flags & 1 == 1 {
+                for Expected { attributes, ns, flags, has_parts, values } in points_of(metric) {
+                    model.with_parts += usize::from(has_parts);
+                    let labels = labels_of(&attributes, &outer);
+                    let is_finite = values.iter().all(|(_, value)| value.is_finite());
+                    let ts_ms = (ns > 0).then_some((ns / 1_000_000) as i64);
+                    if flags & 1 == 1 {
                         model.stale += 1;
-                    } else if let (Some(device), Some((series, value))) = (&device, series_of(metric, point, &outer)) {
-                        let ts_ms = (point.time_unix_nano > 0).then_some((point.time_unix_nano / 1_000_000) as i64);
-                        model.values.insert((device.clone(), ts_ms, series), value);
+                    } else if let (Some(device), Some(labels)) = (&device, labels)
+                        && is_finite
+                        && !values.is_empty()
+                        && !(metric.name.is_empty() && values[0].0.is_empty())
+                    {
+                        for (suffix, value) in values {
+                            let series = format!("{}{suffix}{labels}", metric.name);
+                            model.values.insert((device.clone(), ts_ms, series), value);
+                        }
                     } else {
                         model.rejected += 1;
                     }
@@ -88,15 +91,83 @@ fn expected(request: &Request) -> Model {
     model
 }
 
-/// The series and the value of a data point; `None` if it is rejected.
-fn series_of(metric: &Metric, point: &Point, outer: &BTreeMap<String, String>) -> Option<(String, f64)> {
-    let value = match point.value? {
-        Number::AsDouble(double) => Some(double).filter(|double| double.is_finite())?,
-        Number::AsInt(integer) => integer as f64,
+/// A data point of any kind.
+struct Expected {
+    attributes: Vec<KeyValue>,
+    ns: u64,
+    flags: u32,
+    /// Whether it has buckets or quantiles.
+    has_parts: bool,
+    /// The values by the suffix of their metric.
+    values: Vec<(&'static str, f64)>,
+}
+
+fn points_of(metric: &Metric) -> Vec<Expected> {
+    let distribution = |count: u64, others: [(&'static str, Option<f64>); 3]| {
+        let others = others.into_iter().filter_map(|(suffix, value)| Some((suffix, value?)));
+        let mut values: Vec<_> = others.collect();
+        if count > 0 || !values.is_empty() {
+            values.push(("_count", count as f64));
+        }
+        values
     };
+    match metric.data.clone() {
+        None => Vec::new(),
+        Some(Data::Gauge(numbers) | Data::Sum(numbers)) => {
+            let value = |number| match number {
+                Number::AsDouble(double) => ("", double),
+                Number::AsInt(integer) => ("", integer as f64),
+            };
+            let expected = |Point { attributes, time_unix_nano: ns, flags, value: found, .. }: Point| Expected {
+                attributes,
+                ns,
+                flags,
+                has_parts: false,
+                values: found.map(value).into_iter().collect(),
+            };
+            numbers.data_points.into_iter().map(expected).collect()
+        }
+        Some(Data::Histogram(of)) => {
+            let expected = |point: HistogramPoint| Expected {
+                ns: point.time_unix_nano,
+                flags: point.flags,
+                has_parts: !point.bucket_counts.is_empty(),
+                values: distribution(point.count, [("_sum", point.sum), ("_min", point.min), ("_max", point.max)]),
+                attributes: point.attributes,
+            };
+            of.data_points.into_iter().map(expected).collect()
+        }
+        Some(Data::ExponentialHistogram(of)) => {
+            let expected = |point: ExponentialHistogramPoint| Expected {
+                ns: point.time_unix_nano,
+                flags: point.flags,
+                has_parts: point.positive.is_some(),
+                values: distribution(point.count, [("_sum", point.sum), ("_min", point.min), ("_max", point.max)]),
+                attributes: point.attributes,
+            };
+            of.data_points.into_iter().map(expected).collect()
+        }
+        Some(Data::Summary(of)) => {
+            let expected = |point: SummaryPoint| {
+                let sum = (point.sum != 0.0).then_some(point.sum); // protobuf leaves out a zero
+                Expected {
+                    ns: point.time_unix_nano,
+                    flags: point.flags,
+                    has_parts: !point.quantile_values.is_empty(),
+                    values: distribution(point.count, [("_sum", sum), ("_min", None), ("_max", None)]),
+                    attributes: point.attributes,
+                }
+            };
+            of.data_points.into_iter().map(expected).collect()
+        }
+    }
+}
+
+/// The labels of a data point as text; `None` if they reject it.
+fn labels_of(attributes: &[KeyValue], outer: &BTreeMap<String, String>) -> Option<String> {
     let mut labels = outer.clone();
     let mut inner = BTreeMap::new();
-    for attribute in &point.attributes {
+    for attribute in attributes {
         if let Some(value) = value_of(attribute)
             && inner.insert(attribute.key.clone(), value.ok()?).is_some()
         {
@@ -105,8 +176,7 @@ fn series_of(metric: &Metric, point: &Point, outer: &BTreeMap<String, String>) -
     }
     labels.extend(inner);
     let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-    (!metric.name.is_empty()).then(|| (format!("{}{labels}", metric.name), value))
+    Some(if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) })
 }
 
 /// The text of an attribute, if it has a value.
@@ -145,16 +215,71 @@ fn any_point() -> impl Strategy<Value = Point> {
     })
 }
 
+/// A data point with a distribution, as all kinds have it.
+fn any_distribution() -> impl Strategy<Value = HistogramPoint> {
+    let attributes = prop::collection::vec(any_attribute(&["a", "b", "service.name"]), 0..3);
+    let value = || prop::option::of(prop_oneof![5 => -1e3..1e3, 1 => Just(f64::INFINITY), 1 => Just(0.0)]);
+    let buckets = prop::collection::vec(0u64..9, 0..3);
+    (attributes, 0u64..3, 0u64..3, [value(), value(), value()], buckets, 0u32..8).prop_map(
+        |(attributes, ms, count, [sum, min, max], bucket_counts, flags)| HistogramPoint {
+            attributes,
+            time_unix_nano: ms * 1_000_000,
+            count,
+            sum,
+            min,
+            max,
+            bucket_counts,
+            flags: u32::from(flags == 0),
+            ..HistogramPoint::default()
+        },
+    )
+}
+
+fn any_distributions() -> impl Strategy<Value = Data> {
+    (prop::collection::vec(any_distribution(), 0..3), 0..3).prop_map(|(points, kind)| {
+        let points = points.into_iter();
+        match kind {
+            0 => Data::Histogram(Histogram { data_points: points.collect(), ..Histogram::default() }),
+            1 => {
+                let exponential = |of: HistogramPoint| ExponentialHistogramPoint {
+                    attributes: of.attributes,
+                    time_unix_nano: of.time_unix_nano,
+                    count: of.count,
+                    sum: of.sum,
+                    positive: (!of.bucket_counts.is_empty()).then_some(Empty {}),
+                    flags: of.flags,
+                    min: of.min,
+                    max: of.max,
+                    ..ExponentialHistogramPoint::default()
+                };
+                let data_points = points.map(exponential).collect();
+                Data::ExponentialHistogram(ExponentialHistogram { data_points, ..ExponentialHistogram::default() })
+            }
+            _ => {
+                let summary = |of: HistogramPoint| SummaryPoint {
+                    attributes: of.attributes,
+                    time_unix_nano: of.time_unix_nano,
+                    count: of.count,
+                    sum: of.sum.unwrap_or_default(),
+                    quantile_values: of.bucket_counts.iter().map(|_| Empty {}).collect(),
+                    flags: of.flags,
+                };
+                Data::Summary(Summary { data_points: points.map(summary).collect() })
+            }
+        }
+    })
+}
+
 fn any_metric() -> impl Strategy<Value = Metric> {
     let points = prop::collection::vec(any_point(), 0..4);
     let numbers = points.prop_map(|data_points| Numbers { data_points, ..Numbers::default() });
-    let data = (numbers, 0..6).prop_map(|(numbers, kind)| match kind {
-        0 => None,
-        1 => Some(Data::Histogram(numbers)),
-        2 => Some(Data::Summary(numbers)),
-        3 => Some(Data::Sum(numbers)),
-        _ => Some(Data::Gauge(numbers)),
-    });
+    let data = prop_oneof![
+        1 => Just(None),
+        2 => any_distributions().prop_map(Some),
+        3 => (numbers, any::<bool>()).prop_map(|(numbers, is_sum)| {
+            Some(if is_sum { Data::Sum(numbers) } else { Data::Gauge(numbers) })
+        }),
+    ];
     ("[mn.]{0,2}", data).prop_map(|(name, data)| Metric { name, unit: String::new(), data })
 }
 
