@@ -172,7 +172,9 @@ mod tests {
             }
             writer.end(query);
         }
-        types.iter().for_each(|of| writer.varint(2, *of));
+        for of in types {
+            writer.varint(2, *of);
+        }
         writer.into_bytes()
     }
 

@@ -50,6 +50,14 @@ fn of_rollups(code: ProblemCode) -> Vec<Problem> {
     errors.into_iter().map(Into::into).collect()
 }
 
+/// The problems of the protocols of Prometheus.
+fn of_prometheus(code: ProblemCode) -> Vec<Problem> {
+    vec![match code {
+        ProblemCode::InvalidRemoteRead => Problem::invalid_remote_read(&RemoteReadError::OnlyChunks),
+        _ => Problem::invalid_remote_write(&RemoteWriteError::Protobuf(ProtobufError::Truncated)),
+    }]
+}
+
 fn range_too_long() -> Problem {
     QueryError::RangeTooLong { max: 8_784, asked: 9_000, is_compared: false }.into()
 }
@@ -96,10 +104,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             QueryError::OutOfReach(DeviceScopeError::TooLong(201)).into(),
             QueryError::OutOfReach(check_device_id("").unwrap_err().into()).into(),
         ],
-        ProblemCode::InvalidRemoteRead => vec![Problem::invalid_remote_read(&RemoteReadError::OnlyChunks)],
-        ProblemCode::InvalidRemoteWrite => {
-            vec![Problem::invalid_remote_write(&RemoteWriteError::Protobuf(ProtobufError::Truncated))]
-        }
+        ProblemCode::InvalidRemoteRead | ProblemCode::InvalidRemoteWrite => of_prometheus(code),
         ProblemCode::InvalidSenml => {
             vec![Problem::invalid_senml(&SenmlError::Invalid("expected an array of records".to_owned()))]
         }

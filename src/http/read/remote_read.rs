@@ -188,19 +188,15 @@ async fn read_device(
             budget.take(hour.samples.len())?;
             let mut of_hour = Vec::with_capacity(hour.metrics.len());
             for metric in hour.metrics {
-                let place = match places.get(metric) {
-                    Some(place) => *place,
-                    None => {
-                        let place = labels(metric).map(|labels| {
-                            found.push(ReadSeries { labels, samples: Vec::new() });
-                            found.len() - 1
-                        });
-                        places.insert(metric.clone(), place);
-                        budget.take(2 + metric.len() / 8)?;
-                        place
-                    }
-                };
-                of_hour.push(place);
+                if !places.contains_key(metric) {
+                    let place = labels(metric).map(|labels| {
+                        found.push(ReadSeries { labels, samples: Vec::new() });
+                        found.len() - 1
+                    });
+                    places.insert(metric.clone(), place);
+                    budget.take(2 + metric.len() / 8)?;
+                }
+                of_hour.push(places.get(metric).copied().flatten());
             }
             for sample in hour.samples {
                 if let Some(place) = of_hour[sample.metric as usize] {
