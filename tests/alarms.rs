@@ -28,7 +28,8 @@ async fn values_beyond_the_limits_of_their_device_say_so_in_every_store() {
     ];
     for setup in setups {
         let server = Server::start(setup).await;
-        let limits = json!({ "level": { "min": 20 }, "temp": { "min": -5, "max": 80 }, "typo": { "hihg": 1 } });
+        let limits = json!({ "level": { "min": 20 }, "temp": { "min": -5, "max": 80 }, "typo": { "hihg": 1 },
+                             "temp{side=left}": { "max": 1 } });
         let metadata = json!({ "hall": 3, "at": { "row": "A" }, "limits": limits });
         let values = json!({ "level": 12.5, "temp": 81, "temp{side=left}": 80, "typo": 2, "free": -1e9 });
         let reading = json!({ "deviceId": "TANK-1", "ts": now_ms() - 60_000, "metadata": metadata, "values": values });
@@ -52,7 +53,7 @@ async fn values_beyond_the_limits_of_their_device_say_so_in_every_store() {
                 r#"tidegauge_latest_value{device="TANK-1",metric="temp",side="left",hall="3",at_row="A"} 80.0"#,
                 r#"tidegauge_latest_limit{device="TANK-1",metric="level",bound="min"} 20.0"#,
                 r#"tidegauge_latest_limit{device="TANK-1",metric="temp",bound="max"} 80.0"#,
-                r#"tidegauge_latest_limits_invalid{device="TANK-1"} 1.0"#,
+                r#"tidegauge_latest_limits_invalid{device="TANK-1"} 2.0"#,
             ] {
                 assert!(text.lines().any(|known| known == line), "{line}: {text}");
             }

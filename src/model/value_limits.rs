@@ -51,7 +51,8 @@ impl ValueLimits {
             Some(Value::Object(limits)) => {
                 let mut found = Self::default();
                 for (metric, limit) in limits {
-                    match Bounds::of(&limit) {
+                    // A single series has no limits of its own: alerts know limits by metric.
+                    match Bounds::of(&limit).filter(|_| !metric.contains('{')) {
                         Some(bounds) => _ = found.bounds.insert(metric, bounds),
                         None => found.invalid += 1,
                     }

@@ -425,8 +425,8 @@ fn check_size(app: &App, after: &OperatorMetadata) -> Result<(), Problem> {
     match ValueLimits::of_metadata(&text).invalid {
         0 => Ok(()),
         _ => Err(Problem::invalid_metadata(
-            "\"limits\" has an object for each metric, with \"min\", \"max\" or both as numbers, and \"min\" is not \
-             above \"max\": {\"temp\": {\"min\": -5, \"max\": 80}}",
+            "\"limits\" has an object for each metric, by its name without labels, with \"min\", \"max\" or both as \
+             numbers, and \"min\" is not above \"max\": {\"temp\": {\"min\": -5, \"max\": 80}}",
         )),
     }
 }
