@@ -106,9 +106,13 @@ impl DeviceScope {
     }
 
     /// The client ID of a stored ID; `None` if the scope does not cover the device.
+    ///
+    /// A client without a prefix may write `acme/` or `acme/..`. What the prefix `acme/` leaves of these is
+    /// no ID, so no tenant has them.
     #[must_use]
     pub fn to_client_id<'a>(&self, stored_id: &'a str) -> Option<&'a str> {
-        self.without_prefix(stored_id).filter(|id| self.matches(id))
+        let is_id = |id: &&str| self.prefix.is_empty() || check_device_id(id).is_ok();
+        self.without_prefix(stored_id).filter(is_id).filter(|id| self.matches(id))
     }
 
     /// The rest of a stored ID after the prefix, whether the scope covers the device or not.
@@ -177,7 +181,7 @@ mod tests {
             assert!(stored.starts_with("acme/") && acme.to_client_id(&stored) == Some(id), "{id}");
         }
         assert_eq!(acme.to_stored_id("."), Err(DeviceScopeError::Invalid(DeviceIdError::Dots)));
-        assert_eq!(acme.to_client_id("other/pump"), None);
+        assert_eq!(["other/pump", "acme/", "acme/ x", "acme/.."].map(|id| acme.to_client_id(id)), [None; 4]);
         assert_eq!(acme.to_stored_id(&"x".repeat(124)), Err(DeviceScopeError::TooLong(124)));
         assert_eq!(acme.to_stored_id(&"x".repeat(123)).unwrap().len(), 128);
     }
