@@ -63,26 +63,45 @@ struct DistributionFields {
     exemplars: u32,
     min: u32,
     max: u32,
+    /// Whether an absent sum is unknown, and not 0.
+    is_sum_optional: bool,
     /// The fields of buckets or quantiles.
     parts: &'static [u32],
     /// The fields without an effect: the start, and the bounds or scale of buckets.
     unused: &'static [u32],
 }
 
-const OF_HISTOGRAM: DistributionFields =
-    DistributionFields { attributes: 9, flags: 10, exemplars: 8, min: 11, max: 12, parts: &[6], unused: &[2, 7] };
+const OF_HISTOGRAM: DistributionFields = DistributionFields {
+    attributes: 9,
+    flags: 10,
+    exemplars: 8,
+    min: 11,
+    max: 12,
+    is_sum_optional: true,
+    parts: &[6],
+    unused: &[2, 7],
+};
 const OF_EXPONENTIAL_HISTOGRAM: DistributionFields = DistributionFields {
     attributes: 1,
     flags: 10,
     exemplars: 11,
     min: 12,
     max: 13,
+    is_sum_optional: true,
     parts: &[8, 9],
     unused: &[2, 6, 7, 14],
 };
 /// A summary has neither exemplars nor extremes. No field has the number 0.
-const OF_SUMMARY: DistributionFields =
-    DistributionFields { attributes: 7, flags: 8, exemplars: 0, min: 0, max: 0, parts: &[6], unused: &[2] };
+const OF_SUMMARY: DistributionFields = DistributionFields {
+    attributes: 7,
+    flags: 8,
+    exemplars: 0,
+    min: 0,
+    max: 0,
+    is_sum_optional: false,
+    parts: &[6],
+    unused: &[2],
+};
 
 /// The kinds of metrics, as the numbers of their fields.
 const GAUGE: u32 = 5;
@@ -179,7 +198,7 @@ impl<'b> Points<'b> {
     }
 
     /// Reads a data point of a histogram or a summary. Without a count and a sum it has no value. An absent
-    /// count is 0, as protobuf leaves out zeros.
+    /// count is 0, and so is the sum of a summary, as protobuf leaves out zeros.
     fn read_distribution(
         &mut self,
         mut fields: Fields<'b>,
@@ -206,6 +225,9 @@ impl<'b> Points<'b> {
         }
         if count.is_some() || !point.values.is_empty() {
             point.set("_count", count.unwrap_or_default());
+            if !numbers.is_sum_optional && point.values.iter().all(|(suffix, _)| *suffix != "_sum") {
+                point.set("_sum", 0.0);
+            }
             point.values.sort_unstable_by_key(|(suffix, _)| *suffix); // whatever the order of the fields
         }
         if has_parts {
@@ -249,6 +271,12 @@ impl<'b> Points<'b> {
             return readings.add(point.ts_ms, Err(&rejection));
         }
         for (suffix, value) in &point.values {
+            if !value.is_finite() {
+                let what =
+                    format!("the value of {} is not a finite number", quoted(&format!("{}{suffix}", metric.name)));
+                readings.add(point.ts_ms, Err(&rejection(Code::NonFiniteValue, what)));
+                continue;
+            }
             match self.write(point, suffix, metric, labels) {
                 Ok(()) => readings.add(point.ts_ms, Ok((&self.text, *value))),
                 Err(rejection) => return readings.add(point.ts_ms, Err(&rejection)),
@@ -306,13 +334,7 @@ impl Point {
         if self.values.is_empty() {
             return Err(rejection(Code::InvalidValue, format!("a data point of {} has no value", quoted(name))));
         }
-        match self.values.iter().find(|(_, value)| !value.is_finite()) {
-            None => Ok(()),
-            Some((suffix, _)) => {
-                let what = format!("the value of {} is not a finite number", quoted(&format!("{name}{suffix}")));
-                Err(rejection(Code::NonFiniteValue, what))
-            }
-        }
+        Ok(())
     }
 }
 

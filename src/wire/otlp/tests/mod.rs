@@ -207,14 +207,15 @@ fn each_kind_of_metric_has_its_values_and_buckets_and_quantiles_are_counted() {
         "ignored Histogram m2",
         "ignored Histogram m2",
         "ignored Stale m2",
+        "value invalid_value: a data point of \"m2\" has no value",
+        "s 1776693610123 m0=1 m0{a=b}=2 m1=1 m1{a=b}=2 m2_count{a=b}=3 m2_max{a=b}=4 m2_sum{a=b}=4.5",
         "ignored Metadata m3",
         "ignored Histogram m3",
         "ignored Metadata m4",
         "ignored Histogram m4",
-        "value invalid_value: a data point of \"m2\" has no value",
         "value non_finite_value: the value of \"m2_sum\" is not a finite number",
-        "s 1776693610123 m0=1 m0{a=b}=2 m1=1 m1{a=b}=2 m2_count{a=b}=3 m2_max{a=b}=4 m2_sum{a=b}=4.5 \
-         m3_count{a=b}=0 m3_min{a=b}=-1 m3_sum{a=b}=0 m4_count{a=b}=5 m4_sum{a=b}=6",
+        "s 1776693610123 m2_count{a=b}=3 m2_max{a=b}=4 m3_count{a=b}=0 m3_min{a=b}=-1 m3_sum{a=b}=0 m4_count{a=b}=5 \
+         m4_sum{a=b}=6",
     ];
     assert_eq!(parsed(&all), expected);
 }

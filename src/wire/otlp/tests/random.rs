@@ -68,16 +68,18 @@ fn expected(request: &Request) -> Model {
                 for Expected { attributes, ns, flags, has_parts, values } in points_of(metric) {
                     model.with_parts += usize::from(has_parts);
                     let labels = labels_of(&attributes, &outer);
-                    let is_finite = values.iter().all(|(_, value)| value.is_finite());
                     let ts_ms = (ns > 0).then_some((ns / 1_000_000) as i64);
                     if flags & 1 == 1 {
                         model.stale += 1;
                     } else if let (Some(device), Some(labels)) = (&device, labels)
-                        && is_finite
                         && !values.is_empty()
                         && !(metric.name.is_empty() && values[0].0.is_empty())
                     {
                         for (suffix, value) in values {
+                            if !value.is_finite() {
+                                model.rejected += 1;
+                                continue;
+                            }
                             let series = format!("{}{suffix}{labels}", metric.name);
                             model.values.insert((device.clone(), ts_ms, series), value);
                         }
@@ -149,7 +151,8 @@ fn points_of(metric: &Metric) -> Vec<Expected> {
         }
         Some(Data::Summary(of)) => {
             let expected = |point: SummaryPoint| {
-                let sum = (point.sum != 0.0).then_some(point.sum); // protobuf leaves out a zero
+                // Protobuf leaves out zeros.
+                let sum = (point.count > 0 || point.sum != 0.0).then_some(point.sum);
                 Expected {
                     ns: point.time_unix_nano,
                     flags: point.flags,
