@@ -43,6 +43,12 @@ const TEXT: &str = "series";
 /// The memory of a sample in the series, in the message, and compressed.
 const BYTES_PER_SAMPLE: usize = 64;
 
+/// The bytes of labels for each sample that an answer may have: as many series with one sample are usual.
+const LABEL_BYTES_PER_SAMPLE: usize = 256;
+
+/// The bytes of a series beside the text of its labels.
+const BYTES_PER_SERIES: usize = 64;
+
 /// The devices of one page of the device index.
 const DEVICES_PER_PAGE: usize = 1_000;
 
@@ -89,8 +95,9 @@ async fn answer(
     queries: &[ReadQuery<'_>],
 ) -> Result<Response, Problem> {
     let max = app.queries.limits().max_points;
-    running.reserve(max.saturating_mul(BYTES_PER_SAMPLE).saturating_add(ReadingSlices::MAX_BYTES)).await?;
-    let mut left = Budget { max, used: 0 };
+    let bytes = max.saturating_mul(BYTES_PER_SAMPLE + LABEL_BYTES_PER_SAMPLE);
+    running.reserve(bytes.saturating_add(ReadingSlices::MAX_BYTES)).await?;
+    let mut left = Budget { max, samples: 0, label_bytes: 0 };
     let read = async {
         let mut results = Vec::with_capacity(queries.len());
         for query in queries {
@@ -112,19 +119,34 @@ async fn answer(
     Ok(response)
 }
 
-/// The samples of an answer. The labels of a series count as samples of the same size.
+/// The samples of an answer so far, and the bytes of its labels.
 struct Budget {
     max: usize,
-    used: usize,
+    samples: usize,
+    label_bytes: usize,
 }
 
 impl Budget {
-    fn take(&mut self, samples: usize) -> Result<(), QueryError> {
-        self.used += samples;
-        if self.used <= self.max {
+    fn add_samples(&mut self, samples: usize) -> Result<(), QueryError> {
+        self.samples += samples;
+        if self.samples <= self.max {
             return Ok(());
         }
-        Err(QueryError::TooManyPoints { max: self.max, found: self.used, fits: String::new() })
+        Err(QueryError::TooManyPoints { max: self.max, found: self.samples, fits: String::new() })
+    }
+
+    fn add_series(&mut self, labels: &[(String, String)]) -> Result<(), Problem> {
+        let of_labels = labels.iter().map(|(name, value)| name.len() + value.len());
+        self.label_bytes += BYTES_PER_SERIES + of_labels.sum::<usize>();
+        let max = self.max.saturating_mul(LABEL_BYTES_PER_SAMPLE);
+        if self.label_bytes <= max {
+            return Ok(());
+        }
+        let why = format!(
+            "the labels of the series have more than {max} bytes ({LABEL_BYTES_PER_SAMPLE} for each of \
+             query.max_points); name the metric or the device"
+        );
+        Err(Problem::invalid_remote_read(&why))
     }
 }
 
@@ -149,8 +171,9 @@ async fn read(
             if all_match(matchers, DEVICE, &device.id) {
                 read_device(app, grant, query, (device, matchers), budget, &mut found).await?;
             }
+            // The expressions of one device may take a while.
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
         let Some(next) = page.next else { break };
         request.after = Some(next.to_string());
     }
@@ -185,16 +208,17 @@ async fn read_device(
     let (begin, mut places): (usize, HashMap<Metric, Option<usize>>) = (found.len(), HashMap::new());
     while let Some(slice) = slices.next().await? {
         for hour in slice.hours() {
-            budget.take(hour.samples.len())?;
+            budget.add_samples(hour.samples.len())?;
             let mut of_hour = Vec::with_capacity(hour.metrics.len());
             for metric in hour.metrics {
                 if !places.contains_key(metric) {
-                    let place = labels(metric).map(|labels| {
+                    let mut place = None;
+                    if let Some(labels) = labels(metric) {
+                        budget.add_series(&labels)?;
+                        place = Some(found.len());
                         found.push(ReadSeries { labels, samples: Vec::new() });
-                        found.len() - 1
-                    });
+                    }
                     places.insert(metric.clone(), place);
-                    budget.take(2 + metric.len() / 8)?;
                 }
                 of_hour.push(places.get(metric).copied().flatten());
             }
