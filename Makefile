@@ -13,7 +13,7 @@ UPDATE ?=
 VERSION ?=
 ROOM ?=
 
-.PHONY: help test quick mongod format lint deny audit doc check instructions pending-lock fuzz soak bench lines release
+.PHONY: help test quick mongod format lint deny audit rustdoc docs check instructions pending-lock fuzz soak bench lines release
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ ifdef ROOM
 test: mongod ## The whole check: format, lints, dependencies, documentation, all tests against a real mongod; ROOM=log: only the tests of one room
 	$(CARGO) test --workspace --locked --no-fail-fast -- $(ROOM)::
 else
-test: mongod format lint deny audit doc check instructions
+test: mongod format lint deny audit rustdoc docs check instructions
 	@echo "make test took $$(($$(date +%s) - $(STARTED))) s"
 endif
 
@@ -58,8 +58,11 @@ audit: ## Is any dependency known to be vulnerable? Skipped with a line where th
 	fi
 
 # --examples, of which there are none without features, gives the dependencies the features that they have in `lint`.
-doc: ## Is the documentation sound?
+rustdoc: ## Is the documentation of the code sound?
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --lib --bin loadtest --examples --locked
+
+docs: ## The pages as static HTML with search, in target/site; a link that leads nowhere fails
+	@deploy/site/make "$${CARGO_TARGET_DIR:-target}/site"
 
 check: ## Run the tests (unit, property, integration), and print the ten slowest
 	CARGO="$(CARGO)" MEANWHILE="$(MEANWHILE)" tests/timed --workspace --locked --no-fail-fast
