@@ -104,13 +104,11 @@ async fn the_server_accepts_what_the_documented_programs_sign() {
     server.write_config(&format!("{}\n{table}", setup.to_toml()));
     super::reload::reload_says(&server, "[auth] was reloaded").await;
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/security.md")).expect("there is a page");
-    let mut accepted = 0;
-    for (language, readings) in [("python", 1), ("sh", 2)] {
+    for (accepted, language) in (1..).zip(["python", "sh"]) {
         let programs: Vec<&str> = blocks(&page, language).filter(|block| block.contains("8089")).collect();
         assert_eq!(programs.len(), 1, "one program in {language}");
         let program = programs[0].replace("8089", &server.udp_addr().port().to_string());
         crate::protocols::run(language, &program, folder.path()).await;
-        accepted += readings;
         wait_until(&format!("what the program in {language} has sent"), async || {
             let metrics = server.metrics().await;
             assert_eq!(metrics.count("tidegauge_readings_rejected_total"), 0, "{language}");

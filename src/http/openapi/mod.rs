@@ -39,7 +39,7 @@ use conformance::Conformance;
 const VERSION: &str = "1.0.0";
 
 const DESCRIPTION: &str = "Readings of devices in, readings, rollups and latest values out. \
-    [docs/http-api.md](https://github.com/tidegauge/tidegauge/blob/main/docs/http-api.md) explains all of it. The \
+    [docs/http-api.md](https://github.com/tidegauge/tidegauge/blob/main/docs/http-api.md) has examples and rules. The \
     webhooks of the configuration are not in this document.";
 
 /// The descriptions of routes, from which the document is made.
