@@ -2,12 +2,16 @@
 //!
 //! In the readable layout, a flush that is probably the first of its bucket is inserted. If the document
 //! exists already, the flush is appended to it. In the packed layout, a flush is inserted as the next part of
-//! its bucket, if it is later than the parts that this instance knows. Of the buckets that turn out to exist
-//! and that it does not know, as after a start, it reads which parts they have, many at once.
+//! its bucket, if it is later than the parts that this instance knows. Of the buckets that exist and that it
+//! does not know, it reads which parts they have, many at once.
+//!
+//! A refused insert costs the server nearly as much as an append. So in its first hour, when it knows few of
+//! the buckets that exist, an instance looks for their `_id`s first, which costs about a microsecond each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawDocument, doc};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -34,6 +38,12 @@ const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
 
 /// The parts of one batch of those that are looked up.
 const PARTS_BATCH: u32 = 10_000;
+
+/// How long an instance looks which buckets exist. Later, it has written to most of them.
+const FIRST_HOUR: Duration = Duration::from_secs(3600);
+
+/// The `_id`s that one query looks for: some 150 kB, if the device IDs are long.
+const IDS_MAX: usize = 1_000;
 
 pub(super) type Outcome = Result<Written, StoreError>;
 
@@ -82,10 +92,10 @@ impl Buckets {
     async fn append_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, StoreError> {
         let (jobs, mut slow): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| !has_huge_values(&job.write.contents));
-        let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
-        let (inserts, mut appends): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_first);
+        let is_unknown = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
+        let (new, mut appends) = self.split_new(jobs, is_unknown).await?;
         let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Readable);
-        appends.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
+        appends.extend(self.write_fast(Verb::Insert, new, insert, outcomes).await?);
         for job in &mut appends {
             job.part = self.overflowing.last_part(&job.write.device, job.write.hour);
         }
@@ -96,35 +106,53 @@ impl Buckets {
 
     /// Inserts each job as the next part of its bucket. Returns the jobs for the slow path.
     async fn insert_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, StoreError> {
-        let (mut inserts, mut slow) = (Vec::with_capacity(jobs.len()), Vec::new());
-        for mut job in jobs {
-            match self.next_part(&job).filter(|_| is_dense(&job.write.contents)) {
-                Some(part) => {
-                    job.part = part;
-                    inserts.push(job);
-                }
-                None => slow.push(job),
-            }
-        }
+        let (jobs, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| is_dense(&job.write.contents));
+        let is_unknown = |job: &Job<'_>| self.known.last_part(&job.write.device, job.write.hour).is_none();
+        let (new, existing) = self.split_new(jobs, is_unknown).await?;
         let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Packed);
-        let unmet = self.write_fast(Verb::Insert, inserts, insert, outcomes).await?;
-        let (mut unknown, known): (Vec<_>, Vec<_>) = unmet.into_iter().partition(|job| job.part == 0);
-        slow.extend(known);
+        let (unknown, known): (Vec<_>, Vec<_>) = existing.into_iter().partition(is_unknown);
+        let mut inserts = new;
+        slow.extend(self.add_next_parts(known, &mut inserts));
+        let (refused, late): (Vec<_>, Vec<_>) =
+            self.write_fast(Verb::Insert, inserts, insert, outcomes).await?.into_iter().partition(|job| job.part == 0);
+        slow.extend(late);
+        let (unknown, mut inserts) = ([unknown, refused].into_iter().flatten().collect::<Vec<_>>(), Vec::new());
         self.learn_last_parts(&unknown).await?;
-        slow.extend(unknown.extract_if(.., |job| match self.next_part(job) {
-            Some(part) => {
-                job.part = part;
-                part == 0
-            }
-            None => true,
-        }));
-        slow.extend(self.write_fast(Verb::Insert, unknown, insert, outcomes).await?);
+        slow.extend(self.add_next_parts(unknown, &mut inserts));
+        slow.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
         Ok(slow)
     }
 
-    /// The part as which a job can be inserted, by the parts that this instance knows.
-    fn next_part(&self, job: &Job<'_>) -> Option<i32> {
-        self.known.next_part(&job.write.device, job.write.hour, job.span.0)
+    /// Splits jobs into those whose bucket is probably new, and those whose bucket exists.
+    async fn split_new<'w>(
+        &self,
+        jobs: Vec<Job<'w>>,
+        is_unknown: impl Fn(&Job<'w>) -> bool,
+    ) -> Result<(Vec<Job<'w>>, Vec<Job<'w>>), StoreError> {
+        let (mut new, mut existing): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_unknown);
+        if self.opened.elapsed() < FIRST_HOUR {
+            let id = |job: &Job<'_>| names::document_id(&job.write.device, job.write.hour, 0);
+            let mut stored = HashSet::new();
+            for some in new.chunks(IDS_MAX) {
+                let devices: Vec<&str> = some.iter().map(|job| &*job.write.device).collect();
+                self.each_stored_id(some.iter().map(id).collect(), &devices, |id| _ = stored.insert(id.to_owned()))
+                    .await?;
+            }
+            existing.extend(new.extract_if(.., |job| stored.contains(&id(job))));
+        }
+        Ok((new, existing))
+    }
+
+    /// Adds the jobs that can be inserted as a part after those that are known, and returns the others.
+    fn add_next_parts<'w>(&self, jobs: Vec<Job<'w>>, inserts: &mut Vec<Job<'w>>) -> Vec<Job<'w>> {
+        let mut others = Vec::new();
+        for job in jobs {
+            match self.known.next_part(&job.write.device, job.write.hour, job.span.0) {
+                Some(part) if part > 0 => inserts.push(Job { part, ..job }),
+                _ => others.push(job),
+            }
+        }
+        others
     }
 
     /// Learns the last parts of the buckets of some jobs.

@@ -56,20 +56,32 @@ impl Buckets {
         };
         let ids: Vec<String> = gaps.iter().flat_map(ids_of).collect();
         let devices: Vec<&str> = gaps.keys().copied().collect();
-        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
-        let find = find.projection(doc! { "_id": 1 }).batch_size(IDS_BATCH);
         let mut stored = Vec::new();
-        let visit = |document: &RawDocument| {
-            let id = document.get_str("_id")?;
+        let visit = |id: &str| {
             let bucket = names::device_of(id).and_then(|device| {
                 let (day, _) = gaps.get(device)?;
                 Some((Arc::from(device), Hour(day.0 + names::hour_in_id(id, device)?)))
             });
             stored.extend(bucket);
+        };
+        self.each_stored_id(ids, &devices, visit).await?;
+        Ok(stored)
+    }
+
+    /// Visits the `_id`s, of these devices, that have a document.
+    pub(super) async fn each_stored_id(
+        &self,
+        ids: Vec<String>,
+        devices: &[&str],
+        mut visit: impl FnMut(&str),
+    ) -> Result<(), StoreError> {
+        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(devices) });
+        let find = find.projection(doc! { "_id": 1 }).batch_size(IDS_BATCH);
+        let visit = |document: &RawDocument| {
+            visit(document.get_str("_id")?);
             Ok(ControlFlow::Continue(()))
         };
-        self.commands.each_document(self.commands.limited(find), visit).await?;
-        Ok(stored)
+        self.commands.each_document(self.commands.limited(find), visit).await
     }
 }
 

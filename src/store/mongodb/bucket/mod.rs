@@ -32,7 +32,7 @@
 //!
 //! A flush that is probably the first of its bucket (`recent_buckets`) is inserted, which costs the server a
 //! sixth of such an upsert. If the document exists already, the insert returns 11000 too, and the flush is
-//! appended.
+//! appended. In its first hour, an instance looks before which documents exist.
 //!
 //! **Slow path** (`slow`, `plan`). It handles the buckets whose statement returned 11000: it reads the parts,
 //! merges by identity, writes back each changed part on the condition that its `rev` is unchanged, and adds a
@@ -88,6 +88,7 @@ use bson::RawDocumentBuf;
 use metrics::Counter;
 use mongodb::Collection;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use self::capacity::Capacity;
 use self::overflow::Overflowing;
@@ -118,6 +119,7 @@ pub struct Buckets {
     capacity: Capacity,
     /// The layout of the documents that this instance writes. It reads both.
     layout: BucketLayout,
+    opened: Instant,
     /// The readable layout: the buckets that were written to lately.
     recent: RecentBuckets,
     /// The readable layout: the buckets that have several parts.
@@ -150,6 +152,7 @@ impl Buckets {
             collection: options.collection.clone(),
             capacity: Capacity::new(options.max_readings_per_document, options.max_document_bytes),
             layout: options.layout,
+            opened: Instant::now(),
             recent: RecentBuckets::default(),
             overflowing: Overflowing::default(),
             known: KnownParts::default(),

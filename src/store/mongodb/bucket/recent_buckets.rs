@@ -2,9 +2,8 @@
 //! lately.
 //!
 //! An insert of a document costs the server a sixth of an upsert that has to create the document from
-//! operators. A guess may be wrong: after a restart, with another instance, when a bucket was forgotten. The
-//! insert then finds the document and does nothing, for less than a quarter of the cost of the append that
-//! follows. So a hash is enough here, in half the memory of
+//! operators. A guess may be wrong: with another instance, or when a bucket was forgotten. The insert then
+//! finds the document and does nothing. So a hash is enough here, in half the memory of
 //! [`KnownParts`](super::packed::KnownParts), on which a write of the packed layout relies.
 
 use std::hash::BuildHasher;

@@ -81,6 +81,29 @@ async fn later_flushes_of_buckets_from_before_a_start_merge_nothing() {
 }
 
 #[tokio::test]
+async fn an_instance_that_has_just_started_inserts_only_buckets_that_do_not_exist() {
+    for layout in [BucketLayout::Readable, BucketLayout::Packed] {
+        let scratch = Scratch::new().await;
+        let options = || MongodbOptions { layout, ..scratch.options() };
+        let flush = |nth| (0..40).map(|at| write_at(&format!("device {at}"), [nth])).collect::<Vec<_>>();
+        let before = BucketStore::connect(options()).await.unwrap();
+        before.ensure_schema().await.unwrap();
+        assert!(before.write(&flush(1)[..30]).await.iter().all(Result::is_ok));
+        let after = BucketStore::connect(options()).await.unwrap();
+        scratch.run(doc! { "profile": 2 }).await;
+        assert!(after.write(&flush(2)).await.iter().all(|written| written.as_ref().unwrap().stored == 1));
+        scratch.run(doc! { "profile": 0 }).await;
+        let inserts = doc! { "find": "system.profile", "filter": { "op": "insert", "ns": { "$regex": r"\.buckets$" } } };
+        let inserts = scratch.all(inserts).await;
+        let inserted: i32 = inserts.iter().map(|insert| insert.get_i32("ninserted").unwrap()).sum();
+        assert_eq!(inserted, if layout == BucketLayout::Packed { 40 } else { 10 }, "{layout:?}");
+        // The reply has an error of some hundred bytes for each document that is refused.
+        let replies = inserts.iter().map(|insert| insert.get_i32("responseLength").unwrap());
+        assert!(replies.clone().all(|bytes| bytes < 400), "{layout:?}: {:?}", replies.collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
 async fn a_later_flush_reads_the_last_part_alone() {
     let scratch = Scratch::new().await;
     let (one, other) = (scratch.packed_store(1_000).await, scratch.packed_store(1_000).await);
