@@ -47,11 +47,11 @@ pub(super) struct Appender {
     /// The number of them after which a spare is due.
     patience: u64,
     /// The position of the newest segment.
-    base: Position,
+    pub(super) base: Position,
     /// The position of the next record.
-    end: Position,
+    pub(super) end: Position,
     /// The end of the synced records.
-    durable: Position,
+    pub(super) durable: Position,
     buffer: Vec<u8>,
 }
 
@@ -82,18 +82,6 @@ impl Appender {
             durable: end,
             buffer: Vec::new(),
         })
-    }
-
-    pub(super) const fn end(&self) -> Position {
-        self.end
-    }
-
-    pub(super) const fn base(&self) -> Position {
-        self.base
-    }
-
-    pub(super) const fn durable(&self) -> Position {
-        self.durable
     }
 
     pub(super) fn is_synced(&self) -> bool {

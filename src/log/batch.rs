@@ -120,11 +120,6 @@ impl BatchBuilder {
         }
     }
 
-    /// The number of readings pushed so far.
-    pub const fn readings(&self) -> u32 {
-        self.readings
-    }
-
     /// Adds a reading. The caller has checked the device ID and the names.
     ///
     /// # Errors

@@ -137,8 +137,8 @@ impl Log {
         if let Some((saved, _)) = &*follower {
             return Ok(*saved);
         }
-        *follower = Some((new, SlotFile::create(self.folder(), new)?));
-        self.shared().lock().held = Some(new.position);
+        *follower = Some((new, SlotFile::create(&*self.folder, new)?));
+        self.shared.lock().held = Some(new.position);
         Ok(new)
     }
 
@@ -150,12 +150,12 @@ impl Log {
     pub fn save_followed(&self, to: Followed) -> Result<(), LogError> {
         let mut follower = self.lock_follower();
         let Some((saved, file)) = &mut *follower else { return Ok(()) };
-        let durable = self.shared().lock().durable;
+        let durable = self.shared.lock().durable;
         let to = Followed { position: to.position.min(durable), ..to };
         if to.position > saved.position {
             file.save(to)?;
             *saved = to;
-            self.shared().lock().held = Some(to.position);
+            self.shared.lock().held = Some(to.position);
         }
         Ok(())
     }
@@ -168,15 +168,15 @@ impl Log {
     pub fn end_follower(&self) -> Result<Option<u64>, LogError> {
         let mut follower = self.lock_follower();
         let Some((saved, _)) = &*follower else { return Ok(None) };
-        slots::remove::<Followed>(self.folder())?;
+        slots::remove::<Followed>(&*self.folder)?;
         let unread = self.usage().readable.0.saturating_sub(saved.position.0);
         *follower = None;
-        self.shared().lock().held = None;
+        self.shared.lock().held = None;
         Ok(Some(unread))
     }
 
     fn lock_follower(&self) -> MutexGuard<'_, SavedFollower> {
-        self.follower().lock().unwrap_or_else(PoisonError::into_inner)
+        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

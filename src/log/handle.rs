@@ -85,15 +85,15 @@ impl Default for Instruments {
 /// An open log. Dropping it closes it, after it has written the queued batches.
 #[derive(Debug)]
 pub struct Log {
-    shared: Arc<Shared>,
-    options: Options,
-    folder: Arc<dyn Folder>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: Options,
+    pub(super) folder: Arc<dyn Folder>,
     /// The start and the durable end of the log, as the checkpoint file has them.
     saved: Arc<SavedCheckpoint>,
-    follower: Mutex<SavedFollower>,
+    pub(super) follower: Mutex<SavedFollower>,
     /// Serializes cuts.
     cutting: Mutex<()>,
-    spares: Arc<Spares>,
+    pub(super) spares: Arc<Spares>,
     writer: Option<JoinHandle<()>>,
     /// The thread that makes spares.
     maker: Option<JoinHandle<()>>,
@@ -353,28 +353,5 @@ impl Drop for Log {
             let _ = thread.join();
         }
         self.spares.remove_surplus();
-    }
-}
-
-impl Log {
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    pub(super) fn folder(&self) -> &dyn Folder {
-        &*self.folder
-    }
-
-    pub(super) const fn follower(&self) -> &Mutex<SavedFollower> {
-        &self.follower
-    }
-
-    #[cfg(test)]
-    pub(super) fn spares(&self) -> &Spares {
-        &self.spares
-    }
-
-    pub(super) const fn max_bytes(&self) -> u64 {
-        self.options.max_bytes
     }
 }

@@ -34,9 +34,9 @@ impl Log {
     /// the end of the readable records. `None` when the log is closed, all queued batches are written, and
     /// none is behind `position`.
     pub fn wait_readable(&self, position: Position, lag: Lag) -> Option<Position> {
-        let many = lag.bytes.min(self.max_bytes() / 16).max(1);
-        let progress = &self.shared().progress;
-        let mut state = self.shared().lock();
+        let many = lag.bytes.min(self.options.max_bytes / 16).max(1);
+        let progress = &self.shared.progress;
+        let mut state = self.shared.lock();
         let mut tick_ends = Instant::now() + lag.tick;
         loop {
             let left = tick_ends.saturating_duration_since(Instant::now());
@@ -61,12 +61,12 @@ impl Log {
 
     /// Has waiting readers read the records before `position` at once, also those that begin to wait later.
     pub fn read_up_to(&self, position: Position) {
-        let mut state = self.shared().lock();
+        let mut state = self.shared.lock();
         state.readers.wanted = state.readers.wanted.max(position);
         let is_waiting = state.take_waiting_readers(true);
         drop(state);
         if is_waiting {
-            self.shared().progress.notify_all();
+            self.shared.progress.notify_all();
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     /// Waits until a reader waits for the position of the readable records that `at` accepts.
     fn until_it_waits(log: &Log, at: impl Fn(Position) -> bool) {
         let deadline = Instant::now() + MINUTE;
-        while !log.shared().lock().readers.wake_at.is_some_and(&at) {
+        while !log.shared.lock().readers.wake_at.is_some_and(&at) {
             assert!(Instant::now() < deadline, "no reader waits");
             std::thread::yield_now();
         }
@@ -173,7 +173,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let start = recovery.end;
                 scope.spawn(move || log.wait_readable(start, lag(HOUR, u64::MAX)));
-                until_it_waits(log, |at| at.0 == start.0 + log.max_bytes() / 16);
+                until_it_waits(log, |at| at.0 == start.0 + log.options.max_bytes / 16);
                 log.close();
             });
         });

@@ -266,8 +266,7 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     };
     inspection.find_missing_start(folder, saved.is_some(), bases.first().copied());
     for (at, &base) in bases.iter().enumerate() {
-        let (path, file) = open(folder, base)?;
-        let bytes = file.len().map_err(LogError::io("read", &path))?;
+        let (path, file, bytes) = open(folder, base)?;
         let next = bases.get(at + 1).copied();
         inspection.add_segment(&OpenSegment { path: &path, base, file: &*file, bytes, next })?;
     }
@@ -285,8 +284,7 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
     let (mut segments, mut strays): (Vec<Position>, _) = (Vec::new(), Vec::new());
     let mut end = Position::default();
     for base in bases {
-        let (path, file) = open(folder, base)?;
-        let bytes = file.len().map_err(LogError::io("read", &path))?;
+        let (path, file, bytes) = open(folder, base)?;
         if let Some(&before) = segments.last()
             && end > base
             && !has_segment(&path, base, &*file, bytes)?
@@ -304,8 +302,7 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
 /// Whether `position` is not inside of a good record. Behind damaged bytes, it may be any place.
 pub(super) fn is_boundary(folder: &dyn Folder, bases: &[Position], position: Position) -> Result<bool, LogError> {
     let Some(&base) = bases.iter().rev().find(|&&base| base <= position) else { return Ok(true) };
-    let (path, file) = open(folder, base)?;
-    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let (path, file, bytes) = open(folder, base)?;
     let mut window = Window::new(&*file, bytes);
     let mut at = HEADER_BYTES;
     while base.0 + at < position.0 {
@@ -328,17 +325,18 @@ fn has_segment(path: &Path, base: Position, file: &dyn OpenFile, bytes: u64) -> 
 
 /// Whether the segment at `base` has a good record at or behind `position`.
 fn goes_on_past(folder: &dyn Folder, base: Position, position: Position) -> Result<bool, LogError> {
-    let (path, file) = open(folder, base)?;
-    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let (path, file, bytes) = open(folder, base)?;
     let segment = OpenSegment { path: &path, base, file: &*file, bytes, next: None };
     Ok(Scan::of(&segment, position.0 - base.0, position)?.has_records())
 }
 
-fn open(folder: &dyn Folder, base: Position) -> Result<(PathBuf, Box<dyn OpenFile>), LogError> {
+/// Opens the segment at `base`, and returns its path, the file and its length.
+fn open(folder: &dyn Folder, base: Position) -> Result<(PathBuf, Box<dyn OpenFile>, u64), LogError> {
     let name = segment::name(base);
     let path = folder.path_of(&name);
     let file = folder.open(&name, OpenMode::Hold).map_err(LogError::io("open", &path))?;
-    Ok((path, file))
+    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    Ok((path, file, bytes))
 }
 
 impl Inspection {
@@ -505,8 +503,7 @@ pub fn extent(dir: &Path) -> Result<Option<std::ops::Range<Position>>, LogError>
         Err(LogError::BadCheckpoint { .. }) => Position::default(),
         loaded => loaded?.unwrap_or_default().durable,
     };
-    let (path, file) = open(&folder, base)?;
-    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let (path, file, bytes) = open(&folder, base)?;
     let newest = OpenSegment { path: &path, base, file: &*file, bytes, next: None };
     let end = end_of_records(&newest, durable.0.saturating_sub(base.0))?;
     Ok(Some(first..Position(base.0 + end)))

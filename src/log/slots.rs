@@ -47,22 +47,12 @@ fn last_of<S: Slot>(bytes: &[u8], path: &Path) -> Result<(usize, S), LogError> {
     if bytes.len() != FILE_BYTES {
         return Err(bad(path, "it is not 4124 bytes long"));
     }
-    let mut last: Result<(usize, S), LogError> = Err(bad(path, "it has no slot"));
-    for (slot, bytes) in bytes.chunks(SECOND).enumerate() {
-        match (decode(&bytes[..BYTES], path), &last) {
-            (Err(error @ LogError::Version { .. }), _) => return Err(error),
-            (Ok(found), Ok((_, other))) if found <= *other => {}
-            (Err(_), Ok(_)) => {}
-            (found, _) => last = found.map(|found| (slot, found)),
-        }
+    match [decode(&bytes[..BYTES], path), decode(&bytes[SECOND..], path)] {
+        [Err(newer @ LogError::Version { .. }), _] | [_, Err(newer @ LogError::Version { .. })] => Err(newer),
+        [Ok(first), Ok(second)] if first < second => Ok((1, second)),
+        [Ok(first), _] => Ok((0, first)),
+        [Err(_), second] => second.map(|second| (1, second)),
     }
-    last
-}
-
-/// The newest state among the slots that can be read, however long the file is.
-fn newest_readable<S: Slot>(bytes: &[u8], path: &Path) -> Option<S> {
-    let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
-    slots.filter_map(|slot| decode(slot, path).ok()).max()
 }
 
 fn decode<S: Slot>(bytes: &[u8], path: &Path) -> Result<S, LogError> {
@@ -106,11 +96,12 @@ fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, S)>, LogError> {
 /// Repairs an unreadable file: keeps the readable slot, or removes the file if it has none.
 pub(super) fn repair<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
     let path = folder.path_of(S::NAME);
-    if let Some(found) = newest_readable::<S>(&bytes::<S>(folder)?, &path) {
-        SlotFile::create(folder, found)?;
-        return Ok(());
+    let bytes = bytes::<S>(folder)?; // of any length
+    let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
+    match slots.filter_map(|slot| decode::<S>(slot, &path).ok()).max() {
+        Some(newest) => SlotFile::create(folder, newest).map(drop),
+        None => remove::<S>(folder),
     }
-    remove::<S>(folder)
 }
 
 /// Removes the file. When this returns, the removal survives a crash.

@@ -128,6 +128,11 @@ impl State {
         self.ready.len() + self.jobs.len() + usize::from(self.is_preparing)
     }
 
+    /// Whether there are more spares than there is space for.
+    fn has_surplus(&self) -> bool {
+        self.count() > self.limit
+    }
+
     fn name(&mut self) -> String {
         self.next += 1;
         format!("spare-{}.new", self.next)
@@ -194,8 +199,8 @@ impl Spares {
             0 => 0,
             more => state.count() as u64 + more - 1,
         };
-        state.limit = in_log.min(on_disk).min(MAX_SPARES) as usize; // at most `MAX_SPARES`
-        if state.count() > state.limit {
+        state.limit = in_log.min(on_disk).min(MAX_SPARES) as usize;
+        if state.has_surplus() {
             self.work.notify_one();
         }
     }
@@ -216,7 +221,7 @@ impl Spares {
         loop {
             self.work();
             let mut state = self.lock();
-            while !state.is_closed && state.jobs.is_empty() && state.count() <= state.limit {
+            while !state.is_closed && state.jobs.is_empty() && !state.has_surplus() {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.is_closed {
@@ -250,15 +255,12 @@ impl Spares {
     pub(super) fn remove_surplus(&self) {
         loop {
             let mut state = self.lock();
-            if state.count() <= state.limit {
+            if !state.has_surplus() {
                 return;
             }
-            let name = match state.jobs.pop_back() {
-                Some(job) => job.name,
-                None => match state.ready.pop() {
-                    Some(spare) => spare.name,
-                    None => return, // the one that is being made ready stops by itself
-                },
+            let unready = state.jobs.pop_back().map(|job| job.name);
+            let Some(name) = unready.or_else(|| state.ready.pop().map(|spare| spare.name)) else {
+                return; // the one that is being made ready stops by itself
             };
             drop(state);
             let _ = self.folder.remove(&name); // a new one may not exist yet; or the next opening does
@@ -298,7 +300,7 @@ impl Spares {
         }
         let zeros = vec![0; STEP_BYTES];
         while at < self.segment_bytes {
-            if self.has_surplus() {
+            if self.lock().has_surplus() {
                 return Err(Error::new(ErrorKind::StorageFull, "no space for spares"));
             }
             let start = Instant::now();
@@ -309,11 +311,6 @@ impl Spares {
             std::thread::sleep(start.elapsed().min(MAX_REST));
         }
         Ok(())
-    }
-
-    fn has_surplus(&self) -> bool {
-        let state = self.lock();
-        state.count() > state.limit
     }
 
     #[cfg(test)]
