@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Contents, Hour, HourOffset, SeriesFilter};
+#[cfg(test)]
+use super::HourOffset;
+use super::{Contents, Hour, SeriesFilter};
 
 /// Removes readings of one device: the values of some series, or of all, in a range of time.
 ///
@@ -24,6 +26,7 @@ pub struct Deletion {
 
 impl Deletion {
     /// The deletion of a device with everything that it has sent.
+    #[cfg(test)]
     #[must_use]
     pub const fn of_device(device: Arc<str>) -> Self {
         Self { device, range_ms: None, series: SeriesFilter::ALL }
@@ -57,6 +60,7 @@ impl Deletion {
     }
 
     /// Whether a value is removed, `offset` into an hour, of the series with this text.
+    #[cfg(test)]
     #[must_use]
     pub fn selects(&self, hour: Hour, offset: HourOffset, series: &str) -> bool {
         self.has_instant(hour.instant_ms(offset)) && self.series.matches(series)

@@ -96,12 +96,6 @@ impl<'t> Series<'t> {
         check_keys(labels.iter().map(|(key, _)| &**key))?;
         Ok(Self { metric, labels })
     }
-
-    /// The value of a label; `None` if the series does not have it.
-    #[must_use]
-    pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.iter().find(|(known, _)| known == key).map(|(_, value)| &**value)
-    }
 }
 
 /// The name of the metric in the canonical text of a series.

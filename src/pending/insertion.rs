@@ -204,6 +204,7 @@ impl Pending {
     ///
     /// # Errors
     /// If the payload is not valid.
+    #[cfg(any(test, fuzzing, feature = "bench"))]
     pub fn insert(&mut self, payload: &[u8], position: Position, now_ms: u64) -> Result<(), BadPayload> {
         let mut insertion = Insertion::new(payload, position)?;
         while insertion.decode()? {

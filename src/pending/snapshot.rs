@@ -74,6 +74,7 @@ pub struct PendingHour {
 
 impl PendingHour {
     /// The number of values, repetitions included.
+    #[cfg(test)]
     #[must_use]
     pub fn values(&self) -> usize {
         self.parts().map(BucketSnapshot::values).sum()

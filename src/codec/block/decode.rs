@@ -8,7 +8,9 @@ use super::values::Values;
 use crate::codec::error::TOO_MANY_VALUES;
 use crate::codec::{ChunkError, VALUES_MAX, numbers};
 use crate::common::cursor::Cursor;
-use crate::model::{HourOffset, MS_PER_HOUR, Sample};
+#[cfg(any(test, fuzzing, feature = "bench"))]
+use crate::model::Sample;
+use crate::model::{HourOffset, MS_PER_HOUR};
 
 /// Reads blocks that follow each other. It ends after an error.
 #[derive(Debug)]
@@ -142,6 +144,7 @@ impl<'a> Block<'a> {
     }
 
     /// Appends all samples to `samples`, ascending by [`Sample::key`].
+    #[cfg(any(test, fuzzing, feature = "bench"))]
     pub fn append_to(&self, samples: &mut Vec<Sample>) {
         let start = samples.len();
         for series in self.series() {
@@ -162,7 +165,7 @@ pub struct Series<'b> {
 }
 
 impl<'b> Series<'b> {
-    /// The number of the series: [`Sample::metric`].
+    /// The number of the series: [`Sample::metric`](crate::model::Sample::metric).
     #[must_use]
     pub const fn metric(&self) -> u32 {
         self.encoded.metric

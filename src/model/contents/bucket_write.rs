@@ -26,6 +26,7 @@ pub struct BucketWrite {
 impl BucketWrite {
     /// The write of accepted samples, in the order of their arrival. The flag of each says whether it is the
     /// first of its reading. Of two values with the same identity the later stays.
+    #[cfg(test)]
     #[must_use]
     pub fn new(
         device: Arc<str>,
@@ -41,7 +42,7 @@ impl BucketWrite {
         Self::keeping(Keep::Last, device, hour, metadata, metrics, all)
     }
 
-    /// The same of samples that are gathered; `keep` says which of two values with the same identity stays.
+    /// The write of accepted samples. `keep` says which of two values with the same identity stays.
     #[must_use]
     pub fn keeping(
         keep: Keep,
