@@ -1,6 +1,6 @@
 //! The rates and concurrency limits of one token or key.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tokio::sync::Semaphore;
 
@@ -50,15 +50,7 @@ impl Quota {
     /// No limits.
     #[must_use]
     pub fn unlimited() -> &'static Self {
-        static UNLIMITED: Quota = Quota {
-            readings: None,
-            requests: None,
-            bytes: None,
-            queries: None,
-            files: None,
-            query_blocks: None,
-            new_devices: None,
-        };
+        static UNLIMITED: LazyLock<Quota> = LazyLock::new(Quota::default);
         &UNLIMITED
     }
 }
