@@ -35,7 +35,7 @@ use crate::systems::{Environment, Programs, Server};
 use crate::target::Target;
 use crate::udp;
 use crate::verify::{self, Verified};
-use crate::workload::{Kind, Values, Workload};
+use crate::workload::{Kind, Workload};
 
 pub(crate) const MINUTE_MS: u64 = 60_000;
 pub(crate) const HOUR_MS: u64 = 60 * MINUTE_MS;
@@ -276,16 +276,8 @@ impl Args {
     fn sending(&self, server: &Server) -> Sending {
         let devices = self.devices / self.connections; // of a connection
         let batch = self.batch.min(devices);
-        let workload = Workload {
-            kind: Kind::Fleet,
-            devices: self.devices,
-            step_ms: MINUTE_MS,
-            batch,
-            late_percent: 0,
-            resent_percent: 0,
-            first_ms: self.start_ms() - batch * MINUTE_MS / devices,
-            values: Values::Decimal,
-        };
+        let first_ms = self.start_ms() - batch * MINUTE_MS / devices;
+        let workload = Workload::steady(Kind::Fleet, self.devices, MINUTE_MS, batch, first_ms);
         Sending {
             address: server.address.clone(),
             target: Target::Tidegauge,
