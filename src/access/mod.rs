@@ -133,12 +133,16 @@ pub enum AuthError {
 pub struct Tokens {
     known: HashMap<TokenHash, (Arc<Grant>, Option<Expiry>)>,
     anonymous: Option<Arc<Grant>>,
-    unauthenticated: Arc<Grant>,
+    /// The grant of an unauthenticated request to an open route: it allows nothing.
+    pub unauthenticated: Arc<Grant>,
     certificate_use: CertificateUse,
     case: DeviceIdCase,
-    metrics: Audience,
-    health: Audience,
-    keys: Keys,
+    /// The audience of `/metrics`.
+    pub metrics: Audience,
+    /// The audience of the health routes.
+    pub health: Audience,
+    /// The keys that datagrams are signed with.
+    pub keys: Keys,
 }
 
 impl Tokens {
@@ -214,30 +218,6 @@ impl Tokens {
         }
         let devices = certificate.devices(self.case);
         if devices.is_empty() { Err(AuthError::NamelessCertificate) } else { Ok(devices) }
-    }
-
-    /// The grant of an unauthenticated request to an open route: it allows nothing.
-    #[must_use]
-    pub fn unauthenticated(&self) -> Arc<Grant> {
-        Arc::clone(&self.unauthenticated)
-    }
-
-    /// The audience of `/metrics`.
-    #[must_use]
-    pub const fn metrics(&self) -> Audience {
-        self.metrics
-    }
-
-    /// The audience of the health routes.
-    #[must_use]
-    pub const fn health(&self) -> Audience {
-        self.health
-    }
-
-    /// The keys that datagrams are signed with.
-    #[must_use]
-    pub const fn keys(&self) -> &Keys {
-        &self.keys
     }
 
     /// The number of tokens.

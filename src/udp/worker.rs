@@ -125,7 +125,7 @@ impl Worker {
         let (mut with_readings, mut bytes) = (0, 0);
         for datagram in inbox.datagrams() {
             bytes += datagram.bytes;
-            match self.admit(&datagram, tokens.keys(), &mut admission) {
+            match self.admit(&datagram, &tokens.keys, &mut admission) {
                 Ok(has_reading) => with_readings += u64::from(has_reading),
                 Err(error) => self.count_refused(&datagram, &error),
             }
