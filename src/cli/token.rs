@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use strum::IntoEnumIterator;
 use tidegauge::access::{Credentials, TOKEN_MAX_BYTES, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Scope, Token, TokenHash};
@@ -131,7 +132,6 @@ fn read_token() -> anyhow::Result<String> {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    let scopes = [Scope::Ingest, Scope::Query, Scope::Metadata, Scope::Admin];
-    let known = scopes.into_iter().find(|scope| scope.as_str() == text);
+    let known = Scope::iter().find(|scope| scope.as_str() == text);
     known.ok_or_else(|| "expected ingest, query, metadata or admin".to_owned())
 }

@@ -42,6 +42,7 @@ mod server;
 mod sqlite;
 mod store;
 mod telemetry;
+mod text;
 mod timeseries;
 mod tls;
 mod token;
@@ -229,13 +230,11 @@ impl Config {
         check::not_below("limits.token_bytes_in_flight", share, "http.max_body_bytes", body)?;
         let all = self.http.max_bytes_in_flight;
         check::not_above("limits.token_bytes_in_flight", share, "http.max_bytes_in_flight", all)?;
-        let message = self.mqtt_listener.max_packet_bytes;
-        match self.mqtt_listener.listen {
-            Listen::Off => Ok(()),
-            Listen::At(_) => {
-                check::not_below("limits.token_bytes_in_flight", share, "mqtt_listener.max_packet_bytes", message)
-            }
+        if self.mqtt_listener.listen == Listen::Off {
+            return Ok(());
         }
+        let message = self.mqtt_listener.max_packet_bytes;
+        check::not_below("limits.token_bytes_in_flight", share, "mqtt_listener.max_packet_bytes", message)
     }
 
     fn check_store(&self) -> Result<(), ConfigError> {
@@ -249,11 +248,7 @@ impl Config {
             return Ok(());
         }
         let (batch, document) = (self.flush.max_readings, self.mongodb.max_readings_per_document);
-        if batch > document {
-            let problem = format!("is {batch}, must be at most mongodb.max_readings_per_document, which is {document}");
-            return Err(ConfigError::invalid("flush.max_readings", problem));
-        }
-        Ok(())
+        check::not_above("flush.max_readings", batch, "mongodb.max_readings_per_document", document)
     }
 
     /// Certificates identify devices only if an authority verifies them.
@@ -326,17 +321,12 @@ impl Config {
     /// Checks that without authentication only this machine may connect.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let is_open = |listen: SocketAddr| !self.auth.allow_anonymous && !listen.ip().to_canonical().is_loopback();
-        let http = self.http.listen;
-        if is_open(http) && self.auth.lets_anybody_in() {
-            let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
-            return Err(within_reach("http.listen", http, "clients need not authenticate", way_in));
-        }
-        if let Some(mqtt) = self.mqtt_listener.listen.address()
-            && is_open(mqtt)
-            && self.auth.lets_anybody_in()
-        {
-            let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
-            return Err(within_reach("mqtt_listener.listen", mqtt, "clients need not authenticate", way_in));
+        let mqtt = self.mqtt_listener.listen.address();
+        for (key, listen) in [("http.listen", Some(self.http.listen)), ("mqtt_listener.listen", mqtt)] {
+            if let Some(listen) = listen.filter(|&listen| is_open(listen) && self.auth.lets_anybody_in()) {
+                let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
+                return Err(within_reach(key, listen, "clients need not authenticate", way_in));
+            }
         }
         // Tokens do not protect the UDP address: a datagram carries none.
         match self.udp.listen.address() {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use strum::{EnumIter, IntoStaticStr};
 
 use super::check::{check_device_scope, is_name};
 use super::limits::MAX_RATE;
@@ -37,8 +38,9 @@ pub struct Token {
 }
 
 /// A kind of action that a token allows. No scope includes another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumIter, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Scope {
     /// Write readings.
     Ingest,
@@ -85,13 +87,8 @@ impl Token {
 impl Scope {
     /// The scope as the configuration writes it.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ingest => "ingest",
-            Self::Query => "query",
-            Self::Metadata => "metadata",
-            Self::Admin => "admin",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -83,12 +83,6 @@ impl Period {
     }
 }
 
-impl From<Period> for Duration {
-    fn from(period: Period) -> Self {
-        period.as_duration()
-    }
-}
-
 impl FromStr for Period {
     type Err = UnitError;
 
