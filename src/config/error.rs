@@ -1,5 +1,6 @@
 //! The errors of a configuration.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ pub enum ConfigError {
         /// The place that set the value. `None`: it is a default, or an element of a list.
         place: Option<Place>,
         /// The key with its section, as in `log.max_bytes`.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// The mistake, such as "is 0, must be from 1 to 10".
         problem: String,
     },
@@ -68,8 +69,8 @@ impl fmt::Display for Place {
 }
 
 impl ConfigError {
-    pub(super) fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
-        Self::Invalid { place: None, key, problem: problem.into() }
+    pub(super) fn invalid(key: impl Into<Cow<'static, str>>, problem: impl Into<String>) -> Self {
+        Self::Invalid { place: None, key: key.into(), problem: problem.into() }
     }
 
     pub(super) fn environment(variable: String, message: impl Into<String>) -> Self {

@@ -209,9 +209,9 @@ impl Layers {
             for mistake in found {
                 let ConfigError::Invalid { key, problem, .. } = mistake else { continue };
                 let follows = self.wrong.iter().any(|wrong| problem.contains(wrong.as_str()));
-                if !follows && self.wrong.insert(key.to_owned()) {
-                    mistakes.push(ConfigError::Invalid { place: self.places.get(key).cloned(), key, problem });
-                    self.unset(key);
+                if !follows && self.wrong.insert(key.to_string()) {
+                    self.unset(&key);
+                    mistakes.push(ConfigError::Invalid { place: self.places.get(&*key).cloned(), key, problem });
                 }
             }
             if mistakes.len() == before {
@@ -224,7 +224,7 @@ impl Layers {
         {
             mistakes.push(match mistake {
                 ConfigError::Invalid { key, problem, .. } => {
-                    ConfigError::Invalid { place: self.places.get(key).cloned(), key, problem }
+                    ConfigError::Invalid { place: self.places.get(&*key).cloned(), key, problem }
                 }
                 other => other,
             });
