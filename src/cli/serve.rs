@@ -425,7 +425,8 @@ pub(super) async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Re
         }
         StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config, metrics)).await?),
         StoreKind::MongodbTimeseries => {
-            Arc::new(TimeseriesStore::connect(options::mongodb(config, metrics), options::timeseries(config)).await?)
+            let timeseries = config.mongodb.timeseries.clone();
+            Arc::new(TimeseriesStore::connect(options::mongodb(config, metrics), timeseries).await?)
         }
     })
 }

@@ -16,7 +16,7 @@ use tidegauge::limits::Rate;
 use tidegauge::log::MinFree;
 use tidegauge::model::Hour;
 use tidegauge::store::UnreadableDocuments;
-use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+use tidegauge::store::mongodb::MongodbOptions;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, json, senml::NameSplit};
@@ -75,15 +75,6 @@ const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 /// The time for which a day's first readings must stay after the day could be rolled up: for days with many
 /// devices, and for a service that was down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
-pub(in super::super) fn timeseries(config: &Config) -> TimeseriesOptions {
-    let timeseries = &config.mongodb.timeseries;
-    let max_span = timeseries.bucket_max_span.map(Period::as_duration);
-    TimeseriesOptions {
-        collection: timeseries.collection.clone(),
-        span: max_span.map_or(TimeseriesSpan::Granularity(timeseries.granularity), TimeseriesSpan::Max),
-        max_known_devices: timeseries.max_known_devices,
-    }
-}
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
     flush::Options {

@@ -60,20 +60,9 @@ pub struct MongodbOptions {
     pub max_connections: u32,
 }
 
-/// The options of time-series mode.
-#[derive(Debug, Clone)]
-pub struct TimeseriesOptions {
-    /// The collection of the measurements.
-    pub collection: String,
-    /// The time span of the server's own buckets.
-    pub span: TimeseriesSpan,
-    /// The most devices whose last stored instant is remembered, at least 1.
-    pub max_known_devices: usize,
-}
-
 /// The time span of the server's own buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeseriesSpan {
+pub(super) enum TimeseriesSpan {
     /// One of the server's classes.
     Granularity(Granularity),
     /// The longest span, to which the start of a bucket is rounded too (`bucketMaxSpanSeconds`, servers from

@@ -54,9 +54,7 @@ mod timeseries;
 mod uri;
 
 pub use self::bucket::BucketStore;
-pub use self::connect::{
-    BlockCompressor, BucketLayout, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan,
-};
+pub use self::connect::{BlockCompressor, BucketLayout, Granularity, MongodbOptions};
 pub use self::older::{
     DocumentId, OlderBucket, OlderCollection, OlderContent, OlderDocument, Remark, Shape, ShapeRules,
 };

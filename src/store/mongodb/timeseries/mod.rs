@@ -53,11 +53,12 @@ use self::schema::Schema;
 use super::check::{Example, Expected, Question, questions};
 use super::collection::Deployment;
 use super::command::Commands;
-use super::connect::{MongodbOptions, TimeseriesOptions};
+use super::connect::{MongodbOptions, TimeseriesSpan};
 use super::insert_sessions::InsertSessions;
 use super::layout::Layout;
 use super::store::MongoStore;
 use super::uri::UriError;
+use crate::config;
 use crate::model::{BucketWrite, Deletion, Hour, Keep};
 use crate::store::{Deleted, StoreError, Written};
 
@@ -81,14 +82,16 @@ impl TimeseriesStore {
     ///
     /// # Errors
     /// When the URI is invalid.
-    pub async fn connect(options: MongodbOptions, timeseries: TimeseriesOptions) -> Result<Self, UriError> {
+    pub async fn connect(options: MongodbOptions, timeseries: config::Timeseries) -> Result<Self, UriError> {
         Box::pin(Self::open(options, |options, commands| Timeseries::new(options, timeseries, commands))).await
     }
 }
 
 impl Timeseries {
-    fn new(options: &MongodbOptions, timeseries: TimeseriesOptions, commands: Commands) -> Self {
-        let TimeseriesOptions { collection, span, max_known_devices } = timeseries;
+    fn new(options: &MongodbOptions, timeseries: config::Timeseries, commands: Commands) -> Self {
+        let config::Timeseries { collection, granularity, bucket_max_span, max_known_devices } = timeseries;
+        let max_span = bucket_max_span.map(|span| TimeseriesSpan::Max(span.as_duration()));
+        let span = max_span.unwrap_or(TimeseriesSpan::Granularity(granularity));
         Self {
             measurements: commands.reading(&collection),
             sessions: InsertSessions::new(commands.clone(), options.rollups_collection.clone()),
