@@ -81,27 +81,12 @@ impl DataDir {
         removed.with_context(|| format!("remove {}", marker.display()))
     }
 
-    /// Refuses a folder that has been in use, and whose log is gone ([`expect_log`]).
-    pub(super) fn expect_log(&self) -> Result<(), LogError> {
-        expect_log(&self.path)
+    /// The path of the folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// The folder of the log.
-    pub(super) fn log_dir(&self) -> PathBuf {
-        log_dir(&self.path)
-    }
-
-    /// The dead-letter file.
-    pub(super) fn dead_letters(&self) -> PathBuf {
-        dead_letters(&self.path)
-    }
-
-    /// The dead-letter file of forwarding.
-    pub(super) fn forward_dead_letters(&self) -> PathBuf {
-        forward_dead_letters(&self.path)
-    }
-
-    /// The file that says which hours are rolled up. Without it all hours are rolled up again.
+    /// The file that says which hours are rolled up. Without the file, all hours are rolled up again.
     pub(super) fn rollup_progress(&self) -> PathBuf {
         self.path.join("rollups.json")
     }
@@ -114,16 +99,6 @@ impl DataDir {
     /// The file that has the name of this instance for those that share its store.
     pub(super) fn instance(&self) -> PathBuf {
         self.path.join("instance")
-    }
-
-    /// The record of the store of the last start.
-    pub(super) fn known_store(&self) -> PathBuf {
-        known_store(&self.path)
-    }
-
-    /// The folder for damaged bytes that were set aside.
-    pub(super) fn quarantine_dir(&self) -> PathBuf {
-        quarantine_dir(&self.path)
     }
 }
 

@@ -214,19 +214,22 @@ impl Service {
         Transports { datagrams, brokers, mqtt_devices, tls }: Transports,
         forward: Option<tidegauge::forward::Options>,
     ) -> anyhow::Result<Self> {
-        data.expect_log().map_err(data_dir::explain)?;
+        data_dir::expect_log(data.path()).map_err(data_dir::explain)?;
+        let log_dir = data_dir::log_dir(data.path());
         if forward.is_some() {
-            log::add_follower(&data.log_dir()).map_err(data_dir::explain)?;
+            log::add_follower(&log_dir).map_err(data_dir::explain)?;
         }
-        let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
+        let (log, recovery) = open_log(config, &log_dir, &metrics)?;
         let log = Arc::new(log);
         // Before the first cut, which would remove what is not forwarded yet.
         let forwarding = forwarding::start(config, data, forward, (&log, recovery.start), clock, &metrics)?;
         let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;
-        store_watch::compare(config, &data.known_store(), &recovery, &*store, sqlite_was_there).await;
-        store_watch::note(&data.known_store(), &*store);
-        let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0, clock.clone());
+        let known_store = data_dir::known_store(data.path());
+        store_watch::compare(config, &known_store, &recovery, &*store, sqlite_was_there).await;
+        store_watch::note(&known_store, &*store);
+        let dead_letters = data_dir::dead_letters(data.path());
+        let dead_letters = DeadLetters::new(dead_letters, config.flush.max_dead_letter_bytes.0, clock.clone());
         let pipeline = Pipeline::new(
             options::flush(config, data, clock),
             Arc::clone(&log),
@@ -246,7 +249,7 @@ impl Service {
         let expiry = expiry::run(clock.clone(), Arc::clone(&store), readings, rollups, first_unstored_ms);
         helpers.push(tokio::spawn(expiry));
         let (store_id, known_id) = watch::channel(None);
-        let watching = store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics), store_id);
+        let watching = store_watch::run(known_store, Arc::clone(&store), Arc::clone(&metrics), store_id);
         helpers.push(tokio::spawn(watching));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));

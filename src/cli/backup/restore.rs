@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     }
     data.begin_restore()?;
     copy(&args.from, &manifest, &config)?;
-    let log = recovery::inspect(&data.log_dir()).map_err(data_dir::explain)?;
+    let log = recovery::inspect(&data_dir::log_dir(data.path())).map_err(data_dir::explain)?;
     if let Some(damage) = log.damage.first() {
         bail!("{} is damaged at byte {}: {}", damage.path.display(), damage.offset, damage.detail);
     }

@@ -14,7 +14,7 @@ use tidegauge::log::{Log, Position};
 use tidegauge::telemetry::Metrics;
 
 use super::super::Usage;
-use super::super::data_dir::DataDir;
+use super::super::data_dir::{self, DataDir};
 
 /// A batch of JSON is about so many times as large as its compressed body. With a bandwidth, a body takes
 /// about a second.
@@ -61,7 +61,7 @@ pub(super) fn start(
         return Ok(None);
     };
     let max_bytes = config.flush.max_dead_letter_bytes.0;
-    let dead_letters = DeadLetters::new(data.forward_dead_letters(), max_bytes, clock.clone());
+    let dead_letters = DeadLetters::new(data_dir::forward_dead_letters(data.path()), max_bytes, clock.clone());
     tracing::info!(url = options.client.url(), "accepted readings are forwarded");
     Ok(Some(Forwarding::start(options, Arc::clone(log), new_from, dead_letters, Arc::clone(metrics))?))
 }
