@@ -18,7 +18,7 @@ const DAY: f64 = 86_400.0;
 const OUTAGE_SECONDS: f64 = HOUR;
 
 /// The needs of a fleet. The names are those of the JSON; they end with the unit.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Estimate {
     pub(super) readings_per_second: Rate,
     pub(super) requests_per_second: Rate,
@@ -69,7 +69,8 @@ pub(super) struct Estimate {
     pub(super) is_one_node_enough: bool,
     /// The resource of one node that runs out first.
     pub(super) first_limit: &'static str,
-    /// The share of what one node has of it, 1 is all that is planned with.
+    /// The use of this resource as a share of what an estimate plans with on one node. Above 1, one node is
+    /// not enough.
     pub(super) first_limit_use: f64,
 }
 
@@ -83,7 +84,7 @@ struct Memory {
 }
 
 /// A figure at the mean load and at the peak.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Rate {
     pub(super) average: f64,
     pub(super) peak: f64,
@@ -177,7 +178,6 @@ impl Estimate {
     }
 
     fn of_load(fleet: &Fleet, load: &Load, constants: &Constants) -> Self {
-        let none = Rate { average: 0.0, peak: 0.0 };
         let readings = load.rate.average * seconds(fleet.retention);
         let buckets = load.buckets_per_hour * load.retention_hours;
         let requests = load.rate.map(|rate| rate / f64::from(fleet.batch));
@@ -193,31 +193,7 @@ impl Estimate {
             readings_per_document: load.readings_per_bucket / load.documents,
             documents_per_day: load.buckets_per_hour * 24.0 * load.documents,
             documents: buckets * load.documents,
-            rollup_documents: 0.0,
-            storage_bytes: 0.0,
-            storage_bytes_per_reading: 0.0,
-            index_bytes: 0.0,
-            rollup_bytes: 0.0,
-            hot_index_bytes: 0.0,
-            index_reads_per_second: 0.0,
-            working_set_bytes: 0.0,
-            oplog_bytes_per_second: 0.0,
-            oplog_bytes_per_day: 0.0,
-            journal_bytes_per_second: 0.0,
-            disk_written_bytes_per_day: 0.0,
-            log_bytes_per_second: none,
-            log_bytes: none,
-            service_memory_bytes: none,
-            service_memory_full_bytes: 0.0,
-            instance_memory_max_bytes: 0.0,
-            settings: Settings::default(),
-            service_cores: none,
-            store_cores: 0.0,
-            instances: 1.0,
-            shards: 0.0,
-            is_one_node_enough: true,
-            first_limit: "",
-            first_limit_use: 0.0,
+            ..Self::default()
         }
     }
 
@@ -345,7 +321,7 @@ impl Estimate {
         }
     }
 
-    /// Adds what each instance is to be set to, and the memory that follows from it.
+    /// Adds the settings of each instance, and the memory that an instance needs with them.
     fn add_settings(&mut self, load: &Load, memory: &Memory) {
         let Config { http, query, .. } = Config::default();
         self.settings =
@@ -357,7 +333,7 @@ impl Estimate {
 }
 
 impl Memory {
-    /// The memory of pending at its limit, in all of some instances.
+    /// The memory of pending at its limit, summed over this number of instances.
     fn full(&self, instances: f64) -> f64 {
         let limit = Config::default().pending.max_bytes.0 as f64 * self.share_of_limits;
         with_room(self.pending.peak).max(instances * limit)
