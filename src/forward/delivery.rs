@@ -89,7 +89,7 @@ impl Delivery {
         let mut failed = FailedParts::default();
         self.requests.begin(batch);
         while let Some(request) = self.requests.next(batch) {
-            let answer = match self.send(&request.body, progress).await? {
+            let answer = match self.send(&request.body, progress, verdict::send, |_| false).await? {
                 Ok(answer) => answer,
                 Err(failure) => {
                     self.narrow(batch, request.readings, failure, &mut failed, progress).await?;
@@ -117,22 +117,13 @@ impl Delivery {
     ) -> ControlFlow<()> {
         let line = json!({ "deviceId": device, "change": change }).to_string();
         let body = Body::of(line.as_bytes(), Some(1));
-        let mut failures = 0;
-        loop {
-            let post = async |client: &Client, body: &Body| client.post(METADATA, body).await;
-            let Err(trouble) = self.post(&body, progress, post).await? else { return ControlFlow::Continue(()) };
-            failures = if trouble.is_failure() { failures + 1 } else { 0 };
-            if trouble.is_refusal() || failures >= FAILURES_IN_A_ROW {
-                self.metrics.forward_metadata_refused_total.increment(1);
-                let (url, detail) = (self.client.url(), trouble.detail());
-                tracing::warn!(url, device = &**device, detail, line, "metadata is refused where it is forwarded to");
-                return ControlFlow::Continue(());
-            }
-            if failures == 0 {
-                self.note(&trouble);
-            }
-            self.wait(trouble.retry_after, progress).await?;
+        let post = async |client: &Client, body: &Body| client.post(METADATA, body).await;
+        if let Err(trouble) = self.send(&body, progress, post, Trouble::is_refusal).await? {
+            self.metrics.forward_metadata_refused_total.increment(1);
+            let (url, detail) = (self.client.url(), trouble.detail());
+            tracing::warn!(url, device = &**device, detail, line, "metadata is refused where it is forwarded to");
         }
+        ControlFlow::Continue(())
     }
 
     /// Takes the answer to a request.
@@ -210,16 +201,25 @@ impl Delivery {
         ControlFlow::Continue(takes)
     }
 
-    /// Sends a body until there is a verdict. An error: the server has failed on it several times in a row.
-    async fn send(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Result<Answer, Trouble>> {
+    /// Sends a body until the server answers with a verdict.
+    ///
+    /// The result is an error if the server has failed on the body several times in a row, or if `is_final`
+    /// says that the server will never take it.
+    async fn send<T>(
+        &mut self,
+        body: &Body,
+        progress: &mut Progress,
+        send: impl AsyncFn(&Client, &Body) -> Result<T, Trouble>,
+        is_final: impl Fn(&Trouble) -> bool,
+    ) -> ControlFlow<(), Result<T, Trouble>> {
         let mut failures = 0;
         loop {
-            let trouble = match self.post(body, progress, verdict::send).await? {
+            let trouble = match self.post(body, progress, &send).await? {
                 Ok(answer) => return ControlFlow::Continue(Ok(answer)),
                 Err(trouble) => trouble,
             };
             failures = if trouble.is_failure() { failures + 1 } else { 0 };
-            if failures >= FAILURES_IN_A_ROW {
+            if is_final(&trouble) || failures >= FAILURES_IN_A_ROW {
                 return ControlFlow::Continue(Err(trouble));
             }
             if failures == 0 {

@@ -69,6 +69,20 @@ pub(super) async fn send(client: &Client, body: &Body) -> Result<Answer, Trouble
     }
 }
 
+/// Asks the other server whether it takes readings of this one: sends an empty batch with the token, once. It
+/// changes nothing at the other server.
+///
+/// # Errors
+/// When the other server does not answer as it would to a batch that it accepts.
+pub async fn probe(client: &Client) -> Result<(), Trouble> {
+    match send(client, &Body::of(b"", Some(0))).await?.verdict {
+        Verdict::Judged(_) => Ok(()),
+        Verdict::TooLarge(why) => {
+            Err(Trouble::unexpected(client.url(), format!("it refuses an empty batch as too large: {why}")))
+        }
+    }
+}
+
 impl Judged {
     /// The list has the first hundred rejections in the order of the request. So if it lacks some, nothing
     /// is known of the readings behind the last one in it. `None`: the list contradicts the counts.
