@@ -51,7 +51,7 @@ mod session;
 mod subscriptions;
 mod topic;
 
-pub use connect::{Connector, MqttTlsError};
+pub use connect::Connector;
 pub use error::MqttError;
 pub use listener::{Listener, ListenerOptions, Listening, Rooms};
 pub use probe::{Grant, probe};

@@ -28,6 +28,7 @@ use crate::telemetry::Metrics;
 mod files;
 pub(crate) mod names;
 
+pub(crate) use files::PemFile;
 pub use files::TlsError;
 use files::Usable;
 
