@@ -160,17 +160,8 @@ pub(super) fn rules(config: &Config) -> Rules {
     }
 }
 
-/// The options of UDP ingest; `None` if it is off.
-pub(super) fn udp(config: &Config) -> Option<udp::Options> {
-    Some(udp::Options {
-        listen: config.udp.listen.address()?,
-        sockets: config.udp.sockets,
-        receive_buffer_bytes: config.udp.receive_buffer.as_usize(),
-        max_datagram_bytes: config.udp.max_datagram_bytes.as_usize(),
-        max_sequences: config.udp.max_sequences,
-        line_protocol: config.ingest.line_protocol.clone(),
-        json: json(config),
-    })
+pub(super) fn udp(config: &Config) -> udp::Options {
+    udp::Options { udp: config.udp.clone(), line_protocol: config.ingest.line_protocol.clone(), json: json(config) }
 }
 
 /// The options of the server for MQTT devices; `None` if it is off.
@@ -201,15 +192,8 @@ pub(in super::super) fn mqtt(config: &Config) -> anyhow::Result<Vec<mqtt::Option
     let options = |broker: &config::Mqtt| {
         let connector = mqtt::Connector::new(broker).map_err(|error| Usage(error.to_string()))?;
         Ok(mqtt::Options {
+            broker: broker.clone(),
             connector,
-            client_id: broker.client_id.clone(),
-            version: broker.version,
-            user: broker.user.clone(),
-            password: broker.password.clone(),
-            session_expiry: broker.session_expiry.as_duration(),
-            receive_maximum: broker.receive_maximum,
-            max_packet_bytes: broker.max_packet_bytes.as_usize(),
-            keep_alive: broker.keep_alive.as_duration(),
             scope: DeviceScope::of(config.ingest.device_id_case, None, broker.device_prefix.as_deref()),
             topics: broker.topics.iter().flat_map(mqtt::Topic::all).collect(),
             formats: formats.clone(),

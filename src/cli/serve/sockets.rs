@@ -19,7 +19,7 @@ use super::options;
 /// The first passed descriptor.
 const FIRST: RawFd = 3;
 
-/// More sockets than a server has a use for.
+/// The most sockets that another process may pass: one for HTTP and 64 for UDP.
 const MAX: RawFd = 1 + 64;
 
 /// The sockets that were passed to this process.
@@ -88,14 +88,14 @@ impl PassedSockets {
         } else {
             http::listen(listen).with_context(|| format!("listen on {listen} (http.listen)"))?
         };
-        let Some(udp_options) = options::udp(config) else { return Ok((listener, None)) };
-        let listen = udp_options.listen;
+        let Some(listen) = config.udp.listen.address() else { return Ok((listener, None)) };
+        let options = options::udp(config);
         let sockets = if self.udp.is_empty() {
-            udp::Sockets::bind(udp_options).with_context(|| format!("listen on {listen} (udp.listen)"))?
+            udp::Sockets::bind(listen, options).with_context(|| format!("listen on {listen} (udp.listen)"))?
         } else {
             let sockets = self.udp.len();
             tracing::info!(%listen, sockets, "UDP uses sockets that were passed to this process, and not udp.listen");
-            udp::Sockets::adopt(udp_options, self.udp)?
+            udp::Sockets::adopt(options, self.udp)?
         };
         Ok((listener, Some(sockets)))
     }
