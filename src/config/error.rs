@@ -28,7 +28,7 @@ pub enum ConfigError {
     /// A value is out of range or contradicts another one.
     #[error("{}{key} {problem}", place.as_ref().map_or_else(String::new, |place| format!("{place}: ")))]
     Invalid {
-        /// The place that set the value. `None`: it is a default, or an element of a list.
+        /// The place that set the value. `None`: the value is a default, or an element of a list.
         place: Option<Place>,
         /// The key with its section, as in `log.max_bytes`.
         key: Cow<'static, str>,
@@ -83,7 +83,7 @@ impl ConfigError {
         if mistakes.len() > 1 { Some(Self::Several(mistakes)) } else { mistakes.pop() }
     }
 
-    /// The place in the file; for other places, one after all lines.
+    /// The line and column of a mistake in the file; a place after all lines for other mistakes.
     fn line(&self) -> (usize, usize) {
         match self {
             Self::Set { place: Place::File { line, column, .. }, .. }
@@ -93,7 +93,7 @@ impl ConfigError {
     }
 }
 
-/// Whether the search for mistakes has ended before the end of the file.
+/// "at least " if the search for mistakes stopped before the end of the file, else nothing.
 const fn at_least(mistakes: usize) -> &'static str {
     if mistakes < MAX_MISTAKES { "" } else { "at least " }
 }

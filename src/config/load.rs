@@ -1,6 +1,6 @@
 //! Merges the file, the environment and the flags.
 //!
-//! Each value is checked when it is added, so that an error belongs to the value added last. A wrong value is
+//! Each value is checked when it is added, so that a new error belongs to this value. A wrong value is
 //! reported with its place and left out, so that one run finds the other mistakes too.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -334,7 +334,8 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// A message of the deserializer, with words for people in place of the types of numbers at its end.
+/// Rewrites a message of the deserializer for people: `expected u16` becomes `expected a whole number up to
+/// 65535`.
 fn plain(message: &str) -> String {
     let numbers = [
         ("u8", "a whole number up to 255"),

@@ -101,46 +101,46 @@ pub use webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The process.
+    /// `[server]`: the data folder and the shutdown.
     pub server: Server,
-    /// The HTTP server.
+    /// `[http]`: the HTTP server.
     pub http: Http,
-    /// The UDP sockets.
+    /// `[udp]`: the UDP sockets.
     pub udp: Udp,
-    /// The server for MQTT devices.
+    /// `[mqtt_listener]`: the server for MQTT devices.
     pub mqtt_listener: MqttListener,
-    /// Authentication and authorization.
+    /// `[auth]`: authentication and authorization.
     pub auth: Auth,
-    /// The rules of admission.
+    /// `[ingest]`: the rules of admission.
     pub ingest: Ingest,
-    /// The limits of one token and of one device.
+    /// `[limits]`: the limits of one token and of one device.
     pub limits: Limits,
-    /// The write-ahead log.
+    /// `[log]`: the write-ahead log.
     pub log: Log,
-    /// Readings in memory that wait for the store.
+    /// `[pending]`: readings in memory that wait for the store.
     pub pending: Pending,
-    /// Writing pending buckets to the store.
+    /// `[flush]`: writing pending buckets to the store.
     pub flush: Flush,
-    /// Sending accepted readings to another server too.
+    /// `[forward]`: sending accepted readings to another server too.
     pub forward: Forward,
-    /// The choice of the store.
+    /// `[store]`: the choice of the store.
     pub store: Store,
-    /// The embedded store.
+    /// `[sqlite]`: the embedded store.
     pub sqlite: Sqlite,
-    /// The MongoDB store.
+    /// `[mongodb]`: the MongoDB store.
     pub mongodb: Mongodb,
-    /// The age at which readings and rollups are deleted.
+    /// `[retention]`: the age at which readings and rollups are deleted.
     pub retention: Retention,
-    /// The limits of queries.
+    /// `[query]`: the limits of queries.
     pub query: Query,
-    /// The devices as a whole.
+    /// `[devices]`: settings about all devices together.
     pub devices: Devices,
-    /// The log lines of the process.
+    /// `[telemetry]`: the log lines of the process.
     pub telemetry: Telemetry,
-    /// The paths that take payloads in the form of other platforms.
+    /// `[[webhook]]`: the paths that take payloads in the form of other platforms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook: Vec<Webhook>,
-    /// The brokers whose messages are readings.
+    /// `[[mqtt]]`: the brokers whose messages are readings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mqtt: Vec<Mqtt>,
 }
@@ -183,7 +183,7 @@ impl Config {
         self.check_sections().next().map_or_else(|| self.check_together(), Err)
     }
 
-    /// The first mistake of each section by itself.
+    /// The first mistake of each section, checked without the other sections.
     fn check_sections(&self) -> impl Iterator<Item = ConfigError> {
         let checked = [
             self.server.check(),

@@ -20,7 +20,7 @@ pub struct MqttListener {
     pub receive_maximum: u16,
     /// The time for a client to send its first packet, and to complete each packet. 1ms to 1h.
     pub packet_timeout: Period,
-    /// The topics.
+    /// The topics to which devices publish.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topics: Vec<MqttTopic>,
 }

@@ -31,7 +31,7 @@ impl Secret {
         &self.text
     }
 
-    /// Reads the secret from its file, if it has one. `key` names it in the error.
+    /// Reads the secret from its file, if it has one. `key` names the secret in the error.
     pub(super) fn read(&mut self, key: &'static str) -> Result<(), ConfigError> {
         let Some(file) = &self.file else { return Ok(()) };
         self.text = read(file)

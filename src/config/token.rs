@@ -44,7 +44,7 @@ pub struct Token {
 pub enum Scope {
     /// Write readings.
     Ingest,
-    /// Read them.
+    /// Read readings, rollups and devices.
     Query,
     /// Set the metadata of devices.
     Metadata,

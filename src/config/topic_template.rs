@@ -67,7 +67,7 @@ impl TopicTemplate {
         self.levels.contains(&Level::Device)
     }
 
-    /// Whether a level means something.
+    /// Whether a level is the device, the metric, a label or metadata.
     #[must_use]
     pub fn has_meaning(&self) -> bool {
         self.levels.iter().any(|level| !matches!(level, Level::Text(_) | Level::Any | Level::Rest))
