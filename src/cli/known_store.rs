@@ -35,9 +35,9 @@ pub(super) struct KnownStore {
 /// How a store differs from the one in the record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Difference {
-    /// It is another one.
+    /// The store is another one.
     Other,
-    /// It is an older copy, which lacks this many writes.
+    /// The store is an older copy, which lacks this many writes.
     Older(u64),
 }
 
@@ -63,8 +63,8 @@ impl KnownStore {
         before.writes.checked_sub(now.writes).filter(|missing| *missing > 0).map(Difference::Older)
     }
 
-    /// Why the store of a configuration is not this one; `None` if it may be. Blocks on the disk. It does not
-    /// ask MongoDB.
+    /// Why a configuration names another store than this record, for people; `None` if the stores may be the
+    /// same. It blocks on the disk, and does not ask MongoDB.
     ///
     /// An SQLite file that is missing or cannot be read is no reason: opening it fails with a reason.
     pub(super) fn objection(&self, config: &Config) -> Option<String> {

@@ -162,8 +162,8 @@ impl Device {
         self.line(range.start..end)
     }
 
-    /// The readings that the device sends now if it has sent all before `from_ms`, as lines of JSON. Also the
-    /// end of their time.
+    /// The readings that the device sends now if it has sent all before `from_ms`, as lines of JSON, and the
+    /// instant up to which they reach.
     pub(super) fn due(&self, from_ms: i64, now_ms: i64) -> (Vec<Vec<u8>>, i64) {
         let collected = self.delivery == Delivery::HttpLate;
         let until_ms = if collected { now_ms - now_ms.rem_euclid(LATE_MS) } else { now_ms };

@@ -14,7 +14,7 @@ use super::report::Report;
 /// The hours that are compared at the same time.
 const COMPARED_AT_ONCE: usize = 8;
 
-/// The instants that the service takes.
+/// The range of instants that the service accepts.
 pub(super) struct Window {
     /// The first hour that is kept.
     pub(super) first: Hour,
@@ -150,7 +150,8 @@ fn bucket_of(document: &OlderDocument) -> Option<&OlderBucket> {
     }
 }
 
-/// The writes of buckets, with metadata where the store has none that is as new.
+/// Makes a write of each bucket, with the metadata of its documents unless the store has metadata that is as
+/// new.
 async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Result<Vec<Arc<BucketWrite>>> {
     let of_metadata = merged.iter().filter(|(_, of)| of.metadata.is_some());
     let mut devices: Vec<Arc<str>> = of_metadata.map(|((device, _), _)| Arc::clone(device)).collect();
@@ -169,7 +170,7 @@ async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Resu
     Ok(merged.iter().map(write).collect())
 }
 
-/// The buckets of one document each whose stats in the store are those of the document.
+/// The buckets that are made of a single document, and whose stats in the store equal those of the document.
 async fn agreeing(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Result<HashSet<Key>> {
     let mut by_hour: BTreeMap<Hour, Vec<Arc<str>>> = BTreeMap::new();
     for ((device, hour), _) in merged.iter().filter(|(_, of)| of.documents == 1) {
@@ -198,9 +199,9 @@ struct RefusedKeys {
 
 /// How the store differs from a document.
 enum Difference {
-    /// It lacks something.
+    /// The store lacks readings of the document, or their stats.
     Lacks(Remark),
-    /// It has all readings, some with other values, or without the metadata.
+    /// The store has all readings, but some with other values, or it lacks the metadata.
     Others(Remark),
 }
 

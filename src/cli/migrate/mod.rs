@@ -110,7 +110,7 @@ struct Place {
     before: String,
     /// The flags of the attempt: with others, other documents may be understood.
     flags: String,
-    /// How many of them were left alone.
+    /// How many documents were left alone.
     left: u64,
 }
 
@@ -196,7 +196,7 @@ async fn open(config: &Config, from: &str, args: &MigrateArgs) -> anyhow::Result
     Ok(OlderCollection::connect(&options::mongodb(config, &metrics), from, rules).await?)
 }
 
-/// The instants that the service takes.
+/// The range of instants that the service accepts.
 fn window(config: &Config) -> Window {
     let clock = Clock::system();
     let future_ms = i64::try_from(config.ingest.max_future.as_duration().as_millis()).unwrap_or(i64::MAX);

@@ -32,8 +32,8 @@ pub(super) async fn count_missing(stores: &Stores, progress: &mut Progress) -> a
     each(stores, progress, async |_: &DeviceSummary, _: &[HourStats]| Ok(())).await
 }
 
-/// Finds the hours of each device whose rollups the new store lacks, because it cannot derive them from
-/// readings. Returns their number.
+/// Calls `found` with the hours of each device whose rollups the new store lacks and cannot derive from
+/// readings. Returns the number of these hours.
 async fn each(
     stores: &Stores,
     progress: &mut Progress,
@@ -85,7 +85,7 @@ async fn lacking(
     Ok(old.into_iter().zip(new).map(lacking).collect())
 }
 
-/// Whether stats are of at least as many values as others.
+/// Whether `these` stats count at least as many values of each metric as `others`.
 fn covers(these: &HourStats, others: &HourStats) -> bool {
     others
         .stats

@@ -16,7 +16,7 @@ use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
 use super::{described, expired};
 
-/// The hours of devices that are compared at once, about.
+/// About how many hours of devices are compared at once.
 const HOURS_AT_ONCE: usize = 2_000;
 
 /// The hours that one query for stats may look at, for all of its devices.
@@ -117,7 +117,7 @@ fn fold(folded: &mut Folded, slice: Vec<(Hour, Contents)>) {
 #[derive(Default)]
 struct Group {
     devices: Vec<(Arc<str>, Folded)>,
-    /// The first and the last hour of all of them.
+    /// The first and the last hour that any of the devices has.
     span: Option<(Hour, Hour)>,
     hours: usize,
 }

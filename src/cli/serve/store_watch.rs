@@ -21,7 +21,7 @@ use super::super::known_store::{Difference, KnownStore};
 /// The interval at which the size is read and the file is written.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The same while the store is not created yet: its first write does that.
+/// The interval while the store is not created yet. Its first write creates it.
 const UNTIL_CREATED: Duration = Duration::from_secs(1);
 
 /// Warns of an unexpected store before the service accepts readings.
@@ -68,7 +68,7 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
     }
 }
 
-/// Notes which store is in use, unless that is noted. From then on a missing log is a lost one.
+/// Writes the record of the store in use, unless there is one. From then on, a missing log counts as lost.
 pub(super) fn note(file: &Path, store: &dyn Store) {
     if KnownStore::load(file).is_ok_and(|known| known.is_some()) {
         return;

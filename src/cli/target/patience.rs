@@ -43,8 +43,10 @@ pub(in super::super) async fn patiently<T>(
     }
 }
 
-/// Repeats a request for those of several items that fail for a reason that may pass, for at most five
-/// minutes. Returns the other outcomes of all items, in any order.
+/// Repeats a request about several items until each item has succeeded or failed for good, for at most five
+/// minutes. Returns the outcomes in any order.
+///
+/// A repetition has only the items that failed for a reason that may pass.
 pub(super) async fn patiently_each<T, O>(
     mut items: Vec<T>,
     mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, StoreError>>,
@@ -70,7 +72,7 @@ pub(super) async fn patiently_each<T, O>(
     Ok(settled)
 }
 
-/// Says every ten seconds what this process waits for, for how long it has, and why.
+/// Says every ten seconds what this process waits for, since when, and why.
 pub(super) async fn say_waits(say: impl Fn(&str)) -> Infallible {
     let mut ticks = tokio::time::interval(SAID_EVERY);
     ticks.tick().await; // the first one is at once

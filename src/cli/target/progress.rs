@@ -98,7 +98,7 @@ impl Lines {
 pub(in super::super) struct Progress {
     lines: Lines,
     step: &'static str,
-    /// The noun of what is counted beside readings.
+    /// The plural of the items that are counted besides readings, such as `devices`.
     items: &'static str,
     total: u64,
     done: u64,
