@@ -113,7 +113,7 @@ impl Listed {
     }
 }
 
-/// Reads the answer to readings, of which there were as many as `sent` allows.
+/// Reads the answer to a request with readings. `sent` has the possible numbers of its readings.
 pub(super) fn read(
     url: &str,
     status: StatusCode,

@@ -21,9 +21,9 @@ pub(super) struct Batch {
 /// The place of a device in the text.
 #[derive(Debug)]
 struct Owner {
-    /// With its metadata: `"deviceId":"d","metadata":{}`.
+    /// The device with its metadata: `"deviceId":"d","metadata":{}`.
     text: Range<usize>,
-    /// Its ID as JSON.
+    /// The device ID as JSON.
     id: Range<usize>,
 }
 

@@ -3,10 +3,10 @@
 //! **A reading on which the other server fails.** A server that answers `500` in the form of this API, a few
 //! times in a row, may fail on one of the readings. So the part of the batch is divided: between devices, and
 //! then the readings of one device in halves, down to one reading. The first half is sent to its end before
-//! the second one, so the readings of a device keep their order. A reading on which the server fails, while
-//! it takes the last reading that it has taken before, is refused. A device that fails in
-//! [`MAX_FAILED_PARTS`] parts of a batch is not divided any further. A server that fails on everything is
-//! away: the readings wait.
+//! the second one, so the readings of a device keep their order. If the server fails on a single reading, but
+//! accepts once more the last reading that it has accepted before, the single reading is refused. A device
+//! that fails in [`MAX_FAILED_PARTS`] parts of a batch is not divided any further. A server that fails on
+//! everything is away: the readings wait.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::telemetry::Metrics;
 /// The waits before retries: the first one to the longest.
 const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
 
-/// How often a request is sent on which the server fails.
+/// How often a request is sent before the server counts as failing on it.
 const FAILURES_IN_A_ROW: u32 = 3;
 
 /// The failed parts of one device in a batch after which the others are not divided. They are enough to find
@@ -175,7 +175,7 @@ impl Delivery {
         self.wait(failure.retry_after, progress).await
     }
 
-    /// Whether the server takes the reading again that it has taken last; `None` if there is none.
+    /// Whether the server accepts its last accepted reading once more; `None` if it has accepted none.
     async fn takes_others(&mut self, progress: &mut Progress) -> ControlFlow<(), Option<bool>> {
         let Some(body) = self.taken.take() else { return ControlFlow::Continue(None) };
         let takes = self.post(&body, progress, verdict::send).await?.is_ok();
@@ -186,8 +186,8 @@ impl Delivery {
         ControlFlow::Continue(Some(takes))
     }
 
-    /// Whether the server takes a reading outside of `part`: each time the next one of the batch. It does not
-    /// count as sent, and is sent again in its turn.
+    /// Whether the server accepts a reading of the batch that is not in `part`. Each call tries the next
+    /// reading. The tried reading does not count as sent: it is sent again in its turn.
     async fn takes_another(&mut self, batch: &Batch, part: &[usize], progress: &mut Progress) -> ControlFlow<(), bool> {
         self.next_tried = (self.next_tried + 1) % batch.len();
         if part.contains(&self.next_tried) {
@@ -251,7 +251,7 @@ impl Delivery {
         ControlFlow::Continue(answer)
     }
 
-    /// Logs a trouble that all readings have, once.
+    /// Logs once why no reading can be forwarded.
     fn note(&mut self, trouble: &Trouble) {
         if self.failing.begins() {
             let (url, reason, detail) = (self.client.url(), trouble.reason, trouble.detail());
@@ -259,7 +259,7 @@ impl Delivery {
         }
     }
 
-    /// Waits before a retry. Breaks if there is none.
+    /// Waits before a retry. Breaks if requests are no longer retried.
     async fn wait(&mut self, retry_after: Option<Duration>, progress: &mut Progress) -> ControlFlow<()> {
         let wait = self.backoff.next_wait_or(retry_after);
         if self.draining.is_cancelled() {
@@ -318,8 +318,10 @@ impl Delivery {
     }
 }
 
-/// Two parts of some readings, to be sent one after the other: of several devices those of whole devices, of
-/// one device its halves, unless too many of its parts have failed. `None`: there are none.
+/// Divides readings into two parts, to be sent one after the other. `None`: they are not divided.
+///
+/// Readings of several devices are divided between two devices. Readings of one device are halved, unless too
+/// many parts of this device have failed.
 fn halves(batch: &Batch, part: &[usize], failed: &mut FailedParts) -> Option<[Vec<usize>; 2]> {
     let mut by_device = part.to_vec();
     by_device.sort_by_key(|&reading| batch.device(reading)); // those of one device stay in their order

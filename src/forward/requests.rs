@@ -10,7 +10,7 @@ use super::verdict::{Answer, Judged, Refused, Verdict};
 use crate::client::Body;
 use crate::wire::Code;
 
-/// The readings of a request whose answer certainly lists each of them that is refused.
+/// The answer to a request with at most this many readings lists each refused reading.
 const READINGS_THAT_ARE_LISTED: usize = 100;
 
 /// Divides one batch after the other into requests.

@@ -84,8 +84,10 @@ pub async fn probe(client: &Client) -> Result<(), Trouble> {
 }
 
 impl Judged {
-    /// The list has the first hundred rejections in the order of the request. So if it lacks some, nothing
-    /// is known of the readings behind the last one in it. `None`: the list contradicts the counts.
+    /// Reads the verdict from an answer; `None` if its list of rejections contradicts its counts.
+    ///
+    /// The list has the first hundred rejections in the order of the request. So if it lacks some, nothing is
+    /// known of the readings behind the last listed one.
     fn of(answer: client::Answer, sent: usize) -> Option<Self> {
         let client::Answer { counts, listed, .. } = answer;
         if counts.older > 0 {
