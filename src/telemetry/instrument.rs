@@ -142,7 +142,8 @@ impl<E: IntoEnumIterator + Into<&'static str> + Copy + Eq + Hash, T: Instrument>
     }
 }
 
-/// One instrument per value of a label, for a few values that only the user of the metric knows.
+/// One instrument for each value of a label. The values are few, and only the code that records the metric
+/// knows them.
 #[derive(Debug)]
 pub struct Labelled<T> {
     site: Site,

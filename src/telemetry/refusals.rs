@@ -83,7 +83,7 @@ struct Counted {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Example {
     text: String,
-    /// The request that it was in.
+    /// The HTTP request that the item was in.
     request: Option<RequestId>,
 }
 
@@ -96,7 +96,8 @@ struct Line {
 }
 
 impl RefusalLog {
-    /// Logs a refusal at once, or later together with others. `request` is the HTTP request, if it is of one.
+    /// Logs a refusal at once, or later together with others. `request` is the refused HTTP request, if there
+    /// is one.
     pub fn record(&self, sender: Sender, entry: RefusalEntry, request: Option<RequestId>) {
         let line = self.unreported(|unreported| unreported.add(sender, entry, request, Instant::now()));
         line.iter().for_each(Line::write);
@@ -137,7 +138,7 @@ impl Unreported {
         Some(Line { key, count, example })
     }
 
-    /// The lines whose interval is over. What was quiet for as long is forgotten.
+    /// The lines whose interval is over. An entry without a refusal in its interval is forgotten.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.0.retain(|key, entry| {
