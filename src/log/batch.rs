@@ -7,8 +7,8 @@ use super::record::Kind;
 
 mod names;
 
-/// The most bytes in the payload of a record, whatever the settings are. Every length and offset in a record
-/// is far below the limit of its field.
+/// The most bytes in the payload of a record, whatever the settings are. Below it, every length and offset in
+/// a record fits its field.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// The payload of one record: the accepted readings of one request or datagram, a [`super::DeletionRecord`]
@@ -28,8 +28,8 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// name     = len:u8 bytes                     the text of a series, 1 to 255 bytes
 ///          | 0:u8 measurement:u8 len:u16 bytes   a longer one, or one that begins with a measurement
 /// ```
-/// The earlier group has its owner in full. So a payload has a device and its metadata once, however often a
-/// request changes between devices.
+/// An **owner** is a device with its metadata. The earlier group has its owner in full. So a payload has a
+/// device and its metadata once, however often a request changes between devices.
 ///
 /// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14), 25 for `SenML` with
 /// long base names (measured: 22.3) and for remote write with short samples (measured: 14.1), and 516 for
@@ -57,7 +57,7 @@ impl Batch {
         self.kind
     }
 
-    /// The batch of a record of this kind.
+    /// The batch with the payload of a record of this kind.
     pub(super) const fn of_record(kind: Kind, payload: Vec<u8>, readings: u32) -> Self {
         Self { payload, readings, kind }
     }
@@ -71,7 +71,7 @@ pub struct BatchBuilder {
     readings: u32,
     group: Option<Group>,
     names: Names,
-    /// By the number of an owner, the offset of its first group; 0: the owner has no group.
+    /// The offset of the first group of each owner, by the owner's number; 0: it has no group.
     owners: Vec<u32>,
 }
 

@@ -29,13 +29,13 @@ impl<'a> Text<'a> {
         (bytes.is_ascii() || std::str::from_utf8(bytes).is_ok()).then_some(Self(bytes))
     }
 
-    /// The bytes.
+    /// The text as bytes.
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// The text.
+    /// The text as a string.
     #[must_use]
     pub fn as_str(self) -> &'a str {
         std::str::from_utf8(self.0).expect("it was checked")
@@ -77,7 +77,7 @@ impl<'a> BatchView<'a> {
 
 /// The owner of a group: a device and its metadata.
 enum Owner<'a> {
-    /// The device and the metadata.
+    /// The device and its metadata, which is empty if there is none.
     InFull(Text<'a>, &'a str),
     /// The group at this offset has the owner in full.
     OfGroup(usize),
@@ -88,7 +88,7 @@ enum Owner<'a> {
 pub enum Step<'a> {
     /// The readings that follow belong to this device, and arrived with this metadata.
     Group {
-        /// The device.
+        /// The stored ID of the device.
         device: Text<'a>,
         /// The text of a JSON object.
         metadata: Option<&'a str>,

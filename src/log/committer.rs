@@ -150,7 +150,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Takes space for a group, and fails if the group would touch the reserve. Spares are given back before.
+    /// Takes space for a group. If the group would touch the reserve, this removes the spares, and fails if
+    /// that is not enough.
     fn take_space(&self, group: &[Entry]) -> Result<(), WriteFailure> {
         let bytes = self.appender.growth(bytes_of(group));
         if self.shared.lock().reserve.needs_update(bytes) {

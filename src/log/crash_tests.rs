@@ -186,7 +186,7 @@ impl World {
         assert!(self.has_failed || self.log.poisoned().is_none());
     }
 
-    /// The number of acknowledged records, those of which nothing is known are behind them.
+    /// The number of acknowledged records. The records without a promise are behind them.
     fn known(&self) -> usize {
         self.records.iter().filter(|(_, promise)| *promise > Promise::None).count()
     }

@@ -42,7 +42,7 @@ pub struct BegunDeletion {
     pub by: Arc<str>,
     /// The deletion itself.
     pub deletion: Arc<Deletion>,
-    /// The instance that has accepted it, if that is another one. It may have been executed there already.
+    /// The instance that accepted the deletion, and may have executed it. `None`: this instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Arc<str>>,
 }

@@ -23,7 +23,7 @@ use crate::disk::{Folder, OsFolder};
 pub struct Followed {
     /// The follower needs no record before this position.
     pub position: Position,
-    /// When the record at this position was appended, or earlier: Unix milliseconds.
+    /// A time at or before the append of the record at `position`, in Unix milliseconds.
     pub as_of_ms: u64,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn load(folder: &dyn Folder) -> Result<Option<Followed>, LogError> {
 pub struct Unread {
     /// Their bytes in the log.
     pub bytes: u64,
-    /// When the first of them was appended, or earlier: Unix milliseconds.
+    /// A time at or before the append of the first of them, in Unix milliseconds.
     pub as_of_ms: u64,
 }
 
@@ -142,8 +142,8 @@ impl Log {
         Ok(new)
     }
 
-    /// Saves how far the follower has read, as far as the records are synced. The next cut may remove what
-    /// precedes. Does nothing if the position has not moved.
+    /// Saves how far the follower has read, as far as the records are synced. The next cut may remove the
+    /// records before. Does nothing if the position has not moved.
     ///
     /// # Errors
     /// When the file cannot be written. Saving again later is safe.

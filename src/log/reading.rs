@@ -25,7 +25,7 @@ pub struct Lag {
 pub(super) struct Readers {
     /// The end of the readable records at which a waiting reader has to wake. `None` if no reader waits.
     wake_at: Option<Position>,
-    /// The records before it are to be read at once.
+    /// Readers should read the records before this position at once.
     wanted: Position,
 }
 
@@ -59,7 +59,7 @@ impl Log {
         }
     }
 
-    /// Has waiting readers read the records before `position` at once, also those that begin to wait later.
+    /// Makes readers read the records before `position` at once, also readers that begin to wait later.
     pub fn read_up_to(&self, position: Position) {
         let mut state = self.shared.lock();
         state.readers.wanted = state.readers.wanted.max(position);
@@ -77,9 +77,9 @@ impl State {
         self.readable.0.checked_sub(position.0).filter(|&bytes| bytes > 0)
     }
 
-    /// Whether waiting readers have to be notified: enough is readable, or there is `something_else`.
+    /// Whether to notify waiting readers: enough is readable, the log closes, or `something_else` is true.
     ///
-    /// They are notified once: a reader that waits on says so again.
+    /// This forgets the wait, so that it is notified once. A reader that waits on notes its wait again.
     pub(super) fn take_waiting_readers(&mut self, something_else: bool) -> bool {
         let is_due = |wake_at: &mut Position| something_else || self.phase != Phase::Open || self.readable >= *wake_at;
         self.readers.wake_at.take_if(is_due).is_some()

@@ -83,7 +83,7 @@ pub(super) fn bad(path: &Path, detail: &'static str) -> LogError {
     LogError::BadCheckpoint { path: path.to_owned(), detail }
 }
 
-/// The slot of the newest state, and the state.
+/// Reads the newest state, and its slot: 0 or 1.
 fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, S)>, LogError> {
     let bytes = match bytes::<S>(folder) {
         Ok(bytes) => bytes,
@@ -110,7 +110,7 @@ pub(super) fn remove<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
     folder.sync().map_err(LogError::io("sync", folder.path()))
 }
 
-/// The bytes of the file; of a file that is too long, one more than it should have.
+/// The bytes of the file, but at most one more than it should have: enough to notice a longer file.
 fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
     let path = folder.path_of(S::NAME);
     let file = folder.open(S::NAME, OpenMode::Read).map_err(LogError::io("open", &path))?;
@@ -120,7 +120,7 @@ fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
     Ok(bytes)
 }
 
-/// The file, for writing.
+/// The open file of a state, for writing.
 #[derive(Debug)]
 pub(super) struct SlotFile<S> {
     path: PathBuf,
@@ -132,7 +132,7 @@ pub(super) struct SlotFile<S> {
 
 impl<S: Slot> SlotFile<S> {
     /// Opens the file in `folder`, if it exists, and returns it with its state. When this returns, the state
-    /// survives a crash. Before that, callers remove nothing because of it.
+    /// survives a crash. Until then, callers remove nothing that an older state needs.
     pub(super) fn open(folder: &dyn Folder) -> Result<Option<(Self, S)>, LogError> {
         let Some((slot, found)) = read(folder)? else { return Ok(None) };
         // The process that wrote this slot may have been killed before the sync, and the other slot is

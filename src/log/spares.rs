@@ -1,8 +1,8 @@
 //! Spares: files of the full size of a segment, for the segments to come.
 //!
-//! The sync of a file that has grown also commits its new size and blocks; that of bytes which the file had
-//! before writes only these. So a log that syncs often writes into files that have their full size and that
-//! were written to before: a hole, or an extent that was only reserved, would cost the same as growth.
+//! The sync of a file that has grown also commits the file's new size and blocks. A sync of bytes inside the
+//! old size writes only these bytes. So a log that syncs often writes into files that have their full size
+//! and were written before: a hole, or an extent that was only reserved, would cost the same as growth.
 //!
 //! - **A cut segment** of full size becomes a spare as it is, with its old records. Each record proves its
 //!   position with its checksum, and positions only grow, so an old record is never taken for one of the new
@@ -11,17 +11,17 @@
 //!   that they have cost more than the zeros will ([`syncs_worth_a_spare`]). The writer then rolls to it
 //!   early. A thread writes the zeros, in steps that it syncs, and rests between them. The writer never waits
 //!   for a spare: without one, its segment grows.
-//! - **The space**: at most [`MAX_SPARES`] are kept, as long as they, the newest segment at its full size and
-//!   the records fit into `log.max_bytes`. A new one is made only while two more would fit on the disk above
-//!   `log.min_free_bytes`; when less than one would, all are removed, and the room of the newest segment is
-//!   cut off, before an append is refused.
+//! - **The space**: the log keeps at most [`MAX_SPARES`], as long as they fit into `log.max_bytes` beside the
+//!   records and the newest segment at its full size. It makes a new spare only while two more fit on the
+//!   disk above `log.min_free_bytes`. When not even one more fits, it removes all spares and cuts off the
+//!   room of the newest segment, before it refuses an append.
 //!
 //! A segment gets its full size with its name: the header is written and synced under the name of the spare,
-//! and the file is renamed. The bytes behind the records are **room**. When the next segment begins, room
-//! that is left is cut off and that is synced, so only the newest segment has room; so does an orderly stop.
-//! Room may hold old records, but never bytes of its own positions that were not acknowledged: a failed write
-//! is undone by cutting the file at the end of the records, and so is whatever a crash has left there
-//! ([`super::recovery`]). From there on the file grows, until the next segment.
+//! and the file is renamed. The bytes behind the records are **room**. When the next segment begins, and at
+//! an orderly stop, the log cuts off the room that is left, and syncs the cut. So only the newest segment has
+//! room. Room may hold old records, but never unacknowledged records of this segment: after a failed write,
+//! and after a crash ([`super::recovery`]), the log cuts the file at the end of its records. This file then
+//! grows, until the next segment.
 //!
 //! Opening a log removes all spares, because they may be of another log that began at the same positions. On
 //! a file system that writes elsewhere (copy on write), room saves nothing and does no harm.
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use super::{Position, segment};
 use crate::disk::{Folder, OpenFile, OpenMode};
 
-/// The most spares. The log is cut behind many segments at once; the others are removed.
+/// The most spares. A cut may free many segments at once; the log removes the others.
 const MAX_SPARES: u64 = 2;
 
 /// The bytes that are zeroed and synced in one step, so that a sync of the log waits for few others.
@@ -76,7 +76,7 @@ struct State {
     ready: Vec<Spare>,
     /// Files that are not ready yet.
     jobs: VecDeque<Job>,
-    /// One more file is being made ready.
+    /// One more file, which is in none of the lists, is being made ready.
     is_preparing: bool,
     /// The number of spares that there is space for.
     limit: usize,
@@ -91,11 +91,11 @@ struct State {
 #[derive(Debug)]
 struct Job {
     name: String,
-    /// It is a cut segment. Otherwise it does not exist yet.
+    /// The file is that of a cut segment. Otherwise it does not exist yet.
     was_segment: bool,
 }
 
-/// A file of full size.
+/// A file of full size, which can become a segment.
 #[derive(Debug)]
 pub(super) struct Spare {
     name: String,

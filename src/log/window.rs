@@ -8,7 +8,7 @@ use super::record::{self, Header};
 use super::{LogError, Position};
 use crate::disk::OpenFile;
 
-/// The bytes of one read. Of a larger record, the whole record is one read.
+/// The bytes of one read. A larger record takes one larger read.
 const PIECE_BYTES: usize = if cfg!(test) { 48 } else { 1 << 20 };
 
 /// Reads a file, mostly forwards.
