@@ -33,7 +33,8 @@ pub(super) struct PendingDeletion {
     begun: BegunDeletion,
     unanswered: Arc<BTreeSet<Hour>>,
     hours: Range<Hour>,
-    /// The place of the deletion, or of the first reading of a bucket that it blocks.
+    /// The log is needed from here on: from the deletion, or from the oldest reading in a bucket that it
+    /// blocks.
     position: Position,
     since_ms: u64,
     erased: Arc<Erased>,
@@ -224,12 +225,12 @@ impl Pending {
 #[derive(Debug)]
 pub struct HourErasure {
     hour: Hour,
-    /// `None`: all of it.
+    /// The readings that stay, if some do not. `None`: all of them stay.
     left: Option<super::bucket::Remaining>,
 }
 
 impl HourErasure {
-    /// Computes it from a snapshot. Reads all values of the open bucket, if the deletion may select some.
+    /// Computes the erasure from a snapshot. It reads all values of the open bucket.
     #[must_use]
     pub fn of(hour: &PendingHour, deletion: &Deletion) -> Self {
         Self { hour: hour.hour, left: hour.open.as_ref().and_then(|open| open.without(deletion)) }

@@ -48,9 +48,9 @@ impl<'a> Iterator for Blocks<'a> {
 /// blocks   = block{}                         the instants of a block follow those of the block before
 /// block    = series:number one{series}       at least one
 /// one      = metric:number times column      the difference of its metric to that of the series before
-/// times    = number integers                 even: twice the count less one, and the offsets, ascending
-///          | number                          odd: twice the place of an earlier series with times of its
-///                                            own, and one: the same times
+/// times    = number integers                 even: 2 * (count - 1), and the offsets, ascending
+///          | number                          odd: 2 * place + 1: the times of the earlier series at this
+///                                            place, which has times of its own
 /// column   = scale:u8 raw? integers          scale 0 to 14: value = integer / 10^scale
 ///                                            scale 16 to 79: integers are the bits of the values without the
 ///                                            scale - 16 lowest, which are 0; after the sign bit, all bits of

@@ -71,7 +71,7 @@ impl<'a> Items<'a> {
     }
 }
 
-/// The dates of a column, in Unix milliseconds; `None` is missing. It ends after an error.
+/// The dates of a column, in Unix milliseconds; `None` is a missing value. It ends after an error.
 ///
 /// A word of a column can stand for 1,920 values: read no more than the document has.
 #[derive(Debug, Clone)]
@@ -106,7 +106,7 @@ impl Iterator for Dates<'_> {
     }
 }
 
-/// The doubles of a column; `None` is missing. It ends after an error.
+/// The doubles of a column; `None` is a missing value. It ends after an error.
 ///
 /// A word of a column can stand for 1,920 values: read no more than the document has.
 #[derive(Debug, Clone)]

@@ -51,7 +51,7 @@ impl ChunkEncoder {
     }
 }
 
-/// Appends the names of the metrics that have samples, and returns the samples with the places of these.
+/// Appends the names of the metrics that have samples. Returns the samples, numbered by these names.
 fn put_names<'c>(contents: &'c Contents, out: &mut Vec<u8>) -> Cow<'c, [Sample]> {
     let metrics = contents.metrics();
     let mut is_used = vec![false; metrics.len()];

@@ -16,7 +16,7 @@ use crate::pending::slots::Key;
 /// After this many values in a row that are no decimals, the next ones are not tried.
 const MISSES_MAX: u8 = 4;
 
-/// How many values are not tried.
+/// The next values, this many, are then written as numbers, and not tried as decimals.
 const UNTRIED: u8 = 16;
 
 /// A stream that grows.
@@ -181,7 +181,7 @@ impl Stream {
         self.append_slice(&token.bytes[..token.len])
     }
 
-    /// Predicts the series after the one that is `skip` entries behind the predicted one.
+    /// Moves the prediction of the series on by `skip` entries and one more.
     #[inline]
     fn pass(&mut self, skip: usize) {
         let after = usize::from(self.next) + skip + 1;
