@@ -9,7 +9,8 @@
 //! - Only the hash of a token is kept. The secret of a key has to be kept. Neither is ever shown.
 //! - An invalid token or signature is refused, even if requests without one are allowed: a mistyped token
 //!   must not write outside its tenant.
-//! - A certificate allows writing the devices that it names. Beside a token it only removes devices.
+//! - A certificate allows writing the devices that it names. Beside a token, it only narrows the
+//!   devices of the token.
 //! - [`Gate`] replaces all tokens and keys at once. Requests that were authorized before run to their end.
 //!
 //! Pure, except for the lock of the gate. This room knows neither HTTP nor what the scopes protect.

@@ -30,7 +30,8 @@ impl Backoff {
         wait
     }
 
-    /// Returns the wait before the next attempt: up to a tenth more than the other side asks for, if it does.
+    /// Returns the wait before the next attempt. If the other side `asked` for a wait, this is up to a tenth
+    /// longer.
     pub fn next_wait_or(&mut self, asked: Option<Duration>) -> Duration {
         let own = self.next_wait();
         asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))

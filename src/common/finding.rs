@@ -12,13 +12,13 @@ use strum::{EnumIter, IntoStaticStr};
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Severity {
-    /// It is as it should be.
+    /// The part is as it should be.
     Ok,
-    /// It works, and an operator should know it; or it was not checked.
+    /// The part works, and an operator should know the finding; or it was not checked.
     Note,
-    /// It works now, or for a part only. An operator should mend it soon.
+    /// The part works only now, or only in part. An operator should mend it soon.
     Warning,
-    /// It does not work, or readings are at risk.
+    /// The part does not work, or readings are at risk.
     Error,
 }
 

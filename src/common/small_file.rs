@@ -1,4 +1,4 @@
-//! Reads files that are small, such as a token or a place to continue at.
+//! Reads files that are small, such as a token or the progress of an import.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

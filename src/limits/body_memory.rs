@@ -8,7 +8,7 @@ use super::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 #[derive(Debug, Clone)]
 pub struct BodyMemory(Arc<ConcurrencyLimit>);
 
-/// The bytes that one request holds, of all requests and of its token. Dropping it returns them.
+/// The bytes that one request holds, of the limit of all requests and of its token's. Dropping returns them.
 #[derive(Debug)]
 pub struct Reservation {
     of_all: ConcurrencyGuard,

@@ -20,7 +20,7 @@ pub struct Deletion {
     /// The first instant and the end of the range, in Unix milliseconds. `None`: from the first reading to
     /// the last.
     pub range_ms: Option<Range<i64>>,
-    /// The series.
+    /// The series whose values are removed.
     pub series: SeriesFilter,
 }
 
@@ -32,7 +32,7 @@ impl Deletion {
         Self { device, range_ms: None, series: SeriesFilter::ALL }
     }
 
-    /// Whether nothing of the device stays.
+    /// Whether this deletes the whole device.
     #[must_use]
     pub const fn is_of_device(&self) -> bool {
         self.range_ms.is_none() && self.series.is_all()

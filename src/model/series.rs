@@ -25,7 +25,7 @@ pub const SERIES_MAX_BYTES: usize = 512;
 /// The labels that a series usually has at most.
 const USUAL_LABELS: usize = 4;
 
-/// A metric name with its labels, as a text has them.
+/// A metric name with its labels, parsed from a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series<'t> {
     /// The name of the metric.

@@ -9,9 +9,9 @@ use crate::model::{Hour, Metric};
 /// The readings that a flush writes to one bucket.
 #[derive(Debug, Clone)]
 pub struct BucketWrite {
-    /// The device.
+    /// The stored ID of the device.
     pub device: Arc<str>,
-    /// The hour.
+    /// The hour of the readings.
     pub hour: Hour,
     /// The newest metadata of the readings: the text of a JSON object.
     pub metadata: Option<Arc<str>>,
@@ -19,7 +19,7 @@ pub struct BucketWrite {
     pub contents: Contents,
     /// The number of accepted readings in this write, repetitions included.
     pub accepted: u32,
-    /// For each sample of the contents, the accepted reading that had its identity first.
+    /// For each sample of the contents, the number of the first accepted reading with its identity.
     arrivals: Vec<u32>,
 }
 
@@ -116,8 +116,8 @@ impl BucketWrite {
         })
     }
 
-    /// The number of accepted readings that have at least one identity for which `is_new` holds. The others
-    /// are duplicates.
+    /// The number of accepted readings with at least one identity for which `is_new` holds. The other
+    /// readings are duplicates.
     #[must_use]
     pub fn count_stored(&self, mut is_new: impl FnMut(&Sample) -> bool) -> u32 {
         let mut is_stored = vec![false; self.accepted as usize];
