@@ -42,11 +42,11 @@ pub(crate) enum Until {
 /// The results of sending.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Messages acknowledged, by connection. Each of them is a prefix of the connection's messages.
+    /// How many of its first messages each connection got acknowledged.
     pub(crate) messages: Vec<u64>,
     /// Readings acknowledged, repeated ones included.
     pub(crate) readings: u64,
-    /// How often a message was refused for now (429, 503) or its connection broke, and it was sent again.
+    /// How often a message was sent again, because it was refused for now (429, 503) or its connection broke.
     pub(crate) again: u64,
     pub(crate) took: Duration,
     pub(crate) latencies: Histogram<u64>,

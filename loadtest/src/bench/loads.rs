@@ -17,10 +17,10 @@ use crate::target::Target;
 use crate::workload::{Kind, Workload};
 use crate::{now_ms, udp};
 
-/// How long the count of a server must be unchanged until the flood counts as over.
+/// A flood counts as over when the count of the server has not changed for this long.
 const STANDS_STILL: Duration = Duration::from_secs(2);
 
-/// A load.
+/// A load on a system: how readings are sent, and how many at once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     way: Way,
@@ -155,7 +155,7 @@ impl Bench<'_> {
     }
 }
 
-/// Readings of now: no hour is over, and a device has some hundred readings at each flush.
+/// A workload of the current hour: no hour ends, and a device has some hundred readings at each flush.
 fn of_now(batch: u64) -> anyhow::Result<Workload> {
     Ok(workload(10_000, 1, batch, now_ms()? - 60_000))
 }

@@ -62,12 +62,12 @@ impl Section {
 /// Figures by question and system, one for each run.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// In the order in which they were first asked.
+    /// The rows of all sections, in the order in which they were first measured.
     questions: Vec<(Section, String)>,
     figures: BTreeMap<(usize, usize), Vec<f64>>,
 }
 
-/// The text of one cell.
+/// The figures of one cell.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Cell<'a> {
     section: Section,

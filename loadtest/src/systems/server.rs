@@ -288,12 +288,12 @@ impl Server {
         }
     }
 
-    /// Leaves the folder when the system is stopped.
+    /// Keeps the folder when the system is stopped.
     pub(crate) fn keep(&mut self) {
         self.folder.disable_cleanup(true);
     }
 
-    /// Where the service, its database and their files are, for people.
+    /// The addresses of the service and its database, and the folder of their files, for people.
     pub(crate) fn places(&self) -> String {
         let database = self.mongodb.as_ref().map(|uri| format!(", {uri}")).unwrap_or_default();
         format!("{}: http://{}{database}, files in {}", self.system.name(), self.address, self.folder.path().display())
