@@ -21,14 +21,8 @@ pub(super) struct Attempts<'a> {
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(pipeline: &'a Pipeline) -> Self {
-        let mut attempts =
-            Self { pipeline, backoff: Backoff::new(pipeline.options.retry.clone()), is_last: false, is_failing: false };
-        attempts.begin();
-        attempts
-    }
-
-    fn begin(&mut self) {
-        self.is_last = self.pipeline.drain_begins.is_cancelled();
+        let (backoff, is_last) = (Backoff::new(pipeline.options.retry.clone()), pipeline.drain_begins.is_cancelled());
+        Self { pipeline, backoff, is_last, is_failing: false }
     }
 
     /// Notes that the store has done something in the current attempt.
@@ -57,7 +51,14 @@ impl<'a> Attempts<'a> {
             () = tokio::time::sleep(self.backoff.next_wait()) => {}
             () = self.pipeline.drain_begins.cancelled(), if !self.is_last => {}
         }
-        self.begin();
+        self.is_last = self.pipeline.drain_begins.is_cancelled();
         ControlFlow::Continue(())
+    }
+
+    /// Counts a failed attempt of which the store has done nothing, then does the same as [`Self::next`].
+    pub(super) async fn retry(&mut self, error: &StoreError) -> ControlFlow<()> {
+        self.fail(error);
+        self.pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
+        self.next().await
     }
 }

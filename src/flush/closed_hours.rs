@@ -68,12 +68,6 @@ impl ClosedHours {
              docs/reliability.md, \"Clock jumps\", says how to undo it"
         );
     }
-
-    /// Whether the warning holds.
-    #[cfg(test)]
-    fn is_ahead(&self) -> bool {
-        self.is_ahead.load(Ordering::Relaxed)
-    }
 }
 
 /// The file has the end of the newest closed hour.
@@ -121,7 +115,7 @@ mod tests {
             (Hour(493_527).start_ms(), false),
         ] {
             closed.warn_if_ahead(now_ms);
-            assert_eq!(closed.is_ahead(), is_ahead, "at {now_ms}");
+            assert_eq!(closed.is_ahead.load(Ordering::Relaxed), is_ahead, "at {now_ms}");
         }
         std::fs::write(&file, "soon").unwrap();
         assert_eq!(load().newest(), Hour(i32::MIN));

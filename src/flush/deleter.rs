@@ -30,7 +30,7 @@ use super::state::DeleterState;
 use super::{Pipeline, instances, stop};
 use crate::common::backoff::Backoff;
 use crate::common::clock::rfc3339;
-use crate::log::{AppendError, BegunDeletion, DeletionRecord};
+use crate::log::{AppendError, BegunDeletion, DeletionRecord, Log};
 use crate::model::{Deletion, Hour};
 use crate::pending::{DeletionStep, Erased, NextDeletion, Pending};
 use crate::store::{Deleted, ReadingsQuery, StoreError};
@@ -130,11 +130,7 @@ impl Pipeline {
         let id = RandomState::new().build_hasher().finish();
         let begun = BegunDeletion { id, by: by.into(), deletion: Arc::new(deletion), from: None };
         let outcome = self.deleting.wait_for(id);
-        let appended = match self.log.append(DeletionRecord::Begun(begun.clone()).to_batch()) {
-            Ok(mut ack) => ack.durable().await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = appended {
+        if let Err(error) = append(&self.log, &DeletionRecord::Begun(begun.clone())).await {
             self.deleting.forget(id);
             return Err(error.into());
         }
@@ -258,7 +254,7 @@ async fn delete_stored(
                 attempts.succeed();
                 return ControlFlow::Continue(Err(error.with_cause()));
             }
-            Err(error) => retry(pipeline, &mut attempts, &error).await?,
+            Err(error) => attempts.retry(&error).await?,
         }
     }
 }
@@ -287,7 +283,7 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
                 attempts.succeed();
                 return ControlFlow::Continue(has_others);
             }
-            Err(error) => retry(pipeline, &mut attempts, &error).await?,
+            Err(error) => attempts.retry(&error).await?,
         }
     }
 }
@@ -297,16 +293,9 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
 async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> ControlFlow<()> {
     let closed: Vec<Hour> = hours.into_iter().filter(|hour| pipeline.is_closed(*hour)).collect();
     for hours in closed.chunks(HOURS_PER_ROLLUP) {
-        late::roll_up_hours(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
+        late::roll_up(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
     }
     ControlFlow::Continue(())
-}
-
-/// Counts a failed attempt, and waits before the next one.
-async fn retry(pipeline: &Pipeline, attempts: &mut Attempts<'_>, error: &StoreError) -> ControlFlow<()> {
-    attempts.fail(error);
-    pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
-    attempts.next().await
 }
 
 /// Removes readings from the dead-letter file, and repeats it until that succeeds. Returns their number.
@@ -335,17 +324,18 @@ async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Contro
 async fn note_executed(pipeline: &Pipeline, id: u64) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
-        let appended = match pipeline.log.append(DeletionRecord::Executed { id }.to_batch()) {
-            Ok(mut ack) => ack.durable().await,
-            Err(error) => Err(error),
-        };
-        match appended {
+        match append(&pipeline.log, &DeletionRecord::Executed { id }).await {
             Err(AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles) => {
                 tokio::time::sleep(backoff.next_wait()).await;
             }
             Ok(()) | Err(AppendError::Closed | AppendError::Poisoned(_)) => return,
         }
     }
+}
+
+/// Appends the record of a deletion to the log, and waits until it is durable.
+pub(super) async fn append(log: &Log, record: &DeletionRecord) -> Result<(), AppendError> {
+    log.append(record.to_batch())?.durable().await
 }
 
 pub(super) fn audit(begun: &BegunDeletion, outcome: Option<&DeletionOutcome>) {

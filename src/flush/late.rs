@@ -10,16 +10,11 @@ use std::sync::Arc;
 
 use super::Pipeline;
 use super::attempts::Attempts;
-use crate::model::{BucketWrite, Hour};
+use crate::model::Hour;
 
-/// Rolls up the hours of these writes again. Retries until all of them are rolled up; breaks if that is left
-/// to the next start.
-pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) -> ControlFlow<()> {
-    roll_up_hours(pipeline, writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect()).await
-}
-
-/// The same for hours of devices.
-pub(super) async fn roll_up_hours(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) -> ControlFlow<()> {
+/// Rolls up hours of devices again. Retries until all of them are rolled up; breaks if some are left to the
+/// next start.
+pub(super) async fn roll_up(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) -> ControlFlow<()> {
     let Some(rollups) = pipeline.store.rollups() else { return ControlFlow::Continue(()) };
     let mut attempts = Attempts::new(pipeline);
     while !waiting.is_empty() {

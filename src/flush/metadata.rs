@@ -187,10 +187,8 @@ async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> 
                 }
             }
             Err(error) => {
-                attempts.fail(&error);
-                pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
                 left.push(some);
-                attempts.next().await?;
+                attempts.retry(&error).await?;
             }
         }
     }

@@ -69,7 +69,6 @@ mod narrow;
 mod replay;
 mod roller;
 mod rollup_progress;
-mod running;
 mod scheduler;
 mod state;
 mod stop;
@@ -82,7 +81,7 @@ pub use deleter::{DeletionError, DeletionOutcome};
 pub use metadata::ChangeError;
 pub use narrow::RefusedMetadata;
 pub use roller::Closing;
-pub use running::{Drained, Running};
+pub use stop::{Drained, Running};
 use store_state::StoreState;
 
 use closed_hours::ClosedHours;
@@ -246,13 +245,15 @@ impl Pipeline {
         self.closed.close(self.newest_past_hour().max(rolled_up));
         let feeder = feeder::spawn(Arc::clone(self))?;
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
-        let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
-        let deleter = tokio::spawn(deleter::run(Arc::clone(self)));
-        let saver = tokio::spawn(metadata::run(Arc::clone(self)));
-        let watcher = tokio::spawn(instances::run(Arc::clone(self)));
-        let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, deleter, saver, watcher, watch })
+        let others = [
+            tokio::spawn(deleter::run(Arc::clone(self))),
+            tokio::spawn(metadata::run(Arc::clone(self))),
+            tokio::spawn(instances::run(Arc::clone(self))),
+            tokio::spawn(cutter::run(Arc::clone(self))),
+            tokio::spawn(store_state::watch(Arc::clone(self))),
+        ];
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, roller, others })
     }
 
     /// Waits until the feeder fails to read the log, and returns the reason.

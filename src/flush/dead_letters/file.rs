@@ -24,7 +24,9 @@ pub(super) fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Res
 pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Range<u64>]) -> std::io::Result<()> {
     if !kept.is_empty() {
         let taken = folder.open(taken, OpenMode::Read)?;
-        add_lines(folder, name, kept.iter().map(|range| line_at(&*taken, range)), u64::MAX)?;
+        let line = |range: &Range<u64>| Pieces { file: &*taken, at: range.start, end: range.end };
+        let lines = kept.iter().flat_map(|range| line(range).chain([Ok(b"\n".to_vec())]));
+        add_lines(folder, name, lines, u64::MAX)?;
     }
     folder.remove(taken)?;
     folder.sync()
@@ -225,19 +227,8 @@ impl Read for FileBytes<'_> {
     }
 }
 
-/// Reads a byte range of a file, and adds a line end.
-fn line_at(file: &dyn OpenFile, range: &Range<u64>) -> std::io::Result<Vec<u8>> {
-    let bytes = range.end.saturating_sub(range.start);
-    let mut line = vec![0; usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?];
-    if file.fill(&mut line, range.start)? < line.len() {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    line.push(b'\n');
-    Ok(line)
-}
-
-/// Adds whole lines to a file of at most `max_bytes`, and creates the file if it does not exist. When this
-/// returns, the lines survive a crash.
+/// Adds lines, each in one or several pieces, to a file of at most `max_bytes`. Creates the file if it does
+/// not exist. When this returns, the lines survive a crash.
 pub(super) fn add_lines(
     folder: &dyn Folder,
     name: &str,

@@ -32,14 +32,8 @@ pub struct Letter {
 
 impl Letter {
     /// The line, with its end.
-    pub(super) fn line(&self, refused_at: &str) -> std::io::Result<Vec<u8>> {
-        let Self { reason, detail, object } = self;
-        let mut line = serde_json::to_vec(&Head { refused_at, reason, detail })?;
-        line.pop(); // the closing brace
-        line.push(b',');
-        line.extend_from_slice(object.get(1..).unwrap_or_default());
-        line.push(b'\n');
-        Ok(line)
+    pub(super) fn line(&self, refused_at: &str) -> serde_json::Result<Vec<u8>> {
+        Head { refused_at, reason: self.reason, detail: &self.detail }.line(&self.object)
     }
 }
 
@@ -52,13 +46,22 @@ struct Head<'a> {
     detail: &'a str,
 }
 
-/// Readings of a bucket as a line.
+impl Head<'_> {
+    /// The line that begins so and has the members of a JSON object, with its end.
+    fn line(&self, object: &[u8]) -> serde_json::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        line.pop(); // the closing brace
+        line.push(b',');
+        line.extend_from_slice(object.get(1..).unwrap_or_default());
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+/// The rest of a line: readings of a bucket.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Line<'a> {
-    refused_at: &'a str,
-    reason: &'a str,
-    detail: &'a str,
+struct Rest<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     replaces: BTreeMap<i64, BTreeMap<Metric, f64>>,
     device_id: &'a str,
@@ -112,24 +115,20 @@ pub(super) fn lines_of(
     detail: &str,
     now_ms: i64,
 ) -> serde_json::Result<Vec<Vec<u8>>> {
-    let refused_at = rfc3339(now_ms);
+    let head = Head { refused_at: &rfc3339(now_ms), reason, detail };
     let metadata = write.metadata.as_deref();
     let metadata = metadata.and_then(|text| RawValue::from_string(on_one_line(text).into_owned()).ok());
     let line_of = |readings: Vec<LineReading>| {
         let (Some(first), Some(last)) = (readings.first(), readings.last()) else { return Ok(None) };
         let instants = first.ts..=last.ts;
         let replaces = readings_of(write, replaced).filter(|reading| instants.contains(&reading.ts));
-        let mut line = serde_json::to_vec(&Line {
-            refused_at: &refused_at,
-            reason,
-            detail,
+        let rest = Rest {
             replaces: replaces.map(|reading| (reading.ts, reading.values)).collect(),
             device_id: &write.device,
             metadata: metadata.as_deref(),
             readings,
-        })?;
-        line.push(b'\n');
-        Ok(Some(line))
+        };
+        head.line(&serde_json::to_vec(&rest)?).map(Some)
     };
     let (mut lines, mut readings, mut bytes) = (Vec::new(), Vec::new(), 0);
     for reading in readings_of(write, &write.contents) {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::peers::Progress;
 use crate::common::once_per_change::OncePerChange;
-use crate::flush::deleter::{MAX_WAITING, audit};
+use crate::flush::deleter::{MAX_WAITING, append, audit};
 use crate::flush::{DeletionOutcome, Pipeline};
 use crate::log::{BegunDeletion, DeletionRecord, RecoveredDeletion};
 use crate::pending::Pending;
@@ -165,18 +165,15 @@ impl Watcher<'_> {
 
     /// Reads a deletion of another instance.
     fn begun(&mut self, id: u64, announced: &Announced) -> Option<BegunDeletion> {
-        let begun = serde_json::from_str::<BegunDeletion>(&announced.record).map_err(|error| error.to_string());
-        match begun {
+        let error = match serde_json::from_str::<BegunDeletion>(&announced.record) {
             Ok(begun) if begun.id == id => {
                 return Some(BegunDeletion { from: Some((*announced.from).into()), ..begun });
             }
-            Ok(begun) if self.unreadable.insert(announced.id.clone()) => {
-                tracing::error!(id, other = begun.id, "a deletion of another instance has two numbers");
-            }
-            Err(error) if self.unreadable.insert(announced.id.clone()) => {
-                tracing::error!(id, error, "a deletion of another instance is not readable");
-            }
-            _ => {}
+            Ok(begun) => format!("its record has another number, {}", begun.id),
+            Err(error) => error.to_string(),
+        };
+        if self.unreadable.insert(announced.id.clone()) {
+            tracing::error!(id, error, "a deletion of another instance is not readable");
         }
         None
     }
@@ -189,11 +186,7 @@ impl Watcher<'_> {
             return false;
         }
         pipeline.peers.note_logged(&begun); // before it can be executed
-        let appended = match pipeline.log.append(DeletionRecord::Begun(begun.clone()).to_batch()) {
-            Ok(mut ack) => ack.durable().await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = appended {
+        if let Err(error) = append(&pipeline.log, &DeletionRecord::Begun(begun.clone())).await {
             tracing::debug!(%error, "the log does not take a deletion of another instance");
             pipeline.peers.forget(begun.id);
             return true;
