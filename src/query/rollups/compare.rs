@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::fill::Fill;
-use super::grid::{Grid, MARGIN_MS, MS_PER_DAY};
+use super::grid::{Grid, MARGIN_MS};
 use super::plan::Plan;
-use super::step::{Step, Unit};
+use super::step::{MS_PER_DAY, Step, Unit};
 use super::zone::Zone;
 use super::{LocalTime, Rollups, Series};
 use crate::common::clock::{civil_date, days_since_1970};

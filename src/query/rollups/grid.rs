@@ -14,12 +14,10 @@
 
 use std::ops::Range;
 
-use super::step::{Step, Unit};
+use super::step::{MS_PER_DAY, Step, Unit};
 use super::zone::{LocalTime, Zone};
 use crate::common::clock::{civil_date, days_since_1970};
 use crate::model::{Hour, MS_PER_HOUR};
-
-pub(super) const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
 /// How far the start of a step that includes an instant can be from it, beyond the usual length.
 pub(super) const MARGIN_MS: i64 = 4 * MS_PER_DAY;

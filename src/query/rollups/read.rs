@@ -119,14 +119,11 @@ pub(super) async fn read(
         expired = incomplete.map_or(expired, |((hour, _), _)| Some(*hour));
     }
     match expired {
-        Some(hour) if plan.needs_all_readings() => {
-            let after = rfc3339(hour.end_ms());
-            Err(QueryError::ReadingsExpired {
-                hour: rfc3339(hour.start_ms()),
-                after,
-                increases: plan.counts_increase(),
-            })
-        }
+        Some(hour) if plan.needs_all_readings() => Err(QueryError::ReadingsExpired {
+            hour: rfc3339(hour.start_ms()),
+            after: rfc3339(hour.end_ms()),
+            increases: plan.counts_increase(),
+        }),
         _ => Ok(splitter.finish()),
     }
 }

@@ -7,7 +7,7 @@ use crate::model::MS_PER_HOUR;
 
 /// The milliseconds of a minute and of a day in UTC.
 const MS_PER_MINUTE: i64 = 60_000;
-const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
+pub(super) const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
 /// The mean milliseconds of a month of the Gregorian calendar.
 const MS_PER_MONTH: i64 = 2_629_746_000;
