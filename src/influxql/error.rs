@@ -39,14 +39,8 @@ impl StatementError {
     }
 }
 
-impl From<String> for StatementError {
-    fn from(message: String) -> Self {
-        Self(message)
-    }
-}
-
-impl From<&str> for StatementError {
-    fn from(message: &str) -> Self {
-        Self(message.to_owned())
+impl<M: Into<String>> From<M> for StatementError {
+    fn from(message: M) -> Self {
+        Self::new(message)
     }
 }

@@ -50,8 +50,8 @@ pub use answer::{Epoch, Format, Writer};
 pub use error::{ParseError, StatementError};
 pub use eval::{Limits, Memory, Options, OutRow, OutSeries, Sink, execute, stream};
 pub use params::Parameters;
-pub use parser::{NAME_MAX_BYTES, QUERY_MAX_BYTES, STATEMENTS_MAX, parse};
-pub use regex::{Pattern, REGEX_MAX_BYTES};
+pub use parser::{QUERY_MAX_BYTES, parse};
+pub use regex::Pattern;
 pub use source::{
     Aliases, Found, HourStats, Measurements, Next, Read, Reader, Request, Row, Series, Source, Wanted, WantedTag,
 };

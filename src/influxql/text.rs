@@ -1,6 +1,7 @@
-//! Expressions as text, for error messages and the names of columns.
+//! Expressions as text, for error messages and the names of columns, and tags as text.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::ast::{Cast, Expr, Operator};
 use super::duration;
@@ -123,4 +124,22 @@ impl fmt::Display for Expr {
             Self::Distinct(name) => write!(f, "DISTINCT {name}"),
         }
     }
+}
+
+/// Tags as line protocol writes them: `key=value,key=value`.
+pub(super) fn tags_text(tags: &[(Arc<str>, Arc<str>)]) -> String {
+    let escaped = |text: &str| escaped(text, &[',', ' ', '=']);
+    tags.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value))).collect::<Vec<_>>().join(",")
+}
+
+/// Puts a backslash before each special character.
+pub(super) fn escaped(text: &str, special: &[char]) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        if special.contains(&char) {
+            escaped.push('\\');
+        }
+        escaped.push(char);
+    }
+    escaped
 }

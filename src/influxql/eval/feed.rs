@@ -7,7 +7,7 @@ use super::super::ast::{Cast, Fill, Limit};
 use super::super::error::StatementError;
 use super::super::plan::{Aggregate, Call, Condition, Dimensions, Plan, Reference, Schema};
 use super::super::source::{Next, Request, Row, Series};
-use super::super::time::TimeRange;
+use super::super::time::{NS_PER_MS, TimeRange};
 use super::super::value::Value;
 use super::Evaluator;
 use super::group::{Collected, Group, RawRow};
@@ -15,8 +15,6 @@ use super::members::{Lookup, Members, OneSeries};
 use super::reduce::{Point, Reducer};
 use super::select::{Prepared, Table, TableSeries, range_of_call};
 use super::usage::Usage;
-
-pub(super) const NS_PER_MS: i64 = 1_000_000;
 
 /// As many comparisons of a condition count as one value against the limit of points.
 const COMPARISONS_PER_VALUE: usize = 16;
@@ -114,7 +112,7 @@ impl<'p> Feed<'p> {
         if !is_limited || !has_shown_fields_only || members.series.iter().any(|one| one.holds != Some(true)) {
             return None;
         }
-        usize::try_from(limit.rows.saturating_add(limit.skip_rows)).ok()
+        Some(limit.rows.saturating_add(limit.skip_rows))
     }
 
     /// Feeds what is read of a measurement.
@@ -280,7 +278,7 @@ impl<'p> Feed<'p> {
             usage.rows(1, shown.len())?;
             return Ok(Next::Row);
         }
-        let count = usize::try_from(limit.rows.saturating_add(limit.skip_rows)).unwrap_or(usize::MAX);
+        let count = limit.rows.saturating_add(limit.skip_rows);
         if group.rows.len() > count.saturating_mul(2).max(1_024) {
             group.keep_first(count, self.settings.is_descending);
         } else if group.rows.len() > group.most_rows {

@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::super::ast::Cast;
 use super::super::error::StatementError;
 use super::super::source::HourStats;
-use super::super::time::TimeRange;
+use super::super::time::{NS_PER_MS, TimeRange};
 use super::super::zone;
 use super::Evaluator;
-use super::feed::{Feed, NS_PER_MS};
+use super::feed::Feed;
 use super::group::Collected;
 use super::members::Members;
 use super::reduce::Reducer;
@@ -42,7 +42,7 @@ impl Feed<'_> {
             else {
                 continue;
             };
-            let reducer = Reducer::of_stats(aggregate, stats, one.order, NS_PER_MS);
+            let reducer = Reducer::of_stats(aggregate, stats, one.order);
             if let Some(known) = windows.get_mut(&start) {
                 known.merge(aggregate, reducer);
             } else {

@@ -236,9 +236,8 @@ impl<'p> Feed<'p> {
         groups.sort_unstable();
         groups.dedup();
         groups.sort_by_cached_key(|group| (self.groups[*group].key_of_present_tags(), *group));
-        let skipped = usize::try_from(limit.skip_series).unwrap_or(usize::MAX);
-        let count = usize::try_from(limit.series).unwrap_or(usize::MAX); // none without SLIMIT, as in InfluxDB
-        let kept: HashSet<_> = groups.into_iter().skip(skipped).take(count).collect();
+        // Without SLIMIT, SOFFSET leaves no series, as in InfluxDB.
+        let kept: HashSet<_> = groups.into_iter().skip(limit.skip_series).take(limit.series).collect();
         let mut is_kept = prepared.iter().map(|one| kept.contains(&one.group)).collect::<Vec<_>>().into_iter();
         series.retain(|_| is_kept.next().unwrap_or(false));
         prepared.retain(|one| kept.contains(&one.group));

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use super::super::plan::Aggregate;
 use super::super::source::HourStats;
+use super::super::time::NS_PER_MS;
 use super::super::value::Value;
 
 /// A value at an instant.
@@ -66,9 +67,9 @@ impl Reducer {
     }
 
     /// Starts with the stats of an hour. `order` is the order of the series.
-    pub(super) fn of_stats(aggregate: &Aggregate, stats: &HourStats, order: u32, ns_per_ms: i64) -> Self {
+    pub(super) fn of_stats(aggregate: &Aggregate, stats: &HourStats, order: u32) -> Self {
         let point = |(ms, value): (i64, f64)| {
-            let time = ms.saturating_mul(ns_per_ms);
+            let time = ms.saturating_mul(NS_PER_MS);
             Self::Selected(Point { time, order, value: Value::Float(value), auxiliary: None })
         };
         match aggregate {

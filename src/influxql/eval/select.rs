@@ -205,10 +205,7 @@ impl Evaluator<'_> {
         let mut plan = Plan::new(select, &schema, &dimensions)?;
         let types = select.columns.iter().map(|column| (column.alias.clone(), schema.type_of(&column.expr)));
         let types = types_of_columns(&plan, &schema, types.collect());
-        let condition = match &condition {
-            Some(condition) => Some(Condition::new(condition, &mut plan)?),
-            None => None,
-        };
+        let condition = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
         let columns: Vec<_> = plan.columns.iter().map(|(name, _)| name.clone()).collect();
         let table = Table { columns, types, tags: dimensions.tags.clone() };
         if let Some(windows) = &outer.windows

@@ -43,8 +43,8 @@ struct Parts<'p> {
 
 /// The rows that `OFFSET` and `LIMIT` leave of a group.
 struct Left {
-    skip: u64,
-    take: u64,
+    skip: usize,
+    take: usize,
 }
 
 impl Evaluator<'_> {
@@ -116,7 +116,7 @@ impl Parts<'_> {
 
     const fn left(&self) -> Left {
         let Limit { rows, skip_rows, .. } = self.limit;
-        Left { skip: skip_rows, take: if rows == 0 { u64::MAX } else { rows } }
+        Left { skip: skip_rows, take: if rows == 0 { usize::MAX } else { rows } }
     }
 
     /// Reads the rows of some groups. Returns whether they are few enough; if not, none of them is kept.
@@ -201,16 +201,14 @@ impl Parts<'_> {
         let group = &mut self.feed.groups[self.groups[at].0];
         group.sort(false);
         let count = group.rows.len();
-        let skipped = left.skip.min(count as u64);
-        let taken = usize::try_from(left.take).unwrap_or(usize::MAX);
-        let rows = group.rows.drain(..).skip(usize::try_from(skipped).unwrap_or(usize::MAX)).take(taken);
-        let rows = rows.map(|row| {
+        let skipped = left.skip.min(count);
+        let rows = group.rows.drain(..).skip(skipped).take(left.take).map(|row| {
             let values = plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
             (row.time, values.collect())
         });
         let rows: Vec<_> = rows.collect();
         left.skip -= skipped;
-        left.take -= rows.len() as u64;
+        left.take -= rows.len();
         if !rows.is_empty() {
             sink(OutSeries {
                 name: Arc::clone(self.name),

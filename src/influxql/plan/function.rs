@@ -47,16 +47,16 @@ pub(in super::super) enum Transform {
 
 impl Ranked {
     /// Checks that no other function is beside this one, and that `LIMIT` shows all its rows.
-    pub(super) fn check(&self, name: &str, is_alone: bool, limit_rows: u64) -> Result<(), StatementError> {
+    pub(super) fn check(&self, name: &str, is_alone: bool, limit_rows: usize) -> Result<(), StatementError> {
         if !is_alone {
-            return Err(format!("selector function {name}() cannot be combined with other functions").into());
+            return Err(not_alone(name));
         }
-        if limit_rows > 0 && self.limit as u64 > limit_rows {
-            let message = format!(
+        if limit_rows > 0 && self.limit > limit_rows {
+            return Err(format!(
                 "limit ({}) in {name} function can not be larger than the LIMIT ({limit_rows}) in the select statement",
                 self.limit
-            );
-            return Err(message.into());
+            )
+            .into());
         }
         Ok(())
     }
@@ -127,6 +127,11 @@ pub(super) fn unknown(name: &str) -> StatementError {
     }
 }
 
+/// The error about `top` or `bottom` beside or inside another function.
+pub(super) fn not_alone(name: &str) -> StatementError {
+    format!("selector function {name}() cannot be combined with other functions").into()
+}
+
 /// The largest window of `moving_average`, and the largest limit of `top` and `bottom`.
 const COUNT_MAX: i64 = 1_000_000;
 
@@ -186,8 +191,7 @@ impl Called<'_> {
         if allowed.contains(&found) {
             return Ok(());
         }
-        let message = format!("invalid number of arguments for {name}, expected {expected}, got {found}");
-        Err(StatementError::new(message))
+        Err(format!("invalid number of arguments for {name}, expected {expected}, got {found}").into())
     }
 
     /// The aggregate of this call. `tags` are the places of the tags of `top` and `bottom`.
