@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use super::ConfigError;
 use crate::model::{DevicePattern, check_device_prefix};
 
-/// The longest `device_prefix`. It leaves as many bytes for the device ID itself.
+/// The longest `device_prefix`, in bytes. It leaves the same number of bytes for the device ID.
 const PREFIX_MAX_BYTES: usize = 64;
 
 /// Whether a text may be the name of a token or the ID of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.

@@ -54,7 +54,7 @@ pub enum Place {
     },
     /// In an environment variable of this name.
     Environment(String),
-    /// By this flag, in the form of the command line.
+    /// By this flag, such as `--http`.
     Flag(&'static str),
 }
 
@@ -77,7 +77,8 @@ impl ConfigError {
         Self::Set { place: Place::Environment(variable), message: message.into() }
     }
 
-    /// One error for all mistakes, those of the file first, in its order. `None`: there are none.
+    /// One error for all mistakes. The mistakes of the file come first, in the order of the file. `None`:
+    /// there are no mistakes.
     pub(super) fn of(mut mistakes: Vec<Self>) -> Option<Self> {
         mistakes.sort_by_key(Self::line); // stable: the others keep their order
         if mistakes.len() > 1 { Some(Self::Several(mistakes)) } else { mistakes.pop() }

@@ -46,7 +46,7 @@ impl KeySecret {
         Self::new(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("it is {error}")))
     }
 
-    /// The secret itself.
+    /// The secret in plain text.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose()

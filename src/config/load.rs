@@ -77,7 +77,7 @@ impl Config {
         Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
     }
 
-    /// As [`Config::load`], with the values of the file that are overridden.
+    /// Does the same as [`Config::load`], and also returns the values of the file that are overridden.
     ///
     /// # Errors
     /// As [`Config::load`].

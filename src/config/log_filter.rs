@@ -8,9 +8,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// A filter of log lines: a level, or directives such as `tidegauge::flush=debug`.
 ///
-/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; directives have the syntax of
-/// [`Targets`], separated by commas. One without a module is the level of all other modules. Without such a
-/// directive, that is `info`: an operator who asks for more lines of one module keeps the warnings of others.
+/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; directives have the syntax of [`Targets`],
+/// separated by commas. A directive without a module sets the level of all other modules, which is `info`
+/// without such a directive. So an operator who asks for more lines of one module keeps the warnings of the
+/// others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 

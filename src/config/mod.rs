@@ -97,7 +97,7 @@ pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
 pub use webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
 
-/// The whole configuration.
+/// The configuration, with a field for each section.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -159,7 +159,7 @@ impl Config {
         self.sqlite.file.clone().unwrap_or_else(|| self.server.data_dir.join("tidegauge.sqlite"))
     }
 
-    /// This configuration with every value filled in that follows from others.
+    /// This configuration, with a value for each key whose default follows from other keys.
     #[must_use]
     pub fn filled(&self) -> Self {
         let mut filled = self.clone();
@@ -277,7 +277,7 @@ impl Config {
         Ok(changed)
     }
 
-    /// This configuration with other addresses to listen on, where they are given.
+    /// This configuration with these addresses to listen on; `None` keeps an address.
     ///
     /// # Errors
     /// Without authentication, other machines can reach an address; or UDP is off and has an address.

@@ -53,7 +53,7 @@ pub enum BucketLayout {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum BlockCompressor {
-    /// Smallest on disk.
+    /// The smallest files.
     #[default]
     Zstd,
     /// The server's own default, with less CPU.

@@ -53,7 +53,8 @@ pub struct Condition {
 }
 
 impl NamedPath {
-    /// The name, or the last key of the path. `None`: it ends with an index or with `*`.
+    /// The name, or the last key of the path. `None`: there is no name, and the path ends with an index or
+    /// with `*`.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref().or_else(|| self.path.last_key())

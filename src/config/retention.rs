@@ -25,7 +25,7 @@ pub struct Retention {
 /// The default retention of rollups: five years.
 const ROLLUPS: Keep = Keep::For(Period::days(1_830));
 
-/// A retention: `"forever"`, or a period such as `"90d"`. A longer one is greater.
+/// A retention: `"forever"`, or a period such as `"90d"`. A longer retention is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keep {
     /// Older data is deleted.

@@ -49,7 +49,7 @@ pub enum Level {
 }
 
 impl TopicTemplate {
-    /// The levels, without those that share the subscription.
+    /// The levels of the topic, without `$share` and the group.
     #[must_use]
     pub fn levels(&self) -> &[Level] {
         &self.levels

@@ -14,7 +14,7 @@ use strum::IntoEnumIterator;
 /// A line of the table of metrics.
 #[derive(Debug)]
 pub(super) struct Definition {
-    /// The full name.
+    /// The full name of the metric, such as `tidegauge_log_bytes`.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) unit: Unit,

@@ -54,9 +54,9 @@ pub enum What {
 pub struct RefusalEntry {
     /// The kind of the refused items.
     pub what: What,
-    /// The code.
+    /// The code of the refusal, such as `unauthorized`.
     pub code: &'static str,
-    /// The number of items.
+    /// The number of refused items.
     pub count: u64,
     /// One of the items, and its problem.
     pub example: String,
@@ -87,7 +87,7 @@ struct Example {
     request: Option<RequestId>,
 }
 
-/// A log line.
+/// A log line about refusals of one sender and code.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     key: Key,

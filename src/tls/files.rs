@@ -1,4 +1,4 @@
-//! The files of `[http.tls]`.
+//! Reads the PEM files of `[http.tls]` and `[[mqtt]]`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -45,12 +45,12 @@ pub enum TlsError {
     /// The host of a broker is no name that a certificate can have.
     #[error("mqtt.url names a host that no certificate can have: {0}")]
     Host(String),
-    /// rustls accepts none of its own settings.
+    /// rustls does not accept the settings of this program.
     #[error("TLS cannot be set up: {0}")]
     Rustls(rustls::Error),
 }
 
-/// The settings of handshakes.
+/// The settings of handshakes, made from the files.
 #[derive(Debug)]
 pub(super) struct Usable {
     pub(super) config: Arc<ServerConfig>,

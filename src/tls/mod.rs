@@ -40,7 +40,7 @@ const HANDSHAKE: u8 = 22;
 pub struct Tls(RwLock<Usable>);
 
 impl Tls {
-    /// Reads the files of `[http.tls]`; `None` if TLS is off. Logs warnings about them.
+    /// Reads the files of `[http.tls]`; `None` if TLS is off. Logs warnings about certificates and keys.
     ///
     /// # Errors
     /// A file cannot be used.

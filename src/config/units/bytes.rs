@@ -1,4 +1,4 @@
-//! Sizes.
+//! Sizes in bytes, such as `"64MiB"`.
 
 use std::fmt;
 use std::str::FromStr;

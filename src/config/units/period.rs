@@ -1,4 +1,4 @@
-//! Lengths of time.
+//! Lengths of time, such as `"1h30m"`.
 
 use std::fmt;
 use std::str::FromStr;
