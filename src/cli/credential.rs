@@ -25,7 +25,7 @@ pub(super) struct GrantArgs {
 }
 
 impl GrantArgs {
-    /// The devices in the form of the configuration. `None`: all.
+    /// The devices of the flag `--devices`, as the configuration has them. `None`: all devices.
     pub(super) fn devices(&self) -> Option<Vec<DevicePattern>> {
         (!self.devices.is_empty()).then(|| self.devices.clone())
     }

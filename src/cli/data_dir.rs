@@ -116,8 +116,8 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
 
 /// Whether a process has locked a data folder.
 ///
-/// The only way to see such a lock (`flock`) is to try for one. If no process has locked the folder, this one
-/// has until this returns. A service that starts at that moment cannot lock the folder, and tries again.
+/// A process sees such a lock (`flock`) only when it tries to lock the file itself. So this function holds
+/// the lock for a moment if no other process does. A service that starts in that moment tries again.
 pub(super) fn is_in_use(data_dir: &Path) -> bool {
     let lock = open_regular(&data_dir.join(LOCK));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))

@@ -26,8 +26,8 @@ mod factory;
 mod random;
 mod sensor;
 
-/// The log lines of the server: warnings, except those that the simulation provokes all the time and those
-/// about readings that a stop leaves in the log.
+/// The log lines of the server: warnings, but no warnings about refused readings, which the simulation sends
+/// all the time, and about readings that a stop leaves in the log.
 const LOG_LEVEL: &str = "warn,tidegauge::telemetry::refusals=error,tidegauge::cli::serve=error";
 
 /// Serve a simulated factory, to try tidegauge out.

@@ -2,8 +2,7 @@
 //!
 //! ```json
 //! {"version":1,"store":"sqlite","id":"0f3a…","writes":1234}
-//! ```
-//! The ID of a database of MongoDB is that of its collections, whose writes are not counted.
+//! ``` For MongoDB, the ID is the one of the collections, and their writes are not counted.
 //!
 //! A start writes the file once the log is there, and before it accepts readings. So a data folder with the
 //! file has been in use, and a missing log is a lost one. The count is read from the store before it is
@@ -46,7 +45,7 @@ impl KnownStore {
         Self { version: Version1, store: store.to_owned(), history }
     }
 
-    /// Reads the file; `None` if there is none. One that is not whole is an error.
+    /// Reads the file; `None` if there is none. A file that is cut off is an error.
     pub(super) fn load(file: &Path) -> std::io::Result<Option<Self>> {
         match read_small_regular_file(file) {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),

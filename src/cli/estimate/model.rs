@@ -40,11 +40,11 @@ pub(super) struct Estimate {
     pub(super) storage_bytes_per_reading: f64,
     pub(super) index_bytes: f64,
     pub(super) rollup_bytes: f64,
-    /// The pages of the index of `_id`s that an hour of writes touches: those of each device are apart.
+    /// The pages of the index of `_id`s that an hour of writes touches. Each device has pages of its own.
     pub(super) hot_index_bytes: f64,
-    /// The reads of such pages if none is in the cache.
+    /// The reads of these index pages if no page is in the cache.
     pub(super) index_reads_per_second: f64,
-    /// The documents that the store changes, and what it has not written to its disk yet.
+    /// The documents that the store still changes, and the data that it has not written to its disk yet.
     pub(super) working_set_bytes: f64,
     pub(super) oplog_bytes_per_second: f64,
     pub(super) oplog_bytes_per_day: f64,
@@ -64,7 +64,7 @@ pub(super) struct Estimate {
     pub(super) service_cores: Rate,
     pub(super) store_cores: f64,
     pub(super) instances: f64,
-    /// None with the embedded store: each instance has its own.
+    /// 0 with the embedded store: each instance has a store of its own.
     pub(super) shards: f64,
     pub(super) is_one_node_enough: bool,
     /// The resource of one node that runs out first.
@@ -96,7 +96,7 @@ pub(super) struct Load {
     metrics: f64,
     /// Readings a second.
     rate: Rate,
-    /// Buckets an hour: devices that send in it.
+    /// Buckets an hour, which is the number of devices that send in an hour.
     buckets_per_hour: f64,
     readings_per_bucket: f64,
     /// The writes of a bucket.
@@ -152,7 +152,8 @@ impl Load {
         }
     }
 
-    /// A sum over a bucket of constants for each document, each metric of it, each reading and each value.
+    /// Adds up constants over a bucket: for each document, each metric of a document, each reading and each
+    /// value.
     fn per_bucket(&self, document: f64, metric: f64, reading: f64, value: f64) -> f64 {
         self.documents * (document + metric * self.metrics)
             + self.readings_per_bucket * (reading + value * self.metrics)
@@ -217,7 +218,7 @@ impl Estimate {
         self.storage_bytes_per_reading = of_readings / self.readings;
     }
 
-    /// Adds the writes of the store, and what it keeps in its cache for them.
+    /// Adds the work of the store for writes, and the cache that writes need.
     fn add_writing(&mut self, fleet: &Fleet, load: &Load, stored: &Stored, constants: &Constants) {
         let buckets_per_second = load.buckets_per_hour / HOUR;
         let appends = load.appends(fleet.layout());
@@ -339,7 +340,8 @@ impl Memory {
         with_room(self.pending.peak).max(instances * limit)
     }
 
-    /// The share of the default limits with which one node has memory for all of them at once.
+    /// The share of the default limits that one node has memory for, if all limits are reached at once; 1 in
+    /// a large node.
     fn share_of_limits_in(&self, fleet: &Fleet, constants: &Constants) -> f64 {
         let Config { http, query, pending, .. } = Config::default();
         let limits = (pending.max_bytes.0 + http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;

@@ -5,8 +5,8 @@ use tidegauge::config::{Bytes, Config, Limits};
 
 use super::model::Load;
 
-/// The log flushes early above three quarters of `log.max_bytes`, and pending above those of its own limit.
-/// The other limits leave the same room, for devices that reconnect.
+/// The service flushes early when the log or pending is above three quarters of its limit. The other limits
+/// leave the same room, for devices that reconnect.
 const USABLE_SHARE: f64 = 0.75;
 
 /// The largest values that the configuration takes.

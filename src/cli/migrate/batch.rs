@@ -62,12 +62,12 @@ impl Batch {
         self.documents.push(document);
     }
 
-    /// The number of values.
+    /// The number of values in all documents of the batch.
     pub(super) const fn values(&self) -> u64 {
         self.values
     }
 
-    /// The number of readings.
+    /// The number of readings in all documents of the batch.
     pub(super) fn readings(&self) -> u64 {
         let hours = self.buckets().flat_map(|(_, bucket)| &bucket.hours);
         hours.map(|(_, contents)| contents.reading_count() as u64).sum()
@@ -122,8 +122,8 @@ impl Batch {
         Ok(())
     }
 
-    /// The readings of all documents by bucket. Of two values of one reading, that of the earlier document in
-    /// the batch stays.
+    /// The readings of all documents by bucket. If two documents have values of one reading, the value of the
+    /// earlier document in the batch stays.
     fn merged(&self) -> BTreeMap<Key, Merged> {
         let mut merged: BTreeMap<Key, Merged> = BTreeMap::new();
         for (_, bucket) in self.buckets() {

@@ -63,7 +63,7 @@ impl Moved {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Place {
     device: Arc<str>,
-    /// In Unix milliseconds.
+    /// The instant of the place, in Unix milliseconds.
     from_ms: i64,
 }
 
@@ -224,7 +224,7 @@ struct Written {
     moved: Moved,
     devices: u64,
     end: Option<Place>,
-    /// The refusals, for people.
+    /// A line for people about each refusal.
     refused: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Copies the rollups of readings that have expired, and of those that the new store does not keep.
+//! Copies the rollups of readings that have expired, or that the new store does not keep.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ async fn each(
     Ok(count)
 }
 
-/// The hours of which the old store has stats of more values than the new one, for each device.
+/// For each device, the hours whose stats in the old store count more values than those in the new store.
 async fn lacking(
     stores: &Stores,
     devices: &[DeviceSummary],

@@ -1,8 +1,9 @@
-//! Compares the two stores: each reading of the old store is in the new one.
+//! Compares the two stores: each reading of the old store must be in the new store.
 //!
 //! The readings of the old store are folded anew, and compared with the stats that queries of the new store
-//! get. An hour that differs is read from both. It may have more readings in the new store, or other values,
-//! because devices have sent them since; it must lack none, and its stats must cover its readings.
+//! get. An hour that differs is read from both stores. In the new store, it may have more readings or other
+//! values, because devices have sent them since. It must not lack a reading, and its stats must cover its
+//! readings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const LISTED: u64 = 20;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     devices: u64,
-    /// The hours of devices.
+    /// The compared hours, counted for each device.
     hours: u64,
     readings: u64,
     values: u64,

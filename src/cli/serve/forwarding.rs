@@ -16,11 +16,11 @@ use tidegauge::telemetry::Metrics;
 use super::super::Usage;
 use super::super::data_dir::{self, DataDir};
 
-/// A batch of JSON is about so many times as large as its compressed body. With a bandwidth, a body takes
-/// about a second.
+/// About how many times larger a batch of JSON is than its compressed body. With a limited bandwidth, a batch
+/// is made so large that its body takes about a second.
 const USUAL_COMPRESSION: u64 = 10;
 
-/// The options of forwarding; `None` if it is off. An error is one of the configuration.
+/// The options of forwarding; `None` if forwarding is off. An error is a mistake in the configuration.
 pub(in super::super) fn options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>> {
     try_options(config, clock).map_err(|error| Usage(format!("{error:#}")).into())
 }
@@ -45,7 +45,7 @@ fn try_options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>
     Ok(Some(Options { client, max_batch_bytes, clock: clock.clone() }))
 }
 
-/// Starts to forward the log if that is configured. Otherwise no part of the log is held back for it.
+/// Starts to forward the log if that is configured. Otherwise the log keeps nothing back for a forwarder.
 pub(super) fn start(
     config: &Config,
     data: &DataDir,

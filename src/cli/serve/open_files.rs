@@ -37,7 +37,7 @@ pub(super) fn max_connections(config: &Config) -> usize {
     max_of("http.max_connections", http, mqtt, config)
 }
 
-/// The number of connections of MQTT devices that may be open, in the same way.
+/// The number of connections of MQTT devices that may be open, limited in the same way.
 pub(super) fn max_mqtt_connections(config: &Config) -> usize {
     let [http, mqtt] = wanted(config);
     max_of("mqtt_listener.max_connections", mqtt, http, config)

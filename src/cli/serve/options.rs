@@ -97,7 +97,8 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
     }
 }
 
-/// Rolls up each hour by itself if the first readings of a day might expire before the day is rolled up.
+/// Which hours are rolled up together. Each hour is rolled up by itself if the first readings of a day might
+/// expire before the day is rolled up.
 fn closing(retention: config::Keep) -> Closing {
     const DAY: Duration = Duration::from_secs(86_400);
     match retention.period() {
@@ -106,7 +107,8 @@ fn closing(retention: config::Keep) -> Closing {
     }
 }
 
-/// The newest hour that is closed now: a write to it, or to one before it, has to roll it up.
+/// The newest hour that is closed now. A write to this hour or to an earlier one has to roll up the written
+/// hour.
 pub(in super::super) fn newest_closed_hour(config: &Config, clock: &Clock) -> Hour {
     closing(config.retention.readings).newest_closed(clock.now_ms(), ROLLUP_DELAY)
 }
@@ -164,7 +166,7 @@ pub(super) fn udp(config: &Config) -> udp::Options {
     udp::Options { udp: config.udp.clone(), line_protocol: config.ingest.line_protocol.clone(), json: json(config) }
 }
 
-/// The options of the server for MQTT devices; `None` if it is off.
+/// The address and the options of the server for MQTT devices; `None` if that server is off.
 pub(super) fn mqtt_listener(config: &Config) -> Option<(SocketAddr, mqtt::ListenerOptions)> {
     let listener = &config.mqtt_listener;
     let options = mqtt::ListenerOptions {

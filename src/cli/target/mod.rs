@@ -69,8 +69,8 @@ impl Target {
         Ok(Self { store, config, clock: Clock::system(), refused_metadata: RefusedMetadata::default() })
     }
 
-    /// How many batches may be written at the same time. SQLite executes one write after the other, and the
-    /// service must have its turns.
+    /// How many batches may be written at the same time. SQLite executes one write after the other, so
+    /// several batches would keep the service waiting.
     pub(super) fn writers(&self) -> usize {
         if self.config.store_kind() == StoreKind::Sqlite { 1 } else { 4 }
     }
@@ -85,8 +85,7 @@ impl Target {
         first_kept(self.config.retention.rollups(), 25, &self.clock)
     }
 
-    /// Writes buckets, no two of them the same, and rolls up those of closed hours. It waits for a store that
-    /// is away.
+    /// Writes different buckets, and rolls up those of closed hours. Waits for a store that is away.
     pub(super) async fn write(&self, writes: Vec<Arc<BucketWrite>>) -> anyhow::Result<Outcome> {
         let buckets = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
         let mut outcome = Outcome::default();

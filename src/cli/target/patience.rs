@@ -1,7 +1,7 @@
 //! Waits for a store that is away.
 //!
-//! A command is one process, and several of its tasks may wait for the same store. A list of their waits is
-//! the source of what a person reads meanwhile ([`say_waits`]).
+//! A command is one process, and several of its tasks may wait for the same store. The waits are in one list,
+//! from which [`say_waits`] tells a person what the command waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ const LAST_WAIT: Duration = Duration::from_secs(10);
 
 /// Repeats a request to a store while it fails for a reason that may pass, for at most five minutes.
 ///
-/// A collection of another kind is no such reason: the service waits for a person, and a command does not.
+/// A collection of another kind ends the command at once. The service waits until a person has mended it.
 pub(in super::super) async fn patiently<T>(
     mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {

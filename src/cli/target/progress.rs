@@ -81,7 +81,7 @@ impl ProgressFile {
 /// Prints lines on standard error, above the bar.
 #[derive(Clone)]
 pub(in super::super) struct Lines {
-    /// `None` if standard error is not a terminal.
+    /// The progress bar; `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
 }
 
@@ -148,7 +148,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line.
+    /// Prints a line above the bar.
     pub(in super::super) fn note(&self, text: &str) {
         self.lines.print(text);
     }
