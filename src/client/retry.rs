@@ -1,4 +1,4 @@
-//! Repeats requests of commands.
+//! Repeats the requests of a command.
 
 use std::time::Duration;
 

@@ -36,7 +36,7 @@ pub struct Trouble {
     said: String,
 }
 
-/// A problem document.
+/// The members of a problem document that are read.
 #[derive(Deserialize)]
 struct Problem {
     code: String,
@@ -186,7 +186,7 @@ impl Trouble {
         }
     }
 
-    /// The same trouble in other words.
+    /// The same trouble with another text.
     pub(super) fn saying(self, said: String) -> Self {
         Self { said, ..self }
     }

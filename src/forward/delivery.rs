@@ -1,4 +1,4 @@
-//! The delivery of a batch: until each of its readings is accepted, or refused for good.
+//! Delivers a batch: sends it until each of its readings is accepted, or refused for good.
 //!
 //! **A reading on which the other server fails.** A server that answers `500` in the form of this API, a few
 //! times in a row, may fail on one of the readings. So the part of the batch is divided: between devices, and

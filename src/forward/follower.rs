@@ -34,7 +34,7 @@ pub(super) struct Follower {
 
 /// Why the thread ends before the log.
 enum End {
-    /// It is stopped.
+    /// Forwarding is stopped.
     Stopped,
     /// A record cannot be read.
     Failed(String),

@@ -97,12 +97,12 @@ impl Progress {
     }
 }
 
-/// Ends of the log with the times at which the log ended there. If they become many, every second one is
-/// forgotten, and further ones are as far apart as those that are left.
+/// Ends of the log with the times at which the log ended there. If there are too many ends, every second one
+/// is forgotten, and new ends are added at the same larger distance in time.
 #[derive(Debug)]
 struct Ends {
     ends: VecDeque<Followed>,
-    /// The least time between two of them.
+    /// The least time between two ends.
     interval_ms: u64,
 }
 

@@ -22,10 +22,10 @@ pub(super) struct Requests {
     max_body_bytes: usize,
 }
 
-/// A request.
+/// A request with readings of the batch.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// Its body.
+    /// The compressed body of the request.
     pub(super) body: Body,
     /// Its readings, by their numbers in the batch.
     pub(super) readings: Vec<usize>,

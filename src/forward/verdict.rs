@@ -27,8 +27,8 @@ pub(super) enum Verdict {
 /// The verdict on the first readings of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// The number of readings that the verdict is about. The server has counted the others too, but does not
-    /// name those that it refuses.
+    /// The number of readings, from the first one on, whose outcome is known. The server has counted the
+    /// others too, but does not list which of them it refuses.
     pub(super) known: usize,
     /// The readings that are refused for good, by their places in the request.
     pub(super) refused: Vec<Refused>,
@@ -41,7 +41,7 @@ pub(super) struct Judged {
 pub(super) struct Refused {
     /// Its place: in the request, and later in the batch.
     pub(super) at: usize,
-    /// The code.
+    /// The code of the refusal, such as `invalid_value`.
     pub(super) reason: &'static str,
     /// The text of the server.
     pub(super) detail: String,
@@ -50,7 +50,7 @@ pub(super) struct Refused {
 /// Sends a body once.
 ///
 /// # Errors
-/// When there is no verdict on its readings. The same body can be sent again, safely.
+/// When the answer has no verdict on the readings. The same body can be sent again, safely.
 pub(super) async fn send(client: &Client, body: &Body) -> Result<Answer, Trouble> {
     let sent = usize::try_from(body.max_readings()).unwrap_or(usize::MAX);
     match client.post(READINGS, body).await {
