@@ -7,15 +7,15 @@ use super::store_state::{note_failing, note_working};
 use crate::common::backoff::Backoff;
 use crate::store::StoreError;
 
-/// The attempts at one task. While the store does nothing of it, the store counts as away.
+/// The attempts at one task. After an attempt that fails as a whole, the store counts as away.
 ///
-/// An attempt that begins after the drain has begun is the last one, if it fails.
+/// If an attempt that begins after the drain has begun fails, no other one follows.
 pub(super) struct Attempts<'a> {
     pipeline: &'a Pipeline,
     backoff: Backoff,
     /// Whether the drain had begun when the current attempt began.
     is_last: bool,
-    /// Whether the store has done nothing in the last attempt.
+    /// Whether the last attempt has failed as a whole.
     is_failing: bool,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Attempts<'a> {
         Self { pipeline, backoff, is_last, is_failing: false }
     }
 
-    /// Notes that the store has done something in the current attempt.
+    /// Notes that the store has done at least a part of the task in the current attempt.
     pub(super) fn succeed(&mut self) {
         self.backoff.reset();
         if std::mem::take(&mut self.is_failing) {
@@ -33,15 +33,15 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Notes that the store has done nothing in the current attempt.
+    /// Notes that the current attempt has failed as a whole.
     pub(super) fn fail(&mut self, error: &StoreError) {
         if !std::mem::replace(&mut self.is_failing, true) {
             note_failing(self.pipeline, error);
         }
     }
 
-    /// Waits, then begins the next attempt. Breaks if none follows: what is left of the task is for the next
-    /// start of the service.
+    /// Waits, then begins the next attempt. Breaks if none follows: the rest of the task is left to the next
+    /// start.
     pub(super) async fn next(&mut self) -> ControlFlow<()> {
         if self.is_last && self.is_failing {
             self.pipeline.note_given_up(1);
@@ -55,7 +55,7 @@ impl<'a> Attempts<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Counts a failed attempt of which the store has done nothing, then does the same as [`Self::next`].
+    /// Notes and counts that the current attempt has failed as a whole, then goes on as [`Self::next`].
     pub(super) async fn retry(&mut self, error: &StoreError) -> ControlFlow<()> {
         self.fail(error);
         self.pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);

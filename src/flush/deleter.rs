@@ -47,21 +47,21 @@ pub enum DeletionOutcome {
     },
     /// It is durable, and will be executed.
     Accepted {
-        /// The instances that have not executed it yet. None: the store has not.
+        /// The instances that have not executed it yet. Empty: the store has not executed it yet.
         waits_for: Vec<Arc<str>>,
     },
     /// The store cannot execute it, for this reason.
     Failed(String),
 }
 
-/// The most deletions that wait for the store: each bucket that is opened meanwhile looks at all of them.
+/// The most deletions that wait for the store. Each new bucket is compared with all of them.
 pub(super) const MAX_WAITING: usize = 1_000;
 
-/// The hours that are rolled up at once.
+/// The most hours that one request to the store rolls up.
 const HOURS_PER_ROLLUP: usize = 1_000;
 
-/// A deletion was not accepted. Nothing is removed, except after [`AppendError::Poisoned`]: then it is
-/// unknown.
+/// A deletion was not accepted. Nothing is removed, except after [`AppendError::Poisoned`]: then the outcome
+/// is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeletionError {
     /// Too many deletions wait for the store.
@@ -151,7 +151,7 @@ impl Pipeline {
     }
 }
 
-/// Runs until it is aborted. Waits for that once a deletion is left to the next start.
+/// Runs until it is aborted. Once it has left a deletion to the next start, it does nothing more.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     loop {
         let completed = pipeline.completed.notified();
@@ -182,7 +182,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
-/// Executes a deletion. Breaks if that is left to the next start.
+/// Executes a deletion. Breaks if the deletion is left to the next start.
 async fn execute(
     pipeline: &Arc<Pipeline>,
     DeletionStep { begun, unanswered, erased }: DeletionStep,
@@ -273,8 +273,8 @@ async fn count_stored(pipeline: &Pipeline, deletion: &Deletion, erased: &Erased)
     Ok(count)
 }
 
-/// Tells the other instances, if there are some, of a deletion that is executed here. Repeats it until that
-/// succeeds.
+/// Tells the other instances of a deletion that is executed here, and repeats it until that succeeds. Returns
+/// whether there are other instances.
 async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> ControlFlow<(), bool> {
     let mut attempts = Attempts::new(pipeline);
     loop {
@@ -319,8 +319,8 @@ async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Contro
     }
 }
 
-/// Has the log say that a deletion is executed. Without that, a replay would execute it again, which is only
-/// wrong if another instance stores such readings meanwhile.
+/// Appends to the log that a deletion is executed, so that a replay does not execute it again. That would
+/// remove readings that another instance has stored since.
 async fn note_executed(pipeline: &Pipeline, id: u64) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {

@@ -1,8 +1,8 @@
 //! Late readings: readings of days that are closed.
 //!
 //! A write to an hour of such a day is complete only when the rollup includes the readings; until then they
-//! stay pending. The store puts all late hours of a device and day that one write has into their document at
-//! once. After a crash in between, replay of the log repairs this: the next start writes the readings
+//! stay pending. The store writes the late hours of one device and day together, in one change of their
+//! document. After a crash in between, replay of the log repairs this: the next start writes the readings
 //! again, to no effect, and rolls the hour up.
 
 use std::ops::ControlFlow;

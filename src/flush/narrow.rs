@@ -100,8 +100,8 @@ async fn conclude(pipeline: &Arc<Pipeline>, bisections: Vec<Bisection>) -> Vec<A
     done
 }
 
-/// The stored values that refused readings were to replace. Those that a store does not tell are missing: a
-/// retry of the readings does not replace them.
+/// Returns the stored values that refused readings were to replace. If the store does not answer, values are
+/// missing, and a retry of the readings does not replace them.
 async fn replaced_by(pipeline: &Pipeline, refused: &BucketWrite, error: &StoreError) -> Contents {
     let (hour, samples) = (refused.hour, refused.contents.samples());
     let mut replaced = Vec::new();

@@ -77,7 +77,7 @@ impl Running {
     }
 }
 
-/// Waits until a stop has begun, and has waited for the store for that time.
+/// Waits until a stop has begun and [`STORE_WAIT`] has passed since then.
 pub(super) async fn has_waited(pipeline: &Pipeline) {
     pipeline.stop_begins.cancelled().await;
     tokio::time::sleep(STORE_WAIT).await;

@@ -13,7 +13,7 @@ use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Contents};
 use crate::store::{StoreError, Written};
 
-/// Returns when each bucket is stored or dead-lettered, or left to the next start.
+/// Writes buckets. Returns when each is stored or dead-lettered, or left to the next start.
 pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>, mut permit: Permit) {
     let mut attempts = Attempts::new(pipeline);
     loop {
@@ -41,7 +41,7 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
     }
 }
 
-/// Completes stored buckets, after it has rolled up the closed hours among them.
+/// Completes stored buckets, those of closed hours after their hours are rolled up.
 ///
 /// The check for closed hours must follow the write: see [`super::roller`].
 async fn finish(pipeline: &Pipeline, done: Vec<Arc<BucketWrite>>) {
@@ -106,7 +106,7 @@ pub(super) fn count_written(pipeline: &Pipeline, written: Written) {
 
 /// Readings for the dead-letter file.
 pub(super) struct Letter {
-    /// Their bucket, as it was written first.
+    /// The bucket of these readings, as it was written first.
     pub(super) bucket: Arc<BucketWrite>,
     /// The refused readings.
     pub(super) refused: Arc<BucketWrite>,

@@ -32,8 +32,7 @@ pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Ran
     folder.sync()
 }
 
-/// Adds the lines of a file behind those of `taken`, then removes it, if it exists. A crash in between leaves
-/// lines in both.
+/// Moves the lines of a file, if it exists, to the end of `taken`. A crash in between leaves lines in both.
 pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<()> {
     let file = match folder.open(name, OpenMode::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -59,7 +58,7 @@ pub struct NumberedLine {
     pub text: Option<Vec<u8>>,
 }
 
-/// Reads lines one after the other. Their length is bounded.
+/// Reads the lines of a file. A line of more than [`MAX_LINE_BYTES`] is skipped, and has no text.
 #[derive(Debug)]
 pub struct NumberedLines<R> {
     input: R,
@@ -123,7 +122,7 @@ fn skip_line(input: &mut impl BufRead) -> std::io::Result<(u64, bool)> {
     }
 }
 
-/// The change of a line.
+/// How [`rewrite`] changes a line.
 pub(super) enum Change {
     Keep,
     Remove,

@@ -13,7 +13,7 @@ use crate::model::{BucketWrite, Contents, Deletion, Metric};
 /// The most readings of a line.
 pub const READINGS_PER_LINE: usize = 1_000;
 
-/// The size of the readings of a line, about, from which on it ends.
+/// A line ends once its readings take about this many bytes.
 const BYTES_PER_LINE: usize = 512 << 10;
 
 /// The size of most numbers as text.
@@ -47,7 +47,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// The line that begins so and has the members of a JSON object, with its end.
+    /// Returns a line with its end: this beginning, then the members of the JSON object `object`.
     fn line(&self, object: &[u8]) -> serde_json::Result<Vec<u8>> {
         let mut line = serde_json::to_vec(self)?;
         line.pop(); // the closing brace
@@ -76,7 +76,7 @@ struct LineReading {
     values: BTreeMap<Metric, f64>,
 }
 
-/// The device of a line.
+/// The device of a line, read without the rest of the line.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DeviceOf<'a> {
@@ -107,7 +107,7 @@ struct OwnedReading {
 
 /// The lines of a refused bucket, with their ends. `replaced` has the stored values that it was to replace.
 ///
-/// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that a request takes some of them.
+/// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that several lines fit into one request.
 pub(super) fn lines_of(
     write: &BucketWrite,
     replaced: &Contents,
@@ -143,7 +143,7 @@ pub(super) fn lines_of(
     Ok(lines)
 }
 
-/// The readings of contents of the hour of a write.
+/// Returns the readings of `contents`, which are of the hour of `write`.
 fn readings_of<'c>(write: &BucketWrite, contents: &'c Contents) -> impl Iterator<Item = LineReading> + use<'c> {
     let hour = write.hour;
     contents.readings().map(move |reading| LineReading {
