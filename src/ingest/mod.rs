@@ -189,7 +189,7 @@ impl Ingest {
         self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
     }
 
-    /// Begins the next datagram or message of a batch, after charging the rest of the one before it.
+    /// Charges the other readings of the last datagram or message of a batch, then begins the next one.
     ///
     /// # Errors
     /// See [`Ingest::begin`].

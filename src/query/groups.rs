@@ -11,13 +11,13 @@ use crate::access::DeviceScope;
 use crate::model::find_member;
 use crate::store::DeviceSummary;
 
-/// The value of each key in the metadata of a device, in the order of the keys; null for one that is absent.
+/// The value of each key in the metadata of a device, in the order of the keys; null for an absent key.
 pub type MetadataValues = Vec<Value>;
 
 /// Devices with the same values of some keys of their metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceGroup {
-    /// The values.
+    /// The values of the keys.
     pub values: MetadataValues,
     /// The number of devices.
     pub devices: usize,
