@@ -45,7 +45,7 @@ pub enum Operator {
     BitAnd,
 }
 
-/// Which columns a reference or a wildcard means.
+/// The kind or type of the columns that a reference or a wildcard means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cast {
     /// `::field`

@@ -8,7 +8,8 @@
 //!
 //! The grammar is that of the public InfluxQL specification; answers and error texts agree with InfluxDB 1.6.
 //! Dialect: `SELECT` with its clauses and subqueries, and the `SHOW` statements about measurements, tags,
-//! fields and series. Statements that change something parse, and are answered with an error that names them.
+//! fields and series. The parser accepts statements that change something. Their answer is an error that
+//! names them.
 //!
 //! A [`Source`] has the data. It lists measurements and series, passes readings in time order, and passes the
 //! stats of whole hours. A statement asks for the series of all its measurements and subqueries at once, and

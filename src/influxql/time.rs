@@ -10,7 +10,7 @@ use super::error::StatementError;
 
 pub(super) const NS_PER_MS: i64 = 1_000_000;
 
-/// The earliest and the latest instant, in nanoseconds. A side without a bound has none.
+/// The earliest and the latest instant, in nanoseconds. A range without a bound on a side ends here.
 pub(super) const MIN_NS: i64 = i64::MIN + 2;
 /// See [`MIN_NS`].
 pub(super) const MAX_NS: i64 = i64::MAX - 1;

@@ -8,7 +8,7 @@ use super::ast::Operator;
 /// A value in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// There is none.
+    /// No value.
     Null,
     /// A number with a point. It may be infinite or NaN, which an answer shows as null.
     Float(f64),

@@ -19,7 +19,7 @@ impl Windows {
         let Some(zone) = &self.zone else { return self.floor(at_ns) };
         let ahead = zone::offset_ns(zone, at_ns);
         let start = self.floor(at_ns.saturating_add(ahead));
-        // The start has the offset that the zone has there.
+        // The start is shown with the offset that the zone has at the start.
         let guess = start.saturating_sub(ahead);
         let ahead_at_start = zone::offset_ns(zone, guess);
         if ahead_at_start == ahead {

@@ -16,10 +16,10 @@ use super::reduce::{Point, Reducer};
 use super::select::{Prepared, Table, TableSeries, range_of_call};
 use super::usage::Usage;
 
-/// As many comparisons of a condition count as one value against the limit of points.
+/// This many comparisons of a condition count as one value against the limit of points.
 const COMPARISONS_PER_VALUE: usize = 16;
 
-/// The work of so many comparisons, in values.
+/// Returns the work of so many comparisons, in values.
 pub(super) const fn work_of(comparisons: usize) -> usize {
     comparisons / COMPARISONS_PER_VALUE
 }
@@ -33,7 +33,7 @@ pub(super) struct Settings {
     pub(super) is_descending: bool,
 }
 
-/// The work of a `SELECT` on its data.
+/// A `SELECT` while its data is fed into its groups.
 pub(super) struct Feed<'p> {
     pub(super) plan: &'p Plan,
     pub(super) condition: Option<&'p Condition>,
@@ -48,16 +48,16 @@ pub(super) struct Feed<'p> {
     pub(super) keys: Vec<Arc<str>>,
     pub(super) absent: Arc<str>,
     pub(super) series: u32,
-    /// The calls of each reference.
+    /// The calls that each reference is an argument of.
     pub(super) calls_of: Vec<Vec<usize>>,
-    /// The work on a row, in values, beside reading it and without its calls.
+    /// The work on a row, in values, besides reading it and computing its calls.
     work_per_row: usize,
-    /// The references that a row sets.
+    /// The references that the current row sets. It is kept here so that its memory is used again.
     set: Vec<usize>,
 }
 
 impl<'p> Feed<'p> {
-    /// The work on a `SELECT` without its data.
+    /// Creates the feed of a `SELECT`, without data.
     pub(super) fn new(select: &'p Prepared) -> Self {
         let Prepared { plan, dimensions, schema, settings, .. } = select;
         let (condition, Settings { range, is_descending, .. }) = (select.condition.as_ref(), *settings);
@@ -115,7 +115,7 @@ impl<'p> Feed<'p> {
         Some(limit.rows.saturating_add(limit.skip_rows))
     }
 
-    /// Feeds what is read of a measurement.
+    /// Feeds a row of a measurement.
     pub(super) fn read_row(
         &mut self,
         members: &mut Members,
@@ -192,8 +192,8 @@ impl<'p> Feed<'p> {
         Ok(())
     }
 
-    /// Feeds a row of the series at an index. The values of the row are set; `set` has the references of its
-    /// fields.
+    /// Feeds a row of the series at the index `at`. The values of the row are in `members`, and `set` has the
+    /// references to its fields.
     fn row(
         &mut self,
         members: &mut Members,

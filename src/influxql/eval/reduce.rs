@@ -66,7 +66,7 @@ impl Reducer {
         }
     }
 
-    /// Starts with the stats of an hour. `order` is the order of the series.
+    /// Creates a reducer from the stats of an hour. `order` is the order of the series.
     pub(super) fn of_stats(aggregate: &Aggregate, stats: &HourStats, order: u32) -> Self {
         let point = |(ms, value): (i64, f64)| {
             let time = ms.saturating_mul(NS_PER_MS);
@@ -111,7 +111,7 @@ impl Reducer {
         }
     }
 
-    /// The points of the result. Those of aggregates get the instant of the window.
+    /// Returns the points of the result. The point of an aggregate has the instant of the window.
     pub(super) fn finish(self, aggregate: &Aggregate, window: Option<i64>, is_descending: bool) -> Vec<Point> {
         let of_window =
             |value: Value| vec![Point { time: window.unwrap_or_default(), order: 0, value, auxiliary: None }];

@@ -60,7 +60,8 @@ impl Feed<'_> {
         self.joined(sequences, evaluator)
     }
 
-    /// The value of a call in a row at whose time it has none, unless it repeats the value before.
+    /// Returns the value that a call shows in a row for which it has none, unless it repeats the value
+    /// before.
     fn absent(&self, call: &Call) -> Value {
         match self.settings.fill {
             Fill::Number(number) => match self.type_of(call) {
@@ -124,7 +125,7 @@ impl Feed<'_> {
         }
     }
 
-    /// Fills the values beside a selected point that the point does not have.
+    /// Fills the values that columns show beside a selected point and that are absent in its row.
     fn fill_references(&self, references: &mut [Value], before: &[Value]) {
         for (at, value) in references.iter_mut().enumerate() {
             let is_absent = value.is_null();

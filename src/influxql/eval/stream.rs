@@ -20,10 +20,11 @@ const FIRST_MS: i64 = 3_600_000;
 /// The number of groups that are read first.
 const FIRST_GROUPS: usize = 64;
 
-/// How many times as many groups, or as few, are read next.
+/// The factor by which the number of groups in a part grows or shrinks.
 const TIMES: usize = 8;
 
-/// A part with more rows is followed by a smaller one, one with fewer by a larger one.
+/// After a part with more than [`MANY_ROWS`], the next part is smaller. After one with less than
+/// [`FEW_ROWS`], it is larger.
 const MANY_ROWS: usize = 20_000;
 const FEW_ROWS: usize = 5_000;
 
@@ -41,7 +42,7 @@ struct Parts<'p> {
     groups: Vec<(usize, Range<usize>)>,
 }
 
-/// The rows that `OFFSET` and `LIMIT` leave of a group.
+/// The rows of a group that `OFFSET` still skips, and that `LIMIT` still allows.
 struct Left {
     skip: usize,
     take: usize,
@@ -195,7 +196,8 @@ impl Parts<'_> {
         Ok(kept)
     }
 
-    /// Sends the rows of a group that are left, of those that were read. Returns how many were read.
+    /// Sends the rows of a group that were read, as far as `OFFSET` and `LIMIT` leave them. Returns how many
+    /// were read.
     fn send_rows(&mut self, at: usize, left: &mut Left, sink: &mut Sink<'_>) -> Result<usize, StatementError> {
         let plan = self.feed.plan;
         let group = &mut self.feed.groups[self.groups[at].0];

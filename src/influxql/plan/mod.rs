@@ -25,7 +25,7 @@ const COLUMNS_MAX: usize = 2_000;
 /// A name that a statement reads, with its cast.
 pub(super) type Reference = (String, Option<Cast>);
 
-/// Values by time: an aggregate of each window, or all points, and then perhaps a transform.
+/// A call of functions: an aggregate of each window, or all points, and then perhaps a transform.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
     pub(super) aggregate: Option<Aggregate>,
@@ -74,7 +74,7 @@ pub(super) struct Plan {
     places: HashMap<Reference, usize>,
     /// How many of the references the columns show; those of conditions follow.
     pub(super) shown: usize,
-    /// Whether references stand beside the calls.
+    /// Whether columns show references beside calls.
     pub(super) has_auxiliary: bool,
     /// How many regular expressions the condition has.
     pub(super) patterns: usize,
@@ -156,7 +156,7 @@ impl Plan {
         })
     }
 
-    /// The place of a reference.
+    /// Returns the place of a reference, and adds the reference if it is new.
     pub(super) fn reference(&mut self, name: &str, cast: Option<Cast>) -> usize {
         let reference = (name.to_owned(), cast);
         if let Some(place) = self.places.get(&reference) {
@@ -257,7 +257,7 @@ impl Plan {
         self.columns.push((name, node));
     }
 
-    /// Checks which calls and fields stand together.
+    /// Checks that the calls and fields may be combined.
     fn check(&self, dimensions: &Dimensions, limit_rows: usize) -> Result<(), StatementError> {
         if self.calls.is_empty() {
             if dimensions.windows.every_ns > 0 {
