@@ -107,10 +107,7 @@ impl Deleting {
 impl Pipeline {
     /// Returns why the store cannot execute a deletion, if it cannot.
     pub fn refusal_of(&self, deletion: &Deletion) -> Option<&'static str> {
-        match self.store.deletions() {
-            Some(deletions) => deletions.refusal(deletion),
-            None => Some("this store cannot delete readings before they expire"),
-        }
+        self.store.deletions().refusal(deletion)
     }
 
     /// Removes readings, for `by`. Waits at most `max_wait` until it is executed, by all instances that share
@@ -223,11 +220,7 @@ async fn delete_stored(
     unanswered: &BTreeSet<Hour>,
     erased: &Erased,
 ) -> ControlFlow<(), Result<u64, String>> {
-    let Some(deletions) = pipeline.store.deletions() else {
-        let why = format!("the store {} cannot delete readings", pipeline.store.name());
-        return ControlFlow::Continue(Err(why));
-    };
-    let deletion = &begun.deletion;
+    let (deletions, deletion) = (pipeline.store.deletions(), &begun.deletion);
     if let Some(why) = deletions.refusal(deletion) {
         return ControlFlow::Continue(Err(why.to_owned()));
     }

@@ -135,8 +135,8 @@ impl Store for Faulty {
         self.store.operator_metadata()
     }
 
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        Some(self)
+    fn deletions(&self) -> &dyn Deletions {
+        self
     }
 
     fn rollups(&self) -> Option<&dyn Rollups> {

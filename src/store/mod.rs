@@ -271,10 +271,8 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// How readings are deleted before they expire; `None` if the store cannot.
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        None
-    }
+    /// How readings are deleted before they expire.
+    fn deletions(&self) -> &dyn Deletions;
 
     /// The metadata that operators have set of devices.
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore;

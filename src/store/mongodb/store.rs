@@ -306,8 +306,8 @@ impl<L: Layout> Store for MongoStore<L> {
         self.rollups.put_all(&rollups).await.into_iter().collect()
     }
 
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        Some(self)
+    fn deletions(&self) -> &dyn Deletions {
+        self
     }
 
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore {

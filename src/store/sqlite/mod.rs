@@ -289,8 +289,8 @@ impl Store for SqliteStore {
         self.with_writer(add).await.map_err(|error| StoreError::from(&error))
     }
 
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        Some(self)
+    fn deletions(&self) -> &dyn Deletions {
+        self
     }
 
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
