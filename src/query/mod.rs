@@ -362,11 +362,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// Waits for the result of a task. The caller panics if the task panics.
 async fn joined<T>(task: impl Future<Output = Result<T, JoinError>>) -> Result<T, QueryError> {
-    match task.await {
-        Ok(done) => Ok(done),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(StoreError::new(Cause::Stopping, "the service is stopping").into()),
-        },
-    }
+    let stopping = || StoreError::new(Cause::Stopping, "the service is stopping").into();
+    crate::common::joined::joined(task).await.ok_or_else(stopping)
 }

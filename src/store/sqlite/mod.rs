@@ -55,6 +55,7 @@ use super::{
     OperatorMetadataStore, ReadingsQuery, StatsNeeds, Store, StoreError, UnreadableDocuments, Written,
 };
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
+use crate::common::joined::joined;
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -335,13 +336,7 @@ impl Deletions for SqliteStore {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SqliteError> + Send + 'static,
 ) -> Result<T, SqliteError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(SqliteError::Stopping),
-        },
-    }
+    joined(tokio::task::spawn_blocking(work)).await.unwrap_or(Err(SqliteError::Stopping))
 }
 
 #[cfg(test)]

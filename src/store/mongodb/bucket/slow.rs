@@ -33,6 +33,7 @@ use super::read::of_device;
 use super::statement::{Job, insert_document};
 use crate::codec::VALUES_MAX;
 use crate::common::backoff::Backoff;
+use crate::common::joined::joined;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Hour};
 use crate::store::{Cause, StoreError, Written};
@@ -176,7 +177,12 @@ impl Buckets {
             (changes, last)
         };
         let is_long = values + job.write.contents.samples().len() > VALUES_PER_TURN;
-        let (changes, last) = if is_long { blocking(merge).await? } else { merge() };
+        let (changes, last) = if is_long {
+            let merged = joined(tokio::task::spawn_blocking(merge)).await;
+            merged.ok_or_else(|| StoreError::new(Cause::Stopping, "the runtime is stopping"))?
+        } else {
+            merge()
+        };
         for change in changes {
             if !self.make(&job.write.device, job.write.hour, &change).await? {
                 return Ok(false);
@@ -255,17 +261,6 @@ impl Attempts {
         }
         tokio::time::sleep(self.backoff.next_wait()).await;
         Ok(())
-    }
-}
-
-/// Runs a long merge on a blocking thread. The caller panics if the merge panics.
-async fn blocking<T: Send + 'static>(merge: impl FnOnce() -> T + Send + 'static) -> Result<T, StoreError> {
-    match tokio::task::spawn_blocking(merge).await {
-        Ok(merged) => Ok(merged),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(StoreError::new(Cause::Stopping, "the runtime is stopping")),
-        },
     }
 }
 
