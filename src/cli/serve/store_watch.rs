@@ -12,7 +12,7 @@ use std::time::Duration;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::log::Recovery;
 use tidegauge::store::Store;
-use tidegauge::store::sqlite::SqliteStore;
+use tidegauge::store::sqlite;
 use tidegauge::telemetry::Metrics;
 use tokio::sync::watch;
 
@@ -29,7 +29,7 @@ const UNTIL_CREATED: Duration = Duration::from_secs(1);
 /// `was_there`: the SQLite file existed before this start.
 pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, store: &dyn Store, was_there: bool) {
     let sqlite = config.sqlite_file();
-    if config.store_kind() != StoreKind::Sqlite && SqliteStore::holds_data(&sqlite) {
+    if config.store_kind() != StoreKind::Sqlite && sqlite::holds_data(&sqlite) {
         let (file, store) = (sqlite.display(), store.name());
         tracing::warn!(%file, store, "this SQLite file has readings that are not served: another store is in use");
     }

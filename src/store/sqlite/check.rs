@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode};
 
 use super::error::SqliteError;
+use super::file::files_of;
 use super::schema::{APPLICATION_ID, CHECKPOINT_BYTES, VERSION, open_reader};
 use crate::common::clock::Clock;
 use crate::common::finding::{Finding, Part, count, size};
@@ -134,8 +135,7 @@ impl SqliteCheck {
     }
 
     fn sizes(&self, page: u64, bytes: u64, free: u64) -> Vec<Finding> {
-        let mut wal = self.file.as_os_str().to_owned();
-        wal.push("-wal");
+        let [_, wal, ..] = files_of(&self.file);
         let wal = std::fs::metadata(wal).map_or(0, |wal| wal.len());
         let message = format!(
             "{} in pages of {page} bytes, {} of them free, and {} in the write-ahead file",

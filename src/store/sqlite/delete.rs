@@ -11,7 +11,6 @@ use super::devices;
 use super::error::SqliteError;
 use super::history;
 use super::write::{Writer, begin};
-use crate::codec::ChunkEncoder;
 use crate::model::{Deletion, Hour};
 
 /// The number of hours that one transaction reads and rewrites: few, so that a write does not wait long.
@@ -41,7 +40,10 @@ impl Writer {
         let hours = hours(&transaction, deletion, from)?;
         let mut readings = 0;
         for hour in &hours {
-            readings += delete_of_hour(&transaction, encoder, deletion, Hour::of(*hour))?;
+            let hour = Hour::of(*hour);
+            let rows = BucketRows::at(&transaction, &deletion.device, hour);
+            let is_whole = deletion.covers(hour) && deletion.series.is_all();
+            readings += if is_whole { rows.remove()? } else { rows.delete(encoder, deletion)? };
         }
         let next = hours.last().filter(|_| hours.len() as i64 == BATCH).map(|hour| Hour(Hour::of(*hour).0 + 1));
         if next.is_none() {
@@ -59,15 +61,4 @@ fn hours(connection: &Connection, deletion: &Deletion, from: Hour) -> Result<Vec
     let mut statement = connection.prepare_cached(HOURS)?;
     let range = params![&*deletion.device, from.start_ms(), deletion.hours().end.start_ms(), BATCH];
     Ok(statement.query_map(range, |row| row.get(0))?.collect::<Result<_, _>>()?)
-}
-
-/// Executes a deletion for one hour, and returns the number of readings that had a value removed.
-fn delete_of_hour(
-    connection: &Connection,
-    encoder: &mut ChunkEncoder,
-    deletion: &Deletion,
-    hour: Hour,
-) -> Result<u64, SqliteError> {
-    let rows = BucketRows::at(connection, &deletion.device, hour);
-    if deletion.covers(hour) && deletion.series.is_all() { rows.remove() } else { rows.delete(encoder, deletion) }
 }

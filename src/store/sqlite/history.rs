@@ -31,9 +31,10 @@ pub(super) fn read(connection: &Connection) -> Result<History, SqliteError> {
     Ok(statement.query_row([], |row| Ok(History { id: row.get(0)?, writes: row.get::<_, i64>(1)?.cast_unsigned() }))?)
 }
 
-/// Whether a file that no process has open holds readings or rollups. A missing file, or one of another
-/// program, holds none. This creates no other file beside it.
-pub(super) fn holds_data(path: &Path) -> bool {
+/// Whether the file at `path`, which no process may have open, holds readings or rollups. A missing file, or
+/// one of another program, holds none. The check creates no file beside it. Blocks on the disk.
+#[must_use]
+pub fn holds_data(path: &Path) -> bool {
     if file::expect_regular(path).is_err() {
         return false;
     }
