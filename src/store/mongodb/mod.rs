@@ -27,7 +27,6 @@ mod command;
 mod connect;
 mod decode;
 mod deletion;
-mod device_questions;
 mod devices;
 mod encode;
 mod errors;

@@ -62,11 +62,6 @@ impl SchemaState {
         Ok(deployment)
     }
 
-    /// Whether the schema was ensured at least once since the start.
-    pub(super) fn was_ensured(&self) -> bool {
-        self.ensured() > 0
-    }
-
     /// How often the schema was ensured since the start.
     pub(super) fn ensured(&self) -> u64 {
         self.ensured.load(Ordering::SeqCst)
