@@ -7,8 +7,7 @@ use mongodb::{Client, Database};
 
 use super::servers::Servers;
 use super::uri::{self, UriError};
-use crate::config::MongodbUri;
-pub use crate::config::{BlockCompressor, BucketLayout, Granularity};
+use crate::config::{BlockCompressor, BucketLayout, MongodbUri};
 use crate::store::UnreadableDocuments;
 
 /// The longest wait for a TCP connection, and for the answer to a heartbeat, unless the URI says otherwise
@@ -58,16 +57,6 @@ pub struct MongodbOptions {
     pub validate: bool,
     /// The most connections to one server, monitoring aside.
     pub max_connections: u32,
-}
-
-/// The time span of the server's own buckets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TimeseriesSpan {
-    /// One of the server's classes.
-    Granularity(Granularity),
-    /// The longest span, to which the start of a bucket is rounded too (`bucketMaxSpanSeconds`, servers from
-    /// 6.3 on).
-    Max(Duration),
 }
 
 impl MongodbOptions {

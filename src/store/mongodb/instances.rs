@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::{Bson, Document, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawArray, RawBsonRef, RawDocument, doc};
 
 use super::collection::Kind;
 use super::decode::{DecodeError, expect_version, integer};
-use super::encode::Encoder;
 use super::layout::Layout;
 use super::plain_schema::PlainSchema;
+use super::statements::Verb;
 use super::store::MongoStore;
 use crate::store::{Announced, Cause, Instance, Instances, Joined, Notes, StoreError};
 
@@ -55,26 +55,12 @@ impl<L: Layout> MongoStore<L> {
 
     /// Executes a statement of an update, and returns the number of documents that it matched or inserted.
     async fn update_notes(&self, statement: Document) -> Result<u64, StoreError> {
-        self.change_notes("update", "updates", &statement).await
+        self.commands.write_document(Verb::UpdateMatching, &self.notes(), &statement).await
     }
 
     async fn delete_notes(&self, filter: Document) -> Result<(), StoreError> {
-        self.change_notes("delete", "deletes", &doc! { "q": filter, "limit": 0 }).await.map(drop)
-    }
-
-    async fn change_notes(&self, command: &str, statements: &str, statement: &Document) -> Result<u64, StoreError> {
-        let statement = RawDocumentBuf::try_from(statement).expect("its keys have no NUL");
-        let command = Encoder::build(|fields| {
-            fields.string(command, &self.notes());
-            self.commands.write_concern(fields);
-            fields.array(statements, |all| all.raw_document(0, &statement));
-        });
-        let reply = self.commands.send(command).await?;
-        // Another instance may have been quicker to insert the document.
-        match reply.errors.iter().find(|error| !error.is_duplicate_key()) {
-            Some(error) => Err(error.to_error()),
-            None => Ok(u64::try_from(reply.n).unwrap_or(0)),
-        }
+        let statement = doc! { "q": filter, "limit": 0 };
+        self.commands.write_document(Verb::DeleteMatching, &self.notes(), &statement).await.map(drop)
     }
 
     /// Finds notes. Unlike other documents, none is skipped: an instance that does not know all others could

@@ -53,7 +53,7 @@ mod timeseries;
 mod uri;
 
 pub use self::bucket::BucketStore;
-pub use self::connect::{BlockCompressor, BucketLayout, Granularity, MongodbOptions};
+pub use self::connect::MongodbOptions;
 pub use self::older::{
     DocumentId, OlderBucket, OlderCollection, OlderContent, OlderDocument, Remark, Shape, ShapeRules,
 };

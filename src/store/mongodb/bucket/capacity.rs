@@ -65,7 +65,8 @@ impl Capacity {
 impl Size {
     pub(super) fn of(contents: &Contents) -> Self {
         let keys = Keys::of(contents);
-        let readings: Self = contents.readings().map(|reading| keys.reading(reading.samples)).sum();
+        let sizes = contents.readings().map(|reading| keys.reading(reading.samples));
+        let readings = sizes.fold(Self::default(), |all, one| all + one);
         Self { bytes: readings.bytes + keys.stats_bytes(), ..readings }
     }
 }
@@ -75,12 +76,6 @@ impl std::ops::Add for Size {
 
     fn add(self, more: Self) -> Self {
         Self { readings: self.readings + more.readings, bytes: self.bytes + more.bytes }
-    }
-}
-
-impl std::iter::Sum for Size {
-    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
-        sizes.fold(Self::default(), std::ops::Add::add)
     }
 }
 

@@ -20,14 +20,12 @@
 //! a part that does not exist yet. So these hours get one more part, which is empty: a *fence*.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 use bson::{DateTime, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::super::collection::Deployment;
 use super::super::decode::integer;
-use super::super::encode::Encoder;
 use super::super::layout::Queries;
 use super::super::names;
 use super::super::statements::Verb;
@@ -48,9 +46,6 @@ const BATCH: u32 = 10_000;
 
 /// How many hours are read and written back at the same time.
 const MAX_CONCURRENT_HOURS: usize = 8;
-
-/// The fields that an emptied document does not have.
-const FIELDS_OF_READINGS: [&str; 3] = ["metadata", "control", "data"];
 
 /// The documents that a deletion touches.
 #[derive(Debug, Default)]
@@ -108,10 +103,10 @@ impl Buckets {
         let find = self.of_hours(&deletion.device, &deletion.hours()).batch_size(BATCH);
         let find = find.projection(doc! { "bucket": 1, "readingCount": 1, "firstTs": 1, "lastTs": 1 });
         self.commands
-            .each_document(find, |document| {
+            .all_documents(find, |document| {
                 let id = document.get_str("_id")?;
                 if names::device_of(id) != Some(&*deletion.device) {
-                    return Ok(ControlFlow::Continue(()));
+                    return Ok(());
                 }
                 let hour = bucket_hour(document)?;
                 touched.hours.insert(hour);
@@ -122,7 +117,7 @@ impl Buckets {
                 } else {
                     touched.partial.insert(hour);
                 }
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             })
             .await?;
         touched.whole.sort_by_key(|whole| whole.hour);
@@ -147,24 +142,17 @@ impl Buckets {
 
     /// Empties documents, all parts of whole hours.
     async fn empty(&self, device: &str, documents: &[Whole]) -> Result<(), StoreError> {
-        let encode = |statement: &mut Encoder| {
-            statement.document("q", |filter| {
-                filter.document("_id", |is| {
-                    is.array("$in", |ids| documents.iter().enumerate().for_each(|(at, of)| ids.string(at, &of.id)));
-                });
-                filter.string("deviceId", device);
-            });
-            statement.array("u", |stages| {
-                stages.document(0, |stage| stage.document("$set", set_empty));
-                stages.document(1, |stage| {
-                    stage.array("$unset", |unset| {
-                        FIELDS_OF_READINGS.iter().enumerate().for_each(|(at, field)| unset.string(at, field));
-                    });
-                });
-            });
-            statement.boolean("multi", true);
+        let ids: Vec<&str> = documents.iter().map(|document| &*document.id).collect();
+        let emptied = doc! {
+            "schemaVersion": SCHEMA_VERSION, "rev": { "$add": ["$rev", 1_i64] }, "full": true, "readingCount": 0_i64,
+            "firstTs": "$bucket", "lastTs": "$bucket", "stats": { "$literal": {} }, "bytes": 0_i64, "readings": [],
         };
-        self.commands.write_one(Verb::UpdateMatching, &self.collection, encode).await.map(drop)
+        let statement = doc! {
+            "q": { "_id": { "$in": ids }, "deviceId": device },
+            "u": [{ "$set": emptied }, { "$unset": ["metadata", "control", "data"] }],
+            "multi": true,
+        };
+        self.commands.write_document(Verb::UpdateMatching, &self.collection, &statement).await.map(drop)
     }
 
     /// Removes the selected values of one hour, and returns the number of readings that had some.
@@ -209,24 +197,6 @@ impl Buckets {
         }
         Ok(true)
     }
-}
-
-/// Writes the fields of an emptied document of an hour of which nothing is left.
-fn set_empty(set: &mut Encoder) {
-    set.int32("schemaVersion", SCHEMA_VERSION);
-    set.document("rev", |is| {
-        is.array("$add", |terms| {
-            terms.string(0, "$rev");
-            terms.int64(1, 1);
-        });
-    });
-    set.boolean("full", true);
-    set.int64("readingCount", 0);
-    set.string("firstTs", "$bucket");
-    set.string("lastTs", "$bucket");
-    set.document("stats", |is| is.document("$literal", |_| {}));
-    set.int64("bytes", 0);
-    set.array("readings", |_| {});
 }
 
 /// A change, and the instants that lose a value with it.

@@ -87,9 +87,9 @@ impl Buckets {
             let device =
                 known.get(&Arc::from(device)).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
             add(derived, part_of(Arc::clone(device), document, names)?);
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
-        self.commands.each_document(find.projection(rollup_fields()).batch_size(BATCH), visit).await
+        self.commands.all_documents(find.projection(rollup_fields()).batch_size(BATCH), visit).await
     }
 }
 

@@ -204,8 +204,9 @@ impl Buckets {
 
     /// Makes one change, and returns whether it was still possible.
     pub(super) async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, StoreError> {
-        let verb = if change.guard.is_some() { Verb::Update } else { Verb::Insert };
-        let encode = |statement: &mut Encoder, Change { part, guard, .. }: &Change| match guard {
+        let Change { part, guard, .. } = change;
+        let verb = if guard.is_some() { Verb::UpdateMatching } else { Verb::Insert };
+        let encode = |statement: &mut Encoder| match guard {
             None => insert_document(statement, device, hour, part.number, &part.body()),
             Some(rev) => {
                 statement.document("q", |filter| {
@@ -216,13 +217,7 @@ impl Buckets {
                 statement.document("u", |update| part.body().encode_update(update, hour));
             }
         };
-        let (command, _) = self.commands.write_command(verb, &self.collection, std::slice::from_ref(change), encode);
-        let reply = self.commands.send(command).await?;
-        match reply.errors.first() {
-            None => Ok(reply.n == 1),
-            Some(error) if error.is_duplicate_key() => Ok(false),
-            Some(error) => Err(error.to_error()),
-        }
+        Ok(self.commands.write_one(verb, &self.collection, encode).await? == 1)
     }
 }
 

@@ -5,7 +5,7 @@ use bson::{Document, doc};
 use super::super::collection::Kind;
 use super::super::decode::server_integer;
 use super::expected::Expected;
-use super::{Inspector, batch, number};
+use super::{Inspector, first_batch, number};
 use crate::common::finding::{Finding, Part, count, size};
 
 const SIZES: Part = Part::DocumentsSize;
@@ -45,7 +45,7 @@ impl Inspector<'_> {
         let cursor = doc! { "batchSize": SAMPLE_MAX.cast_signed() };
         let aggregate = doc! { "aggregate": expected.name(), "pipeline": pipeline.to_vec(), "cursor": cursor };
         let Some(reply) = self.ask(SIZES, None, aggregate).await else { return };
-        let sample = batch(&reply);
+        let sample = first_batch(&reply);
         self.findings.extend(sizes(expected.name(), documents, &sample));
         self.findings.extend(readings(expected.name(), &sample));
     }

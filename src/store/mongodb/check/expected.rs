@@ -51,30 +51,6 @@ impl Expected {
         }
     }
 
-    /// The notes of the instances.
-    pub(in super::super) fn notes(schema: PlainSchema) -> Self {
-        Self { is_of_devices: false, ..Self::plain(schema) }
-    }
-
-    /// A time-series collection, with the fields of a new one and those of its span.
-    pub(in super::super) const fn timeseries(
-        collection: ManagedCollection,
-        expiry: Option<Duration>,
-        index: (&'static str, Document),
-        timeseries: (Document, Document),
-    ) -> Self {
-        Self {
-            collection,
-            kind: Kind::Timeseries,
-            index,
-            expiry,
-            validator: None,
-            timeseries: Some(timeseries),
-            device_field: "meta.deviceId",
-            is_of_devices: true,
-        }
-    }
-
     pub(super) fn name(&self) -> &str {
         &self.collection.name
     }

@@ -27,7 +27,7 @@ use bson::{Document, doc};
 pub(super) use self::expected::{Expected, ExpectedValidator};
 pub(super) use self::questions::{Example, Question};
 use super::collection::Deployment;
-use super::command::Commands;
+use super::command::{Commands, first_batch};
 use super::decode::server_integer;
 use super::errors::within;
 use super::layout::Layout;
@@ -72,7 +72,7 @@ impl<L: Layout> MongoStore<L> {
             self.layout.expected(),
             Expected::plain(self.rollups.schema()),
             Expected::plain(self.devices.schema()),
-            Expected::notes(self.schema_of_notes()),
+            Expected { is_of_devices: false, ..Expected::plain(self.schema_of_notes()) },
         ];
         let present = inspector.check_collections(&expected).await;
         if !present.is_empty() {
@@ -181,7 +181,7 @@ impl Inspector<'_> {
 
     /// The documents of the first batch of a cursor.
     async fn list(&mut self, part: Part, database: Option<&str>, command: Document) -> Option<Vec<Document>> {
-        self.ask(part, database, command).await.map(|reply| batch(&reply))
+        self.ask(part, database, command).await.map(|reply| first_batch(&reply))
     }
 }
 
@@ -195,12 +195,6 @@ fn not_allowed(part: Part, error: &StoreError) -> Finding {
         );
     }
     skipped
-}
-
-/// The documents of the first batch of a cursor.
-fn batch(reply: &Document) -> Vec<Document> {
-    let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-    first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect()
 }
 
 /// A number of a reply that is not negative.

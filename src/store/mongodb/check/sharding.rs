@@ -5,7 +5,7 @@
 use bson::{Bson, Document, doc};
 
 use super::expected::Expected;
-use super::{ADMIN, Inspector, batch};
+use super::{ADMIN, Inspector, first_batch};
 use crate::common::finding::{Finding, Part, count};
 
 const SHARDING: Part = Part::CollectionSharding;
@@ -29,7 +29,7 @@ impl Inspector<'_> {
         let pipeline = [doc! { "$shardedDataDistribution": {} }];
         let aggregate = doc! { "aggregate": 1, "pipeline": pipeline.to_vec(), "cursor": {} };
         let Some(reply) = self.ask(SHARDS, Some(ADMIN), aggregate).await else { return };
-        for entry in batch(&reply) {
+        for entry in first_batch(&reply) {
             let namespace = entry.get_str("ns").unwrap_or_default().to_owned();
             if present.iter().any(|expected| is_of(&namespace, &format!("{database}.{}", expected.name()))) {
                 self.findings.push(distribution(&namespace, &entry));

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 
 use super::questions::{self, Example, Question};
-use crate::config::Timeseries;
+use crate::config::{BucketLayout, Timeseries};
 use crate::model::{BucketWrite, Day, Deletion, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::layout::Layout;
 use crate::store::mongodb::store::MongoStore;
 use crate::store::mongodb::tests::Scratch;
-use crate::store::mongodb::{BucketLayout, BucketStore, MongodbOptions, TimeseriesStore};
+use crate::store::mongodb::{BucketStore, MongodbOptions, TimeseriesStore};
 use crate::store::{Deletions, DeviceSet, ReadingsQuery, Rollups, StatsNeeds, Store};
 
 /// 2026-04-20T14:00:00Z.

@@ -82,7 +82,7 @@ pub(super) struct DeviceIndex {
     commands: Commands,
     managed: ManagedCollection,
     retention: Option<Duration>,
-    noted: NotedDevices,
+    pub(super) noted: NotedDevices,
     known: Mutex<completeness::Known>,
 }
 

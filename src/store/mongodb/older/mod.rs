@@ -37,7 +37,6 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -51,7 +50,6 @@ use super::command::{Commands, documents};
 use super::connect::MongodbOptions;
 use super::decode::{DecodeError, server_integer};
 use super::encode::Encoder;
-use super::errors::within;
 use super::statements::{Outcome, Verb};
 use super::uri::UriError;
 use crate::common::printable::printable;
@@ -202,8 +200,7 @@ impl OlderCollection {
             let why = format!("{name} is a {kind}, whose documents cannot be migrated: import its readings as files");
             return Err(StoreError::new(Cause::Schema, why));
         }
-        let count = self.commands.database.run_command(doc! { "count": &self.name });
-        let reply = within(self.commands.timeout, count).await?;
+        let reply = self.commands.run(doc! { "count": &self.name }).await?;
         Ok(Some(reply.get("n").and_then(server_integer).and_then(|count| u64::try_from(count).ok()).unwrap_or(0)))
     }
 
@@ -244,28 +241,25 @@ impl OlderCollection {
         if documents.is_empty() {
             return Ok(Vec::new());
         }
-        let mut failed = None;
+        let mut failed = Ok(());
         let settle = |_: &&OlderDocument, outcome| {
             if let Outcome::Failed(error) = outcome
                 && !error.is_permanent()
             {
-                failed = Some(error);
+                failed = Err(error);
             }
         };
         let encode = |statement: &mut Encoder, document: &&OlderDocument| encode_removal(statement, document);
-        let sent = self.commands.write_all(Verb::DeleteMatching, &self.name, documents, encode, settle).await;
-        sent.map_err(to_store_error)?;
-        if let Some(error) = failed {
-            return Err(to_store_error(error));
-        }
+        self.commands.write_all(Verb::DeleteMatching, &self.name, documents, encode, settle).await?;
+        failed?;
         let ids: Vec<Bson> = documents.iter().map(|document| document.id.0.clone()).collect();
         let (mut left, filter) = (Vec::new(), doc! { "_id": { "$in": ids } });
         let find = self.documents.find(filter).projection(doc! { "_id": 1 });
         let visit = |document: &RawDocument| {
             left.push(DocumentId::of(document)?);
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
-        self.commands.each_document(find, visit).await?;
+        self.commands.all_documents(find, visit).await?;
         Ok(left)
     }
 }
@@ -313,9 +307,4 @@ fn unreadable_id(before: Option<&DocumentId>, error: &DecodeError) -> StoreError
     let place = before.map_or_else(|| "the first document".to_owned(), |last| format!("the one after {last}"));
     let why = format!("in the descending order of _ids, {place} has an _id that is not readable, replace it: {error}");
     StoreError::new(Cause::UnreadableDocument, why)
-}
-
-fn to_store_error(error: StoreError) -> StoreError {
-    let cause = if error.is_permanent() { Cause::Other } else { error.cause };
-    StoreError::new(cause, error.detail)
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bson::{RawBsonRef, RawDocument};
 
-pub(super) use self::day::Day;
 use super::super::decode::{DecodeError, UsualElements, check_version, elements, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
@@ -18,7 +17,6 @@ use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StatsNeeds};
 
-mod day;
 #[cfg(test)]
 mod tests;
 
@@ -298,6 +296,15 @@ pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, Deco
         stats,
     }));
     Ok(rollups)
+}
+
+/// The first and the last instant of the rollups of a document, in Unix milliseconds; `None` if no hour of
+/// the document has a rollup.
+pub(super) fn span_of(document: &RawDocument) -> Result<Option<(i64, i64)>, DecodeError> {
+    let mut rollups = rollups_of(document)?;
+    rollups.retain(|rollup| !rollup.is_empty());
+    rollups.sort_unstable_by_key(|rollup| rollup.stats.hour);
+    Ok(rollups.first().zip(rollups.last()).map(|(first, last)| (first.first_ts_ms, last.stats.last_ts_ms)))
 }
 
 /// Adds the `rev` of each hour of a document of this day that has one.

@@ -43,7 +43,6 @@
 
 mod columns;
 mod delete;
-mod devices;
 mod document;
 mod expired;
 #[cfg(any(test, fuzzing))]

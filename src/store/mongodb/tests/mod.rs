@@ -18,7 +18,8 @@ use mongodb::Client;
 
 use self::mongod::mongos::{Cluster, Mongos, Sharding, uri_of};
 use self::mongod::replica_set::ReplicaSet;
-use super::{BlockCompressor, BucketLayout, MongodbOptions};
+use super::MongodbOptions;
+use crate::config::{BlockCompressor, BucketLayout};
 use crate::model::Hour;
 use crate::store::Store;
 use crate::store::scenarios::Expiry;

@@ -27,12 +27,10 @@
 //! **Stats** are folded from the measurements (`fold`). For days that have ended they are in the rollups, as
 //! in bucket mode.
 
-mod delete;
 mod document;
 mod fold;
 mod known;
 mod read;
-mod rollups;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -44,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::RawDocumentBuf;
+use bson::{RawDocumentBuf, doc};
 use mongodb::Collection;
 
 use self::known::KnownDevices;
@@ -53,12 +51,13 @@ use self::schema::Schema;
 use super::check::{Example, Expected, Question, questions};
 use super::collection::Deployment;
 use super::command::Commands;
-use super::connect::{MongodbOptions, TimeseriesSpan};
+use super::connect::MongodbOptions;
 use super::insert_sessions::InsertSessions;
 use super::layout::Layout;
+use super::statements::Verb;
 use super::store::MongoStore;
 use super::uri::UriError;
-use crate::config;
+use crate::config::{self, Period};
 use crate::model::{BucketWrite, Deletion, Hour, Keep};
 use crate::store::{Deleted, StoreError, Written};
 
@@ -90,13 +89,17 @@ impl TimeseriesStore {
 impl Timeseries {
     fn new(options: &MongodbOptions, timeseries: config::Timeseries, commands: Commands) -> Self {
         let config::Timeseries { collection, granularity, bucket_max_span, max_known_devices } = timeseries;
-        let max_span = bucket_max_span.map(|span| TimeseriesSpan::Max(span.as_duration()));
-        let span = max_span.unwrap_or(TimeseriesSpan::Granularity(granularity));
+        let schema = Schema {
+            collection: commands.managed(&collection),
+            granularity,
+            max_span: bucket_max_span.map(Period::as_duration),
+            retention: options.retention,
+        };
         Self {
             measurements: commands.reading(&collection),
             sessions: InsertSessions::new(commands.clone(), options.rollups_collection.clone()),
             known: KnownDevices::new(max_known_devices),
-            schema: Schema { collection: commands.managed(&collection), span, retention: options.retention },
+            schema,
             commands,
             collection,
         }
@@ -143,7 +146,10 @@ impl Layout for Timeseries {
         _unanswered: &BTreeSet<Hour>,
         _deployment: Deployment,
     ) -> Result<Deleted, StoreError> {
-        self.delete_device(&deletion.device).await?;
+        self.sessions.fence().await?;
+        self.known.forget(&deletion.device);
+        let statement = doc! { "q": { "meta.deviceId": &*deletion.device }, "limit": 0 };
+        self.commands.write_document(Verb::DeleteMatching, &self.collection, &statement).await?;
         Ok(Deleted::default())
     }
 }

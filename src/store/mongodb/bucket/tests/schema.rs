@@ -6,10 +6,10 @@ use std::time::{Instant, SystemTime};
 use mongodb::Client;
 
 use super::*;
-use crate::config::Timeseries;
+use crate::config::{BlockCompressor, Timeseries};
 use crate::store::Rollups;
+use crate::store::mongodb::TimeseriesStore;
 use crate::store::mongodb::tests::mongod::Mongod;
-use crate::store::mongodb::{BlockCompressor, TimeseriesStore};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
