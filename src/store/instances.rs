@@ -11,11 +11,11 @@ use super::StoreError;
 /// execute.
 ///
 /// `flush` gives them their meaning. Each call is durable when it returns `Ok`, may be repeated, and changes
-/// one note in one step, unless it says otherwise. A note goes some weeks after its last change.
+/// one note in one step, unless it says otherwise. A note is removed some weeks after its last change.
 #[async_trait]
 pub trait Instances: Send + Sync {
-    /// Notes that an instance runs, and returns whether it was not noted before. It begins no write later
-    /// than `valid` after this call; [`Instance::lease`] is that and the longest time of a command.
+    /// Notes that an instance runs. Returns whether there was no note of it. The instance begins no write
+    /// later than `valid` after this call. [`Instance::lease`] is `valid` plus the longest time of a command.
     async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError>;
 
     /// Returns all instances, and the deletions that are not closed or that this instance has not executed.
@@ -43,8 +43,8 @@ pub trait Instances: Send + Sync {
     /// Removes the note of an instance that has nothing pending.
     async fn leave(&self, instance: &str) -> Result<(), StoreError>;
 
-    /// Has the device index cover the readings of a device, after another instance has deleted some: what was
-    /// noted here may have been removed there.
+    /// Makes the device index cover the readings of a device again. Another instance, which has deleted some
+    /// of them, may have removed from the index what this instance has noted there.
     async fn check_entry(&self, device: &Arc<str>) -> Result<(), StoreError>;
 }
 

@@ -185,7 +185,7 @@ impl Commands {
         total.ok_or_else(|| StoreError::new(Cause::Other, "the reply to dbStats has no totalSize"))
     }
 
-    /// Runs an aggregation and calls `visit` with each result, until it breaks.
+    /// Runs an aggregation and calls `visit` with each result.
     pub(super) async fn each_result(
         &self,
         collection: &Collection<RawDocumentBuf>,
@@ -233,7 +233,8 @@ impl Commands {
         find.max_time(self.query_timeout)
     }
 
-    /// Runs a query and calls `visit` with each document, until it breaks.
+    /// Runs a query and calls `visit` with each document, until it breaks. Counts and logs the documents that
+    /// `visit` cannot read, and skips them.
     pub(super) async fn each_document(
         &self,
         find: Find<'_, RawDocumentBuf>,

@@ -53,7 +53,8 @@ impl<L: Layout> MongoStore<L> {
         PlainSchema { collection, age_field: SEEN_AT, expiry: Some(KEPT) }
     }
 
-    /// Executes a statement of an update, and returns the number of documents that it matched or inserted.
+    /// Executes a statement of an update, and returns the number of documents that it matched or inserted: 0
+    /// if another instance was quicker to insert the document.
     async fn update_notes(&self, statement: Document) -> Result<u64, StoreError> {
         self.commands.write_document(Verb::UpdateMatching, &self.notes(), &statement).await
     }

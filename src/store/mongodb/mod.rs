@@ -9,7 +9,7 @@
 //! - commands: replies and queries (`command`), many statements in few commands (`statements`), sessions
 //!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
 //! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
-//! - the collection of the device index (`devices`), and the questions that it answers (`device_questions`);
+//! - the collection of the device index (`devices`);
 //! - the notes of the instances that share a database (`instances`);
 //! - documents of other programs, which `tidegauge migrate` reads (`older`);
 //! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).

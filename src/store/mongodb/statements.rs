@@ -59,8 +59,8 @@ impl Verb<'_> {
 /// The outcome of a statement.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It took effect, and a majority of the members has it in their journals. (A verb that names documents
-    /// by a filter: it was executed.)
+    /// It took effect, and a majority of the members has it in their journals. A statement that selects
+    /// documents by a filter was executed, whether or not it matched any.
     Done,
     /// It did nothing. The document that it should insert exists already and, for an upsert, does not match
     /// its filter; or it is a document that the upsert must not insert.

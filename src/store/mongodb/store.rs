@@ -117,8 +117,8 @@ impl<L: Layout> MongoStore<L> {
         failed.into_iter().map(|failed| failed.map_or_else(&mut outcome, Err)).collect()
     }
 
-    /// Has the device index say of refused buckets that it covers them, and that they are not stored. If that
-    /// fails, the bucket is to be written again.
+    /// Notes in the device index that refused buckets, which its entries cover, are not stored. If that fails
+    /// for a bucket, its outcome becomes that error, so that the bucket is written again.
     async fn note_refused(&self, writes: &[Arc<BucketWrite>], outcomes: &mut [Result<Written, StoreError>]) {
         let is_refused = |outcome: &Result<_, StoreError>| outcome.as_ref().is_err_and(StoreError::is_permanent);
         let refused: Vec<usize> = (0..writes.len()).filter(|at| is_refused(&outcomes[*at])).collect();
@@ -142,8 +142,8 @@ impl<L: Layout> MongoStore<L> {
         format!("{} {readings} rollups {rollups}", L::IDENTITY)
     }
 
-    /// Derives the rollups of hours that may have one. What has expired of them stays, except what `deletion`
-    /// selects, which has just removed it from the readings.
+    /// Derives the rollups of hours that may have a rollup already. Stats of expired readings stay, except
+    /// those that `deletion` selects: it has just removed these values from the readings.
     pub(super) async fn derive_again(
         &self,
         buckets: &[(Arc<str>, Hour)],
@@ -304,6 +304,8 @@ impl<L: Layout> Store for MongoStore<L> {
         Ok(DeviceList { devices: found.into_values().collect(), is_cut: false, is_incomplete: !is_complete })
     }
 
+    /// The stats of the hours around `now` have the last instants of most devices. The newest documents of
+    /// the others are read device by device.
     async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
         let mut instants: Vec<Option<i64>> = vec![None; entries.len()];
         if L::STATS_ARE_STORED {

@@ -64,7 +64,7 @@ async fn expect_entry(store: &dyn Store, device: &str, hours: &Hours) {
     assert_eq!(known, expected.keys().copied().collect(), "{device}: series");
 }
 
-/// Checks that the entry of a device covers its readings, and that what it does not say exactly is found.
+/// Checks that the entry of a device covers its readings, and that queries find what it does not say exactly.
 async fn expect_covered(store: &dyn Store, device: &str, hours: &Hours) {
     let Some(entry) = store.entries_of(&[device.into()]).await.unwrap().devices.pop() else {
         assert!(hours.is_empty(), "{device} is not in the index");

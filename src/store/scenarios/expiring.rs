@@ -28,8 +28,8 @@ async fn readings(store: &dyn Store) -> Model {
     contents.first().map_or_else(Model::new, |(_, contents)| samples_of(contents))
 }
 
-/// Later readings may be those that have expired, so they do not change the stats of their series, unless
-/// they are as many, from the first instant to the last.
+/// Later readings may be those that have expired. So they do not change the stats of their series, unless
+/// there are at least as many of them, and they reach from the first instant to the last.
 pub(in crate::store) async fn stats_of_expired_readings_stay_until_later_ones_may_include_them<E: Expiry>(
     guard: &E,
     store: &dyn Store,

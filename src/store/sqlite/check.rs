@@ -32,17 +32,18 @@ const PAGES_TIME: Duration = Duration::from_secs(10);
 /// The largest file whose pages are checked, unless all are asked for.
 const PAGES_BYTES: u64 = 4 << 30;
 
-/// The most mistakes of the pages that are named.
+/// The most mistakes in the pages that a finding names.
 const MISTAKES_MAX: usize = 5;
 
 /// The steps of SQLite's virtual machine between two looks at the time.
 const STEPS_PER_LOOK: i32 = 10_000;
 
-/// From this many free pages on, of this share of the file, a note says how to shrink it.
+/// From this many free bytes on, if they are more than half of the file, a note says how to shrink the file.
 const FREE_BYTES: u64 = 100 << 20;
 
-/// The sizes of the write-ahead file, and the free space of the disk, that are a warning.
+/// A larger write-ahead file is a warning.
 const WAL_MAX: u64 = 8 * CHECKPOINT_BYTES;
+/// Less free space on the disk is an error.
 const DISK_MIN: u64 = 4 * CHECKPOINT_BYTES;
 
 /// The file, and how it is checked.

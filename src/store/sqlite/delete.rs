@@ -1,8 +1,8 @@
 //! Deletions: remove readings before they expire, some hours of a device in each transaction.
 //!
-//! An hour that loses everything leaves all tables. Of any other, the chunks are merged into one with what is
-//! left, and the rollups are folded again. If the readings of an hour have expired, it cannot be folded: the
-//! rollups of a series go if the range covers the hour, and else stay.
+//! An hour that loses all its readings is removed from all tables. In any other hour, the readings that are
+//! left become one chunk, and the rollups are folded from them. Rollups of expired readings cannot be folded
+//! again: those of the selected series are removed if the range covers the whole hour, and else stay.
 
 use rusqlite::{Connection, params};
 
@@ -22,7 +22,7 @@ const HOURS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND hour >= ?2 A
 #[cfg(test)]
 pub(super) const QUERIES: [&str; 1] = [HOURS];
 
-/// The result of one batch.
+/// The result of one batch of a deletion.
 #[derive(Debug)]
 pub(super) struct Deleted {
     /// The number of readings that had a value removed.

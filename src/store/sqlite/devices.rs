@@ -111,7 +111,7 @@ fn limit_series(connection: &Connection, device: &str) -> Result<(), SqliteError
     Ok(())
 }
 
-/// Removes a device that has no bucket. Returns whether it had none.
+/// Removes a device from the index if it has no bucket. Returns whether it had none.
 pub(super) fn remove_without_buckets(connection: &Connection, device: &str) -> Result<bool, SqliteError> {
     if connection.prepare_cached(HAS_BUCKET)?.exists([device])? {
         return Ok(false);
@@ -145,7 +145,7 @@ pub(super) fn delete(connection: &Connection, deletion: &Deletion) -> Result<(),
     Ok(())
 }
 
-/// Sets the last day of each of these series that has a value, and removes it from `series`.
+/// Sets the last day of each of these series that still has a value, and takes that series out of `series`.
 fn set_last_days(connection: &Connection, device: &str, series: &mut BTreeSet<String>) -> Result<(), SqliteError> {
     if series.is_empty() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The ID of the file and the number of its writes. They let a start recognize another file, or an older
-//! copy.
+//! The ID of the file and the number of its writes. By them, the service recognizes at its start that the
+//! file was replaced by another one or by an older copy.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ INSERT INTO history VALUES (lower(hex(randomblob(16))), 0);";
 const COUNT: &str = "UPDATE history SET writes = writes + 1";
 const READ: &str = "SELECT id, writes FROM history";
 
-/// Counts a write in its own transaction, unless the transaction still has only `before` changes.
+/// Counts the write of a transaction, in this transaction, unless it has made no change since it had `before`
+/// changes.
 pub(super) fn count(transaction: &Transaction<'_>, before: u64) -> Result<(), SqliteError> {
     if transaction.total_changes() == before {
         return Ok(());

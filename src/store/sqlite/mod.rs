@@ -61,7 +61,7 @@ use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 /// How long a connection waits for another process that holds the file before it answers `busy`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for the last checkpoint.
+/// How long the last checkpoint waits for another process that holds the file.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The time between two looks at whether the writer waits for a lock: many times [`write::LOCK_INTERVAL`].

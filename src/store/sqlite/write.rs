@@ -1,7 +1,7 @@
 //! Writes buckets: one transaction per call, all or nothing.
 //!
 //! On a disk with little space, a call uses several smaller transactions, and truncates the write-ahead file
-//! after each.
+//! after each. If SQLite never takes a bucket, smaller transactions write the others.
 //!
 //! The transaction is immediate: no other connection, in this process or another, writes between the read and
 //! the write of a bucket. So resending is safe, and needs no state beside the rows.
@@ -67,8 +67,8 @@ impl Writer {
         Ok(Self { connection, encoder, max_buckets: None, noted: NotedDevices::default(), data_version: 0 })
     }
 
-    /// Writes all buckets in one transaction, or in several if the disk has little space. The outcomes are in
-    /// the order of the writes.
+    /// Writes all buckets in one transaction, or in several if the disk has little space or a bucket is
+    /// refused. The outcomes are in the order of the writes.
     pub(super) fn write(&mut self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         let mut outcomes = Vec::with_capacity(writes.len());
         let (mut rest, mut limit) = (writes, writes.len());

@@ -30,7 +30,7 @@ pub(super) struct Capacity {
     bytes: usize,
 }
 
-/// The number of readings, and their size.
+/// A number of readings, and their size in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) readings: usize,
@@ -51,7 +51,7 @@ impl Capacity {
         size.readings <= self.readings && size.bytes <= self.bytes
     }
 
-    /// The same by bytes alone, whatever the number of readings.
+    /// Whether readings of this size fit into a document by their bytes, whatever their number.
     pub(super) const fn has_bytes_for(self, size: Size) -> bool {
         size.bytes <= self.bytes
     }

@@ -8,12 +8,12 @@
 //! `firstTs` is its `lastTs`. Queries skip it. Its `rev` counts in the rollup of the hour, which is therefore
 //! newer than any that was derived before.
 //!
-//! `lastTs` falls to the last instant that is left in a part and those before it. That is safe, because the
-//! part is full: readings are never added to it. An instance that remembers the higher `lastTs` inserts later
-//! readings than that, as it would have before.
+//! `lastTs` falls to the last instant that is left in the part and in the parts before it. That is safe,
+//! because the part is full: readings are never added to it. An instance that remembers the higher `lastTs`
+//! inserts only readings that are later, as it would have without the deletion.
 //!
-//! **Whole hours**, as a rule nearly all of them, are emptied by one statement for many documents. Of the
-//! others each part is read, and written back without the selected values, as on the slow path (`slow`).
+//! **Whole hours**, as a rule nearly all of them, are emptied by one statement for many documents. Each part
+//! of another hour is read, and written back without the selected values, as on the slow path (`slow`).
 //!
 //! **Hours without an answer.** The log of an instance that was killed may have readings that it had sent to
 //! the store, and that are not sent again because of the deletion. Such a command may have been the insert of
@@ -41,7 +41,7 @@ use crate::store::{Deleted, ReadingsQuery, StoreError};
 /// The most documents that one statement empties.
 const DOCUMENTS_PER_STATEMENT: usize = 500;
 
-/// The documents of one batch of the search for them.
+/// The documents in one batch of the search for the documents that a deletion touches.
 const BATCH: u32 = 10_000;
 
 /// How many hours are read and written back at the same time.
@@ -93,10 +93,10 @@ impl Buckets {
         Ok(Deleted { readings: readings + counts.iter().sum::<u64>(), hours })
     }
 
-    /// Finds the documents.
+    /// Finds the documents that a deletion touches.
     ///
-    /// Emptied ones are emptied again: on a standalone server, only a write makes it certain that an earlier
-    /// one is durable.
+    /// Emptied documents are emptied again: on a standalone server, only a write makes it certain that an
+    /// earlier one is durable.
     async fn touched(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Touched, StoreError> {
         let is_whole = |hour| deletion.covers(hour) && deletion.series.is_all() && !unanswered.contains(&hour);
         let mut touched = Touched { partial: unanswered.clone(), hours: unanswered.clone(), ..Touched::default() };
@@ -124,7 +124,8 @@ impl Buckets {
         Ok(touched)
     }
 
-    /// Counts the readings of an hour. Parts that overlap may have values of the same instants.
+    /// Counts the readings of an hour. If its parts overlap in time, it reads them, because two parts may
+    /// have values of the same instant.
     async fn count_whole(&self, device: &str, parts: &[Whole]) -> Result<u64, StoreError> {
         let mut parts: Vec<&Whole> = parts.iter().filter(|part| part.readings > 0).collect();
         parts.sort_by_key(|part| part.span);

@@ -12,7 +12,7 @@ use crate::config::BucketLayout;
 use crate::model::Hour;
 use crate::store::StoreError;
 
-/// The fields of one document that say when its readings are.
+/// The hour of one document, and the first and the last instant of its readings.
 #[derive(Debug)]
 pub(super) struct PartSummary {
     device: String,

@@ -33,12 +33,12 @@ pub(super) struct Change {
     pub(super) new_keys: Vec<(HourOffset, u32)>,
 }
 
-/// Whether the parts, ascending, can be planned on.
+/// Whether parts (ascending), as they were read, agree so far that a plan can rely on them.
 ///
 /// Documents are read one after the other while others write. So a part may have been read before it got a
-/// successor, and new instants may have been added to it since. Every part but the last must be full, because
-/// nothing new is added to a full part, or packed: then nothing is added to it that is later than its `last`,
-/// and whatever else may have been added has changed its `rev`.
+/// successor, and new instants may have been added to it since. Every part but the last must therefore be
+/// full or packed. Nothing new is added to a full part. To a packed part nothing is added that is later than
+/// its `last`, and any other addition changes its `rev`.
 pub(super) fn is_consistent(parts: &[Part]) -> bool {
     parts.iter().rev().skip(1).all(|part| part.full || part.layout == BucketLayout::Packed)
 }
@@ -133,15 +133,17 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The parts that have a sample of the write, or others of its instant: the first of each.
+/// Where a sample of the write is stored, as indices of parts.
 #[derive(Debug, Clone, Copy, Default)]
 struct Home {
+    /// The first part with a value of its identity.
     value: Option<usize>,
+    /// The first part with any value of its instant.
     instant: Option<usize>,
 }
 
-/// Finds the home of each sample. The work is linear in the stored values of the write's span, and names are
-/// compared once for each part.
+/// Finds the home of each sample. The work is linear in the stored values within the span of the write, and
+/// names are compared once for each part.
 fn find_homes(parts: &[Part], contents: &Contents) -> Vec<Home> {
     let samples = contents.samples();
     let mut homes = vec![Home::default(); samples.len()];

@@ -277,8 +277,8 @@ impl Buckets {
     }
 }
 
-/// The hour of a document's bucket. Its `_id` has the same one: queries ask for `_id`s, and go on after the
-/// hour that they found.
+/// The hour of a document's bucket. Its `_id` must have the same hour: queries ask for `_id`s, and continue
+/// after the hour that they found.
 pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, DecodeError> {
     let hour = Hour::of(document.get_datetime("bucket")?.timestamp_millis());
     if names::is_id_of_hour(document.get_str("_id")?, hour) {

@@ -23,7 +23,7 @@ const ID_INDEX: &str = "_id_";
 /// The name of the index that sharding needs.
 const SHARD_INDEX: &str = "deviceId_hashed";
 
-/// The mend of everything that a start of tidegauge brings in order.
+/// The advice for whatever tidegauge corrects at its start.
 const RESTART: &str = "restart tidegauge, which does it at each start";
 
 impl Inspector<'_> {
@@ -257,7 +257,7 @@ fn seconds_text(seconds: i64) -> String {
     format!("{} s ({})", count(length.as_secs()), span(length))
 }
 
-/// The index by time leaves documents out.
+/// The finding about an index by time that leaves documents out.
 fn limited_index(expected: &Expected, index: &Document) -> Option<Finding> {
     let option =
         ["partialFilterExpression", "sparse", "hidden"].into_iter().find(|option| index.contains_key(option))?;

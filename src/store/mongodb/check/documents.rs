@@ -14,14 +14,14 @@ const READINGS: Part = Part::DocumentsReadings;
 /// The largest document of a server.
 const DOCUMENT_MAX: u64 = 16 << 20;
 
-/// The share of it from which on a document is a warning.
+/// A document of this share of the largest size is a warning.
 const LARGE_PERCENT: u64 = 75;
 
 /// The most documents of a sample, and the most bytes that the server may hold for one.
 const SAMPLE_MAX: u64 = 1_000;
 const SAMPLE_BYTES: u64 = 48 << 20;
 
-/// With fewer readings in half of the documents, these cost more than the readings.
+/// If half of the documents have fewer readings, the documents cost the server more than their readings do.
 const FEW_READINGS: u64 = 5;
 
 impl Inspector<'_> {
@@ -102,7 +102,7 @@ fn readings(name: &str, sample: &[Document]) -> Option<Finding> {
     ))
 }
 
-/// The server counts what it has inserted since its start.
+/// The finding about the server's own buckets of a time series. The server counts inserts since its start.
 fn buckets_of_server(name: &str, stats: &Document) -> Option<Finding> {
     let of_series = stats.get_document("timeseries").ok()?;
     let (buckets, average) = (number(of_series, "bucketCount")?, number(of_series, "avgBucketSize").unwrap_or(0));

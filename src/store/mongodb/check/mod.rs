@@ -185,7 +185,7 @@ impl Inspector<'_> {
     }
 }
 
-/// A look that failed. Missing privileges have a mend.
+/// The finding about a look that failed. If privileges are missing, it says what to grant.
 fn not_allowed(part: Part, error: &StoreError) -> Finding {
     let skipped = Finding::skipped(part, error);
     if error.cause == Cause::Auth {

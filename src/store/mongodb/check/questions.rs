@@ -22,7 +22,7 @@ pub struct Example {
 /// A query or a statement.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// Its purpose.
+    /// The purpose of the query or statement, for people.
     pub(super) purpose: &'static str,
     pub(super) collection: String,
     /// The command: `find`, `aggregate`, `update` or `delete`.

@@ -11,7 +11,8 @@ use crate::common::finding::{Finding, Part, count};
 const SHARDING: Part = Part::CollectionSharding;
 const SHARDS: Part = Part::CollectionShards;
 
-/// A shard with more than so many times the mean of the documents is a warning, from so many documents on.
+/// A shard with more than this many times the mean of the documents is a warning, if the collection has at
+/// least this many documents.
 const UNEVEN_FACTOR: f64 = 2.0;
 const UNEVEN_MIN: i64 = 10_000;
 

@@ -76,7 +76,7 @@ const DAYS: Duration = Duration::from_secs(2 * 86_400);
 #[derive(Debug)]
 pub(super) struct DeviceIndex {
     documents: Collection<RawDocumentBuf>,
-    /// The same, as a majority of the members has them.
+    /// The same collection, for reading what a majority of the members has.
     durable: Collection<RawDocumentBuf>,
     is_sharded: AtomicBool,
     commands: Commands,

@@ -1,4 +1,4 @@
-//! Makes the device index again of what is stored.
+//! Rebuilds the device index from what is stored.
 //!
 //! The server says which devices have readings or rollups. The stats of all hours of a device give its
 //! series, and its newest readings its metadata.
@@ -44,7 +44,7 @@ const SUMMED_UP_AT_ONCE: usize = 8;
 const HOURS_PER_QUERY: i32 = 366 * 24;
 
 impl<L: Layout> MongoStore<L> {
-    /// Makes the device index again, and marks it. See [`Store::rebuild_device_index`].
+    /// Rebuilds the device index, and marks it complete. See [`Store::rebuild_device_index`].
     pub(in super::super) async fn rebuild(&self) -> Result<u64, StoreError> {
         let epoch = self.devices.epoch().await?;
         let mut devices = self.layout.all_devices().await?;
@@ -124,6 +124,7 @@ impl DeviceIndex {
         Ok(devices)
     }
 
+    /// Inserts empty entries of the devices that have no entry.
     async fn insert_empty(&self, devices: &[Arc<str>]) -> Result<(), StoreError> {
         let encode = |statement: &mut Encoder, device: &Arc<str>| {
             let empty = doc! { "schemaVersion": SCHEMA_VERSION, "series": {} };
@@ -149,6 +150,7 @@ impl DeviceIndex {
         self.write_every(Verb::UpdateMatching, &with_metadata, encode).await
     }
 
+    /// Removes the entries of these devices that are empty.
     async fn remove_empty(&self, devices: &[&Arc<str>]) -> Result<(), StoreError> {
         let encode = |statement: &mut Encoder, device: &&Arc<str>| {
             let empty = doc! { "_id": &***device, "deviceId": &***device, "firstTs": { "$exists": false } };

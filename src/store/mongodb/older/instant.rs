@@ -1,4 +1,5 @@
-//! Instants, hours and numbers, as the guides and the programs after them write them.
+//! Instants, hours and numbers, as the guides to the bucket pattern write them, and programs that follow
+//! the guides.
 
 use std::borrow::Cow;
 use std::ops::Range;

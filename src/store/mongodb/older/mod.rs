@@ -57,7 +57,7 @@ use crate::model::{Contents, DeviceIdCase, Hour};
 use crate::store::{Cause, StoreError};
 use crate::wire;
 
-/// The documents of a page. A reply of the server, 16 MiB, may have fewer.
+/// The most documents of a page. A reply of the server has at most 16 MiB, so a page may have fewer.
 const PAGE: i32 = 500;
 
 /// The longest text of an `_id`, in characters.
@@ -79,9 +79,9 @@ pub struct ShapeRules {
 /// Something that people should know about a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
-    /// The same text for all documents of which the same is to be said.
+    /// The part of the remark that is the same for all documents that it applies to.
     pub about: String,
-    /// The rest, of this document only; may be empty.
+    /// The part that is about this document only; may be empty.
     pub detail: String,
 }
 
@@ -205,7 +205,8 @@ impl OlderCollection {
     }
 
     /// Returns the next documents in the descending order of their `_id`s, from the one before `before` on.
-    /// None are left if there is none. The documents of tidegauge itself are without their readings.
+    /// An empty page means that no document is left. The documents of tidegauge itself are without their
+    /// readings.
     ///
     /// # Errors
     /// When the server does not answer or refuses.

@@ -56,7 +56,7 @@ struct OfHour {
     samples: Vec<Sample>,
 }
 
-/// The instant of a reading.
+/// The time of a reading: an instant, with the name of its field, or a minute of the hour of the bucket.
 #[derive(Clone, Copy)]
 enum Clock {
     Instant(&'static str, i64),
@@ -90,7 +90,7 @@ impl Reader<'_> {
         Readings { hours, clock: clock.unwrap_or("none"), items: count, rejected, replaced }
     }
 
-    /// Reads an item, and returns the name of its clock.
+    /// Reads an item of the array, and returns the name of the field that has its time.
     fn read_item<'a>(
         &self,
         item: RawBsonRef<'a>,
@@ -137,7 +137,7 @@ impl Reader<'_> {
         Ok(name)
     }
 
-    /// The instant of a reading in Unix milliseconds, and the name of its clock.
+    /// The name of the field that has the time of a reading, and its instant in Unix milliseconds.
     fn instant(&self, clock: Clock, second: Option<i64>, values: &[(&str, f64)]) -> Result<(&'static str, i64), Why> {
         match clock {
             Clock::Instant(..) if second.is_some() => Err(several_times()),

@@ -71,7 +71,7 @@ pub(super) fn names() -> Vec<&'static str> {
     [&DEVICES[..], &HOURS, &READINGS, &COUNTS, &METADATA].concat()
 }
 
-/// Reads a document.
+/// Reads a document by the rules. A remark says why it is not understood.
 pub(super) fn understand(document: &RawDocument, rules: &ShapeRules) -> Result<OlderBucket, Remark> {
     let mut fields = Fields::default();
     for element in document {

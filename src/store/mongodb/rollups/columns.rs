@@ -33,7 +33,7 @@ const METRICS_MAX: usize = 10_000;
 /// The metrics of an hour for which memory is reserved before they are read.
 const METRICS_AT_ONCE: usize = 8;
 
-/// Integers up to this are doubles.
+/// A double holds each integer up to this one exactly.
 const INTEGER_MAX: i64 = 1 << f64::MANTISSA_DIGITS;
 
 const REV: u32 = 0;

@@ -1,4 +1,4 @@
-//! Deletions: what is left of the rollups of hours whose readings have expired.
+//! Deletions: remove stats from the rollups of hours whose readings have expired.
 
 use std::collections::BTreeSet;
 

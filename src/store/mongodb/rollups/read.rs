@@ -1,4 +1,5 @@
-//! Reads the rollups of hours of devices.
+//! Reads the rollups of hours, and finds the devices that have rollups, which may be kept longer than their
+//! readings.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -26,12 +27,12 @@ const DEVICES_MAX: usize = 250;
 const NAMED_DAYS_MAX: usize = 2;
 
 impl RollupCollection {
-    /// The hours with a rollup, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
     /// A query that uses the index of `_id`s.
     pub(super) fn find(&self, filter: Document) -> Find<'_, RawDocumentBuf> {
         self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 }))
     }
 
+    /// The hours with a rollup, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
     pub(in super::super) async fn read(
         &self,
         devices: &[Arc<str>],
@@ -75,7 +76,6 @@ impl RollupCollection {
         self.commands.first_readable(find, last_hour).await
     }
 
-    /// The stored rollups of these buckets, those of emptied hours included.
     /// Whether there is no rollup.
     pub(in super::super) async fn is_empty(&self) -> Result<bool, StoreError> {
         let find = || self.documents.find(doc! {}).projection(doc! { "_id": 1 });
@@ -105,6 +105,7 @@ impl RollupCollection {
         self.commands.first_readable(find, span_of).await
     }
 
+    /// The stored rollups of these buckets, those of emptied hours included.
     pub(in super::super) async fn stored(
         &self,
         buckets: &[(Arc<str>, Hour)],

@@ -102,8 +102,8 @@ impl RollupCollection {
         buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
     }
 
-    /// Inserts the documents of days with many hours as columns, as of a history that is imported. Returns
-    /// the rollups of the other days, and of those that have a document.
+    /// Inserts the documents of days with many hours as columns, such as the days of an imported history.
+    /// Returns the rollups of the other days, and of the days that have a document already.
     async fn insert_packed(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         if self.layout != BucketLayout::Packed {
             return Ok(rollups);

@@ -50,7 +50,7 @@ pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, Decode
     Ok((!metadata.is_empty()).then(|| metadata::to_text(metadata)))
 }
 
-/// The measurements of some contents, with all that their encoding needs.
+/// The readings of an hour of a device as measurements, prepared for encoding.
 pub(super) struct Measurements {
     hour: Hour,
     /// `meta`, encoded.

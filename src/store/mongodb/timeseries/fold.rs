@@ -1,5 +1,5 @@
-//! Folds stored measurements into hours. Each identity counts once: of one that two writers stored, the lower
-//! value.
+//! Folds stored measurements into the rollups of hours. Each identity counts once: if two writers have stored
+//! it, its lower value counts.
 //!
 //! The server unpacks the measurements and merges its own buckets in the order of devices and times. To group
 //! and add the measurements there would cost it six times as much. So tidegauge folds each hour while the

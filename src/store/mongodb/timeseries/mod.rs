@@ -21,7 +21,7 @@
 //! a start, the store first reads what is stored. **No late inserts** (`insert_sessions`): before such a
 //! read, every insert without an answer is fenced, so that it cannot take effect afterwards.
 //!
-//! **Deletions** (`delete`) are of whole devices: before version 7.0, the server deletes measurements by
+//! **Deletions** are of whole devices: before version 7.0, the server deletes measurements by
 //! `meta` only.
 //!
 //! **Stats** are folded from the measurements (`fold`). For days that have ended they are in the rollups, as
@@ -140,6 +140,7 @@ impl Layout for Timeseries {
         self.write_buckets(writes, deployment).await
     }
 
+    /// After the fence, no insert that this instance has sent before takes effect any more.
     async fn delete(
         &self,
         deletion: &Deletion,

@@ -180,7 +180,7 @@ async fn impatient_server() -> (Mongod, Client) {
 }
 
 /// Writes an old hour and a young one of many devices, and waits until the old ones are gone.
-/// Tells the young one, which has more than an hour left.
+/// Returns the young hour, whose documents expire in more than an hour.
 async fn expect_only_old_hours_to_go(store: &dyn Store) -> Hour {
     let devices: Vec<String> = (0..50).map(|nth| format!("d{nth}")).collect();
     let (old, young) = (hours_ago(5), hours_ago(0));
