@@ -45,9 +45,9 @@ pub const TOKEN_MAX_BYTES: usize = 256;
 /// The credentials of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Credentials<'a> {
-    /// The token.
+    /// The token, in clear text.
     pub token: Option<&'a str>,
-    /// The verified client certificate of its connection.
+    /// The verified client certificate of the connection.
     pub certificate: Option<&'a Certificate>,
 }
 
@@ -57,9 +57,9 @@ pub struct Grant {
     /// The name of the token, or of the client certificate if there is no token. Several tokens may share a
     /// name.
     pub name: Option<Arc<str>>,
-    /// The allowed scopes.
+    /// The scopes that the client may use.
     pub scopes: Vec<Scope>,
-    /// The devices.
+    /// The devices that the client may use, and the mapping of their IDs.
     pub device_scope: DeviceScope,
     /// The quota, which tokens of one name share.
     pub quota: Arc<Quota>,
@@ -89,7 +89,7 @@ impl Grant {
         Self { name, scopes: vec![Scope::Ingest], device_scope, quota: Arc::default() }
     }
 
-    /// The grant with those of its devices that are among `devices`.
+    /// This grant, for only those of its devices that are among `devices`.
     fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
         Self { device_scope: self.device_scope.narrowed_to(devices), ..self.clone() }
     }
@@ -275,7 +275,7 @@ pub fn new_devices(limits: &Limits) -> Option<Rate> {
 pub struct Gate(RwLock<Arc<Tokens>>);
 
 impl Gate {
-    /// Starts with these.
+    /// Starts with these tokens and keys.
     #[must_use]
     pub fn new(tokens: Tokens) -> Self {
         Self(RwLock::new(Arc::new(tokens)))

@@ -22,7 +22,7 @@ const LINE_MAX_BYTES: usize = START.len() + 1 + KEY_ID_MAX_BYTES + 1 + MAC_CHARS
 pub(super) struct Signature<'d> {
     pub(super) key_id: &'d str,
     pub(super) mac: [u8; MAC_BYTES],
-    /// The signed bytes.
+    /// The bytes after the line, which are signed.
     pub(super) content: &'d [u8],
 }
 

@@ -60,7 +60,7 @@ impl Clock {
 
 /// An instant as RFC 3339 in UTC with milliseconds.
 ///
-/// An instant that jiff cannot show becomes its number of milliseconds. Admission accepts hardly any of these:
+/// An instant that jiff cannot show becomes its number of milliseconds. Admission accepts hardly any of them:
 /// jiff shows its whole range but two days at the ends.
 #[must_use]
 pub fn rfc3339(ts_ms: i64) -> String {

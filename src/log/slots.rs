@@ -25,12 +25,12 @@ const FILE_BYTES: usize = SECOND + BYTES;
 /// Little-endian: `magic:4 version:u32 first:u64 second:u64 crc:u32`, where `crc` is the CRC-32 of the bytes
 /// before it. The first slot is at byte 0 of the file, the second at byte 4096.
 pub(super) trait Slot: Copy + Ord {
-    /// The name of the file.
+    /// The name of the file with this state.
     const NAME: &'static str;
     /// The first bytes of a slot.
     const MAGIC: [u8; 4];
 
-    /// The numbers of the state.
+    /// The state as the two numbers of a slot.
     fn to_numbers(self) -> [u64; 2];
 
     /// The state with these numbers; `None` if they are impossible.
@@ -157,7 +157,7 @@ impl<S: Slot> SlotFile<S> {
         Ok(Self { path, file, next, state: PhantomData })
     }
 
-    /// Overwrites the older slot. When this returns, the new state survives a crash; before, the one in the
+    /// Overwrites the older slot. When this returns, the new state survives a crash; before, the state in the
     /// other slot does.
     pub(super) fn save(&mut self, state: S) -> Result<(), LogError> {
         let offset = (self.next * SECOND) as u64;

@@ -188,7 +188,7 @@ impl Spares {
     }
 
     /// Adapts the number of spares to a log of `used_bytes` on a disk with `free_bytes` above the reserve.
-    /// [`Self::work`] removes those that are too many.
+    /// [`Self::work`] removes the surplus.
     pub(super) fn fit(&self, used_bytes: u64, free_bytes: u64) {
         let mut state = self.lock();
         if state.is_closed {
@@ -230,7 +230,7 @@ impl Spares {
         }
     }
 
-    /// Removes the spares that are too many, and makes the others ready.
+    /// Removes the surplus of spares, and makes the others ready.
     pub(super) fn work(&self) {
         self.remove_surplus();
         loop {
@@ -251,7 +251,7 @@ impl Spares {
         }
     }
 
-    /// Removes the spares that are too many.
+    /// Removes spares until there are no more than there is space for.
     pub(super) fn remove_surplus(&self) {
         loop {
             let mut state = self.lock();
@@ -277,7 +277,7 @@ impl Spares {
 
     fn prepare(&self, job: &Job) -> Result<Spare> {
         let file = if job.was_segment {
-            // Its old name must not come back after a crash, because its bytes will be others.
+            // The old name must not come back after a crash, because the bytes of the file will change.
             self.folder.sync()?;
             let file = self.folder.open(&job.name, OpenMode::Write)?;
             if file.is_held() {

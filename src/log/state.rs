@@ -41,7 +41,7 @@ pub(super) struct State {
     pub(super) bases: Vec<Position>,
     /// The follower needs the records from here on. `None`: there is no follower.
     pub(super) held: Option<Position>,
-    /// The end of the readable records: those that are acknowledged.
+    /// The end of the readable records, which are the acknowledged ones.
     pub(super) readable: Position,
     /// The end of the synced records.
     pub(super) durable: Position,
@@ -71,7 +71,7 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writer {
     Works,
-    /// The next record wakes it.
+    /// It has nothing to write. The next record wakes it.
     WaitsForRecord,
     /// It waits for more records of a group. The record that makes the group large wakes it.
     Gathers,

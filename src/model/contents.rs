@@ -43,9 +43,9 @@ pub struct Reading<'a> {
 /// Which of several values of one identity stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Keep {
-    /// The first one. A store that cannot change stored values keeps it.
+    /// The first value. A store that cannot change stored values keeps it.
     First,
-    /// The last one.
+    /// The last value.
     #[default]
     Last,
 }
@@ -87,8 +87,8 @@ impl Contents {
         Self::keeping(Keep::Last, metrics, samples)
     }
 
-    /// The contents of samples in the order of their arrival. `keep` says which of those with the same
-    /// identity stays, here and in a merge into older contents.
+    /// The contents of samples in the order of their arrival. `keep` says which of several samples with the
+    /// same identity stays, here and in a merge into older contents.
     ///
     /// # Panics
     /// As [`Contents::new`].

@@ -66,7 +66,7 @@ impl Deletion {
         self.has_instant(hour.instant_ms(offset)) && self.series.matches(series)
     }
 
-    /// Splits the contents of an hour into the values that are removed and those that are left. Names are
+    /// Splits the contents of an hour into the values that are removed and the values that stay. Names are
     /// compared once, and not for each value.
     #[must_use]
     pub fn split(&self, hour: Hour, contents: &Contents) -> (Contents, Contents) {

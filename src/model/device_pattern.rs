@@ -51,7 +51,7 @@ impl DevicePattern {
         self.is_one_id
     }
 
-    /// The pattern for stored IDs.
+    /// This pattern with the case of stored IDs.
     #[must_use]
     pub fn in_case(&self, case: DeviceIdCase) -> Self {
         Self { text: case.apply(&self.text).into_owned(), ..*self }

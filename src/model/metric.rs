@@ -182,13 +182,13 @@ impl MetricTable {
         })
     }
 
-    /// The metrics, by place.
+    /// The metrics of the table, by place.
     #[must_use]
     pub fn metrics(&self) -> &[Metric] {
         &self.metrics
     }
 
-    /// The metrics, by place.
+    /// The metrics of the table, by place, without a copy.
     #[must_use]
     pub fn into_metrics(self) -> Vec<Metric> {
         self.metrics

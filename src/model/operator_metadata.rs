@@ -50,7 +50,7 @@ impl OperatorKey {
 }
 
 impl OperatorMetadata {
-    /// The change that replaces all keys by those of `object`.
+    /// The change that replaces all keys by the keys of `object`.
     #[must_use]
     pub fn replacement(object: Map<String, Value>, at_ms: i64) -> Self {
         let set = |(key, value)| (key, OperatorKey { at_ms, value: Some(value) });
@@ -122,8 +122,8 @@ impl OperatorMetadata {
         self.keys.iter().filter_map(set).collect()
     }
 
-    /// The metadata in effect: the keys that are set here over those of the device's own metadata, which is
-    /// the text of a JSON object.
+    /// The metadata in effect: the keys that are set here, and the other keys of the device's own metadata,
+    /// which is the text of a JSON object.
     #[must_use]
     pub fn over(&self, own: Option<&Arc<str>>) -> Option<Arc<str>> {
         let mut set = self.object();

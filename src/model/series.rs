@@ -34,7 +34,7 @@ pub struct Series<'t> {
     pub labels: Labels<'t>,
 }
 
-/// Keys and values of labels.
+/// The keys and values of labels, borrowed from a text where they have no escapes.
 pub type Labels<'t> = SmallVec<[(Cow<'t, str>, Cow<'t, str>); USUAL_LABELS]>;
 
 /// A text is not a series, or labels cannot belong to one.
@@ -104,7 +104,7 @@ pub fn metric_of(series: &str) -> &str {
     &series[..series.find('{').unwrap_or(series.len())]
 }
 
-/// Whether `text` is certainly a canonical text: that of a usual name, with usual labels or none.
+/// Whether `text` is certainly a canonical text: a usual name, with usual labels or none.
 ///
 /// The check reads the text once and allocates nothing. It does not recognize texts with escapes or with
 /// characters beyond ASCII, which [`canonical`] checks.

@@ -19,7 +19,7 @@ pub struct Stats {
     pub last: ValueAt,
 }
 
-/// A value and its instant.
+/// A value with the instant of its reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValueAt {
     /// The instant, in Unix milliseconds.

@@ -29,12 +29,12 @@ pub struct Bounds {
     pub max: Option<f64>,
 }
 
-/// One of two bounds.
+/// The bound that a value is beyond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// The lower one.
+    /// The lower bound.
     Min,
-    /// The upper one.
+    /// The upper bound.
     Max,
 }
 

@@ -20,7 +20,7 @@ struct List {
 /// A queue of buckets for turns: of an hour, or `None` for all late buckets, which wait equally long.
 type Line = Option<Hour>;
 
-/// All lines with an hour.
+/// The range of the lines of hours.
 const OF_HOURS: (Bound<Line>, Bound<Line>) = (Bound::Excluded(None), Bound::Unbounded);
 
 /// The buckets in two orders: by the position of their first reading, and by their turns.
@@ -33,7 +33,7 @@ pub(super) struct AgeQueue {
     /// Buckets that were blocked when they were opened. Their places are inside the lines, so they are kept
     /// apart. They are few, as a rule.
     unblocked: BTreeSet<(Position, Key)>,
-    /// The same buckets by line.
+    /// The buckets of `unblocked`, by line.
     unblocked_by_line: BTreeSet<(Line, Position, Key)>,
 }
 

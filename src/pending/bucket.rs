@@ -27,7 +27,7 @@ pub(super) struct OpenBucket {
     pub(super) names: Arc<Names>,
     /// The first and the last instant of the readings.
     pub(super) span: (HourOffset, HourOffset),
-    /// The number of readings.
+    /// The number of readings that were accepted, repetitions included.
     pub(super) accepted: u32,
     /// Whether a write of the same device and hour is in flight, or a deletion is to be executed first. If
     /// not, the bucket is in the age queue.

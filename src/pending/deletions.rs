@@ -41,14 +41,14 @@ pub(super) struct PendingDeletion {
     progress: Progress,
 }
 
-/// How far a deletion is.
+/// How far the execution of a deletion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// It removes readings of open buckets.
+    /// The feeder removes its readings from open buckets.
     Erases,
-    /// It waits for the writes in flight of the hours from this one on.
+    /// The deletion waits for writes in flight of this hour and later ones.
     WaitsFrom(Hour),
-    /// The store has executed it. The buckets of the hours from this one on may still be blocked.
+    /// The store has executed the deletion. Buckets of this hour and later ones may still be blocked.
     UnblocksFrom(Hour),
 }
 
@@ -66,7 +66,7 @@ pub enum NextDeletion {
 /// A deletion for the store.
 #[derive(Debug, Clone)]
 pub struct DeletionStep {
-    /// The deletion.
+    /// The deletion, as the log has it.
     pub begun: BegunDeletion,
     /// Hours of which an earlier process may have sent writes to the store that are not sent again.
     pub unanswered: Arc<BTreeSet<Hour>>,

@@ -14,9 +14,9 @@ pub struct PendingDevice {
     pub device: Arc<str>,
     /// The first pending instant, in Unix milliseconds.
     pub first_ts_ms: i64,
-    /// Its newest pending hour.
+    /// The newest pending hour of the device.
     pub newest: PendingHour,
-    /// Whether it has pending hours before that.
+    /// Whether the device has pending hours before the newest.
     pub has_earlier: bool,
 }
 

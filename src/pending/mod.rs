@@ -116,7 +116,7 @@ pub struct Pending {
 #[repr(align(64))]
 struct Device {
     id: DeviceId,
-    /// Never empty.
+    /// The pending hours of the device: at least one.
     hours: Hours,
 }
 

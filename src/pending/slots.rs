@@ -16,9 +16,9 @@ const CHUNK_CAPACITY: usize = CHUNK_SLOTS - 1;
 /// Entries by [`Key`]. The keys of removed entries are used again.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    /// All of them are full except the last one.
+    /// The chunks, all of which are full except the last.
     chunks: Vec<Vec<Slot<T>>>,
-    /// The first vacant slot.
+    /// The first slot of the list of vacant slots.
     vacant: Option<Key>,
     len: usize,
 }

@@ -162,7 +162,7 @@ const FEW_METRICS: usize = 8;
 /// Numbers the metrics of one bucket from 0.
 struct Numbering<'a> {
     names: &'a Names,
-    /// Ids in [`Names`], by number.
+    /// The id in [`Names`] of each number.
     ids: Vec<Key>,
     /// Numbers by id, if there are more than a few.
     numbers: HashMap<Key, u32, FixedState>,

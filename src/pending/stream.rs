@@ -132,7 +132,7 @@ struct Series {
     integer: i64,
     /// The series' id in the names of the bucket.
     metric: Key,
-    /// The power of ten.
+    /// The power of ten that divides `integer`.
     decimals: u8,
     /// How many values were no decimals. Only the writer uses it.
     misses: u8,

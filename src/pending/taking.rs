@@ -61,11 +61,11 @@ pub struct Due {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumIter, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Reason {
-    /// It had `flush.max_readings`.
+    /// The bucket had `flush.max_readings`.
     Size,
-    /// It was as old as `flush.max_age`.
+    /// The bucket was as old as `flush.max_age`.
     Age,
-    /// Its hour has ended.
+    /// The hour of the bucket has ended.
     Hour,
     /// The memory of pending ran short.
     Memory,
@@ -93,7 +93,7 @@ pub struct TakenBucket {
 }
 
 impl TakenBucket {
-    /// Why it was taken.
+    /// The reason for which the bucket was taken.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason

@@ -36,7 +36,7 @@ struct Seen {
 /// Numbers that rise from message to message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
-    /// The highest number.
+    /// The highest number of the run.
     last: u64,
     /// Bit `n` says whether `last - n` has arrived. Numbers before the first one count as arrived.
     window: u64,

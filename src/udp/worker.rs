@@ -195,7 +195,7 @@ impl Worker {
         self.counters.datagrams.increment(datagrams);
     }
 
-    /// Logs a failed system call and pauses. Returns false: it has told nothing.
+    /// Logs a failed system call and pauses. Returns false, as a call that found nothing does.
     fn pause_after(&self, error: nix::Error) -> bool {
         tracing::warn!(%error, "the UDP socket cannot receive; trying again");
         if !self.shutdown.is_cancelled() {

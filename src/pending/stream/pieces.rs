@@ -42,7 +42,7 @@ impl Piece {
 pub(super) struct Sealed {
     before: Option<Arc<Self>>,
     pieces: Box<Piece>,
-    /// The number of pieces, those before included.
+    /// The number of pieces in this and in all sealed before it.
     count: u32,
 }
 
@@ -70,7 +70,7 @@ impl Drop for Sealed {
     }
 }
 
-/// A stream to be read.
+/// A stream as it was at one moment, for readers.
 #[derive(Debug)]
 pub(in crate::pending) struct Packed {
     pub(super) sealed: Option<Arc<Sealed>>,

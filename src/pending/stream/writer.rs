@@ -22,9 +22,9 @@ const UNTRIED: u8 = 16;
 /// A stream that grows.
 #[derive(Debug, Default)]
 pub(in crate::pending) struct Stream {
-    /// The newest piece.
+    /// The newest piece, which links to the pieces before it that are not sealed.
     piece: Option<Box<Piece>>,
-    /// The table of series.
+    /// The table of series, by their first appearance.
     series: SmallVec<[Series; 1]>,
     times: Times,
     /// The number of values.
@@ -35,7 +35,7 @@ pub(in crate::pending) struct Stream {
     used: u8,
     /// The number of pieces that are not sealed.
     pieces: u8,
-    /// The pieces before.
+    /// The sealed pieces, which are older.
     sealed: Option<Arc<Sealed>>,
 }
 
