@@ -21,7 +21,7 @@ const STEP_MS: u64 = 60_000;
 /// Connections that the devices share.
 const CONNECTIONS: u64 = 64;
 
-/// A configuration of tidegauge.
+/// A configuration with which the quiet fleet is measured.
 struct Variation {
     name: &'static str,
     config: &'static [(&'static str, &'static str)],
@@ -31,10 +31,10 @@ struct Variation {
     warm_up: Option<f64>,
 }
 
-/// The first variation is that of all systems.
+/// The configuration with which all systems are measured.
 const DEFAULT: Variation = Variation { name: "default configuration", config: &[], systems: &[], warm_up: None };
 
-/// Variations of a long run.
+/// The further variations of a long run.
 const VARIATIONS: [Variation; 2] = [
     Variation {
         name: "flush.max_age = \"60s\"",

@@ -98,8 +98,8 @@ impl Table {
         self.figures.iter().map(cell).collect()
     }
 
-    /// Markdown: a table for each section, in it a row for each question, and each figure with its ratio to
-    /// that of the first system.
+    /// Markdown: a table for each section, with a row for each question. Each figure has its ratio to the
+    /// figure of the first system.
     pub(super) fn markdown(&self, systems: &[&str]) -> String {
         let mut sections: Vec<Section> = self.questions.iter().map(|(section, _)| *section).collect();
         sections.sort_unstable();

@@ -27,7 +27,7 @@ pub(crate) struct Span {
     pub(crate) cpu_seconds: [f64; 2],
     /// Write commands to the store.
     pub(crate) commands: u64,
-    /// Buckets in them.
+    /// Buckets in the write commands.
     pub(crate) buckets: u64,
     /// Documents that mongod deleted by a TTL index. SQLite deletes without a count.
     pub(crate) expired: u64,

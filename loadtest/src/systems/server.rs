@@ -115,7 +115,7 @@ impl Server {
         variables["write"]["values"]["pointReqLocal"].as_u64().context("no write.values.pointReqLocal in /debug/vars")
     }
 
-    /// The same number, once it has not changed for this long.
+    /// The number of received readings, once it has not changed for this long.
     pub(crate) async fn taken_at_last(&self, stands_still: Duration) -> anyhow::Result<u64> {
         let (mut taken, mut since) = (self.taken().await?, Instant::now());
         while since.elapsed() < stands_still {
