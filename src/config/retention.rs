@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::{not_below, within};
 use super::{ConfigError, Period, UnitError};
@@ -102,12 +102,6 @@ impl fmt::Display for Keep {
             Self::Forever => f.write_str("forever"),
             Self::For(period) => period.fmt(f),
         }
-    }
-}
-
-impl Serialize for Keep {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

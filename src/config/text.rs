@@ -1,16 +1,21 @@
 //! The types of values that a configuration writes as text.
 
-use super::{HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate};
+use super::{Bytes, Expiry, HookPath, JsonPath, Keep, Listen, LogFilter, MongodbUri, Period, TokenHash, TopicTemplate};
 
-/// Serializes types with their `Display`, and deserializes them with their `FromStr`.
-macro_rules! serde_as_text {
+/// Serializes types with their `Display`.
+macro_rules! serialize_as_text {
     ($($type:ty),+) => { $(
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
             }
         }
+    )+ };
+}
 
+/// Deserializes types with their `FromStr`.
+macro_rules! deserialize_from_text {
+    ($($type:ty),+) => { $(
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
@@ -20,4 +25,9 @@ macro_rules! serde_as_text {
     )+ };
 }
 
-serde_as_text!(HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate);
+deserialize_from_text!(HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate);
+serialize_as_text!(HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate);
+
+// These types also take other values than text, or describe their form in errors. So each has a `Deserialize`
+// of its own.
+serialize_as_text!(Bytes, Expiry, Keep, Listen, LogFilter, Period);

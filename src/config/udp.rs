@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::within;
 use super::{Bytes, ConfigError};
@@ -73,12 +73,6 @@ impl fmt::Display for Listen {
             Self::Off => f.write_str("off"),
             Self::At(address) => address.fmt(f),
         }
-    }
-}
-
-impl Serialize for Listen {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
