@@ -12,6 +12,13 @@ pub struct Backoff {
     next: Duration,
 }
 
+/// The waits for a server or store that is away: from a tenth of a second to ten seconds.
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new(Duration::from_millis(100)..=Duration::from_secs(10))
+    }
+}
+
 impl Backoff {
     /// Starts with the shortest wait of `range`.
     pub fn new(range: RangeInclusive<Duration>) -> Self {

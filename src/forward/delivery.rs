@@ -27,9 +27,6 @@ use crate::log::MetadataRecord;
 use crate::model::Deletion;
 use crate::telemetry::Metrics;
 
-/// The waits before retries: the first one to the longest.
-const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
-
 /// How often a request is sent before the server counts as failing on it.
 const FAILURES_IN_A_ROW: u32 = 3;
 
@@ -75,7 +72,7 @@ impl Delivery {
             metrics,
             draining,
             stopped,
-            backoff: Backoff::new(RETRY),
+            backoff: Backoff::default(),
             failing: OncePerChange::default(),
             letters_are_lost: OncePerChange::default(),
             requests: Requests::default(),

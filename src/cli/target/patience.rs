@@ -24,16 +24,13 @@ const AWAY: &str = "a store does not answer";
 /// The time between two lines about the same wait.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LAST_WAIT: Duration = Duration::from_secs(10);
-
 /// Repeats a request to a store while it fails for a reason that may pass, for at most five minutes.
 ///
 /// A collection of another kind ends the command at once. The service waits until a person has mended it.
 pub(in super::super) async fn patiently<T>(
     mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {
-    let mut patience = Patience::new();
+    let mut patience = Patience::default();
     loop {
         match request().await {
             Ok(answer) => return Ok(answer),
@@ -51,7 +48,7 @@ pub(super) async fn patiently_each<T, O>(
     mut items: Vec<T>,
     mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, StoreError>>,
 ) -> anyhow::Result<Vec<(T, Result<O, StoreError>)>> {
-    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::new());
+    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::default());
     while !items.is_empty() {
         let outcomes = request(&items).await;
         let (mut again, mut trouble) = (Vec::new(), None);
@@ -85,16 +82,13 @@ pub(super) async fn say_waits(say: impl Fn(&str)) -> Infallible {
 }
 
 /// The waits for a store that is away.
+#[derive(Default)]
 struct Patience {
     backoff: Backoff,
     wait: Option<Wait>,
 }
 
 impl Patience {
-    fn new() -> Self {
-        Self { backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), wait: None }
-    }
-
     /// Waits before the next attempt. It fails once the store has been away for too long.
     async fn wait(&mut self, why: &str) -> anyhow::Result<()> {
         let wait = self.wait.get_or_insert_with(|| Wait::begin(why));
