@@ -1,7 +1,6 @@
 //! The instruments of metrics: a single one, or one per value of a label.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -30,27 +29,6 @@ pub(super) enum Kind {
     Counter,
     Gauge,
     Histogram,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        })
-    }
-}
-
-/// `name{labels} type help`.
-impl fmt::Display for Definition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)?;
-        if !self.labels.is_empty() {
-            write!(f, "{{{}}}", self.labels.join(","))?;
-        }
-        write!(f, " {} {}", self.kind, self.help)
-    }
 }
 
 /// The place where an instrument is registered: a definition, and values for its first labels.
