@@ -103,6 +103,15 @@ impl DataDir {
     }
 }
 
+/// Refuses a data folder that does not exist.
+pub(super) fn expect_folder(data_dir: &Path) -> anyhow::Result<()> {
+    if data_dir.is_dir() {
+        return Ok(());
+    }
+    let folder = data_dir.display();
+    Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into())
+}
+
 /// Locks a file. It tries for a moment, because [`is_in_use`] of another process may hold the lock.
 fn lock_soon(lock: &File) -> Result<(), TryLockError> {
     for _ in 1..LOCK_ATTEMPTS {

@@ -25,10 +25,10 @@ use tidegauge::config::Config;
 use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines};
 
 use super::client::ClientArgs;
+use super::counted;
 use super::data_dir;
 use super::import::{Batch, DEAD_LETTERS, Sender, TooLarge, remarks};
 use super::settings::ConfigArgs;
-use super::{Usage, counted};
 
 /// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
@@ -259,13 +259,9 @@ struct Files {
 impl Files {
     /// The files with the dead letters of the store, or of forwarding.
     fn of(config: &Config, forward: bool) -> anyhow::Result<Self> {
-        let data_dir = config.server.data_dir.clone();
-        if !data_dir.is_dir() {
-            let folder = data_dir.display();
-            return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
-        }
-        let current =
-            if forward { data_dir::forward_dead_letters(&data_dir) } else { data_dir::dead_letters(&data_dir) };
+        let data_dir = &config.server.data_dir;
+        data_dir::expect_folder(data_dir)?;
+        let current = if forward { data_dir::forward_dead_letters(data_dir) } else { data_dir::dead_letters(data_dir) };
         Ok(Self { taken: DeadLetters::taken_path(&current), current })
     }
 

@@ -12,7 +12,7 @@ use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Scope, Token, TokenHash};
 
 use super::Usage;
-use super::credential::{GrantArgs, random_secret};
+use super::credential::{self, GrantArgs, random_secret};
 use super::settings::Settings;
 
 /// The start of new tokens, by which people and scanners for leaked secrets recognize one.
@@ -80,11 +80,8 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
         expires: grant.expires,
         readings_per_second: None,
     };
-    let auth = Auth { tokens: vec![entry], ..Auth::default() };
-    Config::default()
-        .reloaded(&Config { auth: auth.clone(), ..Config::default() })
-        .map_err(|error| Usage(error.to_string()))?;
-    let table = toml::to_string(&auth.tokens[0]).context("a token as TOML")?;
+    let table = toml::to_string(&entry).context("a token as TOML")?;
+    credential::check(Auth { tokens: vec![entry], ..Auth::default() })?;
     Ok((token, format!("[[auth.tokens]]\n{}", table.trim_end())))
 }
 

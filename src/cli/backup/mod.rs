@@ -67,10 +67,7 @@ A folder with the file backup.json is a whole backup. Without it, the command wa
 /// Backs up the data folder, and prints the size of the backup.
 pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    if !config.server.data_dir.is_dir() {
-        let folder = config.server.data_dir.display();
-        return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
-    }
+    data_dir::expect_folder(&config.server.data_dir)?;
     if config.store_kind() == StoreKind::Sqlite && !config.sqlite_file().exists() {
         let file = config.sqlite_file();
         return Err(Usage(format!(

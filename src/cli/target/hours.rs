@@ -84,14 +84,9 @@ pub(in super::super) async fn stats_of(
 ) -> anyhow::Result<Vec<Folded>> {
     let all = &SeriesFilter::ALL;
     let found = patiently(async || store.hour_stats(devices, hours.clone(), all, StatsNeeds::Numbers).await).await?;
-    Ok(folded(found))
-}
-
-/// The stats of devices as maps.
-fn folded(of_devices: Vec<Vec<HourStats>>) -> Vec<Folded> {
     let of_device =
         |hours: Vec<HourStats>| hours.into_iter().map(|of| (of.hour, of.stats.into_iter().collect())).collect();
-    of_devices.into_iter().map(of_device).collect()
+    Ok(found.into_iter().map(of_device).collect())
 }
 
 /// Whether the stats of all series are the same.
