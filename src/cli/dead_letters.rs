@@ -33,7 +33,7 @@ use super::settings::ConfigArgs;
 /// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
 
-/// The bytes of a request, from which on it has no more lines.
+/// The size of a request, in bytes, from which on no more lines are added.
 const BYTES_PER_REQUEST: u64 = 1 << 20;
 
 /// How long a retry waits for a server that does not answer.

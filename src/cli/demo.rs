@@ -97,7 +97,7 @@ fn announce(http: SocketAddr, udp: SocketAddr, folder: &Path) -> io::Result<()> 
     out.flush()
 }
 
-/// Says what to do about a port in use.
+/// Replaces the error of a port in use by one that says what to do.
 fn explain(error: anyhow::Error, port: u16) -> anyhow::Error {
     let in_use = |cause: &(dyn Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == ErrorKind::AddrInUse)

@@ -54,8 +54,8 @@ impl KnownStore {
         }
     }
 
-    /// How a store of the same name differs from this one; `None` if it does not, or no ID is known. `now` is
-    /// `None` if the store is not created yet.
+    /// How the store of today (`now`), which has the name in this record, differs from the recorded store.
+    /// `None`: it does not differ, or no ID is recorded. `now` is `None` if the store is not created yet.
     pub(super) fn difference(&self, now: Option<&History>) -> Option<Difference> {
         let before = self.history.as_ref()?;
         let Some(now) = now.filter(|now| now.id == before.id) else { return Some(Difference::Other) };

@@ -47,7 +47,7 @@ pub struct Counts {
     /// The repeated readings that are older than others that the server has.
     #[serde(default)]
     pub older: u64,
-    /// The older values of other repeated readings.
+    /// The values that are older than those that the server has, in repeated readings with newer values too.
     #[serde(default)]
     pub older_values: u64,
     /// The listed rejections by code; those with an unknown code as [`Self::OTHER`].

@@ -47,7 +47,8 @@ impl Retention {
         not_below("retention.rollups", self.rollups(), "retention.readings", self.readings)
     }
 
-    /// Checks that the readings of an hour stay in a time series until it is rolled up, with some time left.
+    /// Checks that the readings of an hour stay in a time series until the hour is rolled up, with some time
+    /// left.
     ///
     /// MongoDB deletes measurements by their own time, so those at the beginning of an hour expire first.
     /// Bucket documents stay for an hour longer, and SQLite rolls up an hour with each write.

@@ -25,7 +25,7 @@ impl Secret {
         Self { text: text.into(), file: None }
     }
 
-    /// The secret itself. One in a file is empty until it is read.
+    /// The secret in plain text. A secret in a file is empty until the file is read.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.text

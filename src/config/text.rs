@@ -1,4 +1,4 @@
-//! The types of values that a configuration writes as text.
+//! Reads and writes values of the configuration as text.
 
 use super::{Bytes, Expiry, HookPath, JsonPath, Keep, Listen, LogFilter, MongodbUri, Period, TokenHash, TopicTemplate};
 

@@ -93,7 +93,7 @@ impl Scope {
 }
 
 impl Expiry {
-    /// Expires at `instant`.
+    /// An expiry at `instant`.
     #[must_use]
     pub const fn at(instant: Timestamp) -> Self {
         Self(instant)

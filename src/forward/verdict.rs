@@ -39,7 +39,7 @@ pub(super) struct Judged {
 /// A reading that the other server refuses for good.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
-    /// Its place: in the request, and later in the batch.
+    /// The place of the reading: first in the request, later in the batch.
     pub(super) at: usize,
     /// The code of the refusal, such as `invalid_value`.
     pub(super) reason: &'static str,

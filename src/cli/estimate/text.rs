@@ -142,7 +142,7 @@ fn cores(number: f64) -> String {
     if number < 0.005 { "less than 0.01".to_owned() } else { digits(number) }
 }
 
-/// Three digits, without zeros at the end of a fraction.
+/// A number with three digits, without zeros at the end of its fraction.
 fn digits(number: f64) -> String {
     let decimals = match number {
         large if large >= 100.0 => 0,

@@ -1,4 +1,4 @@
-//! A batch: documents whose readings are written together, compared, and whose documents are then removed.
+//! A batch of documents: their readings are written and compared together, then the documents are removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

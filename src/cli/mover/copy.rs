@@ -78,7 +78,7 @@ struct Batch {
     end: Option<Place>,
 }
 
-/// Copies all readings from a place on; without one, from the beginning.
+/// Copies all readings from `start` on; without `start`, from the beginning.
 pub(super) async fn readings(
     stores: &Stores,
     file: &ProgressFile,
