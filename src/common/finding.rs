@@ -1,14 +1,13 @@
 //! A finding of `tidegauge check --full`: what was found, how serious it is, and how to mend it.
 
-use std::fmt;
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
-use strum::{EnumIter, IntoStaticStr};
+use strum::{Display, EnumIter};
 
 /// How serious a finding is, from the least to the most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Severity {
@@ -22,14 +21,8 @@ pub enum Severity {
     Error,
 }
 
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.into())
-    }
-}
-
 /// The part that a finding is about, by its stable name, such as `collection-expiry`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, EnumIter, IntoStaticStr)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, EnumIter, Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 #[expect(missing_docs, reason = "the table in docs/operations.md describes each part")]
@@ -74,12 +67,6 @@ pub enum Part {
     LogQuarantine,
 }
 
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.into())
-    }
-}
-
 /// One finding. Its fields are those of the JSON of `tidegauge check --full --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -109,7 +96,7 @@ impl Finding {
 
     /// It was not checked, for this reason.
     #[must_use]
-    pub fn skipped(part: Part, why: impl fmt::Display) -> Self {
+    pub fn skipped(part: Part, why: impl std::fmt::Display) -> Self {
         Self::note(part, format!("not checked: {why}"))
     }
 
