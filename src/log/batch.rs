@@ -120,10 +120,11 @@ impl BatchBuilder {
         }
     }
 
-    /// Adds a reading. The caller has checked the device ID and the names.
+    /// Adds a reading whose device and metadata have no number, and whose names have no measurement.
     ///
     /// # Errors
-    /// When the reading does not fit into the batch. The batch is then unchanged.
+    /// As [`BatchBuilder::push_of`].
+    #[cfg(any(test, feature = "bench"))]
     pub fn push<'a>(
         &mut self,
         device: &str,
@@ -136,10 +137,10 @@ impl BatchBuilder {
 
     /// Adds a reading whose device and metadata have the number `owner`. Equal numbers mean equal devices and
     /// metadata until [`BatchBuilder::forget_owners`]. `measurement_bytes` is the length of the measurement
-    /// that the names begin with, or 0.
+    /// that the names begin with, or 0. The caller has checked the device ID and the names.
     ///
     /// # Errors
-    /// As [`BatchBuilder::push`].
+    /// When the reading does not fit into the batch. The batch is then unchanged.
     pub fn push_of<'a>(
         &mut self,
         owner: Option<u32>,

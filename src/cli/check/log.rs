@@ -218,7 +218,8 @@ mod tests {
         for record in 0..20 {
             let mut batch = BatchBuilder::default();
             for reading in 0..3 {
-                batch.push("device", None, record * 10 + reading, [("m", 1.0)].into_iter()).unwrap();
+                let ts_ms = record * 10 + reading;
+                batch.push_of(None, "device", None, ts_ms, 0, [("m", 1.0)].into_iter()).unwrap();
             }
             log.append(batch.finish()).unwrap().durable().await.unwrap();
         }
