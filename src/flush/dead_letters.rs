@@ -90,7 +90,7 @@ impl DeadLetters {
         let this = self.clone();
         blocking(move || {
             let refused_at = rfc3339(this.clock.now_ms());
-            this.append_lines(letters.iter().map(|letter| Ok(letter.line(&refused_at)?)))
+            this.append_lines(letters.iter().map(|letter| letter.line(&refused_at).map_err(Into::into)))
         })
         .await
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use strum::{Display, EnumString};
+
 use super::regex::Pattern;
 
 /// An operator between two expressions.
@@ -46,7 +48,8 @@ pub enum Operator {
 }
 
 /// The kind or type of the columns that a reference or a wildcard means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString)]
+#[strum(serialize_all = "lowercase", ascii_case_insensitive)]
 pub enum Cast {
     /// `::field`
     Field,
@@ -59,6 +62,7 @@ pub enum Cast {
     /// `::unsigned`
     Unsigned,
     /// `::string`
+    #[strum(serialize = "string")]
     Text,
     /// `::boolean`
     Boolean,

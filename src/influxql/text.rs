@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::ast::{Cast, Expr, Operator};
+use super::ast::{Expr, Operator};
 use super::duration;
 use super::lexer::needs_quotes;
 
@@ -30,22 +30,6 @@ impl Operator {
             Self::Divide => "/",
             Self::Remainder => "%",
             Self::BitAnd => "&",
-        }
-    }
-}
-
-impl Cast {
-    /// The cast as a query has it, without the colons.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Field => "field",
-            Self::Tag => "tag",
-            Self::Float => "float",
-            Self::Integer => "integer",
-            Self::Unsigned => "unsigned",
-            Self::Text => "string",
-            Self::Boolean => "boolean",
         }
     }
 }
@@ -93,7 +77,7 @@ impl fmt::Display for Expr {
                 } else {
                     f.write_str(name)?;
                 }
-                cast.map_or(Ok(()), |cast| write!(f, "::{}", cast.text()))
+                cast.map_or(Ok(()), |cast| write!(f, "::{cast}"))
             }
             Self::Call(name, arguments) => {
                 write!(f, "{name}(")?;
@@ -120,7 +104,7 @@ impl fmt::Display for Expr {
             Self::Duration(ns) => f.write_str(&duration::format(*ns)),
             Self::Regex(pattern) => write!(f, "{pattern}"),
             Self::Wildcard(None) => f.write_str("*"),
-            Self::Wildcard(Some(cast)) => write!(f, "*::{}", cast.text()),
+            Self::Wildcard(Some(cast)) => write!(f, "*::{cast}"),
             Self::Distinct(name) => write!(f, "DISTINCT {name}"),
         }
     }
@@ -128,8 +112,8 @@ impl fmt::Display for Expr {
 
 /// Tags as line protocol writes them: `key=value,key=value`.
 pub(super) fn tags_text(tags: &[(Arc<str>, Arc<str>)]) -> String {
-    let escaped = |text: &str| escaped(text, &[',', ' ', '=']);
-    tags.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value))).collect::<Vec<_>>().join(",")
+    let part = |text: &str| escaped(text, &[',', ' ', '=']);
+    tags.iter().map(|(key, value)| format!("{}={}", part(key), part(value))).collect::<Vec<_>>().join(",")
 }
 
 /// Puts a backslash before each special character.

@@ -55,19 +55,6 @@ impl Value {
     pub(super) fn minus(&self, other: &Self) -> Self {
         arithmetic(Operator::Subtract, self, other)
     }
-
-    /// Converts a number to an integer, as `::integer` does.
-    pub(super) fn to_integer(&self) -> Self {
-        match self {
-            Self::Float(value) => Self::Integer(*value as i64),
-            other => other.clone(),
-        }
-    }
-
-    /// Converts a number to a float, as `::float` does.
-    pub(super) fn to_float(&self) -> Self {
-        self.as_f64().map_or_else(|| self.clone(), Self::Float)
-    }
 }
 
 /// Computes an operator on two values. Division by zero is 0, as in InfluxDB.

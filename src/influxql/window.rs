@@ -14,8 +14,11 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// The start of the window that contains an instant.
+    /// The start of the window that contains an instant; 0 if there is one window for all.
     pub(super) fn start_of(&self, at_ns: i64) -> i64 {
+        if self.every_ns == 0 {
+            return 0;
+        }
         let Some(zone) = &self.zone else { return self.floor(at_ns) };
         let ahead = zone::offset_ns(zone, at_ns);
         let start = self.floor(at_ns.saturating_add(ahead));

@@ -236,10 +236,7 @@ impl<'p> Feed<'p> {
                 let point = Point { time, order: one.order, value: value.clone(), auxiliary };
                 match (&mut self.groups[one.group].calls[at], &self.plan.calls[at].aggregate) {
                     (Collected::Windows(windows), Some(aggregate)) => {
-                        let every_ns = self.dimensions.windows.every_ns;
-                        let start = *start.get_or_insert_with(|| {
-                            if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 }
-                        });
+                        let start = *start.get_or_insert_with(|| self.dimensions.windows.start_of(time));
                         if aggregate.keeps_points() {
                             usage.rows(1, size)?;
                         }
@@ -280,7 +277,8 @@ impl<'p> Feed<'p> {
         }
         let count = limit.rows.saturating_add(limit.skip_rows);
         if group.rows.len() > count.saturating_mul(2).max(1_024) {
-            group.keep_first(count, self.settings.is_descending);
+            group.sort(self.settings.is_descending);
+            group.rows.truncate(count);
         } else if group.rows.len() > group.most_rows {
             group.most_rows = group.rows.len();
             usage.rows(1, shown.len())?;
@@ -296,8 +294,8 @@ impl<'p> Feed<'p> {
 
 fn converted(value: &Value, cast: Cast) -> Value {
     match (cast, value) {
-        (Cast::Integer | Cast::Unsigned, Value::Float(_)) => value.to_integer(),
-        (Cast::Float, Value::Integer(_)) => value.to_float(),
+        (Cast::Integer | Cast::Unsigned, Value::Float(value)) => Value::Integer(*value as i64),
+        (Cast::Float, Value::Integer(value)) => Value::Float(*value as f64),
         (Cast::Text, Value::Text(_)) | (Cast::Boolean, Value::Boolean(_)) => value.clone(),
         (Cast::Text | Cast::Boolean, _) => Value::Null,
         _ => value.clone(),

@@ -50,12 +50,6 @@ impl Group {
         parts.join(",")
     }
 
-    /// Sorts the rows in their order, and keeps only the first ones.
-    pub(super) fn keep_first(&mut self, count: usize, is_descending: bool) {
-        self.sort(is_descending);
-        self.rows.truncate(count);
-    }
-
     /// Sorts the rows by time, and rows of one instant by series.
     pub(super) fn sort(&mut self, is_descending: bool) {
         self.rows.sort_by_key(|row| (row.time, row.order));

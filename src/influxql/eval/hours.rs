@@ -30,8 +30,7 @@ impl Feed<'_> {
         let calls: usize = references.iter().map(|reference| self.calls_of[*reference].len()).sum();
         usage.points(calls.max(1))?;
         let time = stats.start_ms.saturating_mul(NS_PER_MS);
-        let every_ns = self.dimensions.windows.every_ns;
-        let start = if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 };
+        let start = self.dimensions.windows.start_of(time);
         for &at in references.iter().flat_map(|reference| &self.calls_of[*reference]) {
             let range = self.ranges[at];
             if time < range.min || time > range.max {

@@ -147,23 +147,13 @@ impl Parser<'_> {
             return Ok(None);
         }
         let token = self.next()?;
-        let cast = match (token.kind, &*token.text) {
-            (Kind::Keyword, "FIELD") => Some(Cast::Field),
-            (Kind::Keyword, "TAG") => Some(Cast::Tag),
-            (Kind::Name, text) => match &*text.to_ascii_lowercase() {
-                "float" => Some(Cast::Float),
-                "integer" => Some(Cast::Integer),
-                "unsigned" => Some(Cast::Unsigned),
-                "string" => Some(Cast::Text),
-                "boolean" => Some(Cast::Boolean),
-                _ => None,
-            },
-            _ => None,
+        let is_allowed = |cast: &Cast| match cast {
+            Cast::Field | Cast::Tag => token.kind == Kind::Keyword,
+            _ => token.kind == Kind::Name && expected.starts_with("float"),
         };
-        let is_of_names = expected.starts_with("float") || matches!(cast, Some(Cast::Field | Cast::Tag));
-        match cast {
-            Some(cast) if is_of_names => Ok(Some(cast)),
-            _ => Err(ParseError::found(&token, expected)),
+        match token.text.parse::<Cast>().ok().filter(is_allowed) {
+            Some(cast) => Ok(Some(cast)),
+            None => Err(ParseError::found(&token, expected)),
         }
     }
 }

@@ -8,10 +8,9 @@ mod select;
 mod show;
 
 use super::ast::Statement;
-use super::duration;
 use super::error::ParseError;
 use super::lexer::{Kind, Lexer, Token};
-use super::params::{Bound, Parameters};
+use super::params::Parameters;
 use super::regex::Pattern;
 
 /// The longest query, in bytes.
@@ -111,19 +110,12 @@ impl<'q> Parser<'q> {
         if token.text.is_empty() {
             return Err(ParseError::new("empty bound parameter"));
         }
-        let bound = self.parameters.get(&token.text);
-        let (kind, text) = match bound {
-            None => return Err(ParseError::new(format!("missing parameter: {}", token.text))),
-            Some(Bound::Bad(why)) => return Err(ParseError::new(format!("missing parameter: {why}"))),
-            Some(Bound::Text(text)) => (Kind::Text, text.clone()),
-            Some(Bound::Name(name)) => (Kind::Name, name.clone()),
-            Some(Bound::Regex(text)) => (Kind::Regex, text.clone()),
-            Some(Bound::Integer(value)) => (Kind::Integer, value.to_string()),
-            Some(Bound::Number(value)) => (Kind::Number, value.to_string()),
-            Some(Bound::Boolean(value)) => (Kind::Keyword, if *value { "TRUE" } else { "FALSE" }.to_owned()),
-            Some(Bound::Duration(ns)) => (Kind::Duration, duration::format(*ns)),
-        };
-        Ok(Token { kind, text: text.into(), position: token.position })
+        let missing = |why: &str| ParseError::new(format!("missing parameter: {why}"));
+        match self.parameters.get(&token.text) {
+            Some(Ok((kind, text))) => Ok(Token { kind: *kind, text: text.into(), position: token.position }),
+            Some(Err(why)) => Err(missing(why)),
+            None => Err(missing(&token.text)),
+        }
     }
 
     /// Takes the next token if it is this keyword or mark.
