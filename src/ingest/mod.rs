@@ -252,11 +252,6 @@ impl Ingest {
         Ok(Append { accounts, receipt, appended })
     }
 
-    /// Counts admitted readings as rejected for this reason.
-    fn refuse(&self, Admitted { protocol, receipt, .. }: Admitted, reason: RefusalReason) {
-        Accounts::new(Arc::clone(&self.metrics), protocol, &receipt).refuse(reason);
-    }
-
     /// Counts a request whose body is not in the format that it claims, as one reading.
     pub fn count_unreadable_request(&self, protocol: Protocol, code: Code) {
         self.count_one_reading(protocol, code.into());

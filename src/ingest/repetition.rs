@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
+use super::receipt::Accounts;
 use super::{Admitted, Ingest, IngestError, RefusalReason, Submission};
 use crate::log::batch_view::{BatchView, Step};
 use crate::log::{Ack, AppendError, Batch, BatchBuilder, Log, Remaining, leave_out};
@@ -185,7 +186,8 @@ impl Repetition<'_> {
 
     /// Counts the readings as refused: it is not known which of them are older.
     pub fn refuse(self) {
-        self.ingest.refuse(self.admitted, RefusalReason::Overloaded);
+        let Admitted { protocol, receipt, .. } = &self.admitted;
+        Accounts::new(Arc::clone(&self.ingest.metrics), *protocol, receipt).refuse(RefusalReason::Overloaded);
     }
 
     /// Appends the readings without the older values, and without metadata that is not the newest. The caller
