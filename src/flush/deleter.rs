@@ -38,19 +38,19 @@ use crate::store::{Deleted, ReadingsQuery, StoreError};
 /// The outcome of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeletionOutcome {
-    /// It is executed.
+    /// The deletion is executed.
     Executed {
         /// The number of removed readings.
         readings: u64,
         /// The instances that did not run. They remove what they have when they start again.
         absent: Vec<Arc<str>>,
     },
-    /// It is durable, and will be executed.
+    /// The deletion is durable, and will be executed.
     Accepted {
         /// The instances that have not executed it yet. Empty: the store has not executed it yet.
         waits_for: Vec<Arc<str>>,
     },
-    /// The store cannot execute it, for this reason.
+    /// The store cannot execute the deletion, for this reason.
     Failed(String),
 }
 
@@ -67,7 +67,7 @@ pub enum DeletionError {
     /// Too many deletions wait for the store.
     #[error("{MAX_WAITING} deletions wait for the store")]
     TooMany,
-    /// The log does not take it.
+    /// The log does not take the deletion.
     #[error("{0}")]
     Log(#[from] AppendError),
 }

@@ -29,7 +29,7 @@ pub enum ChangeError {
     /// Too many changes wait for the store.
     #[error("changes in the metadata of {MAX_WAITING} devices wait for the store")]
     TooMany,
-    /// The log does not take it.
+    /// The log does not take the change.
     #[error("{0}")]
     Log(#[from] AppendError),
 }

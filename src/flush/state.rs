@@ -10,9 +10,9 @@ use crate::pending::{NextDeletion, Pending};
 /// The state of the deleter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeleterState {
-    /// It waits for a deletion that can be executed.
+    /// The deleter waits for a deletion that can be executed.
     Idle,
-    /// It executes a deletion.
+    /// The deleter executes a deletion.
     Busy,
     /// The service stops, and the store has not executed a deletion.
     GaveUp,

@@ -21,7 +21,7 @@ impl ParseError {
     }
 }
 
-/// A statement that cannot be answered. The other statements of its query can.
+/// Why a statement cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StatementError(String);

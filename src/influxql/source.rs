@@ -199,8 +199,8 @@ pub type Reader<'r> = dyn FnMut(Read<'_>) -> Result<Next, StatementError> + 'r;
 /// reads nothing twice. An implementation reads in pages, so that no answer of it grows with the range, and
 /// ends a reading with an error at its deadline and at its limits.
 pub trait Source {
-    /// For each of `wanted`, the measurements that have wanted series, by name. If the schema is needed, also
-    /// those that have others.
+    /// Returns for each of `wanted` the measurements with wanted series, by name. If the schema is needed,
+    /// also the measurements with other series only.
     ///
     /// # Errors
     /// If the data cannot be read, or there are too many series.

@@ -242,8 +242,7 @@ impl Accounts {
         }
     }
 
-    /// Waits for the append and counts its outcome. If the caller stops waiting, a task in the background
-    /// goes on.
+    /// Waits for the append and counts its outcome. If the caller stops waiting, a background task does both.
     pub(super) async fn follow(self, ack: Ack) -> Result<(), AppendError> {
         let mut followed = Followed { waiting: Some((self, ack)) };
         let outcome = match &mut followed.waiting {

@@ -175,7 +175,8 @@ pub enum QueryError {
         hour: String,
         /// Its end.
         after: String,
-        /// Whether an increase needs them, and not only a step that begins inside of the hour.
+        /// Whether an increase needs the readings. Otherwise a step that begins or ends inside of the hour
+        /// does.
         increases: bool,
     },
     /// The device is outside of the device scope.
@@ -210,7 +211,7 @@ pub enum QueryError {
         /// The limit.
         max: usize,
     },
-    /// It took longer than [`Limits::timeout`].
+    /// The query took longer than [`Limits::timeout`].
     #[error("the query took longer than {0:?} (query.timeout); ask for less")]
     Timeout(Duration),
 }

@@ -53,12 +53,12 @@ struct Logged {
     outcome: Option<DeletionOutcome>,
 }
 
-/// How far a deletion is in this instance.
+/// The progress of a deletion in this instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The log has it.
+    /// The log has the deletion.
     Logged,
-    /// It is executed, and has removed this many readings.
+    /// The deletion is executed, and has removed this many readings.
     Executed(u64),
 }
 

@@ -80,7 +80,7 @@ impl Dimensions {
         self.has_wildcard || !self.patterns.is_empty()
     }
 
-    /// Adds the tags that the wildcards mean.
+    /// Adds the tags that the wildcards and patterns stand for.
     pub(in super::super) fn resolve(&mut self, tags: &BTreeSet<String>) {
         let is_meant = |tag: &&String| self.has_wildcard || self.patterns.iter().any(|pattern| pattern.matches(tag));
         let meant: Vec<_> = tags.iter().filter(is_meant).cloned().collect();
