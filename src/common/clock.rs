@@ -103,7 +103,7 @@ pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
 
 /// Instants as text, most of them full hours that follow each other.
 ///
-/// The text of an hour is that of another hour of its day with other digits.
+/// Two hours of one day differ in two digits of their texts, so only these are written again.
 #[derive(Debug, Default)]
 pub struct HourTexts {
     /// The text of the last instant.

@@ -67,10 +67,10 @@ pub enum Part {
     LogQuarantine,
 }
 
-/// One finding. Its fields are those of the JSON of `tidegauge check --full --json`.
+/// One finding, with the fields of the JSON of `tidegauge check --full --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How serious it is.
+    /// How serious the finding is.
     pub severity: Severity,
     /// The part that was looked at.
     pub part: Part,
@@ -82,37 +82,37 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// It is as it should be.
+    /// A finding that the part is as it should be.
     #[must_use]
     pub fn ok(part: Part, found: impl Into<String>) -> Self {
         Self { severity: Severity::Ok, part, found: found.into(), mend: None }
     }
 
-    /// An operator should know it.
+    /// A finding that an operator should know.
     #[must_use]
     pub fn note(part: Part, found: impl Into<String>) -> Self {
         Self { severity: Severity::Note, part, found: found.into(), mend: None }
     }
 
-    /// It was not checked, for this reason.
+    /// The finding that the part was not checked, and why.
     #[must_use]
     pub fn skipped(part: Part, why: impl std::fmt::Display) -> Self {
         Self::note(part, format!("not checked: {why}"))
     }
 
-    /// An operator should mend it soon.
+    /// A finding that an operator should mend soon.
     #[must_use]
     pub fn warning(part: Part, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, part, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// It does not work, or readings are at risk.
+    /// A finding that the part does not work, or that readings are at risk.
     #[must_use]
     pub fn error(part: Part, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity: Severity::Error, part, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// Adds what to do.
+    /// Adds the mend: what to do.
     #[must_use]
     pub fn with_mend(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }

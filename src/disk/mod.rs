@@ -167,7 +167,7 @@ pub(crate) struct OsFolder {
     path: PathBuf,
     /// The open folder, since its first sync.
     handle: OnceLock<File>,
-    /// The reserved file descriptor.
+    /// An open file that only keeps a descriptor for [`Folder::open`].
     reserved: Mutex<Option<File>>,
 }
 

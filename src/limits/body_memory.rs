@@ -18,9 +18,9 @@ pub struct Reservation {
 /// The limit that has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exhausted {
-    /// The limit of all requests.
+    /// The limit of all requests together.
     All,
-    /// The limit of the token.
+    /// The limit of the request's token.
     Token,
 }
 

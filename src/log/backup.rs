@@ -31,7 +31,7 @@ use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 /// How often a snapshot is taken again because a cut has removed a segment meanwhile.
 const ATTEMPTS: usize = 100;
 
-/// The state of a log at one moment, for a copy.
+/// The state of a log at one moment, from which a copy is made.
 #[derive(Debug)]
 pub struct Snapshot {
     folder: OsFolder,

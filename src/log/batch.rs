@@ -179,7 +179,7 @@ impl BatchBuilder {
         }
     }
 
-    /// The finished batch.
+    /// Closes the last group, appends the names, and returns the batch.
     #[must_use]
     pub fn finish(mut self) -> Batch {
         self.close_group();

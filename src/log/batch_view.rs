@@ -42,7 +42,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// A payload, read in place.
+/// A payload of readings, read in place.
 #[derive(Debug)]
 pub struct BatchView<'a> {
     names: Vec<Name<'a>>,
@@ -83,7 +83,7 @@ enum Owner<'a> {
     OfGroup(usize),
 }
 
-/// A part of a batch.
+/// A part of a batch, in the order of the payload.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// The readings that follow belong to this device, and arrived with this metadata.
@@ -93,11 +93,11 @@ pub enum Step<'a> {
         /// The text of a JSON object.
         metadata: Option<&'a str>,
     },
-    /// A reading.
+    /// A reading of the device of the last group.
     Reading {
-        /// Its instant, in Unix milliseconds.
+        /// The instant, in Unix milliseconds.
         ts_ms: i64,
-        /// Its values.
+        /// The values: at least one.
         values: Values<'a>,
     },
 }

@@ -14,7 +14,7 @@ use super::{Options, Sync};
 /// The most bytes in one group commit. Further batches wait for the next one.
 const GROUP_BYTES: u64 = 8 << 20;
 
-/// The writer thread.
+/// The work of the writer thread.
 #[derive(Debug)]
 pub(super) struct Committer {
     shared: Arc<Shared>,

@@ -55,7 +55,7 @@ pub(super) fn load(folder: &dyn Folder) -> Result<Option<Followed>, LogError> {
 /// The records that the follower has not passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unread {
-    /// Their bytes in the log.
+    /// The bytes of these records in the log.
     pub bytes: u64,
     /// A time at or before the append of the first of them, in Unix milliseconds.
     pub as_of_ms: u64,

@@ -99,7 +99,7 @@ pub struct Log {
     maker: Option<JoinHandle<()>>,
 }
 
-/// How full the log is.
+/// How full the log is, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The bytes of the records on disk and in the queue.

@@ -141,7 +141,7 @@ pub enum LogError {
         action: &'static str,
         /// The file or folder of the call.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// Acknowledged records are damaged.

@@ -1,4 +1,4 @@
-//! Reading records in order.
+//! Reads the records of an open log, in order.
 
 use std::sync::Arc;
 

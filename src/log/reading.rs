@@ -20,7 +20,7 @@ pub struct Lag {
     pub bytes: u64,
 }
 
-/// The state of the readers.
+/// The positions that waiting readers wait for.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     /// The end of the readable records at which a waiting reader has to wake. `None` if no reader waits.

@@ -99,7 +99,7 @@ pub struct Inspection {
     pub stale: Vec<PathBuf>,
     /// Bytes that the log recorded as durable, and that cannot be read.
     pub damage: Vec<Damage>,
-    /// The torn tail.
+    /// The torn tail, if there is one.
     pub torn: Option<Torn>,
     /// The deletions behind the checkpoint, in order.
     pub deletions: Vec<RecoveredDeletion>,
@@ -107,10 +107,10 @@ pub struct Inspection {
     pub(super) claimed: Position,
 }
 
-/// A segment that is needed.
+/// A segment that the store or the follower needs.
 #[derive(Debug)]
 pub struct Segment {
-    /// The file.
+    /// The file of the segment.
     pub path: PathBuf,
     /// The position of its first byte.
     pub base: Position,
@@ -142,7 +142,7 @@ pub struct Damage {
 /// Bytes at the end of the newest segment, behind everything that the log recorded as durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
-    /// The segment.
+    /// The file of the segment.
     pub path: PathBuf,
     /// The offset in the file at which the tail begins.
     pub offset: u64,

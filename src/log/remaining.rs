@@ -38,7 +38,7 @@ pub fn leave_out<'p, T>(
     for step in view.steps() {
         match step? {
             Step::Group { device, metadata } => {
-                // The same slices mean the same owner; to compare the texts could take quadratic time.
+                // The same slices mean the same owner. Comparing the texts could take quadratic time.
                 let key = (device.as_bytes().as_ptr(), metadata.map(str::as_ptr));
                 let number = *numbers.entry(key).or_insert_with(|| {
                     let (new_metadata, of_owner) = of_owner(device.as_str(), metadata);

@@ -103,7 +103,7 @@ impl Reserve {
         begins.then_some(why)
     }
 
-    /// The size of the reserve.
+    /// The size of the reserve, in bytes.
     fn bytes(&self) -> u64 {
         self.bytes_of(self.space)
     }

@@ -16,7 +16,7 @@ const BYTES: usize = 28;
 /// The offset of the second slot, in another block than the first.
 const SECOND: usize = 4096;
 
-/// The length of the file.
+/// The length of a file of two slots.
 const FILE_BYTES: usize = SECOND + BYTES;
 
 /// A state of two numbers. The higher of two states is the newer one.

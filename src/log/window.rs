@@ -11,7 +11,7 @@ use crate::disk::OpenFile;
 /// The bytes of one read. A larger record takes one larger read.
 const PIECE_BYTES: usize = if cfg!(test) { 48 } else { 1 << 20 };
 
-/// Reads a file, mostly forwards.
+/// Reads a file through one buffer, mostly forwards.
 #[derive(Debug)]
 pub(super) struct Window<F> {
     file: F,

@@ -1,4 +1,4 @@
-//! Blocks to samples.
+//! Decodes blocks into samples.
 
 use std::ops::Range;
 
@@ -78,7 +78,7 @@ pub struct Block<'a> {
 #[derive(Debug)]
 struct Encoded<'a> {
     metric: u32,
-    /// Its times in [`Block::offsets`].
+    /// The place of its times in [`Block::offsets`].
     times: Range<usize>,
     has_own_times: bool,
     values: Values<'a>,
@@ -171,18 +171,18 @@ impl<'b> Series<'b> {
         self.encoded.metric
     }
 
-    /// The instants, ascending.
+    /// The instants of the series, ascending.
     #[must_use]
     pub const fn offsets(&self) -> &'b [HourOffset] {
         self.offsets
     }
 
-    /// The value at each instant.
+    /// The values of the series, one for each instant.
     pub fn values(&self) -> impl ExactSizeIterator<Item = f64> + use<'b> {
         self.encoded.values.clone()
     }
 
-    /// The instants with their values.
+    /// The instants of the series with their values.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = (HourOffset, f64)> + use<'b> {
         self.offsets.iter().copied().zip(self.values())
     }

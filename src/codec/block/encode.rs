@@ -1,4 +1,4 @@
-//! Samples to blocks.
+//! Encodes samples as blocks.
 
 use std::ops::Range;
 

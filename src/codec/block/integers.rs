@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// The range of some numbers.
+/// The smallest and the largest of some numbers.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     min: i64,

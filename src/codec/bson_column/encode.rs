@@ -1,4 +1,4 @@
-//! Values to columns.
+//! Encodes values as columns.
 
 use super::simple8b::{Slot, TOO_LARGE, Words};
 use super::{DATE, DOUBLE, END, PLAIN, SCALES, scaled};

@@ -122,7 +122,7 @@ fn next_record(
         if bytes.len() < Header::BYTES {
             return Ok(segment.bytes);
         }
-        // Each magic begins with this letter. Most of a large gap has none, such as a hole of a sparse file.
+        // Each magic begins with this letter. Most of a large gap, such as a hole of a sparse file, has none.
         let skipped = memchr::memchr(b'T', bytes).unwrap_or(bytes.len()).next_multiple_of(STEP);
         if skipped > 0 {
             at += skipped as u64;
