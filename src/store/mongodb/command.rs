@@ -15,13 +15,11 @@ use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{ClientSession, Collection, Database};
 
 use super::collection::{Deployment, ManagedCollection};
-use super::connect::MongodbOptions;
 use super::decode::{DecodeError, server_integer};
 use super::encode::Encoder;
 use super::errors::within;
 use super::reply::Reply;
 use super::servers::Servers;
-use super::uri::UriError;
 use crate::config::BlockCompressor;
 use crate::store::{self, Cause, StoreError};
 
@@ -68,22 +66,6 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// Makes the connection without asking the server for anything.
-    ///
-    /// # Errors
-    /// When the URI is invalid.
-    pub(super) async fn connect(options: &MongodbOptions) -> Result<Self, UriError> {
-        let (database, servers) = options.database().await?;
-        Ok(Self {
-            database,
-            servers,
-            timeout: options.timeout,
-            query_timeout: options.query_timeout,
-            compressor: options.block_compressor,
-            unreadable: options.unreadable_readings.clone(),
-        })
-    }
-
     /// A collection to read from.
     pub(super) fn reading(&self, collection: &str) -> Collection<RawDocumentBuf> {
         // Every primary has what a majority acknowledged, and pending forgets readings only then. So local

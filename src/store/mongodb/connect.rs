@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use metrics::Counter;
-use mongodb::{Client, Database};
+use mongodb::Client;
 
+use super::command::Commands;
 use super::servers::Servers;
 use super::uri::{self, UriError};
 use crate::config::{BlockCompressor, BucketLayout, MongodbUri};
@@ -59,22 +60,29 @@ pub struct MongodbOptions {
     pub max_connections: u32,
 }
 
-impl MongodbOptions {
-    /// The database. No server is needed, so tidegauge starts while MongoDB is down. (A `mongodb+srv` URI is
-    /// resolved here, which needs a name server.)
+impl Commands {
+    /// Makes the connection without asking a server for anything, so that tidegauge starts while MongoDB is
+    /// down. (A `mongodb+srv` URI is resolved here, which needs a name server.)
     ///
     /// # Errors
     /// When the URI is invalid.
-    pub(super) async fn database(&self) -> Result<(Database, Servers), UriError> {
-        let mut client = uri::resolve(&self.uri).await?;
+    pub(super) async fn connect(options: &MongodbOptions) -> Result<Self, UriError> {
+        let mut client = uri::resolve(&options.uri).await?;
         let servers = Servers::new(client.repl_set_name.clone());
         client.sdam_event_handler = Some(servers.listener());
         client.selection_criteria = None; // the primary, whatever the URI prefers
         client.app_name.get_or_insert_with(|| "tidegauge".into());
-        client.max_pool_size = Some(self.max_connections);
-        client.server_selection_timeout = Some(self.timeout);
-        client.connect_timeout.get_or_insert(self.timeout.min(CONNECT_MAX));
-        let client = Client::with_options(client).map_err(|error| uri::unusable(&self.uri, &error))?;
-        Ok((client.database(&self.database), servers))
+        client.max_pool_size = Some(options.max_connections);
+        client.server_selection_timeout = Some(options.timeout);
+        client.connect_timeout.get_or_insert(options.timeout.min(CONNECT_MAX));
+        let client = Client::with_options(client).map_err(|error| uri::unusable(&options.uri, &error))?;
+        Ok(Self {
+            database: client.database(&options.database),
+            servers,
+            timeout: options.timeout,
+            query_timeout: options.query_timeout,
+            compressor: options.block_compressor,
+            unreadable: options.unreadable_readings.clone(),
+        })
     }
 }
