@@ -113,7 +113,12 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// A name or a text of the document, cut off if it is long.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(SHOWN_CHARS) {
+    cut_off(text, SHOWN_CHARS)
+}
+
+/// A text of at most `max` characters, and dots if it is longer.
+pub(super) fn cut_off(text: &str, max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max) {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
         None => Cow::Borrowed(text),
     }

@@ -44,6 +44,7 @@ use base64::prelude::BASE64_STANDARD;
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
 use mongodb::Collection;
 
+use self::instant::cut_off;
 pub use self::shape::Shape;
 use super::collection::Kind;
 use super::command::{Commands, documents};
@@ -149,12 +150,7 @@ impl DocumentId {
 /// The `_id` as in mongosh, cut off if it is long.
 impl fmt::Display for DocumentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_string();
-        let text = printable(&text);
-        match text.char_indices().nth(ID_MAX_CHARS) {
-            Some((end, _)) => write!(f, "{}...", &text[..end]),
-            None => f.write_str(&text),
-        }
+        f.write_str(&cut_off(&printable(&self.0.to_string()), ID_MAX_CHARS))
     }
 }
 
