@@ -23,7 +23,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bson::{Bson, Document, RawArray, RawBsonRef, RawDocument, doc};
 
-use super::collection::Kind;
 use super::decode::{DecodeError, expect_version, integer};
 use super::layout::Layout;
 use super::plain_schema::PlainSchema;
@@ -96,11 +95,7 @@ impl<L: Layout> Instances for MongoStore<L> {
         if self.update_notes(beat.clone()).await? > 0 {
             return Ok(false);
         }
-        let PlainSchema { collection, age_field, expiry, .. } = self.schema_of_notes();
-        if collection.present(Kind::Plain).await?.is_none() {
-            collection.create(doc! {}).await?;
-        }
-        collection.ensure_expiry(age_field, expiry).await?;
+        self.schema_of_notes().ensure_unsharded().await?;
         beat.insert("upsert", true);
         self.update_notes(beat).await?;
         Ok(true)
@@ -167,7 +162,18 @@ impl<L: Layout> Instances for MongoStore<L> {
     }
 
     async fn check_entry(&self, device: &Arc<str>) -> Result<(), StoreError> {
-        self.check_device(device).await
+        let noted = {
+            let _alone = self.changes.write().await; // writes that rely on the entry have ended
+            self.devices.noted.forget_and_collect(device)
+        };
+        if self.devices.one(device).await?.is_none() {
+            let Some(summary) = self.sum_up(device).await? else { return Ok(()) };
+            self.devices.add(&[summary]).await?;
+        }
+        match noted {
+            Some(noted) => self.devices.add(&[noted]).await,
+            None => Ok(()),
+        }
     }
 }
 

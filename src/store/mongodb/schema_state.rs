@@ -13,7 +13,7 @@ use bson::{Bson, Document, doc};
 use tokio::sync::RwLock;
 
 use super::collection::{Deployment, ManagedCollection, hex};
-use crate::store::{Cause, StoreError};
+use crate::store::StoreError;
 
 /// The collections of a store as they were when their schema was ensured.
 #[derive(Debug)]
@@ -87,15 +87,6 @@ impl SchemaState {
             );
         }
         Ok(false)
-    }
-
-    /// The UUID of the first of these collections that has one, as it was when the schema was ensured.
-    pub(super) async fn uuid_of(&self, names: &[String]) -> Result<String, StoreError> {
-        let known = self.known.read().await;
-        known.as_ref().and_then(|known| uuid_in(&known.collections, names)).ok_or_else(|| {
-            let detail = format!("the server lists no UUID for the collection {}", names.join(" or "));
-            StoreError::new(Cause::Schema, detail)
-        })
     }
 
     /// The collections as they are now.

@@ -82,15 +82,19 @@ impl<L: Layout> MongoStore<L> {
     ///
     /// # Errors
     /// When the server does not answer or refuses.
-    pub async fn ensure_schema(&self) -> Result<(), StoreError> {
-        self.deployment().await.map(drop)
+    pub(super) async fn ensure_schema(&self) -> Result<(), StoreError> {
+        self.deployment().await?;
+        if !self.schema_state.is_unchanged().await? {
+            self.deployment().await?;
+        }
+        Ok(())
     }
 
     /// The kind of the server, once the schema is in place.
     async fn deployment(&self) -> Result<Deployment, StoreError> {
         let ensure = || async {
             let deployment = self.layout.ensure_schema(self.schema_state.ensured() > 0).await?;
-            self.rollups.ensure(deployment).await?;
+            self.rollups.schema().ensure(deployment).await?;
             self.devices.ensure(deployment).await?;
             self.mark().await?;
             Ok(deployment)
@@ -131,15 +135,6 @@ impl<L: Layout> MongoStore<L> {
                 outcomes[at] = Err(error);
             }
         }
-    }
-
-    /// The names of the collections that identify the store: of those with the readings, and of the rollups.
-    fn identifying(&self) -> [Vec<String>; 2] {
-        [self.layout.collection_names(), vec![self.rollups.name().to_owned()]]
-    }
-
-    fn identity_of((readings, rollups): &(String, String)) -> String {
-        format!("{} {readings} rollups {rollups}", L::IDENTITY)
     }
 
     /// Derives the rollups of hours that may have a rollup already. Stats of expired readings stay, except
@@ -335,10 +330,7 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     async fn rebuild_device_index(&self) -> Result<u64, StoreError> {
-        self.deployment().await?;
-        if !self.schema_state.is_unchanged().await? {
-            self.deployment().await?;
-        }
+        self.ensure_schema().await?;
         self.rebuild().await
     }
 
@@ -357,8 +349,12 @@ impl<L: Layout> Store for MongoStore<L> {
     /// The ID is that of [`Rollups::identity`]. Nothing counts the writes of all instances.
     async fn history(&self) -> Result<Option<History>, StoreError> {
         let listed = self.schema_state.list().await?;
-        let [readings, rollups] = self.identifying().map(|names| uuid_in(&listed, &names));
-        Ok(readings.zip(rollups).map(|uuids| History { id: Self::identity_of(&uuids), writes: 0 }))
+        let readings = uuid_in(&listed, &self.layout.collection_names());
+        let rollups = uuid_in(&listed, &[self.rollups.name().to_owned()]);
+        Ok(readings.zip(rollups).map(|(readings, rollups)| {
+            let id = format!("{} {readings} rollups {rollups}", L::IDENTITY);
+            History { id, writes: 0 }
+        }))
     }
 
     /// The `rev` of the rollups is the number of their values: at least as many as the changes that stored
@@ -408,13 +404,9 @@ impl<L: Layout> Store for MongoStore<L> {
 #[async_trait]
 impl<L: Layout> Rollups for MongoStore<L> {
     async fn identity(&self) -> Result<String, StoreError> {
-        self.deployment().await?;
-        if !self.schema_state.is_unchanged().await? {
-            self.deployment().await?;
-        }
-        let [of_readings, of_rollups] = self.identifying();
-        let uuids = (self.schema_state.uuid_of(&of_readings).await?, self.schema_state.uuid_of(&of_rollups).await?);
-        Ok(Self::identity_of(&uuids))
+        self.ensure_schema().await?;
+        let missing = || StoreError::new(Cause::Schema, "the server lists no UUID for a collection of this store");
+        Ok(self.history().await?.ok_or_else(missing)?.id)
     }
 
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {

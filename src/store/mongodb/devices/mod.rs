@@ -56,10 +56,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bson::{RawDocumentBuf, doc};
+use bson::RawDocumentBuf;
 use mongodb::Collection;
 
-use super::collection::{Deployment, Kind, ManagedCollection};
+use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::plain_schema::PlainSchema;
 use crate::store::StoreError;
@@ -104,9 +104,6 @@ impl DeviceIndex {
     /// Creates the collection and its index, and changes what differs from the options. The collection may be
     /// a new one, so nothing counts as written to it.
     pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
-        if self.managed.present(Kind::Plain).await?.is_none() {
-            self.managed.create(doc! {}).await?;
-        }
         self.schema().ensure(deployment).await?;
         self.is_sharded.store(deployment == Deployment::Sharded, Ordering::SeqCst);
         self.noted.clear();
