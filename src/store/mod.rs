@@ -361,8 +361,8 @@ pub struct Deleted {
 /// The outcome of [`Rollups::roll_up_devices`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolledUp {
-    /// The number of hours of devices whose rollups were written. Those that were stored already
-    /// do not count.
+    /// The number of hours of devices whose rollups were written. Rollups that were stored already do not
+    /// count.
     pub written: u64,
     /// The number of hours of devices whose rollups were refused for good.
     pub refused: u64,

@@ -23,9 +23,9 @@ use super::servers::Servers;
 use crate::config::BlockCompressor;
 use crate::store::{self, Cause, StoreError};
 
-/// The bounds of the wait for the answer to a ping. A server that is busy for a moment is not away; and
-/// queries should not wait long for one that is.
+/// The shortest limit of the wait for the answer to a ping: a server that is busy for a moment is not away.
 const PING_MIN: Duration = Duration::from_secs(2);
+/// The longest limit of that wait: queries should not wait long for a server that is away.
 const PING_MAX: Duration = Duration::from_secs(10);
 
 /// The time between two looks at what a majority of the members has.

@@ -21,7 +21,7 @@ pub(super) struct PlainSchema {
 }
 
 impl PlainSchema {
-    /// Brings a collection that exists to this schema.
+    /// Creates the collection if it is missing, and brings it to this schema.
     pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
         self.ensure_unsharded().await?;
         self.collection.ensure_sharding(deployment, DEVICE_FIELD).await

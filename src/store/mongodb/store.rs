@@ -76,9 +76,9 @@ impl<L: Layout> MongoStore<L> {
         })
     }
 
-    /// Creates the collections and their indexes, and changes what differs from the options. Every write does
-    /// this first, until it has succeeded once, and again when a collection was dropped; a call at the start
-    /// only reports trouble earlier.
+    /// Creates the collections and their indexes, and changes what differs from the options, even if a
+    /// collection was dropped just before. Every write does so until it has succeeded, and again when a ping
+    /// has noticed a dropped collection.
     ///
     /// # Errors
     /// When the server does not answer or refuses.

@@ -1,7 +1,7 @@
 //! `tidegauge check --full`: looks at the file, and changes nothing.
 //!
-//! It may run beside the service. A check of the pages is one read transaction: while it runs, the
-//! write-ahead file is not cut. So it ends after some seconds unless all pages are asked for.
+//! It may run beside the service. A check of the pages is one read transaction. While it runs, SQLite cannot
+//! shorten the write-ahead file. So the check ends after some seconds unless all pages are asked for.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -45,7 +45,7 @@ pub(super) struct Part {
     pub(super) number: i32,
     /// The layout in which it is stored, or is to be written.
     pub(super) layout: BucketLayout,
-    /// The number of writes to it.
+    /// The number of writes to the document.
     pub(super) rev: i64,
     /// New instants are never added to it, but to the next part.
     pub(super) full: bool,

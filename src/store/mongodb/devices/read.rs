@@ -13,7 +13,7 @@ use super::document::{decode, is_empty};
 use crate::model::end_of_prefix;
 use crate::store::{DeviceList, DeviceSummary, StoreError};
 
-/// The IDs in one reply, when all are read.
+/// The most IDs in one reply when the IDs of all devices are read.
 const IDS_BATCH: u32 = 20_000;
 
 /// Matches the IDs of devices that start with `prefix` and are greater than `after`.

@@ -19,7 +19,7 @@ const FIRST_SECOND: f64 = 1e8;
 /// Numbers from here on are Unix milliseconds, of March 1973. As seconds, they would be of the year 5138.
 const FIRST_MILLISECOND: f64 = 1e11;
 
-/// The first integer that a float of 64 bits may not hold exactly.
+/// A float of 64 bits holds each integer up to this one exactly.
 const EXACT: u64 = 1 << 53;
 
 /// The most characters of a text of a document in a message.

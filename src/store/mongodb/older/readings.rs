@@ -63,7 +63,8 @@ enum Clock {
     Minute(i64),
 }
 
-/// Why a reading is not understood: the same text for all of the same kind, and the detail.
+/// Why a reading is not understood: a text that is the same for all readings with this fault, and the detail
+/// of this reading.
 type Why = (String, String);
 
 impl Reader<'_> {

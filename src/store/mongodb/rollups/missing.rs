@@ -21,7 +21,7 @@ pub(in super::super) fn missing(devices: &[Arc<str>], hours: &Range<Hour>, found
     by_runs(devices.iter().zip(found).map(|(device, found)| (device, gaps(hours, found))))
 }
 
-/// The hours of these buckets.
+/// The hours of these buckets, grouped like [`missing`] ones.
 pub(in super::super) fn grouped(buckets: &[(Arc<str>, Hour)]) -> Vec<Missing> {
     let mut devices: BTreeMap<&Arc<str>, BTreeSet<Hour>> = BTreeMap::new();
     for (device, hour) in buckets {

@@ -104,7 +104,7 @@ pub(in crate::store::mongodb) async fn no_device_is_missing_from_a_marked_index(
     }
 }
 
-/// Writes until it succeeds.
+/// Repeats a write until it succeeds.
 async fn write_again(store: &dyn Store, write: Arc<BucketWrite>) {
     while let Err(error) = store.write(&[Arc::clone(&write)]).await.remove(0) {
         assert!(!error.is_permanent(), "{error}");

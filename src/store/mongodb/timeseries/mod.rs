@@ -7,8 +7,8 @@
 //!   lux: 320.0, temp: 22.4 }
 //! ```
 //!
-//! The server packs measurements of one `meta` into buckets of its own, by column. It neither keeps a
-//! measurement from being stored twice nor lets one be changed. The layout keeps the promises of
+//! The server packs measurements of one `meta` into buckets of its own, by column. It stores a measurement
+//! twice if it is sent twice, and does not let a measurement be changed. The layout keeps the promises of
 //! [`crate::store`] with these differences:
 //! - Of an identity the **first** value stays, not the last: what is stored is never changed, and of pending
 //!   values the first is written.
