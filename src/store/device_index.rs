@@ -33,7 +33,7 @@ const LIST_SERIES_BYTES: usize = 2 << 20;
 /// The entry of a device in the device index.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSummary {
-    /// The device ID.
+    /// The stored ID of the device.
     pub device: Arc<str>,
     /// Its metadata, if it has sent any.
     pub metadata: Option<DeviceMetadata>,
@@ -60,11 +60,11 @@ pub struct DeviceSummary {
 pub struct DeviceMetadata {
     /// The hour of the readings that it was sent with.
     pub hour: Hour,
-    /// The text of a JSON object.
+    /// The metadata: the text of a JSON object.
     pub text: Arc<str>,
 }
 
-/// A series of a device.
+/// A series of a device, as its entry has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSeries {
     /// The metric with its labels, and with its measurement if that is known.
@@ -76,7 +76,7 @@ pub struct DeviceSeries {
 /// Some entries, in the order of the device IDs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeviceList {
-    /// The entries.
+    /// The entries, ascending by device ID.
     pub devices: Vec<DeviceSummary>,
     /// Whether the list ended before its limit because the devices have many series. More devices may follow.
     pub is_cut: bool,

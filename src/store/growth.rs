@@ -13,7 +13,7 @@ const FOREVER_MIN: Duration = Duration::from_secs(30 * 86_400);
 /// The size of a store, and the time that its readings cover.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Growth {
-    /// The bytes that the store takes.
+    /// The bytes that the store takes on disk.
     pub(super) bytes: u64,
     /// The time from its oldest reading until now.
     pub(super) covered: Duration,

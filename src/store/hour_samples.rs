@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::codec::{Chunk, ChunkError, VALUES_MAX};
 use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample, SeriesFilter};
 
-/// The window of a whole hour.
+/// The offsets of a whole hour.
 const WHOLE_HOUR: Range<HourOffset> = 0..MS_PER_HOUR as HourOffset;
 
 /// The least number of samples for an early compaction. Sorting fewer costs more than it saves.

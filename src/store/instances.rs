@@ -51,16 +51,16 @@ pub trait Instances: Send + Sync {
 /// The answer to [`Instances::look`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Notes {
-    /// The instances.
+    /// All instances that have a note.
     pub instances: Vec<Instance>,
-    /// The deletions.
+    /// The deletions that are not closed, or that the asking instance has not executed.
     pub deletions: Vec<Announced>,
 }
 
 /// An instance that runs, or has ended without having stored all of its readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// Its name.
+    /// The name of the instance.
     pub id: Arc<str>,
     /// The number of its beats. It runs while this grows.
     pub beats: i64,
@@ -71,7 +71,7 @@ pub struct Instance {
 /// A deletion that each instance executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {
-    /// Its number, as text.
+    /// The number of the deletion, as text.
     pub id: String,
     /// The instance that has accepted it.
     pub from: String,
@@ -98,8 +98,8 @@ impl Announced {
 pub enum Joined {
     /// The deletion is not closed before the instance has executed it, or is taken for dead.
     Yes,
-    /// It is closed.
+    /// The deletion is closed.
     Closed,
-    /// There is no note of it.
+    /// There is no note of the deletion.
     Unknown,
 }

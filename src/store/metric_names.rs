@@ -11,7 +11,7 @@ pub(super) struct MetricNames {
 }
 
 impl MetricNames {
-    /// Wants the metrics that match `filter`.
+    /// A table that keeps the metrics that match `filter`.
     pub(super) fn new(filter: &SeriesFilter) -> Self {
         Self { known: MetricTable::default(), filter: filter.clone(), of_last_hour: 0 }
     }

@@ -68,7 +68,7 @@ pub struct Written {
 /// The stored stats of one hour of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HourStats {
-    /// The hour.
+    /// The hour that the stats are of.
     pub hour: Hour,
     /// An instant in Unix milliseconds: no reading that the stats cover is later. As a rule, the last stored
     /// instant of the hour, of any metric.
@@ -96,7 +96,7 @@ pub enum StatsNeeds {
     /// Count, minimum, maximum and sum. The first and the last value are
     /// [unknown](crate::model::ValueAt::unknown).
     Numbers,
-    /// All that are stored.
+    /// All stats that are stored.
     All,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct NotedDevices {
 #[derive(Debug)]
 struct Noted {
     first_ts_ms: i64,
-    /// The newest day.
+    /// The newest day of which readings were written.
     day: Day,
     /// The hashes of the series with readings of that day, ascending.
     series: SmallVec<[u64; 4]>,

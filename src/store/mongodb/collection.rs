@@ -56,9 +56,9 @@ impl Deployment {
 /// The type of a collection, as the server names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// For documents.
+    /// A collection of documents.
     Plain,
-    /// For measurements.
+    /// A time series, of measurements.
     Timeseries,
 }
 

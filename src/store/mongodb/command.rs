@@ -55,7 +55,7 @@ const BYTES_PER_TURN: usize = 1 << 20;
 pub(super) struct Commands {
     pub(super) database: Database,
     pub(super) servers: Servers,
-    /// The longest wait for an answer.
+    /// The longest wait for the answer to a command.
     pub(super) timeout: Duration,
     /// How long the server may work on one query.
     pub(super) query_timeout: Duration,

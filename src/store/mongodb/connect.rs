@@ -18,15 +18,15 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// The database and the collections of the store, and their limits.
 #[derive(Debug, Clone)]
 pub struct MongodbOptions {
-    /// The connection string.
+    /// The connection string of the servers.
     pub uri: MongodbUri,
-    /// The database.
+    /// The name of the database.
     pub database: String,
-    /// The collection of the buckets.
+    /// The name of the collection of the buckets.
     pub collection: String,
-    /// The collection of the rollups.
+    /// The name of the collection of the rollups.
     pub rollups_collection: String,
-    /// The collection of the device index.
+    /// The name of the collection of the device index.
     pub devices_collection: String,
     /// The longest wait for an answer of the server.
     pub timeout: Duration,

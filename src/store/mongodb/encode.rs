@@ -41,7 +41,7 @@ impl Key for usize {
     }
 }
 
-/// Pieces written one after the other.
+/// A path in pieces, which are written one after the other.
 impl<const N: usize> Key for [&str; N] {
     fn write(self, bytes: &mut Vec<u8>) {
         for piece in self {
@@ -63,7 +63,7 @@ impl Encoder {
         RawDocumentBuf::from_bytes(encoder.bytes).expect("begins with its length and ends with a zero")
     }
 
-    /// The number of bytes so far.
+    /// The number of bytes that were written so far.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -35,7 +35,7 @@ struct InsertSession {
     number: i64,
 }
 
-/// Sessions for inserts.
+/// The sessions of one store for inserts that can be fenced.
 pub(super) struct InsertSessions {
     commands: Commands,
     /// The plain collection in which a fence does nothing.

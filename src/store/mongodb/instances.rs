@@ -185,7 +185,7 @@ fn of_deletion(id: &str) -> String {
     format!("deletion/{id}")
 }
 
-/// The last part of an `_id`.
+/// The ID of the instance or deletion in the `_id` of its note.
 fn id_in(document: &RawDocument) -> Result<&str, DecodeError> {
     let id = document.get_str("_id")?;
     Ok(id.split_once('/').map_or(id, |(_, id)| id))

@@ -21,7 +21,7 @@ use crate::store::{Deleted, DeviceMetadata, DeviceSet, FirstReadings, ReadingsQu
 /// rollups, the list of devices.
 #[async_trait]
 pub trait Layout: Queries + Derivation + Debug + Send + Sync {
-    /// The name of the store.
+    /// The name of the store in metrics and messages.
     const NAME: &'static str;
 
     /// Which of several values of one identity stays.

@@ -18,7 +18,7 @@ use crate::store::StoreError;
 /// The collections of a store as they were when their schema was ensured.
 #[derive(Debug)]
 pub(super) struct SchemaState {
-    /// Lists collections of the database.
+    /// Any collection of the database; it asks the server for its list of collections.
     managed: ManagedCollection,
     names: Vec<String>,
     known: RwLock<Option<Known>>,
@@ -26,7 +26,7 @@ pub(super) struct SchemaState {
     ensured: AtomicU64,
 }
 
-/// A schema that is in place.
+/// The state when the schema was last ensured.
 #[derive(Debug, Clone, PartialEq)]
 struct Known {
     deployment: Deployment,

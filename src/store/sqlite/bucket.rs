@@ -191,7 +191,7 @@ impl<'a> BucketRows<'a> {
     }
 }
 
-/// Expired readings.
+/// Rollups of expired readings.
 impl BucketRows<'_> {
     /// Adds the rollups of readings that have expired in another store, unless this store has rollups of at
     /// least as many values.

@@ -23,7 +23,7 @@ const SIZE: Part = Part::SqliteSize;
 const GROWTH: Part = Part::SqliteGrowth;
 const DISK: Part = Part::SqliteDisk;
 
-/// The longest wait for a lock.
+/// The longest wait for the lock of the file.
 const BUSY: Duration = Duration::from_secs(2);
 
 /// The longest check of the pages, unless all are asked for.
@@ -49,7 +49,7 @@ const DISK_MIN: u64 = 4 * CHECKPOINT_BYTES;
 /// The file, and how it is checked.
 #[derive(Debug, Clone)]
 pub struct SqliteCheck {
-    /// The database.
+    /// The path of the database.
     pub file: PathBuf,
     /// How long readings are kept; `None`: forever.
     pub retention: Option<Duration>,

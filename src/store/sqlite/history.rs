@@ -9,7 +9,7 @@ use super::error::SqliteError;
 use super::file;
 use crate::store::History;
 
-/// The table, with a new ID.
+/// The table, and its one row with a new ID.
 pub(super) const TABLE: &str = "
 CREATE TABLE history (id TEXT NOT NULL, writes INTEGER NOT NULL);
 INSERT INTO history VALUES (lower(hex(randomblob(16))), 0);";

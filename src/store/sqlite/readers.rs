@@ -17,7 +17,7 @@ const READERS: usize = 4;
 /// The steps of SQLite's virtual machine between two checks for a dropped caller: a few rows.
 const STEPS_PER_CHECK: i32 = 100;
 
-/// Lends connections to queries.
+/// A pool that lends connections to queries.
 pub(super) struct Readers {
     pub(super) path: PathBuf,
     file: Arc<DatabaseFile>,

@@ -31,7 +31,7 @@ const FREE_PART: u64 = 8;
 /// The sleep between two attempts to get the lock of the file from another process.
 pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Changes when another connection has committed.
+/// Its result changes when another connection has committed.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
 /// The writing connection of a store.

@@ -84,7 +84,7 @@ impl Keys {
         Self(contents.metrics().iter().map(|metric| names::stored(metric).len()).collect())
     }
 
-    /// The size of one reading.
+    /// The size of the reading with these samples.
     pub(super) fn reading(&self, samples: &[Sample]) -> Size {
         let values: usize = samples.iter().map(|sample| VALUE_BYTES + self.0[sample.metric as usize]).sum();
         Size { readings: 1, bytes: READING_BYTES + values }

@@ -50,15 +50,15 @@ const MAX_CONCURRENT_HOURS: usize = 8;
 /// The documents that a deletion touches.
 #[derive(Debug, Default)]
 struct Touched {
-    /// All hours that have a document.
+    /// All hours of the deletion that have a document.
     hours: BTreeSet<Hour>,
     /// The documents that are emptied, by hour.
     whole: Vec<Whole>,
-    /// The hours whose parts are read.
+    /// The hours whose parts are read, and written back without the selected values.
     partial: BTreeSet<Hour>,
 }
 
-/// A document that is emptied.
+/// A document that is emptied, because the deletion selects all of its readings.
 #[derive(Debug)]
 struct Whole {
     id: String,

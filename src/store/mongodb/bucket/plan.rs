@@ -22,7 +22,7 @@ use crate::model::{BucketWrite, Contents, HourOffset, Keep, MetricTable, Sample}
 #[cfg(test)]
 mod tests;
 
-/// A document to write.
+/// A change of one document of the bucket, or a new document.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change {
     /// The new contents of the document, its next `rev` included.

@@ -37,7 +37,7 @@ const STATS_BATCH: u32 = 1_000;
 /// The documents of recent hours in one batch: of some thousand devices.
 const RECENT_BATCH: u32 = 10_000;
 
-/// The device IDs in one reply.
+/// The most device IDs in one reply to the query for active devices.
 const DEVICES_BATCH: u32 = 20_000;
 
 /// All hours that a device may have.
@@ -293,7 +293,7 @@ fn readings_fields() -> Document {
     doc! { "schemaVersion": 1, "bytes": 1, "readings": 1, "control": 1, "data": 1 }
 }
 
-/// The stats of a document.
+/// Reads the stats of one document of a bucket.
 pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
     expect_version(document, SCHEMA_VERSION)?;
     Ok(HourStats {

@@ -30,7 +30,7 @@ use crate::model::{Hour, SeriesFilter};
 use crate::store::StoreError;
 use crate::store::metric_names::MetricNames;
 
-/// The documents of one batch.
+/// The most documents in one reply to a query that derives rollups.
 const BATCH: u32 = 1_000;
 
 /// The rollups of some buckets, from the parts that were read so far.

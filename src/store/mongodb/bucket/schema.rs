@@ -35,7 +35,7 @@ impl Schema {
         Ok(deployment)
     }
 
-    /// The schema without the validator.
+    /// The schema without the validator, which is common to all collections of documents.
     pub(super) fn plain(&self) -> PlainSchema {
         PlainSchema {
             collection: self.collection.clone(),

@@ -45,7 +45,7 @@ const ATTEMPTS: u32 = 10;
 /// which takes some milliseconds.
 const FIRST_WAIT: Duration = Duration::from_millis(4);
 
-/// The longest wait between two attempts.
+/// The longest wait between two attempts to change a bucket.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// The most values that are merged on the thread of the caller, in some hundred microseconds. A merge of more

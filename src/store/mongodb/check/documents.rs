@@ -51,7 +51,7 @@ impl Inspector<'_> {
     }
 }
 
-/// The values of a field, ascending.
+/// The values that a field has in a sample, ascending.
 fn sorted(sample: &[Document], field: &str) -> Vec<u64> {
     let of = |document: &Document| document.get(field).and_then(server_integer).and_then(|value| value.try_into().ok());
     let mut values: Vec<u64> = sample.iter().filter_map(of).collect();

@@ -32,12 +32,12 @@ pub struct Expected {
 pub(in super::super) struct ExpectedValidator {
     /// Whether the options ask for tidegauge's validator.
     pub(in super::super) is_wanted: bool,
-    /// The validator of tidegauge.
+    /// The validator that tidegauge creates.
     pub(in super::super) own: Document,
 }
 
 impl Expected {
-    /// A collection of documents.
+    /// The state of a collection of documents with this schema.
     pub(in super::super) fn plain(schema: PlainSchema) -> Self {
         Self {
             index: (schema.age_field, doc! { schema.age_field: 1 }),

@@ -39,7 +39,7 @@ use crate::store::device_index::REBUILD;
 use crate::store::growth::{Growth, outlook};
 use crate::store::{Cause, StoreError};
 
-/// The longest wait for one answer.
+/// The longest wait for the answer to one look.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Readings before this day of 1970 do not count as the oldest ones. A time series needs a scan to find them.

@@ -52,7 +52,7 @@ pub(super) struct Known {
     lacking: OncePerChange,
 }
 
-/// The mark of the collection.
+/// The mark of the collection, as it was read.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     epoch: ObjectId,

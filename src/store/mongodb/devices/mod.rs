@@ -72,7 +72,7 @@ const AGE_FIELD: &str = "lastTs";
 /// rollups of a day expire up to a day late.
 const DAYS: Duration = Duration::from_secs(2 * 86_400);
 
-/// The collection of the devices.
+/// The collection of the device index.
 #[derive(Debug)]
 pub(super) struct DeviceIndex {
     documents: Collection<RawDocumentBuf>,

@@ -124,7 +124,7 @@ pub(super) fn cut_off(text: &str, max: usize) -> Cow<'_, str> {
     }
 }
 
-/// An hour as text.
+/// An hour as text, such as `2026-04-20T14:00`.
 pub(super) fn text_of(hour: Hour) -> String {
     rfc3339(hour.start_ms()).chars().take("2026-04-20T14:00".len()).collect()
 }

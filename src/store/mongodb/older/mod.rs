@@ -64,7 +64,7 @@ const PAGE: i32 = 500;
 /// The longest text of an `_id`, in characters.
 const ID_MAX_CHARS: usize = 100;
 
-/// How documents are understood.
+/// The rules by which documents are understood.
 #[derive(Debug, Clone)]
 pub struct ShapeRules {
     /// Fields that are not read: `location`, or `readings.status` in each reading.
@@ -154,12 +154,12 @@ impl fmt::Display for DocumentId {
     }
 }
 
-/// A document of the collection.
+/// A document of the collection, and what was understood of it.
 #[derive(Debug, Clone)]
 pub struct OlderDocument {
-    /// Its `_id`.
+    /// The `_id` of the document.
     pub id: DocumentId,
-    /// Its kind, and its readings.
+    /// The kind of the document, and its readings.
     pub content: OlderContent,
     raw: RawDocumentBuf,
 }

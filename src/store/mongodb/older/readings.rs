@@ -19,14 +19,14 @@ const VALUES: [&str; 2] = ["value", "val"];
 /// Names that could be a part of the time beside `minute`.
 const PARTS_OF_TIME: [&str; 7] = ["hour", "sec", "seconds", "ms", "millis", "milliseconds", "offset"];
 
-/// The readings of a document.
+/// The readings of a document, and what was not understood.
 #[derive(Debug)]
 pub(super) struct Readings {
-    /// By hour, ascending.
+    /// The readings by hour, ascending.
     pub(super) hours: Vec<(Hour, Contents)>,
     /// The name of the instants in the first reading that has one.
     pub(super) clock: &'static str,
-    /// The length of the array.
+    /// The number of items in the array of readings.
     pub(super) items: u64,
     /// The readings that are not understood, and the first of them.
     pub(super) rejected: Option<(u64, Remark)>,
@@ -37,13 +37,13 @@ pub(super) struct Readings {
 /// Reads the readings of an array.
 #[derive(Debug)]
 pub(super) struct Reader<'r> {
-    /// The name of the array.
+    /// The name of the array of readings.
     pub(super) array: &'static str,
     /// Paths of fields that are not read.
     pub(super) ignored: &'r BTreeSet<String>,
     /// The hour of the bucket and the field that has it, unless that is ignored.
     pub(super) hour: Option<(&'static str, Hour)>,
-    /// The metric that the document names.
+    /// The metric of the field `value`, if the document names one.
     pub(super) metric: Option<&'r str>,
     /// The most metrics of a reading.
     pub(super) max_metrics: usize,
@@ -188,7 +188,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The metric of a field.
+    /// The metric that a field of a reading stands for.
     fn metric_of<'k>(&'k self, key: &'k str) -> &'k str {
         self.metric.filter(|_| VALUES.contains(&key)).unwrap_or(key)
     }

@@ -11,7 +11,7 @@ use super::{HourRollup, RollupCollection};
 use crate::model::{Deletion, Hour};
 use crate::store::StoreError;
 
-/// The days of one query.
+/// The most days that one query of a deletion reads.
 const DAYS_AT_ONCE: u32 = 100;
 
 impl RollupCollection {

@@ -12,7 +12,7 @@ use crate::store::HourStats;
 #[derive(Debug, PartialEq)]
 pub struct Missing {
     pub(in super::super) devices: Vec<Arc<str>>,
-    /// Ascending, none empty, none adjacent.
+    /// The hours as runs: ascending, none empty, none adjacent.
     pub(in super::super) runs: Vec<Range<Hour>>,
 }
 

@@ -152,7 +152,7 @@ fn sharded(record: &[Recorded]) -> Vec<Document> {
     record.iter().filter(|at| at.verb == Verb::Shard).map(|at| at.filter.clone()).collect()
 }
 
-/// In bytewise order.
+/// The devices, in bytewise order.
 fn devices() -> Vec<Arc<str>> {
     (10..10 + MANY_DEVICES).map(|nth| format!("device-{nth}").into()).collect()
 }

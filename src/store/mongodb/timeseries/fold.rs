@@ -133,7 +133,7 @@ impl Timeseries {
 struct Folding<'a> {
     max_values: usize,
     names: &'a mut MetricNames,
-    /// The hours that are complete.
+    /// The rollups of the hours that are complete.
     rollups: &'a mut Vec<HourRollup>,
     hour: Option<FoldedHour>,
 }
@@ -141,10 +141,10 @@ struct Folding<'a> {
 /// An hour of a device that is not complete yet.
 struct FoldedHour {
     device: Arc<str>,
-    /// The values of the last instants.
+    /// The values of the last instants, which are not in `folded` yet.
     samples: HourSamples,
     last_ts_ms: i64,
-    /// The rollup of the values before.
+    /// The rollup of all earlier values.
     folded: Option<HourRollup>,
 }
 

@@ -67,7 +67,7 @@ pub type TimeseriesStore = MongoStore<Timeseries>;
 /// The layout of time-series mode.
 #[derive(Debug)]
 pub struct Timeseries {
-    /// For reading.
+    /// The collection, for reading.
     measurements: Collection<RawDocumentBuf>,
     commands: Commands,
     collection: String,

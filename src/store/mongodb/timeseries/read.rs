@@ -20,10 +20,10 @@ use crate::store::{
     DeviceMetadata, DeviceSet, FirstReadings, FirstReadingsBuilder, HourSamples, ReadingsQuery, StoreError,
 };
 
-/// The most measurements of a batch.
+/// The most measurements in one reply.
 const BATCH: u32 = 10_000;
 
-/// The fewest measurements of a batch: the server's default for the first one.
+/// The fewest measurements in one reply that a query asks for: the server's default for the first reply.
 const BATCH_MIN: u32 = 101;
 
 /// The newest measurements of a device that are searched for metadata. As a rule the first one has it.

@@ -77,7 +77,7 @@ pub(super) struct BucketSummary {
 pub(super) struct Chunks {
     /// Whether the first chunk is among them.
     pub(super) has_first: bool,
-    /// The numbers of the others.
+    /// The numbers of the other chunks.
     pub(super) seqs: Vec<i64>,
     pub(super) contents: Contents,
 }
@@ -107,7 +107,7 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The stored stats of these metrics.
+    /// The stored stats of these metrics, in their order.
     pub(super) fn stats_of(&self, metrics: &[(Metric, Stats)]) -> Result<Vec<Option<Stats>>, SqliteError> {
         let mut found = vec![None; metrics.len()];
         let mut table = MetricTable::new(metrics.iter().map(|(metric, _)| metric.clone()).collect());

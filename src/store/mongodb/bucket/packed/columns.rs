@@ -166,7 +166,7 @@ impl From<ChunkError> for DecodeError {
     }
 }
 
-/// The bytes of a column.
+/// The bytes of a column; an error if the value is of another type.
 fn bytes_of(value: RawBsonRef<'_>) -> Result<&[u8], DecodeError> {
     match value {
         RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Column, bytes }) => Ok(bytes),

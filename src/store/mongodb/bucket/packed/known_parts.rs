@@ -47,7 +47,7 @@ type Key = [u32; 3];
 struct Shard {
     /// The number of the last part in the high bits, its last instant in the low ones.
     parts: Generations<Key, u32>,
-    /// The start of the young generation.
+    /// The start of the young generation of `parts`.
     since: Option<Instant>,
 }
 
