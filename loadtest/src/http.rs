@@ -42,11 +42,11 @@ pub(crate) enum Until {
 /// The results of sending.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Messages acknowledged, by connection. Each of them is a prefix of the connection's messages.
+    /// How many of its first messages each connection got acknowledged.
     pub(crate) messages: Vec<u64>,
     /// Readings acknowledged, repeated ones included.
     pub(crate) readings: u64,
-    /// How often a message was refused for now (429, 503) or its connection broke, and it was sent again.
+    /// How often a message was sent again, because it was refused for now (429, 503) or its connection broke.
     pub(crate) again: u64,
     pub(crate) took: Duration,
     pub(crate) latencies: Histogram<u64>,
@@ -57,38 +57,27 @@ pub(crate) struct Sent {
 /// # Errors
 /// If a message is refused permanently.
 pub(crate) async fn send(sending: Sending, progress: Arc<AtomicU64>) -> anyhow::Result<Sent> {
-    let start = Instant::now();
-    let sending = Arc::new(sending);
-    let mut connections = JoinSet::new();
-    for nth in 0..sending.connections {
-        connections.spawn(connection(Arc::clone(&sending), nth, start, Arc::clone(&progress)));
-    }
-    let mut sent = Sent::nothing(sending.connections);
-    while let Some(one) = connections.join_next().await {
-        sent.add(one??)?;
-    }
-    sent.took = start.elapsed();
-    Ok(sent)
+    let (start, sending) = (Instant::now(), Arc::new(sending));
+    let connection = |nth| connection(Arc::clone(&sending), nth, start, Arc::clone(&progress));
+    join(sending.connections, start, connection).await
 }
 
-impl Sent {
-    pub(crate) fn nothing(connections: u64) -> Self {
-        Self {
-            messages: vec![0; connections as usize],
-            readings: 0,
-            again: 0,
-            took: Duration::ZERO,
-            latencies: latency::histogram(),
-        }
+/// Runs all connections at once, and adds up their results.
+pub(crate) async fn join<C>(connections: u64, start: Instant, connection: impl Fn(u64) -> C) -> anyhow::Result<Sent>
+where
+    C: Future<Output = anyhow::Result<OfConnection>> + Send + 'static,
+{
+    let mut running: JoinSet<_> = (0..connections).map(connection).collect();
+    let (mut messages, mut readings, mut again) = (vec![0; connections as usize], 0, 0);
+    let mut latencies = latency::histogram();
+    while let Some(one) = running.join_next().await {
+        let one = one??;
+        messages[one.nth as usize] = one.messages;
+        readings += one.readings;
+        again += one.again;
+        latencies.add(one.latencies)?;
     }
-
-    /// Adds the results of a connection.
-    pub(crate) fn add(&mut self, one: OfConnection) -> anyhow::Result<()> {
-        self.messages[one.nth as usize] = one.messages;
-        self.readings += one.readings;
-        self.again += one.again;
-        Ok(self.latencies.add(one.latencies)?)
-    }
+    Ok(Sent { messages, readings, again, took: start.elapsed(), latencies })
 }
 
 /// The results of one connection.
@@ -215,7 +204,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::workload::{Kind, Values};
+    use crate::workload::Kind;
 
     /// Serves these answers, each after its delay, and from then on 200 at once.
     async fn server(answers: impl IntoIterator<Item = (u16, Duration)>) -> String {
@@ -233,16 +222,7 @@ mod tests {
     }
 
     async fn sent(address: String, rate: Option<f64>, messages: u64) -> anyhow::Result<Sent> {
-        let workload = Workload {
-            kind: Kind::Fleet,
-            devices: 10,
-            step_ms: 1_000,
-            batch: 1,
-            late_percent: 0,
-            resent_percent: 0,
-            first_ms: 0,
-            values: Values::Decimal,
-        };
+        let workload = Workload::steady(Kind::Fleet, 10, 1_000, 1, 0);
         let (target, format, until) = (Target::Tidegauge, Format::Json, Until::Messages(messages));
         let sending = Sending { address, target, format, workload, connections: 1, rate, until };
         send(sending, Arc::new(AtomicU64::new(0))).await

@@ -114,9 +114,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn measure(args: &Args) -> anyhow::Result<Report> {
     let mut processes = args.process.clone();
-    for process in &mut processes {
-        process.reset()?;
-    }
+    processes.iter_mut().try_for_each(Process::reset)?;
     let sending = args.sending()?;
     let progress = Arc::new(AtomicU64::new(0));
     let shown = tokio::spawn(show(Arc::clone(&progress)));

@@ -9,13 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::task::JoinSet;
 
-use crate::http::{OfConnection, Sending, Sent};
+use crate::http::{self, OfConnection, Sending, Sent};
 use crate::latency;
 
 /// The topic of all messages.
@@ -27,16 +25,8 @@ const TOPIC: &str = "loadtest";
 /// If a message is refused, or a connection breaks.
 pub(crate) async fn send(sending: Sending, window: u16, progress: Arc<AtomicU64>) -> anyhow::Result<Sent> {
     let (start, sending) = (Instant::now(), Arc::new(sending));
-    let mut connections = JoinSet::new();
-    for nth in 0..sending.connections {
-        connections.spawn(connection(Arc::clone(&sending), nth, window, start, Arc::clone(&progress)));
-    }
-    let mut sent = Sent::nothing(sending.connections);
-    while let Some(one) = connections.join_next().await {
-        sent.add(one??)?;
-    }
-    sent.took = start.elapsed();
-    Ok(sent)
+    let connection = |nth| connection(Arc::clone(&sending), nth, window, start, Arc::clone(&progress));
+    http::join(sending.connections, start, connection).await
 }
 
 /// A message on its way: its number of readings, and when it was sent.
@@ -95,15 +85,11 @@ async fn acknowledged(
     let id = (of.messages % 65_535 + 1) as u16;
     ensure!(answer == id.to_be_bytes(), "the acknowledgement of message {id} is {answer:?}");
     let (readings, sent_at) = waiting.pop_front().context("an acknowledgement without a message")?;
-    record(&mut of.latencies, sent_at)?;
+    of.latencies.record(latency::micros(sent_at.elapsed()))?;
     of.messages += 1;
     of.readings += readings as u64;
     progress.fetch_add(readings as u64, Ordering::Relaxed);
     Ok(())
-}
-
-fn record(latencies: &mut Histogram<u64>, from: Instant) -> anyhow::Result<()> {
-    Ok(latencies.record(latency::micros(from.elapsed()))?)
 }
 
 /// The content of the next packet, which is short.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How much more a burst sends, and for which part of each minute.
+/// How many times as much a burst sends, and for how many seconds of each minute.
 const BURST: f64 = 5.0;
 const BURST_SECONDS: f64 = 10.0;
 const MINUTE: f64 = 60.0;
@@ -41,8 +41,8 @@ impl Pace {
     }
 }
 
-/// The time by which a rate that is [`BURST`] at the beginning of each minute, and 1 for the rest of it, has
-/// sent as much as a rate of 1 has by `even`.
+/// The time at which a load with bursts has sent as much as a load with the rate 1 has by `even`. The rate of
+/// the bursts is [`BURST`] at the beginning of each minute, and 1 for the rest of it.
 fn bent(even: f64) -> f64 {
     let a_minute = BURST * BURST_SECONDS + (MINUTE - BURST_SECONDS);
     let (minutes, rest) = ((even / a_minute).floor(), even % a_minute);

@@ -65,7 +65,7 @@ impl Target {
         (self == Self::Tidegauge).then(|| format!("/v1/latest?prefix={}&limit=1000", &first[..first.len() - 3]))
     }
 
-    /// The same query in `InfluxQL`, if the system has it beside a language of its own.
+    /// The query of [`Self::rollup_path`] in `InfluxQL`, if the system has it beside a language of its own.
     pub(crate) fn influxql_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
         let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
         (self == Self::Tidegauge).then(|| influxql_path(&ids, from_ms, to_ms))

@@ -136,7 +136,7 @@ mod tests {
         Sending { address, target, format, workload, connections: 2, rate: None, until }
     }
 
-    /// A store of the acknowledged readings after a change.
+    /// Verifies a store of the acknowledged readings after `meddle` has changed them.
     async fn verified(meddle: impl FnOnce(&mut Vec<Reading>)) -> Verified {
         let mut stored = Vec::new();
         let sent = sending(String::new());

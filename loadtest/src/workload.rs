@@ -90,6 +90,12 @@ impl Kind {
 }
 
 impl Workload {
+    /// A steady load without late or resent readings.
+    pub(crate) const fn steady(kind: Kind, devices: u64, step_ms: u64, batch: u64, first_ms: u64) -> Self {
+        let values = Values::Decimal;
+        Self { kind, devices, step_ms, batch, late_percent: 0, resent_percent: 0, first_ms, values }
+    }
+
     /// The share of connection `nth` of `connections`; all shares together have each device once.
     pub(crate) fn share(&self, nth: u64, connections: u64) -> Share {
         let first_device = self.devices * nth / connections;

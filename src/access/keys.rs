@@ -36,29 +36,29 @@ struct Known {
 /// A datagram that may be parsed.
 #[derive(Debug, Clone, Copy)]
 pub struct Verified<'k, 'd> {
-    /// The ID of the key that it is signed with.
+    /// The ID of the key that the datagram is signed with; `None` if it is not signed.
     pub signer: Option<&'k Arc<str>>,
     /// The content: the datagram without the line of its signature.
     pub content: &'d [u8],
-    /// The devices that it may write.
+    /// The devices that the datagram may write.
     pub scope: &'k DeviceScope,
-    /// The quota of its sender.
+    /// The quota of the sender.
     pub quota: &'k Quota,
 }
 
 /// Why a datagram is refused before it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// It must be signed and is not.
+    /// The datagram must be signed and is not.
     #[error("the datagram must be signed, and is not")]
     Unsigned,
-    /// Its signature is malformed, or does not match the content.
+    /// The signature is malformed, or does not match the content.
     #[error("the signature does not match the content")]
     BadSignature,
-    /// It is signed with an unknown key.
+    /// The datagram is signed with an unknown key.
     #[error("the datagram is signed with an unknown key")]
     UnknownKey,
-    /// It is signed with an expired key.
+    /// The datagram is signed with an expired key.
     #[error("the datagram is signed with an expired key")]
     ExpiredKey,
 }
@@ -121,7 +121,7 @@ impl Known {
     }
 }
 
-/// Without the secret.
+/// Leaves out the secret.
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Known").field("scope", &self.scope).field("expires", &self.expires).finish_non_exhaustive()

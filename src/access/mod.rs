@@ -9,7 +9,8 @@
 //! - Only the hash of a token is kept. The secret of a key has to be kept. Neither is ever shown.
 //! - An invalid token or signature is refused, even if requests without one are allowed: a mistyped token
 //!   must not write outside its tenant.
-//! - A certificate allows writing the devices that it names. Beside a token it only removes devices.
+//! - A certificate allows writing the devices that it names. Beside a token, it only narrows the
+//!   devices of the token.
 //! - [`Gate`] replaces all tokens and keys at once. Requests that were authorized before run to their end.
 //!
 //! Pure, except for the lock of the gate. This room knows neither HTTP nor what the scopes protect.
@@ -44,9 +45,9 @@ pub const TOKEN_MAX_BYTES: usize = 256;
 /// The credentials of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Credentials<'a> {
-    /// The token.
+    /// The token, in clear text.
     pub token: Option<&'a str>,
-    /// The verified client certificate of its connection.
+    /// The verified client certificate of the connection.
     pub certificate: Option<&'a Certificate>,
 }
 
@@ -56,9 +57,9 @@ pub struct Grant {
     /// The name of the token, or of the client certificate if there is no token. Several tokens may share a
     /// name.
     pub name: Option<Arc<str>>,
-    /// The allowed scopes.
+    /// The scopes that the client may use.
     pub scopes: Vec<Scope>,
-    /// The devices.
+    /// The devices that the client may use, and the mapping of their IDs.
     pub device_scope: DeviceScope,
     /// The quota, which tokens of one name share.
     pub quota: Arc<Quota>,
@@ -88,7 +89,7 @@ impl Grant {
         Self { name, scopes: vec![Scope::Ingest], device_scope, quota: Arc::default() }
     }
 
-    /// The grant with those of its devices that are among `devices`.
+    /// This grant, for only those of its devices that are among `devices`.
     fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
         Self { device_scope: self.device_scope.narrowed_to(devices), ..self.clone() }
     }
@@ -133,12 +134,16 @@ pub enum AuthError {
 pub struct Tokens {
     known: HashMap<TokenHash, (Arc<Grant>, Option<Expiry>)>,
     anonymous: Option<Arc<Grant>>,
-    unauthenticated: Arc<Grant>,
+    /// The grant of an unauthenticated request to an open route: it allows nothing.
+    pub unauthenticated: Arc<Grant>,
     certificate_use: CertificateUse,
     case: DeviceIdCase,
-    metrics: Audience,
-    health: Audience,
-    keys: Keys,
+    /// The audience of `/metrics`.
+    pub metrics: Audience,
+    /// The audience of the health routes.
+    pub health: Audience,
+    /// The keys that datagrams are signed with.
+    pub keys: Keys,
 }
 
 impl Tokens {
@@ -216,30 +221,6 @@ impl Tokens {
         if devices.is_empty() { Err(AuthError::NamelessCertificate) } else { Ok(devices) }
     }
 
-    /// The grant of an unauthenticated request to an open route: it allows nothing.
-    #[must_use]
-    pub fn unauthenticated(&self) -> Arc<Grant> {
-        Arc::clone(&self.unauthenticated)
-    }
-
-    /// The audience of `/metrics`.
-    #[must_use]
-    pub const fn metrics(&self) -> Audience {
-        self.metrics
-    }
-
-    /// The audience of the health routes.
-    #[must_use]
-    pub const fn health(&self) -> Audience {
-        self.health
-    }
-
-    /// The keys that datagrams are signed with.
-    #[must_use]
-    pub const fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
     /// The number of tokens.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -294,7 +275,7 @@ pub fn new_devices(limits: &Limits) -> Option<Rate> {
 pub struct Gate(RwLock<Arc<Tokens>>);
 
 impl Gate {
-    /// Starts with these.
+    /// Starts with these tokens and keys.
     #[must_use]
     pub fn new(tokens: Tokens) -> Self {
         Self(RwLock::new(Arc::new(tokens)))

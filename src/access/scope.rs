@@ -20,13 +20,13 @@ pub struct DeviceScope {
 /// A client ID has no stored ID in a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceScopeError {
-    /// It is not a device ID.
+    /// The client ID is not a device ID.
     #[error(transparent)]
     Invalid(#[from] DeviceIdError),
-    /// No pattern matches it.
+    /// No pattern matches the client ID.
     #[error("the token, key or certificate does not cover device \"{0}\"")]
     Forbidden(String),
-    /// It is too long with the prefix. The text keeps the length of the prefix from the tenant.
+    /// With the prefix, the ID is too long. The text does not show the length of the prefix to the tenant.
     #[error("the device id is too long: it has {0} bytes")]
     TooLong(usize),
 }

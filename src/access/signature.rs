@@ -22,7 +22,7 @@ const LINE_MAX_BYTES: usize = START.len() + 1 + KEY_ID_MAX_BYTES + 1 + MAC_CHARS
 pub(super) struct Signature<'d> {
     pub(super) key_id: &'d str,
     pub(super) mac: [u8; MAC_BYTES],
-    /// The signed bytes.
+    /// The bytes after the line, which are signed.
     pub(super) content: &'d [u8],
 }
 
@@ -72,8 +72,8 @@ impl Signer {
 mod tests {
     use super::*;
 
-    /// RFC 4231, test case 2, has a shorter key than a secret may have; this one is of the same make, by
-    /// `openssl dgst -sha256 -mac HMAC`.
+    /// The key of test case 2 of RFC 4231 is too short for a secret. So this key takes its place, and the MAC
+    /// comes from `openssl dgst -sha256 -mac HMAC`.
     const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789a";
     const SIGNED: &[u8] = b"#tg1 gw-1 kpcgioOYis4VClUdyVG1Qa-Qb_CcIMiYsCY4YExfbf0\nwhat do ya want for nothing?";
 

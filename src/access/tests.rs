@@ -197,7 +197,7 @@ fn a_signed_datagram_has_the_scope_of_its_key_until_expiry() {
     let (one_secret, one) = key("one", "devices = [\"LIGHT-*\"]\nexpires = \"2026-04-20T14:00:10Z\"");
     let (two_secret, two) = key("two", "device_prefix = \"acme/\"");
     let access = tokens(&(one + &two));
-    let keys = access.keys();
+    let keys = &access.keys;
     let by_one = signed("one", &one_secret, "x");
     let verified = keys.verify(&by_one, NOW_MS - 1).expect("signed");
     assert_eq!(verified.content, b"x");
@@ -230,8 +230,8 @@ fn invalid_signatures_are_refused_where_unsigned_is_accepted() {
         (format!("allow_anonymous = true\n{}", entry("ann", "t", "")), true, false),
     ] {
         let access = tokens(&auth);
-        assert_eq!(access.keys().verify(&unsigned, NOW_MS).is_ok(), takes_unsigned, "{auth}");
-        let verified = access.keys().verify(&unknown, NOW_MS);
+        assert_eq!(access.keys.verify(&unsigned, NOW_MS).is_ok(), takes_unsigned, "{auth}");
+        let verified = access.keys.verify(&unknown, NOW_MS);
         let expected = if takes_unknown { Ok(&b"x"[..]) } else { Err(SignatureError::UnknownKey) };
         assert_eq!(verified.map(|verified| verified.content), expected, "{auth}");
     }

@@ -5,8 +5,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use tidegauge::common::clock::Clock;
-use tidegauge::config::{Expiry, Period};
+use tidegauge::config::{Auth, Config, Expiry, Period};
 use tidegauge::model::DevicePattern;
+
+use super::Usage;
 
 const RANDOM_BYTES: usize = 32;
 
@@ -25,10 +27,17 @@ pub(super) struct GrantArgs {
 }
 
 impl GrantArgs {
-    /// The devices in the form of the configuration. `None`: all.
+    /// The devices of the flag `--devices`, as the configuration has them. `None`: all devices.
     pub(super) fn devices(&self) -> Option<Vec<DevicePattern>> {
         (!self.devices.is_empty()).then(|| self.devices.clone())
     }
+}
+
+/// Checks the only token or key of `auth` as a configuration checks it.
+pub(super) fn check(auth: Auth) -> anyhow::Result<()> {
+    let alone = Config { auth, ..Config::default() };
+    Config::default().reloaded(&alone).map_err(|error| Usage(error.to_string()))?;
+    Ok(())
 }
 
 /// 32 random bytes as base64url without padding.

@@ -14,14 +14,15 @@ use super::Usage;
 /// The file whose lock says that a process uses the folder.
 const LOCK: &str = "lock";
 
-/// How often a lock is tried, and the waits between: [`is_in_use`] has it for some microseconds.
+/// How often a lock is tried, and the wait between attempts. [`is_in_use`] holds the lock for some
+/// microseconds.
 const LOCK_ATTEMPTS: usize = 10;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 
 /// The file that marks a data folder whose restore has not ended.
 const RESTORING: &str = "restoring";
 
-/// The meaning of a missing log, and the ways out.
+/// The meaning of a missing log, and what to do about it.
 pub(super) const MISSING: &str = "and store.json beside it says that it had some: acknowledged readings that no \
      store has yet are missing. If its volume is not mounted, or the folder was moved, put it back; otherwise \
      `tidegauge check --log --quarantine` begins a new log without these readings";
@@ -81,53 +82,37 @@ impl DataDir {
         removed.with_context(|| format!("remove {}", marker.display()))
     }
 
-    /// Refuses a folder that has been in use, and whose log is gone ([`expect_log`]).
-    pub(super) fn expect_log(&self) -> Result<(), LogError> {
-        expect_log(&self.path)
+    /// The path of the folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// The folder of the log.
-    pub(super) fn log_dir(&self) -> PathBuf {
-        log_dir(&self.path)
-    }
-
-    /// The dead-letter file.
-    pub(super) fn dead_letters(&self) -> PathBuf {
-        dead_letters(&self.path)
-    }
-
-    /// The dead-letter file of forwarding.
-    pub(super) fn forward_dead_letters(&self) -> PathBuf {
-        forward_dead_letters(&self.path)
-    }
-
-    /// The file that says which hours are rolled up. Without it all hours are rolled up again.
+    /// The file that says which hours are rolled up. Without the file, all hours are rolled up again.
     pub(super) fn rollup_progress(&self) -> PathBuf {
         self.path.join("rollups.json")
     }
 
-    /// The file that says which hours are closed. Without it the clock says so.
+    /// The file that says which hours are closed. Without the file, the clock decides.
     pub(super) fn closed_hours(&self) -> PathBuf {
         self.path.join("closed-hours")
     }
 
-    /// The file that has the name of this instance for those that share its store.
+    /// The file with the name of this instance, for the other instances that share its store.
     pub(super) fn instance(&self) -> PathBuf {
         self.path.join("instance")
     }
-
-    /// The record of the store of the last start.
-    pub(super) fn known_store(&self) -> PathBuf {
-        known_store(&self.path)
-    }
-
-    /// The folder for damaged bytes that were set aside.
-    pub(super) fn quarantine_dir(&self) -> PathBuf {
-        quarantine_dir(&self.path)
-    }
 }
 
-/// Locks a file, perhaps after another process has looked whether it is locked.
+/// Refuses a data folder that does not exist.
+pub(super) fn expect_folder(data_dir: &Path) -> anyhow::Result<()> {
+    if data_dir.is_dir() {
+        return Ok(());
+    }
+    let folder = data_dir.display();
+    Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into())
+}
+
+/// Locks a file. It tries for a moment, because [`is_in_use`] of another process may hold the lock.
 fn lock_soon(lock: &File) -> Result<(), TryLockError> {
     for _ in 1..LOCK_ATTEMPTS {
         match lock.try_lock() {
@@ -140,24 +125,24 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
 
 /// Whether a process has locked a data folder.
 ///
-/// The only way to see such a lock (`flock`) is to try for one. If no process has locked the folder, this one
-/// has until this returns. A service that starts at that moment cannot lock the folder, and tries again.
+/// A process sees such a lock (`flock`) only when it tries to lock the file itself. So this function holds
+/// the lock for a moment if no other process does. A service that starts in that moment tries again.
 pub(super) fn is_in_use(data_dir: &Path) -> bool {
     let lock = open_regular(&data_dir.join(LOCK));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// The folder of the log in a data folder that is not locked.
+/// The folder of the log in a data folder.
 pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
 }
 
-/// The record of the store in a data folder that is not locked.
+/// The record of the store of the last start, in a data folder.
 pub(super) fn known_store(data_dir: &Path) -> PathBuf {
     data_dir.join("store.json")
 }
 
-/// Refuses a data folder that has been in use, and whose log is gone: it may have had the only copy of
+/// Refuses a data folder that has been in use, and whose log is gone: the log may have had the only copy of
 /// acknowledged readings. The record of the store says that the folder has been in use.
 pub(super) fn expect_log(data_dir: &Path) -> Result<(), LogError> {
     let file = known_store(data_dir);
@@ -165,22 +150,22 @@ pub(super) fn expect_log(data_dir: &Path) -> Result<(), LogError> {
     if was_used { recovery::expect_log(&log_dir(data_dir)) } else { Ok(()) }
 }
 
-/// The dead-letter file in a data folder that is not locked.
+/// The file with the dead letters of the store, in a data folder.
 pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
     data_dir.join("dead-letters.ndjson")
 }
 
-/// The folder for damaged bytes in a data folder that is not locked.
+/// The folder for damaged bytes of the log that `check --log --quarantine` sets aside, in a data folder.
 pub(super) fn quarantine_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("quarantine")
 }
 
-/// The dead-letter file of forwarding in a data folder that is not locked.
+/// The file with the dead letters of forwarding, in a data folder.
 pub(super) fn forward_dead_letters(data_dir: &Path) -> PathBuf {
     data_dir.join("forward-dead-letters.ndjson")
 }
 
-/// Adds the way to repair it to the error of a log.
+/// Adds to an error of the log how to repair the log.
 pub(super) fn explain(error: LogError) -> anyhow::Error {
     match error {
         LogError::Damaged { .. } | LogError::BadCheckpoint { .. } => anyhow!(

@@ -1,5 +1,5 @@
 //! `tidegauge dead-letters`: lists readings that the store refuses permanently, and sends them again. With
-//! `--forward`, those that the server refuses to which readings are forwarded.
+//! `--forward`, these are the readings that the server at `forward.url` refuses.
 //!
 //! `retry` first takes the file away: it renames the file, under the lock that the server holds while it adds
 //! a line, so that the server adds later lines to a new file. It sends the lines, appends those that the
@@ -7,7 +7,7 @@
 //! nothing: the next `retry` finds the renamed file, and sending a line twice is safe.
 //!
 //! The server leaves out readings that are older than others that it has (`POST /v1/dead-letters`). The last
-//! lines are sent first, so that of two letters of one identity the later one stays.
+//! lines are sent first, so that of two values of one reading the later one stays.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Write};
@@ -25,15 +25,15 @@ use tidegauge::config::Config;
 use tidegauge::flush::{DeadLetters, MAX_LINE_BYTES, NumberedLine, NumberedLines};
 
 use super::client::ClientArgs;
+use super::counted;
 use super::data_dir;
 use super::import::{Batch, DEAD_LETTERS, Sender, TooLarge, remarks};
 use super::settings::ConfigArgs;
-use super::{Usage, counted};
 
 /// Lines in a request: few enough that most answers list all rejected readings.
 const LINES_PER_REQUEST: usize = 20;
 
-/// The bytes of a request, from which on it has no more lines.
+/// The size of a request, in bytes, from which on no more lines are added.
 const BYTES_PER_REQUEST: u64 = 1 << 20;
 
 /// How long a retry waits for a server that does not answer.
@@ -242,7 +242,7 @@ fn too_long(path: &Path, number: u64) -> String {
     format!("line {number} of {} is longer than {MAX_LINE_BYTES} bytes, so it is no dead letter", path.display())
 }
 
-/// The number of readings that a server finds in a line; `None` if the line is no dead letter.
+/// The number of readings in a line, as the server counts them; `None` if the line is no dead letter.
 fn readings_in(line: &[u8]) -> Option<u64> {
     let letter: Letter = serde_json::from_slice(line).ok()?;
     Some(letter.readings.len().max(1) as u64) // an empty list is one rejection
@@ -257,20 +257,16 @@ struct Files {
 }
 
 impl Files {
-    /// The files of the store, or those of forwarding.
+    /// The files with the dead letters of the store, or of forwarding.
     fn of(config: &Config, forward: bool) -> anyhow::Result<Self> {
-        let data_dir = config.server.data_dir.clone();
-        if !data_dir.is_dir() {
-            let folder = data_dir.display();
-            return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
-        }
-        let current =
-            if forward { data_dir::forward_dead_letters(&data_dir) } else { data_dir::dead_letters(&data_dir) };
+        let data_dir = &config.server.data_dir;
+        data_dir::expect_folder(data_dir)?;
+        let current = if forward { data_dir::forward_dead_letters(data_dir) } else { data_dir::dead_letters(data_dir) };
         Ok(Self { taken: DeadLetters::taken_path(&current), current })
     }
 
-    /// Takes the file away from the server, unless an earlier `retry` has left one. `None`: there is none.
-    /// While the result lives, no other process can retry.
+    /// Takes the file away from the server, unless an earlier `retry` has left a taken file. `None`: there
+    /// are no dead letters. While the result lives, no other process can retry.
     fn take(&self) -> anyhow::Result<Option<File>> {
         match DeadLetters::take(&self.current, &self.taken) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("another process is sending the dead letters"),

@@ -26,8 +26,8 @@ mod factory;
 mod random;
 mod sensor;
 
-/// The log lines of the server: warnings, except those that the simulation provokes all the time and those
-/// about readings that a stop leaves in the log.
+/// The log lines of the server: warnings, but no warnings about refused readings, which the simulation sends
+/// all the time, and about readings that a stop leaves in the log.
 const LOG_LEVEL: &str = "warn,tidegauge::telemetry::refusals=error,tidegauge::cli::serve=error";
 
 /// Serve a simulated factory, to try tidegauge out.
@@ -97,7 +97,7 @@ fn announce(http: SocketAddr, udp: SocketAddr, folder: &Path) -> io::Result<()> 
     out.flush()
 }
 
-/// Says what to do about a port in use.
+/// Replaces the error of a port in use by one that says what to do.
 fn explain(error: anyhow::Error, port: u16) -> anyhow::Error {
     let in_use = |cause: &(dyn Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == ErrorKind::AddrInUse)

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use tidegauge::access::sign;
-use tidegauge::config::{Auth, Config, Key, KeySecret, is_key_id};
+use tidegauge::config::{Auth, Key, KeySecret, is_key_id};
 
 use super::Usage;
-use super::credential::{GrantArgs, random_secret};
+use super::credential::{self, GrantArgs, random_secret};
 
 /// The size limit of an IPv4 datagram.
 const DATAGRAM_MAX_BYTES: usize = 65_507;
@@ -86,9 +86,7 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
         readings_per_second: None,
     };
     let shown = toml::to_string(&key).context("a key as TOML")?;
-    let auth = Auth { keys: vec![key], ..Auth::default() };
-    let alone = Config { auth, ..Config::default() };
-    Config::default().reloaded(&alone).map_err(|error| Usage(error.to_string()))?;
+    credential::check(Auth { keys: vec![key], ..Auth::default() })?;
     let table = shown.trim_end().replacen("secret = \"***\"", &format!("secret = \"{text}\""), 1);
     Ok((text, format!("[[auth.keys]]\n{table}")))
 }

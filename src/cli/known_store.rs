@@ -2,8 +2,7 @@
 //!
 //! ```json
 //! {"version":1,"store":"sqlite","id":"0f3a…","writes":1234}
-//! ```
-//! The ID of a database of MongoDB is that of its collections, whose writes are not counted.
+//! ``` For MongoDB, the ID is the one of the collections, and their writes are not counted.
 //!
 //! A start writes the file once the log is there, and before it accepts readings. So a data folder with the
 //! file has been in use, and a missing log is a lost one. The count is read from the store before it is
@@ -35,9 +34,9 @@ pub(super) struct KnownStore {
 /// How a store differs from the one in the record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Difference {
-    /// It is another one.
+    /// The store is another one.
     Other,
-    /// It is an older copy, which lacks this many writes.
+    /// The store is an older copy, which lacks this many writes.
     Older(u64),
 }
 
@@ -46,7 +45,7 @@ impl KnownStore {
         Self { version: Version1, store: store.to_owned(), history }
     }
 
-    /// Reads the file; `None` if there is none. One that is not whole is an error.
+    /// Reads the file; `None` if there is none. A file that is cut off is an error.
     pub(super) fn load(file: &Path) -> std::io::Result<Option<Self>> {
         match read_small_regular_file(file) {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -55,16 +54,16 @@ impl KnownStore {
         }
     }
 
-    /// How a store of the same name differs from this one; `None` if it does not, or no ID is known. `now` is
-    /// `None` if the store is not created yet.
+    /// How the store of today (`now`), which has the name in this record, differs from the recorded store.
+    /// `None`: it does not differ, or no ID is recorded. `now` is `None` if the store is not created yet.
     pub(super) fn difference(&self, now: Option<&History>) -> Option<Difference> {
         let before = self.history.as_ref()?;
         let Some(now) = now.filter(|now| now.id == before.id) else { return Some(Difference::Other) };
         before.writes.checked_sub(now.writes).filter(|missing| *missing > 0).map(Difference::Older)
     }
 
-    /// Why the store of a configuration is not this one; `None` if it may be. Blocks on the disk. It does not
-    /// ask MongoDB.
+    /// Why a configuration names another store than this record, for people; `None` if the stores may be the
+    /// same. It blocks on the disk, and does not ask MongoDB.
     ///
     /// An SQLite file that is missing or cannot be read is no reason: opening it fails with a reason.
     pub(super) fn objection(&self, config: &Config) -> Option<String> {

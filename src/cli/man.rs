@@ -40,7 +40,8 @@ pub(super) fn run(args: &ManArgs) -> anyhow::Result<()> {
     write_pages(folder, &all, &mut Vec::new())
 }
 
-/// Writes the pages of a command, whose names below `tidegauge` these are, and of those below it.
+/// Writes the pages of a command and of the commands below it. `names` are the words after `tidegauge`, such
+/// as `dead-letters` and `list`.
 fn write_pages(folder: &Path, command: &clap::Command, names: &mut Vec<String>) -> anyhow::Result<()> {
     let name: Vec<&str> = ["tidegauge"].into_iter().chain(names.iter().map(String::as_str)).collect();
     let file = folder.join(format!("{}.1", name.join("-")));

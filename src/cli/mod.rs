@@ -17,8 +17,8 @@ use tidegauge::tls::TlsError;
 
 use self::settings::Settings;
 
-/// Prints a line to stderr. Unlike that of the standard library, it does not panic when the reader of a pipe
-/// has gone, as in `tidegauge check 2>&1 | head`.
+/// Prints a line to stderr. Unlike the macro of the standard library, this one does not panic when the reader
+/// of a pipe has gone, as in `tidegauge check 2>&1 | head`.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::print_line(&mut std::io::stderr(), format_args!($($text)*)) };
 }

@@ -109,7 +109,7 @@ pub(super) async fn serve(
         version = VERSION,
         store = service.store.name(),
         rollups = options::rollups(config),
-        pending_readings = service.pipeline.status().pending_readings,
+        pending_readings = service.app.pipeline.status().pending_readings,
         "started"
     );
     announce(Listening { http, udp, mqtt, store: service.store.name() })?;
@@ -141,14 +141,13 @@ fn announce(config: &Config, listening: Listening) -> anyhow::Result<()> {
     let fields = [("http", &*http), ("tls", tls), ("udp", &*udp), ("mqtt", &*mqtt), ("store", store), ("data", &*data)];
     if let Some(line) = logs::json_line("INFO", "listening", &fields) {
         writeln!(out, "{line}")?;
-        return Ok(out.flush()?);
+    } else {
+        writeln!(out, "listening {}", fields.map(|(name, value)| format!("{name}={value}")).join(" "))?;
+        if out.is_terminal() {
+            hint(&mut out, config, address)?;
+        }
     }
-    writeln!(out, "listening http={http} tls={tls} udp={udp} mqtt={mqtt} store={store} data={data}")?;
-    if out.is_terminal() {
-        hint(&mut out, config, address)?;
-    }
-    out.flush()?;
-    Ok(())
+    Ok(out.flush()?)
 }
 
 /// Prints first commands to try.
@@ -190,9 +189,7 @@ struct Transports {
 
 /// All rooms of a running service.
 struct Service {
-    log: Arc<Log>,
     store: Arc<dyn Store>,
-    pipeline: Arc<Pipeline>,
     running: Running,
     forwarding: Option<Forwarding>,
     app: Arc<App>,
@@ -214,19 +211,22 @@ impl Service {
         Transports { datagrams, brokers, mqtt_devices, tls }: Transports,
         forward: Option<tidegauge::forward::Options>,
     ) -> anyhow::Result<Self> {
-        data.expect_log().map_err(data_dir::explain)?;
+        data_dir::expect_log(data.path()).map_err(data_dir::explain)?;
+        let log_dir = data_dir::log_dir(data.path());
         if forward.is_some() {
-            log::add_follower(&data.log_dir()).map_err(data_dir::explain)?;
+            log::add_follower(&log_dir).map_err(data_dir::explain)?;
         }
-        let (log, recovery) = open_log(config, &data.log_dir(), &metrics)?;
+        let (log, recovery) = open_log(config, &log_dir, &metrics)?;
         let log = Arc::new(log);
         // Before the first cut, which would remove what is not forwarded yet.
         let forwarding = forwarding::start(config, data, forward, (&log, recovery.start), clock, &metrics)?;
         let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;
-        store_watch::compare(config, &data.known_store(), &recovery, &*store, sqlite_was_there).await;
-        store_watch::note(&data.known_store(), &*store);
-        let dead_letters = DeadLetters::new(data.dead_letters(), config.flush.max_dead_letter_bytes.0, clock.clone());
+        let known_store = data_dir::known_store(data.path());
+        store_watch::compare(config, &known_store, &recovery, &*store, sqlite_was_there).await;
+        store_watch::note(&known_store, &*store);
+        let dead_letters = data_dir::dead_letters(data.path());
+        let dead_letters = DeadLetters::new(dead_letters, config.flush.max_dead_letter_bytes.0, clock.clone());
         let pipeline = Pipeline::new(
             options::flush(config, data, clock),
             Arc::clone(&log),
@@ -246,7 +246,7 @@ impl Service {
         let expiry = expiry::run(clock.clone(), Arc::clone(&store), readings, rollups, first_unstored_ms);
         helpers.push(tokio::spawn(expiry));
         let (store_id, known_id) = watch::channel(None);
-        let watching = store_watch::run(data.known_store(), Arc::clone(&store), Arc::clone(&metrics), store_id);
+        let watching = store_watch::run(known_store, Arc::clone(&store), Arc::clone(&metrics), store_id);
         helpers.push(tokio::spawn(watching));
         let upkeep = exposition.clone();
         helpers.push(tokio::spawn(async move { upkeep.upkeep().await }));
@@ -262,9 +262,9 @@ impl Service {
             hosts: options::hosts(config),
             ingest: Ingest::new(Arc::clone(&log), options::rules(config), devices, Arc::clone(&metrics), clock.clone()),
             queries: Queries::new(Arc::clone(&store), Arc::clone(&pipeline), options::query(config)),
-            pipeline: Arc::clone(&pipeline),
+            pipeline,
             store_id: known_id,
-            log: Arc::clone(&log),
+            log,
             log_max_bytes: config.log.max_bytes.0,
             pending_max_bytes: config.pending.max_bytes.0,
             clock: clock.clone(),
@@ -300,19 +300,7 @@ impl Service {
         };
         let mqtt_devices = mqtt_devices.map(|listener| listener.start(&rooms, tls, &closing));
         let app = Arc::new(app);
-        Ok(Self {
-            log,
-            store,
-            pipeline,
-            running,
-            forwarding,
-            app,
-            receiving,
-            subscribing,
-            mqtt_devices,
-            closing,
-            helpers,
-        })
+        Ok(Self { store, running, forwarding, app, receiving, subscribing, mqtt_devices, closing, helpers })
     }
 
     /// Serves until there is a reason to stop, then completes the requests in progress.
@@ -326,12 +314,12 @@ impl Service {
         let mut http = tokio::spawn(http::serve(listener, threads, Arc::clone(&self.app), tls, self.closing.clone()));
         let reason = tokio::select! {
             name = signals.received() => Reason::Signal(name),
-            why = self.pipeline.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
-            why = self.log.failed() => Reason::Failure(format!("the log has failed: {why}")),
+            why = self.app.pipeline.failed() => Reason::Failure(format!("the log cannot be read: {why}")),
+            why = self.app.log.failed() => Reason::Failure(format!("the log has failed: {why}")),
         };
-        let pending_readings = self.pipeline.status().pending_readings;
+        let pending_readings = self.app.pipeline.status().pending_readings;
         tracing::info!(%reason, pending_readings, "stopping: pending readings are stored first");
-        self.pipeline.begin_stop();
+        self.app.pipeline.begin_stop();
         self.closing.cancel();
         if tokio::time::timeout(grace, &mut http).await.is_err() {
             tracing::warn!("some requests were still in progress at the end of server.shutdown_grace");
@@ -354,7 +342,7 @@ impl Service {
         if tokio::time::timeout(grace, messages).await.is_err() {
             tracing::warn!("some MQTT messages were not yet in the log at the end of server.shutdown_grace");
         }
-        self.log.close();
+        self.app.log.close();
         let forwarded = OptionFuture::from(self.forwarding.map(|forwarding| forwarding.drain(grace)));
         let (Drained { left, store_away }, _) = tokio::join!(self.running.drain(grace), forwarded);
         self.helpers.iter().for_each(tokio::task::JoinHandle::abort);
@@ -425,7 +413,8 @@ pub(super) async fn open_store(config: &Config, metrics: &Metrics) -> anyhow::Re
         }
         StoreKind::Mongodb => Arc::new(BucketStore::connect(options::mongodb(config, metrics)).await?),
         StoreKind::MongodbTimeseries => {
-            Arc::new(TimeseriesStore::connect(options::mongodb(config, metrics), options::timeseries(config)).await?)
+            let timeseries = config.mongodb.timeseries.clone();
+            Arc::new(TimeseriesStore::connect(options::mongodb(config, metrics), timeseries).await?)
         }
     })
 }

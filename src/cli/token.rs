@@ -6,12 +6,13 @@ use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use strum::IntoEnumIterator;
 use tidegauge::access::{Credentials, TOKEN_MAX_BYTES, Tokens};
 use tidegauge::common::clock::Clock;
 use tidegauge::config::{Auth, Config, Scope, Token, TokenHash};
 
 use super::Usage;
-use super::credential::{GrantArgs, random_secret};
+use super::credential::{self, GrantArgs, random_secret};
 use super::settings::Settings;
 
 /// The start of new tokens, by which people and scanners for leaked secrets recognize one.
@@ -79,11 +80,8 @@ fn new(args: NewArgs) -> anyhow::Result<(String, String)> {
         expires: grant.expires,
         readings_per_second: None,
     };
-    let auth = Auth { tokens: vec![entry], ..Auth::default() };
-    Config::default()
-        .reloaded(&Config { auth: auth.clone(), ..Config::default() })
-        .map_err(|error| Usage(error.to_string()))?;
-    let table = toml::to_string(&auth.tokens[0]).context("a token as TOML")?;
+    let table = toml::to_string(&entry).context("a token as TOML")?;
+    credential::check(Auth { tokens: vec![entry], ..Auth::default() })?;
     Ok((token, format!("[[auth.tokens]]\n{}", table.trim_end())))
 }
 
@@ -131,7 +129,6 @@ fn read_token() -> anyhow::Result<String> {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    let scopes = [Scope::Ingest, Scope::Query, Scope::Metadata, Scope::Admin];
-    let known = scopes.into_iter().find(|scope| scope.as_str() == text);
+    let known = Scope::iter().find(|scope| scope.as_str() == text);
     known.ok_or_else(|| "expected ingest, query, metadata or admin".to_owned())
 }

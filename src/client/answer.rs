@@ -15,7 +15,7 @@ use crate::wire::Code;
 /// An answer that judges each of the readings that were sent.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The counts.
+    /// The number of readings by outcome.
     pub counts: Counts,
     /// The rejections that the server lists, in the order of the request: of readings and of single values. A
     /// server may not list all.
@@ -47,7 +47,7 @@ pub struct Counts {
     /// The repeated readings that are older than others that the server has.
     #[serde(default)]
     pub older: u64,
-    /// The older values of other repeated readings.
+    /// The values that are older than those that the server has, in repeated readings with newer values too.
     #[serde(default)]
     pub older_values: u64,
     /// The listed rejections by code; those with an unknown code as [`Self::OTHER`].
@@ -55,14 +55,14 @@ pub struct Counts {
     pub by_code: BTreeMap<&'static str, u64>,
 }
 
-/// A rejection.
+/// A rejection of a reading or of one of its values.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub struct Listed {
     /// The place of the reading in the request, from 0.
     pub index: usize,
     /// The line in the body, from 1. It differs from `index + 1` if a line has several readings.
     pub line: Option<usize>,
-    /// The code.
+    /// The code of the rejection, such as `invalid_value`.
     pub code: String,
     /// The beginning of the text of the server.
     #[serde(deserialize_with = "detail")]
@@ -113,7 +113,7 @@ impl Listed {
     }
 }
 
-/// Reads the answer to readings, of which there were as many as `sent` allows.
+/// Reads the answer to a request with readings. `sent` has the possible numbers of its readings.
 pub(super) fn read(
     url: &str,
     status: StatusCode,

@@ -36,8 +36,8 @@ pub struct Options {
     pub bandwidth: Option<Rate>,
     /// Whether redirects are followed.
     pub follows_redirects: bool,
-    /// Whether the server is this machine itself. Then it may have any certificate, which names the host and
-    /// not the address. Not for requests with a token.
+    /// Whether the server is this machine itself. Then its certificate is not checked, because the
+    /// certificate names the host and not the address. Not for requests with a token.
     pub is_local: bool,
 }
 
@@ -50,7 +50,7 @@ pub enum TimeLimit {
     Silence(Duration),
 }
 
-/// Options that no client can be made of.
+/// Why no client can be made of the options.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct BadOptions {

@@ -46,7 +46,7 @@ impl Download {
     }
 }
 
-/// Reads the body of an answer, or some more than the first `bytes` of it if it is longer.
+/// Reads the body of an answer, but stops once it has more than `bytes`.
 pub(super) async fn read_at_most(bytes: usize, mut answer: reqwest::Response) -> Result<Vec<u8>, Failure> {
     let read = async {
         let mut body = Vec::new();

@@ -75,7 +75,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// Compresses NDJSON with this number of readings. `None`: one or more.
+    /// Compresses NDJSON with this number of readings. `None`: the number is not known, at least 1.
     ///
     /// # Panics
     /// Never: a body in memory can be compressed.
@@ -86,7 +86,7 @@ impl Body {
         Self { bytes: bytes.into(), readings }
     }
 
-    /// Its size in bytes.
+    /// The size of the compressed body, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.bytes.len()
@@ -109,7 +109,7 @@ impl Client {
     /// Charges a body to the bandwidth.
     ///
     /// # Errors
-    /// The wait until there is room for it.
+    /// The wait until the bandwidth allows the body.
     pub fn charge(&self, body: &Body) -> Result<(), Duration> {
         let Some(bandwidth) = &self.bandwidth else { return Ok(()) };
         let now = Instant::now();
@@ -121,7 +121,8 @@ impl Client {
     /// Sends readings once.
     ///
     /// # Errors
-    /// When the answer does not judge each of them. The same body can be sent again, safely.
+    /// When the answer does not say of each reading whether it is accepted. The same body can be sent again,
+    /// safely.
     pub async fn post(&self, path: &str, body: &Body) -> Result<Answer, Trouble> {
         let url = format!("{}{path}", self.url);
         let request = self.http.post(&url).header(CONTENT_TYPE, "application/x-ndjson");

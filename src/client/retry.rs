@@ -1,4 +1,4 @@
-//! Repeats requests of commands.
+//! Repeats the requests of a command.
 
 use std::time::Duration;
 
@@ -6,9 +6,6 @@ use tokio::time::Instant;
 
 use super::Trouble;
 use crate::common::backoff::Backoff;
-
-/// The waits before retries: the first one to the longest.
-const WAITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
 
 /// Repeats a request while its trouble may pass, for `retry_for` after the first one. `on_trouble` gets each
 /// trouble that a retry follows.
@@ -20,7 +17,7 @@ pub async fn retry<T, F: Future<Output = Result<T, Trouble>>>(
     on_trouble: impl Fn(&Trouble),
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, Trouble> {
-    let (mut backoff, mut give_up_at) = (Backoff::new(WAITS), None);
+    let (mut backoff, mut give_up_at) = (Backoff::default(), None);
     loop {
         let trouble = match attempt().await {
             Err(trouble) if !trouble.is_for_good => trouble,

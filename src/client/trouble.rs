@@ -36,7 +36,7 @@ pub struct Trouble {
     said: String,
 }
 
-/// A problem document.
+/// The members of a problem document that are read.
 #[derive(Deserialize)]
 struct Problem {
     code: String,
@@ -159,6 +159,11 @@ impl Trouble {
     pub(super) fn of_status(url: &str, status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let problem = serde_json::from_slice::<Problem>(body).ok();
         let is_internal = problem.as_ref().is_some_and(|problem| problem.code == Self::INTERNAL);
+        // Only the beginning of a long text, because it goes to logs and dead letters.
+        let said = match &problem {
+            Some(Problem { code, detail }) => beginning(&format!("{code}: {detail}"), DETAIL_CHARS),
+            None => beginning(&String::from_utf8_lossy(body), SHOWN_CHARS),
+        };
         let reason = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "unauthorized",
             StatusCode::TOO_MANY_REQUESTS => "rate_limited",
@@ -182,11 +187,11 @@ impl Trouble {
             url: url.to_owned(),
             status: Some(status),
             is_problem: problem.is_some(),
-            said: text_of(body),
+            said,
         }
     }
 
-    /// The same trouble in other words.
+    /// The same trouble with another text.
     pub(super) fn saying(self, said: String) -> Self {
         Self { said, ..self }
     }
@@ -202,15 +207,6 @@ impl fmt::Display for Trouble {
 }
 
 impl Error for Trouble {}
-
-/// The text of a problem document or of any other body. Of a long one the beginning, because it goes to logs
-/// and dead letters.
-pub(super) fn text_of(body: &[u8]) -> String {
-    match serde_json::from_slice::<Problem>(body) {
-        Ok(problem) => beginning(&format!("{}: {}", problem.code, problem.detail), DETAIL_CHARS),
-        Err(_) => beginning(&String::from_utf8_lossy(body), SHOWN_CHARS),
-    }
-}
 
 /// The beginning of the detail of a rejection.
 pub(super) fn short_detail(detail: &str) -> String {
@@ -250,8 +246,9 @@ mod tests {
     fn only_the_beginning_of_a_long_text_is_kept() {
         let long = "ü".repeat(100_000);
         let problem = format!(r#"{{"code":"x","detail":"{long}"}}"#);
-        assert_eq!(text_of(problem.as_bytes()).chars().count(), DETAIL_CHARS);
-        assert_eq!(text_of(long.as_bytes()).chars().count(), SHOWN_CHARS);
+        let said = |body: &str| Trouble::of_status("http://h", StatusCode::BAD_GATEWAY, body.as_bytes(), None).said;
+        assert_eq!(said(&problem).chars().count(), DETAIL_CHARS);
+        assert_eq!(said(&long).chars().count(), SHOWN_CHARS);
         assert_eq!(short_detail(&long).chars().count(), DETAIL_CHARS);
     }
 

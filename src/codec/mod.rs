@@ -25,6 +25,8 @@ pub use block::{Block, BlockEncoder, Blocks, Series};
 pub use chunk::{Chunk, ChunkEncoder};
 pub use error::ChunkError;
 
-/// The most values of a chunk, and of an hour that a late write merges: 256 MiB of samples. A device that
-/// sends 4,600 values each second has so many in an hour. A few KiB may claim many more.
+/// The most values of a chunk, and of an hour that a late write merges: 256 MiB of samples.
+///
+/// A device that sends 4,600 values each second reaches this in an hour. Without the limit, a few KiB could
+/// claim many more.
 pub const VALUES_MAX: usize = 1 << 24;

@@ -12,6 +12,13 @@ pub struct Backoff {
     next: Duration,
 }
 
+/// The waits for a server or store that is away: from a tenth of a second to ten seconds.
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new(Duration::from_millis(100)..=Duration::from_secs(10))
+    }
+}
+
 impl Backoff {
     /// Starts with the shortest wait of `range`.
     pub fn new(range: RangeInclusive<Duration>) -> Self {
@@ -30,7 +37,8 @@ impl Backoff {
         wait
     }
 
-    /// Returns the wait before the next attempt: up to a tenth more than the other side asks for, if it does.
+    /// Returns the wait before the next attempt. If the other side `asked` for a wait, this is up to a tenth
+    /// longer.
     pub fn next_wait_or(&mut self, asked: Option<Duration>) -> Duration {
         let own = self.next_wait();
         asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))

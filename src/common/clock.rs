@@ -60,8 +60,8 @@ impl Clock {
 
 /// An instant as RFC 3339 in UTC with milliseconds.
 ///
-/// An instant that has no such form becomes its number. None of a reading is one: the range of jiff covers
-/// all instants that admission accepts, except two days at the ends that no time zone can show.
+/// An instant that jiff cannot show becomes its number of milliseconds. Admission accepts hardly any of them:
+/// jiff shows its whole range but two days at the ends.
 #[must_use]
 pub fn rfc3339(ts_ms: i64) -> String {
     let mut text = Vec::with_capacity(24);
@@ -103,7 +103,7 @@ pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
 
 /// Instants as text, most of them full hours that follow each other.
 ///
-/// The text of an hour is that of another hour of its day with other digits.
+/// Two hours of one day differ in two digits of their texts, so only these are written again.
 #[derive(Debug, Default)]
 pub struct HourTexts {
     /// The text of the last instant.
@@ -191,8 +191,8 @@ pub fn days_since_1970(year: i32, month: i32, day: i32) -> i32 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
 }
 
-/// Appends an instant in RFC 3339 with milliseconds, by a local clock with this offset from UTC. Offsets have
-/// whole minutes in RFC 3339; those of history are shortened to them.
+/// Appends an instant in RFC 3339 with milliseconds, by a local clock with this offset from UTC. RFC 3339 has
+/// offsets of whole minutes, so the seconds of historical offsets are left out.
 pub fn write_local_rfc3339(text: &mut Vec<u8>, ts_ms: i64, offset_ms: i64) {
     let minutes = offset_ms / 60_000;
     write_rfc3339(text, ts_ms + minutes * 60_000);

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndOfBytes(pub usize);
 
-/// A place in some bytes.
+/// Bytes that are read, and the place that the reading has reached.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],

@@ -1,39 +1,28 @@
 //! A finding of `tidegauge check --full`: what was found, how serious it is, and how to mend it.
 
-use std::fmt;
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
-use strum::{EnumIter, IntoStaticStr};
+use strum::{Display, EnumIter};
 
 /// How serious a finding is, from the least to the most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Severity {
-    /// It is as it should be.
+    /// The part is as it should be.
     Ok,
-    /// It works, and an operator should know it; or it was not checked.
+    /// The part works, and an operator should know the finding; or it was not checked.
     Note,
-    /// It works now, or for a part only. An operator should mend it soon.
+    /// The part works only now, or only in part. An operator should mend it soon.
     Warning,
-    /// It does not work, or readings are at risk.
+    /// The part does not work, or readings are at risk.
     Error,
 }
 
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
-    }
-}
-
 /// The part that a finding is about, by its stable name, such as `collection-expiry`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, EnumIter, IntoStaticStr)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, EnumIter, Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 #[expect(missing_docs, reason = "the table in docs/operations.md describes each part")]
@@ -78,16 +67,10 @@ pub enum Part {
     LogQuarantine,
 }
 
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.into())
-    }
-}
-
-/// One finding. Its fields are those of the JSON of `tidegauge check --full --json`.
+/// One finding, with the fields of the JSON of `tidegauge check --full --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How serious it is.
+    /// How serious the finding is.
     pub severity: Severity,
     /// The part that was looked at.
     pub part: Part,
@@ -99,37 +82,37 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// It is as it should be.
+    /// A finding that the part is as it should be.
     #[must_use]
     pub fn ok(part: Part, found: impl Into<String>) -> Self {
         Self { severity: Severity::Ok, part, found: found.into(), mend: None }
     }
 
-    /// An operator should know it.
+    /// A finding that an operator should know.
     #[must_use]
     pub fn note(part: Part, found: impl Into<String>) -> Self {
         Self { severity: Severity::Note, part, found: found.into(), mend: None }
     }
 
-    /// It was not checked, for this reason.
+    /// The finding that the part was not checked, and why.
     #[must_use]
-    pub fn skipped(part: Part, why: impl fmt::Display) -> Self {
+    pub fn skipped(part: Part, why: impl std::fmt::Display) -> Self {
         Self::note(part, format!("not checked: {why}"))
     }
 
-    /// An operator should mend it soon.
+    /// A finding that an operator should mend soon.
     #[must_use]
     pub fn warning(part: Part, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, part, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// It does not work, or readings are at risk.
+    /// A finding that the part does not work, or that readings are at risk.
     #[must_use]
     pub fn error(part: Part, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity: Severity::Error, part, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// Adds what to do.
+    /// Adds the mend: what to do.
     #[must_use]
     pub fn with_mend(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }

@@ -67,15 +67,8 @@ impl<K: Eq + Hash, V> Generations<K, V> {
     }
 
     /// The number of entries in both generations.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.young.len() + self.old.len()
-    }
-
-    /// Whether the cache has no entries.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     fn insert_young(&mut self, key: K, value: V) {
@@ -114,7 +107,7 @@ mod tests {
         assert_eq!(cache.len(), 1);
         cache.rotate();
         cache.rotate();
-        assert!(cache.is_empty() && cache.insert("a", 4));
+        assert!(cache.len() == 0 && cache.insert("a", 4));
     }
 
     #[test]

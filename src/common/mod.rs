@@ -7,6 +7,7 @@ pub(crate) mod counting;
 pub mod cursor;
 pub mod finding;
 pub mod generations;
+pub mod joined;
 pub mod lingering_close;
 pub mod once_per_change;
 pub mod one_line;

@@ -1,4 +1,4 @@
-//! Foreign text for a terminal.
+//! Makes foreign text safe for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! Opens regular files only.
 //!
-//! The opening of a FIFO waits for a process at its other end, and a device may have no end. So one of them
-//! in the place of a file of the data folder, or of a backup, would make a command wait forever.
+//! The opening of a FIFO waits for a process at its other end, and a device may have no end. So a FIFO or a
+//! device in place of a file of the data folder, or of a backup, would make a command wait forever.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -32,8 +32,8 @@ pub fn open_regular_with(path: &Path, options: &mut OpenOptions) -> io::Result<F
     opened
 }
 
-/// Refuses a path at which something else than a regular file is. A file that is missing, or cannot be looked
-/// at, is not refused: its opening has an error of its own.
+/// Fails if there is something other than a regular file at `path`. A missing file, or one without access, is
+/// no error here: opening it fails.
 ///
 /// # Errors
 /// When there is something else. The error says what it is.

@@ -1,4 +1,4 @@
-//! Reads files that are small, such as a token or a place to continue at.
+//! Reads files that are small, such as a token or the progress of an import.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::regular_file::open_regular;
 
-/// The most bytes of such a file.
+/// The most bytes of a small file.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads a file of at most 16 MiB that people name. It may be a FIFO, such as that of a shell.

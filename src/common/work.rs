@@ -1,7 +1,7 @@
 //! A count of work for tests, such as the bytes that a parser reads or copies. Tests compare it with the size
 //! of what was sent; outside of tests it costs nothing.
 
-/// Counts so much work.
+/// Adds to the count of this thread.
 #[inline]
 pub(crate) fn count(more: usize) {
     #[cfg(test)]

@@ -31,13 +31,13 @@ pub struct Auth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateUse {
-    /// Nothing beyond the connection.
+    /// The certificate only lets the client connect.
     Off,
-    /// To write readings of the devices that it names.
+    /// The client may write readings of the devices that its certificate names.
     Device,
 }
 
-/// The clients that may read something.
+/// The clients that may read the metrics or the health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Audience {

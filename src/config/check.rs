@@ -6,10 +6,10 @@ use std::ops::RangeInclusive;
 use super::ConfigError;
 use crate::model::{DevicePattern, check_device_prefix};
 
-/// The longest `device_prefix`. It leaves as many bytes for the device ID itself.
+/// The longest `device_prefix`, in bytes. It leaves the same number of bytes for the device ID.
 const PREFIX_MAX_BYTES: usize = 64;
 
-/// Whether this may be the name of a token or the id of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.
+/// Whether a text may be the name of a token or the ID of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.
 pub(super) fn is_name(name: &[u8], max_bytes: usize) -> bool {
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     (1..=max_bytes).contains(&name.len()) && name.iter().all(is_name_byte)
@@ -83,7 +83,7 @@ pub(super) fn check_device_scope(
     check_prefix(prefix).map_err(|problem| ConfigError::invalid(prefix_key, format!("{problem} ({whose})")))
 }
 
-/// Checks a text before device IDs.
+/// Checks a tenant prefix: its length, and that a device ID may begin with it.
 pub(super) fn check_prefix(prefix: Option<&str>) -> Result<(), String> {
     let Some(prefix) = prefix else { return Ok(()) };
     if prefix.len() > PREFIX_MAX_BYTES {

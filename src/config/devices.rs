@@ -1,10 +1,10 @@
-//! `[devices]`: the devices as a whole.
+//! `[devices]`: settings about all devices together.
 
 use serde::{Deserialize, Serialize};
 
 use super::Period;
 
-/// The devices as a whole.
+/// Settings about all devices together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Devices {

@@ -13,15 +13,13 @@ impl Config {
         let mut keys = BTreeSet::new();
         let [this, that] = [self, other].map(|config| Table::try_from(config).unwrap_or_default());
         collect(&mut keys, "", &this, &that);
-        if self.mongodb.uri != other.mongodb.uri {
-            keys.insert("mongodb.uri".to_owned()); // the serialized URI hides its secrets
-        }
-        if self.forward.token != other.forward.token {
-            keys.insert("forward.token".to_owned()); // likewise
-        }
-        if self.mqtt != other.mqtt {
-            keys.insert("mqtt".to_owned()); // likewise
-        }
+        // The serialized values hide their secrets.
+        let with_secrets = [
+            ("mongodb.uri", self.mongodb.uri != other.mongodb.uri),
+            ("forward.token", self.forward.token != other.forward.token),
+            ("mqtt", self.mqtt != other.mqtt),
+        ];
+        keys.extend(with_secrets.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key.to_owned()));
         keys.into_iter().collect()
     }
 }

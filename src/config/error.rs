@@ -1,5 +1,6 @@
 //! The errors of a configuration.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -27,10 +28,10 @@ pub enum ConfigError {
     /// A value is out of range or contradicts another one.
     #[error("{}{key} {problem}", place.as_ref().map_or_else(String::new, |place| format!("{place}: ")))]
     Invalid {
-        /// The place that set the value. `None`: it is a default, or an element of a list.
+        /// The place that set the value. `None`: the value is a default, or an element of a list.
         place: Option<Place>,
         /// The key with its section, as in `log.max_bytes`.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// The mistake, such as "is 0, must be from 1 to 10".
         problem: String,
     },
@@ -53,7 +54,7 @@ pub enum Place {
     },
     /// In an environment variable of this name.
     Environment(String),
-    /// By this flag, in the form of the command line.
+    /// By this flag, such as `--http`.
     Flag(&'static str),
 }
 
@@ -68,21 +69,22 @@ impl fmt::Display for Place {
 }
 
 impl ConfigError {
-    pub(super) fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
-        Self::Invalid { place: None, key, problem: problem.into() }
+    pub(super) fn invalid(key: impl Into<Cow<'static, str>>, problem: impl Into<String>) -> Self {
+        Self::Invalid { place: None, key: key.into(), problem: problem.into() }
     }
 
     pub(super) fn environment(variable: String, message: impl Into<String>) -> Self {
         Self::Set { place: Place::Environment(variable), message: message.into() }
     }
 
-    /// One error for all mistakes, those of the file first, in its order. `None`: there are none.
+    /// One error for all mistakes. The mistakes of the file come first, in the order of the file. `None`:
+    /// there are no mistakes.
     pub(super) fn of(mut mistakes: Vec<Self>) -> Option<Self> {
         mistakes.sort_by_key(Self::line); // stable: the others keep their order
         if mistakes.len() > 1 { Some(Self::Several(mistakes)) } else { mistakes.pop() }
     }
 
-    /// The place in the file; for other places, one after all lines.
+    /// The line and column of a mistake in the file; a place after all lines for other mistakes.
     fn line(&self) -> (usize, usize) {
         match self {
             Self::Set { place: Place::File { line, column, .. }, .. }
@@ -92,7 +94,7 @@ impl ConfigError {
     }
 }
 
-/// Whether the search for mistakes has ended before the end of the file.
+/// "at least " if the search for mistakes stopped before the end of the file, else nothing.
 const fn at_least(mistakes: usize) -> &'static str {
     if mistakes < MAX_MISTAKES { "" } else { "at least " }
 }

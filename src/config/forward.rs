@@ -18,7 +18,7 @@ pub struct Forward {
     /// The other server, such as `https://centre.example.com`. `None`: readings are not forwarded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The token for it, with the scope `ingest`.
+    /// The token for the other server. It needs the scope `ingest` there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret>,
     /// The certificate authorities of the other server. PEM. `None`: those of the system.
@@ -87,7 +87,7 @@ impl Forward {
             return set.map_or(Ok(()), |(key, _)| Err(ConfigError::invalid(key, "is set, so forward.url must be set")));
         };
         check_url(url)?;
-        // The text of a hidden token is not one.
+        // A printed configuration shows `***` in place of a token.
         let is_token = |text: &str| {
             (1..=TOKEN_MAX_BYTES).contains(&text.len())
                 && text.bytes().all(|byte| byte.is_ascii_graphic())

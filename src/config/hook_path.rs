@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
-
 /// The longest path of a hook, in bytes.
 const PATH_MAX_BYTES: usize = 128;
 
@@ -47,7 +45,7 @@ pub const OWN_PATHS: [&str; 29] = [
 const OWN_FOLDERS: [&str; 2] = ["v1", "dashboard"];
 
 /// The path of a hook: `/`, and segments of `A-Z a-z 0-9 . _ ~ -`, one of which may be `{deviceId}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookPath(String);
 
 impl HookPath {
@@ -114,11 +112,5 @@ impl std::str::FromStr for HookPath {
 impl fmt::Display for HookPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for HookPath {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }

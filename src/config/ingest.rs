@@ -69,11 +69,11 @@ pub struct LineProtocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strings {
-    /// Drops and counts them.
+    /// Drops and counts these fields.
     Ignore,
-    /// Rejects them, and keeps the other fields of the line.
+    /// Rejects these fields, and keeps the other fields of the line.
     Reject,
-    /// Makes them metadata of the device.
+    /// Stores these fields as metadata of the device.
     Metadata,
 }
 

@@ -23,7 +23,7 @@ pub struct Key {
     /// The devices whose readings the key may sign, by client ID. `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<DevicePattern>>,
-    /// The tenant prefix.
+    /// The tenant prefix of the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The instant at which the key expires. `None`: never.

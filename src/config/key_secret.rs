@@ -15,8 +15,8 @@ const MAX_BYTES: usize = 256;
 
 /// The secret of a key: 43 to 256 of `A-Z a-z 0-9 - _`, at least 32 random bytes in base64url.
 ///
-/// It is in the configuration or in a file of its own. Unlike a token, of which the hash suffices, the secret
-/// itself is needed to verify signatures. `Debug` and `Serialize` hide it.
+/// The secret is in the configuration or in a file of its own. The server needs the secret itself to verify
+/// signatures; of a token it needs only the hash. `Debug` and `Serialize` hide it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeySecret(Secret);
@@ -46,7 +46,7 @@ impl KeySecret {
         Self::new(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("it is {error}")))
     }
 
-    /// The secret itself.
+    /// The secret in plain text.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose()

@@ -25,19 +25,20 @@ pub struct Limits {
     pub token_bytes_in_flight: Option<Bytes>,
     /// The readings per second of one device. 0 to 10,000,000; 0: no limit.
     pub device_readings_per_second: u64,
-    /// The burst of rates per second after a quiet time, as the time in which the rate allows as much.
-    /// 1s to 1h.
+    /// How many readings or requests may arrive at once after a quiet time: as many as their rate allows in
+    /// this time. 1s to 1h.
     pub burst: Period,
     /// The number of different series of one device within an hour; a text of more than 128 bytes counts as
     /// several. 0 to 65,535; 0: no limit.
     pub device_metrics_per_hour: usize,
     /// The new devices per minute, with a burst of ten minutes. 0 to 10,000,000; 0: no limit.
     pub new_devices_per_minute: u64,
-    /// The time after a start without that limit, for up to `known_devices` devices. 0ms to 1d.
+    /// The time after a start in which up to `known_devices` devices are not counted as new. 0ms to 1d.
     ///
-    /// The server knows no device after a start.
+    /// After a start the server knows no device, so that every device looks new.
     pub start_grace: Period,
-    /// The number of most recent devices known without a query to the store. 1,000 to 100,000,000.
+    /// The number of devices that the server remembers, the most recent ones. It asks the store about others.
+    /// 1,000 to 100,000,000.
     pub known_devices: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Merges the file, the environment and the flags.
 //!
-//! Each value is checked when it is added, so that an error belongs to the value added last. A wrong value is
+//! Each value is checked when it is added, so that a new error belongs to this value. A wrong value is
 //! reported with its place and left out, so that one run finds the other mistakes too.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ impl Config {
         Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
     }
 
-    /// As [`Config::load`], with the values of the file that are overridden.
+    /// Does the same as [`Config::load`], and also returns the values of the file that are overridden.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -209,9 +209,9 @@ impl Layers {
             for mistake in found {
                 let ConfigError::Invalid { key, problem, .. } = mistake else { continue };
                 let follows = self.wrong.iter().any(|wrong| problem.contains(wrong.as_str()));
-                if !follows && self.wrong.insert(key.to_owned()) {
-                    mistakes.push(ConfigError::Invalid { place: self.places.get(key).cloned(), key, problem });
-                    self.unset(key);
+                if !follows && self.wrong.insert(key.to_string()) {
+                    self.unset(&key);
+                    mistakes.push(ConfigError::Invalid { place: self.places.get(&*key).cloned(), key, problem });
                 }
             }
             if mistakes.len() == before {
@@ -224,7 +224,7 @@ impl Layers {
         {
             mistakes.push(match mistake {
                 ConfigError::Invalid { key, problem, .. } => {
-                    ConfigError::Invalid { place: self.places.get(key).cloned(), key, problem }
+                    ConfigError::Invalid { place: self.places.get(&*key).cloned(), key, problem }
                 }
                 other => other,
             });
@@ -334,7 +334,8 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// A message of the deserializer, with words for people in place of the types of numbers at its end.
+/// Rewrites a message of the deserializer for people: `expected u16` becomes `expected a whole number up to
+/// 65535`.
 fn plain(message: &str) -> String {
     let numbers = [
         ("u8", "a whole number up to 255"),

@@ -30,7 +30,7 @@ pub struct Log {
 pub enum MinFree {
     /// The space that the store needs for its next writes, at most half of the disk.
     Auto,
-    /// This size. 0: no reserve.
+    /// This size. 0: the log leaves nothing free.
     Bytes(Bytes),
 }
 

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, de};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// A filter of log lines: a level, or directives such as `tidegauge::flush=debug`.
 ///
-/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; directives have the syntax of
-/// [`Targets`], separated by commas. One without a module is the level of all other modules. Without such a
-/// directive, that is `info`: an operator who asks for more lines of one module keeps the warnings of others.
+/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; directives have the syntax of [`Targets`],
+/// separated by commas. A directive without a module sets the level of all other modules, which is `info`
+/// without such a directive. So an operator who asks for more lines of one module keeps the warnings of the
+/// others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -54,12 +55,6 @@ impl FromStr for LogFilter {
 impl fmt::Display for LogFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl Serialize for LogFilter {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -42,6 +42,7 @@ mod server;
 mod sqlite;
 mod store;
 mod telemetry;
+mod text;
 mod timeseries;
 mod tls;
 mod token;
@@ -96,50 +97,50 @@ pub use udp::{Listen, Udp};
 pub use units::{Bytes, Period, UnitError};
 pub use webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
 
-/// The whole configuration.
+/// The configuration, with a field for each section.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The process.
+    /// `[server]`: the data folder and the shutdown.
     pub server: Server,
-    /// The HTTP server.
+    /// `[http]`: the HTTP server.
     pub http: Http,
-    /// The UDP sockets.
+    /// `[udp]`: the UDP sockets.
     pub udp: Udp,
-    /// The server for MQTT devices.
+    /// `[mqtt_listener]`: the server for MQTT devices.
     pub mqtt_listener: MqttListener,
-    /// Authentication and authorization.
+    /// `[auth]`: authentication and authorization.
     pub auth: Auth,
-    /// The rules of admission.
+    /// `[ingest]`: the rules of admission.
     pub ingest: Ingest,
-    /// The limits of one token and of one device.
+    /// `[limits]`: the limits of one token and of one device.
     pub limits: Limits,
-    /// The write-ahead log.
+    /// `[log]`: the write-ahead log.
     pub log: Log,
-    /// Readings in memory that wait for the store.
+    /// `[pending]`: readings in memory that wait for the store.
     pub pending: Pending,
-    /// Writing pending buckets to the store.
+    /// `[flush]`: writing pending buckets to the store.
     pub flush: Flush,
-    /// Sending accepted readings to another server too.
+    /// `[forward]`: sending accepted readings to another server too.
     pub forward: Forward,
-    /// The choice of the store.
+    /// `[store]`: the choice of the store.
     pub store: Store,
-    /// The embedded store.
+    /// `[sqlite]`: the embedded store.
     pub sqlite: Sqlite,
-    /// The MongoDB store.
+    /// `[mongodb]`: the MongoDB store.
     pub mongodb: Mongodb,
-    /// The age at which readings and rollups are deleted.
+    /// `[retention]`: the age at which readings and rollups are deleted.
     pub retention: Retention,
-    /// The limits of queries.
+    /// `[query]`: the limits of queries.
     pub query: Query,
-    /// The devices as a whole.
+    /// `[devices]`: settings about all devices together.
     pub devices: Devices,
-    /// The log lines of the process.
+    /// `[telemetry]`: the log lines of the process.
     pub telemetry: Telemetry,
-    /// The paths that take payloads in the form of other platforms.
+    /// `[[webhook]]`: the paths that take payloads in the form of other platforms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook: Vec<Webhook>,
-    /// The brokers whose messages are readings.
+    /// `[[mqtt]]`: the brokers whose messages are readings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mqtt: Vec<Mqtt>,
 }
@@ -158,7 +159,7 @@ impl Config {
         self.sqlite.file.clone().unwrap_or_else(|| self.server.data_dir.join("tidegauge.sqlite"))
     }
 
-    /// This configuration with every value filled in that follows from others.
+    /// This configuration, with a value for each key whose default follows from other keys.
     #[must_use]
     pub fn filled(&self) -> Self {
         let mut filled = self.clone();
@@ -182,7 +183,7 @@ impl Config {
         self.check_sections().next().map_or_else(|| self.check_together(), Err)
     }
 
-    /// The first mistake of each section by itself.
+    /// The first mistake of each section, checked without the other sections.
     fn check_sections(&self) -> impl Iterator<Item = ConfigError> {
         let checked = [
             self.server.check(),
@@ -229,13 +230,11 @@ impl Config {
         check::not_below("limits.token_bytes_in_flight", share, "http.max_body_bytes", body)?;
         let all = self.http.max_bytes_in_flight;
         check::not_above("limits.token_bytes_in_flight", share, "http.max_bytes_in_flight", all)?;
-        let message = self.mqtt_listener.max_packet_bytes;
-        match self.mqtt_listener.listen {
-            Listen::Off => Ok(()),
-            Listen::At(_) => {
-                check::not_below("limits.token_bytes_in_flight", share, "mqtt_listener.max_packet_bytes", message)
-            }
+        if self.mqtt_listener.listen == Listen::Off {
+            return Ok(());
         }
+        let message = self.mqtt_listener.max_packet_bytes;
+        check::not_below("limits.token_bytes_in_flight", share, "mqtt_listener.max_packet_bytes", message)
     }
 
     fn check_store(&self) -> Result<(), ConfigError> {
@@ -249,11 +248,7 @@ impl Config {
             return Ok(());
         }
         let (batch, document) = (self.flush.max_readings, self.mongodb.max_readings_per_document);
-        if batch > document {
-            let problem = format!("is {batch}, must be at most mongodb.max_readings_per_document, which is {document}");
-            return Err(ConfigError::invalid("flush.max_readings", problem));
-        }
-        Ok(())
+        check::not_above("flush.max_readings", batch, "mongodb.max_readings_per_document", document)
     }
 
     /// Certificates identify devices only if an authority verifies them.
@@ -282,7 +277,7 @@ impl Config {
         Ok(changed)
     }
 
-    /// This configuration with other addresses to listen on, where they are given.
+    /// This configuration with these addresses to listen on; `None` keeps an address.
     ///
     /// # Errors
     /// Without authentication, other machines can reach an address; or UDP is off and has an address.
@@ -326,17 +321,12 @@ impl Config {
     /// Checks that without authentication only this machine may connect.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let is_open = |listen: SocketAddr| !self.auth.allow_anonymous && !listen.ip().to_canonical().is_loopback();
-        let http = self.http.listen;
-        if is_open(http) && self.auth.lets_anybody_in() {
-            let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
-            return Err(within_reach("http.listen", http, "clients need not authenticate", way_in));
-        }
-        if let Some(mqtt) = self.mqtt_listener.listen.address()
-            && is_open(mqtt)
-            && self.auth.lets_anybody_in()
-        {
-            let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
-            return Err(within_reach("mqtt_listener.listen", mqtt, "clients need not authenticate", way_in));
+        let mqtt = self.mqtt_listener.listen.address();
+        for (key, listen) in [("http.listen", Some(self.http.listen)), ("mqtt_listener.listen", mqtt)] {
+            if let Some(listen) = listen.filter(|&listen| is_open(listen) && self.auth.lets_anybody_in()) {
+                let way_in = "configure tokens ([[auth.tokens]]; `tidegauge token new` makes one)";
+                return Err(within_reach(key, listen, "clients need not authenticate", way_in));
+            }
         }
         // Tokens do not protect the UDP address: a datagram carries none.
         match self.udp.listen.address() {

@@ -1,8 +1,10 @@
 //! `[mongodb]`: the MongoDB store.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use super::check::within;
+use super::mongodb_uri::SYSTEM_DATABASES;
 use super::{Bytes, ConfigError, MongodbUri, Period, Timeseries};
 
 /// The MongoDB store.
@@ -47,10 +49,11 @@ pub enum BucketLayout {
 }
 
 /// A block compressor of `WiredTiger`, the server's storage engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum BlockCompressor {
-    /// Smallest on disk.
+    /// The smallest files.
     #[default]
     Zstd,
     /// The server's own default, with less CPU.
@@ -64,13 +67,8 @@ pub enum BlockCompressor {
 impl BlockCompressor {
     /// The name for the server.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Zstd => "zstd",
-            Self::Snappy => "snappy",
-            Self::Zlib => "zlib",
-            Self::None => "none",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -110,7 +108,7 @@ impl Mongodb {
                 None => ConfigError::invalid("mongodb.uri", format!("names the database \"{database}\", which {rule}")),
             });
         }
-        if INTERNAL_DATABASES.contains(&&*database) {
+        if SYSTEM_DATABASES.contains(&&*database) {
             let problem =
                 format!("is \"{database}\", which MongoDB uses itself and does not replicate or shard as data");
             return Err(ConfigError::invalid("mongodb.database", problem));
@@ -139,9 +137,6 @@ impl Mongodb {
         within("mongodb.max_readings_per_document", self.max_readings_per_document, 1, 100_000)
     }
 }
-
-/// The databases of the server itself.
-const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
 /// Checks that a collection has another name than the collection of `key`.
 fn differ(own_key: &'static str, own: &str, key: &str, name: &str) -> Result<(), ConfigError> {

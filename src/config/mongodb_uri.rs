@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The connection string of MongoDB.
 ///
@@ -56,8 +55,9 @@ const SHOWN: [&str; 34] = [
     "zlibcompressionlevel",
 ];
 
-/// The system databases. A connection string names one to tell where its user is defined.
-const SYSTEM_DATABASES: [&str; 3] = ["admin", "config", "local"];
+/// The databases of the MongoDB server itself. A connection string names one to tell where its user is
+/// defined.
+pub(super) const SYSTEM_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
 impl MongodbUri {
     /// The whole text, secrets included.
@@ -121,18 +121,6 @@ impl fmt::Display for MongodbUri {
 impl fmt::Debug for MongodbUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
-    }
-}
-
-impl Serialize for MongodbUri {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for MongodbUri {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 

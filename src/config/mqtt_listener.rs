@@ -20,7 +20,7 @@ pub struct MqttListener {
     pub receive_maximum: u16,
     /// The time for a client to send its first packet, and to complete each packet. 1ms to 1h.
     pub packet_timeout: Period,
-    /// The topics.
+    /// The topics to which devices publish.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topics: Vec<MqttTopic>,
 }
@@ -53,7 +53,8 @@ impl MqttListener {
         if self.listen == Listen::Off && self.topics.is_empty() {
             return Ok(());
         }
-        check_topics(&self.topics).map_err(|(key, problem)| ConfigError::invalid(key_here(key), problem))?;
+        check_topics(&self.topics)
+            .map_err(|(key, problem)| ConfigError::invalid(key.replacen("mqtt.", "mqtt_listener.", 1), problem))?;
         if self.topics.iter().any(|topic| topic.qos.is_some()) {
             let problem = "is for subscriptions: a device chooses the quality of service of each message; remove it";
             return Err(ConfigError::invalid("mqtt_listener.topics.qos", problem));
@@ -66,25 +67,6 @@ impl MqttListener {
             }
             None => Ok(()),
         }
-    }
-}
-
-/// The key of this section for that of `[[mqtt]]`.
-fn key_here(key: &str) -> &'static str {
-    match key {
-        "mqtt.topics" => "mqtt_listener.topics",
-        "mqtt.topics.topic" => "mqtt_listener.topics.topic",
-        "mqtt.topics.qos" => "mqtt_listener.topics.qos",
-        "mqtt.topics.preset" => "mqtt_listener.topics.preset",
-        "mqtt.topics.device" => "mqtt_listener.topics.device",
-        "mqtt.topics.device_prefix" => "mqtt_listener.topics.device_prefix",
-        "mqtt.topics.time" => "mqtt_listener.topics.time",
-        "mqtt.topics.time_unit" => "mqtt_listener.topics.time_unit",
-        "mqtt.topics.ignore" => "mqtt_listener.topics.ignore",
-        "mqtt.topics.labels" => "mqtt_listener.topics.labels",
-        "mqtt.topics.metadata" => "mqtt_listener.topics.metadata",
-        "mqtt.topics.when" => "mqtt_listener.topics.when",
-        _ => "mqtt_listener.topics.metrics",
     }
 }
 
@@ -107,6 +89,7 @@ mod tests {
             ("[[topics]]\ntopic = '$share/g/a'", "mqtt_listener.topics.topic $share/g/a is a shared"),
             ("[[topics]]\ntopic = 'a/#'\n[[topics]]\ntopic = 'a/b'", "mqtt_listener.topics.topic a/b has topics of"),
             ("[[topics]]\ntopic = 'a/#'\ntime = 'ts'", "mqtt_listener.topics.time is set"),
+            ("[[topics]]\ntopic = 'a/#'\nconstants = { a = 1 }", "mqtt_listener.topics.constants is set"),
             ("max_packet_bytes = '1B'", "mqtt_listener.max_packet_bytes is 1B"),
         ] {
             let problem = problem(keys).unwrap_or_default();

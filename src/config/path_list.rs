@@ -15,31 +15,31 @@ pub struct PathList<T>(pub Vec<T>);
 
 /// An entry of a [`PathList`].
 pub trait PathEntry: Sized {
-    /// The text for "expected ...".
+    /// The words after "expected" in an error.
     const EXPECTED: &str;
 
-    /// The entry of a text.
+    /// The entry that a text stands for.
     ///
     /// # Errors
-    /// The text is no such entry.
+    /// The text stands for no entry.
     fn of_text(text: &str) -> Result<Self, String>;
 
-    /// The entry of a key and a value of a table.
+    /// The entry that a pair of a table stands for, such as `temp = "data.t"`.
     ///
     /// # Errors
-    /// The pair is no such entry.
+    /// The pair stands for no entry.
     fn of_pair(key: &str, value: &str) -> Result<Self, String>;
 
-    /// The text, or the key and the value.
+    /// The text, or the key and the value, from which the entry can be read again.
     fn parts(&self) -> (Option<&str>, &str);
 }
 
 /// A path, with a name if it has another one than its last key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
-    /// The name.
+    /// The name that replaces the last key of the path.
     pub name: Option<String>,
-    /// The path.
+    /// The path to the value.
     pub path: JsonPath,
 }
 
@@ -48,12 +48,13 @@ pub struct NamedPath {
 pub struct Condition {
     /// The path that must exist.
     pub path: JsonPath,
-    /// The text that must be there. `None`: anything but null.
+    /// The text that must be at the path. `None`: any value except null.
     pub text: Option<String>,
 }
 
 impl NamedPath {
-    /// The name, or the last key of the path. `None`: it ends with an index or with `*`.
+    /// The name, or the last key of the path. `None`: there is no name, and the path ends with an index or
+    /// with `*`.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref().or_else(|| self.path.last_key())
@@ -128,7 +129,7 @@ impl<'de, T: PathEntry> Deserialize<'de> for Element<T> {
 }
 
 struct Entries<T> {
-    /// Inside an array, which has no arrays.
+    /// Whether the entries are in an array, which may contain no other array.
     is_nested: bool,
     of: PhantomData<T>,
 }

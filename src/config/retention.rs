@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::{not_below, within};
 use super::{ConfigError, Period, UnitError};
@@ -25,7 +25,7 @@ pub struct Retention {
 /// The default retention of rollups: five years.
 const ROLLUPS: Keep = Keep::For(Period::days(1_830));
 
-/// A retention: `"forever"`, or a period such as `"90d"`. A longer one is greater.
+/// A retention: `"forever"`, or a period such as `"90d"`. A longer retention is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keep {
     /// Older data is deleted.
@@ -47,7 +47,8 @@ impl Retention {
         not_below("retention.rollups", self.rollups(), "retention.readings", self.readings)
     }
 
-    /// Checks that the readings of an hour stay in a time series until it is rolled up, with some time left.
+    /// Checks that the readings of an hour stay in a time series until the hour is rolled up, with some time
+    /// left.
     ///
     /// MongoDB deletes measurements by their own time, so those at the beginning of an hour expire first.
     /// Bucket documents stay for an hour longer, and SQLite rolls up an hour with each write.
@@ -102,12 +103,6 @@ impl fmt::Display for Keep {
             Self::Forever => f.write_str("forever"),
             Self::For(period) => period.fmt(f),
         }
-    }
-}
-
-impl Serialize for Keep {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

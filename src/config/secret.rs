@@ -25,13 +25,13 @@ impl Secret {
         Self { text: text.into(), file: None }
     }
 
-    /// The secret itself. One in a file is empty until it is read.
+    /// The secret in plain text. A secret in a file is empty until the file is read.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.text
     }
 
-    /// Reads the secret from its file, if it has one. `key` names it in the error.
+    /// Reads the secret from its file, if it has one. `key` names the secret in the error.
     pub(super) fn read(&mut self, key: &'static str) -> Result<(), ConfigError> {
         let Some(file) = &self.file else { return Ok(()) };
         self.text = read(file)

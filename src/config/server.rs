@@ -1,4 +1,4 @@
-//! `[server]`: the process.
+//! `[server]`: the data folder and the shutdown.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::check::within;
 use super::{ConfigError, Period};
 
-/// The process.
+/// The data folder and the shutdown of the process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Server {

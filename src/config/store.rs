@@ -1,6 +1,7 @@
 //! `[store]`: the choice of the store.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// The choice of the store.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -11,8 +12,9 @@ pub struct Store {
 }
 
 /// A store that can be chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum StoreKind {
     /// The embedded store.
     Sqlite,
@@ -25,12 +27,8 @@ pub enum StoreKind {
 impl StoreKind {
     /// The name of the store, as `store.kind` has it.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sqlite => "sqlite",
-            Self::Mongodb => "mongodb",
-            Self::MongodbTimeseries => "mongodb-timeseries",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Whether the store needs `mongodb.uri`.

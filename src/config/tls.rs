@@ -33,9 +33,9 @@ pub struct Tls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// A client may connect without one. An invalid one is refused.
+    /// A client may connect without a certificate. An invalid certificate is refused.
     Optional,
-    /// A client needs a valid one to connect.
+    /// A client needs a valid certificate to connect.
     Required,
 }
 

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use strum::{EnumIter, IntoStaticStr};
 
 use super::check::{check_device_scope, is_name};
 use super::limits::MAX_RATE;
@@ -37,12 +38,13 @@ pub struct Token {
 }
 
 /// A kind of action that a token allows. No scope includes another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumIter, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Scope {
     /// Write readings.
     Ingest,
-    /// Read them.
+    /// Read readings, rollups and devices.
     Query,
     /// Set the metadata of devices.
     Metadata,
@@ -85,18 +87,13 @@ impl Token {
 impl Scope {
     /// The scope as the configuration writes it.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ingest => "ingest",
-            Self::Query => "query",
-            Self::Metadata => "metadata",
-            Self::Admin => "admin",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 impl Expiry {
-    /// Expires at `instant`.
+    /// An expiry at `instant`.
     #[must_use]
     pub const fn at(instant: Timestamp) -> Self {
         Self(instant)
@@ -112,12 +109,6 @@ impl Expiry {
 impl fmt::Display for Expiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-impl Serialize for Expiry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

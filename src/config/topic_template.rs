@@ -11,8 +11,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
 use super::DEVICE_SEGMENT;
 use crate::model::check_metadata_key;
 
@@ -51,7 +49,7 @@ pub enum Level {
 }
 
 impl TopicTemplate {
-    /// The levels, without those that share the subscription.
+    /// The levels of the topic, without `$share` and the group.
     #[must_use]
     pub fn levels(&self) -> &[Level] {
         &self.levels
@@ -69,7 +67,7 @@ impl TopicTemplate {
         self.levels.contains(&Level::Device)
     }
 
-    /// Whether a level means something.
+    /// Whether a level is the device, the metric, a label or metadata.
     #[must_use]
     pub fn has_meaning(&self) -> bool {
         self.levels.iter().any(|level| !matches!(level, Level::Text(_) | Level::Any | Level::Rest))
@@ -188,18 +186,6 @@ fn level(text: &str) -> Result<Level, String> {
 impl fmt::Display for TopicTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
-    }
-}
-
-impl Serialize for TopicTemplate {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
-
-impl<'de> Deserialize<'de> for TopicTemplate {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::check::within;
 use super::{Bytes, ConfigError};
@@ -29,9 +29,9 @@ pub struct Udp {
 /// The address to listen on, such as `"127.0.0.1:8089"`, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
-    /// No address.
+    /// The server does not listen.
     Off,
-    /// This address.
+    /// The server listens on this address.
     At(SocketAddr),
 }
 
@@ -57,7 +57,7 @@ impl Udp {
 }
 
 impl Listen {
-    /// The address; `None` if it is off.
+    /// The address; `None` if the server does not listen.
     #[must_use]
     pub const fn address(self) -> Option<SocketAddr> {
         match self {
@@ -73,12 +73,6 @@ impl fmt::Display for Listen {
             Self::Off => f.write_str("off"),
             Self::At(address) => address.fmt(f),
         }
-    }
-}
-
-impl Serialize for Listen {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Durable changes to files: the one interface between this program and the file system.
 //!
-//! Code that changes files names them within one `Folder`. `OsFolder` is a folder of the operating system.
-//! Tests use `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
+//! Code that changes files knows them by their names in a `Folder`. `OsFolder` is one of the operating
+//! system. Tests use `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
 
 use std::fmt::Debug;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -102,8 +102,8 @@ pub(crate) trait OpenFile: Debug + Send + Sync {
     /// Makes the file's bytes and length survive a crash. After an error it is unknown which of them do.
     fn sync(&self) -> Result<()>;
 
-    /// Whether another opening of the file holds it, or may hold it unnoticed, because the file system has no
-    /// locks.
+    /// Whether another opening of the file holds it. Also true if the file system has no locks, so that this
+    /// cannot be known.
     fn is_held(&self) -> bool;
 }
 
@@ -167,7 +167,7 @@ pub(crate) struct OsFolder {
     path: PathBuf,
     /// The open folder, since its first sync.
     handle: OnceLock<File>,
-    /// The reserved file descriptor.
+    /// An open file that only keeps a descriptor for [`Folder::open`].
     reserved: Mutex<Option<File>>,
 }
 

@@ -7,31 +7,25 @@ use super::store_state::{note_failing, note_working};
 use crate::common::backoff::Backoff;
 use crate::store::StoreError;
 
-/// The attempts at one task. While the store does nothing of it, the store counts as away.
+/// The attempts at one task. After an attempt that fails as a whole, the store counts as away.
 ///
-/// An attempt that begins after the drain has begun is the last one, if it fails.
+/// If an attempt that begins after the drain has begun fails, no other one follows.
 pub(super) struct Attempts<'a> {
     pipeline: &'a Pipeline,
     backoff: Backoff,
     /// Whether the drain had begun when the current attempt began.
     is_last: bool,
-    /// Whether the store has done nothing in the last attempt.
+    /// Whether the last attempt has failed as a whole.
     is_failing: bool,
 }
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(pipeline: &'a Pipeline) -> Self {
-        let mut attempts =
-            Self { pipeline, backoff: Backoff::new(pipeline.options.retry.clone()), is_last: false, is_failing: false };
-        attempts.begin();
-        attempts
+        let (backoff, is_last) = (Backoff::new(pipeline.options.retry.clone()), pipeline.drain_begins.is_cancelled());
+        Self { pipeline, backoff, is_last, is_failing: false }
     }
 
-    fn begin(&mut self) {
-        self.is_last = self.pipeline.drain_begins.is_cancelled();
-    }
-
-    /// Notes that the store has done something in the current attempt.
+    /// Notes that the store has done at least a part of the task in the current attempt.
     pub(super) fn succeed(&mut self) {
         self.backoff.reset();
         if std::mem::take(&mut self.is_failing) {
@@ -39,15 +33,15 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Notes that the store has done nothing in the current attempt.
+    /// Notes that the current attempt has failed as a whole.
     pub(super) fn fail(&mut self, error: &StoreError) {
         if !std::mem::replace(&mut self.is_failing, true) {
             note_failing(self.pipeline, error);
         }
     }
 
-    /// Waits, then begins the next attempt. Breaks if none follows: what is left of the task is for the next
-    /// start of the service.
+    /// Waits, then begins the next attempt. Breaks if none follows: the rest of the task is left to the next
+    /// start.
     pub(super) async fn next(&mut self) -> ControlFlow<()> {
         if self.is_last && self.is_failing {
             self.pipeline.note_given_up(1);
@@ -57,7 +51,14 @@ impl<'a> Attempts<'a> {
             () = tokio::time::sleep(self.backoff.next_wait()) => {}
             () = self.pipeline.drain_begins.cancelled(), if !self.is_last => {}
         }
-        self.begin();
+        self.is_last = self.pipeline.drain_begins.is_cancelled();
         ControlFlow::Continue(())
+    }
+
+    /// Notes and counts that the current attempt has failed as a whole, then goes on as [`Self::next`].
+    pub(super) async fn retry(&mut self, error: &StoreError) -> ControlFlow<()> {
+        self.fail(error);
+        self.pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
+        self.next().await
     }
 }

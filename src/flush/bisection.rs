@@ -1,9 +1,9 @@
 //! The bisection of a bucket that a store refuses for good: finds what the store takes of it.
 //!
 //! A refused bucket is written again without its metadata. If the store refuses that too, the readings are
-//! written in halves, quarters and so on, the largest parts first, down to parts of one instant. The
-//! bisection of a bucket ends after [`REFUSALS_IN_A_ROW`], or a store that refuses everything of many
-//! devices would get a write per reading; the parts that remain are refused as they are. A single bad
+//! written in halves, quarters and so on, the largest parts first, down to parts of one instant. After
+//! [`REFUSALS_IN_A_ROW`] the bisection of a bucket ends, and the parts that remain are refused as they are.
+//! Otherwise a store that refuses all readings of many devices would get a write for each. A single bad
 //! reading in a bucket is always found.
 //!
 //! A bisection writes nothing: it says what to write next, and learns the outcome.
@@ -41,7 +41,7 @@ pub struct Bisection {
 pub struct Narrowed {
     /// The bucket that was refused.
     pub write: Arc<BucketWrite>,
-    /// The readings that the store refuses, without the metadata; `None` if it has all.
+    /// The readings that the store refuses, without the metadata; `None` if it has stored all.
     pub refused: Option<BucketWrite>,
     /// The last refusal.
     pub error: StoreError,
@@ -97,7 +97,7 @@ impl Bisection {
         self.refusals_in_a_row = 0;
         match self.stage {
             Stage::WithoutMetadata => self.metadata_is_refused = true,
-            Stage::Metadata => return false, // they were counted when they were accepted without it
+            Stage::Metadata => return false, // its readings were counted when they were accepted without it
             Stage::Readings => self.accepted = Some(part),
         }
         self.then_metadata();

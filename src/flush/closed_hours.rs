@@ -12,7 +12,7 @@ use crate::common::small_file::read_small_regular_text;
 use crate::disk::replace_file;
 use crate::model::Hour;
 
-/// How far the end of the newest closed hour is ahead of the clock when that is logged. Small corrections of
+/// The end of the newest closed hour may be so far ahead of the clock without a warning: small corrections of
 /// the clock are normal.
 const AHEAD_MS: i64 = 3_600_000;
 
@@ -23,7 +23,7 @@ pub(super) struct ClosedHours {
     file: Option<PathBuf>,
     /// The number of the newest closed [`Hour`].
     newest: AtomicI32,
-    /// Whether it was logged that hours are closed that have not ended.
+    /// Whether the warning about closed hours that have not ended was logged.
     is_ahead: AtomicBool,
 }
 
@@ -68,15 +68,9 @@ impl ClosedHours {
              docs/reliability.md, \"Clock jumps\", says how to undo it"
         );
     }
-
-    /// Whether the warning holds.
-    #[cfg(test)]
-    fn is_ahead(&self) -> bool {
-        self.is_ahead.load(Ordering::Relaxed)
-    }
 }
 
-/// The file has the end of the newest closed hour.
+/// Writes the end of the newest closed hour to the file.
 fn write(file: &Path, newest: Hour) -> std::io::Result<()> {
     let end = hour_text::encode(Hour(newest.0 + 1))?;
     replace_file(file, format!("{end}\n").as_bytes())
@@ -121,7 +115,7 @@ mod tests {
             (Hour(493_527).start_ms(), false),
         ] {
             closed.warn_if_ahead(now_ms);
-            assert_eq!(closed.is_ahead(), is_ahead, "at {now_ms}");
+            assert_eq!(closed.is_ahead.load(Ordering::Relaxed), is_ahead, "at {now_ms}");
         }
         std::fs::write(&file, "soon").unwrap();
         assert_eq!(load().newest(), Hour(i32::MIN));

@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::common::clock::{Clock, rfc3339};
 use crate::common::regular_file::{open_regular, open_regular_with};
@@ -90,7 +90,7 @@ impl DeadLetters {
         let this = self.clone();
         blocking(move || {
             let refused_at = rfc3339(this.clock.now_ms());
-            this.append_lines(letters.iter().map(|letter| letter.line(&refused_at)))
+            this.append_lines(letters.iter().map(|letter| letter.line(&refused_at).map_err(Into::into)))
         })
         .await
     }
@@ -104,7 +104,7 @@ impl DeadLetters {
     /// When a file cannot be locked, read or written.
     pub async fn delete(&self, deletion: &Deletion) -> std::io::Result<u64> {
         let (this, deletion) = (self.clone(), deletion.clone());
-        blocking(move || this.each_file(|path| delete_of(path, &deletion))).await
+        blocking(move || this.each_file(|folder, name| delete_of(folder, name, &deletion))).await
     }
 
     /// Counts the readings that [`Self::delete`] would remove.
@@ -113,17 +113,21 @@ impl DeadLetters {
     /// When a file cannot be locked or read.
     pub async fn count(&self, deletion: &Deletion) -> std::io::Result<u64> {
         let (this, deletion) = (self.clone(), deletion.clone());
-        blocking(move || this.each_file(|path| count_of(path, &deletion))).await
+        blocking(move || this.each_file(|folder, name| count_of(folder, name, &deletion))).await
     }
 
     /// Adds up what `of` returns for the file, and for the file of a retry that no process holds.
-    fn each_file(&self, of: impl Fn(&Path) -> std::io::Result<u64>) -> std::io::Result<u64> {
-        let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    fn each_file(&self, of: impl Fn(&OsFolder, &str) -> std::io::Result<u64>) -> std::io::Result<u64> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = Self::taken_path(&self.path);
         if !self.path.exists() && !taken.exists() {
             return Ok(0);
         }
         let _lock = Self::lock(&self.path)?;
+        let of = |path: &Path| {
+            let (folder, name) = OsFolder::of_file(path)?;
+            if path.exists() { of(&folder, name) } else { Ok(0) }
+        };
         let of_file = of(&self.path)?;
         match open_regular(&taken) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(of_file),
@@ -143,7 +147,7 @@ impl DeadLetters {
     }
 
     fn append_lines(&self, lines: impl IntoIterator<Item = std::io::Result<Vec<u8>>>) -> std::io::Result<()> {
-        let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = Self::lock(&self.path)?;
         let (folder, name) = OsFolder::of_file(&self.path)?;
         file::add_lines(&folder, name, lines, self.max_bytes)
@@ -187,24 +191,16 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> +
 }
 
 /// Counts the readings of one file that a deletion selects.
-fn count_of(path: &Path, deletion: &Deletion) -> std::io::Result<u64> {
-    if !path.exists() {
-        return Ok(0);
-    }
-    let (folder, name) = OsFolder::of_file(path)?;
+fn count_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Result<u64> {
     let mut count = 0;
-    file::each_line(&folder, name, |line| count += without(line, deletion).1)?;
+    file::each_line(folder, name, |line| count += without(line, deletion).1)?;
     Ok(count)
 }
 
 /// Removes from one file what a deletion selects, and returns the number of readings.
-fn delete_of(path: &Path, deletion: &Deletion) -> std::io::Result<u64> {
-    if !path.exists() {
-        return Ok(0);
-    }
-    let (folder, name) = OsFolder::of_file(path)?;
+fn delete_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Result<u64> {
     let mut deleted = 0;
-    file::rewrite(&folder, name, &format!("{name}.new"), |line| {
+    file::rewrite(folder, name, &format!("{name}.new"), |line| {
         let (left, count) = without(line, deletion);
         deleted += count;
         left

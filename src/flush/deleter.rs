@@ -30,7 +30,7 @@ use super::state::DeleterState;
 use super::{Pipeline, instances, stop};
 use crate::common::backoff::Backoff;
 use crate::common::clock::rfc3339;
-use crate::log::{AppendError, BegunDeletion, DeletionRecord};
+use crate::log::{AppendError, BegunDeletion, DeletionRecord, Log};
 use crate::model::{Deletion, Hour};
 use crate::pending::{DeletionStep, Erased, NextDeletion, Pending};
 use crate::store::{Deleted, ReadingsQuery, StoreError};
@@ -38,36 +38,36 @@ use crate::store::{Deleted, ReadingsQuery, StoreError};
 /// The outcome of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeletionOutcome {
-    /// It is executed.
+    /// The deletion is executed.
     Executed {
         /// The number of removed readings.
         readings: u64,
         /// The instances that did not run. They remove what they have when they start again.
         absent: Vec<Arc<str>>,
     },
-    /// It is durable, and will be executed.
+    /// The deletion is durable, and will be executed.
     Accepted {
-        /// The instances that have not executed it yet. None: the store has not.
+        /// The instances that have not executed it yet. Empty: the store has not executed it yet.
         waits_for: Vec<Arc<str>>,
     },
-    /// The store cannot execute it, for this reason.
+    /// The store cannot execute the deletion, for this reason.
     Failed(String),
 }
 
-/// The most deletions that wait for the store: each bucket that is opened meanwhile looks at all of them.
+/// The most deletions that wait for the store. Each new bucket is compared with all of them.
 pub(super) const MAX_WAITING: usize = 1_000;
 
-/// The hours that are rolled up at once.
+/// The most hours that one request to the store rolls up.
 const HOURS_PER_ROLLUP: usize = 1_000;
 
-/// A deletion was not accepted. Nothing is removed, except after [`AppendError::Poisoned`]: then it is
-/// unknown.
+/// A deletion was not accepted. Nothing is removed, except after [`AppendError::Poisoned`]: then the outcome
+/// is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeletionError {
     /// Too many deletions wait for the store.
     #[error("{MAX_WAITING} deletions wait for the store")]
     TooMany,
-    /// The log does not take it.
+    /// The log does not take the deletion.
     #[error("{0}")]
     Log(#[from] AppendError),
 }
@@ -107,10 +107,7 @@ impl Deleting {
 impl Pipeline {
     /// Returns why the store cannot execute a deletion, if it cannot.
     pub fn refusal_of(&self, deletion: &Deletion) -> Option<&'static str> {
-        match self.store.deletions() {
-            Some(deletions) => deletions.refusal(deletion),
-            None => Some("this store cannot delete readings before they expire"),
-        }
+        self.store.deletions().refusal(deletion)
     }
 
     /// Removes readings, for `by`. Waits at most `max_wait` until it is executed, by all instances that share
@@ -130,11 +127,7 @@ impl Pipeline {
         let id = RandomState::new().build_hasher().finish();
         let begun = BegunDeletion { id, by: by.into(), deletion: Arc::new(deletion), from: None };
         let outcome = self.deleting.wait_for(id);
-        let appended = match self.log.append(DeletionRecord::Begun(begun.clone()).to_batch()) {
-            Ok(mut ack) => ack.durable().await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = appended {
+        if let Err(error) = append(&self.log, &DeletionRecord::Begun(begun.clone())).await {
             self.deleting.forget(id);
             return Err(error.into());
         }
@@ -155,7 +148,7 @@ impl Pipeline {
     }
 }
 
-/// Runs until it is aborted. Waits for that once a deletion is left to the next start.
+/// Runs until it is aborted. Once it has left a deletion to the next start, it does nothing more.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     loop {
         let completed = pipeline.completed.notified();
@@ -186,7 +179,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
-/// Executes a deletion. Breaks if that is left to the next start.
+/// Executes a deletion. Breaks if the deletion is left to the next start.
 async fn execute(
     pipeline: &Arc<Pipeline>,
     DeletionStep { begun, unanswered, erased }: DeletionStep,
@@ -227,11 +220,7 @@ async fn delete_stored(
     unanswered: &BTreeSet<Hour>,
     erased: &Erased,
 ) -> ControlFlow<(), Result<u64, String>> {
-    let Some(deletions) = pipeline.store.deletions() else {
-        let why = format!("the store {} cannot delete readings", pipeline.store.name());
-        return ControlFlow::Continue(Err(why));
-    };
-    let deletion = &begun.deletion;
+    let (deletions, deletion) = (pipeline.store.deletions(), &begun.deletion);
     if let Some(why) = deletions.refusal(deletion) {
         return ControlFlow::Continue(Err(why.to_owned()));
     }
@@ -258,7 +247,7 @@ async fn delete_stored(
                 attempts.succeed();
                 return ControlFlow::Continue(Err(error.with_cause()));
             }
-            Err(error) => retry(pipeline, &mut attempts, &error).await?,
+            Err(error) => attempts.retry(&error).await?,
         }
     }
 }
@@ -277,8 +266,8 @@ async fn count_stored(pipeline: &Pipeline, deletion: &Deletion, erased: &Erased)
     Ok(count)
 }
 
-/// Tells the other instances, if there are some, of a deletion that is executed here. Repeats it until that
-/// succeeds.
+/// Tells the other instances of a deletion that is executed here, and repeats it until that succeeds. Returns
+/// whether there are other instances.
 async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> ControlFlow<(), bool> {
     let mut attempts = Attempts::new(pipeline);
     loop {
@@ -287,7 +276,7 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
                 attempts.succeed();
                 return ControlFlow::Continue(has_others);
             }
-            Err(error) => retry(pipeline, &mut attempts, &error).await?,
+            Err(error) => attempts.retry(&error).await?,
         }
     }
 }
@@ -297,16 +286,9 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
 async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> ControlFlow<()> {
     let closed: Vec<Hour> = hours.into_iter().filter(|hour| pipeline.is_closed(*hour)).collect();
     for hours in closed.chunks(HOURS_PER_ROLLUP) {
-        late::roll_up_hours(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
+        late::roll_up(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
     }
     ControlFlow::Continue(())
-}
-
-/// Counts a failed attempt, and waits before the next one.
-async fn retry(pipeline: &Pipeline, attempts: &mut Attempts<'_>, error: &StoreError) -> ControlFlow<()> {
-    attempts.fail(error);
-    pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
-    attempts.next().await
 }
 
 /// Removes readings from the dead-letter file, and repeats it until that succeeds. Returns their number.
@@ -330,22 +312,23 @@ async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Contro
     }
 }
 
-/// Has the log say that a deletion is executed. Without that, a replay would execute it again, which is only
-/// wrong if another instance stores such readings meanwhile.
+/// Appends to the log that a deletion is executed, so that a replay does not execute it again. That would
+/// remove readings that another instance has stored since.
 async fn note_executed(pipeline: &Pipeline, id: u64) {
     let mut backoff = Backoff::new(pipeline.options.retry.clone());
     loop {
-        let appended = match pipeline.log.append(DeletionRecord::Executed { id }.to_batch()) {
-            Ok(mut ack) => ack.durable().await,
-            Err(error) => Err(error),
-        };
-        match appended {
+        match append(&pipeline.log, &DeletionRecord::Executed { id }).await {
             Err(AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles) => {
                 tokio::time::sleep(backoff.next_wait()).await;
             }
             Ok(()) | Err(AppendError::Closed | AppendError::Poisoned(_)) => return,
         }
     }
+}
+
+/// Appends the record of a deletion to the log, and waits until it is durable.
+pub(super) async fn append(log: &Log, record: &DeletionRecord) -> Result<(), AppendError> {
+    log.append(record.to_batch())?.durable().await
 }
 
 pub(super) fn audit(begun: &BegunDeletion, outcome: Option<&DeletionOutcome>) {

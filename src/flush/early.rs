@@ -15,7 +15,7 @@ use crate::config::Bytes;
 /// How long a shortage lasts before it is logged, and how long it is over before that is logged.
 const LASTING: Duration = Duration::from_secs(120);
 
-/// The longest wait of a reading for its turn after the end of its hour, and the hour: a longer
+/// The longest time that a reading waits: its hour, and then until the turn of its bucket. So a longer
 /// `flush.max_age` needs no more space.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600 + 660);
 
@@ -37,7 +37,7 @@ const OF_LOG: Lines = Lines {
     ends: "the log is large enough for flush.max_age again",
 };
 
-/// The shortages, for the log lines.
+/// The shortages of memory and of the log, for the log lines about them.
 #[derive(Debug, Default)]
 pub(super) struct Early {
     memory: Shortage,
@@ -62,7 +62,7 @@ impl Early {
     /// Notes whether buckets were taken just now because memory or the log ran short.
     pub(super) fn note(&mut self, pipeline: &Pipeline, memory: bool, log: bool) {
         let (now, max_age) = (Instant::now(), pipeline.options.limits.max_age);
-        let is_away = (memory || log) && pipeline.store_state.away().is_some(); // then it is no matter of size
+        let is_away = (memory || log) && pipeline.store_state.away().is_some(); // then a larger size would not help
         report(self.memory.note(memory && !is_away, now), &OF_MEMORY, max_age, || {
             let (seconds, used) = waiting(pipeline, |state| {
                 let fixed_bytes = state.pending.fixed_bytes();
@@ -133,7 +133,8 @@ struct Used {
 }
 
 impl Used {
-    /// Estimates the size with which readings may wait for `max_age`, if the space holds those of `seconds`.
+    /// Estimates the size with which readings can wait for `max_age`. The space in use holds the readings of
+    /// the last `seconds`.
     ///
     /// Buckets are written early while more than three quarters are in use.
     fn needed(self, seconds: f64, max_age: Duration) -> u64 {

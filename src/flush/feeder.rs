@@ -3,10 +3,10 @@
 //! It reads and decodes records without the lock of pending, and inserts the readings in turns of bounded
 //! length, so that a large record does not keep other tasks from the lock.
 //!
-//! A deletion that the log had when it was opened removes the readings before it as they are read: those that
-//! were stored before a crash are not stored again. One that the store had executed then is not executed
-//! again. Any other removes pending readings here, in the order of the log ([`crate::pending`]); the deleter
-//! does the rest.
+//! If the log had a deletion when it was opened, the readings before it are left out as they are read, so
+//! that readings that were stored before a crash are not stored again. If the store had executed that
+//! deletion, it is not executed again. Any other deletion removes pending readings here, in the order of the
+//! log ([`crate::pending`]); the deleter does the rest.
 //!
 //! It does not wake for each record, but for many of them: at the end of a tick, for many bytes, for a query
 //! ([`Pipeline::catch_up`]), or at the end of the log.
@@ -29,7 +29,7 @@ const RECORDS_PER_NOTIFICATION: usize = 256;
 
 /// The longest time for which a record waits in the log, if `flush.max_age` is not short.
 ///
-/// It delays the write of a bucket, and with it nothing that a client notices.
+/// The wait delays the writes of buckets, which clients do not notice.
 const MAX_TICK: Duration = Duration::from_millis(200);
 
 /// The shortest tick, however short `flush.max_age` is.
@@ -128,7 +128,8 @@ fn announce(pipeline: &Pipeline, inserted: Position, readable: Position) -> Cont
     ControlFlow::Continue(())
 }
 
-/// A tenth of `max_age`, within limits: a bucket is written at most so much later than by its age.
+/// A tenth of `max_age`, within limits. A bucket is written at most this much after it has become due by its
+/// age.
 fn tick(max_age: Duration) -> Duration {
     (max_age / 10).clamp(MIN_TICK, MAX_TICK)
 }

@@ -11,7 +11,7 @@ pub(super) fn encode(hour: Hour) -> std::io::Result<String> {
     Ok(start.to_string())
 }
 
-/// Reads the hour of an instant; `None` if the text is none.
+/// Reads the hour of an instant; `None` if the text is no instant.
 pub(super) fn decode(text: &str) -> Option<Hour> {
     let instant: jiff::Timestamp = text.parse().ok()?;
     Some(Hour::of(instant.as_millisecond()))

@@ -5,21 +5,21 @@
 //!
 //! 1. The instance that accepts a deletion executes it, and *announces* it in the store ([`tell`]).
 //! 2. Each other one looks for announcements about once a second, or with each beat if it was alone. It
-//!    appends a deletion that it does not know to its own log. From there on it is like one of its own: it
-//!    has a place among the readings, removes what is pending before it, waits for the writes in flight, is
-//!    executed in the store, and is left out of a replay. Just before the store executes it, the instance
-//!    *joins* it.
+//!    appends a deletion that it does not know to its own log. From there on, the deletion is like one of its
+//!    own: it has a place among the readings, removes what is pending before it, waits for the writes in
+//!    flight, is executed in the store, and is left out of a replay. Just before the store executes the
+//!    deletion, the instance *joins* it.
 //! 3. When all instances that run have executed it, it is *closed*, and its client is answered.
 //!
 //! **Closed.** What is sent after the answer must stay. So no instance executes a closed deletion in the
 //! store: the store lets no one join it any more. An instance that was away has missed it. It removes only
 //! what it has itself: pending readings, those in its log, dead letters.
 //!
-//! **Leases.** An instance *beats* every two seconds. Another one takes it for dead when it has not seen a
-//! beat for the lease that is in the note, by its own monotonic clock: as long as a write of the dead one may
-//! be under way. An instance writes nothing to the store while it has no lease: from its start, or when it
-//! has not reached the store for a while, until it has looked for the deletions that it has missed
-//! ([`Peers::may_write`]).
+//! **Leases.** An instance *beats* every two seconds. Another instance takes it for dead after it has seen no
+//! beat, by its own monotonic clock, for as long as the lease in the note says. The lease is as long as a
+//! write of the dead instance may be under way. An instance writes nothing to the store while it has no
+//! lease: from its start, or when it has not reached the store for a while, until it has looked for the
+//! deletions that it has missed ([`Peers::may_write`]).
 //!
 //! **After a crash** the log has the deletions that were under way. The feeder waits a moment for the first
 //! look, so that the replay leaves out what other instances have deleted meanwhile.
@@ -43,7 +43,7 @@ pub(super) use watcher::run;
 /// How long the end waits for the store to remove the note of this instance.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Whether this instance executes a deletion in the store.
+/// Joins a deletion, and returns whether this instance may execute it in the store.
 pub(super) async fn may_execute(pipeline: &Pipeline, begun: &BegunDeletion) -> Result<bool, StoreError> {
     let (Some(instances), Some(own)) = (pipeline.store.instances(), pipeline.peers.id()) else { return Ok(true) };
     Ok(match instances.join(&number(begun.id), own).await? {
@@ -53,8 +53,8 @@ pub(super) async fn may_execute(pipeline: &Pipeline, begun: &BegunDeletion) -> R
     })
 }
 
-/// Tells the other instances of a deletion that is executed here: announces it, or notes that it is executed
-/// if another instance has announced it. Returns whether there is another instance.
+/// Announces a deletion that is executed here, or notes that it is executed if another instance has announced
+/// it. Returns whether there are other instances.
 pub(super) async fn tell(pipeline: &Pipeline, begun: &BegunDeletion, readings: u64) -> Result<bool, StoreError> {
     let (Some(instances), Some(own)) = (pipeline.store.instances(), pipeline.peers.id()) else { return Ok(false) };
     let id = number(begun.id);
@@ -76,11 +76,11 @@ pub(super) async fn leave(pipeline: &Pipeline) {
     let (Some(instances), Some(own)) = (pipeline.store.instances(), pipeline.peers.id()) else { return };
     let is_empty = pipeline.status().pending_readings == 0 && pipeline.with_pending(Pending::deletions) == 0;
     if is_empty && pipeline.dead_letters.bytes() == 0 {
-        let _ = tokio::time::timeout(LEAVE, instances.leave(own)).await; // it goes by itself in the end
+        let _ = tokio::time::timeout(LEAVE, instances.leave(own)).await; // otherwise the note expires
     }
 }
 
-/// The number of a deletion, as text.
+/// Returns the number of a deletion as the store has it.
 fn number(id: u64) -> String {
     format!("{id:016x}")
 }

@@ -1,8 +1,8 @@
 //! Late readings: readings of days that are closed.
 //!
 //! A write to an hour of such a day is complete only when the rollup includes the readings; until then they
-//! stay pending. The store puts all late hours of a device and day that one write has into their document at
-//! once. After a crash in between, replay of the log repairs this: the next start writes the readings
+//! stay pending. The store writes the late hours of one device and day together, in one change of their
+//! document. After a crash in between, replay of the log repairs this: the next start writes the readings
 //! again, to no effect, and rolls the hour up.
 
 use std::ops::ControlFlow;
@@ -10,16 +10,11 @@ use std::sync::Arc;
 
 use super::Pipeline;
 use super::attempts::Attempts;
-use crate::model::{BucketWrite, Hour};
+use crate::model::Hour;
 
-/// Rolls up the hours of these writes again. Retries until all of them are rolled up; breaks if that is left
-/// to the next start.
-pub(super) async fn roll_up(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) -> ControlFlow<()> {
-    roll_up_hours(pipeline, writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect()).await
-}
-
-/// The same for hours of devices.
-pub(super) async fn roll_up_hours(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) -> ControlFlow<()> {
+/// Rolls up hours of devices again. Retries until all of them are rolled up; breaks if some are left to the
+/// next start.
+pub(super) async fn roll_up(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) -> ControlFlow<()> {
     let Some(rollups) = pipeline.store.rollups() else { return ControlFlow::Continue(()) };
     let mut attempts = Attempts::new(pipeline);
     while !waiting.is_empty() {

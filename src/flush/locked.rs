@@ -36,7 +36,7 @@ impl Pipeline {
         }
     }
 
-    /// Calls `look` with the lock held, so it must take a bounded time however many readings are pending.
+    /// Calls `look` with the lock held. It must take a bounded time, however many readings are pending.
     #[cfg_attr(feature = "bench", track_caller)]
     pub(super) fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
         look(&self.lock().pending)

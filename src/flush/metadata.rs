@@ -1,8 +1,9 @@
 //! Metadata that operators set: from the log to the store.
 //!
 //! A change goes through the log, like a reading: it is durable when it is acknowledged. The feeder adds it
-//! to those that wait for the store, where queries see it, and a task has the store merge it. The log is not
-//! cut behind a change that the store has not taken. Changes may be merged again, so a replay needs no more.
+//! to the changes that wait for the store, which queries see too. The saver has the store merge these. The
+//! log is not cut behind a change that the store has not taken. A merge may be repeated, so a replay needs
+//! nothing else.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,17 +19,17 @@ use crate::model::OperatorMetadata;
 /// The most devices whose changes wait for the store.
 const MAX_WAITING: usize = 1_000;
 
-/// The devices of one write to the store.
+/// The most devices in one write to the store.
 const DEVICES_PER_WRITE: usize = 100;
 
-/// A change of metadata was not accepted. It has no effect, except after [`AppendError::Poisoned`]: then it
-/// is unknown.
+/// A change of metadata was not accepted. It has no effect, except after [`AppendError::Poisoned`]: then the
+/// outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// Too many changes wait for the store.
     #[error("changes in the metadata of {MAX_WAITING} devices wait for the store")]
     TooMany,
-    /// The log does not take it.
+    /// The log does not take the change.
     #[error("{0}")]
     Log(#[from] AppendError),
 }
@@ -38,14 +39,14 @@ pub enum ChangeError {
 pub(super) struct WaitingMetadata {
     waiting: BTreeMap<Arc<str>, Waiting>,
     in_flight: BTreeMap<Arc<str>, Waiting>,
-    /// Whether those in flight are left to the next start.
+    /// Whether the changes in flight are left to the next start.
     gave_up: bool,
 }
 
 /// The changes of one device.
 #[derive(Debug, Clone)]
 struct Waiting {
-    /// The place of the first one in the log.
+    /// The position of the first change in the log.
     position: Position,
     change: OperatorMetadata,
 }
@@ -72,7 +73,7 @@ impl WaitingMetadata {
         self.waiting.values().chain(self.in_flight.values()).map(|of| of.position).fold(inserted, Position::min)
     }
 
-    /// Returns the changes in flight; if there are none, the next ones are in flight.
+    /// Returns the changes in flight. If there are none, it first moves the next waiting ones there.
     fn take(&mut self) -> Vec<(Arc<str>, OperatorMetadata)> {
         if self.in_flight.is_empty() {
             self.in_flight = std::iter::from_fn(|| self.waiting.pop_first()).take(DEVICES_PER_WRITE).collect();
@@ -89,16 +90,15 @@ impl WaitingMetadata {
 }
 
 impl Pipeline {
-    /// Waits for the turn of a change of metadata: until its end, no other one begins. It depends on those
-    /// before it.
+    /// Waits for the turn to change metadata. No other change begins before the turn is dropped, because each
+    /// change depends on those before it.
     pub async fn metadata_turn(&self) -> MutexGuard<'_, ()> {
         self.metadata_turn.lock().await
     }
 
     /// Appends changes of metadata to the log, and waits until they are durable.
     ///
-    /// # Errors
-    /// When a change is not accepted. Those before it may be.
+    /// # Errors When a change is not accepted. The changes before it may be accepted.
     pub async fn change_metadata(&self, records: Vec<MetadataRecord>) -> Result<(), ChangeError> {
         if self.lock().metadata.is_full() {
             return Err(ChangeError::TooMany);
@@ -134,7 +134,7 @@ impl Pipeline {
     }
 }
 
-/// Runs until it is aborted. Waits for that once changes are left to the next start.
+/// Runs until it is aborted. Once it has left changes to the next start, it does nothing more.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     loop {
         let added = pipeline.metadata_added.notified();
@@ -165,7 +165,7 @@ fn note_saved(pipeline: &Pipeline, is_saved: bool) {
     pipeline.due.notify_one();
 }
 
-/// Has the store merge changes, and repeats it until the store does. Breaks if that is left to the next
+/// Has the store merge changes, and repeats it until the store does. Breaks if changes are left to the next
 /// start.
 async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> ControlFlow<()> {
     let mut attempts = Attempts::new(pipeline);
@@ -187,10 +187,8 @@ async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> 
                 }
             }
             Err(error) => {
-                attempts.fail(&error);
-                pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
                 left.push(some);
-                attempts.next().await?;
+                attempts.retry(&error).await?;
             }
         }
     }

@@ -11,8 +11,8 @@
 //! - The **deleter** has the store execute deletions, each after the writes that precede it in the log and
 //!   before those that follow ([`crate::pending`]).
 //! - The **saver** has the store take the metadata that operators set (`metadata.rs`).
-//! - The **watcher** has this instance execute the deletions of the other instances that share the store, and
-//!   they those of this one (`instances.rs`).
+//! - The **watcher** looks for the deletions of other instances that share the store, so that each instance
+//!   executes the deletions of all (`instances.rs`).
 //! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
 //!   end.
 //! - The **roller** has the store roll up each day some minutes after its end, if the store keeps rollups of
@@ -69,7 +69,6 @@ mod narrow;
 mod replay;
 mod roller;
 mod rollup_progress;
-mod running;
 mod scheduler;
 mod state;
 mod stop;
@@ -82,7 +81,7 @@ pub use deleter::{DeletionError, DeletionOutcome};
 pub use metadata::ChangeError;
 pub use narrow::RefusedMetadata;
 pub use roller::Closing;
-pub use running::{Drained, Running};
+pub use stop::{Drained, Running};
 use store_state::StoreState;
 
 use closed_hours::ClosedHours;
@@ -91,9 +90,10 @@ use instances::Peers;
 use rollup_progress::RollupProgress;
 use state::State;
 
-/// The time over which the buckets of an hour are written after its end: long enough that millions of devices
-/// are no burst for the store. Those that have had no turn after twice the time are written without one.
-/// `flush.max_age` divided by three, if that is less.
+/// The time over which the buckets of an ended hour are written.
+///
+/// It is long enough that millions of devices are no burst for the store, and at most a third of
+/// `flush.max_age`. A bucket that has had no turn after twice this time is written without one.
 const SPREAD: Duration = Duration::from_secs(300);
 
 /// The options of a [`Pipeline`].
@@ -101,7 +101,8 @@ const SPREAD: Duration = Duration::from_secs(300);
 pub struct Options {
     /// When buckets are due, and how much memory pending may take.
     pub limits: Limits,
-    /// The time whose due buckets share write commands, at most a tenth of `limits.max_age`.
+    /// Buckets that become due within this time share write commands. At most a tenth of `limits.max_age`
+    /// counts.
     pub gather: Duration,
     /// The most writes in flight.
     pub max_in_flight: usize,
@@ -125,7 +126,7 @@ pub struct Options {
     pub clock: Clock,
 }
 
-/// The way of readings from the log over pending to the store, as its tasks and the queries share it.
+/// The state that the tasks between the log and the store share with the queries.
 pub struct Pipeline {
     options: Options,
     state: Mutex<State>,
@@ -138,7 +139,7 @@ pub struct Pipeline {
     recovered: u64,
     /// Announces [`State::inserted`] to waiting queries, not after each record.
     announced: watch::Sender<Position>,
-    /// Notifies the scheduler that a bucket may be due which it does not foresee.
+    /// Notifies the scheduler that a bucket may be due earlier than it expects.
     due: Notify,
     /// Notifies the feeder and the scheduler that a bucket has left pending.
     completed: Notify,
@@ -156,18 +157,18 @@ pub struct Pipeline {
     deleting: Deleting,
     /// Held by a change of metadata.
     metadata_turn: tokio::sync::Mutex<()>,
-    /// Notifies the saver.
+    /// Notifies the saver of a new change of metadata.
     metadata_added: Notify,
     peers: Peers,
-    /// The deletions that the log had when it was opened, and those of other instances since. `None`: the
-    /// feeder has begun.
+    /// The deletions that the log had when it was opened, and those of other instances since then. The feeder
+    /// takes them when it begins, and leaves `None`.
     replayed: Mutex<Option<Vec<RecoveredDeletion>>>,
 }
 
 /// The state of pending, for metrics and health.
 #[derive(Debug, Clone, Copy)]
 pub struct Status {
-    /// Readings that are accepted and not stored, those included that wait in the log.
+    /// Readings that are accepted and not stored, including those that wait in the log.
     pub pending_readings: u64,
     /// Memory of pending, in bytes.
     pub pending_bytes: u64,
@@ -178,7 +179,7 @@ pub struct Status {
 }
 
 impl Pipeline {
-    /// Creates it. `recovery` is the result of opening `log`. [`Self::start`] starts its tasks.
+    /// Creates a pipeline, whose tasks [`Self::start`] starts. `recovery` is the result of opening `log`.
     ///
     /// # Errors
     /// When the name of this instance cannot be read.
@@ -241,18 +242,21 @@ impl Pipeline {
     /// If the feeder's thread cannot be started.
     pub fn start(self: &Arc<Self>) -> std::io::Result<Running> {
         let progress = RollupProgress::load(&self.options.rollup_progress);
-        // A former version may have rolled up hours of this day.
+        // The file of the closed hours may be lost. The progress of the roller then says which hours may have
+        // a rollup.
         let rolled_up = progress.as_ref().map_or(Hour(i32::MIN), |progress| Hour(progress.end().0 - 1));
         self.closed.close(self.newest_past_hour().max(rolled_up));
         let feeder = feeder::spawn(Arc::clone(self))?;
         let scheduler = tokio::spawn(scheduler::run(Arc::clone(self)));
-        let cutter = tokio::spawn(cutter::run(Arc::clone(self)));
         let roller = tokio::spawn(roller::run(Arc::clone(self), progress));
-        let deleter = tokio::spawn(deleter::run(Arc::clone(self)));
-        let saver = tokio::spawn(metadata::run(Arc::clone(self)));
-        let watcher = tokio::spawn(instances::run(Arc::clone(self)));
-        let watch = tokio::spawn(store_state::watch(Arc::clone(self)));
-        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, cutter, roller, deleter, saver, watcher, watch })
+        let others = [
+            tokio::spawn(deleter::run(Arc::clone(self))),
+            tokio::spawn(metadata::run(Arc::clone(self))),
+            tokio::spawn(instances::run(Arc::clone(self))),
+            tokio::spawn(cutter::run(Arc::clone(self))),
+            tokio::spawn(store_state::watch(Arc::clone(self))),
+        ];
+        Ok(Running { pipeline: Arc::clone(self), feeder, scheduler, roller, others })
     }
 
     /// Waits until the feeder fails to read the log, and returns the reason.
@@ -278,7 +282,7 @@ impl Pipeline {
         }
     }
 
-    /// Waits until the instances that share the store know this one, but not for long.
+    /// Waits at most a second until the instances that share the store know this one.
     pub async fn first_look(&self) {
         self.peers.first_look().await;
     }
@@ -331,7 +335,7 @@ impl Pipeline {
         self.stop_begins.cancel();
     }
 
-    /// Notes tasks that are left to the next start, because the store has done nothing of them.
+    /// Notes that this many tasks are left to the next start, because all of their attempts have failed.
     fn note_given_up(&self, tasks: usize) {
         self.lock().given_up_in_a_row += tasks;
         self.completed.notify_waiters();
@@ -352,7 +356,7 @@ impl Pipeline {
         hour <= self.newest_closed()
     }
 
-    /// Returns the time whose due buckets share write commands.
+    /// Returns the time within which due buckets share write commands.
     fn gather(&self) -> Duration {
         self.options.gather.min(self.options.limits.max_age / 10)
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Pipeline;
 use super::attempts::Attempts;
 use super::bisection::{Bisection, Narrowed};
+use super::hour_text;
 use super::write::{Letter, Outcome, attempt, count_written, dead_letter, is_available};
 use crate::model::{BucketWrite, Contents, Sample, SeriesFilter};
 use crate::store::{FirstReadings, ReadingsQuery, StoreError};
@@ -19,20 +20,15 @@ const VALUES_PER_LOOK: usize = 1 << 16;
 /// The number of devices whose last refused metadata is remembered.
 const REMEMBERED_DEVICES: usize = 10_000;
 
-/// A bucket that the store refused for good.
-#[derive(Debug)]
-pub(super) struct RefusedWrite {
-    pub(super) write: Arc<BucketWrite>,
-    pub(super) error: StoreError,
-}
-
-/// Stores the readings that the store accepts, and dead-letters the others.
+/// Stores the readings of refused buckets that the store accepts, and dead-letters the others.
 ///
 /// Returns the buckets that are done. The others wait until the dead-letter file has space, or for the next
 /// start.
-pub(super) async fn narrow(pipeline: &Arc<Pipeline>, refused: Vec<RefusedWrite>) -> Vec<Arc<BucketWrite>> {
-    let bisection = |RefusedWrite { write, error }| Bisection::new(write, error);
-    let mut bisections: Vec<Bisection> = refused.into_iter().map(bisection).collect();
+pub(super) async fn narrow(
+    pipeline: &Arc<Pipeline>,
+    refused: Vec<(Arc<BucketWrite>, StoreError)>,
+) -> Vec<Arc<BucketWrite>> {
+    let mut bisections: Vec<_> = refused.into_iter().map(|(write, error)| Bisection::new(write, error)).collect();
     let mut attempts = Attempts::new(pipeline);
     loop {
         let parts = bisections.iter().map(|bisection| bisection.next().cloned());
@@ -104,8 +100,8 @@ async fn conclude(pipeline: &Arc<Pipeline>, bisections: Vec<Bisection>) -> Vec<A
     done
 }
 
-/// The stored values that refused readings were to replace. Those that a store does not tell are missing: a
-/// retry of the readings does not replace them.
+/// Returns the stored values that refused readings were to replace. If the store does not answer, values are
+/// missing, and a retry of the readings does not replace them.
 async fn replaced_by(pipeline: &Pipeline, refused: &BucketWrite, error: &StoreError) -> Contents {
     let (hour, samples) = (refused.hour, refused.contents.samples());
     let mut replaced = Vec::new();
@@ -135,23 +131,14 @@ async fn replaced_by(pipeline: &Pipeline, refused: &BucketWrite, error: &StoreEr
 /// Logs one line for all buckets of a write.
 fn log_refusals(letters: &[Letter]) {
     let Some(Letter { refused, error, .. }) = letters.first() else { return };
-    let (reason, detail) = shown(error);
-    let hour = jiff::Timestamp::from_millisecond(refused.hour.start_ms());
-    let hour = hour.map_or_else(|_| refused.hour.0.to_string(), |hour| hour.to_string());
-    let (device, buckets) = (&*refused.device, letters.len());
     tracing::error!(
-        buckets,
-        device,
-        hour,
-        reason,
-        detail,
+        buckets = letters.len(),
+        device = &*refused.device,
+        hour = hour_text::encode(refused.hour).unwrap_or_default(),
+        reason = error.cause.as_label(),
+        detail = shortened(&error.detail),
         "the store refused readings for good, such as those of this device; list them with tidegauge dead-letters"
     );
-}
-
-/// The label and the shortened detail of an error, for a log line.
-fn shown(error: &StoreError) -> (&'static str, String) {
-    (error.cause.as_label(), shortened(&error.detail))
 }
 
 /// The first words of a text. Dots say that there are more.
@@ -172,12 +159,10 @@ impl RefusedMetadata {
         let (device, Some(metadata)) = (&write.device, &write.metadata) else { return false };
         let is_noted = *metadata_is_refused && self.is_new(device, metadata);
         if is_noted {
-            let device = &**device;
-            let (reason, detail) = shown(error);
             tracing::warn!(
-                device,
-                reason,
-                detail,
+                device = &**device,
+                reason = error.cause.as_label(),
+                detail = shortened(&error.detail),
                 "the store refused the metadata of a device for good; its readings are stored without it"
             );
         }

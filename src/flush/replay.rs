@@ -20,7 +20,8 @@ pub(super) struct Replay {
     recovered: HashMap<u64, bool>,
     /// The deletions that the feeder has not reached yet, by device, in the order of the log.
     ahead: Ahead,
-    /// The hours of which readings were left out. An earlier process may have sent them to the store.
+    /// The hours of the readings that were left out, by device. An earlier process may have sent these
+    /// readings to the store.
     left_out: HashMap<Arc<str>, BTreeSet<Hour>>,
 }
 
@@ -54,8 +55,8 @@ impl Replay {
         of_device.map_or_else(BTreeSet::new, |of| of.range(deletion.hours()).copied().collect())
     }
 
-    /// Leaves out of a record what the deletions ahead remove; `None` if they remove nothing. The work is in
-    /// proportion to the payload.
+    /// Returns a record without the readings that the deletions ahead remove; `None` if they remove nothing.
+    /// The work is in proportion to the payload.
     pub(super) fn filter(&mut self, payload: &[u8]) -> Result<Option<Remaining>, BadPayload> {
         if self.ahead.is_empty() || !self.has_device(payload)? {
             return Ok(None);

@@ -115,8 +115,8 @@ pub(super) struct Roller<'a> {
     saved: Instant,
     /// Whether the progress was found to belong to the collections of this store.
     is_checked: bool,
-    /// Since when the first hour that is not rolled up is looked for. Until it is known, the lag counts from
-    /// here.
+    /// When the search for the first hour that is not rolled up began. The lag counts from here until that
+    /// hour is known.
     started: Instant,
 }
 
@@ -185,7 +185,8 @@ impl<'a> Roller<'a> {
         Ok(())
     }
 
-    /// The hours of one day that are rolled up next, and the last device of which they are already.
+    /// Returns the hours of one day that are rolled up next, and the last device whose rollups of them are
+    /// written already.
     async fn next_hours(&mut self, end: Hour) -> Result<Option<(Range<Hour>, Option<Arc<str>>)>, StoreError> {
         let Some(RollupProgress { next, partial, .. }) = self.progress.clone() else { return Ok(None) };
         if let Some(Partial { until, after }) = partial {

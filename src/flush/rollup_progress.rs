@@ -31,12 +31,12 @@ pub(super) struct RollupProgress {
     pub(super) partial: Option<Partial>,
 }
 
-/// The devices of which some hours are rolled up.
+/// Hours that are rolled up for a part of the devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Partial {
     /// The end of the hours.
     pub(super) until: Hour,
-    /// The last of the devices.
+    /// The last of these devices, in the order of the IDs.
     pub(super) after: Arc<str>,
 }
 
@@ -74,7 +74,7 @@ impl RollupProgress {
         }
     }
 
-    /// The end of the hours that may be rolled up: the first hour of which no device is.
+    /// The first hour that is not rolled up for any device.
     pub(super) fn end(&self) -> Hour {
         self.partial.as_ref().map_or(self.next, |partial| partial.until)
     }

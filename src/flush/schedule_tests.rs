@@ -51,7 +51,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A store that takes so long for a write, which `fault` may refuse.
+    /// Creates a pipeline whose store takes this long for a write, and refuses it with the error of `fault`.
     fn new(
         options: Options,
         takes: Duration,
@@ -85,7 +85,7 @@ impl Stage {
         Self { pipeline, noted, readings: AtomicU32::new(0), clock, exposition, folder }
     }
 
-    /// With the scheduler at work.
+    /// The same, with a running scheduler.
     fn running(
         options: Options,
         takes: Duration,

@@ -3,9 +3,9 @@
 //! It wakes when the oldest bucket is due, and takes with it all buckets that become old within
 //! `flush.gather`. So there are few write commands, whatever the number of requests, and no bucket waits
 //! longer than `flush.max_age`. Once in each such window it grants turns to the buckets of ended hours: a
-//! full command, or more if many buckets wait, so that they last for [`super::SPREAD`] or little longer.
-//! Other tasks wake it only for what cannot wait: a full bucket, lack of memory, the first reading after an
-//! idle time, the end of the service.
+//! full command, or more if many buckets wait, so that all are written within [`super::SPREAD`] or little
+//! more. Other tasks wake it only for what cannot wait: a full bucket, lack of memory, the first reading
+//! after an idle time, the end of the service.
 //!
 //! A write that the store has not taken does not keep others waiting while the store answers: see [`Permit`].
 
@@ -100,7 +100,8 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 struct Scheduler {
     pipeline: Arc<Pipeline>,
     permits: Permits,
-    /// Until when buckets that become old share the write commands of the last one that was due.
+    /// Buckets that become due by their age until this time are taken too, in the commands of the last one
+    /// that was due.
     horizon_ms: u64,
     /// The turns of buckets of ended hours that are left in this window.
     turns: usize,
@@ -175,15 +176,15 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether a drain has ended: the store does not do its tasks, or nothing is left to do.
-    /// `has_more` says whether there are buckets to take.
+    /// Returns whether a drain has ended: the store fails all tasks, or nothing is left to do. `has_more`
+    /// says whether there are buckets to take.
     fn has_drained(&self, state: &mut State, readable: Position, has_more: bool) -> bool {
         let is_refused = state.given_up_in_a_row >= self.pipeline.options.max_in_flight;
         let is_idle = !has_more && state.writes == 0;
         state.draining && (is_refused || is_idle && state.is_at_rest(readable))
     }
 
-    /// Opens the window of old buckets if one is due, and grants turns to the buckets of ended hours if it is
+    /// Opens a window if a bucket is due by its age, and grants turns to the buckets of ended hours if it is
     /// time.
     fn open_windows(&mut self, pending: &Pending) {
         let (now, now_ms) = (Instant::now(), self.pipeline.now_ms());

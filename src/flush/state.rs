@@ -10,9 +10,9 @@ use crate::pending::{NextDeletion, Pending};
 /// The state of the deleter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeleterState {
-    /// It waits for a deletion that can be executed.
+    /// The deleter waits for a deletion that can be executed.
     Idle,
-    /// It executes a deletion.
+    /// The deleter executes a deletion.
     Busy,
     /// The service stops, and the store has not executed a deletion.
     GaveUp,
@@ -23,27 +23,27 @@ pub(super) struct State {
     pub(super) pending: Pending,
     /// The position up to which the log is inserted into pending.
     pub(super) inserted: Position,
-    /// The readings inserted so far, those included that the log had when it was opened.
+    /// The readings inserted so far, including those that the log had when it was opened.
     pub(super) inserted_readings: u64,
     /// Since when the feeder has waited for room in pending.
     pub(super) stalled_since: Option<Instant>,
-    /// Whether pending is full, for the log. It ends when half of the memory is free, or a store that is just
-    /// fast enough would cause two lines per write.
+    /// Whether pending is full, for the log lines. This ends only when half of the memory is free. Otherwise
+    /// a store that is just fast enough would cause two lines per write.
     pub(super) full: OncePerChange,
-    /// The scheduler sleeps until there is something pending.
+    /// Whether the scheduler sleeps until readings are pending.
     pub(super) scheduler_is_idle: bool,
-    /// Take all buckets, due or not.
+    /// Whether the scheduler takes all buckets, due or not.
     pub(super) draining: bool,
     /// The number of tasks that write buckets.
     pub(super) writes: usize,
-    /// The number of tasks in a row that were given up because the store did nothing of them.
+    /// The number of tasks in a row that were given up because all of their attempts had failed.
     pub(super) given_up_in_a_row: usize,
     /// The number of tasks that the store has done.
     pub(super) done: u64,
     pub(super) deleter: DeleterState,
     /// The metadata that operators have set and the store has not taken.
     pub(super) metadata: WaitingMetadata,
-    /// Insert no more records.
+    /// Whether the feeder inserts no more records.
     pub(super) stopped: bool,
 }
 
@@ -79,8 +79,8 @@ impl State {
         self.given_up_in_a_row = 0;
     }
 
-    /// Returns whether neither the feeder, which has the log to read up to `readable`, nor the deleter can
-    /// make buckets that the scheduler may take, and no metadata waits for the store.
+    /// Returns whether no more buckets can become due and no metadata waits for the store: the feeder has
+    /// read the log up to `readable`, or cannot go on, and the deleter has nothing to do.
     pub(super) fn is_at_rest(&mut self, readable: Position) -> bool {
         let is_deleting = match self.deleter {
             DeleterState::Idle => !matches!(self.pending.next_deletion(), NextDeletion::None),

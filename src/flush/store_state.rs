@@ -2,8 +2,8 @@
 //!
 //! Each change is logged once. What a part of the service may conclude depends on what the store was asked:
 //!
-//! - The store is **away** while it does not answer pings, or while a task repeats an attempt of which the
-//!   store has done nothing ([`super::attempts`]).
+//! - The store is **away** while it does not answer pings, or while a task repeats an attempt that has failed
+//!   as a whole ([`super::attempts`]).
 //! - The store is **silent** while it does not answer pings. Only then do queries not ask it. A store that
 //!   only refuses writes may answer them: a file that another program has locked, or a cluster without one of
 //!   its shards.
@@ -27,7 +27,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// shorter and has a better error.
 const PING_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// The state of the store, shared.
+/// Whether the store is available, as all tasks see it.
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
     known: watch::Sender<Known>,
@@ -37,7 +37,7 @@ pub(super) struct StoreState {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The number of tasks of whose last attempt the store has done nothing.
+    /// The number of tasks whose last attempt has failed as a whole.
     failing: usize,
     /// Why the first of these attempts failed.
     failure: Option<String>,

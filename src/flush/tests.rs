@@ -30,10 +30,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Buckets are due at once.
 const EAGER: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Duration::from_millis(10) };
 
-/// Nothing is due but for want of memory.
+/// Buckets are due only when memory is short.
 const PATIENT: Limits = Limits { max_bytes: 1 << 20, max_readings: 1 << 20, max_age: MINUTE };
 
-/// Why a store in these tests does not take a write, if it does not.
+/// Returns the error of a write that the store is to refuse.
 pub(super) type Fault = Box<dyn Fn(&BucketWrite) -> Option<StoreError> + Send + std::marker::Sync>;
 
 fn sound() -> Fault {
@@ -135,8 +135,8 @@ impl Store for Faulty {
         self.store.operator_metadata()
     }
 
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        Some(self)
+    fn deletions(&self) -> &dyn Deletions {
+        self
     }
 
     fn rollups(&self) -> Option<&dyn Rollups> {

@@ -7,18 +7,19 @@ use tokio::time::Instant;
 use super::Pipeline;
 use super::attempts::Attempts;
 use super::late;
-use super::narrow::{RefusedWrite, narrow};
+use super::narrow::narrow;
 use super::scheduler::{BUCKETS_PER_TURN, Permit};
 use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Contents};
 use crate::store::{StoreError, Written};
 
-/// Returns when each bucket is stored or dead-lettered, or left to the next start.
+/// Writes buckets. Returns when each is stored or dead-lettered, or left to the next start.
 pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWrite>>, mut permit: Permit) {
     let mut attempts = Attempts::new(pipeline);
     loop {
         let outcomes = attempt(pipeline, &writes).await;
-        let Settled { done, refused, again, is_available } = settle(pipeline, writes, outcomes);
+        let is_available = is_available(&outcomes);
+        let Settled { done, refused, again } = settle(pipeline, writes, outcomes);
         if is_available {
             attempts.succeed();
             finish(pipeline, done).await;
@@ -40,13 +41,14 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
     }
 }
 
-/// Completes stored buckets, after it has rolled up the closed hours among them.
+/// Completes stored buckets, those of closed hours after their hours are rolled up.
 ///
 /// The check for closed hours must follow the write: see [`super::roller`].
 async fn finish(pipeline: &Pipeline, done: Vec<Arc<BucketWrite>>) {
     let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| pipeline.is_closed(write.hour));
     complete(pipeline, &prompt);
-    if late::roll_up(pipeline, &late).await.is_continue() {
+    let hours = late.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
+    if late::roll_up(pipeline, hours).await.is_continue() {
         complete(pipeline, &late);
     }
 }
@@ -66,17 +68,16 @@ pub(super) async fn attempt(pipeline: &Pipeline, writes: &[Arc<BucketWrite>]) ->
 struct Settled {
     /// The store has them.
     done: Vec<Arc<BucketWrite>>,
-    /// The store refused them for good.
-    refused: Vec<RefusedWrite>,
+    /// The store refused them for good, with the reason.
+    refused: Vec<(Arc<BucketWrite>, StoreError)>,
     /// To be written again, with the reason.
     again: Vec<(Arc<BucketWrite>, StoreError)>,
-    is_available: bool,
 }
 
 pub(super) type Outcome = Result<Written, StoreError>;
 
 fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outcome>) -> Settled {
-    let mut settled = Settled { is_available: is_available(&outcomes), ..Settled::default() };
+    let mut settled = Settled::default();
     for (write, outcome) in writes.into_iter().zip(outcomes) {
         match outcome {
             Ok(written) => {
@@ -84,7 +85,7 @@ fn settle(pipeline: &Pipeline, writes: Vec<Arc<BucketWrite>>, outcomes: Vec<Outc
                 count_written(pipeline, written);
                 settled.done.push(write);
             }
-            Err(error) if error.is_permanent() => settled.refused.push(RefusedWrite { write, error }),
+            Err(error) if error.is_permanent() => settled.refused.push((write, error)),
             Err(error) => settled.again.push((write, error)),
         }
     }
@@ -105,7 +106,7 @@ pub(super) fn count_written(pipeline: &Pipeline, written: Written) {
 
 /// Readings for the dead-letter file.
 pub(super) struct Letter {
-    /// Their bucket, as it was written first.
+    /// The bucket of these readings, as it was written first.
     pub(super) bucket: Arc<BucketWrite>,
     /// The refused readings.
     pub(super) refused: Arc<BucketWrite>,

@@ -1,4 +1,4 @@
-//! Batches: readings as the texts of which bodies and dead letters are made.
+//! A batch of readings, kept as the JSON text of which bodies and dead letters are made.
 
 use std::io::Write;
 use std::ops::Range;
@@ -21,9 +21,9 @@ pub(super) struct Batch {
 /// The place of a device in the text.
 #[derive(Debug)]
 struct Owner {
-    /// With its metadata: `"deviceId":"d","metadata":{}`.
+    /// The device with its metadata: `"deviceId":"d","metadata":{}`.
     text: Range<usize>,
-    /// Its ID as JSON.
+    /// The device ID as JSON.
     id: Range<usize>,
 }
 
@@ -111,7 +111,7 @@ impl Batch {
         self.readings.push((self.owners.len() - 1, start..text.len()));
     }
 
-    /// These readings, by their numbers, as NDJSON: a line for readings in a row that share a device.
+    /// The readings with these numbers as NDJSON. Successive readings of one device share a line.
     pub(super) fn body(&self, readings: &[usize]) -> Vec<u8> {
         let mut body = Vec::with_capacity(self.texts.len());
         for of_owner in readings.chunk_by(|&one, &next| self.readings[one].0 == self.readings[next].0) {

@@ -1,12 +1,12 @@
-//! The delivery of a batch: until each of its readings is accepted, or refused for good.
+//! Delivers a batch: sends it until each of its readings is accepted, or refused for good.
 //!
 //! **A reading on which the other server fails.** A server that answers `500` in the form of this API, a few
 //! times in a row, may fail on one of the readings. So the part of the batch is divided: between devices, and
 //! then the readings of one device in halves, down to one reading. The first half is sent to its end before
-//! the second one, so the readings of a device keep their order. A reading on which the server fails, while
-//! it takes the last reading that it has taken before, is refused. A device that fails in
-//! [`MAX_FAILED_PARTS`] parts of a batch is not divided any further. A server that fails on everything is
-//! away: the readings wait.
+//! the second one, so the readings of a device keep their order. If the server fails on a single reading, but
+//! accepts once more the last reading that it has accepted before, the single reading is refused. A device
+//! that fails in [`MAX_FAILED_PARTS`] parts of a batch is not divided any further. A server that fails on
+//! everything is away: the readings wait.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,10 +27,7 @@ use crate::log::MetadataRecord;
 use crate::model::Deletion;
 use crate::telemetry::Metrics;
 
-/// The waits before retries: the first one to the longest.
-const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
-
-/// How often a request is sent on which the server fails.
+/// How often a request is sent before the server counts as failing on it.
 const FAILURES_IN_A_ROW: u32 = 3;
 
 /// The failed parts of one device in a batch after which the others are not divided. They are enough to find
@@ -75,7 +72,7 @@ impl Delivery {
             metrics,
             draining,
             stopped,
-            backoff: Backoff::new(RETRY),
+            backoff: Backoff::default(),
             failing: OncePerChange::default(),
             letters_are_lost: OncePerChange::default(),
             requests: Requests::default(),
@@ -89,7 +86,7 @@ impl Delivery {
         let mut failed = FailedParts::default();
         self.requests.begin(batch);
         while let Some(request) = self.requests.next(batch) {
-            let answer = match self.send(&request.body, progress).await? {
+            let answer = match self.send(&request.body, progress, verdict::send, |_| false).await? {
                 Ok(answer) => answer,
                 Err(failure) => {
                     self.narrow(batch, request.readings, failure, &mut failed, progress).await?;
@@ -117,22 +114,13 @@ impl Delivery {
     ) -> ControlFlow<()> {
         let line = json!({ "deviceId": device, "change": change }).to_string();
         let body = Body::of(line.as_bytes(), Some(1));
-        let mut failures = 0;
-        loop {
-            let post = async |client: &Client, body: &Body| client.post(METADATA, body).await;
-            let Err(trouble) = self.post(&body, progress, post).await? else { return ControlFlow::Continue(()) };
-            failures = if trouble.is_failure() { failures + 1 } else { 0 };
-            if trouble.is_refusal() || failures >= FAILURES_IN_A_ROW {
-                self.metrics.forward_metadata_refused_total.increment(1);
-                let (url, detail) = (self.client.url(), trouble.detail());
-                tracing::warn!(url, device = &**device, detail, line, "metadata is refused where it is forwarded to");
-                return ControlFlow::Continue(());
-            }
-            if failures == 0 {
-                self.note(&trouble);
-            }
-            self.wait(trouble.retry_after, progress).await?;
+        let post = async |client: &Client, body: &Body| client.post(METADATA, body).await;
+        if let Err(trouble) = self.send(&body, progress, post, Trouble::is_refusal).await? {
+            self.metrics.forward_metadata_refused_total.increment(1);
+            let (url, detail) = (self.client.url(), trouble.detail());
+            tracing::warn!(url, device = &**device, detail, line, "metadata is refused where it is forwarded to");
         }
+        ControlFlow::Continue(())
     }
 
     /// Takes the answer to a request.
@@ -184,7 +172,7 @@ impl Delivery {
         self.wait(failure.retry_after, progress).await
     }
 
-    /// Whether the server takes the reading again that it has taken last; `None` if there is none.
+    /// Whether the server accepts its last accepted reading once more; `None` if it has accepted none.
     async fn takes_others(&mut self, progress: &mut Progress) -> ControlFlow<(), Option<bool>> {
         let Some(body) = self.taken.take() else { return ControlFlow::Continue(None) };
         let takes = self.post(&body, progress, verdict::send).await?.is_ok();
@@ -195,8 +183,8 @@ impl Delivery {
         ControlFlow::Continue(Some(takes))
     }
 
-    /// Whether the server takes a reading outside of `part`: each time the next one of the batch. It does not
-    /// count as sent, and is sent again in its turn.
+    /// Whether the server accepts a reading of the batch that is not in `part`. Each call tries the next
+    /// reading. The tried reading does not count as sent: it is sent again in its turn.
     async fn takes_another(&mut self, batch: &Batch, part: &[usize], progress: &mut Progress) -> ControlFlow<(), bool> {
         self.next_tried = (self.next_tried + 1) % batch.len();
         if part.contains(&self.next_tried) {
@@ -210,16 +198,25 @@ impl Delivery {
         ControlFlow::Continue(takes)
     }
 
-    /// Sends a body until there is a verdict. An error: the server has failed on it several times in a row.
-    async fn send(&mut self, body: &Body, progress: &mut Progress) -> ControlFlow<(), Result<Answer, Trouble>> {
+    /// Sends a body until the server answers with a verdict.
+    ///
+    /// The result is an error if the server has failed on the body several times in a row, or if `is_final`
+    /// says that the server will never take it.
+    async fn send<T>(
+        &mut self,
+        body: &Body,
+        progress: &mut Progress,
+        send: impl AsyncFn(&Client, &Body) -> Result<T, Trouble>,
+        is_final: impl Fn(&Trouble) -> bool,
+    ) -> ControlFlow<(), Result<T, Trouble>> {
         let mut failures = 0;
         loop {
-            let trouble = match self.post(body, progress, verdict::send).await? {
+            let trouble = match self.post(body, progress, &send).await? {
                 Ok(answer) => return ControlFlow::Continue(Ok(answer)),
                 Err(trouble) => trouble,
             };
             failures = if trouble.is_failure() { failures + 1 } else { 0 };
-            if failures >= FAILURES_IN_A_ROW {
+            if is_final(&trouble) || failures >= FAILURES_IN_A_ROW {
                 return ControlFlow::Continue(Err(trouble));
             }
             if failures == 0 {
@@ -251,7 +248,7 @@ impl Delivery {
         ControlFlow::Continue(answer)
     }
 
-    /// Logs a trouble that all readings have, once.
+    /// Logs once why no reading can be forwarded.
     fn note(&mut self, trouble: &Trouble) {
         if self.failing.begins() {
             let (url, reason, detail) = (self.client.url(), trouble.reason, trouble.detail());
@@ -259,7 +256,7 @@ impl Delivery {
         }
     }
 
-    /// Waits before a retry. Breaks if there is none.
+    /// Waits before a retry. Breaks if requests are no longer retried.
     async fn wait(&mut self, retry_after: Option<Duration>, progress: &mut Progress) -> ControlFlow<()> {
         let wait = self.backoff.next_wait_or(retry_after);
         if self.draining.is_cancelled() {
@@ -318,8 +315,10 @@ impl Delivery {
     }
 }
 
-/// Two parts of some readings, to be sent one after the other: of several devices those of whole devices, of
-/// one device its halves, unless too many of its parts have failed. `None`: there are none.
+/// Divides readings into two parts, to be sent one after the other. `None`: they are not divided.
+///
+/// Readings of several devices are divided between two devices. Readings of one device are halved, unless too
+/// many parts of this device have failed.
 fn halves(batch: &Batch, part: &[usize], failed: &mut FailedParts) -> Option<[Vec<usize>; 2]> {
     let mut by_device = part.to_vec();
     by_device.sort_by_key(|&reading| batch.device(reading)); // those of one device stay in their order

@@ -1,4 +1,4 @@
-//! The thread that reads the log and has batches delivered.
+//! The thread that reads the log and delivers batches.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Follower {
 
 /// Why the thread ends before the log.
 enum End {
-    /// It is stopped.
+    /// Forwarding is stopped.
     Stopped,
     /// A record cannot be read.
     Failed(String),
@@ -72,7 +72,7 @@ impl Follower {
         }
     }
 
-    /// Adds the next record before `readable` to the batch, and has each batch delivered that is full.
+    /// Adds the next record before `readable` to the batch, and delivers each batch that is full.
     fn read_record(&mut self, readable: Position, runtime: &Handle) -> Result<(), End> {
         let Self { reader, batch, delivery, progress, .. } = self;
         let record = match reader.next(readable) {
@@ -111,7 +111,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Has the batch delivered, and passes its records.
+    /// Delivers the batch, and passes its records.
     fn deliver(&mut self, runtime: &Handle) -> Result<(), End> {
         if !self.batch.is_empty() {
             end_if_stopped(runtime.block_on(self.delivery.deliver(&self.batch, &mut self.progress)))?;

@@ -38,14 +38,13 @@ use crate::telemetry::Metrics;
 mod batch;
 mod delivery;
 mod follower;
-mod probe;
 mod progress;
 mod requests;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
-pub use probe::{Refusal, probe};
+pub use verdict::probe;
 
 use delivery::Delivery;
 use follower::Follower;

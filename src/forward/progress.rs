@@ -1,4 +1,4 @@
-//! How far the follower is, and how far behind.
+//! The position of the follower, and its lag behind the end of the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How many ends of the log are remembered.
 const MAX_ENDS: usize = 1_024;
 
-/// The position of the follower, and the metrics of it.
+/// The position of the follower, which keeps the metrics of its lag up to date.
 pub(super) struct Progress {
     log: Arc<Log>,
     followed: Followed,
@@ -97,12 +97,12 @@ impl Progress {
     }
 }
 
-/// Ends of the log with the times at which the log ended there. If they become many, every second one is
-/// forgotten, and further ones are as far apart as those that are left.
+/// Ends of the log with the times at which the log ended there. If there are too many ends, every second one
+/// is forgotten, and new ends are added at the same larger distance in time.
 #[derive(Debug)]
 struct Ends {
     ends: VecDeque<Followed>,
-    /// The least time between two of them.
+    /// The least time between two ends.
     interval_ms: u64,
 }
 

@@ -10,7 +10,7 @@ use super::verdict::{Answer, Judged, Refused, Verdict};
 use crate::client::Body;
 use crate::wire::Code;
 
-/// The readings of a request whose answer certainly lists each of them that is refused.
+/// The answer to a request with at most this many readings lists each refused reading.
 const READINGS_THAT_ARE_LISTED: usize = 100;
 
 /// Divides one batch after the other into requests.
@@ -22,10 +22,10 @@ pub(super) struct Requests {
     max_body_bytes: usize,
 }
 
-/// A request.
+/// A request with readings of the batch.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// Its body.
+    /// The compressed body of the request.
     pub(super) body: Body,
     /// Its readings, by their numbers in the batch.
     pub(super) readings: Vec<usize>,

@@ -356,5 +356,5 @@ async fn a_server_that_refuses_an_empty_batch_as_too_large_takes_no_readings() {
     let app = axum::Router::new().fallback(|| async { (StatusCode::PAYLOAD_TOO_LARGE, "at most 0 bytes") });
     tokio::spawn(async move { axum::serve(listener, app).await });
     let refusal = super::probe(&Client::new(Options::new(&url)).unwrap()).await.unwrap_err();
-    assert!(refusal.reason == "unexpected" && refusal.detail.contains("at most 0 bytes"), "{refusal:?}");
+    assert!(refusal.reason == "unexpected" && refusal.detail().contains("at most 0 bytes"), "{refusal:?}");
 }

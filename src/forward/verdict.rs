@@ -27,8 +27,8 @@ pub(super) enum Verdict {
 /// The verdict on the first readings of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// The number of readings that the verdict is about. The server has counted the others too, but does not
-    /// name those that it refuses.
+    /// The number of readings, from the first one on, whose outcome is known. The server has counted the
+    /// others too, but does not list which of them it refuses.
     pub(super) known: usize,
     /// The readings that are refused for good, by their places in the request.
     pub(super) refused: Vec<Refused>,
@@ -39,9 +39,9 @@ pub(super) struct Judged {
 /// A reading that the other server refuses for good.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
-    /// Its place: in the request, and later in the batch.
+    /// The place of the reading: first in the request, later in the batch.
     pub(super) at: usize,
-    /// The code.
+    /// The code of the refusal, such as `invalid_value`.
     pub(super) reason: &'static str,
     /// The text of the server.
     pub(super) detail: String,
@@ -50,7 +50,7 @@ pub(super) struct Refused {
 /// Sends a body once.
 ///
 /// # Errors
-/// When there is no verdict on its readings. The same body can be sent again, safely.
+/// When the answer has no verdict on the readings. The same body can be sent again, safely.
 pub(super) async fn send(client: &Client, body: &Body) -> Result<Answer, Trouble> {
     let sent = usize::try_from(body.max_readings()).unwrap_or(usize::MAX);
     match client.post(READINGS, body).await {
@@ -69,9 +69,25 @@ pub(super) async fn send(client: &Client, body: &Body) -> Result<Answer, Trouble
     }
 }
 
+/// Asks the other server whether it takes readings of this one: sends an empty batch with the token, once. It
+/// changes nothing at the other server.
+///
+/// # Errors
+/// When the other server does not answer as it would to a batch that it accepts.
+pub async fn probe(client: &Client) -> Result<(), Trouble> {
+    match send(client, &Body::of(b"", Some(0))).await?.verdict {
+        Verdict::Judged(_) => Ok(()),
+        Verdict::TooLarge(why) => {
+            Err(Trouble::unexpected(client.url(), format!("it refuses an empty batch as too large: {why}")))
+        }
+    }
+}
+
 impl Judged {
-    /// The list has the first hundred rejections in the order of the request. So if it lacks some, nothing
-    /// is known of the readings behind the last one in it. `None`: the list contradicts the counts.
+    /// Reads the verdict from an answer; `None` if its list of rejections contradicts its counts.
+    ///
+    /// The list has the first hundred rejections in the order of the request. So if it lacks some, nothing is
+    /// known of the readings behind the last listed one.
     fn of(answer: client::Answer, sent: usize) -> Option<Self> {
         let client::Answer { counts, listed, .. } = answer;
         if counts.older > 0 {

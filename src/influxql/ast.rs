@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use strum::{Display, EnumString};
+
 use super::regex::Pattern;
 
 /// An operator between two expressions.
@@ -45,8 +47,9 @@ pub enum Operator {
     BitAnd,
 }
 
-/// Which columns a reference or a wildcard means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The kind or type of the columns that a reference or a wildcard means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString)]
+#[strum(serialize_all = "lowercase", ascii_case_insensitive)]
 pub enum Cast {
     /// `::field`
     Field,
@@ -59,6 +62,7 @@ pub enum Cast {
     /// `::unsigned`
     Unsigned,
     /// `::string`
+    #[strum(serialize = "string")]
     Text,
     /// `::boolean`
     Boolean,
@@ -153,13 +157,20 @@ pub enum Fill {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limit {
     /// The most rows of each series.
-    pub rows: u64,
+    pub rows: usize,
     /// The rows to skip in each series.
-    pub skip_rows: u64,
+    pub skip_rows: usize,
     /// The most series.
-    pub series: u64,
+    pub series: usize,
     /// The series to skip.
-    pub skip_series: u64,
+    pub skip_series: usize,
+}
+
+impl Limit {
+    /// Returns the rows that `OFFSET` and `LIMIT` leave of a series.
+    pub fn of_rows<T>(self, rows: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+        rows.into_iter().skip(self.skip_rows).take(if self.rows == 0 { usize::MAX } else { self.rows })
+    }
 }
 
 /// A `SELECT`.

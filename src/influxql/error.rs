@@ -21,7 +21,7 @@ impl ParseError {
     }
 }
 
-/// A statement that cannot be answered. The other statements of its query can.
+/// Why a statement cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StatementError(String);
@@ -39,14 +39,8 @@ impl StatementError {
     }
 }
 
-impl From<String> for StatementError {
-    fn from(message: String) -> Self {
-        Self(message)
-    }
-}
-
-impl From<&str> for StatementError {
-    fn from(message: &str) -> Self {
-        Self(message.to_owned())
+impl<M: Into<String>> From<M> for StatementError {
+    fn from(message: M) -> Self {
+        Self::new(message)
     }
 }

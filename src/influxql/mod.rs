@@ -8,7 +8,8 @@
 //!
 //! The grammar is that of the public InfluxQL specification; answers and error texts agree with InfluxDB 1.6.
 //! Dialect: `SELECT` with its clauses and subqueries, and the `SHOW` statements about measurements, tags,
-//! fields and series. Statements that change something parse, and are answered with an error that names them.
+//! fields and series. The parser accepts statements that change something. Their answer is an error that
+//! names them.
 //!
 //! A [`Source`] has the data. It lists measurements and series, passes readings in time order, and passes the
 //! stats of whole hours. A statement asks for the series of all its measurements and subqueries at once, and
@@ -50,8 +51,8 @@ pub use answer::{Epoch, Format, Writer};
 pub use error::{ParseError, StatementError};
 pub use eval::{Limits, Memory, Options, OutRow, OutSeries, Sink, execute, stream};
 pub use params::Parameters;
-pub use parser::{NAME_MAX_BYTES, QUERY_MAX_BYTES, STATEMENTS_MAX, parse};
-pub use regex::{Pattern, REGEX_MAX_BYTES};
+pub use parser::{QUERY_MAX_BYTES, parse};
+pub use regex::Pattern;
 pub use source::{
     Aliases, Found, HourStats, Measurements, Next, Read, Reader, Request, Row, Series, Source, Wanted, WantedTag,
 };

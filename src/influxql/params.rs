@@ -5,20 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::duration;
+use super::lexer::Kind;
 
-/// The value of a bound parameter.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Bound {
-    Text(String),
-    Name(String),
-    Regex(String),
-    Integer(i64),
-    Number(f64),
-    Boolean(bool),
-    Duration(i64),
-    /// A value that cannot be bound, with the reason.
-    Bad(String),
-}
+/// The kind and the text of the token that a parameter stands for, or why its value cannot be bound.
+pub(super) type Bound = Result<(Kind, String), String>;
 
 /// The values of the parameters of a query, by name.
 #[derive(Debug, Clone, Default)]
@@ -42,18 +32,18 @@ impl Parameters {
 
 fn bound(value: &Value) -> Bound {
     match value {
-        Value::String(text) => Bound::Text(text.clone()),
-        Value::Bool(value) => Bound::Boolean(*value),
-        Value::Number(number) => match number.as_i64() {
-            Some(integer) => Bound::Integer(integer),
-            None => Bound::Number(number.as_f64().unwrap_or_default()),
-        },
+        Value::String(text) => Ok((Kind::Text, text.clone())),
+        Value::Bool(value) => Ok(boolean(*value)),
+        Value::Number(number) => Ok(match number.as_i64() {
+            Some(integer) => (Kind::Integer, integer.to_string()),
+            None => (Kind::Number, number.as_f64().unwrap_or_default().to_string()),
+        }),
         Value::Object(typed) => match typed.iter().next() {
             Some((kind, value)) if typed.len() == 1 => bound_as(kind, value),
-            _ => Bound::Bad("bound object parameter value must have exactly one entry".to_owned()),
+            _ => Err("bound object parameter value must have exactly one entry".to_owned()),
         },
-        Value::Null => Bound::Bad("unable to bind parameter with type <nil>".to_owned()),
-        Value::Array(_) => Bound::Bad("unable to bind parameter with type []interface {}".to_owned()),
+        Value::Null => Err("unable to bind parameter with type <nil>".to_owned()),
+        Value::Array(_) => Err("unable to bind parameter with type []interface {}".to_owned()),
     }
 }
 
@@ -61,17 +51,21 @@ fn bound(value: &Value) -> Bound {
 fn bound_as(kind: &str, value: &Value) -> Bound {
     let text = value.as_str().map(str::to_owned);
     let bound = match kind {
-        "string" => text.map(Bound::Text),
-        "identifier" => text.map(Bound::Name),
-        "regex" => text.map(Bound::Regex),
-        "duration" => match text {
-            Some(text) => duration::parse(&text).map(Bound::Duration),
-            None => value.as_i64().map(Bound::Duration),
-        },
-        "integer" => value.as_i64().map(Bound::Integer),
-        "float" | "number" => value.as_f64().map(Bound::Number),
-        "boolean" => value.as_bool().map(Bound::Boolean),
-        _ => return Bound::Bad(format!("unknown bind object type: {kind}")),
+        "string" => text.map(|text| (Kind::Text, text)),
+        "identifier" => text.map(|name| (Kind::Name, name)),
+        "regex" => text.map(|regex| (Kind::Regex, regex)),
+        "duration" => {
+            let ns = text.map_or_else(|| value.as_i64(), |text| duration::parse(&text));
+            ns.map(|ns| (Kind::Duration, duration::format(ns)))
+        }
+        "integer" => value.as_i64().map(|value| (Kind::Integer, value.to_string())),
+        "float" | "number" => value.as_f64().map(|value| (Kind::Number, value.to_string())),
+        "boolean" => value.as_bool().map(boolean),
+        _ => return Err(format!("unknown bind object type: {kind}")),
     };
-    bound.unwrap_or_else(|| Bound::Bad(format!("unable to bind parameter of type {kind}")))
+    bound.ok_or_else(|| format!("unable to bind parameter of type {kind}"))
+}
+
+fn boolean(value: bool) -> (Kind, String) {
+    (Kind::Keyword, if value { "TRUE" } else { "FALSE" }.to_owned())
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use regex::{Regex, RegexBuilder};
 
 /// The longest regular expression, in bytes.
-pub const REGEX_MAX_BYTES: usize = 4096;
+const REGEX_MAX_BYTES: usize = 4096;
 
 /// The most memory of a compiled regular expression, in bytes.
 const COMPILED_MAX_BYTES: usize = 256 << 10;

@@ -23,8 +23,8 @@ pub struct Series {
     pub aliases: Arc<Aliases>,
 }
 
-/// Other names of a tag. Statements may name the tag so where a series has no tag of this name. Lists of tags
-/// and wildcards show its own name only.
+/// Other names of a tag. A statement may use them for the tag where a series has no tag of that name. Lists
+/// of tags and wildcards show only the tag's own name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Aliases {
     /// The key of the tag.
@@ -91,7 +91,7 @@ pub struct Wanted {
     pub measurements: Measurements,
     /// The tags that a series must have.
     pub tags: Vec<WantedTag>,
-    /// Names, among them those of all fields that matter. `None`: any field matters.
+    /// Names that include those of all fields that matter. `None`: any field matters.
     pub fields: Option<BTreeSet<String>>,
     /// The instants that matter, half-open, in Unix milliseconds.
     pub range_ms: Range<i64>,
@@ -199,17 +199,16 @@ pub type Reader<'r> = dyn FnMut(Read<'_>) -> Result<Next, StatementError> + 'r;
 /// reads nothing twice. An implementation reads in pages, so that no answer of it grows with the range, and
 /// ends a reading with an error at its deadline and at its limits.
 pub trait Source {
-    /// For each of `wanted`, the measurements that have wanted series, by name. If the schema is needed, also
-    /// those that have others.
+    /// Returns for each of `wanted` the measurements with wanted series, by name. If the schema is needed,
+    /// also the measurements with other series only.
     ///
     /// # Errors
     /// If the data cannot be read, or there are too many series.
     fn series(&mut self, wanted: &[Wanted]) -> Result<Vec<BTreeMap<Arc<str>, Found>>, StatementError>;
 
-    /// Checks whether the statement may go on. Long work without reading asks now and then.
+    /// Checks whether the statement may go on. Long work that reads nothing calls this now and then.
     ///
-    /// # Errors
-    /// At the deadline, and when the client is gone.
+    /// # Errors If the deadline has passed, or the client has disconnected.
     fn check(&self) -> Result<(), StatementError>;
 
     /// Returns a range that has all instants of a request that may have rows.

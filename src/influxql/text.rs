@@ -1,8 +1,9 @@
-//! Expressions as text, for error messages and the names of columns.
+//! Expressions as text, for error messages and the names of columns, and tags as text.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::ast::{Cast, Expr, Operator};
+use super::ast::{Expr, Operator};
 use super::duration;
 use super::lexer::needs_quotes;
 
@@ -29,22 +30,6 @@ impl Operator {
             Self::Divide => "/",
             Self::Remainder => "%",
             Self::BitAnd => "&",
-        }
-    }
-}
-
-impl Cast {
-    /// The cast as a query has it, without the colons.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Field => "field",
-            Self::Tag => "tag",
-            Self::Float => "float",
-            Self::Integer => "integer",
-            Self::Unsigned => "unsigned",
-            Self::Text => "string",
-            Self::Boolean => "boolean",
         }
     }
 }
@@ -92,7 +77,7 @@ impl fmt::Display for Expr {
                 } else {
                     f.write_str(name)?;
                 }
-                cast.map_or(Ok(()), |cast| write!(f, "::{}", cast.text()))
+                cast.map_or(Ok(()), |cast| write!(f, "::{cast}"))
             }
             Self::Call(name, arguments) => {
                 write!(f, "{name}(")?;
@@ -119,8 +104,26 @@ impl fmt::Display for Expr {
             Self::Duration(ns) => f.write_str(&duration::format(*ns)),
             Self::Regex(pattern) => write!(f, "{pattern}"),
             Self::Wildcard(None) => f.write_str("*"),
-            Self::Wildcard(Some(cast)) => write!(f, "*::{}", cast.text()),
+            Self::Wildcard(Some(cast)) => write!(f, "*::{cast}"),
             Self::Distinct(name) => write!(f, "DISTINCT {name}"),
         }
     }
+}
+
+/// Tags as line protocol writes them: `key=value,key=value`.
+pub(super) fn tags_text(tags: &[(Arc<str>, Arc<str>)]) -> String {
+    let part = |text: &str| escaped(text, &[',', ' ', '=']);
+    tags.iter().map(|(key, value)| format!("{}={}", part(key), part(value))).collect::<Vec<_>>().join(",")
+}
+
+/// Puts a backslash before each special character.
+pub(super) fn escaped(text: &str, special: &[char]) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        if special.contains(&char) {
+            escaped.push('\\');
+        }
+        escaped.push(char);
+    }
+    escaped
 }

@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use jiff::civil::{Date, DateTime};
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
 use super::ast::{Expr, Operator};
 use super::error::StatementError;
 
-const NS_PER_MS: i64 = 1_000_000;
+pub(super) const NS_PER_MS: i64 = 1_000_000;
 
-/// The earliest and the latest instant, in nanoseconds. A side without a bound has none.
+/// The earliest and the latest instant, in nanoseconds. A range without a bound on a side ends here.
 pub(super) const MIN_NS: i64 = i64::MIN + 2;
 /// See [`MIN_NS`].
 pub(super) const MAX_NS: i64 = i64::MAX - 1;
@@ -119,10 +119,8 @@ fn compared(operator: Operator, at: i64) -> Result<TimeRange, StatementError> {
 
 /// The instant that an expression means, in nanoseconds.
 fn instant(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Result<i64, StatementError> {
-    match evaluated(expr, now_ns, zone) {
-        Some(ns) => Ok(ns),
-        None => Err(format!("invalid operation: time and {} are not compatible", expr.kind()).into()),
-    }
+    let incompatible = || format!("invalid operation: time and {} are not compatible", expr.kind()).into();
+    evaluated(expr, now_ns, zone).ok_or_else(incompatible)
 }
 
 fn evaluated(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Option<i64> {
@@ -153,19 +151,12 @@ pub(super) fn parse(text: &str, zone: &TimeZone) -> Option<i64> {
         return None;
     }
     if text.contains(['T', 't']) && !text[10..].contains(' ') {
-        if let Ok(timestamp) = text.parse::<jiff::Timestamp>() {
-            return i64::try_from(timestamp.as_nanosecond()).ok();
-        }
-        return None;
+        return i64::try_from(text.parse::<jiff::Timestamp>().ok()?.as_nanosecond()).ok();
     }
     let local = match text.split_once(' ') {
         Some((date, time)) => date.parse::<Date>().ok()?.to_datetime(time.parse().ok()?),
         None => text.parse::<Date>().ok()?.to_datetime(jiff::civil::Time::midnight()),
     };
-    of_local(local, zone)
-}
-
-fn of_local(local: DateTime, zone: &TimeZone) -> Option<i64> {
     let timestamp = zone.to_ambiguous_timestamp(local).compatible().ok()?;
     i64::try_from(timestamp.as_nanosecond()).ok()
 }

@@ -8,7 +8,7 @@ use super::ast::Operator;
 /// A value in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// There is none.
+    /// No value.
     Null,
     /// A number with a point. It may be infinite or NaN, which an answer shows as null.
     Float(f64),
@@ -54,19 +54,6 @@ impl Value {
     /// This number less the other one.
     pub(super) fn minus(&self, other: &Self) -> Self {
         arithmetic(Operator::Subtract, self, other)
-    }
-
-    /// Converts a number to an integer, as `::integer` does.
-    pub(super) fn to_integer(&self) -> Self {
-        match self {
-            Self::Float(value) => Self::Integer(*value as i64),
-            other => other.clone(),
-        }
-    }
-
-    /// Converts a number to a float, as `::float` does.
-    pub(super) fn to_float(&self) -> Self {
-        self.as_f64().map_or_else(|| self.clone(), Self::Float)
     }
 }
 

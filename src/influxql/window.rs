@@ -14,12 +14,15 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// The start of the window that contains an instant.
+    /// The start of the window that contains an instant; 0 if there is one window for all.
     pub(super) fn start_of(&self, at_ns: i64) -> i64 {
+        if self.every_ns == 0 {
+            return 0;
+        }
         let Some(zone) = &self.zone else { return self.floor(at_ns) };
         let ahead = zone::offset_ns(zone, at_ns);
         let start = self.floor(at_ns.saturating_add(ahead));
-        // The start has the offset that the zone has there.
+        // The start is shown with the offset that the zone has at the start.
         let guess = start.saturating_sub(ahead);
         let ahead_at_start = zone::offset_ns(zone, guess);
         if ahead_at_start == ahead {

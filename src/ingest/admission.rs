@@ -71,7 +71,7 @@ pub struct Admitted {
     pub(super) protocol: Protocol,
     pub(super) batch: Batch,
     pub(super) receipt: Receipt,
-    /// Whether the sender's rate admits the readings of a request after the first.
+    /// Whether the sender's rate admits the readings of a request after the first one.
     pub(super) charged: Result<(), RateLimitedError>,
 }
 
@@ -98,7 +98,8 @@ pub struct Admission<'r> {
     source: Source,
     window: Window,
     max_readings: usize,
-    /// The owner of the last accepted reading, if the parser numbers owners.
+    /// The owner of the last accepted reading; `None` if the parser does not number owners. The ID and the
+    /// metadata of an owner are checked once for readings that follow each other.
     owner: Option<Owner>,
     batch: BatchBuilder,
     overwrite_check: OverwriteCheck,
@@ -290,7 +291,7 @@ impl<'r> Admission<'r> {
     }
 }
 
-/// Checks device and metadata, before anything is copied. Returns the stored ID.
+/// Checks device ID and metadata, before anything is copied. Returns the stored ID.
 fn check_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
     work::count(incoming.device.len().min(DEVICE_ID_MAX_BYTES));
     let device = scope.to_stored_id(incoming.device).map_err(|error| Rejection {

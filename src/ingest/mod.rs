@@ -189,7 +189,7 @@ impl Ingest {
         self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
     }
 
-    /// Begins the next datagram or message of a batch, after charging the rest of the one before it.
+    /// Charges the other readings of the last datagram or message of a batch, then begins the next one.
     ///
     /// # Errors
     /// See [`Ingest::begin`].
@@ -250,11 +250,6 @@ impl Ingest {
         }
         let appended = (receipt.accepted > 0).then(|| append(batch));
         Ok(Append { accounts, receipt, appended })
-    }
-
-    /// Counts admitted readings as rejected for this reason.
-    fn refuse(&self, Admitted { protocol, receipt, .. }: Admitted, reason: RefusalReason) {
-        Accounts::new(Arc::clone(&self.metrics), protocol, &receipt).refuse(reason);
     }
 
     /// Counts a request whose body is not in the format that it claims, as one reading.

@@ -28,7 +28,7 @@ pub struct Receipt {
     pub overwritten: Overwritten,
     /// The number of repeated readings that were left out, because the server has newer ones.
     pub older: u32,
-    /// The number of values that were left out of other readings for that.
+    /// The number of values that were left out of other readings for the same reason.
     pub older_values: u32,
     /// The time until the readings that were rejected for now would be accepted, if there are any.
     pub retry_after: Option<Duration>,
@@ -116,7 +116,7 @@ impl Receipt {
         self.accepted -= self.older;
     }
 
-    /// Rejects the accepted readings too, with this code. Without accepted readings, no remarks on them stay.
+    /// Rejects the accepted readings too, with this code, and drops the remarks on them.
     pub(super) fn reject_accepted(&mut self, code: Code) {
         let accepted = std::mem::take(&mut self.accepted);
         self.rejected += accepted;
@@ -181,7 +181,7 @@ pub(super) struct Accounts {
     values_by_code: ByCode,
     ignored: [u32; Ignored::COUNT],
     overwritten: u32,
-    /// Readings that the log refuses are not counted.
+    /// Whether readings that the log refuses are not counted, because their sender keeps them.
     is_kept_by_sender: bool,
 }
 
@@ -242,8 +242,7 @@ impl Accounts {
         }
     }
 
-    /// Waits for the append and counts its outcome. If the caller stops waiting, a task in the background
-    /// goes on.
+    /// Waits for the append and counts its outcome. If the caller stops waiting, a background task does both.
     pub(super) async fn follow(self, ack: Ack) -> Result<(), AppendError> {
         let mut followed = Followed { waiting: Some((self, ack)) };
         let outcome = match &mut followed.waiting {

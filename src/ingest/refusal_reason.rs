@@ -5,7 +5,7 @@ use strum::{EnumIter, IntoStaticStr};
 use crate::wire::Transport;
 
 /// Why a request or a datagram is refused with all of its readings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum RefusalReason {
     /// The body is larger than `http.max_body_bytes`.

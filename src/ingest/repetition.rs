@@ -2,11 +2,12 @@
 //!
 //! A repeated value is **older** if the server has another value of its identity (device, instant, series),
 //! unless that one is the value that the repeated one was to replace. The caller asks pending and the store
-//! for these values, so nothing of this depends on the store.
+//! for these values, so this code does not depend on the store.
 //!
-//! Other requests go on meanwhile. A [`Watch`] makes the comparison exact: it notes what they append of the
-//! same identities, from before the caller asks until the repeated readings are appended under one lock. So
-//! each other value is in the answer that the caller gets, or noted, or behind the repeated one in the log.
+//! Other requests go on meanwhile. A [`Watch`] makes the comparison exact: it notes the values that they
+//! append with the same identities, from before the caller asks until the repeated readings are appended
+//! under one lock. So each other value is in the answer that the caller gets, or noted, or behind the
+//! repeated one in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
+use super::receipt::Accounts;
 use super::{Admitted, Ingest, IngestError, RefusalReason, Submission};
 use crate::log::batch_view::{BatchView, Step};
 use crate::log::{Ack, AppendError, Batch, BatchBuilder, Log, Remaining, leave_out};
@@ -56,7 +58,7 @@ struct Newer {
     described: HashSet<Box<str>, RandomState>,
 }
 
-/// Repeated readings that are watched. They are appended by [`Self::finish`].
+/// Repeated readings whose instants are watched. [`Self::finish`] appends them.
 #[derive(Debug)]
 #[must_use = "nothing is appended before `finish`"]
 pub struct Repetition<'a> {
@@ -184,11 +186,13 @@ impl Repetition<'_> {
 
     /// Counts the readings as refused: it is not known which of them are older.
     pub fn refuse(self) {
-        self.ingest.refuse(self.admitted, RefusalReason::Overloaded);
+        let Admitted { protocol, receipt, .. } = &self.admitted;
+        Accounts::new(Arc::clone(&self.ingest.metrics), *protocol, receipt).refuse(RefusalReason::Overloaded);
     }
 
-    /// Appends the readings without the older values, and without metadata that is not the newest. `known`
-    /// was asked for after the begin, and `replaced` has the values that the readings were to replace.
+    /// Appends the readings without the older values, and without metadata that is not the newest. The caller
+    /// has asked for `known` after [`Ingest::repeat`]. `replaced` has the values that the readings were to
+    /// replace.
     ///
     /// Other requests wait meanwhile, for as long as it takes to encode the readings anew.
     pub fn finish(self, known: &Known, replaced: &KnownValues) -> Submission {

@@ -8,7 +8,7 @@ use crate::wire::{Code, Format, Rejection, Source};
 /// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
 const YEAR_0_MS: i64 = -62_167_219_200_000;
 
-/// The age up to which an instant in another unit is taken for a mistaken unit: ten years.
+/// A rejected number is taken for an instant in another unit if that instant is at most this old: ten years.
 const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
 
 /// The window of a request, from the clock at its start. All instants are Unix milliseconds.
@@ -34,7 +34,7 @@ impl Window {
         self.now
     }
 
-    /// The instant of a reading: its own if that is in the window, or now if it has none.
+    /// Returns the instant of a reading: its own, which must be in the window, or now if it has none.
     pub(super) fn check(&self, ts_ms: Option<i64>, source: Source) -> Result<i64, Rejection> {
         let Some(ts_ms) = ts_ms else { return Ok(self.now) };
         let (code, detail) = if ts_ms < self.earliest.unwrap_or(YEAR_0_MS) {
@@ -54,7 +54,8 @@ impl Window {
         Err(Rejection { code, detail: detail + &self.unit_hint(ts_ms, source) })
     }
 
-    /// A hint for a rejected instant whose number would be plausible in another unit; empty if none is.
+    /// Returns a hint if the number of a rejected instant would be plausible in another unit; otherwise an
+    /// empty text.
     fn unit_hint(&self, ts_ms: i64, source: Source) -> String {
         let plausible = self.now.saturating_sub(PLAUSIBLE_AGE_MS)..=self.latest;
         let is_meant = |ms: &i64| plausible.contains(ms);

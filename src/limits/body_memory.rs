@@ -8,7 +8,7 @@ use super::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 #[derive(Debug, Clone)]
 pub struct BodyMemory(Arc<ConcurrencyLimit>);
 
-/// The bytes that one request holds, of all requests and of its token. Dropping it returns them.
+/// The bytes that one request holds, of the limit of all requests and of its token's. Dropping returns them.
 #[derive(Debug)]
 pub struct Reservation {
     of_all: ConcurrencyGuard,
@@ -18,9 +18,9 @@ pub struct Reservation {
 /// The limit that has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exhausted {
-    /// The limit of all requests.
+    /// The limit of all requests together.
     All,
-    /// The limit of the token.
+    /// The limit of the request's token.
     Token,
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Rate;
 use super::rate::nanos;
 
-/// A [`Rate`] and its use.
+/// A [`Rate`] and how far it is used.
 #[derive(Debug)]
 pub struct Limiter {
     rate: Rate,
@@ -15,7 +15,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// An unused rate.
+    /// A limiter whose rate is unused. `start` is the beginning of its clock.
     #[must_use]
     pub fn new(rate: Rate, start: Instant) -> Self {
         Self { rate, start, used_ns: AtomicU64::new(0) }

@@ -1,6 +1,6 @@
 //! The rates and concurrency limits of one token or key.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tokio::sync::Semaphore;
 
@@ -31,9 +31,9 @@ pub struct Quota {
 /// The part of a limit of all tokens that one token may use.
 #[derive(Debug, Clone)]
 pub struct Share {
-    /// The places that are free.
+    /// The places that the token may still take.
     pub places: Arc<Semaphore>,
-    /// The number of places.
+    /// The number of all its places.
     pub max: u32,
 }
 
@@ -47,18 +47,10 @@ impl Share {
 }
 
 impl Quota {
-    /// No limits.
+    /// A quota without limits.
     #[must_use]
     pub fn unlimited() -> &'static Self {
-        static UNLIMITED: Quota = Quota {
-            readings: None,
-            requests: None,
-            bytes: None,
-            queries: None,
-            files: None,
-            query_blocks: None,
-            new_devices: None,
-        };
+        static UNLIMITED: LazyLock<Quota> = LazyLock::new(Quota::default);
         &UNLIMITED
     }
 }

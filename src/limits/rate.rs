@@ -15,8 +15,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A rate of `count` units per `period`. The units of a time `burst` are admitted at once, and at least
-    /// one. `None` if `count` is 0: no limit.
+    /// A rate of `count` units per `period`. As many units as fall into the time `burst` are admitted at
+    /// once, and at least one. `None` if `count` is 0: no limit.
     #[must_use]
     pub fn new(count: u64, period: Duration, burst: Duration) -> Option<Self> {
         let interval_ns = nanos(period).checked_div(count)?.max(1);

@@ -38,20 +38,20 @@ pub(super) struct Appender {
     segment_bytes: u64,
     spares: Arc<Spares>,
     file: Box<dyn OpenFile>,
-    /// The length of the file. What it has behind the end is room.
+    /// The length of the file. Its bytes behind the last record are room (`spares.rs`).
     len: u64,
     /// The file has grown since the last sync.
     has_grown: bool,
-    /// The number of syncs of a file that had grown, since the log has had a spare.
+    /// How many syncs since the last spare were of a file that had grown.
     growing_syncs: u64,
-    /// The number of them after which a spare is due.
+    /// After this many such syncs a spare is due.
     patience: u64,
     /// The position of the newest segment.
-    base: Position,
+    pub(super) base: Position,
     /// The position of the next record.
-    end: Position,
+    pub(super) end: Position,
     /// The end of the synced records.
-    durable: Position,
+    pub(super) durable: Position,
     buffer: Vec<u8>,
 }
 
@@ -84,18 +84,6 @@ impl Appender {
         })
     }
 
-    pub(super) const fn end(&self) -> Position {
-        self.end
-    }
-
-    pub(super) const fn base(&self) -> Position {
-        self.base
-    }
-
-    pub(super) const fn durable(&self) -> Position {
-        self.durable
-    }
-
     pub(super) fn is_synced(&self) -> bool {
         self.durable == self.end
     }
@@ -105,7 +93,7 @@ impl Appender {
         self.folder.space().unwrap_or(Space { free: u64::MAX, total: u64::MAX })
     }
 
-    /// Wants a spare as soon as the segment grows.
+    /// Makes a spare due as soon as a segment has grown.
     #[cfg(test)]
     pub(super) const fn lose_patience(&mut self) {
         self.patience = 1;
@@ -121,8 +109,8 @@ impl Appender {
         if self.used() >= self.segment_bytes { bytes } else { bytes.saturating_sub(self.room()) }
     }
 
-    /// Whether the segment has grown for so long that the log should go on in a spare, which is ready. If
-    /// none is, this asks for one.
+    /// Whether the log should go on in a spare: the segment has grown for long, and a spare is ready. If a
+    /// spare is due and none is ready, this requests one.
     pub(super) fn is_spare_due(&self) -> bool {
         if self.growing_syncs < self.patience || self.room() > 0 {
             return false;

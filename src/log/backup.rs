@@ -11,10 +11,10 @@
 //! missing later is then noticed, also the last one.
 //!
 //! **With a store.** A backup takes the snapshot of the log first, and then that of the store. So both
-//! together have each reading that was acknowledged before. Readings that both have are the same readings. A
-//! deletion that is in the store's snapshot only would be executed in part: the log's copy has the readings
-//! and not the deletion. So the backup asks [`Snapshot::has_later_deletion`], and starts again if there is
-//! one.
+//! together have each reading that was acknowledged before. Readings that both have are stored once. A
+//! deletion between the two snapshots would be undone in part: the store's snapshot lacks the readings, but
+//! the log's copy has the readings and lacks the deletion. So the backup asks
+//! [`Snapshot::has_later_deletion`], and starts again if there is one.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -31,7 +31,7 @@ use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 /// How often a snapshot is taken again because a cut has removed a segment meanwhile.
 const ATTEMPTS: usize = 100;
 
-/// The state of a log at one moment, for a copy.
+/// The state of a log at one moment, from which a copy is made.
 #[derive(Debug)]
 pub struct Snapshot {
     folder: OsFolder,
@@ -63,8 +63,8 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Whether the records from the offset `at` on have a deletion that ends after `end`. The records end
-    /// where the writer is writing.
+    /// Whether a deletion that ends after `end` is among the records from the offset `at` on. They end at the
+    /// first bytes that are no good record: there the writer is writing.
     fn has_deletion_after(&self, end: Position, mut at: u64) -> std::io::Result<bool> {
         let mut window = Window::new(&*self.file, self.bytes);
         while let Some((header, _)) = window.record(at, Position(self.base.0 + at))? {
@@ -142,8 +142,8 @@ impl Snapshot {
     }
 }
 
-/// Opens all segments, oldest first. Segments that a cut removes meanwhile are left out, and those before
-/// them.
+/// Opens all segments, oldest first. If a cut removes a segment meanwhile, that segment and all before it are
+/// left out.
 fn open_all(folder: &OsFolder) -> Result<Vec<OpenSegment>, LogError> {
     let mut segments = Vec::new();
     for base in segment::list(folder)? {

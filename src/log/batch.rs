@@ -7,8 +7,8 @@ use super::record::Kind;
 
 mod names;
 
-/// The most bytes in the payload of a record, whatever the settings are. Every length and offset in a record
-/// is far below the limit of its field.
+/// The most bytes in the payload of a record, whatever the settings are. Below it, every length and offset in
+/// a record fits its field.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// The payload of one record: the accepted readings of one request or datagram, a [`super::DeletionRecord`]
@@ -28,8 +28,8 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// name     = len:u8 bytes                     the text of a series, 1 to 255 bytes
 ///          | 0:u8 measurement:u8 len:u16 bytes   a longer one, or one that begins with a measurement
 /// ```
-/// The earlier group has its owner in full. So a payload has a device and its metadata once, however often a
-/// request changes between devices.
+/// An **owner** is a device with its metadata. The earlier group has its owner in full. So a payload has a
+/// device and its metadata once, however often a request changes between devices.
 ///
 /// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14), 25 for `SenML` with
 /// long base names (measured: 22.3) and for remote write with short samples (measured: 14.1), and 516 for
@@ -57,7 +57,7 @@ impl Batch {
         self.kind
     }
 
-    /// The batch of a record of this kind.
+    /// The batch with the payload of a record of this kind.
     pub(super) const fn of_record(kind: Kind, payload: Vec<u8>, readings: u32) -> Self {
         Self { payload, readings, kind }
     }
@@ -71,7 +71,7 @@ pub struct BatchBuilder {
     readings: u32,
     group: Option<Group>,
     names: Names,
-    /// By the number of an owner, the offset of its first group; 0: the owner has no group.
+    /// The offset of the first group of each owner, by the owner's number; 0: it has no group.
     owners: Vec<u32>,
 }
 
@@ -120,15 +120,11 @@ impl BatchBuilder {
         }
     }
 
-    /// The number of readings pushed so far.
-    pub const fn readings(&self) -> u32 {
-        self.readings
-    }
-
-    /// Adds a reading. The caller has checked the device ID and the names.
+    /// Adds a reading whose device and metadata have no number, and whose names have no measurement.
     ///
     /// # Errors
-    /// When the reading does not fit into the batch. The batch is then unchanged.
+    /// As [`BatchBuilder::push_of`].
+    #[cfg(any(test, feature = "bench"))]
     pub fn push<'a>(
         &mut self,
         device: &str,
@@ -141,10 +137,10 @@ impl BatchBuilder {
 
     /// Adds a reading whose device and metadata have the number `owner`. Equal numbers mean equal devices and
     /// metadata until [`BatchBuilder::forget_owners`]. `measurement_bytes` is the length of the measurement
-    /// that the names begin with, or 0.
+    /// that the names begin with, or 0. The caller has checked the device ID and the names.
     ///
     /// # Errors
-    /// As [`BatchBuilder::push`].
+    /// When the reading does not fit into the batch. The batch is then unchanged.
     pub fn push_of<'a>(
         &mut self,
         owner: Option<u32>,
@@ -183,7 +179,7 @@ impl BatchBuilder {
         }
     }
 
-    /// The finished batch.
+    /// Closes the last group, appends the names, and returns the batch.
     #[must_use]
     pub fn finish(mut self) -> Batch {
         self.close_group();

@@ -29,20 +29,20 @@ impl<'a> Text<'a> {
         (bytes.is_ascii() || std::str::from_utf8(bytes).is_ok()).then_some(Self(bytes))
     }
 
-    /// The bytes.
+    /// The text as bytes.
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// The text.
+    /// The text as a string.
     #[must_use]
     pub fn as_str(self) -> &'a str {
         std::str::from_utf8(self.0).expect("it was checked")
     }
 }
 
-/// A payload, read in place.
+/// A payload of readings, read in place.
 #[derive(Debug)]
 pub struct BatchView<'a> {
     names: Vec<Name<'a>>,
@@ -77,27 +77,27 @@ impl<'a> BatchView<'a> {
 
 /// The owner of a group: a device and its metadata.
 enum Owner<'a> {
-    /// The device and the metadata.
+    /// The device and its metadata, which is empty if there is none.
     InFull(Text<'a>, &'a str),
     /// The group at this offset has the owner in full.
     OfGroup(usize),
 }
 
-/// A part of a batch.
+/// A part of a batch, in the order of the payload.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// The readings that follow belong to this device, and arrived with this metadata.
     Group {
-        /// The device.
+        /// The stored ID of the device.
         device: Text<'a>,
         /// The text of a JSON object.
         metadata: Option<&'a str>,
     },
-    /// A reading.
+    /// A reading of the device of the last group.
     Reading {
-        /// Its instant, in Unix milliseconds.
+        /// The instant, in Unix milliseconds.
         ts_ms: i64,
-        /// Its values.
+        /// The values: at least one.
         values: Values<'a>,
     },
 }

@@ -14,11 +14,11 @@ use super::{Options, Sync};
 /// The most bytes in one group commit. Further batches wait for the next one.
 const GROUP_BYTES: u64 = 8 << 20;
 
-/// The writer thread.
+/// The work of the writer thread.
 #[derive(Debug)]
 pub(super) struct Committer {
     shared: Arc<Shared>,
-    appender: Appender,
+    pub(super) appender: Appender,
     spares: Arc<Spares>,
     sync: Sync,
     group_window: Duration,
@@ -36,11 +36,6 @@ impl Committer {
     ) -> Self {
         let Options { sync, group_window, .. } = *options;
         Self { shared, appender, spares, sync, group_window, synced_at: Instant::now(), instruments }
-    }
-
-    #[cfg(test)]
-    pub(super) const fn appender(&mut self) -> &mut Appender {
-        &mut self.appender
     }
 
     /// Runs until the log is closed and all queued batches are written.
@@ -155,7 +150,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Takes space for a group, and fails if the group would touch the reserve. Spares are given back before.
+    /// Takes space for a group. If the group would touch the reserve, this removes the spares, and fails if
+    /// that is not enough.
     fn take_space(&self, group: &[Entry]) -> Result<(), WriteFailure> {
         let bytes = self.appender.growth(bytes_of(group));
         if self.shared.lock().reserve.needs_update(bytes) {
@@ -191,11 +187,11 @@ impl Committer {
                 state.poisoned = Some(why.clone());
             } else {
                 // Even if the group was refused: the writer may have started a segment before.
-                state.readable = self.appender.end();
-                state.durable = self.appender.durable();
+                state.readable = self.appender.end;
+                state.durable = self.appender.durable;
                 state.room = self.appender.room();
-                if state.bases.last() != Some(&self.appender.base()) {
-                    state.bases.push(self.appender.base());
+                if state.bases.last() != Some(&self.appender.base) {
+                    state.bases.push(self.appender.base);
                 }
             }
             if refusal.is_none() {
@@ -241,7 +237,7 @@ mod tests {
         let (start, _first) = (Instant::now(), log.append(batch(1, 1)).unwrap());
         std::thread::scope(|scope| {
             let group = scope.spawn(|| committer.next_group().expect("open").len());
-            while log.shared().lock().writer != Writer::Gathers && !group.is_finished() {
+            while log.shared.lock().writer != Writer::Gathers && !group.is_finished() {
                 std::thread::yield_now();
             }
             let _second = log.append(batch(2, 1)).unwrap();
@@ -268,7 +264,7 @@ mod tests {
         let (log, committer, recovery) = open_log(Sync::Always, HOUR);
         std::thread::scope(|scope| {
             let (ack, running) = (log.append(batch(1, 1)).unwrap(), scope.spawn(|| committer.run()));
-            while log.shared().lock().writer != Writer::Gathers {
+            while log.shared.lock().writer != Writer::Gathers {
                 assert!(!running.is_finished(), "it did not wait for more records");
                 std::thread::yield_now();
             }

@@ -100,7 +100,7 @@ fn open(disk: &Disk, sync: Sync, segment_bytes: u64) -> Result<(Log, Committer, 
     let (dir, group_window) = (disk.path().to_owned(), Duration::ZERO);
     let options = Options { dir, sync, group_window, segment_bytes, max_bytes: 1 << 20, min_free };
     let (log, mut committer, recovery) = Log::assemble(Arc::new(disk.clone()), options, Instruments::default())?;
-    committer.appender().lose_patience();
+    committer.appender.lose_patience();
     Ok((log, committer, recovery))
 }
 
@@ -142,7 +142,7 @@ impl World {
                 self.has_failed = true;
             }
             Step::CheckDisk => self.log.check_disk(),
-            Step::Spares => self.log.spares().work(),
+            Step::Spares => self.log.spares.work(),
             Step::ShortWrites(bytes) => self.disk.set_max_write(*bytes),
             Step::PowerCutAfter(calls) => {
                 self.disk.cut_power_after(*calls);
@@ -186,7 +186,7 @@ impl World {
         assert!(self.has_failed || self.log.poisoned().is_none());
     }
 
-    /// The number of acknowledged records, those of which nothing is known are behind them.
+    /// The number of acknowledged records. The records without a promise are behind them.
     fn known(&self) -> usize {
         self.records.iter().filter(|(_, promise)| *promise > Promise::None).count()
     }

@@ -40,9 +40,9 @@ pub struct BegunDeletion {
     pub id: u64,
     /// The name of the token that asked for it.
     pub by: Arc<str>,
-    /// The deletion itself.
+    /// The device, the range and the series that are deleted.
     pub deletion: Arc<Deletion>,
-    /// The instance that has accepted it, if that is another one. It may have been executed there already.
+    /// The instance that accepted the deletion, and may have executed it. `None`: this instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Arc<str>>,
 }

@@ -23,7 +23,7 @@ use crate::disk::{Folder, OsFolder};
 pub struct Followed {
     /// The follower needs no record before this position.
     pub position: Position,
-    /// When the record at this position was appended, or earlier: Unix milliseconds.
+    /// A time at or before the append of the record at `position`, in Unix milliseconds.
     pub as_of_ms: u64,
 }
 
@@ -55,9 +55,9 @@ pub(super) fn load(folder: &dyn Folder) -> Result<Option<Followed>, LogError> {
 /// The records that the follower has not passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unread {
-    /// Their bytes in the log.
+    /// The bytes of these records in the log.
     pub bytes: u64,
-    /// When the first of them was appended, or earlier: Unix milliseconds.
+    /// A time at or before the append of the first of them, in Unix milliseconds.
     pub as_of_ms: u64,
 }
 
@@ -137,25 +137,25 @@ impl Log {
         if let Some((saved, _)) = &*follower {
             return Ok(*saved);
         }
-        *follower = Some((new, SlotFile::create(self.folder(), new)?));
-        self.shared().lock().held = Some(new.position);
+        *follower = Some((new, SlotFile::create(&*self.folder, new)?));
+        self.shared.lock().held = Some(new.position);
         Ok(new)
     }
 
-    /// Saves how far the follower has read, as far as the records are synced. The next cut may remove what
-    /// precedes. Does nothing if the position has not moved.
+    /// Saves how far the follower has read, as far as the records are synced. The next cut may remove the
+    /// records before. Does nothing if the position has not moved.
     ///
     /// # Errors
     /// When the file cannot be written. Saving again later is safe.
     pub fn save_followed(&self, to: Followed) -> Result<(), LogError> {
         let mut follower = self.lock_follower();
         let Some((saved, file)) = &mut *follower else { return Ok(()) };
-        let durable = self.shared().lock().durable;
+        let durable = self.shared.lock().durable;
         let to = Followed { position: to.position.min(durable), ..to };
         if to.position > saved.position {
             file.save(to)?;
             *saved = to;
-            self.shared().lock().held = Some(to.position);
+            self.shared.lock().held = Some(to.position);
         }
         Ok(())
     }
@@ -168,15 +168,15 @@ impl Log {
     pub fn end_follower(&self) -> Result<Option<u64>, LogError> {
         let mut follower = self.lock_follower();
         let Some((saved, _)) = &*follower else { return Ok(None) };
-        slots::remove::<Followed>(self.folder())?;
+        slots::remove::<Followed>(&*self.folder)?;
         let unread = self.usage().readable.0.saturating_sub(saved.position.0);
         *follower = None;
-        self.shared().lock().held = None;
+        self.shared.lock().held = None;
         Ok(Some(unread))
     }
 
     fn lock_follower(&self) -> MutexGuard<'_, SavedFollower> {
-        self.follower().lock().unwrap_or_else(PoisonError::into_inner)
+        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

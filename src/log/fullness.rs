@@ -1,7 +1,7 @@
 //! Whether the log has reached its limit, and the log lines about lack of space.
 //!
 //! One line appears when the lack begins, and one when it ends. Small batches may still fit while larger ones
-//! do not, so one successful append does not end it.
+//! do not, so one successful append does not end the lack.
 
 use crate::common::once_per_change::OncePerChange;
 
@@ -32,8 +32,8 @@ pub(super) enum FullnessChange {
 impl Fullness {
     /// Whether the log refuses appends while it uses `used_bytes` of `max_bytes`.
     ///
-    /// Senders that rely on this may stop sending. Then no append and no cut follows, so this becomes false
-    /// without either.
+    /// Senders that rely on this may stop sending, and then neither an append nor a cut may follow. So this
+    /// becomes false by the bytes alone.
     pub(super) const fn is_refusing(&self, used_bytes: u64, max_bytes: u64) -> bool {
         self.full.holds() && !has_space(used_bytes, max_bytes)
     }

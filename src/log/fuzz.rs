@@ -89,14 +89,14 @@ fn check_good(disk: &Disk) {
     let mut reader = Reader::new(Arc::new(disk.clone()), recovery.start);
     let mut readings = 0;
     while let Some(found) = reader.next(recovery.end).expect("not damaged") {
-        readings += u64::from(found.readings);
         assert!(found.next <= recovery.end, "read beyond the end");
         let base = *recovery.bases.iter().rfind(|base| **base <= found.position).expect("in a segment");
         let file = disk.open(&segment::name(base), OpenMode::Read).expect("there");
         let mut bytes = vec![0; (found.next.0 - found.position.0) as usize];
         file.fill(&mut bytes, found.position.0 - base.0).expect("sound");
-        let on_disk = record::decode(&bytes, found.position).map(|(_, payload)| payload);
-        assert_eq!(on_disk, Some(found.payload), "the checksum is right, and the payload is that on disk");
+        let (header, on_disk) = record::decode(&bytes, found.position).expect("the checksum is right");
+        assert_eq!(on_disk, found.payload, "the payload is that on disk");
+        readings += u64::from(header.readings);
     }
     assert_eq!((readings, reader.position()), (recovery.readings, recovery.end));
     let (again, _) = recover(disk).expect("opened before");

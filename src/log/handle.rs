@@ -25,7 +25,7 @@ use super::state::{Entry, Phase, Shared, State, Writer};
 use super::{LogError, Options, Position, Reader};
 use crate::disk::{Folder, OsFolder, Space};
 
-/// An append failed. The log has nothing of it, except after [`AppendError::Poisoned`]: then it is unknown.
+/// An append failed. The log does not have the batch; after [`AppendError::Poisoned`] it may have it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The log has reached `log.max_bytes`.
@@ -67,7 +67,7 @@ impl Ack {
     }
 }
 
-/// The measurements of the log.
+/// The metrics that the log records.
 #[derive(Debug, Clone)]
 pub struct Instruments {
     /// Seconds per sync.
@@ -85,32 +85,32 @@ impl Default for Instruments {
 /// An open log. Dropping it closes it, after it has written the queued batches.
 #[derive(Debug)]
 pub struct Log {
-    shared: Arc<Shared>,
-    options: Options,
-    folder: Arc<dyn Folder>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: Options,
+    pub(super) folder: Arc<dyn Folder>,
     /// The start and the durable end of the log, as the checkpoint file has them.
     saved: Arc<SavedCheckpoint>,
-    follower: Mutex<SavedFollower>,
-    /// Serializes cuts.
+    pub(super) follower: Mutex<SavedFollower>,
+    /// Locked during a cut, so that cuts do not run at the same time.
     cutting: Mutex<()>,
-    spares: Arc<Spares>,
+    pub(super) spares: Arc<Spares>,
     writer: Option<JoinHandle<()>>,
     /// The thread that makes spares.
     maker: Option<JoinHandle<()>>,
 }
 
-/// How full the log is.
+/// How full the log is, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of the records on disk and in the queue.
+    /// The bytes of the records on disk and in the queue.
     pub bytes: u64,
     /// The end of the readable records.
     pub readable: Position,
     /// Readings acknowledged since the log was opened.
     pub appended_readings: u64,
-    /// The bytes that it may use at the moment: `log.max_bytes`, or what the disk has.
+    /// The most bytes that the log can use now: `log.max_bytes`, or less if its disk has less space.
     pub limit_bytes: u64,
-    /// The log runs short of space while it has readings before this position, so the store should get them.
+    /// The log runs short of space while it has readings before this position: store them now.
     pub short_before: Position,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,
@@ -236,10 +236,11 @@ impl Log {
         let kept_bytes = self.spares.bytes();
         let state = self.shared.lock();
         let bytes = state.used_bytes();
-        // The log gives its spares and its room back before it refuses anything.
+        // Spares and room count as free, because the log gives them back before it refuses an append.
         let kept_bytes = kept_bytes.saturating_add(state.room);
         let limit_bytes = state.reserve.limit(bytes).saturating_add(kept_bytes).min(self.options.max_bytes);
-        // A cut removes whole segments. So with the readings behind this position, a quarter remains.
+        // The log is short when less than a quarter is free. A cut leaves up to a segment more than is
+        // needed.
         let enough_bytes = limit_bytes.saturating_sub(self.options.segment_bytes) / 4 * 3;
         Usage {
             bytes,
@@ -353,28 +354,5 @@ impl Drop for Log {
             let _ = thread.join();
         }
         self.spares.remove_surplus();
-    }
-}
-
-impl Log {
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    pub(super) fn folder(&self) -> &dyn Folder {
-        &*self.folder
-    }
-
-    pub(super) const fn follower(&self) -> &Mutex<SavedFollower> {
-        &self.follower
-    }
-
-    #[cfg(test)]
-    pub(super) fn spares(&self) -> &Spares {
-        &self.spares
-    }
-
-    pub(super) const fn max_bytes(&self) -> u64 {
-        self.options.max_bytes
     }
 }

@@ -1,8 +1,8 @@
-//! The write-ahead log: it has every accepted reading, and no other; and every accepted deletion and change
-//! of metadata by an operator, in its place between them.
+//! The write-ahead log. It has all accepted readings, deletions and changes of metadata by operators, in the
+//! order of their acceptance, and nothing else.
 //!
 //! Requests append whole batches. One writer thread writes all queued batches at once, syncs once, and only
-//! then wakes the requests (group commit). With a group window it first waits a moment for more batches,
+//! then wakes the requests (group commit). With `log.group_window` it first waits a moment for more batches,
 //! unless many are queued. The flush side reads the log in order and cuts it behind stored readings. A second
 //! reader, the [`follower`], may hold back the cuts. The log is also the queue: memory stays bounded however
 //! far the store falls behind, because readings wait in the log.
@@ -11,9 +11,10 @@
 //! A folder of segments, the [`checkpoint`], and the position of the follower. A **position** counts bytes
 //! from the beginning of the log's first segment. The name of a segment is the position of its first byte
 //! (twenty digits, `.log`), so the byte at position `p` has offset `p - base` in its segment, and the
-//! segments join without gaps. The newest file has room for records to come, and a cut segment becomes the
-//! file of a later one (see `spares.rs`). The grammar of a segment is on `segment::Header`, that of a record
-//! on `record::Header`, that of its payload on [`batch::Batch`].
+//! segments join without gaps. The newest file may be longer than its records, and the file of a segment that
+//! was cut may become that of a later segment (`spares.rs`). The grammar of a segment is on
+//! `segment::Header`, the grammar of a record on `record::Header`, and the grammar of its payload on
+//! [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).
@@ -120,7 +121,7 @@ pub struct Options {
     pub dir: PathBuf,
     /// When an append is acknowledged.
     pub sync: Sync,
-    /// How long a record waits for others that are written and synced with it, unless they are many.
+    /// How long a record waits for more records to be synced with it. A large group does not wait.
     pub group_window: Duration,
     /// The size in bytes at which a segment ends and the next one starts.
     pub segment_bytes: u64,
@@ -138,36 +139,36 @@ pub enum LogError {
     Io {
         /// The call, such as `open`.
         action: &'static str,
-        /// The file or folder.
+        /// The file or folder of the call.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// Acknowledged records are damaged.
     #[error("the log is damaged: {path}, byte {offset}: {detail}")]
     Damaged {
-        /// The segment.
+        /// The file of the segment.
         path: PathBuf,
         /// The offset in the file at which the damage begins.
         offset: u64,
-        /// The kind of damage.
+        /// The kind of damage, for people.
         detail: String,
     },
     /// There is no log where one was.
     #[error("the log is missing: {0} has no checkpoint and no segment")]
     Missing(PathBuf),
-    /// The checkpoint is damaged.
+    /// The checkpoint, or the position of the follower, is damaged.
     #[error("{path} is damaged: {detail}")]
     BadCheckpoint {
-        /// The file.
+        /// The damaged file.
         path: PathBuf,
-        /// The kind of damage.
+        /// The kind of damage, for people.
         detail: &'static str,
     },
     /// A newer version wrote this file.
     #[error("{path} has format version {found}, this program reads version {known}")]
     Version {
-        /// The file.
+        /// The file that this program cannot read.
         path: PathBuf,
         /// The version of the file.
         found: u32,

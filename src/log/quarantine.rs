@@ -35,8 +35,8 @@ pub fn set_aside(damage: &Damage, aside: &Path) -> Result<Option<PathBuf>, LogEr
     set_aside_in(&folder, damage, &OsFolder::new(aside))
 }
 
-/// Copies a bad checkpoint to `aside` and repairs it: keeps a good slot, or removes the file if it has none;
-/// then the whole log is read again. Returns the file with the copy; `None` if the checkpoint
+/// Copies a bad checkpoint to `aside` and repairs it: keeps a good slot, or removes the file if it has none.
+/// Without the file, the whole log is read again. Returns the file with the copy; `None` if the checkpoint
 /// was empty.
 ///
 /// # Errors
@@ -58,9 +58,9 @@ pub fn begin_anew(log: &Path) -> Result<(), LogError> {
 pub struct PutBack {
     /// The records of readings that the log has again.
     pub records: u64,
-    /// The readings in them.
+    /// The readings in these records.
     pub readings: u64,
-    /// The records of deletions, which stay aside: at the end of the log they would remove later readings.
+    /// The records of deletions. They stay aside: at the end of the log they would remove later readings.
     pub deletions: u64,
 }
 

@@ -20,12 +20,12 @@ pub struct Lag {
     pub bytes: u64,
 }
 
-/// The state of the readers.
+/// The positions that waiting readers wait for.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     /// The end of the readable records at which a waiting reader has to wake. `None` if no reader waits.
     wake_at: Option<Position>,
-    /// The records before it are to be read at once.
+    /// Readers should read the records before this position at once.
     wanted: Position,
 }
 
@@ -34,9 +34,9 @@ impl Log {
     /// the end of the readable records. `None` when the log is closed, all queued batches are written, and
     /// none is behind `position`.
     pub fn wait_readable(&self, position: Position, lag: Lag) -> Option<Position> {
-        let many = lag.bytes.min(self.max_bytes() / 16).max(1);
-        let progress = &self.shared().progress;
-        let mut state = self.shared().lock();
+        let many = lag.bytes.min(self.options.max_bytes / 16).max(1);
+        let progress = &self.shared.progress;
+        let mut state = self.shared.lock();
         let mut tick_ends = Instant::now() + lag.tick;
         loop {
             let left = tick_ends.saturating_duration_since(Instant::now());
@@ -59,14 +59,14 @@ impl Log {
         }
     }
 
-    /// Has waiting readers read the records before `position` at once, also those that begin to wait later.
+    /// Makes readers read the records before `position` at once, also readers that begin to wait later.
     pub fn read_up_to(&self, position: Position) {
-        let mut state = self.shared().lock();
+        let mut state = self.shared.lock();
         state.readers.wanted = state.readers.wanted.max(position);
         let is_waiting = state.take_waiting_readers(true);
         drop(state);
         if is_waiting {
-            self.shared().progress.notify_all();
+            self.shared.progress.notify_all();
         }
     }
 }
@@ -77,9 +77,9 @@ impl State {
         self.readable.0.checked_sub(position.0).filter(|&bytes| bytes > 0)
     }
 
-    /// Whether waiting readers have to be notified: enough is readable, or there is `something_else`.
+    /// Whether to notify waiting readers: enough is readable, the log closes, or `something_else` is true.
     ///
-    /// They are notified once: a reader that waits on says so again.
+    /// This forgets the wait, so that it is notified once. A reader that waits on notes its wait again.
     pub(super) fn take_waiting_readers(&mut self, something_else: bool) -> bool {
         let is_due = |wake_at: &mut Position| something_else || self.phase != Phase::Open || self.readable >= *wake_at;
         self.readers.wake_at.take_if(is_due).is_some()
@@ -122,7 +122,7 @@ mod tests {
     /// Waits until a reader waits for the position of the readable records that `at` accepts.
     fn until_it_waits(log: &Log, at: impl Fn(Position) -> bool) {
         let deadline = Instant::now() + MINUTE;
-        while !log.shared().lock().readers.wake_at.is_some_and(&at) {
+        while !log.shared.lock().readers.wake_at.is_some_and(&at) {
             assert!(Instant::now() < deadline, "no reader waits");
             std::thread::yield_now();
         }
@@ -173,7 +173,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let start = recovery.end;
                 scope.spawn(move || log.wait_readable(start, lag(HOUR, u64::MAX)));
-                until_it_waits(log, |at| at.0 == start.0 + log.max_bytes() / 16);
+                until_it_waits(log, |at| at.0 == start.0 + log.options.max_bytes / 16);
                 log.close();
             });
         });

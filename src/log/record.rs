@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The first bytes of each record.
+    /// The first bytes of a record of this kind.
     const fn magic(self) -> [u8; 4] {
         match self {
             Self::Readings => *b"TGR1",
@@ -42,11 +42,11 @@ impl Kind {
 ///        | "TGM1"    metadata that an operator has set
 /// ```
 /// `crc` is the CRC-32 (IEEE) of the record's own position (u64) followed by everything from `len` to the end
-/// of the payload. So a record that appears at another position, left over from an earlier use of the blocks,
-/// fails the check. `durable` is the durable end of the log when this record was written. It tells a torn
-/// tail from damage: a bad record before the `durable` of a later record was acknowledged. A record of
-/// readings without any is filler from a repair; readers skip it. The `crc` of the other kinds begins with
-/// the magic, so that no kind of record is taken for another.
+/// of the payload. So a record at another position, left over from an earlier use of the disk blocks, fails
+/// the check. `durable` is the durable end of the log when this record was written. It tells a torn tail from
+/// damage: a bad record before the `durable` of a later record was acknowledged. A record of the kind
+/// "readings" that has none is filler from a repair; readers skip it. The `crc` of the other kinds begins
+/// with the magic, so that no kind of record is taken for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -145,7 +145,7 @@ fn checksum(kind: Kind, position: Position, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The beginning of the checksum of a record.
+/// Starts the checksum of a record: with its magic, unless it has readings, and its position.
 fn hasher(kind: Kind, position: Position) -> crc32fast::Hasher {
     let mut hasher = crc32fast::Hasher::new();
     if kind != Kind::Readings {

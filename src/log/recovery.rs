@@ -14,9 +14,9 @@
 //! of the log, and that record was acknowledged after the last checkpoint: within about a second of the
 //! crash.
 //!
-//! A **record is good** if its checksum is right, which covers its position, its length and what it claims.
-//! So neither an old record in room (of another position) nor a torn header is good, and nothing that these
-//! claim counts. For bytes at the offset `e` of a segment that are no good record:
+//! A **record is good** if its checksum is right, which covers its position, its length and its claim. So
+//! neither an old record in room (of another position) nor a torn header is good, and their claims do not
+//! count. For bytes at the offset `e` of a segment that are no good record:
 //!
 //! | segment | claim beyond `e` | behind them | decision |
 //! |---|---|---|---|
@@ -29,8 +29,8 @@
 //! | | none | bytes where the file was new, not all zero | torn tail |
 //! | | none | zeros, or bytes of earlier segments | room |
 //!
-//! Torn tail and room are treated alike: both are cut off, and that is synced, so that nothing behind `e` can
-//! come back when new records end where it begins. A torn tail is reported.
+//! Recovery cuts off both a torn tail and room, and syncs the cut: otherwise the old bytes behind `e` could
+//! be read as records once new records reach them. It reports a torn tail.
 //!
 //! All kept records are durable when the log is open. The process that wrote them may have died before its
 //! sync, or its sync may have failed; then the page cache shows bytes that the disk does not hold. So
@@ -66,11 +66,11 @@ pub struct Recovery {
     pub start: Position,
     /// The position of the next record.
     pub end: Position,
-    /// The number of readings between the two.
+    /// The number of readings between `start` and `end`.
     pub readings: u64,
     /// The torn tail that recovery cut off.
     pub torn: Option<Torn>,
-    /// The deletions between the two, in order.
+    /// The deletions between `start` and `end`, in order.
     pub deletions: Vec<RecoveredDeletion>,
     pub(super) bases: Vec<Position>,
 }
@@ -78,9 +78,9 @@ pub struct Recovery {
 /// A deletion that recovery found in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredDeletion {
-    /// Its place: it removes the readings before.
+    /// The position of its record. It removes readings before this position.
     pub position: Position,
-    /// The deletion.
+    /// The deletion, as its record has it.
     pub begun: BegunDeletion,
     /// Whether the store has executed it.
     pub is_executed: bool,
@@ -99,7 +99,7 @@ pub struct Inspection {
     pub stale: Vec<PathBuf>,
     /// Bytes that the log recorded as durable, and that cannot be read.
     pub damage: Vec<Damage>,
-    /// The torn tail.
+    /// The torn tail, if there is one.
     pub torn: Option<Torn>,
     /// The deletions behind the checkpoint, in order.
     pub deletions: Vec<RecoveredDeletion>,
@@ -107,10 +107,10 @@ pub struct Inspection {
     pub(super) claimed: Position,
 }
 
-/// A segment that is needed.
+/// A segment that the store or the follower needs.
 #[derive(Debug)]
 pub struct Segment {
-    /// The file.
+    /// The file of the segment.
     pub path: PathBuf,
     /// The position of its first byte.
     pub base: Position,
@@ -131,18 +131,18 @@ pub struct Damage {
     pub base: Position,
     /// The offset in the file at which the damage begins.
     pub offset: u64,
-    /// Its length: to the next good record, or to the end of the segment.
+    /// The length of the damage: to the next good record, or to the end of the segment.
     pub bytes: u64,
     /// These bytes overlap with the next segment.
     pub(super) overlaps_next: bool,
-    /// The kind of damage.
+    /// The kind of damage, for people.
     pub detail: String,
 }
 
 /// Bytes at the end of the newest segment, behind everything that the log recorded as durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
-    /// The segment.
+    /// The file of the segment.
     pub path: PathBuf,
     /// The offset in the file at which the tail begins.
     pub offset: u64,
@@ -201,8 +201,8 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
     Ok((recovery, saved))
 }
 
-/// Cuts off what the newest segment has behind its records, and makes the rest durable. Up to `claimed` it is
-/// durable.
+/// Cuts off the bytes behind the records of the newest segment, and makes the records durable. The records
+/// before `claimed` are durable already.
 fn sync_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result<(), LogError> {
     let path = &newest.path;
     let file = folder.open(&segment::name(newest.base), OpenMode::Write).map_err(LogError::io("open", path))?;
@@ -212,9 +212,10 @@ fn sync_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result
     file.sync().map_err(LogError::io("sync", path))
 }
 
-/// Refuses a folder without a log, neither checkpoint nor segment. The caller knows that there was one.
+/// Fails if the folder has no log: neither a checkpoint nor a segment.
 ///
-/// The readings that it had are unknown then, and recovery takes such a folder for that of a new log.
+/// A caller that knows of a log there calls this first. Recovery would take the folder for that of a new log,
+/// and the loss of readings would go unnoticed.
 ///
 /// # Errors
 /// When there is no log, or the folder cannot be read.
@@ -266,8 +267,7 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     };
     inspection.find_missing_start(folder, saved.is_some(), bases.first().copied());
     for (at, &base) in bases.iter().enumerate() {
-        let (path, file) = open(folder, base)?;
-        let bytes = file.len().map_err(LogError::io("read", &path))?;
+        let (path, file, bytes) = open(folder, base)?;
         let next = bases.get(at + 1).copied();
         inspection.add_segment(&OpenSegment { path: &path, base, file: &*file, bytes, next })?;
     }
@@ -285,8 +285,7 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
     let (mut segments, mut strays): (Vec<Position>, _) = (Vec::new(), Vec::new());
     let mut end = Position::default();
     for base in bases {
-        let (path, file) = open(folder, base)?;
-        let bytes = file.len().map_err(LogError::io("read", &path))?;
+        let (path, file, bytes) = open(folder, base)?;
         if let Some(&before) = segments.last()
             && end > base
             && !has_segment(&path, base, &*file, bytes)?
@@ -301,11 +300,10 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
     Ok((segments, strays))
 }
 
-/// Whether `position` is not inside of a good record. Behind damaged bytes, it may be any place.
+/// Whether a record may end at `position`: it is not inside a good record. Behind damage, any position is.
 pub(super) fn is_boundary(folder: &dyn Folder, bases: &[Position], position: Position) -> Result<bool, LogError> {
     let Some(&base) = bases.iter().rev().find(|&&base| base <= position) else { return Ok(true) };
-    let (path, file) = open(folder, base)?;
-    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let (path, file, bytes) = open(folder, base)?;
     let mut window = Window::new(&*file, bytes);
     let mut at = HEADER_BYTES;
     while base.0 + at < position.0 {
@@ -328,17 +326,18 @@ fn has_segment(path: &Path, base: Position, file: &dyn OpenFile, bytes: u64) -> 
 
 /// Whether the segment at `base` has a good record at or behind `position`.
 fn goes_on_past(folder: &dyn Folder, base: Position, position: Position) -> Result<bool, LogError> {
-    let (path, file) = open(folder, base)?;
-    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let (path, file, bytes) = open(folder, base)?;
     let segment = OpenSegment { path: &path, base, file: &*file, bytes, next: None };
     Ok(Scan::of(&segment, position.0 - base.0, position)?.has_records())
 }
 
-fn open(folder: &dyn Folder, base: Position) -> Result<(PathBuf, Box<dyn OpenFile>), LogError> {
+/// Opens the segment at `base`, and returns its path, the file and its length.
+fn open(folder: &dyn Folder, base: Position) -> Result<(PathBuf, Box<dyn OpenFile>, u64), LogError> {
     let name = segment::name(base);
     let path = folder.path_of(&name);
     let file = folder.open(&name, OpenMode::Hold).map_err(LogError::io("open", &path))?;
-    Ok((path, file))
+    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    Ok((path, file, bytes))
 }
 
 impl Inspection {
@@ -440,8 +439,8 @@ impl Inspection {
             if gap.start >= reach {
                 return gap.start;
             }
-            // Without a good record behind it, the damage goes on to the durable end, be that beyond the
-            // file.
+            // Without a good record behind it, the damage goes on to the durable end, which may be beyond the
+            // end of the file.
             let end = if gap.end == len { reach } else { gap.end };
             self.damage.push(segment.damage(gap.start, end, "no whole record here"));
         }
@@ -449,7 +448,7 @@ impl Inspection {
             return reach;
         }
         if reach > len {
-            // The bytes before the checkpoint are not needed, but their place is: reading starts behind it.
+            // In two parts, so that after a repair a record of filler ends where reading starts.
             let start = start.clamp(len, reach);
             for part in [len..start, start..reach].into_iter().filter(|part| !part.is_empty()) {
                 self.damage.push(segment.damage(part.start, part.end, "the segment ends here, but was longer"));
@@ -459,8 +458,8 @@ impl Inspection {
     }
 }
 
-/// Whether the bytes behind the end of the newest segment are the beginning of a write: the header of a
-/// record of this segment, or anything that is not zero where the file had no bytes of an earlier segment.
+/// Whether the bytes behind the records of the newest segment are the beginning of a write: the header of a
+/// record of this segment, or a byte that is not zero where the file had no bytes of an earlier segment.
 fn is_torn(segment: &OpenSegment<'_>, end: u64, old_until: u64) -> std::io::Result<bool> {
     let mut window = Window::new(segment.file, segment.bytes);
     let of_segment = segment.base..=segment.position(end);
@@ -480,8 +479,8 @@ fn is_torn(segment: &OpenSegment<'_>, end: u64, old_until: u64) -> std::io::Resu
     Ok(false)
 }
 
-/// The offset of the end of the records of a segment that may be written meanwhile. It reads from the offset
-/// `known` on, where a record begins or the records end.
+/// The offset at which the records of a segment end. Another process may be writing the segment. Reading
+/// starts at the offset `known`, at which a record begins or the records end.
 pub(super) fn end_of_records(segment: &OpenSegment<'_>, known: u64) -> Result<u64, LogError> {
     let known = known.max(HEADER_BYTES);
     let mut end = known.min(segment.bytes);
@@ -505,8 +504,7 @@ pub fn extent(dir: &Path) -> Result<Option<std::ops::Range<Position>>, LogError>
         Err(LogError::BadCheckpoint { .. }) => Position::default(),
         loaded => loaded?.unwrap_or_default().durable,
     };
-    let (path, file) = open(&folder, base)?;
-    let bytes = file.len().map_err(LogError::io("read", &path))?;
+    let (path, file, bytes) = open(&folder, base)?;
     let newest = OpenSegment { path: &path, base, file: &*file, bytes, next: None };
     let end = end_of_records(&newest, durable.0.saturating_sub(base.0))?;
     Ok(Some(first..Position(base.0 + end)))

@@ -1,26 +1,26 @@
-//! Batches without some of their values.
+//! Leaves values out of a batch.
 
 use std::collections::HashMap;
 
 use super::batch_view::{BadPayload, BatchView, Name, Step};
 use super::{Batch, BatchBuilder};
 
-/// A batch without the values that were left out of it.
+/// A batch without the values that were left out.
 #[derive(Debug)]
 pub struct Remaining {
-    /// The other values.
+    /// The values that stay.
     pub batch: Batch,
-    /// The number of readings of which nothing is left.
+    /// The number of readings that lost all their values.
     pub left_out: u64,
-    /// The number of values that the other readings lack.
+    /// The number of values that the other readings lost.
     pub values_left_out: u64,
 }
 
-/// Encodes a payload anew, without the values that `is_left_out` selects by what `of_owner` returns, the
-/// instant, the series and the value. `None` if it selects none, and the metadata of no owner changes.
+/// Encodes a payload again, without the values that `is_left_out` selects.
 ///
-/// `of_owner` gets the device and the metadata of an owner once, and returns the metadata to encode. So the
-/// work is in proportion to the payload.
+/// `of_owner` is called once for each device with its metadata. It returns the metadata to encode, and a note
+/// about this owner. `is_left_out` gets the note, the instant, the series and the value. Returns `None` if
+/// all values stay and no metadata changes. The work is in proportion to the payload.
 ///
 /// # Errors
 /// When the payload breaks its grammar.
@@ -38,7 +38,7 @@ pub fn leave_out<'p, T>(
     for step in view.steps() {
         match step? {
             Step::Group { device, metadata } => {
-                // The same slices mean the same owner; to compare the texts could take quadratic time.
+                // The same slices mean the same owner. Comparing the texts could take quadratic time.
                 let key = (device.as_bytes().as_ptr(), metadata.map(str::as_ptr));
                 let number = *numbers.entry(key).or_insert_with(|| {
                     let (new_metadata, of_owner) = of_owner(device.as_str(), metadata);

@@ -1,6 +1,6 @@
 //! The reserve: space that the log leaves free on its disk.
 //!
-//! A store on the same disk can still write then, and the log can be cut behind stored readings. The log
+//! A store on the same disk can then still write, and the log can be cut behind the stored readings. The log
 //! checks the free space about once a second, and when the writer has used a quarter of the space above the
 //! reserve.
 
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::fullness::FullnessChange;
 use crate::disk::Space;
 
-/// The time without a failed write after which the disk counts as having space again. It matters where the
-/// free space says nothing: under a quota, or without file descriptors.
+/// After this time without a failed write, the log tries to write again. The free space may say nothing about
+/// the failure: a quota may be used up, or the process may have no file descriptors.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The bounds of [`Reserve::margin`].
@@ -31,7 +31,7 @@ pub(super) struct Reserve {
     min_free: MinFree,
     /// The space at the last check.
     space: Space,
-    /// Bytes that the log has written since then.
+    /// Bytes that the log has written since that check.
     written: u64,
     /// A write would have touched the reserve, and the space above it has not reached the margin since.
     low: bool,
@@ -90,20 +90,20 @@ impl Reserve {
             self.written += bytes;
             return Ok(());
         }
-        // With a margin left, only this write is too large.
+        // If a margin is left, only this write is too large, and smaller writes go on.
         let begins = self.left() < self.margin() && !self.is_refusing();
         self.low |= self.left() < self.margin();
         Err(begins.then(|| self.low_change()))
     }
 
-    /// Notes that a write failed for `why`. Returns `why` if that is a change.
+    /// Notes that a write failed for `why`. Returns `why` unless the log was refusing appends before.
     pub(super) fn failed(&mut self, why: FullnessChange, free: u64, now: Instant) -> Option<FullnessChange> {
         let begins = !self.is_refusing();
         self.failed = Some(Failed { at: now, free });
         begins.then_some(why)
     }
 
-    /// The size of the reserve.
+    /// The size of the reserve, in bytes.
     fn bytes(&self) -> u64 {
         self.bytes_of(self.space)
     }

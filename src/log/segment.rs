@@ -20,10 +20,10 @@ const MAGIC: [u8; 8] = *b"TGLOG\r\n\x1a";
 /// header  = magic:"TGLOG\r\n\x1a" version:u32 crc:u32 base:u64 old_until:u64
 /// ```
 /// `base` is the position of the segment's first byte, as in the file name. `crc` is the CRC-32 of the header
-/// without `crc`. `version` is 1. `old_until` is the offset before which the file had bytes of an earlier
-/// segment when it got its name, or 0. A file gets its name when its header is durable, and its first record
-/// when its name is. The newest segment may have room behind its records (`spares.rs`); any other ends where
-/// the next one begins.
+/// without `crc`. `version` is 1. A recycled file may have bytes of an earlier segment before the offset
+/// `old_until`, which is 0 for other files. A file gets its name when its header is durable, and its first
+/// record when its name is durable. The newest segment may have room behind its records (`spares.rs`); every
+/// other segment ends where the next one begins.
 pub(super) struct Header;
 
 impl Header {

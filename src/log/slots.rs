@@ -16,7 +16,7 @@ const BYTES: usize = 28;
 /// The offset of the second slot, in another block than the first.
 const SECOND: usize = 4096;
 
-/// The length of the file.
+/// The length of a file of two slots.
 const FILE_BYTES: usize = SECOND + BYTES;
 
 /// A state of two numbers. The higher of two states is the newer one.
@@ -25,12 +25,12 @@ const FILE_BYTES: usize = SECOND + BYTES;
 /// Little-endian: `magic:4 version:u32 first:u64 second:u64 crc:u32`, where `crc` is the CRC-32 of the bytes
 /// before it. The first slot is at byte 0 of the file, the second at byte 4096.
 pub(super) trait Slot: Copy + Ord {
-    /// The name of the file.
+    /// The name of the file with this state.
     const NAME: &'static str;
     /// The first bytes of a slot.
     const MAGIC: [u8; 4];
 
-    /// The numbers of the state.
+    /// The state as the two numbers of a slot.
     fn to_numbers(self) -> [u64; 2];
 
     /// The state with these numbers; `None` if they are impossible.
@@ -47,22 +47,12 @@ fn last_of<S: Slot>(bytes: &[u8], path: &Path) -> Result<(usize, S), LogError> {
     if bytes.len() != FILE_BYTES {
         return Err(bad(path, "it is not 4124 bytes long"));
     }
-    let mut last: Result<(usize, S), LogError> = Err(bad(path, "it has no slot"));
-    for (slot, bytes) in bytes.chunks(SECOND).enumerate() {
-        match (decode(&bytes[..BYTES], path), &last) {
-            (Err(error @ LogError::Version { .. }), _) => return Err(error),
-            (Ok(found), Ok((_, other))) if found <= *other => {}
-            (Err(_), Ok(_)) => {}
-            (found, _) => last = found.map(|found| (slot, found)),
-        }
+    match [decode(&bytes[..BYTES], path), decode(&bytes[SECOND..], path)] {
+        [Err(newer @ LogError::Version { .. }), _] | [_, Err(newer @ LogError::Version { .. })] => Err(newer),
+        [Ok(first), Ok(second)] if first < second => Ok((1, second)),
+        [Ok(first), _] => Ok((0, first)),
+        [Err(_), second] => second.map(|second| (1, second)),
     }
-    last
-}
-
-/// The newest state among the slots that can be read, however long the file is.
-fn newest_readable<S: Slot>(bytes: &[u8], path: &Path) -> Option<S> {
-    let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
-    slots.filter_map(|slot| decode(slot, path).ok()).max()
 }
 
 fn decode<S: Slot>(bytes: &[u8], path: &Path) -> Result<S, LogError> {
@@ -93,7 +83,7 @@ pub(super) fn bad(path: &Path, detail: &'static str) -> LogError {
     LogError::BadCheckpoint { path: path.to_owned(), detail }
 }
 
-/// The slot of the newest state, and the state.
+/// Reads the newest state, and its slot: 0 or 1.
 fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, S)>, LogError> {
     let bytes = match bytes::<S>(folder) {
         Ok(bytes) => bytes,
@@ -106,11 +96,12 @@ fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, S)>, LogError> {
 /// Repairs an unreadable file: keeps the readable slot, or removes the file if it has none.
 pub(super) fn repair<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
     let path = folder.path_of(S::NAME);
-    if let Some(found) = newest_readable::<S>(&bytes::<S>(folder)?, &path) {
-        SlotFile::create(folder, found)?;
-        return Ok(());
+    let bytes = bytes::<S>(folder)?; // of any length
+    let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
+    match slots.filter_map(|slot| decode::<S>(slot, &path).ok()).max() {
+        Some(newest) => SlotFile::create(folder, newest).map(drop),
+        None => remove::<S>(folder),
     }
-    remove::<S>(folder)
 }
 
 /// Removes the file. When this returns, the removal survives a crash.
@@ -119,7 +110,7 @@ pub(super) fn remove<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
     folder.sync().map_err(LogError::io("sync", folder.path()))
 }
 
-/// The bytes of the file; of a file that is too long, one more than it should have.
+/// The bytes of the file, but at most one more than it should have: enough to notice a longer file.
 fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
     let path = folder.path_of(S::NAME);
     let file = folder.open(S::NAME, OpenMode::Read).map_err(LogError::io("open", &path))?;
@@ -129,7 +120,7 @@ fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
     Ok(bytes)
 }
 
-/// The file, for writing.
+/// The open file of a state, for writing.
 #[derive(Debug)]
 pub(super) struct SlotFile<S> {
     path: PathBuf,
@@ -141,7 +132,7 @@ pub(super) struct SlotFile<S> {
 
 impl<S: Slot> SlotFile<S> {
     /// Opens the file in `folder`, if it exists, and returns it with its state. When this returns, the state
-    /// survives a crash. Before that, callers remove nothing because of it.
+    /// survives a crash. Until then, callers remove nothing that an older state needs.
     pub(super) fn open(folder: &dyn Folder) -> Result<Option<(Self, S)>, LogError> {
         let Some((slot, found)) = read(folder)? else { return Ok(None) };
         // The process that wrote this slot may have been killed before the sync, and the other slot is
@@ -166,7 +157,7 @@ impl<S: Slot> SlotFile<S> {
         Ok(Self { path, file, next, state: PhantomData })
     }
 
-    /// Overwrites the older slot. When this returns, the new state survives a crash; before, the one in the
+    /// Overwrites the older slot. When this returns, the new state survives a crash; before, the state in the
     /// other slot does.
     pub(super) fn save(&mut self, state: S) -> Result<(), LogError> {
         let offset = (self.next * SECOND) as u64;

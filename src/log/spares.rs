@@ -1,8 +1,8 @@
 //! Spares: files of the full size of a segment, for the segments to come.
 //!
-//! The sync of a file that has grown also commits its new size and blocks; that of bytes which the file had
-//! before writes only these. So a log that syncs often writes into files that have their full size and that
-//! were written to before: a hole, or an extent that was only reserved, would cost the same as growth.
+//! The sync of a file that has grown also commits the file's new size and blocks. A sync of bytes inside the
+//! old size writes only these bytes. So a log that syncs often writes into files that have their full size
+//! and were written before: a hole, or an extent that was only reserved, would cost the same as growth.
 //!
 //! - **A cut segment** of full size becomes a spare as it is, with its old records. Each record proves its
 //!   position with its checksum, and positions only grow, so an old record is never taken for one of the new
@@ -11,17 +11,17 @@
 //!   that they have cost more than the zeros will ([`syncs_worth_a_spare`]). The writer then rolls to it
 //!   early. A thread writes the zeros, in steps that it syncs, and rests between them. The writer never waits
 //!   for a spare: without one, its segment grows.
-//! - **The space**: at most [`MAX_SPARES`] are kept, as long as they, the newest segment at its full size and
-//!   the records fit into `log.max_bytes`. A new one is made only while two more would fit on the disk above
-//!   `log.min_free_bytes`; when less than one would, all are removed, and the room of the newest segment is
-//!   cut off, before an append is refused.
+//! - **The space**: the log keeps at most [`MAX_SPARES`], as long as they fit into `log.max_bytes` beside the
+//!   records and the newest segment at its full size. It makes a new spare only while two more fit on the
+//!   disk above `log.min_free_bytes`. When not even one more fits, it removes all spares and cuts off the
+//!   room of the newest segment, before it refuses an append.
 //!
 //! A segment gets its full size with its name: the header is written and synced under the name of the spare,
-//! and the file is renamed. The bytes behind the records are **room**. When the next segment begins, room
-//! that is left is cut off and that is synced, so only the newest segment has room; so does an orderly stop.
-//! Room may hold old records, but never bytes of its own positions that were not acknowledged: a failed write
-//! is undone by cutting the file at the end of the records, and so is whatever a crash has left there
-//! ([`super::recovery`]). From there on the file grows, until the next segment.
+//! and the file is renamed. The bytes behind the records are **room**. When the next segment begins, and at
+//! an orderly stop, the log cuts off the room that is left, and syncs the cut. So only the newest segment has
+//! room. Room may hold old records, but never unacknowledged records of this segment: after a failed write,
+//! and after a crash ([`super::recovery`]), the log cuts the file at the end of its records. This file then
+//! grows, until the next segment.
 //!
 //! Opening a log removes all spares, because they may be of another log that began at the same positions. On
 //! a file system that writes elsewhere (copy on write), room saves nothing and does no harm.
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use super::{Position, segment};
 use crate::disk::{Folder, OpenFile, OpenMode};
 
-/// The most spares. The log is cut behind many segments at once; the others are removed.
+/// The most spares. A cut may free many segments at once; the log removes the others.
 const MAX_SPARES: u64 = 2;
 
 /// The bytes that are zeroed and synced in one step, so that a sync of the log waits for few others.
@@ -76,7 +76,7 @@ struct State {
     ready: Vec<Spare>,
     /// Files that are not ready yet.
     jobs: VecDeque<Job>,
-    /// One more file is being made ready.
+    /// One more file, which is in none of the lists, is being made ready.
     is_preparing: bool,
     /// The number of spares that there is space for.
     limit: usize,
@@ -91,11 +91,11 @@ struct State {
 #[derive(Debug)]
 struct Job {
     name: String,
-    /// It is a cut segment. Otherwise it does not exist yet.
+    /// The file is that of a cut segment. Otherwise it does not exist yet.
     was_segment: bool,
 }
 
-/// A file of full size.
+/// A file of full size, which can become a segment.
 #[derive(Debug)]
 pub(super) struct Spare {
     name: String,
@@ -126,6 +126,11 @@ impl Spare {
 impl State {
     fn count(&self) -> usize {
         self.ready.len() + self.jobs.len() + usize::from(self.is_preparing)
+    }
+
+    /// Whether there are more spares than there is space for.
+    fn has_surplus(&self) -> bool {
+        self.count() > self.limit
     }
 
     fn name(&mut self) -> String {
@@ -183,7 +188,7 @@ impl Spares {
     }
 
     /// Adapts the number of spares to a log of `used_bytes` on a disk with `free_bytes` above the reserve.
-    /// [`Self::work`] removes those that are too many.
+    /// [`Self::work`] removes the surplus.
     pub(super) fn fit(&self, used_bytes: u64, free_bytes: u64) {
         let mut state = self.lock();
         if state.is_closed {
@@ -194,8 +199,8 @@ impl Spares {
             0 => 0,
             more => state.count() as u64 + more - 1,
         };
-        state.limit = in_log.min(on_disk).min(MAX_SPARES) as usize; // at most `MAX_SPARES`
-        if state.count() > state.limit {
+        state.limit = in_log.min(on_disk).min(MAX_SPARES) as usize;
+        if state.has_surplus() {
             self.work.notify_one();
         }
     }
@@ -216,7 +221,7 @@ impl Spares {
         loop {
             self.work();
             let mut state = self.lock();
-            while !state.is_closed && state.jobs.is_empty() && state.count() <= state.limit {
+            while !state.is_closed && state.jobs.is_empty() && !state.has_surplus() {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.is_closed {
@@ -225,7 +230,7 @@ impl Spares {
         }
     }
 
-    /// Removes the spares that are too many, and makes the others ready.
+    /// Removes the surplus of spares, and makes the others ready.
     pub(super) fn work(&self) {
         self.remove_surplus();
         loop {
@@ -246,19 +251,16 @@ impl Spares {
         }
     }
 
-    /// Removes the spares that are too many.
+    /// Removes spares until there are no more than there is space for.
     pub(super) fn remove_surplus(&self) {
         loop {
             let mut state = self.lock();
-            if state.count() <= state.limit {
+            if !state.has_surplus() {
                 return;
             }
-            let name = match state.jobs.pop_back() {
-                Some(job) => job.name,
-                None => match state.ready.pop() {
-                    Some(spare) => spare.name,
-                    None => return, // the one that is being made ready stops by itself
-                },
+            let unready = state.jobs.pop_back().map(|job| job.name);
+            let Some(name) = unready.or_else(|| state.ready.pop().map(|spare| spare.name)) else {
+                return; // the one that is being made ready stops by itself
             };
             drop(state);
             let _ = self.folder.remove(&name); // a new one may not exist yet; or the next opening does
@@ -275,7 +277,7 @@ impl Spares {
 
     fn prepare(&self, job: &Job) -> Result<Spare> {
         let file = if job.was_segment {
-            // Its old name must not come back after a crash, because its bytes will be others.
+            // The old name must not come back after a crash, because the bytes of the file will change.
             self.folder.sync()?;
             let file = self.folder.open(&job.name, OpenMode::Write)?;
             if file.is_held() {
@@ -298,7 +300,7 @@ impl Spares {
         }
         let zeros = vec![0; STEP_BYTES];
         while at < self.segment_bytes {
-            if self.has_surplus() {
+            if self.lock().has_surplus() {
                 return Err(Error::new(ErrorKind::StorageFull, "no space for spares"));
             }
             let start = Instant::now();
@@ -309,11 +311,6 @@ impl Spares {
             std::thread::sleep(start.elapsed().min(MAX_REST));
         }
         Ok(())
-    }
-
-    fn has_surplus(&self) -> bool {
-        let state = self.lock();
-        state.count() > state.limit
     }
 
     #[cfg(test)]

@@ -14,8 +14,8 @@ use super::handle::AppendError;
 use super::reading::Readers;
 use super::reserve::Reserve;
 
-/// The size from which a group does not wait for more records (`log.group_window`), in records and in bytes:
-/// a load that reaches it has many records per sync without the wait.
+/// A group of this many records, or bytes, does not wait for more (`log.group_window`): a load that fills it
+/// has many records per sync without the wait.
 pub(super) const LARGE_GROUP_RECORDS: usize = 32;
 const LARGE_GROUP_BYTES: u64 = 64 << 10;
 
@@ -41,7 +41,7 @@ pub(super) struct State {
     pub(super) bases: Vec<Position>,
     /// The follower needs the records from here on. `None`: there is no follower.
     pub(super) held: Option<Position>,
-    /// The end of the readable records: those that are acknowledged.
+    /// The end of the readable records, which are the acknowledged ones.
     pub(super) readable: Position,
     /// The end of the synced records.
     pub(super) durable: Position,
@@ -50,7 +50,7 @@ pub(super) struct State {
     pub(super) poisoned: Option<String>,
     pub(super) fullness: Fullness,
     pub(super) reserve: Reserve,
-    /// The bytes that the newest file has behind the records.
+    /// The bytes that the newest file has behind its records (`spares.rs`).
     pub(super) room: u64,
     /// The writer has to end the segment as soon as it can.
     pub(super) must_roll: bool,
@@ -71,9 +71,9 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writer {
     Works,
-    /// The next record wakes it.
+    /// It has nothing to write. The next record wakes it.
     WaitsForRecord,
-    /// It waits for more records of a group: the one that makes the group large wakes it.
+    /// It waits for more records of a group. The record that makes the group large wakes it.
     Gathers,
 }
 

@@ -193,14 +193,14 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Write(sizes) => {
-                    let base = appender.base();
+                    let base = appender.base;
                     let mut next = |&size| {
                         id += 1;
                         batch(id, u32::from(size) + 1)
                     };
                     let group: Vec<Batch> = sizes.iter().map(&mut next).collect();
                     appender.write(group.iter()).unwrap();
-                    if appender.base() != base {
+                    if appender.base != base {
                         synced.append(&mut unsynced); // a new segment syncs the previous one
                     }
                     unsynced.extend(group);
@@ -210,8 +210,8 @@ proptest! {
                     synced.append(&mut unsynced);
                 }
                 Operation::Crash(how) => {
-                    let path = segment_path(dir.path(), appender.base());
-                    let durable = (appender.durable().0.max(appender.base().0) - appender.base().0) as usize;
+                    let path = segment_path(dir.path(), appender.base);
+                    let durable = (appender.durable.0.max(appender.base.0) - appender.base.0) as usize;
                     let mut bytes = std::fs::read(&path).unwrap();
                     tear(&mut bytes, durable, &how);
                     std::fs::write(&path, bytes).unwrap();

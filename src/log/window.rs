@@ -1,29 +1,30 @@
 //! A window over a segment: it reads the file piece by piece, so that memory does not depend on its size.
 
 use std::io::Result;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 
 use super::record::{self, Header};
 use super::{LogError, Position};
 use crate::disk::OpenFile;
 
-/// The bytes of one read. Of a larger record, the whole record is one read.
+/// The bytes of one read. A larger record takes one larger read.
 const PIECE_BYTES: usize = if cfg!(test) { 48 } else { 1 << 20 };
 
-/// Reads a file, mostly forwards.
-pub(super) struct Window<'f> {
-    file: &'f dyn OpenFile,
+/// Reads a file through one buffer, mostly forwards.
+#[derive(Debug)]
+pub(super) struct Window<F> {
+    file: F,
     /// The end of the bytes that count.
-    end: u64,
+    pub(super) end: u64,
     /// The offset of the first byte in the buffer.
     start: u64,
     buffer: Vec<u8>,
 }
 
-impl<'f> Window<'f> {
+impl<'o, F: Deref<Target = dyn OpenFile + 'o>> Window<F> {
     /// A window over the bytes of a file before `end`.
-    pub(super) fn new(file: &'f dyn OpenFile, end: u64) -> Self {
+    pub(super) const fn new(file: F, end: u64) -> Self {
         Self { file, end, start: 0, buffer: Vec::new() }
     }
 
@@ -32,10 +33,10 @@ impl<'f> Window<'f> {
         let wanted = (at + count as u64).min(self.end);
         if at < self.start || wanted > self.start + self.buffer.len() as u64 {
             let piece = self.end.saturating_sub(at).min(count.max(PIECE_BYTES) as u64) as usize;
-            self.buffer.resize(piece, 0);
-            let have = self.file.fill(&mut self.buffer, at)?;
-            self.buffer.truncate(have);
             self.start = at;
+            self.buffer.resize(piece, 0);
+            let have = self.file.fill(&mut self.buffer, at).inspect_err(|_| self.buffer.clear())?;
+            self.buffer.truncate(have);
         }
         Ok(self.buffer.get((at - self.start) as usize..).unwrap_or_default())
     }

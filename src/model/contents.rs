@@ -31,7 +31,7 @@ impl Sample {
     }
 }
 
-/// All the values of a bucket at one instant.
+/// All values of a bucket at one instant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading<'a> {
     /// The instant, in milliseconds since the start of the hour.
@@ -43,9 +43,9 @@ pub struct Reading<'a> {
 /// Which of several values of one identity stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Keep {
-    /// The first one. A store that cannot change stored values keeps it.
+    /// The first value. A store that cannot change stored values keeps it.
     First,
-    /// The last one.
+    /// The last value.
     #[default]
     Last,
 }
@@ -87,8 +87,8 @@ impl Contents {
         Self::keeping(Keep::Last, metrics, samples)
     }
 
-    /// The contents of samples in the order of their arrival. `keep` says which of those with the same
-    /// identity stays, here and in a merge into older contents.
+    /// The contents of samples in the order of their arrival. `keep` says which of several samples with the
+    /// same identity stays, here and in a merge into older contents.
     ///
     /// # Panics
     /// As [`Contents::new`].
@@ -207,7 +207,7 @@ impl Contents {
         Self { metrics: self.metrics.clone(), samples, keep: self.keep }
     }
 
-    /// The values by identity, for samples whose metrics are those of another table.
+    /// Finds values by the identities of samples that have another table of metrics.
     #[must_use]
     pub fn values_for(&self, metrics: &[Metric]) -> Values<'_> {
         let mut own = MetricTable::new(self.metrics.clone());
@@ -226,7 +226,7 @@ impl Contents {
 #[derive(Debug)]
 pub struct Values<'a> {
     samples: &'a [Sample],
-    /// For each metric of the other table its place in the table of the contents.
+    /// The place of each metric of the other table in the table of the contents.
     places: Vec<Option<u32>>,
 }
 

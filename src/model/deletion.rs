@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Contents, Hour, HourOffset, SeriesFilter};
+#[cfg(test)]
+use super::HourOffset;
+use super::{Contents, Hour, SeriesFilter};
 
 /// Removes readings of one device: the values of some series, or of all, in a range of time.
 ///
@@ -18,18 +20,19 @@ pub struct Deletion {
     /// The first instant and the end of the range, in Unix milliseconds. `None`: from the first reading to
     /// the last.
     pub range_ms: Option<Range<i64>>,
-    /// The series.
+    /// The series whose values are removed.
     pub series: SeriesFilter,
 }
 
 impl Deletion {
     /// The deletion of a device with everything that it has sent.
+    #[cfg(test)]
     #[must_use]
     pub const fn of_device(device: Arc<str>) -> Self {
         Self { device, range_ms: None, series: SeriesFilter::ALL }
     }
 
-    /// Whether nothing of the device stays.
+    /// Whether this deletes the whole device.
     #[must_use]
     pub const fn is_of_device(&self) -> bool {
         self.range_ms.is_none() && self.series.is_all()
@@ -57,12 +60,13 @@ impl Deletion {
     }
 
     /// Whether a value is removed, `offset` into an hour, of the series with this text.
+    #[cfg(test)]
     #[must_use]
     pub fn selects(&self, hour: Hour, offset: HourOffset, series: &str) -> bool {
         self.has_instant(hour.instant_ms(offset)) && self.series.matches(series)
     }
 
-    /// Splits the contents of an hour into the values that are removed and those that are left. Names are
+    /// Splits the contents of an hour into the values that are removed and the values that stay. Names are
     /// compared once, and not for each value.
     #[must_use]
     pub fn split(&self, hour: Hour, contents: &Contents) -> (Contents, Contents) {

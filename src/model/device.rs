@@ -73,7 +73,7 @@ fn is_control(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{FEFF}')
 }
 
-/// The least text after all texts that begin with `prefix`, bytewise; `None` if no text is.
+/// The smallest text, by bytes, that follows all texts with `prefix`; `None` if there is none.
 #[must_use]
 pub fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
@@ -94,7 +94,7 @@ pub enum DeviceIdCase {
     /// The case is significant: `Pump-1` and `pump-1` are two devices.
     #[default]
     Preserve,
-    /// The capitals A to Z become small letters: `Pump-1` is `pump-1`. Others stay: an ID keeps its length.
+    /// A to Z become a to z: `Pump-1` is `pump-1`. Other capitals stay, so that an ID keeps its length.
     Lower,
 }
 

@@ -51,13 +51,7 @@ impl DevicePattern {
         self.is_one_id
     }
 
-    /// Whether its start decides: every ID that begins with it matches, or only one ID does.
-    #[must_use]
-    pub fn is_by_start(&self) -> bool {
-        self.is_one_id || !self.text.trim_end_matches('*').contains('*')
-    }
-
-    /// The pattern for stored IDs.
+    /// This pattern with the case of stored IDs.
     #[must_use]
     pub fn in_case(&self, case: DeviceIdCase) -> Self {
         Self { text: case.apply(&self.text).into_owned(), ..*self }
@@ -107,13 +101,6 @@ mod tests {
             [] => id.is_empty(),
             [b'*', rest @ ..] => (0..=id.len()).any(|skipped| oracle(rest, &id[skipped..])),
             [byte, rest @ ..] => id.first() == Some(byte) && oracle(rest, &id[1..]),
-        }
-    }
-
-    #[test]
-    fn the_start_decides_if_a_star_is_at_the_end_only() {
-        for (pattern, expected) in [("LIGHT-*", true), ("PUMP", true), ("*", true), ("a**", true), ("*-Z", false)] {
-            assert_eq!(pattern.parse::<DevicePattern>().unwrap().is_by_start(), expected, "{pattern}");
         }
     }
 
@@ -170,7 +157,7 @@ mod tests {
         for id in ["*", "a*", "a*b"] {
             let (one, any): (_, DevicePattern) = (DevicePattern::one_id(id), id.parse().unwrap());
             assert!(one.matches(id) && any.matches(id) && any.matches(&id.replace('*', "xy")), "{id}");
-            assert!(!one.matches(&id.replace('*', "xy")) && !one.matches("") && one.is_one_id() && one.is_by_start());
+            assert!(!one.matches(&id.replace('*', "xy")) && !one.matches("") && one.is_one_id());
             assert_eq!((one.start(), any.is_one_id()), (id, false));
         }
     }

@@ -29,13 +29,13 @@ pub enum MetadataError {
     /// A number with a fraction or an exponent does not fit into a float.
     #[error("a number in metadata is beyond what a 64-bit float holds")]
     LargeNumber,
-    /// It has more than [`METADATA_MAX_DEPTH`] levels.
+    /// The metadata has more than [`METADATA_MAX_DEPTH`] levels.
     #[error("metadata has at most {METADATA_MAX_DEPTH} levels of objects and arrays")]
     TooDeep,
 }
 
-/// Checks a key of an object that is `depth` levels deep. Metadata itself is one level deep; an object around
-/// it with the same keys, zero.
+/// Checks a key of an object at this `depth`. Metadata itself is at depth 1. An object around it whose keys
+/// are keys of metadata too is at depth 0.
 ///
 /// # Errors
 /// The part of the rule that `key` breaks.

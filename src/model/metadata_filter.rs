@@ -1,9 +1,9 @@
 //! The filter of devices by their metadata.
 //!
-//! A condition names a member of the metadata by its key, a member of an object in it by the keys with dots
-//! in between (a key may itself contain dots), and the texts that it may have. A string, `true`, `false` and
-//! `null` match their text. A number matches each spelling of the same number. An array matches if one of its
-//! elements does; an object matches no text.
+//! A condition has a key, and the texts that the member with this key may have. `floor` is a member of the
+//! metadata; `site.floor` is one too, or the member `floor` of its object `site`. A string, `true`, `false`
+//! and `null` match their text. A number matches each spelling of the same number. An array matches if one of
+//! its elements does; an object matches no text.
 //!
 //! A match takes time in proportion to the metadata and the number of conditions, whatever their length.
 
@@ -22,7 +22,7 @@ pub struct MetadataFilter {
 struct Condition {
     key: Box<str>,
     is_negated: bool,
-    /// One of them has to match; of a negated condition, none.
+    /// One of them has to match. If the condition is negated, none may match.
     patterns: Vec<TextPattern>,
 }
 
@@ -31,7 +31,7 @@ struct Condition {
 struct TextPattern {
     text: Box<str>,
     is_start: bool,
-    /// The number that the text is, if it is one.
+    /// The text as a number, if it is a number.
     number: Option<Numeric>,
 }
 
@@ -42,10 +42,10 @@ enum Numeric {
     Float(f64),
 }
 
-/// Why a condition is none.
+/// Why a condition is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataFilterError {
-    /// It names no member.
+    /// The condition has no key.
     #[error("names no key of the metadata; write meta.KEY=VALUE")]
     NoKey,
     /// A `*` is not at the end.
@@ -310,7 +310,8 @@ mod tests {
     }
 
     proptest! {
-        /// Escaped as documented, any text matches itself alone, and its start.
+        /// With escapes as documented, a text matches only itself, and with `*` behind it, all texts that
+        /// begin with it.
         #[test]
         fn any_text_can_be_written(text in r"[ab*\\é]{0,6}", other in r"[ab*\\é]{0,6}") {
             let escaped = text.replace('\\', r"\\").replace('*', r"\*");

@@ -23,8 +23,8 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// A metric that came from a measurement, the first `measurement_bytes` bytes of its name, and a field. 0
-    /// stands for none.
+    /// A metric that came from a measurement and a field. The measurement is the first `measurement_bytes`
+    /// bytes of its name; with 0 there is none.
     #[must_use]
     pub fn of_measurement(text: &str, measurement_bytes: u8) -> Self {
         Self { text: text.into(), measurement_bytes }
@@ -147,7 +147,7 @@ pub struct MetricTable {
 }
 
 impl MetricTable {
-    /// A table of these metrics. Of a repeated metric the first place counts.
+    /// A table of these metrics. If a metric is repeated, its first place counts.
     #[must_use]
     pub fn new(metrics: Vec<Metric>) -> Self {
         let mut places = HashMap::with_capacity_and_hasher(metrics.len(), FixedState::default());
@@ -182,13 +182,13 @@ impl MetricTable {
         })
     }
 
-    /// The metrics, by place.
+    /// The metrics of the table, by place.
     #[must_use]
     pub fn metrics(&self) -> &[Metric] {
         &self.metrics
     }
 
-    /// The metrics, by place.
+    /// The metrics of the table, by place, without a copy.
     #[must_use]
     pub fn into_metrics(self) -> Vec<Metric> {
         self.metrics

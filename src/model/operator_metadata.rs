@@ -41,8 +41,8 @@ pub struct OperatorKey {
 }
 
 impl OperatorKey {
-    /// Whether it stays of two. Of the same instant, the greater text stays, so that the order does not
-    /// matter.
+    /// Whether this change wins over `other`: it is later. Of two changes at one instant, the greater text
+    /// wins, so that the order of merges does not matter.
     fn stays_before(&self, other: &Self) -> bool {
         let text = |key: &Self| key.value.as_ref().map(Value::to_string);
         self.at_ms > other.at_ms || (self.at_ms == other.at_ms && text(self) > text(other))
@@ -50,7 +50,7 @@ impl OperatorKey {
 }
 
 impl OperatorMetadata {
-    /// The change that replaces all keys by those of `object`.
+    /// The change that replaces all keys by the keys of `object`.
     #[must_use]
     pub fn replacement(object: Map<String, Value>, at_ms: i64) -> Self {
         let set = |(key, value)| (key, OperatorKey { at_ms, value: Some(value) });
@@ -76,7 +76,7 @@ impl OperatorMetadata {
         self.replaced_ms.is_none() && self.keys.is_empty()
     }
 
-    /// Adds changes.
+    /// Merges other changes into these.
     pub fn merge(&mut self, other: Self) {
         for (key, new) in other.keys {
             if self.keys.get(&key).is_none_or(|known| new.stays_before(known)) {
@@ -90,10 +90,10 @@ impl OperatorMetadata {
         }
     }
 
-    /// Forgets the oldest removals above 64. Only what a store keeps may forget: a change must reach it
-    /// whole.
+    /// Forgets the oldest removals beyond 64.
     ///
-    /// A copy from before such a removal brings the key back when it is merged.
+    /// Call it on the metadata that a store keeps, and not on a change, which must reach the store whole. If
+    /// a copy from before a forgotten removal is merged later, it brings the key back.
     pub fn forget_old_removals(&mut self) {
         let removed = self.keys.iter().filter(|(_, key)| key.value.is_none());
         let mut removed: Vec<(i64, String)> = removed.map(|(key, of)| (of.at_ms, key.clone())).collect();
@@ -122,8 +122,8 @@ impl OperatorMetadata {
         self.keys.iter().filter_map(set).collect()
     }
 
-    /// The metadata in effect: the keys that are set here over those of the device's own metadata, which is
-    /// the text of a JSON object.
+    /// The metadata in effect: the keys that are set here, and the other keys of the device's own metadata,
+    /// which is the text of a JSON object.
     #[must_use]
     pub fn over(&self, own: Option<&Arc<str>>) -> Option<Arc<str>> {
         let mut set = self.object();

@@ -25,7 +25,7 @@ pub const SERIES_MAX_BYTES: usize = 512;
 /// The labels that a series usually has at most.
 const USUAL_LABELS: usize = 4;
 
-/// A metric name with its labels, as a text has them.
+/// A metric name with its labels, parsed from a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series<'t> {
     /// The name of the metric.
@@ -34,7 +34,7 @@ pub struct Series<'t> {
     pub labels: Labels<'t>,
 }
 
-/// Keys and values of labels.
+/// The keys and values of labels, borrowed from a text where they have no escapes.
 pub type Labels<'t> = SmallVec<[(Cow<'t, str>, Cow<'t, str>); USUAL_LABELS]>;
 
 /// A text is not a series, or labels cannot belong to one.
@@ -96,12 +96,6 @@ impl<'t> Series<'t> {
         check_keys(labels.iter().map(|(key, _)| &**key))?;
         Ok(Self { metric, labels })
     }
-
-    /// The value of a label; `None` if the series does not have it.
-    #[must_use]
-    pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.iter().find(|(known, _)| known == key).map(|(_, value)| &**value)
-    }
 }
 
 /// The name of the metric in the canonical text of a series.
@@ -110,7 +104,7 @@ pub fn metric_of(series: &str) -> &str {
     &series[..series.find('{').unwrap_or(series.len())]
 }
 
-/// Whether `text` is certainly a canonical text: that of a usual name, with usual labels or none.
+/// Whether `text` is certainly a canonical text: a usual name, with usual labels or none.
 ///
 /// The check reads the text once and allocates nothing. It does not recognize texts with escapes or with
 /// characters beyond ASCII, which [`canonical`] checks.

@@ -23,7 +23,7 @@ pub struct SeriesFilter {
 struct Parts {
     /// Names of metrics. All label sets of them match.
     names: BTreeSet<Box<str>>,
-    /// Canonical texts of series with labels, other than those of `names`.
+    /// Canonical texts of series with labels, whose names are not among `names`.
     texts: BTreeSet<Box<str>>,
     /// Labels, as the canonical text has them: `key=value`.
     labels: BTreeSet<Box<str>>,
@@ -85,7 +85,7 @@ impl SeriesFilter {
         self.parts.as_ref().is_none_or(|parts| parts.matches(text))
     }
 
-    /// The wanted names and texts: a series that matches has exactly one of them. `None`: any.
+    /// The wanted names and texts: a series that matches has exactly one of them. `None`: all are wanted.
     ///
     /// A store asks its database for these, and checks [`Self::matches`] itself.
     pub fn metrics(&self) -> Option<impl Iterator<Item = Wanted<'_>>> {

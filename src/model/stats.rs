@@ -11,7 +11,7 @@ pub struct Stats {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// The sum of the values; infinite if it, or the sum of some of them, is beyond a double. Never NaN.
+    /// The sum of the values. Infinite if it, or the sum of a part of them, is beyond a double. Never NaN.
     pub sum: f64,
     /// The value of the first instant.
     pub first: ValueAt,
@@ -19,7 +19,7 @@ pub struct Stats {
     pub last: ValueAt,
 }
 
-/// A value and its instant.
+/// A value with the instant of its reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValueAt {
     /// The instant, in Unix milliseconds.
@@ -121,7 +121,7 @@ impl Stats {
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
         let sum = self.sum + other.sum;
-        self.sum = if sum.is_nan() { f64::INFINITY } else { sum }; // of both infinities: it is not known
+        self.sum = if sum.is_nan() { f64::INFINITY } else { sum }; // the sum of both infinities is unknown
     }
 
     /// The arithmetic mean.

@@ -2,7 +2,7 @@
 //!
 //! The member `limits` of the metadata of a device has bounds by the name of a metric:
 //! `{"limits": {"level": {"min": 20}, "temp": {"min": -5, "max": 80}}}`. Metadata is not checked when it is
-//! written, so that no reading is lost; what has another form is no limit, and is counted.
+//! written, so that no reading is lost. Limits of another form are ignored, and counted.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use super::series::metric_of;
 #[derive(Debug, Default, PartialEq)]
 pub struct ValueLimits {
     bounds: BTreeMap<String, Bounds>,
-    /// The number of limits that do not have the form of one.
+    /// The number of limits that are ignored, because their form is wrong.
     pub invalid: usize,
 }
 
 /// The smallest and the largest usual value of a metric. Not both are `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
-    /// Smaller values are beyond it.
+    /// Values below this are beyond the limit.
     pub min: Option<f64>,
-    /// Larger values are beyond it.
+    /// Values above this are beyond the limit.
     pub max: Option<f64>,
 }
 
-/// One of two bounds.
+/// The bound that a value is beyond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// The lower one.
+    /// The lower bound.
     Min,
-    /// The upper one.
+    /// The upper bound.
     Max,
 }
 

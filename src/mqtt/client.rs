@@ -80,7 +80,7 @@ enum Turn {
 
 impl Client {
     pub(super) fn new(options: Options, known: Known, intake: Intake, shutdown: CancellationToken) -> Self {
-        let (name, metrics) = (options.client_id.as_str(), &intake.metrics);
+        let (name, metrics) = (options.broker.client_id.as_str(), &intake.metrics);
         let counters = Counters {
             connected: metrics.mqtt_connected.of_configured(name),
             messages: metrics.mqtt_messages_total.of_configured(name),
@@ -97,7 +97,7 @@ impl Client {
     /// Connects again and again until the shutdown.
     pub(super) async fn run(self) {
         let (mut reconnect, mut failures) = (Reconnect::new(), 0_u64);
-        let mut is_v5 = self.options.version != MqttVersion::V3;
+        let mut is_v5 = self.options.broker.version != MqttVersion::V3;
         let mut had_session = self.known.is_there();
         while !self.shutdown.is_cancelled() {
             let began = Instant::now();
@@ -113,7 +113,11 @@ impl Client {
             self.counters.unacknowledged.set(0.0);
             self.counters.oldest_seconds.set(0.0);
             let Err(error) = result else { break };
-            if !was_accepted && is_v5 && self.options.version == MqttVersion::Auto && speaks_other_version(&error) {
+            if !was_accepted
+                && is_v5
+                && self.options.broker.version == MqttVersion::Auto
+                && speaks_other_version(&error)
+            {
                 tracing::info!(broker = self.options.connector.url(), "the broker does not take MQTT 5; trying 3.1.1");
                 is_v5 = false;
                 continue;
@@ -154,7 +158,7 @@ impl Client {
         had_session: &mut bool,
         was_accepted: &mut bool,
     ) -> Result<(), MqttError> {
-        let session = Session::open(&self.options, &self.options.client_id, is_v5, false)?;
+        let session = Session::open(&self.options.broker, &self.options.broker.client_id, is_v5, false)?;
         let (reader, writer) = tokio::io::split(stream);
         let answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
         let mut connection = Connection { reader, writer, session, must_flush: false, answer_by, all_granted: true };

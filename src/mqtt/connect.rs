@@ -1,13 +1,10 @@
 //! Connections to a broker: TCP, and TLS with rustls.
 
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
@@ -16,42 +13,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::MqttError;
-use crate::common::small_file::read_small_regular_file;
 use crate::config::Mqtt;
+use crate::tls::{PemFile, TlsError};
 
 /// The time for a connection, and for the handshake of TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why the files of `[[mqtt]]` cannot be used. It contains nothing of their content.
-#[derive(Debug, thiserror::Error)]
-pub enum MqttTlsError {
-    /// A file cannot be read.
-    #[error("{} ({key}): {error}", path.display())]
-    Read {
-        /// The configuration key of the file.
-        key: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the system.
-        error: io::Error,
-    },
-    /// The content of a file cannot be used.
-    #[error("{} ({key}) {problem}", path.display())]
-    Unusable {
-        /// The configuration key of the file.
-        key: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The fault, such as "holds no certificate as PEM".
-        problem: String,
-    },
-    /// rustls does not accept the settings.
-    #[error("TLS to the broker cannot be set up: {0}")]
-    Rustls(rustls::Error),
-    /// The host is no name that a certificate can have.
-    #[error("mqtt.url names a host that no certificate can have: {0}")]
-    Host(String),
-}
 
 /// Makes connections to one broker.
 #[derive(Clone)]
@@ -77,10 +43,10 @@ impl Connector {
     ///
     /// # Errors
     /// When a file cannot be used.
-    pub fn new(broker: &Mqtt) -> Result<Self, MqttTlsError> {
+    pub fn new(broker: &Mqtt) -> Result<Self, TlsError> {
         let url = &broker.url;
         let tls = if url.is_tls {
-            let name = ServerName::try_from(url.host.clone()).map_err(|_| MqttTlsError::Host(url.host.clone()))?;
+            let name = ServerName::try_from(url.host.clone()).map_err(|_| TlsError::Host(url.host.clone()))?;
             Some((TlsConnector::from(Arc::new(client_config(broker)?)), name))
         } else {
             None
@@ -106,43 +72,26 @@ impl Connector {
     }
 }
 
-fn client_config(broker: &Mqtt) -> Result<ClientConfig, MqttTlsError> {
+fn client_config(broker: &Mqtt) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
-    let builder = builder.with_protocol_versions(&[&TLS13, &TLS12]).map_err(MqttTlsError::Rustls)?;
+    let builder = builder.with_protocol_versions(&[&TLS13, &TLS12]).map_err(TlsError::Rustls)?;
     let builder = if let Some(file) = &broker.ca_file {
+        let ca = PemFile::read("mqtt.ca_file", file)?;
         let mut roots = RootCertStore::empty();
-        for certificate in certificates("mqtt.ca_file", file)? {
-            let added = roots.add(certificate);
-            added.map_err(|error| unusable("mqtt.ca_file", file, format!("holds a bad certificate: {error}")))?;
+        for certificate in ca.all("certificate")? {
+            roots.add(certificate).map_err(|error| ca.unusable(format!("holds a bad certificate: {error}")))?;
         }
         builder.with_root_certificates(roots)
     } else {
-        let verifier = Verifier::new(provider).map_err(MqttTlsError::Rustls)?;
+        let verifier = Verifier::new(provider).map_err(TlsError::Rustls)?;
         builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     };
     let (Some(cert), Some(key)) = (&broker.cert_file, &broker.key_file) else {
         return Ok(builder.with_no_client_auth());
     };
-    let chain = certificates("mqtt.cert_file", cert)?;
-    let pem = read("mqtt.key_file", key)?;
-    let private = PrivateKeyDer::from_pem_slice(&pem);
-    let private = private.map_err(|_| unusable("mqtt.key_file", key, "holds no private key as PEM".to_owned()))?;
-    let config = builder.with_client_auth_cert(chain, private);
-    config.map_err(|error| unusable("mqtt.key_file", key, format!("does not fit mqtt.cert_file: {error}")))
-}
-
-fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, MqttTlsError> {
-    let pem = read(key, path)?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let all = all.ok().filter(|all| !all.is_empty());
-    all.ok_or_else(|| unusable(key, path, "holds no certificate as PEM".to_owned()))
-}
-
-fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, MqttTlsError> {
-    read_small_regular_file(path).map_err(|error| MqttTlsError::Read { key, path: path.to_owned(), error })
-}
-
-fn unusable(key: &'static str, path: &Path, problem: String) -> MqttTlsError {
-    MqttTlsError::Unusable { key, path: path.to_owned(), problem }
+    let chain = PemFile::read("mqtt.cert_file", cert)?.all("certificate")?;
+    let key = PemFile::read("mqtt.key_file", key)?;
+    let config = builder.with_client_auth_cert(chain, key.private_key()?);
+    config.map_err(|error| key.unusable(format!("does not fit mqtt.cert_file: {error}")))
 }

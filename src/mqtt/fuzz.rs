@@ -1,7 +1,6 @@
 //! Invariants fuzzed on messages: the packet, the topic and the payload.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use mqtt_protocol_core::mqtt::common::ArcPayload;
 
@@ -9,7 +8,7 @@ use super::payload::place;
 use super::session::{Received, Session};
 use super::{Connector, Formats, Options, Topic, listener};
 use crate::access::DeviceScope;
-use crate::config::{LineProtocol, Mqtt, MqttVersion, Senml};
+use crate::config::{LineProtocol, Mqtt, Senml};
 use crate::wire::senml::NameSplit;
 use crate::wire::{fuzz::ParsedBody, json};
 
@@ -17,6 +16,9 @@ use crate::wire::{fuzz::ParsedBody, json};
 const BROKER: &str = "
 url = 'mqtt://broker'
 client_id = 'fuzz'
+session_expiry = '1s'
+receive_maximum = 10
+max_packet_bytes = '4KiB'
 [[topics]]
 preset = 'zigbee2mqtt'
 [[topics]]
@@ -35,14 +37,6 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
     let broker: Mqtt = toml::from_str(BROKER).expect("a broker");
     Options {
         connector: Connector::new(&broker).expect("no files"),
-        client_id: broker.client_id.clone(),
-        version: MqttVersion::Auto,
-        user: None,
-        password: None,
-        session_expiry: Duration::from_secs(1),
-        receive_maximum: 10,
-        max_packet_bytes: 4 << 10,
-        keep_alive: Duration::from_secs(30),
         scope: DeviceScope::all().clone(),
         topics: broker.topics.iter().flat_map(Topic::all).collect(),
         formats: Formats {
@@ -51,6 +45,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
             senml_names: NameSplit::at(Senml::default().separators.as_str()),
         },
         subscriptions_file: "/nowhere".into(),
+        broker,
     }
 });
 
@@ -58,7 +53,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
 pub fn mqtt(bytes: &[u8]) {
     let Some((&first, bytes)) = bytes.split_first() else { return };
     let is_v5 = first & 1 == 1;
-    let mut session = Session::open(&OPTIONS, "fuzz", is_v5, false).expect("a first packet");
+    let mut session = Session::open(&OPTIONS.broker, "fuzz", is_v5, false).expect("a first packet");
     let connack: &[u8] = if is_v5 { &[0x20, 3, 0, 0, 0] } else { &[0x20, 2, 0, 0] };
     assert!(matches!(session.receive(connack)[..], [Received::Connected { has_session: false }]));
     let half = bytes.len() / 2;
@@ -95,7 +90,7 @@ mod tests {
         packet.extend(topic.bytes());
         packet.push(0);
         packet.extend(payload);
-        let mut session = Session::open(&OPTIONS, "fuzz", true, false).unwrap();
+        let mut session = Session::open(&OPTIONS.broker, "fuzz", true, false).unwrap();
         session.receive(&[0x20, 3, 0, 0, 0]);
         let received = session.receive(&packet);
         assert!(matches!(&received[..], [Received::Message(message)] if &*message.topic == topic), "{received:?}");

@@ -23,13 +23,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::DeviceScope;
-use crate::config::{LineProtocol, MqttVersion, Secret};
+use crate::config::{self, LineProtocol};
 use crate::ingest::Ingest;
 use crate::telemetry::{Metrics, RefusalLog};
 use crate::wire::json;
@@ -51,7 +50,7 @@ mod session;
 mod subscriptions;
 mod topic;
 
-pub use connect::{Connector, MqttTlsError};
+pub use connect::Connector;
 pub use error::MqttError;
 pub use listener::{Listener, ListenerOptions, Listening, Rooms};
 pub use probe::{Grant, probe};
@@ -67,27 +66,13 @@ const REFUSED: [&str; 6] = ["payload", "topic", "size", "retained", "rate", "ove
 /// The options of a client of a broker.
 #[derive(Debug)]
 pub struct Options {
-    /// The address of the broker.
+    /// The table `[[mqtt]]` of the broker in the configuration.
+    pub broker: config::Mqtt,
+    /// Makes the connections to the broker.
     pub connector: Connector,
-    /// The client ID.
-    pub client_id: String,
-    /// The version of the protocol.
-    pub version: MqttVersion,
-    /// The user and the password.
-    pub user: Option<String>,
-    /// The password.
-    pub password: Option<Secret>,
-    /// The time for which the broker keeps the session.
-    pub session_expiry: Duration,
-    /// The messages that may be unacknowledged at once.
-    pub receive_maximum: u16,
-    /// The size of the largest packet.
-    pub max_packet_bytes: usize,
-    /// The time after which a silent connection is asked for a sign of life.
-    pub keep_alive: Duration,
     /// The devices of the messages.
     pub scope: DeviceScope,
-    /// The topics.
+    /// The topics of the table, one for each template.
     pub topics: Arc<[Topic]>,
     /// The choices of the formats.
     pub formats: Formats,

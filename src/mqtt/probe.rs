@@ -31,7 +31,7 @@ pub struct Grant {
 /// # Errors
 /// When the broker cannot be reached, or refuses the client.
 pub async fn probe(options: &Options) -> Result<(&'static str, Vec<Grant>), MqttError> {
-    match options.version {
+    match options.broker.version {
         MqttVersion::V3 => ask(options, false).await,
         MqttVersion::V5 => ask(options, true).await,
         MqttVersion::Auto => match ask(options, true).await {
@@ -49,7 +49,7 @@ async fn ask(options: &Options, is_v5: bool) -> Result<(&'static str, Vec<Grant>
 
 async fn converse(options: &Options, is_v5: bool) -> Result<Vec<Grant>, MqttError> {
     let mut stream = options.connector.connect().await?;
-    let mut session = Session::open(options, &format!("{}-check", options.client_id), is_v5, true)?;
+    let mut session = Session::open(&options.broker, &format!("{}-check", options.broker.client_id), is_v5, true)?;
     let wanted: Vec<(String, u8)> =
         options.topics.iter().map(|topic| (topic.template.plain_filter(), topic.qos)).collect();
     let mut grants = Vec::new();

@@ -16,9 +16,10 @@ use mqtt_protocol_core::mqtt::result_code::{
 };
 use mqtt_protocol_core::mqtt::{Connection, Version, role};
 
+use super::MqttError;
 use super::frame::{Frame, Inbox};
 use super::message::{Message, MessageReceipt, Outcome};
-use super::{MqttError, Options};
+use crate::config;
 
 /// The time for the answer to a ping.
 const PONG_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,33 +60,33 @@ pub(super) enum Received {
 impl Session {
     /// Starts a connection: `out` has the first packet. A `clean` session is a new one, which ends with the
     /// connection.
-    pub(super) fn open(options: &Options, client_id: &str, is_v5: bool, is_clean: bool) -> Result<Self, MqttError> {
+    pub(super) fn open(broker: &config::Mqtt, client_id: &str, is_v5: bool, is_clean: bool) -> Result<Self, MqttError> {
         let version = if is_v5 { Version::V5_0 } else { Version::V3_1_1 };
         let mut connection = Connection::with_options(version, ConnectionOptions::new());
         connection.set_pingresp_recv_timeout(PONG_TIMEOUT.as_millis() as u64);
         let mut session = Self {
             version,
             connection,
-            max_packet_bytes: options.max_packet_bytes,
+            max_packet_bytes: broker.max_packet_bytes.as_usize(),
             inbox: Inbox::default(),
             out: Vec::new(),
             ping_at: None,
             pong_by: None,
             asked: HashMap::new(),
         };
-        session.connect(options, client_id, is_clean).map_err(of_our_own)?;
+        session.connect(broker, client_id, is_clean).map_err(of_our_own)?;
         Ok(session)
     }
 
-    fn connect(&mut self, options: &Options, client_id: &str, is_clean: bool) -> Result<(), PacketError> {
-        let keep_alive = u16::try_from(options.keep_alive.as_secs()).unwrap_or(u16::MAX);
-        let password = options.password.as_ref().map(|password| password.expose().as_bytes().to_vec());
+    fn connect(&mut self, broker: &config::Mqtt, client_id: &str, is_clean: bool) -> Result<(), PacketError> {
+        let keep_alive = u16::try_from(broker.keep_alive.as_duration().as_secs()).unwrap_or(u16::MAX);
+        let password = broker.password.as_ref().map(|password| password.expose().as_bytes().to_vec());
         let mut with_maximum = None;
         let events = if self.version == Version::V5_0 {
             let connect = |properties: Properties| {
                 let connect = v5_0::Connect::builder().client_id(client_id)?;
                 let mut connect = connect.clean_start(is_clean).keep_alive(keep_alive).props(properties);
-                if let Some(user) = &options.user {
+                if let Some(user) = &broker.user {
                     connect = connect.user_name(user.as_str())?;
                 }
                 if let Some(password) = &password {
@@ -93,11 +94,11 @@ impl Session {
                 }
                 connect.build()
             };
-            let expiry = u32::try_from(options.session_expiry.as_secs()).unwrap_or(u32::MAX);
+            let expiry = u32::try_from(broker.session_expiry.as_duration().as_secs()).unwrap_or(u32::MAX);
             let expiry: Property = SessionExpiryInterval::new(if is_clean { 0 } else { expiry })?.into();
             // No maximum packet size: mosquitto 2.0 drops what is larger, but counts it as in flight for
             // ever, and sends nothing more once `receive_maximum` messages are.
-            let on_the_wire = vec![expiry.clone(), ReceiveMaximum::new(options.receive_maximum)?.into()];
+            let on_the_wire = vec![expiry.clone(), ReceiveMaximum::new(broker.receive_maximum)?.into()];
             // mosquitto 2.0 sends more than the maximum when it resumes a session. The state of the protocol
             // would end the connection for that each time, so only the packet on the wire has the maximum.
             with_maximum = Some(connect(on_the_wire)?.to_continuous_buffer());
@@ -105,7 +106,7 @@ impl Session {
         } else {
             let connect = v3_1_1::Connect::builder().client_id(client_id)?;
             let mut connect = connect.clean_session(is_clean).keep_alive(keep_alive);
-            if let Some(user) = &options.user {
+            if let Some(user) = &broker.user {
                 connect = connect.user_name(user.as_str())?;
             }
             if let Some(password) = password {

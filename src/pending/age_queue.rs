@@ -8,19 +8,19 @@ use super::bucket::OpenBucket;
 use super::slots::{Key, Slots};
 use crate::log::Position;
 
-/// The buckets of one line for turns, by the position of their first reading.
+/// The buckets of one [`Line`], by the position of their first reading.
 ///
-/// A linked list through the buckets themselves: a bucket leaves it in constant time, wherever it stands.
+/// A linked list through the buckets themselves: a bucket leaves it in constant time from any place.
 #[derive(Debug, Default, Clone, Copy)]
 struct List {
     oldest: Option<Key>,
     newest: Option<Key>,
 }
 
-/// A line for turns: of an hour, or `None` for all late buckets, which wait equally long for their turns.
+/// A queue of buckets for turns: of an hour, or `None` for all late buckets, which wait equally long.
 type Line = Option<Hour>;
 
-/// All lines with an hour.
+/// The range of the lines of hours.
 const OF_HOURS: (Bound<Line>, Bound<Line>) = (Bound::Excluded(None), Bound::Unbounded);
 
 /// The buckets in two orders: by the position of their first reading, and by their turns.
@@ -30,10 +30,10 @@ pub(super) struct AgeQueue {
     lines: BTreeMap<Line, List>,
     /// The first bucket of each line. The first of all is the oldest bucket.
     heads: BTreeSet<(Position, Line)>,
-    /// Buckets that a write blocked when they were opened, and that have their places inside the lines. Few,
-    /// as a rule.
+    /// Buckets that were blocked when they were opened. Their places are inside the lines, so they are kept
+    /// apart. They are few, as a rule.
     unblocked: BTreeSet<(Position, Key)>,
-    /// The same buckets by line.
+    /// The buckets of `unblocked`, by line.
     unblocked_by_line: BTreeSet<(Line, Position, Key)>,
 }
 
@@ -92,7 +92,7 @@ impl AgeQueue {
         listed.into_iter().chain(self.unblocked.first().copied()).min().map(|(_, bucket)| bucket)
     }
 
-    /// The oldest bucket of the first hour, of those that were opened before their hours had ended.
+    /// The oldest bucket of the first hour, among the buckets that were opened before their hours had ended.
     pub(super) fn first_on_time(&self, open: &Slots<OpenBucket>) -> Option<(Hour, Key)> {
         let listed = self.lines.range(OF_HOURS).next();
         let listed = listed.and_then(|(&line, list)| Some((line, open[list.oldest?].position, list.oldest?)));
@@ -101,7 +101,7 @@ impl AgeQueue {
         Some((line?, bucket))
     }
 
-    /// The oldest bucket of those that were opened after their hours had ended.
+    /// The oldest bucket among those that were opened after their hours had ended.
     pub(super) fn first_late(&self, open: &Slots<OpenBucket>) -> Option<Key> {
         let listed = self.lines.get(&None).and_then(|list| Some((None, open[list.oldest?].position, list.oldest?)));
         let unblocked = self.unblocked_by_line.first().copied().filter(|(line, ..)| line.is_none());

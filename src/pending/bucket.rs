@@ -27,7 +27,7 @@ pub(super) struct OpenBucket {
     pub(super) names: Arc<Names>,
     /// The first and the last instant of the readings.
     pub(super) span: (HourOffset, HourOffset),
-    /// The number of readings.
+    /// The number of readings that were accepted, repetitions included.
     pub(super) accepted: u32,
     /// Whether a write of the same device and hour is in flight, or a deletion is to be executed first. If
     /// not, the bucket is in the age queue.
@@ -41,7 +41,7 @@ pub(super) struct OpenBucket {
     pub(super) position: Position,
     /// When the first reading was inserted.
     pub(super) since_ms: u64,
-    /// The neighbours in the list of the age queue.
+    /// The neighbours of the bucket in a list of the age queue.
     pub(super) older: Option<Key>,
     pub(super) newer: Option<Key>,
 }
@@ -60,7 +60,8 @@ impl BucketSnapshot {
     /// The readings that a deletion leaves; `None` if it removes no value.
     pub(super) fn without(&self, deletion: &Deletion) -> Option<Remaining> {
         let mut selected: HashMap<Key, bool> = HashMap::new();
-        // Whether the values that follow begin a reading that has none left yet, and whether it has lost one.
+        // Whether the next value that stays is the first of its reading, and whether the reading lost a
+        // value.
         let (mut left, mut starts_reading, mut has_lost) = (Remaining::default(), false, false);
         self.stream.each(|Arrived { value, offset, metric, starts_reading: starts }| {
             starts_reading |= starts;
@@ -116,7 +117,7 @@ impl OpenBucket {
         }
     }
 
-    /// Puts other readings into the bucket. Returns the memory of those before, to be dropped without a lock.
+    /// Replaces the readings of the bucket. Returns the memory of the old ones, to be dropped without a lock.
     pub(super) fn replace(&mut self, with: Remaining) -> Stream {
         let Remaining { stream, span, accepted, .. } = with;
         (self.span, self.accepted) = (span, accepted);
@@ -169,7 +170,7 @@ impl OpenBucket {
         added
     }
 
-    /// Returns the work of [`Self::snapshot`].
+    /// Returns the work of [`Self::snapshot`], in the unit of [`super::ITEMS_PER_TURN`].
     pub(super) const fn snapshot_items(&self) -> usize {
         self.stream.pieces() * ITEMS_PER_PIECE
     }

@@ -33,21 +33,22 @@ pub(super) struct PendingDeletion {
     begun: BegunDeletion,
     unanswered: Arc<BTreeSet<Hour>>,
     hours: Range<Hour>,
-    /// The place of the deletion, or of the first reading of a bucket that it blocks.
+    /// The log is needed from here on: from the deletion, or from the oldest reading in a bucket that it
+    /// blocks.
     position: Position,
     since_ms: u64,
     erased: Arc<Erased>,
     progress: Progress,
 }
 
-/// How far a deletion is.
+/// How far the execution of a deletion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// It removes readings of open buckets.
+    /// The feeder removes its readings from open buckets.
     Erases,
-    /// It waits for the writes in flight of the hours from this one on.
+    /// The deletion waits for writes in flight of this hour and later ones.
     WaitsFrom(Hour),
-    /// The store has executed it. The buckets of the hours from this one on may still be blocked.
+    /// The store has executed the deletion. Buckets of this hour and later ones may still be blocked.
     UnblocksFrom(Hour),
 }
 
@@ -65,7 +66,7 @@ pub enum NextDeletion {
 /// A deletion for the store.
 #[derive(Debug, Clone)]
 pub struct DeletionStep {
-    /// The deletion.
+    /// The deletion, as the log has it.
     pub begun: BegunDeletion,
     /// Hours of which an earlier process may have sent writes to the store that are not sent again.
     pub unanswered: Arc<BTreeSet<Hour>>,
@@ -224,12 +225,12 @@ impl Pending {
 #[derive(Debug)]
 pub struct HourErasure {
     hour: Hour,
-    /// `None`: all of it.
+    /// The readings that stay, if some do not. `None`: all of them stay.
     left: Option<super::bucket::Remaining>,
 }
 
 impl HourErasure {
-    /// Computes it from a snapshot. Reads all values of the open bucket, if the deletion may select some.
+    /// Computes the erasure from a snapshot. It reads all values of the open bucket.
     #[must_use]
     pub fn of(hour: &PendingHour, deletion: &Deletion) -> Self {
         Self { hour: hour.hour, left: hour.open.as_ref().and_then(|open| open.without(deletion)) }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// The longest ID without memory of its own: a UUID fits.
 const INLINE_BYTES: usize = 38;
 
-/// The text of an ID. To compare it with another one touches no memory outside the entry, if it is short.
+/// The text of an ID. The comparison of a short ID touches no memory outside the entry.
 #[derive(Debug)]
 pub(super) enum DeviceId {
     Inline { len: u8, bytes: [u8; INLINE_BYTES] },
@@ -13,7 +13,7 @@ pub(super) enum DeviceId {
 }
 
 impl DeviceId {
-    /// The text as bytes, which are in the same order as texts.
+    /// The text as bytes. Their order is that of the texts.
     #[inline]
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {

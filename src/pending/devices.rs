@@ -10,21 +10,21 @@ use crate::model::HourOffset;
 /// A device that has pending readings.
 #[derive(Debug, Clone)]
 pub struct PendingDevice {
-    /// Its stored ID.
+    /// The stored ID of the device.
     pub device: Arc<str>,
     /// The first pending instant, in Unix milliseconds.
     pub first_ts_ms: i64,
-    /// Its newest pending hour.
+    /// The newest pending hour of the device.
     pub newest: PendingHour,
-    /// Whether it has pending hours before that.
+    /// Whether the device has pending hours before the newest.
     pub has_earlier: bool,
 }
 
 impl Pending {
     /// Returns the pending devices whose ID starts with `prefix` and follows `after`, ascending.
     ///
-    /// At most `limit` of them, and no more than one turn allows. The flag is true if the turn ended first:
-    /// the caller goes on after the last device.
+    /// Returns at most `limit` devices, and no more than one turn allows. The flag is true if the turn ended
+    /// first: the caller then goes on after the last device.
     pub fn devices(&self, prefix: &str, after: Option<&str>, limit: usize) -> (Vec<PendingDevice>, bool) {
         let id_of = |device: Key| self.devices[device].id.as_bytes();
         let from = self.sorted.from(|device| is_before(id_of(device), prefix, after));

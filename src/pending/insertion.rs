@@ -36,7 +36,7 @@ pub struct Insertion<'a> {
     old_names: Option<Arc<Names>>,
 }
 
-/// Consecutive readings of one device, and what is known of it before they are inserted.
+/// Consecutive readings of one device, and what was looked up about the device before their insertion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group<'a> {
     pub(super) device: Text<'a>,
@@ -54,7 +54,7 @@ pub(super) struct Group<'a> {
 #[derive(Debug)]
 struct IdTable {
     generation: Arc<Names>,
-    /// `None`: not looked up yet.
+    /// The id of each name of the batch. `None`: not looked up yet.
     ids: Vec<Option<Key>>,
 }
 
@@ -177,7 +177,7 @@ impl Pending {
     /// Finds the devices and buckets of the groups, and brings them into the caches of the processor.
     ///
     /// Among many devices, each access to one is a cache miss. The accesses of a pass do not depend on each
-    /// other, so the processor waits for many of them at once. The sums are there for the accesses.
+    /// other, so the processor waits for many of them at once. The counts and sums only cause the accesses.
     fn find_groups(&self, groups: &mut [Group<'_>]) {
         for group in &mut *groups {
             group.hash = self.by_id.hash(group.device.as_bytes());
@@ -204,6 +204,7 @@ impl Pending {
     ///
     /// # Errors
     /// If the payload is not valid.
+    #[cfg(any(test, fuzzing, feature = "bench"))]
     pub fn insert(&mut self, payload: &[u8], position: Position, now_ms: u64) -> Result<(), BadPayload> {
         let mut insertion = Insertion::new(payload, position)?;
         while insertion.decode()? {

@@ -12,8 +12,8 @@
 //!   send: long work is done in turns of `ITEMS_PER_TURN`, and queries and writes get a [`BucketSnapshot`],
 //!   which shares the memory of most values and is read without the lock. Tables grow piece by piece.
 //!
-//! An open bucket is a stream of bytes (`stream`): a reading takes one to three of them, and a device-hour of
-//! a sensor that sends each minute some 420, its entries in all tables included.
+//! An open bucket is a stream of bytes (`stream`). A reading takes one to three bytes. An hour of a sensor
+//! that sends each minute takes some 420 bytes, including its entries in all tables.
 //!
 //! A reading touches an entry of the hash index, its device, its bucket and the end of its stream. Each is in
 //! one or two cache lines, and none of them moves. With many devices these are cache misses, so a turn finds
@@ -70,10 +70,10 @@ use taking::InFlight;
 /// The work of one turn, in values that are inserted or copied: some ten to some hundred microseconds.
 const ITEMS_PER_TURN: usize = 4_096;
 
-/// The names that no bucket has any more may take one part in this many of the memory.
+/// Names that no bucket has any more may take the memory divided by this.
 const NAMES_SHARE: u64 = 8;
 
-/// The work of finding or opening a bucket, in the same unit.
+/// The work of finding or opening a bucket, in the unit of [`ITEMS_PER_TURN`].
 const ITEMS_PER_BUCKET: usize = 32;
 
 /// When buckets are due, and how much memory they may take.
@@ -100,7 +100,7 @@ pub struct Pending {
     in_flight: Slots<InFlight>,
     /// The open buckets that no write blocks.
     by_age: AgeQueue,
-    /// The full ones among them.
+    /// The full buckets among those of `by_age`.
     full: VecDeque<Key>,
     /// The newest ended hour, as far as it is known.
     ended: Hour,
@@ -116,11 +116,11 @@ pub struct Pending {
 #[repr(align(64))]
 struct Device {
     id: DeviceId,
-    /// Never empty.
+    /// The pending hours of the device: at least one.
     hours: Hours,
 }
 
-/// The pending part of one device and hour: at least one of the two.
+/// The buckets of one device and hour: an open one, one in flight, or both.
 #[derive(Debug, Clone, Copy)]
 struct HourSlot {
     hour: Hour,
@@ -129,7 +129,7 @@ struct HourSlot {
 }
 
 impl Pending {
-    /// Creates it without readings.
+    /// Makes a `Pending` without readings.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -159,7 +159,7 @@ impl Pending {
 
     /// Returns whether the memory is used up. Nothing should be inserted until a bucket is stored.
     ///
-    /// Without a bucket it is never full: names that are left are freed when more readings are inserted.
+    /// Without a bucket it is never full: names that remain are freed when more readings are inserted.
     pub fn is_full(&self) -> bool {
         self.buckets() > 0 && self.bytes() >= self.limits.max_bytes
     }
@@ -174,7 +174,7 @@ impl Pending {
         self.bytes + self.names.bytes()
     }
 
-    /// The part of [`Self::bytes`] that does not grow with the readings: that of the buckets themselves.
+    /// The part of [`Self::bytes`] that grows with the buckets, and not with their readings.
     pub const fn fixed_bytes(&self) -> u64 {
         self.buckets() as u64 * bucket::FIXED_BYTES
     }
@@ -237,7 +237,7 @@ impl Pending {
     fn open_bucket(&mut self, device: Key, hour: Hour, position: Position, now_ms: u64) -> Key {
         let is_deleting = self.is_deleting(device, hour);
         let hours = &mut self.devices[device].hours;
-        // Only a write in flight has left a slot for an hour without an open bucket.
+        // A slot without an open bucket has a write in flight.
         let slot = hours.find_mut(hour);
         let is_blocked = slot.is_some() || is_deleting;
         let names = Arc::clone(self.names.current());

@@ -35,7 +35,7 @@ pub(super) struct Names {
 struct Table {
     by_id: Slots<Metric>,
     ids: HashIndex,
-    /// The ids of texts that several ids have.
+    /// The ids that share their text with another id.
     with_other_measurements: HashSet<Key, FixedState>,
 }
 
@@ -44,8 +44,10 @@ impl Names {
         Arc::new(Self { table: RwLock::default(), bytes: AtomicU64::default(), held: Arc::clone(held) })
     }
 
-    /// Returns the id of a name. The same text with another measurement is another name: what one device
-    /// sends must not decide where the measurement of another one ends.
+    /// Returns the id of a name.
+    ///
+    /// Two devices may split one name differently: `a_b_c` is measurement `a`, field `b_c` for one, and
+    /// `a_b`, `c` for the other. So the text and the length of the measurement together are the key.
     pub(super) fn id(&self, Name { text, measurement_bytes }: Name<'_>) -> Key {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let Table { by_id, ids, with_other_measurements } = &mut *table;
@@ -93,7 +95,8 @@ pub(super) struct Generations {
     older: Vec<Weak<Names>>,
     /// The next generation begins when the current one has more names.
     max_names: usize,
-    /// The same in bytes, while none of the older generations is in use.
+    /// The next generation begins when the current one takes more bytes than this, and more than twice the
+    /// bytes of the older ones.
     max_bytes: u64,
     /// The memory of all generations that something refers to.
     held: Arc<AtomicU64>,

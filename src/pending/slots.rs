@@ -6,19 +6,19 @@ use std::ops::{Index, IndexMut};
 /// The place of an entry. Small, because there are millions of them.
 pub(super) type Key = NonZeroU32;
 
-/// The numbers of a chunk.
+/// The numbers that a chunk takes up.
 const CHUNK_SLOTS: usize = 1_024;
 
-/// The slots of a chunk: all numbers but one. An allocator that aligns 64 KiB to a cache line takes more than
-/// that, and the next of its sizes is a quarter larger.
+/// The slots of a chunk: one fewer than its numbers. With the alignment to a cache line, 64 KiB of slots
+/// would not fit into a block of 64 KiB, and the allocator's next size is a quarter larger.
 const CHUNK_CAPACITY: usize = CHUNK_SLOTS - 1;
 
 /// Entries by [`Key`]. The keys of removed entries are used again.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    /// All of them are full except the last one.
+    /// The chunks, all of which are full except the last.
     chunks: Vec<Vec<Slot<T>>>,
-    /// The first vacant slot.
+    /// The first slot of the list of vacant slots.
     vacant: Option<Key>,
     len: usize,
 }

@@ -18,7 +18,7 @@ use crate::model::{Arrivals, BucketWrite, Contents, Hour, HourOffset, Keep, Metr
 /// It is cheap to make. Its methods do the sorting and merging.
 #[derive(Debug)]
 pub struct BucketSnapshot {
-    /// The hour.
+    /// The hour of the readings.
     pub hour: Hour,
     /// The number of readings that were accepted.
     pub accepted: u32,
@@ -64,16 +64,17 @@ impl BucketSnapshot {
 /// The pending readings of one device and hour at one moment.
 #[derive(Debug, Clone)]
 pub struct PendingHour {
-    /// The hour.
+    /// The hour of the readings.
     pub hour: Hour,
     /// The readings of the write in flight.
     pub(super) in_flight: Option<Arc<BucketSnapshot>>,
-    /// The readings that were accepted after those.
+    /// The readings that were accepted after those in flight.
     pub(super) open: Option<Arc<BucketSnapshot>>,
 }
 
 impl PendingHour {
     /// The number of values, repetitions included.
+    #[cfg(test)]
     #[must_use]
     pub fn values(&self) -> usize {
         self.parts().map(BucketSnapshot::values).sum()
@@ -94,7 +95,7 @@ impl PendingHour {
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics: Vec<Metric> = self.parts().flat_map(BucketSnapshot::metrics).collect();
         metrics.sort_unstable_by(|a, b| a.cmp(b).then_with(|| b.measurement().cmp(&a.measurement())));
-        metrics.dedup(); // of the same text, it keeps the first one: the one with a measurement
+        metrics.dedup(); // keeps the first metric of each text: the one with a measurement
         metrics
     }
 
@@ -161,15 +162,16 @@ const FEW_METRICS: usize = 8;
 /// Numbers the metrics of one bucket from 0.
 struct Numbering<'a> {
     names: &'a Names,
-    /// Ids in [`Names`], by number.
+    /// The id in [`Names`] of each number.
     ids: Vec<Key>,
     /// Numbers by id, if there are more than a few.
     numbers: HashMap<Key, u32, FixedState>,
     metrics: Vec<Metric>,
-    /// The numbers of metrics whose text is that of several ids, and the other ids of these numbers.
+    /// The numbers of the metrics whose text several ids have.
     shared: HashMap<Metric, u32, FixedState>,
+    /// The same numbers, by all ids of these texts but the first.
     others: HashMap<Key, u32, FixedState>,
-    /// The number after the last one, for readings of one kind carry the same metrics in the same order.
+    /// The number to try first: readings of one kind have the same metrics in the same order.
     guess: usize,
 }
 
@@ -202,8 +204,8 @@ impl<'a> Numbering<'a> {
         known.or_else(|| self.others.get(&id).map(|number| *number as usize)).unwrap_or_else(|| self.add(id))
     }
 
-    /// Numbers a new id. If another one has the same text, both have one number, and the metric has the
-    /// measurement of the first id that has one.
+    /// Numbers a new id. Ids with the same text share a number. The first id with a measurement decides the
+    /// metric's measurement.
     fn add(&mut self, id: Key) -> usize {
         let (number, (metric, has_other_measurements)) = (self.ids.len(), self.names.name(id));
         if has_other_measurements {

@@ -16,7 +16,7 @@ const PROBES: usize = 7;
 /// Keys of devices, sorted by device ID. The caller keeps the IDs, and passes the same `id_of` each time.
 #[derive(Debug, Default)]
 pub(super) struct SortedDevices {
-    /// None of them empty.
+    /// The runs, none of which is empty.
     runs: Vec<Vec<Key>>,
 }
 

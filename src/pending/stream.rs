@@ -7,7 +7,7 @@
 //! The codec of stored chunks has columns of a whole bucket in the order of time. It would have to encode an
 //! open bucket again and again, and would lose the order of arrival, by which the last of several values of
 //! one instant is kept and accepted readings are counted. A stream encodes each value once, in some
-//! nanoseconds and whatever the order. A tail of 16 plain values would take more memory than an hour of it.
+//! nanoseconds and whatever the order. An hour as a stream takes less memory than a tail of 16 plain values.
 //!
 //! Both sides of the stream make the same **predictions** after each token:
 //! - The **time** of a reading is the last one plus a step, which stays the same while it is about right
@@ -58,7 +58,7 @@ pub(super) use writer::Stream;
 /// The most bytes of a token: its head, a series, a time, and a power of ten with an integer.
 const TOKEN_BYTES_MAX: usize = 1 + 6 + 5 + 11;
 
-/// The form of a token that says everything.
+/// The head of a long token, the last of the forms: it can have any value.
 const LONG: u8 = 0b1111_0000;
 /// In a long token: the value is the first of a reading.
 const STARTS_READING: u8 = 0b1000;
@@ -75,7 +75,7 @@ const SHORTENED: u8 = 3;
 const SKIP_MAX: usize = 16;
 /// In place of a number of entries to skip: the series is new.
 const NEW_SERIES: u64 = 0;
-/// The same: the series is new, and the table is full.
+/// In place of a number of entries to skip: the series is not in the table, which is full.
 const NO_ENTRY: u64 = SKIP_MAX as u64 + 1;
 
 /// The most entries of the table.
@@ -89,7 +89,7 @@ struct Times {
 }
 
 impl Times {
-    /// A difference that never changes the step.
+    /// A difference of at most this many milliseconds never changes the step.
     const ON_TIME: u32 = 1 << 7;
 
     /// The difference between a time and the predicted one.
@@ -118,7 +118,7 @@ impl Times {
         self.last = offset;
     }
 
-    /// The same as [`Self::advance`] for a difference of eight bits.
+    /// Does what [`Self::advance`] does for a difference of eight bits, which never changes the step.
     #[inline]
     const fn advance_on_time(&mut self, offset: HourOffset) {
         self.last = offset;
@@ -132,7 +132,7 @@ struct Series {
     integer: i64,
     /// The series' id in the names of the bucket.
     metric: Key,
-    /// The power of ten.
+    /// The power of ten that divides `integer`.
     decimals: u8,
     /// How many values were no decimals. Only the writer uses it.
     misses: u8,

@@ -23,10 +23,10 @@ use super::{BucketSnapshot, HourSlot, Key, Pending};
 use crate::log::Position;
 use crate::model::{BucketWrite, Hour};
 
-/// How long after its end an hour has ended for buckets: the last readings of most devices have arrived.
+/// An hour counts as ended this long after its end: the last readings of most devices have arrived by then.
 const SETTLE_MS: i64 = 30_000;
 
-/// Returns the newest hour that has ended for buckets.
+/// Returns the newest hour that counts as ended.
 fn newest_ended(wall_ms: i64) -> Hour {
     Hour(Hour::of(wall_ms.saturating_sub(SETTLE_MS)).0.saturating_sub(1))
 }
@@ -61,11 +61,11 @@ pub struct Due {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumIter, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Reason {
-    /// It had `flush.max_readings`.
+    /// The bucket had `flush.max_readings`.
     Size,
-    /// It was as old as `flush.max_age`.
+    /// The bucket was as old as `flush.max_age`.
     Age,
-    /// Its hour has ended.
+    /// The hour of the bucket has ended.
     Hour,
     /// The memory of pending ran short.
     Memory,
@@ -93,7 +93,7 @@ pub struct TakenBucket {
 }
 
 impl TakenBucket {
-    /// Why it was taken.
+    /// The reason for which the bucket was taken.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason
@@ -121,15 +121,16 @@ impl Pending {
         open.into_iter().chain(in_flight).chain(self.deletions_since_ms()).min()
     }
 
-    /// Returns the position before which the log is no longer needed, if it was inserted up to `inserted`.
+    /// Returns the position before which the log is no longer needed. `inserted` is the end of the records
+    /// that were inserted.
     pub fn cut_position(&self, inserted: Position) -> Position {
         let open = self.by_age.oldest().map(|bucket| self.open[bucket].position);
         let in_flight = self.in_flight.iter().map(|taken| taken.position);
         open.into_iter().chain(in_flight).chain(self.deletion_positions()).fold(inserted, Position::min)
     }
 
-    /// Returns whether a bucket is due that the scheduler does not foresee: a full one, or because memory is
-    /// short. All buckets may be blocked nevertheless.
+    /// Returns whether a bucket may be due that [`Self::due_at_ms`] does not foresee: a bucket is full, or
+    /// memory is short. All buckets may be blocked nevertheless.
     pub fn is_urgent(&self) -> bool {
         !self.full.is_empty() || self.is_short_of_memory()
     }
@@ -175,7 +176,7 @@ impl Pending {
         }
     }
 
-    /// Returns the bucket that is due, and why: the oldest one, or that of an ended hour in its turn.
+    /// Returns the bucket that is due, and why: the oldest bucket, or a bucket of an ended hour in its turn.
     fn next_due(&self, oldest: Key, due: &Due) -> Option<(Key, Reason)> {
         let open = &self.open[oldest];
         if open.since_ms.saturating_add(self.max_age_ms()) <= due.horizon_ms {
@@ -202,7 +203,8 @@ impl Pending {
         self.first_of_ended(due, long_ms, long_ms)
     }
 
-    /// Returns the first bucket whose hour has ended that long ago, or the first late one that is that old.
+    /// Returns the first bucket whose hour ended `on_time_ms` ago or earlier. If there is none, returns the
+    /// first late bucket, if it is `late_ms` old.
     fn first_of_ended(&self, due: &Due, on_time_ms: u64, late_ms: u64) -> Option<Key> {
         let ended = newest_ended(due.wall_ms.saturating_sub_unsigned(on_time_ms));
         let on_time =
@@ -250,7 +252,7 @@ impl Pending {
         taken.bucket
     }
 
-    /// Lets a bucket be taken that a write or a deletion has blocked, unless a deletion blocks it.
+    /// Unblocks a bucket after a write or a deletion, unless another deletion blocks it.
     pub(super) fn unblock(&mut self, bucket: Key) {
         if self.is_deleting(self.open[bucket].device, self.open[bucket].hour) {
             return;

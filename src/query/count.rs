@@ -4,13 +4,13 @@ use super::{DeviceSelection, DevicesRequest, Queries, QueryError, ReadingsReques
 use crate::access::DeviceScope;
 use crate::model::{MS_PER_HOUR, SeriesFilter};
 
-/// The readings that are held at once.
+/// The number of readings that are held at once.
 const PAGE: usize = 10_000;
 
 impl Queries {
     /// Counts the readings of a device that have a value of some series, in a range or in all of its time.
     ///
-    /// It reads all of them, page by page, each of which has a deadline of its own.
+    /// It reads all of them, page by page. Each page has a deadline of its own.
     ///
     /// # Errors
     /// If the device is outside of the scope, the store does not answer, or a page takes too long.

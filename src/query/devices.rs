@@ -21,14 +21,14 @@ mod pages;
 
 pub(super) use pages::DevicePage;
 
-/// Selects devices.
+/// Which devices a list has. A device must meet each condition.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceSelection {
     /// Client IDs, each once. `None`: any.
     pub ids: Option<Vec<Arc<str>>>,
-    /// The start of the client IDs.
+    /// The start of the client IDs; empty for any.
     pub prefix: String,
-    /// The metadata.
+    /// The conditions on the metadata.
     pub metadata: MetadataFilter,
     /// Only devices whose last instant is before this one, in Unix milliseconds.
     pub silent_since_ms: Option<i64>,
@@ -41,7 +41,7 @@ pub struct DeviceSelection {
 pub struct DevicesRequest {
     /// The devices.
     pub selection: DeviceSelection,
-    /// The list begins after this client ID.
+    /// The client ID after which the list begins.
     pub after: Option<String>,
     /// The most devices in the answer, at least 1.
     pub limit: usize,
@@ -84,10 +84,10 @@ pub struct Device {
 /// The most devices outside of the device scope that are fetched for one page.
 const MAX_FETCHED: usize = 100_000;
 
-/// How many devices are matched before other tasks get the thread.
+/// The number of devices whose metadata is matched before other tasks get the thread.
 const MATCHED_AT_ONCE: usize = 64;
 
-/// The most devices that one page looks at, unless the IDs decide.
+/// The most devices that one page looks at, unless the selection is by ID alone.
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// The number of devices whose exact last instants or latest values are read, after which a page ends.
@@ -97,12 +97,12 @@ const MAX_LOOKED_UP: usize = 2_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeping {
     Ids,
-    /// Entries with their series. So the list ends with a page of the store that ended early.
+    /// Entries with their series. They take memory, so the list ends where a page of the store ended early.
     Entries,
 }
 
 impl DeviceSelection {
-    /// Whether the IDs decide.
+    /// Whether the selection is by ID alone.
     fn is_by_id(&self) -> bool {
         !self.reads_metadata() && self.silent_since_ms.is_none()
     }
@@ -117,8 +117,8 @@ impl DeviceSelection {
         self.metadata.matches(text) && (!self.beyond_limits || has_limits())
     }
 
-    /// Keeps the devices whose metadata matches. Returns whether it was too late to look at all of them: then
-    /// it keeps those up to the last one that it has looked at.
+    /// Keeps the devices whose metadata matches. Returns true if the time `until` came before it had looked
+    /// at all devices. Then it has dropped those that it has not looked at, which follow `last`.
     async fn keep_matching(
         &self,
         devices: &mut Vec<(Arc<str>, DeviceSummary)>,
@@ -150,8 +150,8 @@ impl DeviceSelection {
 }
 
 impl Queries {
-    /// Returns devices in the order of their IDs. It returns fewer than the limit if they have many metrics,
-    /// or if few of those that it has looked at match.
+    /// Returns devices in the order of their IDs. A page has fewer devices than the limit if they have many
+    /// metrics, or if few of the first thousands match.
     ///
     /// # Errors
     /// If too many devices outside of the scope precede the first one inside, or the store does not answer.
@@ -195,8 +195,8 @@ impl Queries {
         self.list(self.deadline(), scope, request, Keeping::Ids, |id, _| id).await
     }
 
-    /// Returns the entry of a device in the store, without pending readings. An index that may lack it, or
-    /// some of it, is an error.
+    /// Returns the entry of a device in the store, without pending readings. An index that may lack the
+    /// entry, or a part of it, is an error.
     pub(super) async fn entry(
         &self,
         deadline: Instant,
@@ -209,7 +209,7 @@ impl Queries {
         Ok(found.devices.pop())
     }
 
-    /// Lists what `keep` keeps of the client ID and the entry of each device.
+    /// Lists devices: the result of `keep` for the client ID and the entry of each.
     pub(super) async fn list<T>(
         &self,
         deadline: Instant,
@@ -283,7 +283,8 @@ impl Queries {
         Ok(looked_up)
     }
 
-    /// Keeps the devices with a latest value beyond its limits. Returns of how many it has read the values.
+    /// Keeps the devices with a latest value beyond its limits. Returns the number of devices whose values it
+    /// has read.
     async fn keep_beyond(
         &self,
         deadline: Instant,
@@ -306,8 +307,7 @@ impl Queries {
         Ok(read)
     }
 
-    /// Replaces last instants that are exact to the day, or may be of a later day. Those of pending readings
-    /// are exact.
+    /// Replaces last instants that are exact to the day only, or may be of a later day, by exact ones.
     async fn make_exact(
         &self,
         deadline: Instant,
@@ -353,8 +353,8 @@ impl Device {
         Self { id, metadata, metrics, has_more_metrics: has_more_series, first_ts_ms, last_ts_ms }
     }
 
-    /// Returns a range that has all readings of the device, in Unix milliseconds, also if its last instant is
-    /// exact to the day only.
+    /// Returns a range that has all readings of the device, in Unix milliseconds. It ends with the last day,
+    /// because the last instant may be exact to the day only.
     pub(crate) const fn span_ms(&self) -> Range<i64> {
         let last_day = Day::of(Hour::of(self.last_ts_ms));
         self.first_ts_ms..Day(last_day.0 + 1).start_ms()

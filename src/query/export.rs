@@ -26,9 +26,9 @@ pub struct ExportRequest {
 /// The devices of an export, by client ID.
 #[derive(Debug, Clone)]
 pub enum ExportedDevices {
-    /// These, in this order.
+    /// The devices with these IDs, in this order.
     Named(Vec<Arc<str>>),
-    /// All that a list has, page by page of the limit of the request.
+    /// All devices of a list. The limit of its request is the size of a page.
     Listed(DevicesRequest),
 }
 
@@ -60,7 +60,7 @@ impl Queries {
         Ok(Export { queries: self.clone(), grant, request, next, list, open: None })
     }
 
-    /// Returns the series that a device may have in a range from `from_ms` on, sorted.
+    /// Returns the series that a device may have since `from_ms`, sorted.
     ///
     /// # Errors
     /// If these are more than `max`, the device is outside of the scope, or the store does not answer.

@@ -11,13 +11,13 @@ use crate::access::DeviceScope;
 use crate::model::find_member;
 use crate::store::DeviceSummary;
 
-/// The value of each key in the metadata of a device, in the order of the keys; null for one that is absent.
+/// The value of each key in the metadata of a device, in the order of the keys; null for an absent key.
 pub type MetadataValues = Vec<Value>;
 
 /// Devices with the same values of some keys of their metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceGroup {
-    /// The values.
+    /// The values of the keys.
     pub values: MetadataValues,
     /// The number of devices.
     pub devices: usize,
@@ -58,23 +58,19 @@ impl DeviceGroups {
     /// Groups devices by their values.
     #[must_use]
     pub fn of(devices: impl IntoIterator<Item = MetadataValues>) -> Self {
-        let (mut found, mut places) = (Self::default(), HashMap::new());
+        let Self { mut groups, mut group_of } = Self::default();
+        // The index of each group by the text of its values. Equal numbers have the same text.
+        let mut places: HashMap<String, usize> = HashMap::new();
         for values in devices {
-            found.add(values, &mut places);
+            let text = values.iter().map(|value| with_whole_numbers(value).to_string()).collect::<Vec<_>>().join(",");
+            let place = *places.entry(text).or_insert(groups.len());
+            if place == groups.len() {
+                groups.push(DeviceGroup { values, devices: 0 });
+            }
+            groups[place].devices += 1;
+            group_of.push(place);
         }
-        found
-    }
-
-    /// Adds a device with these values. `places` has the index of each group by the text of its values, in
-    /// which equal numbers are written alike.
-    fn add(&mut self, values: Vec<Value>, places: &mut HashMap<String, usize>) {
-        let text = values.iter().map(|value| with_whole_numbers(value).to_string()).collect::<Vec<_>>().join(",");
-        let place = *places.entry(text).or_insert(self.groups.len());
-        if place == self.groups.len() {
-            self.groups.push(DeviceGroup { values, devices: 0 });
-        }
-        self.groups[place].devices += 1;
-        self.group_of.push(place);
+        Self { groups, group_of }
     }
 }
 

@@ -82,8 +82,8 @@ impl Queries {
     }
 }
 
-/// Returns the last stored value of each wanted series of a device, and of others of its newest hour. `None`:
-/// it has no stored readings. Also returns what is missing: series that the device index lacks.
+/// Returns the last stored value of each wanted series of a device, and perhaps of other series of its newest
+/// hour. `None`: the device has no stored readings. Also returns whether the device index may lack series.
 async fn latest_stored(
     store: &dyn Store,
     device: &str,
@@ -130,8 +130,8 @@ impl Latest {
         self.values.iter().any(|(metric, (_, value))| limits.beyond(metric, *value).is_some())
     }
 
-    /// Adds the last stored values of these metrics on a day, and keeps the metrics that have no stats of it.
-    /// A metric with stats and without a value has expired, and its earlier values have too.
+    /// Adds the last stored values of these metrics on a day. Removes the metrics with stats of that day from
+    /// `metrics`, also if their readings have expired: then their earlier readings have expired too.
     async fn add_day(
         &mut self,
         store: &dyn Store,

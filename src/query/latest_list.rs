@@ -21,8 +21,8 @@ use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{DeviceSeries, DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
 
-/// The most devices in one request for a day, and the most requests at once, for a store with a second
-/// processor.
+/// The most devices in one request for a day, and the most requests at once: a store with two processors
+/// answers two.
 const DEVICES_PER_REQUEST: usize = 500;
 const REQUESTS_AT_ONCE: usize = 2;
 
@@ -45,8 +45,8 @@ impl Queries {
         Ok(Answer { body: Listed { devices: ids.into_iter().zip(latest).collect(), next }, lagging, partial })
     }
 
-    /// Returns the latest values of the wanted series of these devices, and what is missing. `partial` is
-    /// what their entries lack.
+    /// Returns the latest values of the wanted series of these devices, and what is missing. `partial` says
+    /// what is missing in `entries`.
     pub(super) async fn latest_of_entries(
         &self,
         deadline: Instant,
@@ -90,10 +90,10 @@ struct LatestReader<'a> {
 /// The series of devices whose last reading is on one day: the metrics of each device, by its index.
 type OfDay = BTreeMap<usize, BTreeSet<Metric>>;
 
-/// Series to look for on a day. The device index has the day, or a search has found it.
+/// The series to look for on each day. The day is from the device index or from a search.
 type Silent = BTreeMap<Day, OfDay>;
 
-/// Stats of some hours of devices, by their indexes.
+/// Stats of some hours of devices, by the index of the device.
 type StatsOf = Vec<(usize, Vec<HourStats>)>;
 
 impl LatestReader<'_> {
@@ -125,8 +125,8 @@ impl LatestReader<'_> {
         self.add_all(requests.collect(), latest).await
     }
 
-    /// Searches for the series that have nothing on the day that was read, nor later. Returns them by the
-    /// newest day before with a value of one of them.
+    /// Searches for the series that have no value on the day that was read, nor later. Returns them by the
+    /// newest earlier day on which one of them has a value.
     async fn search(&self, silent: Silent, latest: &[Latest]) -> Result<Silent, StoreError> {
         let mut searches = Vec::new();
         for (day, of_day) in silent {
@@ -194,8 +194,8 @@ impl LatestReader<'_> {
         of.iter().map(|at| Arc::clone(&self.entries[*at].device)).collect()
     }
 
-    /// The wanted series that have no value since `from`, neither stored nor pending, by the day of the
-    /// device index.
+    /// Returns the wanted series that have no value since `from`, neither stored nor pending, by the day of
+    /// their last reading in the device index.
     fn silent(&self, from: Hour, latest: &[Latest]) -> Silent {
         let mut silent = Silent::new();
         for (at, entry) in self.entries.iter().enumerate() {

@@ -17,12 +17,12 @@ pub struct TwoAuthors {
     pub own: Option<Arc<str>>,
     /// The keys that operators have set.
     pub operator: OperatorMetadata,
-    /// Whether the device may have sent metadata that the device index lacks.
+    /// Set if the device index may lack metadata that the device has sent.
     pub partial: Option<Missing>,
 }
 
 impl Queries {
-    /// Returns the metadata of a device, by its stored ID. All acknowledged changes are in it.
+    /// Returns the metadata of a device, by its stored ID. It has all acknowledged changes.
     ///
     /// # Errors
     /// If the store does not answer, or acknowledged readings and changes wait because pending is full.
@@ -53,8 +53,8 @@ impl Queries {
         Ok(own.collect())
     }
 
-    /// Returns what operators have set of up to `limit` devices whose stored ID starts with `prefix` and is
-    /// greater than `after`, in the order of the IDs.
+    /// Returns the metadata that operators have set of devices, in the order of their stored IDs: of up to
+    /// `limit` devices whose ID starts with `prefix` and is greater than `after`.
     ///
     /// # Errors
     /// If the store does not answer, or acknowledged changes wait because pending is full.
@@ -77,7 +77,8 @@ impl Queries {
         Ok(found.into_iter().take(limit).collect())
     }
 
-    /// Returns what operators have set of these devices, by stored ID. All acknowledged changes are in it.
+    /// Returns the metadata that operators have set of these devices, by stored ID. It has all acknowledged
+    /// changes.
     ///
     /// # Errors
     /// If the store does not answer, or acknowledged changes wait because pending is full.
@@ -91,7 +92,7 @@ impl Queries {
         self.operator_metadata(self.deadline(), devices).await
     }
 
-    /// Returns what operators have set of these devices, by stored ID.
+    /// Returns the metadata that operators have set of these devices, by stored ID.
     pub(super) async fn operator_metadata(
         &self,
         deadline: Instant,
@@ -132,7 +133,7 @@ impl Queries {
     }
 }
 
-/// The metadata in effect.
+/// Returns the metadata in effect: the keys of operators over the device's own.
 pub(super) fn in_effect(own: Option<&DeviceMetadata>, operator: &OperatorMetadata) -> Option<DeviceMetadata> {
     let hour = own.map_or(DeviceMetadata::UNKNOWN_HOUR, |own| own.hour);
     let text = operator.over(own.map(|own| &own.text))?;

@@ -61,10 +61,10 @@ pub use rollups::{
     Rollups, RollupsRequest, Series, Step, StepError, Zone, is_local_time,
 };
 
-/// The subject of messages.
+/// The device index as messages name it.
 const DEVICE_INDEX: &str = "the device index of the store";
 
-/// The most devices that a query looks up in pending under one lock.
+/// The most devices that a query looks up in pending while it holds the lock once.
 const DEVICES_PER_LOOK: usize = 16;
 
 /// The limits of one query.
@@ -84,11 +84,11 @@ pub struct Limits {
     pub kept: Option<Duration>,
 }
 
-/// How much longer the store may need to delete what has expired.
+/// The most time that the store needs to delete expired data.
 const EXPIRY_DELAY: Duration = Duration::from_secs(2 * 86_400);
 
 impl Limits {
-    /// The first hour of which the store may have anything at `now_ms`.
+    /// Returns the first hour of which the store may still have data at `now_ms`.
     fn kept_from(&self, now_ms: i64) -> Hour {
         let Some(kept) = self.kept else { return Hour(i32::MIN) };
         let kept_ms = i64::try_from(kept.saturating_add(EXPIRY_DELAY).as_millis()).unwrap_or(i64::MAX);
@@ -100,7 +100,7 @@ impl Limits {
         self.check_ranges(from_ms, to_ms, 1)
     }
 
-    /// Checks how many hours some ranges, as long as this one, touch together.
+    /// Checks how many hours so many ranges of this length touch together.
     fn check_ranges(&self, from_ms: i64, to_ms: i64, ranges: u32) -> Result<(), QueryError> {
         let asked = (i64::from(Hour::at_or_after(to_ms).0) - i64::from(Hour::of(from_ms).0)) * i64::from(ranges);
         if asked > i64::from(self.max_hours) {
@@ -175,7 +175,8 @@ pub enum QueryError {
         hour: String,
         /// Its end.
         after: String,
-        /// Whether an increase needs them, and not only a step that begins inside of the hour.
+        /// Whether an increase needs the readings. Otherwise a step that begins or ends inside of the hour
+        /// does.
         increases: bool,
     },
     /// The device is outside of the device scope.
@@ -210,7 +211,7 @@ pub enum QueryError {
         /// The limit.
         max: usize,
     },
-    /// It took longer than [`Limits::timeout`].
+    /// The query took longer than [`Limits::timeout`].
     #[error("the query took longer than {0:?} (query.timeout); ask for less")]
     Timeout(Duration),
 }
@@ -225,7 +226,7 @@ fn expired(hour: &str, after: &str, increases: bool) -> String {
 }
 
 impl QueryError {
-    /// Something is missing in a part of a query whose answer must be whole.
+    /// Returns the error of a query that must not leave anything out, if this is missing.
     #[must_use]
     pub fn incomplete(missing: Missing) -> Self {
         match missing {
@@ -234,7 +235,7 @@ impl QueryError {
         }
     }
 
-    /// Whether one device exceeds what an answer can have, so that a page can end before it.
+    /// Whether one device exceeds a limit of the answer. A page can end before that device.
     const fn is_limit(&self) -> bool {
         matches!(self, Self::TooManyPoints { .. } | Self::TooManyValues { .. } | Self::ReadingsExpired { .. })
     }
@@ -251,13 +252,13 @@ impl From<StoreError> for QueryError {
 pub struct Answer<T> {
     /// The answer itself.
     pub body: T,
-    /// `Some`: readings acknowledged within this time may be missing, because pending is full.
+    /// `Some`: pending is full, and readings that were acknowledged within this time may be missing.
     pub lagging: Option<Duration>,
     /// Whether more is missing.
     pub partial: Option<Missing>,
 }
 
-/// The part that a partial answer lacks; of two, the greater one counts.
+/// The part that a partial answer lacks. If it lacks both, the greater one counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Missing {
     /// Devices, or series and metadata of devices, that the device index lacks.
@@ -362,11 +363,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// Waits for the result of a task. The caller panics if the task panics.
 async fn joined<T>(task: impl Future<Output = Result<T, JoinError>>) -> Result<T, QueryError> {
-    match task.await {
-        Ok(done) => Ok(done),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(StoreError::new(Cause::Stopping, "the service is stopping").into()),
-        },
-    }
+    let stopping = || StoreError::new(Cause::Stopping, "the service is stopping").into();
+    crate::common::joined::joined(task).await.ok_or_else(stopping)
 }

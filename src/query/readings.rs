@@ -18,7 +18,7 @@ const VALUES_PER_SLICE: usize = 1 << 16;
 /// A request for readings.
 #[derive(Debug, Clone)]
 pub struct ReadingsRequest {
-    /// The device id.
+    /// The client ID of the device.
     pub device: String,
     /// The first instant, in Unix milliseconds.
     pub from_ms: i64,
@@ -51,7 +51,7 @@ pub struct Page {
 /// The readings of a range, slice by slice, in time order.
 pub struct ReadingSlices {
     queries: Queries,
-    /// Its range begins where the last slice ended.
+    /// The query for the rest of the range, which begins where the last slice ended.
     query: ReadingsQuery,
     /// How many readings may still follow.
     left: usize,
@@ -200,7 +200,7 @@ impl Queries {
 }
 
 impl ReadingSlices {
-    /// The memory that the query for one slice takes.
+    /// The most memory that the query for one slice takes, in bytes.
     pub const MAX_BYTES: usize = 100 * VALUES_PER_SLICE;
 
     /// How many readings may still follow.
@@ -245,7 +245,7 @@ impl ReadingSlices {
 }
 
 impl Slice {
-    /// The memory of a slice.
+    /// The most memory of a slice, in bytes.
     pub const MAX_BYTES: usize = 2 * size_of::<Sample>() * VALUES_PER_SLICE;
 
     /// Merges the pending hours over the stored ones, for the readings before an instant.

@@ -54,8 +54,8 @@ pub use zone::{LocalInstant, LocalTime, Zone, is_local_time};
 /// The most hours of stats that a query holds at once, over all devices that it reads.
 const HOURS_AT_ONCE: usize = 100_000;
 
-/// The hours of stats in one request to the store, over all its devices, unless one device has more: some
-/// milliseconds of work.
+/// The most hours of stats in one request to the store, over all its devices: some milliseconds of work. A
+/// device with more has a request of its own.
 const HOURS_PER_REQUEST: usize = 6_000;
 
 /// The most requests to the store that a query has in flight. While the store answers one, the answer to
@@ -81,7 +81,7 @@ pub struct RollupsRequest {
     pub columns: Columns,
     /// The points of steps without readings.
     pub fill: Fill,
-    /// The time to compare with. It suits the step ([`Earlier::check`]).
+    /// The time to compare with. [`Earlier::check`] must accept it for the step.
     pub compare: Option<Earlier>,
 }
 
@@ -248,7 +248,7 @@ impl Queries {
         Ok(Answer { body: (groups.collect(), local), lagging, partial })
     }
 
-    /// Returns the rollups of each group of devices, folded.
+    /// Returns the rollups of each group of devices, folded into one per group.
     async fn folded(
         &self,
         work: &Work,
@@ -272,8 +272,8 @@ impl Queries {
         Ok(answer.map(|()| combined.into_iter().map(Combined::finish).collect()))
     }
 
-    /// Passes the hours of a range to `take`, device after device in the order of the request, until it
-    /// breaks. `at` is the index of the device. The number of points has no limit.
+    /// Passes the stats of the hours of a range to `take`, device after device in the order of the request,
+    /// until it breaks. `take` also gets the index of the device. The number of points has no limit.
     ///
     /// # Errors
     /// If a device is outside of the scope, the range is too long, or the store does not answer.
@@ -306,11 +306,11 @@ impl Queries {
     }
 
     /// Converts the rollups of each device, and calls `take` with the results in the order of the devices,
-    /// until it breaks or there was an error of a device.
+    /// until `take` breaks or a device has caused an error.
     ///
     /// The devices are read and converted in groups, a few groups at the same time, each in its own task.
-    /// Memory is bounded by these groups. If readings are needed, the groups follow each other, so that their
-    /// number counts in the order of the devices.
+    /// Memory is bounded by these groups. If readings are needed, the groups follow each other, so that the
+    /// budget of readings is spent in the order of the devices.
     async fn each_device<T: Send + 'static>(
         &self,
         work: &Work,
@@ -342,7 +342,7 @@ impl Queries {
             let converted = group.converted(Arc::clone(&convert));
             async move {
                 if has_one_group {
-                    return converted.await; // the way to a task of its own would take longer
+                    return converted.await; // a task of its own would take longer
                 }
                 joined(AbortOnDropHandle::new(tokio::spawn(converted))).await?
             }

@@ -18,12 +18,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(900);
 /// gets its devices in its first minutes.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// No wait is shorter than so many times its pass. So passes take a hundredth of the time, or what they take
-/// every 15 minutes.
+/// The wait after a pass is at least this many times as long as the pass, or [`LONGEST_WAIT`]. So passes take
+/// a hundredth of the time at most, or one pass is made each 15 minutes.
 const WAIT_PER_PASS: u32 = 100;
 
-/// The most devices with pending, old readings for which the store is asked which of them it has. If there
-/// are more, each counts as soon as it is stored.
+/// Up to this many silent devices with pending readings, the store is asked which of them it has. With more,
+/// each counts only once it is stored.
 const NEW_DEVICES: usize = 1_000;
 
 /// The most pending devices that are looked at under one lock of pending.
@@ -31,10 +31,11 @@ const PENDING_PER_STEP: usize = 256;
 
 impl Queries {
     /// Counts the devices without a reading for `silent_after`, again and again, and sets `gauge` after each
-    /// pass. A silent device counts once it is stored, or at once while few devices are new. A pass begins
-    /// a quarter of `silent_after` after the last one, at least one and at most 15 minutes; the first ones
-    /// follow sooner, if they take little time. While the store is away, the gauge keeps its value, or has
-    /// none.
+    /// pass. A silent device counts once it is stored, or at once while few devices are new. While the store
+    /// is away, the gauge keeps its value, or has none.
+    ///
+    /// The wait between two passes is a quarter of `silent_after`, at least one minute and at most 15. The
+    /// first waits are shorter, if the passes take little time.
     pub async fn count_silent_devices(&self, silent_after: Duration, clock: &Clock, gauge: &LateGauge) {
         let usual = (silent_after / 4).clamp(Duration::from_secs(60), LONGEST_WAIT);
         let mut wait = FIRST_WAIT;
@@ -52,7 +53,8 @@ impl Queries {
         }
     }
 
-    /// A reading is pending until the store has it, so the pending ones are looked at first.
+    /// Counts the silent devices once. It looks at pending first, because a reading is pending until the
+    /// store has it.
     async fn count_silent(&self, silent_after: Duration, now_ms: i64) -> Result<u64, QueryError> {
         let since_ms = now_ms.saturating_sub(i64::try_from(silent_after.as_millis()).unwrap_or(i64::MAX));
         self.catch_up().await;

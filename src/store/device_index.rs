@@ -4,11 +4,11 @@
 //! readings before the first ones. `NotedDevices` remembers what was written, so that a bucket of an
 //! unchanged device costs no write. The entry is written before its bucket, or together with it.
 //!
-//! **Bounds, not facts.** So the entry covers all readings that are stored: it never lacks a series, its
-//! first instant is not too late, and no last day is too early. It may cover more than is stored: readings
-//! that are about to be stored, that the store refused, or that were deleted or have expired since. Only a
-//! deletion makes it narrower, because several instances write one entry, each by what it remembers. A query
-//! that finds nothing on a last day looks at the days before
+//! **Bounds, not facts.** The entry covers all readings that are stored: it never lacks a series, its first
+//! instant is never too late, and no last day is too early. It may cover more than is stored: readings that
+//! are about to be stored, that the store refused, or that were deleted or have expired since. Only a
+//! deletion makes the entry narrower, because several instances write one entry, each by what it remembers. A
+//! query that finds nothing on a last day looks at the days before
 //! ([`Store::last_hour_with`](super::Store::last_hour_with)).
 
 use std::hash::BuildHasher;
@@ -20,10 +20,11 @@ use hashbrown::HashTable;
 use super::HourStats;
 use crate::model::{Day, Hour, Metric};
 
-/// The most series of a device in the index. Of more, those without a reading for longest are left out.
+/// The most series of a device in the index. If a device has more, those without a reading for longest are
+/// left out.
 pub const MAX_SERIES: usize = 4_096;
 
-/// The command that makes a device index again that lacks devices.
+/// The command that rebuilds a device index that lacks devices.
 pub const REBUILD: &str = "tidegauge check --rebuild-device-index";
 
 /// The bytes of series after which a list of devices ends early.
@@ -32,7 +33,7 @@ const LIST_SERIES_BYTES: usize = 2 << 20;
 /// The entry of a device in the device index.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSummary {
-    /// The device ID.
+    /// The stored ID of the device.
     pub device: Arc<str>,
     /// Its metadata, if it has sent any.
     pub metadata: Option<DeviceMetadata>,
@@ -42,8 +43,8 @@ pub struct DeviceSummary {
     pub has_more_series: bool,
     /// The first instant that was ever noted, in Unix milliseconds. It stays when readings expire.
     pub first_ts_ms: i64,
-    /// The last instant, in Unix milliseconds. If all readings and rollups of it have expired: an instant of
-    /// the same day. If [`Self::is_last_day_exact`] is false, the last reading may be of an earlier day.
+    /// The last instant, in Unix milliseconds, or an instant of the same day if its readings and rollups have
+    /// expired. If [`Self::is_last_day_exact`] is false, the last reading may be of an earlier day.
     pub last_ts_ms: i64,
     /// The last day of which readings were removed after the entry had covered them: deleted, or refused by
     /// the store.
@@ -52,21 +53,21 @@ pub struct DeviceSummary {
 
 /// The metadata of a device.
 ///
-/// Metadata of a newer hour replaces that of an older hour. Of the same hour, the one that was written last
-/// stays. Metadata stays until it is replaced, however long ago it was sent. If a device repeats its metadata
-/// unchanged, a store notes the hour of the first repetition in each day only.
+/// Metadata of a newer hour replaces metadata of an older hour. Of two of the same hour, the one that was
+/// written last stays. Metadata stays until it is replaced, however long ago it was sent. If a device repeats
+/// its metadata unchanged, a store notes the hour of the first repetition in each day only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceMetadata {
     /// The hour of the readings that it was sent with.
     pub hour: Hour,
-    /// The text of a JSON object.
+    /// The metadata: the text of a JSON object.
     pub text: Arc<str>,
 }
 
-/// A series of a device.
+/// A series of a device, as its entry has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSeries {
-    /// Its name.
+    /// The metric with its labels, and with its measurement if that is known.
     pub metric: Metric,
     /// The last day with a reading of it, or a later day.
     pub last_day: Day,
@@ -75,7 +76,7 @@ pub struct DeviceSeries {
 /// Some entries, in the order of the device IDs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeviceList {
-    /// The entries.
+    /// The entries, ascending by device ID.
     pub devices: Vec<DeviceSummary>,
     /// Whether the list ended before its limit because the devices have many series. More devices may follow.
     pub is_cut: bool,
@@ -96,7 +97,7 @@ impl DeviceMetadata {
     /// The hour of metadata if it is not known: the first hour of the year 0, before that of any reading.
     pub const UNKNOWN_HOUR: Hour = Hour::of(-62_167_219_200_000);
 
-    /// Returns which of two stays, if `newer` is written last.
+    /// Returns the metadata that stays of two, if `newer` is written last.
     pub fn newest(older: Option<Self>, newer: Option<Self>) -> Option<Self> {
         match (older, newer) {
             (Some(older), Some(newer)) => Some(if newer.hour >= older.hour { newer } else { older }),
@@ -128,21 +129,21 @@ impl DeviceSummary {
         Self { device, metadata, series: Vec::new(), has_more_series: false, first_ts_ms, last_ts_ms, removed_until }
     }
 
-    /// Whether the last reading is of the day of `last_ts_ms`, unless it has expired, and not before that
-    /// instant.
+    /// Whether the last reading is of the day of `last_ts_ms`, at that instant or later, unless it has
+    /// expired.
     #[must_use]
     pub fn is_last_day_exact(&self) -> bool {
         self.removed_until.is_none_or(|day| day < Day::of(Hour::of(self.last_ts_ms)))
     }
 
-    /// The same with the metadata of the hour of its last instant.
+    /// The same summary with this metadata, of the hour of its last instant.
     #[must_use]
     pub fn with_metadata(self, text: Option<Arc<str>>) -> Self {
         let hour = Hour::of(self.last_ts_ms);
         Self { metadata: text.map(|text| DeviceMetadata { hour, text }), ..self }
     }
 
-    /// The same without its series.
+    /// The same summary without its series.
     #[must_use]
     pub fn without_series(&self) -> Self {
         Self {
@@ -156,7 +157,7 @@ impl DeviceSummary {
         }
     }
 
-    /// The summary of these hours of the device, by their stats.
+    /// A summary of these hours of the device, made from their stats; `None` without hours.
     #[must_use]
     pub(super) fn of_stats(&self, hours: &[HourStats]) -> Option<Self> {
         let of_hour = |of: &HourStats| {
@@ -191,7 +192,8 @@ impl DeviceSummary {
     }
 }
 
-/// Sorts series by name, each once, with its newest day, and with its measurement if one is known.
+/// Sorts series by name. Of several entries of a series, one stays: with the newest day, and with a
+/// measurement if any entry has one.
 fn sort_series(series: &mut Vec<DeviceSeries>) {
     series.sort_unstable_by(|a, b| a.metric.cmp(&b.metric).then(b.last_day.cmp(&a.last_day)));
     series.dedup_by(|later, kept| {
@@ -203,7 +205,8 @@ fn sort_series(series: &mut Vec<DeviceSeries>) {
     });
 }
 
-/// Leaves out the series without a reading for longest if there are too many. Returns whether there were.
+/// Leaves out the series without a reading for longest if there are too many series. Returns whether there
+/// were too many.
 fn limit_series(series: &mut Vec<DeviceSeries>) -> bool {
     let is_too_long = series.len() > MAX_SERIES;
     if is_too_long {
@@ -224,8 +227,8 @@ impl DeviceList {
     }
 }
 
-/// A set of device IDs. It has their hashes of 64 bits, 8 bytes for each: of a million devices, two are taken
-/// for one with a chance of one in 30 million.
+/// A set of device IDs. It holds a hash of 64 bits for each ID. The chance that any two of a million devices
+/// share a hash is one in 30 million.
 #[derive(Debug, Default)]
 pub struct DeviceSet {
     hasher: RandomState,

@@ -12,7 +12,7 @@ use Retry::{Lost, Passing, Refused, RefusedPart, Unclear, Unreachable};
 /// Every decision about an error is a method here, and reads the table `Cause::row`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    // A server: what may pass.
+    // Errors of a server that may pass.
     /// The connection failed.
     Network,
     /// There was no answer in time.
@@ -35,7 +35,7 @@ pub enum Cause {
     UnknownField,
     /// Any other error of a server, or of the driver.
     Other,
-    // A server: what never passes.
+    // Errors of a server that never pass.
     /// The document fails the validator of its collection.
     Validation,
     /// The document or the command is larger than the server takes.
@@ -46,7 +46,7 @@ pub enum Cause {
     Metadata,
     /// The stored document that the write belongs to cannot be read.
     UnreadableDocument,
-    // A file: what may pass.
+    // Errors of a file that may pass.
     /// Another process holds the lock of the database.
     Busy,
     /// Reading or writing the file failed.
@@ -67,7 +67,7 @@ pub enum Cause {
     Stopping,
     /// Any other error of SQLite.
     Sqlite,
-    // A file: what never passes.
+    // Errors of a file that never pass.
     /// The row violates a constraint of its table.
     Constraint,
     /// The row is larger than SQLite takes.
@@ -146,7 +146,7 @@ impl Cause {
         matches!(self.row().1, RefusedPart | Refused)
     }
 
-    /// Whether the store may take a part of a write that it refuses for good.
+    /// Whether the store may take some readings of a write that it never takes as a whole.
     #[must_use]
     pub const fn may_pass_in_part(self) -> bool {
         matches!(self.row().1, RefusedPart)
@@ -167,13 +167,14 @@ impl Cause {
 
 /// The store could not be opened, or did not do what it was asked.
 ///
-/// Unless it is permanent, the same write can be sent again, safely, even if this one takes effect after all.
+/// Unless the error is permanent, the caller may safely send the same write again, even if the failed one
+/// takes effect after all.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{detail}")]
 pub struct StoreError {
-    /// Why.
+    /// The cause, which decides about a retry.
     pub cause: Cause,
-    /// The store's own words, with their causes.
+    /// The text of the store, with the causes of the error.
     pub detail: String,
 }
 
@@ -183,7 +184,7 @@ impl StoreError {
         Self { cause, detail: detail.into() }
     }
 
-    /// The text behind the label of the cause.
+    /// The label of the cause, then the text: `network: connection refused`.
     #[must_use]
     pub fn with_cause(&self) -> String {
         format!("{}: {}", self.cause.as_label(), self.detail)

@@ -1,4 +1,4 @@
-//! Whether a disk has space for what a store grows to until its first readings expire. Pure.
+//! Judges whether a disk has space for a store until its first readings expire. Pure.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ const COVERED_MIN: Duration = Duration::from_secs(86_400);
 /// Without expiry, a disk that is full earlier than this is a warning.
 const FOREVER_MIN: Duration = Duration::from_secs(30 * 86_400);
 
-/// The size of a store, and the time of which it has readings.
+/// The size of a store, and the time that its readings cover.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Growth {
-    /// The bytes that the store takes.
+    /// The bytes that the store takes on disk.
     pub(super) bytes: u64,
     /// The time from its oldest reading until now.
     pub(super) covered: Duration,

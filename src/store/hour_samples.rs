@@ -6,13 +6,13 @@ use std::ops::Range;
 use crate::codec::{Chunk, ChunkError, VALUES_MAX};
 use crate::model::{self, Contents, Hour, HourOffset, MS_PER_HOUR, Metric, Sample, SeriesFilter};
 
-/// The window of a whole hour.
+/// The offsets of a whole hour.
 const WHOLE_HOUR: Range<HourOffset> = 0..MS_PER_HOUR as HourOffset;
 
 /// The least number of samples for an early compaction. Sorting fewer costs more than it saves.
 const COMPACT_FROM: usize = 64;
 
-/// The samples of an hour to keep.
+/// Which samples of an hour are kept.
 #[derive(Debug, Clone, Copy)]
 enum Keep {
     All,
@@ -92,7 +92,7 @@ impl HourSamples {
         }
     }
 
-    /// The hour.
+    /// The hour of the samples.
     #[must_use]
     pub const fn hour(&self) -> Hour {
         self.hour

@@ -11,11 +11,11 @@ use super::StoreError;
 /// execute.
 ///
 /// `flush` gives them their meaning. Each call is durable when it returns `Ok`, may be repeated, and changes
-/// one note in one step, unless it says otherwise. A note goes some weeks after its last change.
+/// one note in one step, unless it says otherwise. A note is removed some weeks after its last change.
 #[async_trait]
 pub trait Instances: Send + Sync {
-    /// Notes that an instance runs, and returns whether it was not noted before. It begins no write later
-    /// than `valid` after this call; [`Instance::lease`] is that and the longest time of a command.
+    /// Notes that an instance runs. Returns whether there was no note of it. The instance begins no write
+    /// later than `valid` after this call. [`Instance::lease`] is `valid` plus the longest time of a command.
     async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError>;
 
     /// Returns all instances, and the deletions that are not closed or that this instance has not executed.
@@ -43,24 +43,24 @@ pub trait Instances: Send + Sync {
     /// Removes the note of an instance that has nothing pending.
     async fn leave(&self, instance: &str) -> Result<(), StoreError>;
 
-    /// Has the device index cover the readings of a device, after another instance has deleted some: what was
-    /// noted here may have been removed there.
+    /// Makes the device index cover the readings of a device again. Another instance, which has deleted some
+    /// of them, may have removed from the index what this instance has noted there.
     async fn check_entry(&self, device: &Arc<str>) -> Result<(), StoreError>;
 }
 
 /// The answer to [`Instances::look`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Notes {
-    /// The instances.
+    /// All instances that have a note.
     pub instances: Vec<Instance>,
-    /// The deletions.
+    /// The deletions that are not closed, or that the asking instance has not executed.
     pub deletions: Vec<Announced>,
 }
 
 /// An instance that runs, or has ended without having stored all of its readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// Its name.
+    /// The name of the instance.
     pub id: Arc<str>,
     /// The number of its beats. It runs while this grows.
     pub beats: i64,
@@ -71,7 +71,7 @@ pub struct Instance {
 /// A deletion that each instance executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {
-    /// Its number, as text.
+    /// The number of the deletion, as text.
     pub id: String,
     /// The instance that has accepted it.
     pub from: String,
@@ -98,8 +98,8 @@ impl Announced {
 pub enum Joined {
     /// The deletion is not closed before the instance has executed it, or is taken for dead.
     Yes,
-    /// It is closed.
+    /// The deletion is closed.
     Closed,
-    /// There is no note of it.
+    /// There is no note of the deletion.
     Unknown,
 }

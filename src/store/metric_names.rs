@@ -6,12 +6,12 @@ use crate::model::{Metric, MetricTable, SeriesFilter};
 pub(super) struct MetricNames {
     known: MetricTable,
     filter: SeriesFilter,
-    /// How many metrics the last hour had: as a rule, so many has the next.
+    /// The number of metrics of the hour that was read last. As a rule, the next hour has as many.
     pub(super) of_last_hour: usize,
 }
 
 impl MetricNames {
-    /// Wants the metrics that match `filter`.
+    /// A table that keeps the metrics that match `filter`.
     pub(super) fn new(filter: &SeriesFilter) -> Self {
         Self { known: MetricTable::default(), filter: filter.clone(), of_last_hour: 0 }
     }

@@ -68,7 +68,7 @@ pub struct Written {
 /// The stored stats of one hour of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HourStats {
-    /// The hour.
+    /// The hour that the stats are of.
     pub hour: Hour,
     /// An instant in Unix milliseconds: no reading that the stats cover is later. As a rule, the last stored
     /// instant of the hour, of any metric.
@@ -96,7 +96,7 @@ pub enum StatsNeeds {
     /// Count, minimum, maximum and sum. The first and the last value are
     /// [unknown](crate::model::ValueAt::unknown).
     Numbers,
-    /// All that are stored.
+    /// All stats that are stored.
     All,
 }
 
@@ -230,7 +230,7 @@ pub trait Store: Send + Sync {
     /// is looked up by itself.
     async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError>;
 
-    /// Makes the device index again of what is stored, however long that takes, and returns the number of
+    /// Rebuilds the device index from what is stored, however long that takes, and returns the number of
     /// devices. It may run beside instances that write. A store whose index cannot be lost by itself has
     /// nothing to do.
     async fn rebuild_device_index(&self) -> Result<u64, StoreError> {
@@ -240,8 +240,8 @@ pub trait Store: Send + Sync {
     /// Checks that the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Waits until nothing is known that keeps the store from taking writes. Changes nothing. A stop does not
-    /// wait for a store that keeps it waiting here.
+    /// Waits while something is known to keep the store from taking writes. Changes nothing. A stop of the
+    /// service does not wait for a store that is still waiting here.
     async fn takes_writes(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -262,8 +262,8 @@ pub trait Store: Send + Sync {
 
     /// Adds stats of hours whose readings have expired in another store. `device` is its entry there.
     ///
-    /// Stats of as many values that the store has already stay. Ok means that those of each hour are durable,
-    /// and that the device and the series of these hours are in the device index.
+    /// Stats that the store has already stay if they are of at least as many values. Ok means that those of
+    /// each hour are durable, and that the device and the series of these hours are in the device index.
     async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError>;
 
     /// The rollups that `flush` has to derive; `None` if the store writes stats together with the readings.
@@ -271,10 +271,8 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// How readings are deleted before they expire; `None` if the store cannot.
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        None
-    }
+    /// How readings are deleted before they expire.
+    fn deletions(&self) -> &dyn Deletions;
 
     /// The metadata that operators have set of devices.
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore;
@@ -302,8 +300,8 @@ pub trait Store: Send + Sync {
 /// again.
 #[async_trait]
 pub trait Rollups: Send + Sync {
-    /// Returns a name of the collections of readings and rollups. Under another name, no hour counts as
-    /// rolled up.
+    /// Returns a text that identifies the collections of readings and rollups. If it changes, no hour counts
+    /// as rolled up any more.
     async fn identity(&self) -> Result<String, StoreError>;
 
     /// Returns whether the device index has all devices. Before, devices cannot be rolled up in their order.
@@ -345,8 +343,8 @@ pub trait Deletions: Send + Sync {
     /// left, and that no write that was sent before takes effect any more. A repetition removes nothing else.
     /// The caller sends no write of these hours meanwhile.
     ///
-    /// The stats of readings that have expired go if the range covers their hour. A device without any hour
-    /// left leaves the device index. So does a series of which no value is left.
+    /// The stats of readings that have expired are removed if the range covers their hour. A device without
+    /// any hour left leaves the device index. So does a series of which no value is left.
     async fn delete(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Deleted, StoreError>;
 }
 
@@ -355,15 +353,16 @@ pub trait Deletions: Send + Sync {
 pub struct Deleted {
     /// The number of stored readings that had a value removed.
     pub readings: u64,
-    /// Hours without a rollup of which one may have been derived before the deletion. The caller rolls up
-    /// the closed ones ([`Rollups::roll_up`]).
+    /// Hours that have no rollup, but for which one may have been derived before the deletion. The caller
+    /// rolls up those of closed days ([`Rollups::roll_up`]).
     pub hours: BTreeSet<Hour>,
 }
 
 /// The outcome of [`Rollups::roll_up_devices`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolledUp {
-    /// The number of hours of devices whose rollups were written. Those that were stored do not count.
+    /// The number of hours of devices whose rollups were written. Rollups that were stored already do not
+    /// count.
     pub written: u64,
     /// The number of hours of devices whose rollups were refused for good.
     pub refused: u64,

@@ -1,4 +1,5 @@
-//! The devices whose entry in the device index has all that the last buckets bring.
+//! A cache of what the device index has of each device, so that a bucket that brings nothing new costs no
+//! write to the index.
 //!
 //! The table is bounded: a device that was forgotten is written to the index again, to no effect. It never
 //! holds more than what was written, so it may be cleared at any time.
@@ -39,7 +40,7 @@ pub(super) struct NotedDevices {
 #[derive(Debug)]
 struct Noted {
     first_ts_ms: i64,
-    /// The newest day.
+    /// The newest day of which readings were written.
     day: Day,
     /// The hashes of the series with readings of that day, ascending.
     series: SmallVec<[u64; 4]>,
@@ -55,8 +56,8 @@ struct NotedMetadata {
     hour: Hour,
     /// The day of the hour that was written.
     day: Day,
-    /// The day of the clock when the table got to know metadata of this device. Until it ends, the index may
-    /// have newer metadata from before, so that each newer hour is written.
+    /// The day, by the clock, on which this cache first saw metadata of the device. On that day the index may
+    /// have newer metadata than the cache, so each newer hour is written.
     since: Day,
 }
 
@@ -82,7 +83,7 @@ impl NotedDevices {
     }
 }
 
-/// Nothing was written.
+/// A device of which nothing was written.
 impl Default for Noted {
     fn default() -> Self {
         let (first_ts_ms, day) = (i64::MAX, Day(i32::MIN));
@@ -147,8 +148,8 @@ impl NotedDevices {
         self.shard(id).update(&id, |noted| *noted = Noted::default());
     }
 
-    /// Forgets a device, and returns all that was noted of it since the first deletion of its readings: this
-    /// call begins to collect it. An instance that executes a deletion later may remove that from the index.
+    /// Forgets a device. Returns all that was noted of it since the first call: an instance that executes a
+    /// deletion later may have removed it from the index. The first call begins to collect it.
     pub(super) fn forget_and_collect(&self, device: &Arc<str>) -> Option<DeviceSummary> {
         let id = self.hash(device);
         let mut shard = self.shard(id);
@@ -162,8 +163,8 @@ impl NotedDevices {
         (!since.series.is_empty()).then_some(*since)
     }
 
-    /// Removes from what is collected of a device what a deletion has removed from its entry: series, sorted,
-    /// and instants before the first one.
+    /// Removes from what is collected of a device the series (sorted), and the instants before `first_ts_ms`,
+    /// that a deletion has removed from its entry.
     pub(super) fn note_removed(&self, device: &str, series: &[Metric], first_ts_ms: Option<i64>) {
         let id = self.hash(device);
         self.shard(id).update(&id, |noted| {

@@ -13,7 +13,7 @@ pub struct ReadingsQuery {
     pub device: Arc<str>,
     /// The first instant, and the instant after the last, in Unix milliseconds.
     pub range_ms: Range<i64>,
-    /// The series.
+    /// The series whose values are wanted.
     pub series: SeriesFilter,
     /// The most instants in the answer, at least 1.
     pub max_instants: usize,
@@ -97,7 +97,7 @@ impl FirstReadingsBuilder {
         self.open.as_mut()
     }
 
-    /// The answer.
+    /// The answer, from all samples that were added.
     #[must_use]
     pub fn finish(mut self) -> FirstReadings {
         self.close();

@@ -1,7 +1,6 @@
 //! The instruments of metrics: a single one, or one per value of a label.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use strum::IntoEnumIterator;
 /// A line of the table of metrics.
 #[derive(Debug)]
 pub(super) struct Definition {
-    /// The full name.
+    /// The full name of the metric, such as `tidegauge_log_bytes`.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) unit: Unit,
@@ -30,27 +29,6 @@ pub(super) enum Kind {
     Counter,
     Gauge,
     Histogram,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        })
-    }
-}
-
-/// `name{labels} type help`.
-impl fmt::Display for Definition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)?;
-        if !self.labels.is_empty() {
-            write!(f, "{{{}}}", self.labels.join(","))?;
-        }
-        write!(f, " {} {}", self.kind, self.help)
-    }
 }
 
 /// The place where an instrument is registered: a definition, and values for its first labels.
@@ -142,7 +120,8 @@ impl<E: IntoEnumIterator + Into<&'static str> + Copy + Eq + Hash, T: Instrument>
     }
 }
 
-/// One instrument per value of a label, for a few values that only the user of the metric knows.
+/// One instrument for each value of a label. The values are few, and only the code that records the metric
+/// knows them.
 #[derive(Debug)]
 pub struct Labelled<T> {
     site: Site,

@@ -54,9 +54,9 @@ pub enum What {
 pub struct RefusalEntry {
     /// The kind of the refused items.
     pub what: What,
-    /// The code.
+    /// The code of the refusal, such as `unauthorized`.
     pub code: &'static str,
-    /// The number of items.
+    /// The number of refused items.
     pub count: u64,
     /// One of the items, and its problem.
     pub example: String,
@@ -83,11 +83,11 @@ struct Counted {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Example {
     text: String,
-    /// The request that it was in.
+    /// The HTTP request that the item was in.
     request: Option<RequestId>,
 }
 
-/// A log line.
+/// A log line about refusals of one sender and code.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     key: Key,
@@ -96,7 +96,8 @@ struct Line {
 }
 
 impl RefusalLog {
-    /// Logs a refusal at once, or later together with others. `request` is the HTTP request, if it is of one.
+    /// Logs a refusal at once, or later together with others. `request` is the refused HTTP request, if there
+    /// is one.
     pub fn record(&self, sender: Sender, entry: RefusalEntry, request: Option<RequestId>) {
         let line = self.unreported(|unreported| unreported.add(sender, entry, request, Instant::now()));
         line.iter().for_each(Line::write);
@@ -137,7 +138,7 @@ impl Unreported {
         Some(Line { key, count, example })
     }
 
-    /// The lines whose interval is over. What was quiet for as long is forgotten.
+    /// The lines whose interval is over. An entry without a refusal in its interval is forgotten.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.0.retain(|key, entry| {

@@ -43,7 +43,7 @@ impl RequestId {
         if is_right && ends_well { id.try_into().ok().map(Self) } else { None }
     }
 
-    /// The digits.
+    /// The 32 hexadecimal digits of the ID.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()

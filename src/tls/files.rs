@@ -1,4 +1,4 @@
-//! The files of `[http.tls]`.
+//! Reads the PEM files of `[http.tls]` and `[[mqtt]]`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::names::not_after_ms;
 use crate::common::small_file::read_small_regular_file;
 use crate::config::{self, ClientCertificates};
 
-/// Why the files of `[http.tls]` cannot be used. It contains nothing of their content.
+/// Why the files of `[http.tls]` or `[[mqtt]]` cannot be used. The text quotes nothing of their content.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -39,15 +39,18 @@ pub enum TlsError {
         key: &'static str,
         /// The path of the file.
         path: PathBuf,
-        /// The fault, such as "holds no certificate".
+        /// The fault, such as "holds no certificate as PEM".
         problem: String,
     },
-    /// rustls accepts none of its own settings.
+    /// The host of a broker is no name that a certificate can have.
+    #[error("mqtt.url names a host that no certificate can have: {0}")]
+    Host(String),
+    /// rustls does not accept the settings of this program.
     #[error("TLS cannot be set up: {0}")]
     Rustls(rustls::Error),
 }
 
-/// The settings of handshakes.
+/// The settings of handshakes, made from the files.
 #[derive(Debug)]
 pub(super) struct Usable {
     pub(super) config: Arc<ServerConfig>,
@@ -60,15 +63,15 @@ impl Usable {
     /// Reads the files; `None` if no certificate is configured.
     pub(super) fn load(tls: &config::Tls, now_ms: i64) -> Result<Option<Self>, TlsError> {
         let (Some(cert), Some(key)) = (&tls.cert_file, &tls.key_file) else { return Ok(None) };
-        let cert = File::read("http.tls.cert_file", cert)?;
-        let key = File::read("http.tls.key_file", key)?;
+        let cert = PemFile::read("http.tls.cert_file", cert)?;
+        let key = PemFile::read("http.tls.key_file", key)?;
         let chain: Vec<CertificateDer<'static>> = cert.all("certificate")?;
         let not_after_ms = cert.not_after_ms(&chain[0], now_ms)?;
         key.warn_if_public();
-        let private = PrivateKeyDer::from_pem_slice(&key.pem).map_err(|error| key.is_no_pem("private key", &error))?;
+        let private = key.private_key()?;
         let provider = Arc::new(default_provider());
         let clients = match &tls.client_ca_file {
-            Some(file) => verifier(tls, &File::read("http.tls.client_ca_file", file)?, &provider, now_ms)?,
+            Some(file) => verifier(tls, &PemFile::read("http.tls.client_ca_file", file)?, &provider, now_ms)?,
             None => WebPkiClientVerifier::no_client_auth(),
         };
         let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13, &TLS12]);
@@ -100,7 +103,7 @@ impl Usable {
 
 fn verifier(
     tls: &config::Tls,
-    ca: &File<'_>,
+    ca: &PemFile<'_>,
     provider: &Arc<CryptoProvider>,
     now_ms: i64,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
@@ -120,7 +123,7 @@ fn verifier(
         builder = builder.allow_unauthenticated();
     }
     let Some(crl) = &tls.client_crl_file else { return builder.build().map_err(|error| unverifiable(ca, &error)) };
-    let crl = File::read("http.tls.client_crl_file", crl)?;
+    let crl = PemFile::read("http.tls.client_crl_file", crl)?;
     let lists: Vec<CertificateRevocationListDer<'static>> = crl.all("revocation list")?;
     if lists.iter().any(|list| is_outdated(list, now_ms)) {
         let file = crl.path.display();
@@ -135,29 +138,34 @@ fn is_outdated(list: &CertificateRevocationListDer<'_>, now_ms: i64) -> bool {
     next_update.is_some_and(|then| then.timestamp().saturating_mul(1_000) < now_ms)
 }
 
-fn unverifiable(file: &File<'_>, error: &VerifierBuilderError) -> TlsError {
+fn unverifiable(file: &PemFile<'_>, error: &VerifierBuilderError) -> TlsError {
     file.unusable(format!("cannot be used: {error}"))
 }
 
-/// A file that the configuration names.
-struct File<'a> {
+/// A PEM file that a key of the configuration names.
+pub(crate) struct PemFile<'a> {
     key: &'static str,
     path: &'a Path,
     pem: Vec<u8>,
 }
 
-impl<'a> File<'a> {
-    fn read(key: &'static str, path: &'a Path) -> Result<Self, TlsError> {
+impl<'a> PemFile<'a> {
+    pub(crate) fn read(key: &'static str, path: &'a Path) -> Result<Self, TlsError> {
         let pem = read_small_regular_file(path);
         let pem = pem.map_err(|error| TlsError::Read { key, path: path.to_owned(), error })?;
         Ok(Self { key, path, pem })
     }
 
-    /// Reads all items of a kind, at least one.
-    fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
+    /// The items of a kind in the file, at least one. `what` names the kind in errors.
+    pub(crate) fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
         let all: Result<Vec<T>, _> = T::pem_slice_iter(&self.pem).collect();
         let all = all.map_err(|error| self.is_no_pem(what, &error))?;
         if all.is_empty() { Err(self.is_no_pem(what, &pem::Error::NoItemsFound)) } else { Ok(all) }
+    }
+
+    /// The first private key in the file.
+    pub(crate) fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(&self.pem).map_err(|error| self.is_no_pem("private key", &error))
     }
 
     /// The end of the validity of the certificate.
@@ -195,7 +203,8 @@ impl<'a> File<'a> {
         })
     }
 
-    fn unusable(&self, problem: String) -> TlsError {
+    /// The error for a file with this problem, such as "holds no certificate as PEM".
+    pub(crate) fn unusable(&self, problem: String) -> TlsError {
         TlsError::Unusable { key: self.key, path: self.path.to_owned(), problem }
     }
 }

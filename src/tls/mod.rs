@@ -28,6 +28,7 @@ use crate::telemetry::Metrics;
 mod files;
 pub(crate) mod names;
 
+pub(crate) use files::PemFile;
 pub use files::TlsError;
 use files::Usable;
 
@@ -39,7 +40,7 @@ const HANDSHAKE: u8 = 22;
 pub struct Tls(RwLock<Usable>);
 
 impl Tls {
-    /// Reads the files of `[http.tls]`; `None` if TLS is off. Logs warnings about them.
+    /// Reads the files of `[http.tls]`; `None` if TLS is off. Logs warnings about certificates and keys.
     ///
     /// # Errors
     /// A file cannot be used.

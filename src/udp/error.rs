@@ -6,13 +6,13 @@ use crate::ingest::{RateLimitedError, RefusalReason};
 /// Why a datagram is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DatagramError {
-    /// Its signature is missing or invalid.
+    /// The signature of the datagram is missing or invalid.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// The rate of its key has no room.
+    /// The key of the datagram has reached its rate.
     #[error(transparent)]
     RateLimited(#[from] RateLimitedError),
-    /// It has more bytes than `udp.max_datagram_bytes`.
+    /// The datagram has more bytes than `udp.max_datagram_bytes`.
     #[error("the datagram has {0} bytes, more than udp.max_datagram_bytes")]
     TooLarge(usize),
 }

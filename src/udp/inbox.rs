@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 256 << 10;
 pub(super) struct Inbox<'s> {
     socket: &'s UdpSocket,
     headers: MultiHeaders<SockaddrStorage>,
-    /// Slots of `max_datagram_bytes` each.
+    /// The memory of the datagrams: slots of `max_datagram_bytes` each.
     slots: Vec<u8>,
     max_datagram_bytes: usize,
     arrived: Vec<Arrived>,
@@ -32,12 +32,12 @@ struct Arrived {
     from: Option<SocketAddr>,
 }
 
-/// A datagram.
+/// A datagram of the last call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Datagram<'i> {
-    /// Its size.
+    /// The size of the datagram, also if it did not fit.
     pub(super) bytes: usize,
-    /// Its content; `None` if it was larger than allowed.
+    /// The content; `None` if the datagram was larger than allowed.
     pub(super) content: Option<&'i [u8]>,
     pub(super) from: Option<SocketAddr>,
 }

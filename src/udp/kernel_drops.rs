@@ -26,8 +26,8 @@ pub(super) struct KernelDrops {
 }
 
 impl KernelDrops {
-    /// Counts the drops of `sockets`, which are of one family, into `counter`, and those before this call
-    /// too.
+    /// Counts the drops of `sockets` into `counter`, also the drops before this call. The sockets are of one
+    /// address family.
     pub(super) fn of(sockets: &[UdpSocket], counter: Counter) -> io::Result<Self> {
         let is_ipv6 = sockets.iter().any(|socket| socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let table = if is_ipv6 { "/proc/net/udp6" } else { "/proc/net/udp" };

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Gate;
-use crate::config::LineProtocol;
+use crate::config::{self, LineProtocol};
 use crate::ingest::Ingest;
 use crate::telemetry::{Metrics, RefusalLog};
 use crate::wire::json;
@@ -52,17 +52,8 @@ use worker::{Counters, Worker};
 /// The options of UDP ingest.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The address. Port 0 picks a free port.
-    pub listen: SocketAddr,
-    /// The number of sockets that share the address.
-    pub sockets: usize,
-    /// The bytes that the kernel buffers for each socket, and that each socket may have on their way into the
-    /// log.
-    pub receive_buffer_bytes: usize,
-    /// The size of the largest datagram.
-    pub max_datagram_bytes: usize,
-    /// The number of devices whose last sequence number is remembered.
-    pub max_sequences: usize,
+    /// The section `[udp]` of the configuration.
+    pub udp: config::Udp,
     /// The meaning of tags and strings in line protocol.
     pub line_protocol: LineProtocol,
     /// The choices that JSON leaves to the configuration.
@@ -85,13 +76,13 @@ pub struct Receiving {
 }
 
 impl Sockets {
-    /// Binds the sockets. Warns when the kernel grants smaller buffers than asked for.
+    /// Binds the sockets to an address. Warns when the kernel grants smaller buffers than asked for.
     ///
     /// # Errors
     /// When the address cannot be bound, for example because another process uses it.
-    pub fn bind(options: Options) -> io::Result<Self> {
+    pub fn bind(listen: SocketAddr, options: Options) -> io::Result<Self> {
         let (bound, receive_buffer_bytes) =
-            sockets::bind(options.listen, options.sockets, options.receive_buffer_bytes)?;
+            sockets::bind(listen, options.udp.sockets, options.udp.receive_buffer.as_usize())?;
         Ok(Self::warned(options, bound, receive_buffer_bytes))
     }
 
@@ -103,7 +94,7 @@ impl Sockets {
     pub fn adopt(options: Options, bound: Vec<UdpSocket>) -> io::Result<Self> {
         let mut receive_buffer_bytes = usize::MAX;
         for socket in &bound {
-            let granted_bytes = sockets::ensure_buffer(socket, options.receive_buffer_bytes)?;
+            let granted_bytes = sockets::ensure_buffer(socket, options.udp.receive_buffer.as_usize())?;
             receive_buffer_bytes = receive_buffer_bytes.min(granted_bytes);
         }
         Ok(Self::warned(options, bound, receive_buffer_bytes))
@@ -111,7 +102,7 @@ impl Sockets {
 
     /// Warns if the kernel grants less than the options ask for.
     fn warned(options: Options, bound: Vec<UdpSocket>, receive_buffer_bytes: usize) -> Self {
-        if let Some(advice) = sockets::advice(options.receive_buffer_bytes, receive_buffer_bytes) {
+        if let Some(advice) = sockets::advice(options.udp.receive_buffer.as_usize(), receive_buffer_bytes) {
             tracing::warn!("{advice}");
         }
         Self { bound, receive_buffer_bytes, options }
@@ -143,7 +134,8 @@ impl Sockets {
         let drops = KernelDrops::of(&self.bound, metrics.udp_dropped_total.with("kernel"));
         let drops =
             drops.inspect_err(|error| tracing::warn!(%error, "cannot read /proc/net/udp; drops are not counted"));
-        let sequences = Arc::new(Sequences::new(self.options.max_sequences, metrics.udp_sequence_gaps_total.clone()));
+        let sequences =
+            Arc::new(Sequences::new(self.options.udp.max_sequences, metrics.udp_sequence_gaps_total.clone()));
         let (wakes_at_shutdown, open) = UnixStream::pair()?;
         let wakes_at_shutdown = Arc::new(wakes_at_shutdown);
         let cancelled = shutdown.clone();

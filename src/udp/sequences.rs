@@ -9,10 +9,10 @@ use crate::common::generations::Generations;
 
 /// The last sequence numbers of each device, for a bounded number of devices.
 ///
-/// A number counts as missing once [`WINDOW`] higher numbers are possible and it has not arrived, so messages
-/// may arrive out of order within the window. A number further below the last one begins a new run: the
-/// device has restarted, or an old message has come again. A number near the end of the run before goes on
-/// with that one.
+/// A number counts as missing if it has not arrived before a number that is at least [`WINDOW`] higher. So
+/// messages may arrive out of order within the window. A number further below the last one begins a new run:
+/// the device has restarted, or an old message has come again. A number near the end of the previous run
+/// continues that run.
 #[derive(Debug)]
 pub(super) struct Sequences {
     /// `None`: no device is remembered.
@@ -20,7 +20,7 @@ pub(super) struct Sequences {
     gaps: Counter,
 }
 
-/// The number of sequence numbers that are remembered of a device.
+/// How many sequence numbers of a device are remembered.
 const WINDOW: u64 = 64;
 
 type Devices = Generations<Box<str>, Seen>;
@@ -36,7 +36,7 @@ struct Seen {
 /// Numbers that rise from message to message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
-    /// The highest number.
+    /// The highest number of the run.
     last: u64,
     /// Bit `n` says whether `last - n` has arrived. Numbers before the first one count as arrived.
     window: u64,

@@ -91,7 +91,7 @@ impl Worker {
     /// Receives until the shutdown, and then the datagrams that have arrived by then. All of them are in the
     /// log when this returns.
     pub(super) fn run(self) {
-        let mut inbox = Inbox::new(&self.socket, self.options.max_datagram_bytes);
+        let mut inbox = Inbox::new(&self.socket, self.options.udp.max_datagram_bytes.as_usize());
         let mut backlog = Backlog::default();
         let (mut is_stopping, mut stop_at) = (false, None);
         loop {
@@ -102,7 +102,7 @@ impl Worker {
             let has_received = inbox.receive().unwrap_or_else(|error| self.pause_after(error));
             if has_received {
                 backlog.push(self.submit(&inbox));
-                while backlog.bytes > self.options.receive_buffer_bytes {
+                while backlog.bytes > self.options.udp.receive_buffer.as_usize() {
                     self.settle_oldest(&mut backlog);
                 }
             } else if !backlog.batches.is_empty() {
@@ -125,7 +125,7 @@ impl Worker {
         let (mut with_readings, mut bytes) = (0, 0);
         for datagram in inbox.datagrams() {
             bytes += datagram.bytes;
-            match self.admit(&datagram, tokens.keys(), &mut admission) {
+            match self.admit(&datagram, &tokens.keys, &mut admission) {
                 Ok(has_reading) => with_readings += u64::from(has_reading),
                 Err(error) => self.count_refused(&datagram, &error),
             }
@@ -195,7 +195,7 @@ impl Worker {
         self.counters.datagrams.increment(datagrams);
     }
 
-    /// Logs a failed system call and pauses. Returns false: it has told nothing.
+    /// Logs a failed system call and pauses. Returns false, as a call that found nothing does.
     fn pause_after(&self, error: nix::Error) -> bool {
         tracing::warn!(%error, "the UDP socket cannot receive; trying again");
         if !self.shutdown.is_cancelled() {

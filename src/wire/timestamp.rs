@@ -1,6 +1,8 @@
 //! RFC 3339 timestamps, as the text formats write them, and the forms of ISO 8601 that devices send in their
 //! place.
 
+use crate::common::clock;
+
 /// Why a text is not a timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimestampError {
@@ -57,8 +59,7 @@ const fn at_most(max: i64, number: i64, what: &'static str) -> Result<i64, Times
     if number <= max { Ok(number) } else { Err(TimestampError::Range(what)) }
 }
 
-/// The day number in the proleptic Gregorian calendar. Years begin in March, so that the leap day ends a
-/// year.
+/// The number of days from 1970-01-01 to a date, which must exist.
 fn days_since_1970(year: i64, month: i64, day: i64) -> Result<i64, TimestampError> {
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let month_length = match month {
@@ -70,10 +71,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> Result<i64, TimestampErro
     if day == 0 || day > month_length {
         return Err(TimestampError::Range("day"));
     }
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let day_of_year = (153 * month + 2) / 5 + day - 1; // 153 days in each five months from March on
-    Ok(365 * year + leap_days + day_of_year - 719_468) // days from 0000-03-01 to 1970-01-01
+    Ok(clock::days_since_1970(year as i32, month as i32, day as i32).into())
 }
 
 /// Removes the fraction of a second from the start, if there is one.

@@ -28,13 +28,13 @@ pub(super) const NOTHING_IS_DUE: [(&str, &str); 5] = [
     ("ingest.max_future", "3h"),
 ];
 
-/// An hour that does not end soon: the next one.
+/// The start of the next hour, which does not end soon.
 pub(super) fn hour_ahead_ms() -> anyhow::Result<u64> {
     Ok((now_ms()? / HOUR_MS + 1) * HOUR_MS)
 }
 
 impl Bench<'_> {
-    /// Measures fleets of several sizes. The store makes no difference, so one stands for all.
+    /// Measures fleets of several sizes, with one of the stores: the store makes no difference.
     pub(super) async fn devices(&mut self) -> anyhow::Result<()> {
         if !matches!(self.system, System::TidegaugeSqlite | System::VictoriaMetrics) {
             return Ok(());

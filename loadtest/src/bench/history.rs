@@ -32,7 +32,7 @@ impl Bench<'_> {
     /// Measures the disk space of history and the speed of queries.
     pub(super) async fn history(&mut self) -> anyhow::Result<()> {
         let days = match self.system {
-            System::Bare | System::NaivePush => return Ok(()), // the one stores nothing; the other's would take hours
+            System::Bare | System::NaivePush => return Ok(()), // bare stores nothing, and naive push would take hours
             System::NaiveInsert => 1,
             _ => self.args.days,
         };

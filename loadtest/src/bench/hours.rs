@@ -9,7 +9,8 @@ impl Bench<'_> {
     pub(super) async fn hours(&mut self) -> anyhow::Result<()> {
         let Some(store) = Store::of(self.system) else { return Ok(()) };
         let (devices, speed) = if self.args.long { (200_000, 60) } else { (5_000, 360) };
-        let report = steady::measure(&steady::Args::fleet(self.args.programs.clone(), store, devices, speed)).await?;
+        let args = steady::Args::fleet(self.args.programs.clone(), store, devices, speed)?;
+        let report = steady::measure(&args).await?;
         let whose = if self.system.needs_mongod() { &["service", "mongod"][..] } else { &["service"] };
         let fleet = format!("{} devices", short(devices as f64));
         for (at, name) in whose.iter().enumerate() {

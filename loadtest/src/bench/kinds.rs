@@ -17,7 +17,7 @@ const DEVICES: u64 = 200;
 const STEP_MS: u64 = 10_000;
 
 impl Bench<'_> {
-    /// Measures each kind of data in a system of its own.
+    /// Measures each kind of data, with a new start of the system for each.
     pub(super) async fn kinds(&mut self) -> anyhow::Result<()> {
         if matches!(self.system.target(), Target::Bare | Target::Naive) {
             return Ok(());

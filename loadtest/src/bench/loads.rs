@@ -14,13 +14,13 @@ use crate::latency::Latency;
 use crate::process::Process;
 use crate::systems::{Server, System};
 use crate::target::Target;
-use crate::workload::{Kind, Values, Workload};
+use crate::workload::{Kind, Workload};
 use crate::{now_ms, udp};
 
-/// How long the count of a server must be unchanged until the flood counts as over.
+/// A flood counts as over when the count of the server has not changed for this long.
 const STANDS_STILL: Duration = Duration::from_secs(2);
 
-/// A load.
+/// A load on a system: how readings are sent, and how many at once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     way: Way,
@@ -85,7 +85,7 @@ impl Load {
 impl Bench<'_> {
     pub(super) async fn load(&mut self, load: Load) -> anyhow::Result<()> {
         let mut server = self.start().await?;
-        reset(&mut server.processes)?;
+        server.processes.iter_mut().try_for_each(Process::reset)?;
         let started = Instant::now();
         let readings = match load.way {
             Way::Http => self.requests(&server, load).await?,
@@ -155,17 +155,12 @@ impl Bench<'_> {
     }
 }
 
-/// Readings of now: no hour is over, and a device has some hundred readings at each flush.
+/// A workload of the current hour: no hour ends, and a device has some hundred readings at each flush.
 fn of_now(batch: u64) -> anyhow::Result<Workload> {
     Ok(workload(10_000, 1, batch, now_ms()? - 60_000))
 }
 
-/// A steady load without late or resent readings.
+/// A steady load of machines in a hall.
 pub(super) const fn workload(devices: u64, step_ms: u64, batch: u64, first_ms: u64) -> Workload {
-    let values = Values::Decimal;
-    Workload { kind: Kind::Factory, devices, step_ms, batch, late_percent: 0, resent_percent: 0, first_ms, values }
-}
-
-fn reset(processes: &mut [Process]) -> anyhow::Result<()> {
-    processes.iter_mut().try_for_each(Process::reset)
+    Workload::steady(Kind::Factory, devices, step_ms, batch, first_ms)
 }

@@ -28,7 +28,7 @@ const OF_LATEST: u64 = 100;
 const FLEET: u64 = 100_000;
 const DAYS: u64 = 7;
 
-/// Readings a second beside queries.
+/// The rate of the readings that arrive beside queries, per second.
 const BESIDE: f64 = 50_000.0;
 
 /// The path of a query for the hours of devices, from and to an instant; `None` if the system has none.

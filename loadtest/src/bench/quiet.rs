@@ -10,8 +10,9 @@ use crate::format::Format;
 use crate::http::{self, Sending, Until};
 use crate::latency::Latency;
 use crate::now_ms;
+use crate::process::Process;
 use crate::systems::{Environment, Server, System};
-use crate::workload::{Kind, Values, Workload};
+use crate::workload::{Kind, Workload};
 
 /// Devices, each with a reading a minute: 333 readings a second.
 const DEVICES: u64 = 20_000;
@@ -20,7 +21,7 @@ const STEP_MS: u64 = 60_000;
 /// Connections that the devices share.
 const CONNECTIONS: u64 = 64;
 
-/// A configuration of tidegauge.
+/// A configuration with which the quiet fleet is measured.
 struct Variation {
     name: &'static str,
     config: &'static [(&'static str, &'static str)],
@@ -30,10 +31,10 @@ struct Variation {
     warm_up: Option<f64>,
 }
 
-/// The first variation is that of all systems.
+/// The configuration with which all systems are measured.
 const DEFAULT: Variation = Variation { name: "default configuration", config: &[], systems: &[], warm_up: None };
 
-/// Variations of a long run.
+/// The further variations of a long run.
 const VARIATIONS: [Variation; 2] = [
     Variation {
         name: "flush.max_age = \"60s\"",
@@ -67,16 +68,7 @@ impl Bench<'_> {
         let environment = Environment::of_config(variation.config.iter().copied());
         let mut server = Server::start(self.system, &self.args.programs, &environment).await?;
         let target = self.system.target();
-        let workload = Workload {
-            kind: Kind::Fleet,
-            devices: DEVICES,
-            step_ms: STEP_MS,
-            batch: 1,
-            late_percent: 0,
-            resent_percent: 0,
-            first_ms: now_ms()?,
-            values: Values::Decimal,
-        };
+        let workload = Workload::steady(Kind::Fleet, DEVICES, STEP_MS, 1, now_ms()?);
         let sending = Sending {
             address: server.address.clone(),
             target,
@@ -89,7 +81,7 @@ impl Bench<'_> {
         let progress = Arc::new(AtomicU64::new(0));
         let sender = tokio::spawn(http::send(sending, Arc::clone(&progress)));
         tokio::time::sleep(Duration::from_secs_f64(warm_up)).await;
-        server.processes.iter_mut().try_for_each(crate::process::Process::reset)?;
+        server.processes.iter_mut().try_for_each(Process::reset)?;
         let before = progress.load(Ordering::Relaxed);
         let sent = sender.await??;
         let readings = sent.readings - before;

@@ -62,12 +62,12 @@ impl Section {
 /// Figures by question and system, one for each run.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// In the order in which they were first asked.
+    /// The rows of all sections, in the order in which they were first measured.
     questions: Vec<(Section, String)>,
     figures: BTreeMap<(usize, usize), Vec<f64>>,
 }
 
-/// The text of one cell.
+/// The figures of one cell.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Cell<'a> {
     section: Section,
@@ -98,8 +98,8 @@ impl Table {
         self.figures.iter().map(cell).collect()
     }
 
-    /// Markdown: a table for each section, in it a row for each question, and each figure with its ratio to
-    /// that of the first system.
+    /// Markdown: a table for each section, with a row for each question. Each figure has its ratio to the
+    /// figure of the first system.
     pub(super) fn markdown(&self, systems: &[&str]) -> String {
         let mut sections: Vec<Section> = self.questions.iter().map(|(section, _)| *section).collect();
         sections.sort_unstable();

@@ -16,8 +16,9 @@ use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// The longest real wait of a program while the speed may still change, and without a limit.
+/// The longest real wait of a program while the speed may still change.
 const SHORT_NS: i64 = 50_000_000;
+/// No limit of the real waits.
 const UNLIMITED_NS: i64 = i64::MAX;
 
 /// A fast clock.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, ensure};
+use clap::{Args as _, FromArgMatches};
 use tokio::task::JoinHandle;
 
 mod clock;
@@ -35,7 +36,7 @@ use crate::systems::{Environment, Programs, Server};
 use crate::target::Target;
 use crate::udp;
 use crate::verify::{self, Verified};
-use crate::workload::{Kind, Values, Workload};
+use crate::workload::{Kind, Workload};
 
 pub(crate) const MINUTE_MS: u64 = 60_000;
 pub(crate) const HOUR_MS: u64 = 60 * MINUTE_MS;
@@ -61,9 +62,8 @@ const REAL_REST_MS: u64 = MINUTE_MS;
 const AFTER_MS: u64 = 15 * MINUTE_MS;
 const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
 
-/// Configuration beside the defaults. Readings expire after two days, those of the hour before the first one
-/// may be sent by the preparations, and no timeout ends early because the other side does not run as fast as
-/// the clock.
+/// Configuration beside the defaults. Readings expire after two days. The preparations may send readings of
+/// the hour before the first one. No timeout ends early because the other side is slower than the clock.
 const CONFIG: [(&str, &str); 9] = [
     ("retention.readings", RETENTION),
     ("ingest.max_future", "2h"),
@@ -164,26 +164,10 @@ pub(crate) async fn measure(args: &Args) -> anyhow::Result<Report> {
 
 impl Args {
     /// The defaults, with a fleet of this size.
-    pub(crate) const fn fleet(programs: Programs, store: Store, devices: u64, speed: u32) -> Self {
-        Self {
-            programs,
-            store,
-            devices,
-            hours: 3,
-            minutes: 0,
-            peak: 0,
-            end: End::Stored,
-            speed,
-            format: Format::Lines,
-            batch: 1_000,
-            connections: 4,
-            udp: false,
-            set: Vec::new(),
-            earlier_readings: 1,
-            verify: 100,
-            keep: false,
-            json: false,
-        }
+    pub(crate) fn fleet(programs: Programs, store: Store, devices: u64, speed: u32) -> anyhow::Result<Self> {
+        let command = Self::augment_args(clap::Command::new("steady").no_binary_name(true));
+        let defaults = Self::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<String>())?)?;
+        Ok(Self { programs, store, devices, speed, ..defaults })
     }
 
     /// When the first hour begins.
@@ -239,7 +223,8 @@ impl Args {
 
     /// The hours that have readings before the first hour.
     fn earlier_hours(&self) -> [Range<u64>; 2] {
-        // A bucket expires up to an hour late, so those of the first of these hours expire in the first hour.
+        // A bucket expires up to an hour late, so the buckets of the first of these hours expire in the first
+        // hour.
         let expiring_ms = self.start_ms() - RETENTION_MS - HOUR_MS;
         let day_ms = MIDNIGHT_MS - 24 * HOUR_MS;
         let expired_ms = (expiring_ms + (self.hours + 1) * HOUR_MS).min(day_ms);
@@ -276,16 +261,8 @@ impl Args {
     fn sending(&self, server: &Server) -> Sending {
         let devices = self.devices / self.connections; // of a connection
         let batch = self.batch.min(devices);
-        let workload = Workload {
-            kind: Kind::Fleet,
-            devices: self.devices,
-            step_ms: MINUTE_MS,
-            batch,
-            late_percent: 0,
-            resent_percent: 0,
-            first_ms: self.start_ms() - batch * MINUTE_MS / devices,
-            values: Values::Decimal,
-        };
+        let first_ms = self.start_ms() - batch * MINUTE_MS / devices;
+        let workload = Workload::steady(Kind::Fleet, self.devices, MINUTE_MS, batch, first_ms);
         Sending {
             address: server.address.clone(),
             target: Target::Tidegauge,

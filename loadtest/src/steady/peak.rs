@@ -22,7 +22,7 @@ pub(super) struct Peak {
     pub(super) figures: Figures,
 }
 
-/// How the service took it.
+/// How the service handled the peak.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Figures {
     /// Acknowledged readings a second.
@@ -30,7 +30,7 @@ pub(crate) struct Figures {
     seconds: f64,
     /// Messages that were refused for now and sent again.
     again: u64,
-    /// From the instant when a message was due until its answer, in milliseconds.
+    /// The time from the instant when a message was due until its answer, in milliseconds.
     latency: Latency,
     /// Processors used by the service and by mongod.
     cores: Vec<f64>,

@@ -20,7 +20,7 @@ pub(crate) struct Report {
     rest: [f64; 2],
     hours: Vec<Span>,
     peak: Option<Figures>,
-    /// From the last hour until all readings were stored, or a few minutes, with the peak.
+    /// The name of the time after the last hour: until all readings were stored, or a few minutes.
     after_name: &'static str,
     after: Span,
     #[serde(flatten)]
@@ -96,8 +96,8 @@ impl Report {
         self.all().iter().map(|span| span.readings).sum()
     }
 
-    /// The same of a day: its first hours, which roll up the day before and note in the device index that
-    /// there is a new day, and a plain hour as often as it takes.
+    /// The hours from which the cost of a whole day follows. The first hours roll up the day before, and note
+    /// the new day in the device index. A plain hour stands for each of the others.
     fn day(&self) -> Option<Day<'_>> {
         let midnight = self.hours.iter().position(|hour| hour.name == "00:00")?;
         let after = &self.hours[midnight..];
@@ -113,7 +113,7 @@ const TURN_HOURS: usize = 2;
 /// The hours that a day consists of.
 struct Day<'a> {
     turn: &'a [Span],
-    /// Each of the others.
+    /// An hour that stands for each of the other hours.
     plain: &'a Span,
 }
 
@@ -183,7 +183,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The sums of counts, and the largest of sizes.
+/// All spans as one: counts are added, and of sizes the largest is taken.
 fn total(spans: &[&Span]) -> Span {
     let mut total = Span::default();
     for span in spans {

@@ -27,15 +27,15 @@ pub(crate) struct Span {
     pub(crate) cpu_seconds: [f64; 2],
     /// Write commands to the store.
     pub(crate) commands: u64,
-    /// Buckets in them.
+    /// Buckets in the write commands.
     pub(crate) buckets: u64,
     /// Documents that mongod deleted by a TTL index. SQLite deletes without a count.
     pub(crate) expired: u64,
     /// The most memory of the service and of mongod at any tick.
     pub(crate) resident_mib: [f64; 2],
-    /// The most of the log at any tick.
+    /// The largest size of the log at any tick.
     pub(crate) log_mib: f64,
-    /// The store at the end.
+    /// The size of the store at the end.
     pub(crate) store_mib: f64,
     /// The time for which readings waited until they were stored, in all.
     pub(crate) waited_seconds: f64,

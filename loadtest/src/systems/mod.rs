@@ -88,22 +88,19 @@ impl System {
                 "answers when its log is synced to disk (fdatasync, group commit); each reading is stored once"
             }
             Self::VictoriaMetrics => {
-                "answers when the readings are in its memory; what is not on disk yet, some seconds' worth, is lost \
-                 with \
-                 the process or the power"
+                "answers when the readings are in its memory; those of the last seconds are not on disk, and are lost \
+                 with the process or the power"
             }
             Self::Influxdb => {
                 "answers when its log is synced to disk (fsync, wal-fsync-delay = 0); a resent reading is stored once"
             }
             Self::NaiveInsert => {
-                "one insert command per request, answered when mongod has journaled it (w: majority); a resent reading \
-                 is \
-                 stored twice"
+                "one insert command per request, answered when mongod has journaled it (w: majority); a resent \
+                 reading is stored twice"
             }
             Self::NaivePush => {
                 "one $push upsert per reading, answered when mongod has journaled it (w: majority); a resent reading \
-                 is \
-                 stored twice"
+                 is stored twice"
             }
             Self::Bare => "reads the body and answers: stores nothing, and is there to show what HTTP alone costs",
         }

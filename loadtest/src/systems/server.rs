@@ -115,7 +115,7 @@ impl Server {
         variables["write"]["values"]["pointReqLocal"].as_u64().context("no write.values.pointReqLocal in /debug/vars")
     }
 
-    /// The same number, once it has not changed for this long.
+    /// The number of received readings, once it has not changed for this long.
     pub(crate) async fn taken_at_last(&self, stands_still: Duration) -> anyhow::Result<u64> {
         let (mut taken, mut since) = (self.taken().await?, Instant::now());
         while since.elapsed() < stands_still {
@@ -288,12 +288,12 @@ impl Server {
         }
     }
 
-    /// Leaves the folder when the system is stopped.
+    /// Keeps the folder when the system is stopped.
     pub(crate) fn keep(&mut self) {
         self.folder.disable_cleanup(true);
     }
 
-    /// Where the service, its database and their files are, for people.
+    /// The addresses of the service and its database, and the folder of their files, for people.
     pub(crate) fn places(&self) -> String {
         let database = self.mongodb.as_ref().map(|uri| format!(", {uri}")).unwrap_or_default();
         format!("{}: http://{}{database}, files in {}", self.system.name(), self.address, self.folder.path().display())

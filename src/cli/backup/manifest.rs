@@ -119,7 +119,7 @@ impl ListedFile {
         Ok(Self { path, bytes, sha256 })
     }
 
-    /// Where the file belongs in the data of a service; `None` if a backup has no such file.
+    /// The place of the file in the data of a service; `None` if no backup has a file of this path.
     pub(super) fn destination(&self, config: &Config) -> Option<PathBuf> {
         let data_dir = &config.server.data_dir;
         match self.path.as_str() {
@@ -155,8 +155,8 @@ impl ListedFile {
     }
 }
 
-/// The files of dead letters in a data folder, of the store and of forwarding, each with the file of a retry.
-/// They have the same names in a backup.
+/// The files of dead letters in a data folder, first of the store and then of forwarding: the current file,
+/// and the file that a retry has taken. A backup has them under the same names.
 pub(super) fn letters(data_dir: &Path) -> [[PathBuf; 2]; 2] {
     let current = [data_dir::dead_letters(data_dir), data_dir::forward_dead_letters(data_dir)];
     current.map(|current| {

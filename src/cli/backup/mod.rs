@@ -2,10 +2,10 @@
 //!
 //! A backup reads the files of a service that may be running, which does not notice. It takes snapshots of
 //! the parts in an order that loses nothing: the log, then the dead letters, then the SQLite file. A reading
-//! that was acknowledged before is in one of them, because the log is cut only behind readings that the
-//! others have. Readings that two of them have are stored once after the restore. A deletion must not be
-//! between two snapshots, so in that rare case they are taken again. The copies are made afterwards, and
-//! take as long as they take.
+//! that was acknowledged before the backup is in one of these snapshots, because the log is cut only behind
+//! readings that the other parts have. A reading that is in two snapshots is stored once after the restore. A
+//! restore could undo a deletion between two snapshots, so in that rare case all snapshots are taken again.
+//! The files are copied afterwards, which may take long.
 //!
 //! ```text
 //! backup.json                    the list of the other files with their checksums, written last
@@ -15,8 +15,8 @@
 //! tidegauge.sqlite               with the store sqlite
 //! ```
 //!
-//! A folder without `backup.json` is not a backup: `restore` refuses it. So the end of the process at any
-//! moment leaves no backup that lacks something.
+//! A folder without `backup.json` is not a backup: `restore` refuses it. So an interrupted backup never
+//! passes for a whole one.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -67,10 +67,7 @@ A folder with the file backup.json is a whole backup. Without it, the command wa
 /// Backs up the data folder, and prints the size of the backup.
 pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    if !config.server.data_dir.is_dir() {
-        let folder = config.server.data_dir.display();
-        return Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into());
-    }
+    data_dir::expect_folder(&config.server.data_dir)?;
     if config.store_kind() == StoreKind::Sqlite && !config.sqlite_file().exists() {
         let file = config.sqlite_file();
         return Err(Usage(format!(
@@ -94,7 +91,8 @@ pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a configuration with another store than that of the service, whose readings the backup would lack.
+/// Refuses a configuration with another store than the service uses: the backup would lack the readings in
+/// the store of the service.
 fn refuse_other_store(config: &Config) -> anyhow::Result<()> {
     let file = data_dir::known_store(&config.server.data_dir);
     let known = KnownStore::load(&file).with_context(|| format!("read {}", file.display()))?;

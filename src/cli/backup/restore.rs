@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     }
     data.begin_restore()?;
     copy(&args.from, &manifest, &config)?;
-    let log = recovery::inspect(&data.log_dir()).map_err(data_dir::explain)?;
+    let log = recovery::inspect(&data_dir::log_dir(data.path())).map_err(data_dir::explain)?;
     if let Some(damage) = log.damage.first() {
         bail!("{} is damaged at byte {}: {}", damage.path.display(), damage.offset, damage.detail);
     }
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &RestoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a backup of another store than that of the configuration.
+/// Refuses a backup whose store is not the one of the configuration.
 fn check_store(config: &Config, manifest: &Manifest) -> anyhow::Result<()> {
     if manifest.store != config.store_kind() {
         let [backup, here] = [manifest.store, config.store_kind()].map(|kind| serde_json::json!(kind));
@@ -96,8 +96,8 @@ fn copy(from: &Path, manifest: &Manifest, config: &Config) -> anyhow::Result<()>
     folders.iter().try_for_each(|folder| sync_folder(folder)).context("sync the data folder")
 }
 
-/// Refuses a place for the database where files of another one are. SQLite would take its write-ahead file
-/// for that of the restored database.
+/// Refuses a place for the database that has files of another database. SQLite would take the write-ahead
+/// file of that database for the restored one's.
 fn refuse_leftovers(database: &Path) -> anyhow::Result<()> {
     match sqlite::backup::files_of(database).iter().find(|file| file.exists()) {
         Some(file) => bail!("{} exists; move it away, and restore again", file.display()),

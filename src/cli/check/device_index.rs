@@ -21,7 +21,7 @@ pub(super) async fn rebuild(config: &Config, out: &mut impl Write) -> anyhow::Re
     let store: Box<dyn Store> = if kind == StoreKind::Mongodb {
         Box::new(BucketStore::connect(options).await?)
     } else {
-        Box::new(TimeseriesStore::connect(options, options::timeseries(config)).await?)
+        Box::new(TimeseriesStore::connect(options, config.mongodb.timeseries.clone()).await?)
     };
     let devices = store.rebuild_device_index().await?;
     writeln!(out, "the device index of {} has all devices: {}", target::name_of(config), counted(devices, "device"))?;

@@ -1,10 +1,10 @@
 //! The part of `tidegauge check --full` about `[forward]`: whether the other server takes readings of this
 //! one, and how much of the log waits for it.
 
-use tidegauge::client::Client;
+use tidegauge::client::{Client, Trouble};
 use tidegauge::common::finding::{Finding, Part, size};
 use tidegauge::config::Config;
-use tidegauge::forward::{Refusal, probe};
+use tidegauge::forward::probe;
 use tidegauge::log::follower::{self, Unread};
 
 use crate::cli::data_dir;
@@ -22,7 +22,7 @@ pub(super) async fn look(config: &Config, client: &Client) -> Vec<Finding> {
     let url = config.forward.url.as_deref().unwrap_or_default();
     let reach = match probe(client).await {
         Ok(()) => Finding::ok(REACH, format!("{url} takes readings with this token")),
-        Err(refusal) => unreachable(url, &refusal),
+        Err(trouble) => unreachable(url, &trouble),
     };
     let mut findings = vec![reach];
     findings.extend(waiting(config).map(|unread| lag(config, unread)));
@@ -34,8 +34,9 @@ pub(super) fn waiting(config: &Config) -> Option<Unread> {
     follower::unread(&data_dir::log_dir(&config.server.data_dir)).ok().flatten()
 }
 
-fn unreachable(url: &str, Refusal { reason, detail }: &Refusal) -> Finding {
-    let mend = match *reason {
+fn unreachable(url: &str, trouble: &Trouble) -> Finding {
+    let (reason, detail) = (trouble.reason, trouble.detail());
+    let mend = match reason {
         "connection" | "timeout" => {
             "start the other server, or correct forward.url; if the error names a certificate, set forward.ca_file to \
              its authority; readings wait in the log meanwhile"
@@ -100,8 +101,9 @@ mod tests {
     #[test]
     fn each_refusal_has_its_mend() {
         let mends = ["connection", "unauthorized", "unavailable", "unexpected"].map(|reason| {
-            let refusal = Refusal { reason, detail: "why".to_owned() };
-            unreachable("http://centre", &refusal).mend.unwrap()
+            let mut trouble = Trouble::unexpected("http://centre", "why".to_owned());
+            trouble.reason = reason;
+            unreachable("http://centre", &trouble).mend.unwrap()
         });
         let distinct: std::collections::BTreeSet<_> = mends.iter().collect();
         assert_eq!(distinct.len(), mends.len(), "{mends:?}");

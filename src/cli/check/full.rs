@@ -222,7 +222,7 @@ async fn check_store(
             with_record(findings, config, known, &store).await
         }
         StoreKind::MongodbTimeseries => {
-            let (options, timeseries) = (options::mongodb(config, &metrics), options::timeseries(config));
+            let (options, timeseries) = (options::mongodb(config, &metrics), config.mongodb.timeseries.clone());
             let store = TimeseriesStore::connect(options, timeseries).await?;
             let findings = Box::pin(store.check(clock)).await;
             with_record(findings, config, known, &store).await

@@ -14,7 +14,7 @@ use tidegauge::log::recovery::{self, Inspection};
 use tidegauge::log::{LogError, quarantine};
 
 use super::super::counted;
-use super::super::data_dir::{DataDir, explain, known_store, log_dir};
+use super::super::data_dir::{DataDir, dead_letters, expect_log, explain, known_store, log_dir, quarantine_dir};
 
 /// How often damage is set aside at most: a cut before the next segment may uncover other damage.
 const MAX_PASSES: usize = 8;
@@ -36,14 +36,14 @@ pub(super) fn check(data_dir: &Path, mending: Mending, out: &mut impl Write) -> 
         return Ok(());
     }
     let data_dir = DataDir::lock(data_dir)?;
-    match data_dir.expect_log() {
+    match expect_log(data_dir.path()) {
         Err(LogError::Missing(log)) if quarantine => {
             quarantine::begin_anew(&log)?;
             writeln!(out, "begun: {} is a new, empty log; the readings of the old one are lost", log.display())?;
         }
         expected => expected.map_err(explain)?,
     }
-    let mut found = match recovery::inspect(&data_dir.log_dir()) {
+    let mut found = match recovery::inspect(&log_dir(data_dir.path())) {
         Err(damaged @ LogError::BadCheckpoint { .. }) if quarantine => {
             mend_checkpoint(&data_dir, &damaged, out)?;
             inspect(&data_dir)?
@@ -69,13 +69,13 @@ pub(super) fn check(data_dir: &Path, mending: Mending, out: &mut impl Write) -> 
             "the log is damaged in {}; `tidegauge check --log --quarantine` copies the damaged bytes to {} and \
              lets the server start with the rest",
             counted(found.damage.len() as u64, "place"),
-            data_dir.quarantine_dir().display()
+            quarantine_dir(data_dir.path()).display()
         );
     }
     if mending.put_back {
         let put_back = put_back(&data_dir, &quarantined(&data_dir)?, out)?;
         if put_back == 0 {
-            writeln!(out, "no whole record in {}", data_dir.quarantine_dir().display())?;
+            writeln!(out, "no whole record in {}", quarantine_dir(data_dir.path()).display())?;
         }
     }
     writeln!(out, "the log is good")?;
@@ -84,7 +84,7 @@ pub(super) fn check(data_dir: &Path, mending: Mending, out: &mut impl Write) -> 
 
 /// The files in the folder of quarantined bytes, in the order of their positions.
 fn quarantined(data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
-    let folder = data_dir.quarantine_dir();
+    let folder = quarantine_dir(data_dir.path());
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -100,7 +100,7 @@ fn quarantined(data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
 fn put_back(data_dir: &DataDir, copies: &[PathBuf], out: &mut impl Write) -> anyhow::Result<u64> {
     let mut records = 0;
     for copy in copies {
-        let found = quarantine::put_back(&data_dir.log_dir(), copy)?;
+        let found = quarantine::put_back(&log_dir(data_dir.path()), copy)?;
         records += found.records;
         if found.records > 0 {
             let mut done = copy.clone().into_os_string();
@@ -119,11 +119,11 @@ fn put_back(data_dir: &DataDir, copies: &[PathBuf], out: &mut impl Write) -> any
 }
 
 fn inspect(data_dir: &DataDir) -> anyhow::Result<Inspection> {
-    recovery::inspect(&data_dir.log_dir()).map_err(explain)
+    recovery::inspect(&log_dir(data_dir.path())).map_err(explain)
 }
 
 fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {
-    writeln!(out, "log {}", data_dir.log_dir().display())?;
+    writeln!(out, "log {}", log_dir(data_dir.path()).display())?;
     for segment in &found.segments {
         let of = [(segment.bytes, "byte"), (segment.records, "record"), (segment.readings, "reading")];
         let [bytes, records, readings] = of.map(|(number, one)| counted(number, one));
@@ -153,15 +153,15 @@ fn report(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> anyho
         let (name, bytes) = (name(&damage.path), HumanCount(damage.bytes));
         writeln!(out, "  damaged: {name}, byte {}, {bytes} bytes: {}", damage.offset, damage.detail)?;
     }
-    if let Ok(file) = data_dir.dead_letters().metadata() {
-        let (path, bytes) = (data_dir.dead_letters(), HumanCount(file.len()));
+    if let Ok(file) = dead_letters(data_dir.path()).metadata() {
+        let (path, bytes) = (dead_letters(data_dir.path()), HumanCount(file.len()));
         writeln!(out, "readings that the store refused permanently: {}, {bytes} bytes", path.display())?;
     }
     Ok(())
 }
 
 fn mend_checkpoint(data_dir: &DataDir, damaged: &LogError, out: &mut impl Write) -> anyhow::Result<()> {
-    match quarantine::repair_checkpoint(&data_dir.log_dir(), &data_dir.quarantine_dir())? {
+    match quarantine::repair_checkpoint(&log_dir(data_dir.path()), &quarantine_dir(data_dir.path()))? {
         Some(copy) => writeln!(out, "mended: {damaged}: copied to {}", copy.display())?,
         None => writeln!(out, "mended: {damaged}: there was nothing left to copy")?,
     }
@@ -173,7 +173,7 @@ fn set_aside(data_dir: &DataDir, found: &Inspection, out: &mut impl Write) -> an
     let mut copies = Vec::new();
     for damage in &found.damage {
         let place = format!("{}, byte {}, {} bytes", name(&damage.path), damage.offset, HumanCount(damage.bytes));
-        match quarantine::set_aside(damage, &data_dir.quarantine_dir())? {
+        match quarantine::set_aside(damage, &quarantine_dir(data_dir.path()))? {
             Some(copy) => {
                 writeln!(out, "set aside: {place}: copied to {}", copy.display())?;
                 copies.push(copy);
@@ -218,7 +218,8 @@ mod tests {
         for record in 0..20 {
             let mut batch = BatchBuilder::default();
             for reading in 0..3 {
-                batch.push("device", None, record * 10 + reading, [("m", 1.0)].into_iter()).unwrap();
+                let ts_ms = record * 10 + reading;
+                batch.push_of(None, "device", None, ts_ms, 0, [("m", 1.0)].into_iter()).unwrap();
             }
             log.append(batch.finish()).unwrap().durable().await.unwrap();
         }

@@ -38,7 +38,7 @@ impl Clients {
         Ok(Self { sender, udp, clock })
     }
 
-    /// Sends the history and, at the same time, live readings. Prints why it had to end.
+    /// Sends the history and, at the same time, live readings. Prints the error that ended it.
     pub(super) async fn run(self, factory: Arc<Factory>) {
         let ended = tokio::try_join!(self.send_history(&factory), self.send_live(&factory));
         if let Err(error) = ended {

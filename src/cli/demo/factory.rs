@@ -39,11 +39,11 @@ pub(super) struct Device {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// It sends nothing from this instant on.
+    /// The device sends nothing from this instant on.
     Silent {
         since_ms: i64,
     },
-    /// Its clock is ahead from this instant on.
+    /// The clock of the device is ahead from this instant on.
     ClockAhead {
         since_ms: i64,
         by_ms: i64,
@@ -152,8 +152,8 @@ impl Device {
         }
     }
 
-    /// The readings that the server has accepted of a time before the start, as a line of JSON; `None`
-    /// without any.
+    /// The readings of a range of time before the start that a server would have accepted, as a line of JSON;
+    /// `None` if there are none.
     pub(super) fn past(&self, range: Range<i64>) -> Option<Vec<u8>> {
         let end = match self.fault {
             Fault::ClockAhead { since_ms, .. } => range.end.min(since_ms),
@@ -162,8 +162,8 @@ impl Device {
         self.line(range.start..end)
     }
 
-    /// The readings that the device sends now if it has sent all before `from_ms`, as lines of JSON. Also the
-    /// end of their time.
+    /// The readings that the device sends now if it has sent all before `from_ms`, as lines of JSON, and the
+    /// instant up to which they reach.
     pub(super) fn due(&self, from_ms: i64, now_ms: i64) -> (Vec<Vec<u8>>, i64) {
         let collected = self.delivery == Delivery::HttpLate;
         let until_ms = if collected { now_ms - now_ms.rem_euclid(LATE_MS) } else { now_ms };

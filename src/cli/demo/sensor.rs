@@ -13,7 +13,7 @@ pub(super) type Values = BTreeMap<&'static str, f64>;
 /// The quantities that a device measures.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sensor {
-    /// The light of a zone, some of which have windows.
+    /// The light of a zone, with or without a window.
     Light { window: bool },
     /// Temperature and humidity in the factory.
     Climate,
@@ -67,7 +67,7 @@ impl Sensor {
         }
     }
 
-    /// The values at an instant. `seed` is that of the device, `weather` that of the factory.
+    /// The values at an instant. `seed` is the seed of the device, `weather` the seed of the weather.
     pub(super) fn values(self, seed: u64, weather: u64, ts_ms: i64) -> Values {
         let jitter = |metric: u64| noise(seed ^ metric, ts_ms);
         match self {
@@ -147,7 +147,7 @@ fn kilowatt_hours(ts_ms: i64) -> f64 {
     (BASE_KW * ts_ms as f64 + WORK_KW * worked_ms(ts_ms) as f64) / HOUR_MS as f64
 }
 
-/// A value with so many decimals, as a sensor sends it.
+/// Rounds a value to this number of decimals, as a sensor sends it.
 fn round(value: f64, decimals: i32) -> f64 {
     let unit = 10_f64.powi(decimals);
     (value * unit).round() / unit

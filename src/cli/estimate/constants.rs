@@ -7,7 +7,7 @@ use super::fleet::Layout;
 /// The file of the figures in the tree, for people.
 pub(super) const FILE: &str = "src/cli/estimate/constants.toml";
 
-/// All figures.
+/// The measured figures of all parts.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Constants {
@@ -117,7 +117,8 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The share of the memory for tidegauge, which with SQLite needs none for the cache of a mongod.
+    /// The share of a node's memory that tidegauge may use. With SQLite, it includes the share for the cache
+    /// of mongod.
     pub(super) fn memory_share_of_service(&self, layout: Layout) -> f64 {
         let of_cache = if layout == Layout::Sqlite { self.memory_share_of_cache } else { 0.0 };
         self.memory_share_of_service + of_cache

@@ -1,6 +1,8 @@
 //! The flags that describe a fleet, and their ranges.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -13,7 +15,7 @@ pub(in super::super) struct Fleet {
     #[arg(long, value_parser = |text: &str| whole::<u64>(text, 1..=10_000_000_000))]
     pub(super) devices: u64,
     /// The time between two readings of a device, 1ms to 365d
-    #[arg(long, default_value = "60s", value_parser = |text: &str| period(text, Period::millis(1), Period::days(365)))]
+    #[arg(long, default_value = "60s", value_parser = |text: &str| within(text, Period::millis(1), Period::days(365)))]
     pub(super) interval: Period,
     /// The metrics of a reading, 1 to 4096
     #[arg(long, default_value_t = 1, value_parser = |text: &str| whole::<u32>(text, 1..=4_096))]
@@ -41,16 +43,16 @@ pub(in super::super) struct Fleet {
     /// The readings of a request, 1 to 100000. Devices that send for themselves send one
     #[arg(long, default_value_t = 1, value_parser = |text: &str| whole::<u32>(text, 1..=100_000))]
     pub(super) batch: u32,
-    #[arg(long, default_value = "30m", value_parser = |text: &str| period(text, Period::secs(1), Period::days(1)),
+    #[arg(long, default_value = "30m", value_parser = |text: &str| within(text, Period::secs(1), Period::days(1)),
           help = "How long readings gather before they are stored (flush.max_age), 1s to 1d")]
     pub(super) max_age: Period,
     /// The processor cores of a node, 1 to 1024 [default: 8; of a small machine 1]
     #[arg(long, value_parser = |text: &str| whole::<u32>(text, 1..=1_024))]
     node_cores: Option<u32>,
-    #[arg(long, value_parser = |text: &str| size(text, Bytes::mib(512), Bytes::gib(100_000)),
+    #[arg(long, value_parser = |text: &str| within(text, Bytes::mib(512), Bytes::gib(100_000)),
           help = "The memory of a node, 512MiB to 100000GiB [default: 32GiB; of a small machine 512MiB]")]
     node_memory: Option<Bytes>,
-    #[arg(long, value_parser = |text: &str| size(text, Bytes(1_000_000_000), Bytes(1_000_000_000_000_000)),
+    #[arg(long, value_parser = |text: &str| within(text, Bytes(1_000_000_000), Bytes(1_000_000_000_000_000)),
           help = "The disk of a node, 1GB to 1000TB [default: 2TB; of a small machine 32GB]")]
     node_disk: Option<Bytes>,
 }
@@ -119,12 +121,16 @@ impl Layout {
     }
 }
 
-fn period(text: &str, min: Period, max: Period) -> Result<Period, String> {
-    let period: Period = text.parse().map_err(|error: UnitError| error.to_string())?;
-    if period < min || period > max {
+/// Reads a size or a period from `min` to `max`.
+fn within<T>(text: &str, min: T, max: T) -> Result<T, String>
+where
+    T: FromStr<Err = UnitError> + PartialOrd + Display,
+{
+    let value: T = text.parse().map_err(|error: UnitError| error.to_string())?;
+    if value < min || value > max {
         return Err(format!("must be from {min} to {max}"));
     }
-    Ok(period)
+    Ok(value)
 }
 
 fn retention(text: &str) -> Result<Period, String> {
@@ -135,15 +141,7 @@ fn retention(text: &str) -> Result<Period, String> {
             .to_owned(),
         );
     }
-    period(text, Period::hours(1), Period::MAX)
-}
-
-fn size(text: &str, min: Bytes, max: Bytes) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error: UnitError| error.to_string())?;
-    if size < min || size > max {
-        return Err(format!("must be from {min} to {max}"));
-    }
-    Ok(size)
+    within(text, Period::hours(1), Period::MAX)
 }
 
 fn whole<T: TryFrom<u64>>(text: &str, range: RangeInclusive<u64>) -> Result<T, String> {

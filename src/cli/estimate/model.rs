@@ -18,7 +18,7 @@ const DAY: f64 = 86_400.0;
 const OUTAGE_SECONDS: f64 = HOUR;
 
 /// The needs of a fleet. The names are those of the JSON; they end with the unit.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Estimate {
     pub(super) readings_per_second: Rate,
     pub(super) requests_per_second: Rate,
@@ -40,11 +40,11 @@ pub(super) struct Estimate {
     pub(super) storage_bytes_per_reading: f64,
     pub(super) index_bytes: f64,
     pub(super) rollup_bytes: f64,
-    /// The pages of the index of `_id`s that an hour of writes touches: those of each device are apart.
+    /// The pages of the index of `_id`s that an hour of writes touches. Each device has pages of its own.
     pub(super) hot_index_bytes: f64,
-    /// The reads of such pages if none is in the cache.
+    /// The reads of these index pages if no page is in the cache.
     pub(super) index_reads_per_second: f64,
-    /// The documents that the store changes, and what it has not written to its disk yet.
+    /// The documents that the store still changes, and the data that it has not written to its disk yet.
     pub(super) working_set_bytes: f64,
     pub(super) oplog_bytes_per_second: f64,
     pub(super) oplog_bytes_per_day: f64,
@@ -64,12 +64,13 @@ pub(super) struct Estimate {
     pub(super) service_cores: Rate,
     pub(super) store_cores: f64,
     pub(super) instances: f64,
-    /// None with the embedded store: each instance has its own.
+    /// 0 with the embedded store: each instance has a store of its own.
     pub(super) shards: f64,
     pub(super) is_one_node_enough: bool,
     /// The resource of one node that runs out first.
     pub(super) first_limit: &'static str,
-    /// The share of what one node has of it, 1 is all that is planned with.
+    /// The use of this resource as a share of what an estimate plans with on one node. Above 1, one node is
+    /// not enough.
     pub(super) first_limit_use: f64,
 }
 
@@ -83,7 +84,7 @@ struct Memory {
 }
 
 /// A figure at the mean load and at the peak.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Rate {
     pub(super) average: f64,
     pub(super) peak: f64,
@@ -95,7 +96,7 @@ pub(super) struct Load {
     metrics: f64,
     /// Readings a second.
     rate: Rate,
-    /// Buckets an hour: devices that send in it.
+    /// Buckets an hour, which is the number of devices that send in an hour.
     buckets_per_hour: f64,
     readings_per_bucket: f64,
     /// The writes of a bucket.
@@ -151,7 +152,8 @@ impl Load {
         }
     }
 
-    /// A sum over a bucket of constants for each document, each metric of it, each reading and each value.
+    /// Adds up constants over a bucket: for each document, each metric of a document, each reading and each
+    /// value.
     fn per_bucket(&self, document: f64, metric: f64, reading: f64, value: f64) -> f64 {
         self.documents * (document + metric * self.metrics)
             + self.readings_per_bucket * (reading + value * self.metrics)
@@ -177,7 +179,6 @@ impl Estimate {
     }
 
     fn of_load(fleet: &Fleet, load: &Load, constants: &Constants) -> Self {
-        let none = Rate { average: 0.0, peak: 0.0 };
         let readings = load.rate.average * seconds(fleet.retention);
         let buckets = load.buckets_per_hour * load.retention_hours;
         let requests = load.rate.map(|rate| rate / f64::from(fleet.batch));
@@ -193,31 +194,7 @@ impl Estimate {
             readings_per_document: load.readings_per_bucket / load.documents,
             documents_per_day: load.buckets_per_hour * 24.0 * load.documents,
             documents: buckets * load.documents,
-            rollup_documents: 0.0,
-            storage_bytes: 0.0,
-            storage_bytes_per_reading: 0.0,
-            index_bytes: 0.0,
-            rollup_bytes: 0.0,
-            hot_index_bytes: 0.0,
-            index_reads_per_second: 0.0,
-            working_set_bytes: 0.0,
-            oplog_bytes_per_second: 0.0,
-            oplog_bytes_per_day: 0.0,
-            journal_bytes_per_second: 0.0,
-            disk_written_bytes_per_day: 0.0,
-            log_bytes_per_second: none,
-            log_bytes: none,
-            service_memory_bytes: none,
-            service_memory_full_bytes: 0.0,
-            instance_memory_max_bytes: 0.0,
-            settings: Settings::default(),
-            service_cores: none,
-            store_cores: 0.0,
-            instances: 1.0,
-            shards: 0.0,
-            is_one_node_enough: true,
-            first_limit: "",
-            first_limit_use: 0.0,
+            ..Self::default()
         }
     }
 
@@ -241,7 +218,7 @@ impl Estimate {
         self.storage_bytes_per_reading = of_readings / self.readings;
     }
 
-    /// Adds the writes of the store, and what it keeps in its cache for them.
+    /// Adds the work of the store for writes, and the cache that writes need.
     fn add_writing(&mut self, fleet: &Fleet, load: &Load, stored: &Stored, constants: &Constants) {
         let buckets_per_second = load.buckets_per_hour / HOUR;
         let appends = load.appends(fleet.layout());
@@ -345,7 +322,7 @@ impl Estimate {
         }
     }
 
-    /// Adds what each instance is to be set to, and the memory that follows from it.
+    /// Adds the settings of each instance, and the memory that an instance needs with them.
     fn add_settings(&mut self, load: &Load, memory: &Memory) {
         let Config { http, query, .. } = Config::default();
         self.settings =
@@ -357,13 +334,14 @@ impl Estimate {
 }
 
 impl Memory {
-    /// The memory of pending at its limit, in all of some instances.
+    /// The memory of pending at its limit, summed over this number of instances.
     fn full(&self, instances: f64) -> f64 {
         let limit = Config::default().pending.max_bytes.0 as f64 * self.share_of_limits;
         with_room(self.pending.peak).max(instances * limit)
     }
 
-    /// The share of the default limits with which one node has memory for all of them at once.
+    /// The share of the default limits that one node has memory for, if all limits are reached at once; 1 in
+    /// a large node.
     fn share_of_limits_in(&self, fleet: &Fleet, constants: &Constants) -> f64 {
         let Config { http, query, pending, .. } = Config::default();
         let limits = (pending.max_bytes.0 + http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;

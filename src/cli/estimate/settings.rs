@@ -5,8 +5,8 @@ use tidegauge::config::{Bytes, Config, Limits};
 
 use super::model::Load;
 
-/// The log flushes early above three quarters of `log.max_bytes`, and pending above those of its own limit.
-/// The other limits leave the same room, for devices that reconnect.
+/// The service flushes early when the log or pending is above three quarters of its limit. The other limits
+/// leave the same room, for devices that reconnect.
 const USABLE_SHARE: f64 = 0.75;
 
 /// The largest values that the configuration takes.
@@ -45,8 +45,8 @@ pub(super) fn with_room(used: f64) -> f64 {
 }
 
 impl Settings {
-    /// The values of each of some instances that share a fleet, on nodes that have memory for this share of
-    /// the default limits.
+    /// The values for each of the `instances` that share a fleet. `share_of_limits` is the part of the
+    /// default limits that a node has memory for.
     pub(super) fn of(load: &Load, instances: f64, log_bytes: f64, pending_bytes: f64, share_of_limits: f64) -> Self {
         let devices = load.devices / instances;
         let Config { pending, http, query, .. } = Config::default();

@@ -96,7 +96,7 @@ fn print_nodes(fleet: &Fleet, estimate: &Estimate, out: &mut impl Write) -> Resu
     writeln!(out, "{name:NAME_WIDTH$}  {nodes}")
 }
 
-/// Prints the settings of an instance, which are those of the fleet if there is one.
+/// Prints the memory and the settings of each instance.
 fn print_instance(estimate: &Estimate, out: &mut impl Write) -> Result<()> {
     writeln!(out, "each instance of tidegauge")?;
     let mut line = |name: &str, text: &str| writeln!(out, "  {name:0$}  {text}", NAME_WIDTH - 2);
@@ -142,7 +142,7 @@ fn cores(number: f64) -> String {
     if number < 0.005 { "less than 0.01".to_owned() } else { digits(number) }
 }
 
-/// Three digits, without zeros at the end of a fraction.
+/// A number with three digits, without zeros at the end of its fraction.
 fn digits(number: f64) -> String {
     let decimals = match number {
         large if large >= 100.0 => 0,

@@ -1,4 +1,4 @@
-//! A batch: documents whose readings are written together, compared, and whose documents are then removed.
+//! A batch of documents: their readings are written and compared together, then the documents are removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::report::Report;
 /// The hours that are compared at the same time.
 const COMPARED_AT_ONCE: usize = 8;
 
-/// The instants that the service takes.
+/// The range of instants that the service accepts.
 pub(super) struct Window {
     /// The first hour that is kept.
     pub(super) first: Hour,
@@ -62,12 +62,12 @@ impl Batch {
         self.documents.push(document);
     }
 
-    /// The number of values.
+    /// The number of values in all documents of the batch.
     pub(super) const fn values(&self) -> u64 {
         self.values
     }
 
-    /// The number of readings.
+    /// The number of readings in all documents of the batch.
     pub(super) fn readings(&self) -> u64 {
         let hours = self.buckets().flat_map(|(_, bucket)| &bucket.hours);
         hours.map(|(_, contents)| contents.reading_count() as u64).sum()
@@ -122,8 +122,8 @@ impl Batch {
         Ok(())
     }
 
-    /// The readings of all documents by bucket. Of two values of one reading, that of the earlier document in
-    /// the batch stays.
+    /// The readings of all documents by bucket. If two documents have values of one reading, the value of the
+    /// earlier document in the batch stays.
     fn merged(&self) -> BTreeMap<Key, Merged> {
         let mut merged: BTreeMap<Key, Merged> = BTreeMap::new();
         for (_, bucket) in self.buckets() {
@@ -150,7 +150,8 @@ fn bucket_of(document: &OlderDocument) -> Option<&OlderBucket> {
     }
 }
 
-/// The writes of buckets, with metadata where the store has none that is as new.
+/// Makes a write of each bucket, with the metadata of its documents unless the store has metadata that is as
+/// new.
 async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Result<Vec<Arc<BucketWrite>>> {
     let of_metadata = merged.iter().filter(|(_, of)| of.metadata.is_some());
     let mut devices: Vec<Arc<str>> = of_metadata.map(|((device, _), _)| Arc::clone(device)).collect();
@@ -169,7 +170,7 @@ async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Resu
     Ok(merged.iter().map(write).collect())
 }
 
-/// The buckets of one document each whose stats in the store are those of the document.
+/// The buckets that are made of a single document, and whose stats in the store equal those of the document.
 async fn agreeing(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Result<HashSet<Key>> {
     let mut by_hour: BTreeMap<Hour, Vec<Arc<str>>> = BTreeMap::new();
     for ((device, hour), _) in merged.iter().filter(|(_, of)| of.documents == 1) {
@@ -198,9 +199,9 @@ struct RefusedKeys {
 
 /// How the store differs from a document.
 enum Difference {
-    /// It lacks something.
+    /// The store lacks readings of the document, or their stats.
     Lacks(Remark),
-    /// It has all readings, some with other values, or without the metadata.
+    /// The store has all readings, but some with other values, or it lacks the metadata.
     Others(Remark),
 }
 

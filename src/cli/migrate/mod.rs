@@ -2,14 +2,14 @@
 //!
 //! **While the service serves.** The migration writes through the trait of stores, like one more instance of
 //! the service (`target`). So the readings of a document join those that devices send to the same hour: each
-//! identity is stored once, and of two values the one that the service has written stays. The queries of the
-//! service do not read older shapes: their documents have other `_id`s, and the index of `_id`s is what makes
-//! each query fast. Queries see the readings of a document as soon as they are written.
+//! reading is stored once, and a value that the service has written stays. The queries of the service do not
+//! read older shapes: their documents have other `_id`s, and the index of `_id`s is what makes each query
+//! fast. Queries see the readings of a document as soon as they are written.
 //!
-//! **In place.** The collection may be the one of the service, or another one of its database. A document is
-//! removed with `--remove` only, after its readings were read back from the store and compared one by one,
-//! and only if it has not changed meanwhile. Without the flag, each device-hour is compared by its stats, and
-//! one by one if these differ (`batch.rs`).
+//! **In place.** The collection may be the collection of the service, or another collection of its database.
+//! A document is removed with `--remove` only, after its readings were read back from the store and compared
+//! one by one, and only if it has not changed meanwhile. Without the flag, each device-hour is compared by
+//! its stats, and one by one if these differ (`batch.rs`).
 //!
 //! **Strict.** A document that is not understood as a whole is left alone, counted and named (`report.rs`);
 //! [`tidegauge::store::mongodb::OlderCollection`] has the shapes.
@@ -110,7 +110,7 @@ struct Place {
     before: String,
     /// The flags of the attempt: with others, other documents may be understood.
     flags: String,
-    /// How many of them were left alone.
+    /// How many documents were left alone.
     left: u64,
 }
 
@@ -196,7 +196,7 @@ async fn open(config: &Config, from: &str, args: &MigrateArgs) -> anyhow::Result
     Ok(OlderCollection::connect(&options::mongodb(config, &metrics), from, rules).await?)
 }
 
-/// The instants that the service takes.
+/// The range of instants that the service accepts.
 fn window(config: &Config) -> Window {
     let clock = Clock::system();
     let future_ms = i64::try_from(config.ingest.max_future.as_duration().as_millis()).unwrap_or(i64::MAX);
@@ -206,7 +206,7 @@ fn window(config: &Config) -> Window {
 /// A migration from a collection into the store.
 struct Migration {
     older: OlderCollection,
-    /// `None`: only say what would be done.
+    /// The store that is written. `None`: the command only says what it would do.
     target: Option<Target>,
     file: ProgressFile,
     rate: Option<Rate>,

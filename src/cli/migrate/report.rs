@@ -7,10 +7,10 @@ use indicatif::HumanCount;
 use tidegauge::common::printable::printable;
 use tidegauge::store::mongodb::{DocumentId, OlderBucket, Remark, Shape};
 
-/// The documents that are named of those with the same remark.
+/// How many documents with the same remark are named.
 const EXAMPLES: usize = 3;
 
-/// The different remarks that are listed. A hostile collection may have millions.
+/// How many different remarks are listed. A hostile collection may have millions.
 const LISTED: usize = 50;
 
 /// The counts of a migration.
@@ -34,7 +34,7 @@ pub(super) struct Report {
     findings: Remarks,
 }
 
-/// Remarks with the same text, their number, and some of the documents.
+/// Remarks about documents, grouped by their text, with some of the documents of each group.
 #[derive(Debug, Default)]
 struct Remarks {
     all: u64,

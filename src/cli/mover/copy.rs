@@ -57,13 +57,13 @@ impl Moved {
     }
 }
 
-/// A place in the readings of a store. All readings of the devices before this one are written, and of this
-/// one those before the instant.
+/// A place in the readings of a store, which are ordered by device and then by time. All readings before the
+/// place are written: those of earlier devices, and those of this device before the instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Place {
     device: Arc<str>,
-    /// In Unix milliseconds.
+    /// The instant of the place, in Unix milliseconds.
     from_ms: i64,
 }
 
@@ -74,11 +74,11 @@ struct Batch {
     values: usize,
     /// The devices that end in this batch.
     devices: u64,
-    /// After the batch and all before it, everything before this place is written.
+    /// The place that is reached when this batch and all earlier ones are written.
     end: Option<Place>,
 }
 
-/// Copies all readings from a place on; without one, from the beginning.
+/// Copies all readings from `start` on; without `start`, from the beginning.
 pub(super) async fn readings(
     stores: &Stores,
     file: &ProgressFile,
@@ -158,7 +158,7 @@ async fn read_devices(
     Ok(())
 }
 
-/// The newest metadata of those devices of the new store that have some.
+/// The newest metadata of these devices in the new store.
 async fn metadata_of(stores: &Stores, devices: &[Arc<str>]) -> anyhow::Result<HashMap<Arc<str>, DeviceMetadata>> {
     let known = patiently(async || stores.to.store.entries_of(devices).await).await?;
     Ok(known.devices.into_iter().filter_map(|entry| Some((entry.device, entry.metadata?))).collect())
@@ -173,7 +173,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// The write of readings of an hour. Of two values of one reading, the one that is stored stays.
+    /// The write of readings of an hour. If the new store has another value of a reading, that value stays.
     ///
     /// Metadata is written with the hours up to the one that it was sent with, and with the first hour at
     /// least. So it replaces no newer one.
@@ -224,7 +224,7 @@ struct Written {
     moved: Moved,
     devices: u64,
     end: Option<Place>,
-    /// The refusals, for people.
+    /// A line for people about each refusal.
     refused: Vec<String>,
 }
 

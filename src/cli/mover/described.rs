@@ -20,7 +20,7 @@ pub(super) async fn copy(stores: &Stores) -> anyhow::Result<u64> {
     .await
 }
 
-/// Counts the devices of which the new store lacks keys that the old one has.
+/// Counts the devices whose metadata in the new store lacks keys of the old store.
 pub(super) async fn count_missing(stores: &Stores) -> anyhow::Result<u64> {
     each(stores, async |some| {
         let devices: Vec<Arc<str>> = some.iter().map(|(device, _)| Arc::clone(device)).collect();
@@ -37,7 +37,8 @@ pub(super) async fn count_missing(stores: &Stores) -> anyhow::Result<u64> {
     .await
 }
 
-/// Calls `of_some` with what the old store has, some devices at a time. Returns the sum of its results.
+/// Calls `of_some` with the operators' metadata in the old store, some devices at a time. Returns the sum of
+/// its results.
 async fn each(
     stores: &Stores,
     of_some: impl AsyncFn(&[(Arc<str>, OperatorMetadata)]) -> anyhow::Result<u64>,

@@ -1,4 +1,4 @@
-//! Copies the rollups of readings that have expired, and of those that the new store does not keep.
+//! Copies the rollups of readings that have expired, or that the new store does not keep.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ pub(super) async fn count_missing(stores: &Stores, progress: &mut Progress) -> a
     each(stores, progress, async |_: &DeviceSummary, _: &[HourStats]| Ok(())).await
 }
 
-/// Finds the hours of each device whose rollups the new store lacks, because it cannot derive them from
-/// readings. Returns their number.
+/// Calls `found` with the hours of each device whose rollups the new store lacks and cannot derive from
+/// readings. Returns the number of these hours.
 async fn each(
     stores: &Stores,
     progress: &mut Progress,
@@ -64,7 +64,7 @@ async fn each(
     Ok(count)
 }
 
-/// The hours of which the old store has stats of more values than the new one, for each device.
+/// For each device, the hours whose stats in the old store count more values than those in the new store.
 async fn lacking(
     stores: &Stores,
     devices: &[DeviceSummary],
@@ -85,7 +85,7 @@ async fn lacking(
     Ok(old.into_iter().zip(new).map(lacking).collect())
 }
 
-/// Whether stats are of at least as many values as others.
+/// Whether `these` stats count at least as many values of each metric as `others`.
 fn covers(these: &HourStats, others: &HourStats) -> bool {
     others
         .stats

@@ -3,8 +3,8 @@
 //! **Cut-over.** The operator restarts the service with the new store, and then starts the move. So devices
 //! write to the new store from the restart on, no reading is refused, and queries see the history as it
 //! arrives. What was pending at the restart is in the log, and the service stores it in the new store. A
-//! reading may be in both stores: the new one has it once, by its identity. Of two values of one reading,
-//! that of the new store stays, because the service has written it later.
+//! reading that is in both stores is stored once in the new store. If the values differ, the value of the new
+//! store stays, because the service has written it later.
 //!
 //! **Any store to any other.** The move reads and writes through the trait of stores, like one more instance
 //! of the service ([`tidegauge::store`] has the rules). It writes the rollups of closed hours itself, and at

@@ -33,7 +33,9 @@ pub(super) async fn open(args: &MoveArgs) -> anyhow::Result<Stores> {
     logs::init(&config.telemetry)?;
     let names = [name_of(&from_config), name_of(&config)];
     check_apart(&from_config, &config, &names)?;
-    check_there(&from_config)?;
+    if from_config.store_kind() == StoreKind::Sqlite {
+        check_file(&from_config.sqlite_file())?;
+    }
     let (metrics, _) = Metrics::new();
     let from = open_store(&from_config, &metrics).await?;
     if !args.verify {
@@ -52,11 +54,7 @@ fn load(args: &MoveArgs, file: Option<&Path>, (flag, kind): (&'static str, &Stri
     Ok(load_with(file, &flags)?)
 }
 
-/// Refuses an SQLite file that does not exist, and one that this user may not see.
-fn check_there(config: &Config) -> anyhow::Result<()> {
-    if config.store_kind() == StoreKind::Sqlite { check_file(&config.sqlite_file()) } else { Ok(()) }
-}
-
+/// Refuses an SQLite file that does not exist, or that this user may not see.
 fn check_file(file: &Path) -> anyhow::Result<()> {
     match file.try_exists() {
         Ok(true) => Ok(()),

@@ -1,8 +1,9 @@
-//! Compares the two stores: each reading of the old store is in the new one.
+//! Compares the two stores: each reading of the old store must be in the new store.
 //!
 //! The readings of the old store are folded anew, and compared with the stats that queries of the new store
-//! get. An hour that differs is read from both. It may have more readings in the new store, or other values,
-//! because devices have sent them since; it must lack none, and its stats must cover its readings.
+//! get. An hour that differs is read from both stores. In the new store, it may have more readings or other
+//! values, because devices have sent them since. It must not lack a reading, and its stats must cover its
+//! readings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
 use super::{described, expired};
 
-/// The hours of devices that are compared at once, about.
+/// About how many hours of devices are compared at once.
 const HOURS_AT_ONCE: usize = 2_000;
 
 /// The hours that one query for stats may look at, for all of its devices.
@@ -29,7 +30,7 @@ const LISTED: u64 = 20;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     devices: u64,
-    /// The hours of devices.
+    /// The compared hours, counted for each device.
     hours: u64,
     readings: u64,
     values: u64,
@@ -117,7 +118,7 @@ fn fold(folded: &mut Folded, slice: Vec<(Hour, Contents)>) {
 #[derive(Default)]
 struct Group {
     devices: Vec<(Arc<str>, Folded)>,
-    /// The first and the last hour of all of them.
+    /// The first and the last hour that any of the devices has.
     span: Option<(Hour, Hour)>,
     hours: usize,
 }

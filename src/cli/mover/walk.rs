@@ -31,7 +31,7 @@ impl<'a> Devices<'a> {
         Self { store, after, is_done: false }
     }
 
-    /// The next devices, at least one; `None` after the last.
+    /// The next page of at least one device; `None` after the last device.
     pub(super) async fn next_page(&mut self) -> anyhow::Result<Option<Vec<DeviceSummary>>> {
         if self.is_done {
             return Ok(None);
@@ -64,7 +64,8 @@ impl<'a> Slices<'a> {
         Self { store, query }
     }
 
-    /// The next readings by hour, ascending, none empty; `None` after the last. An hour may be in two slices.
+    /// The next readings by hour, in ascending order; `None` after the last. No hour is empty, and an hour
+    /// may be in two slices.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<(Hour, Contents)>>> {
         let Self { store, query } = self;
         while query.range_ms.start < query.range_ms.end {

@@ -14,13 +14,13 @@ use tidegauge::log::{Log, Position};
 use tidegauge::telemetry::Metrics;
 
 use super::super::Usage;
-use super::super::data_dir::DataDir;
+use super::super::data_dir::{self, DataDir};
 
-/// A batch of JSON is about so many times as large as its compressed body. With a bandwidth, a body takes
-/// about a second.
+/// About how many times larger a batch of JSON is than its compressed body. With a limited bandwidth, a batch
+/// is made so large that its body takes about a second.
 const USUAL_COMPRESSION: u64 = 10;
 
-/// The options of forwarding; `None` if it is off. An error is one of the configuration.
+/// The options of forwarding; `None` if forwarding is off. An error is a mistake in the configuration.
 pub(in super::super) fn options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>> {
     try_options(config, clock).map_err(|error| Usage(format!("{error:#}")).into())
 }
@@ -45,7 +45,7 @@ fn try_options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>
     Ok(Some(Options { client, max_batch_bytes, clock: clock.clone() }))
 }
 
-/// Starts to forward the log if that is configured. Otherwise no part of the log is held back for it.
+/// Starts to forward the log if that is configured. Otherwise the log keeps nothing back for a forwarder.
 pub(super) fn start(
     config: &Config,
     data: &DataDir,
@@ -61,7 +61,7 @@ pub(super) fn start(
         return Ok(None);
     };
     let max_bytes = config.flush.max_dead_letter_bytes.0;
-    let dead_letters = DeadLetters::new(data.forward_dead_letters(), max_bytes, clock.clone());
+    let dead_letters = DeadLetters::new(data_dir::forward_dead_letters(data.path()), max_bytes, clock.clone());
     tracing::info!(url = options.client.url(), "accepted readings are forwarded");
     Ok(Some(Forwarding::start(options, Arc::clone(log), new_from, dead_letters, Arc::clone(metrics))?))
 }

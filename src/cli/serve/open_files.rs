@@ -37,13 +37,13 @@ pub(super) fn max_connections(config: &Config) -> usize {
     max_of("http.max_connections", http, mqtt, config)
 }
 
-/// The number of connections of MQTT devices that may be open, in the same way.
+/// The number of connections of MQTT devices that may be open, limited in the same way.
 pub(super) fn max_mqtt_connections(config: &Config) -> usize {
     let [http, mqtt] = wanted(config);
     max_of("mqtt_listener.max_connections", mqtt, http, config)
 }
 
-/// The connections for HTTP and for MQTT.
+/// The configured connections for HTTP and for MQTT devices; 0 without a listener for MQTT.
 fn wanted(config: &Config) -> [usize; 2] {
     let mqtt = &config.mqtt_listener;
     [config.http.max_connections, mqtt.listen.address().map_or(0, |_| mqtt.max_connections)]
@@ -64,8 +64,8 @@ fn max_of(key: &'static str, wanted: usize, others: usize, config: &Config) -> u
     allowed
 }
 
-/// The connections of one server, if `fitting` connections suffice for less than both want: half of them, or
-/// what the other server leaves.
+/// The connections that one of the two servers may have. If both together want more than `fitting`, it may
+/// have half of these, or more if the other server wants less than half.
 fn share(fitting: usize, wanted: usize, others: usize) -> usize {
     wanted.min(fitting.saturating_sub(others).max(fitting / 2)).max(1)
 }

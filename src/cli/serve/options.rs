@@ -16,7 +16,7 @@ use tidegauge::limits::Rate;
 use tidegauge::log::MinFree;
 use tidegauge::model::Hour;
 use tidegauge::store::UnreadableDocuments;
-use tidegauge::store::mongodb::{MongodbOptions, TimeseriesOptions, TimeseriesSpan};
+use tidegauge::store::mongodb::MongodbOptions;
 use tidegauge::store::sqlite::SqliteStore;
 use tidegauge::telemetry::Metrics;
 use tidegauge::wire::{self, json, senml::NameSplit};
@@ -75,15 +75,6 @@ const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 /// The time for which a day's first readings must stay after the day could be rolled up: for days with many
 /// devices, and for a service that was down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
-pub(in super::super) fn timeseries(config: &Config) -> TimeseriesOptions {
-    let timeseries = &config.mongodb.timeseries;
-    let max_span = timeseries.bucket_max_span.map(Period::as_duration);
-    TimeseriesOptions {
-        collection: timeseries.collection.clone(),
-        span: max_span.map_or(TimeseriesSpan::Granularity(timeseries.granularity), TimeseriesSpan::Max),
-        max_known_devices: timeseries.max_known_devices,
-    }
-}
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
     flush::Options {
@@ -106,7 +97,8 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
     }
 }
 
-/// Rolls up each hour by itself if the first readings of a day might expire before the day is rolled up.
+/// Which hours are rolled up together. Each hour is rolled up by itself if the first readings of a day might
+/// expire before the day is rolled up.
 fn closing(retention: config::Keep) -> Closing {
     const DAY: Duration = Duration::from_secs(86_400);
     match retention.period() {
@@ -115,7 +107,8 @@ fn closing(retention: config::Keep) -> Closing {
     }
 }
 
-/// The newest hour that is closed now: a write to it, or to one before it, has to roll it up.
+/// The newest hour that is closed now. A write to this hour or to an earlier one has to roll up the written
+/// hour.
 pub(in super::super) fn newest_closed_hour(config: &Config, clock: &Clock) -> Hour {
     closing(config.retention.readings).newest_closed(clock.now_ms(), ROLLUP_DELAY)
 }
@@ -169,20 +162,11 @@ pub(super) fn rules(config: &Config) -> Rules {
     }
 }
 
-/// The options of UDP ingest; `None` if it is off.
-pub(super) fn udp(config: &Config) -> Option<udp::Options> {
-    Some(udp::Options {
-        listen: config.udp.listen.address()?,
-        sockets: config.udp.sockets,
-        receive_buffer_bytes: config.udp.receive_buffer.as_usize(),
-        max_datagram_bytes: config.udp.max_datagram_bytes.as_usize(),
-        max_sequences: config.udp.max_sequences,
-        line_protocol: config.ingest.line_protocol.clone(),
-        json: json(config),
-    })
+pub(super) fn udp(config: &Config) -> udp::Options {
+    udp::Options { udp: config.udp.clone(), line_protocol: config.ingest.line_protocol.clone(), json: json(config) }
 }
 
-/// The options of the server for MQTT devices; `None` if it is off.
+/// The address and the options of the server for MQTT devices; `None` if that server is off.
 pub(super) fn mqtt_listener(config: &Config) -> Option<(SocketAddr, mqtt::ListenerOptions)> {
     let listener = &config.mqtt_listener;
     let options = mqtt::ListenerOptions {
@@ -210,15 +194,8 @@ pub(in super::super) fn mqtt(config: &Config) -> anyhow::Result<Vec<mqtt::Option
     let options = |broker: &config::Mqtt| {
         let connector = mqtt::Connector::new(broker).map_err(|error| Usage(error.to_string()))?;
         Ok(mqtt::Options {
+            broker: broker.clone(),
             connector,
-            client_id: broker.client_id.clone(),
-            version: broker.version,
-            user: broker.user.clone(),
-            password: broker.password.clone(),
-            session_expiry: broker.session_expiry.as_duration(),
-            receive_maximum: broker.receive_maximum,
-            max_packet_bytes: broker.max_packet_bytes.as_usize(),
-            keep_alive: broker.keep_alive.as_duration(),
             scope: DeviceScope::of(config.ingest.device_id_case, None, broker.device_prefix.as_deref()),
             topics: broker.topics.iter().flat_map(mqtt::Topic::all).collect(),
             formats: formats.clone(),

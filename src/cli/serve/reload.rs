@@ -66,7 +66,7 @@ impl Replaceable {
             logs::set_level(level)?;
         }
         let tokens = Tokens::new(&changed);
-        let (count, keys) = (tokens.count(), tokens.keys().count());
+        let (count, keys) = (tokens.count(), tokens.keys.count());
         self.gate.replace(tokens);
         if let (Some(tls), Some(other)) = (&self.tls, other_tls) {
             tls.replace(other);

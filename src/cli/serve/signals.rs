@@ -32,7 +32,7 @@ impl StopSignals {
         kinds.into_iter().map(|(name, kind)| Ok((name, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
     }
 
-    /// Waits for one of them, and returns its name.
+    /// Waits for one of the signals, and returns its name.
     pub(in super::super) async fn received(&mut self) -> &'static str {
         let each = self.0.iter_mut().map(|(name, signal)| {
             Box::pin(async move {

@@ -1,10 +1,10 @@
 //! The sockets of the server, which it binds itself or gets from another process.
 //!
-//! The latter is socket activation, the protocol of `sd_listen_fds(3)`. The other process, mostly systemd
-//! with a socket unit, keeps the sockets open while the server restarts. Connections and datagrams that
-//! arrive meanwhile wait in the kernel for the next server, and none is refused. The environment names the
-//! sockets: `LISTEN_PID` is the process that they are for, `LISTEN_FDS` their number. The first one is
-//! descriptor 3.
+//! Another process passes its sockets by socket activation, the protocol of `sd_listen_fds(3)`. That process,
+//! mostly systemd with a socket unit, keeps the sockets open while the server restarts. Connections and
+//! datagrams that arrive meanwhile wait in the kernel for the next server, and none is refused. The
+//! environment names the sockets: `LISTEN_PID` is the process that they are for, `LISTEN_FDS` their number.
+//! The first one is descriptor 3.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -19,7 +19,7 @@ use super::options;
 /// The first passed descriptor.
 const FIRST: RawFd = 3;
 
-/// More sockets than a server has a use for.
+/// The most sockets that another process may pass: one for HTTP and 64 for UDP.
 const MAX: RawFd = 1 + 64;
 
 /// The sockets that were passed to this process.
@@ -59,18 +59,18 @@ impl PassedSockets {
         Ok(passed)
     }
 
-    /// The address for HTTP.
+    /// The address of the passed socket for HTTP.
     pub(super) fn http_addr(&self) -> std::io::Result<Option<SocketAddr>> {
         self.http.as_ref().map(TcpListener::local_addr).transpose()
     }
 
-    /// The address for datagrams.
+    /// The address of the passed sockets for datagrams.
     pub(super) fn udp_addr(&self) -> std::io::Result<Option<SocketAddr>> {
         self.udp.first().map(UdpSocket::local_addr).transpose()
     }
 
-    /// The sockets for HTTP, for datagrams and for MQTT devices. Those that were not passed are bound to the
-    /// addresses of the configuration; those for MQTT always are.
+    /// The sockets for HTTP, for datagrams and for MQTT devices. Sockets that were not passed are bound to
+    /// the addresses of the configuration. The socket for MQTT is never passed.
     pub(super) fn or_bound(self, config: &Config) -> anyhow::Result<BoundSockets> {
         let (http, udp) = self.http_and_udp(config)?;
         let Some((listen, options)) = options::mqtt_listener(config) else {
@@ -88,14 +88,14 @@ impl PassedSockets {
         } else {
             http::listen(listen).with_context(|| format!("listen on {listen} (http.listen)"))?
         };
-        let Some(udp_options) = options::udp(config) else { return Ok((listener, None)) };
-        let listen = udp_options.listen;
+        let Some(listen) = config.udp.listen.address() else { return Ok((listener, None)) };
+        let options = options::udp(config);
         let sockets = if self.udp.is_empty() {
-            udp::Sockets::bind(udp_options).with_context(|| format!("listen on {listen} (udp.listen)"))?
+            udp::Sockets::bind(listen, options).with_context(|| format!("listen on {listen} (udp.listen)"))?
         } else {
             let sockets = self.udp.len();
             tracing::info!(%listen, sockets, "UDP uses sockets that were passed to this process, and not udp.listen");
-            udp::Sockets::adopt(udp_options, self.udp)?
+            udp::Sockets::adopt(options, self.udp)?
         };
         Ok((listener, Some(sockets)))
     }

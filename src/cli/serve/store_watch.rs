@@ -12,7 +12,7 @@ use std::time::Duration;
 use tidegauge::config::{Config, StoreKind};
 use tidegauge::log::Recovery;
 use tidegauge::store::Store;
-use tidegauge::store::sqlite::SqliteStore;
+use tidegauge::store::sqlite;
 use tidegauge::telemetry::Metrics;
 use tokio::sync::watch;
 
@@ -21,7 +21,7 @@ use super::super::known_store::{Difference, KnownStore};
 /// The interval at which the size is read and the file is written.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The same while the store is not created yet: its first write does that.
+/// The interval while the store is not created yet. Its first write creates it.
 const UNTIL_CREATED: Duration = Duration::from_secs(1);
 
 /// Warns of an unexpected store before the service accepts readings.
@@ -29,7 +29,7 @@ const UNTIL_CREATED: Duration = Duration::from_secs(1);
 /// `was_there`: the SQLite file existed before this start.
 pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, store: &dyn Store, was_there: bool) {
     let sqlite = config.sqlite_file();
-    if config.store_kind() != StoreKind::Sqlite && SqliteStore::holds_data(&sqlite) {
+    if config.store_kind() != StoreKind::Sqlite && sqlite::holds_data(&sqlite) {
         let (file, store) = (sqlite.display(), store.name());
         tracing::warn!(%file, store, "this SQLite file has readings that are not served: another store is in use");
     }
@@ -68,7 +68,7 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
     }
 }
 
-/// Notes which store is in use, unless that is noted. From then on a missing log is a lost one.
+/// Writes the record of the store in use, unless there is one. From then on, a missing log counts as lost.
 pub(super) fn note(file: &Path, store: &dyn Store) {
     if KnownStore::load(file).is_ok_and(|known| known.is_some()) {
         return;

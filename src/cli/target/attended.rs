@@ -1,4 +1,4 @@
-//! A command that lasts long, and that a repetition continues: what a person gets to know of it meanwhile.
+//! Progress output of long commands that can be continued.
 
 use anyhow::anyhow;
 use tidegauge::config::MongodbUri;

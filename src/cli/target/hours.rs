@@ -32,7 +32,8 @@ pub(in super::super) struct HourCheck {
 }
 
 impl Target {
-    /// Compares the readings of an hour one by one, and its stats with its readings. It may have more.
+    /// Compares the expected readings of an hour one by one with the stored readings, and the stats of the
+    /// hour with its readings. The store may have more readings.
     pub(in super::super) async fn check_hour(
         &self,
         device: &Arc<str>,
@@ -60,7 +61,8 @@ impl Target {
     }
 }
 
-/// Whether stats of an hour cover others. Those of changed values may differ.
+/// Whether the `new` stats of an hour count all values of the `old` stats. If values have changed
+/// (`is_changed`), minimum, maximum and sum may differ.
 fn covers(new: &OfSeries, old: &OfSeries, is_changed: bool) -> bool {
     old.iter().all(|(metric, old)| {
         new.get(metric)
@@ -82,14 +84,9 @@ pub(in super::super) async fn stats_of(
 ) -> anyhow::Result<Vec<Folded>> {
     let all = &SeriesFilter::ALL;
     let found = patiently(async || store.hour_stats(devices, hours.clone(), all, StatsNeeds::Numbers).await).await?;
-    Ok(folded(found))
-}
-
-/// The stats of devices as maps.
-fn folded(of_devices: Vec<Vec<HourStats>>) -> Vec<Folded> {
     let of_device =
         |hours: Vec<HourStats>| hours.into_iter().map(|of| (of.hour, of.stats.into_iter().collect())).collect();
-    of_devices.into_iter().map(of_device).collect()
+    Ok(found.into_iter().map(of_device).collect())
 }
 
 /// Whether the stats of all series are the same.
@@ -97,7 +94,8 @@ pub(in super::super) fn agrees(old: &OfSeries, new: &OfSeries) -> bool {
     old.len() == new.len() && old.iter().all(|(metric, old)| new.get(metric).is_some_and(|new| is_same(old, new)))
 }
 
-/// Whether stats are of the same values. Sums may differ by what the order of their additions rounds.
+/// Whether two stats are of the same values. Their sums may differ by rounding, if the values were added in
+/// another order.
 fn is_same(old: &Stats, new: &Stats) -> bool {
     let largest = old.min.abs().max(old.max.abs());
     let rounded = (old.count as f64).powi(2) * largest * f64::EPSILON;

@@ -39,9 +39,9 @@ pub(super) struct Target {
 pub(super) struct Outcome {
     /// The readings that the store did not have.
     pub(super) stored: u64,
-    /// The readings that it does not take.
+    /// The readings that the store refuses for good.
     pub(super) refused: Vec<Refused>,
-    /// The buckets whose metadata it does not take, and why.
+    /// The buckets whose metadata the store refuses, and why.
     pub(super) without_metadata: Vec<(Arc<str>, Hour, StoreError)>,
 }
 
@@ -69,8 +69,8 @@ impl Target {
         Ok(Self { store, config, clock: Clock::system(), refused_metadata: RefusedMetadata::default() })
     }
 
-    /// How many batches may be written at the same time. SQLite executes one write after the other, and the
-    /// service must have its turns.
+    /// How many batches may be written at the same time. SQLite executes one write after the other, so
+    /// several batches would keep the service waiting.
     pub(super) fn writers(&self) -> usize {
         if self.config.store_kind() == StoreKind::Sqlite { 1 } else { 4 }
     }
@@ -85,8 +85,7 @@ impl Target {
         first_kept(self.config.retention.rollups(), 25, &self.clock)
     }
 
-    /// Writes buckets, no two of them the same, and rolls up those of closed hours. It waits for a store that
-    /// is away.
+    /// Writes different buckets, and rolls up those of closed hours. Waits for a store that is away.
     pub(super) async fn write(&self, writes: Vec<Arc<BucketWrite>>) -> anyhow::Result<Outcome> {
         let buckets = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
         let mut outcome = Outcome::default();
@@ -137,7 +136,7 @@ impl Target {
         patiently_each(writes, async |writes| self.store.write(writes).await).await
     }
 
-    /// Rolls up the hours that are closed: the check must follow the write, as in the service.
+    /// Rolls up the hours that are closed. This check must follow the write, as in the service.
     async fn roll_up(&self, mut buckets: Vec<(Arc<str>, Hour)>) -> anyhow::Result<()> {
         let Some(rollups) = self.store.rollups() else { return Ok(()) };
         let newest_closed = newest_closed_hour(&self.config, &self.clock);
@@ -152,15 +151,16 @@ impl Target {
     }
 }
 
-/// The hour some hours after the first of a retention, so that it does not expire while it is compared.
+/// The first hour that a retention keeps, plus `more_hours`, so that the hour does not expire while it is
+/// compared.
 pub(super) fn first_kept(retention: config::Keep, more_hours: i32, clock: &Clock) -> Hour {
     let Some(kept) = retention.period() else { return Hour(i32::MIN) };
     let kept_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
     Hour(Hour::of(clock.now_ms().saturating_sub(kept_ms)).0 + more_hours)
 }
 
-/// The write of readings that are already stored elsewhere. Of two values of one reading, the one in this
-/// store stays. `metrics` are those of the contents, in their order.
+/// A write of readings that are already stored elsewhere. If this store has another value of a reading, that
+/// value stays. `metrics` are the metrics of `contents`, in the same order.
 pub(super) fn write_of(
     device: Arc<str>,
     hour: Hour,
@@ -177,7 +177,7 @@ pub(super) fn write_of(
     BucketWrite::keeping(Keep::First, device, hour, metadata, metrics, arrivals)
 }
 
-/// The name of a store: what tells it from others, without secrets.
+/// The name that tells a store from others, without secrets.
 pub(super) fn name_of(config: &Config) -> String {
     let of_mongodb = |kind: &str, collection: &str| format!("{kind} {}", name_of_collection(config, collection));
     match config.store_kind() {

@@ -1,7 +1,7 @@
 //! Waits for a store that is away.
 //!
-//! A command is one process, and several of its tasks may wait for the same store. A list of their waits is
-//! the source of what a person reads meanwhile ([`say_waits`]).
+//! A command is one process, and several of its tasks may wait for the same store. The waits are in one list,
+//! from which [`say_waits`] tells a person what the command waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -24,16 +24,13 @@ const AWAY: &str = "a store does not answer";
 /// The time between two lines about the same wait.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LAST_WAIT: Duration = Duration::from_secs(10);
-
 /// Repeats a request to a store while it fails for a reason that may pass, for at most five minutes.
 ///
-/// A collection of another kind is no such reason: the service waits for a person, and a command does not.
+/// A collection of another kind ends the command at once. The service waits until a person has mended it.
 pub(in super::super) async fn patiently<T>(
     mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {
-    let mut patience = Patience::new();
+    let mut patience = Patience::default();
     loop {
         match request().await {
             Ok(answer) => return Ok(answer),
@@ -43,13 +40,15 @@ pub(in super::super) async fn patiently<T>(
     }
 }
 
-/// Repeats a request for those of several items that fail for a reason that may pass, for at most five
-/// minutes. Returns the other outcomes of all items, in any order.
+/// Repeats a request about several items until each item has succeeded or failed for good, for at most five
+/// minutes. Returns the outcomes in any order.
+///
+/// A repetition has only the items that failed for a reason that may pass.
 pub(super) async fn patiently_each<T, O>(
     mut items: Vec<T>,
     mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, StoreError>>,
 ) -> anyhow::Result<Vec<(T, Result<O, StoreError>)>> {
-    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::new());
+    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::default());
     while !items.is_empty() {
         let outcomes = request(&items).await;
         let (mut again, mut trouble) = (Vec::new(), None);
@@ -70,7 +69,7 @@ pub(super) async fn patiently_each<T, O>(
     Ok(settled)
 }
 
-/// Says every ten seconds what this process waits for, for how long it has, and why.
+/// Says every ten seconds what this process waits for, since when, and why.
 pub(super) async fn say_waits(say: impl Fn(&str)) -> Infallible {
     let mut ticks = tokio::time::interval(SAID_EVERY);
     ticks.tick().await; // the first one is at once
@@ -83,16 +82,13 @@ pub(super) async fn say_waits(say: impl Fn(&str)) -> Infallible {
 }
 
 /// The waits for a store that is away.
+#[derive(Default)]
 struct Patience {
     backoff: Backoff,
     wait: Option<Wait>,
 }
 
 impl Patience {
-    fn new() -> Self {
-        Self { backoff: Backoff::new(FIRST_WAIT..=LAST_WAIT), wait: None }
-    }
-
     /// Waits before the next attempt. It fails once the store has been away for too long.
     async fn wait(&mut self, why: &str) -> anyhow::Result<()> {
         let wait = self.wait.get_or_insert_with(|| Wait::begin(why));

@@ -81,7 +81,7 @@ impl ProgressFile {
 /// Prints lines on standard error, above the bar.
 #[derive(Clone)]
 pub(in super::super) struct Lines {
-    /// `None` if standard error is not a terminal.
+    /// The progress bar; `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
 }
 
@@ -98,7 +98,7 @@ impl Lines {
 pub(in super::super) struct Progress {
     lines: Lines,
     step: &'static str,
-    /// The noun of what is counted beside readings.
+    /// The plural of the items that are counted besides readings, such as `devices`.
     items: &'static str,
     total: u64,
     done: u64,
@@ -148,7 +148,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line.
+    /// Prints a line above the bar.
     pub(in super::super) fn note(&self, text: &str) {
         self.lines.print(text);
     }

@@ -1,6 +1,6 @@
 //! Numbers of a fixed number of bits, packed from the lowest bit of the first byte on.
 
-/// Appends numbers of any widths.
+/// Packs numbers of any widths into bytes.
 pub(super) struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
     word: u64,

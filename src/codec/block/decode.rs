@@ -1,4 +1,4 @@
-//! Blocks to samples.
+//! Decodes blocks into samples.
 
 use std::ops::Range;
 
@@ -8,7 +8,9 @@ use super::values::Values;
 use crate::codec::error::TOO_MANY_VALUES;
 use crate::codec::{ChunkError, VALUES_MAX, numbers};
 use crate::common::cursor::Cursor;
-use crate::model::{HourOffset, MS_PER_HOUR, Sample};
+#[cfg(any(test, fuzzing, feature = "bench"))]
+use crate::model::Sample;
+use crate::model::{HourOffset, MS_PER_HOUR};
 
 /// Reads blocks that follow each other. It ends after an error.
 #[derive(Debug)]
@@ -46,9 +48,9 @@ impl<'a> Iterator for Blocks<'a> {
 /// blocks   = block{}                         the instants of a block follow those of the block before
 /// block    = series:number one{series}       at least one
 /// one      = metric:number times column      the difference of its metric to that of the series before
-/// times    = number integers                 even: twice the count less one, and the offsets, ascending
-///          | number                          odd: twice the place of an earlier series with times of its
-///                                            own, and one: the same times
+/// times    = number integers                 even: 2 * (count - 1), and the offsets, ascending
+///          | number                          odd: 2 * place + 1: the times of the earlier series at this
+///                                            place, which has times of its own
 /// column   = scale:u8 raw? integers          scale 0 to 14: value = integer / 10^scale
 ///                                            scale 16 to 79: integers are the bits of the values without the
 ///                                            scale - 16 lowest, which are 0; after the sign bit, all bits of
@@ -76,7 +78,7 @@ pub struct Block<'a> {
 #[derive(Debug)]
 struct Encoded<'a> {
     metric: u32,
-    /// Its times in [`Block::offsets`].
+    /// The place of its times in [`Block::offsets`].
     times: Range<usize>,
     has_own_times: bool,
     values: Values<'a>,
@@ -142,6 +144,7 @@ impl<'a> Block<'a> {
     }
 
     /// Appends all samples to `samples`, ascending by [`Sample::key`].
+    #[cfg(any(test, fuzzing, feature = "bench"))]
     pub fn append_to(&self, samples: &mut Vec<Sample>) {
         let start = samples.len();
         for series in self.series() {
@@ -162,24 +165,24 @@ pub struct Series<'b> {
 }
 
 impl<'b> Series<'b> {
-    /// The number of the series: [`Sample::metric`].
+    /// The number of the series: [`Sample::metric`](crate::model::Sample::metric).
     #[must_use]
     pub const fn metric(&self) -> u32 {
         self.encoded.metric
     }
 
-    /// The instants, ascending.
+    /// The instants of the series, ascending.
     #[must_use]
     pub const fn offsets(&self) -> &'b [HourOffset] {
         self.offsets
     }
 
-    /// The value at each instant.
+    /// The values of the series, one for each instant.
     pub fn values(&self) -> impl ExactSizeIterator<Item = f64> + use<'b> {
         self.encoded.values.clone()
     }
 
-    /// The instants with their values.
+    /// The instants of the series with their values.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = (HourOffset, f64)> + use<'b> {
         self.offsets.iter().copied().zip(self.values())
     }

@@ -1,4 +1,4 @@
-//! Samples to blocks.
+//! Encodes samples as blocks.
 
 use std::ops::Range;
 
@@ -18,7 +18,8 @@ pub struct BlockEncoder {
     by_series: Vec<Sample>,
     numbers: Vec<i64>,
     values: Vec<f64>,
-    /// The series whose times a later one may have too: its place, and its samples in `by_series`.
+    /// The series with times of their own, which later series may share. For each its place, and its samples
+    /// in `by_series`.
     times: Vec<(usize, Range<usize>)>,
 }
 

@@ -20,7 +20,7 @@ const IS_LINE: u8 = 0x40;
 /// The bit of the shape byte for patches.
 const HAS_PATCHES: u8 = 0x80;
 
-/// How many differences are looked at for their median.
+/// The median is that of this many differences.
 const MEDIAN_OF: usize = 9;
 
 /// How a number is predicted.
@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// The range of some numbers.
+/// The smallest and the largest of some numbers.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     min: i64,

@@ -13,7 +13,7 @@ mod values;
 pub use decode::{Block, Blocks, Series};
 pub use encode::BlockEncoder;
 
-/// The most instants of a block. So the widths fit a stretch of the hour, and a byte of a block stands for a
+/// The most instants of a block. So each part of an hour has bit widths of its own, and a byte stands for a
 /// bounded number of values.
 const BLOCK_INSTANTS: usize = 512;
 

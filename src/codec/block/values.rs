@@ -19,11 +19,11 @@ const HAS_RAW: u8 = 0x80;
 const BITS: u8 = 16;
 const BITS_END: u8 = BITS + 64;
 
-/// How many values are looked at for the number of decimals.
+/// The number of decimals is chosen by this many values of a column.
 const LOOK_AT: usize = 12;
 /// The bits that a decimal adds to a packed number, in tenths: log2(10).
 const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
-/// The same of a raw value and its place, beside a packed number.
+/// The bits that a raw value and its place add to a packed number, in tenths.
 const TENTHS_OF_BITS_OF_RAW: usize = 720;
 
 /// Appends a column of values. `numbers` is scratch memory.
@@ -51,8 +51,9 @@ pub(super) fn encode(values: &[f64], numbers: &mut Vec<i64>, out: &mut Vec<u8>) 
     integers::encode(numbers, 0, out);
 }
 
-/// Scales the values to integers, with the number before in the place of a value that does not scale. Returns
-/// the number of decimals, and how many values do not scale. `None`: too many do not.
+/// Scales the values to integers. A value that does not scale gets the integer of the value before.
+///
+/// Returns the number of decimals and the number of values that do not scale; `None` if these are too many.
 fn decimals_of(values: &[f64], numbers: &mut Vec<i64>) -> Option<(u8, usize)> {
     let step = values.len().div_ceil(LOOK_AT).max(1);
     let mut decimals = usual_decimals(values.iter().step_by(step))?;
@@ -64,7 +65,7 @@ fn decimals_of(values: &[f64], numbers: &mut Vec<i64>) -> Option<(u8, usize)> {
     (raw <= values.len() / 4).then_some((decimals, raw))
 }
 
-/// The number of decimals with the fewest bits in all.
+/// The number of decimals with which the column takes the fewest bits.
 fn usual_decimals<'a>(values: impl Iterator<Item = &'a f64>) -> Option<u8> {
     let mut counts = [0_usize; POWERS.len() + 1];
     let (mut seen, mut longer) = (0, 0);
@@ -129,7 +130,7 @@ const fn from_ordered(number: i64, unused: u32) -> u64 {
 #[derive(Debug, Clone)]
 pub(super) struct Values<'a> {
     numbers: Integers<'a>,
-    /// The number of decimals, or [`BITS`] and the number of unused bits.
+    /// The number of decimals, or [`BITS`] plus the number of unused bits.
     scale: u8,
     raw: Marks<'a>,
 }

@@ -1,4 +1,4 @@
-//! Columns to values.
+//! Decodes columns into values.
 
 use super::simple8b::{Slot, Unpacked};
 use super::{DATE, DOUBLE, END, PLAIN, SCALES, scaled, unscaled};
@@ -6,7 +6,7 @@ use crate::codec::ChunkError;
 use crate::common::cursor::Cursor;
 use crate::common::zigzag::unzigzag;
 
-/// A part of a column.
+/// A part of a column: a literal value, or an increment of the value before.
 enum Item {
     Literal([u8; 8]),
     Increment { mode: u8, slot: Slot },
@@ -16,7 +16,7 @@ enum Item {
 #[derive(Debug, Clone)]
 struct Items<'a> {
     cursor: Cursor<'a>,
-    /// The type of its literals.
+    /// The type of the column's literals.
     kind: u8,
     mode: u8,
     words_left: u8,
@@ -71,7 +71,7 @@ impl<'a> Items<'a> {
     }
 }
 
-/// The dates of a column, in Unix milliseconds; `None` is missing. It ends after an error.
+/// The dates of a column, in Unix milliseconds; `None` is a missing value. It ends after an error.
 ///
 /// A word of a column can stand for 1,920 values: read no more than the document has.
 #[derive(Debug, Clone)]
@@ -106,7 +106,7 @@ impl Iterator for Dates<'_> {
     }
 }
 
-/// The doubles of a column; `None` is missing. It ends after an error.
+/// The doubles of a column; `None` is a missing value. It ends after an error.
 ///
 /// A word of a column can stand for 1,920 values: read no more than the document has.
 #[derive(Debug, Clone)]

@@ -1,14 +1,14 @@
-//! Values to columns.
+//! Encodes values as columns.
 
 use super::simple8b::{Slot, TOO_LARGE, Words};
 use super::{DATE, DOUBLE, END, PLAIN, SCALES, scaled};
 use crate::common::zigzag::zigzag;
 
-/// The bits of an increment of bits that most doubles have.
+/// The bits that an increment of most doubles takes in the mode [`PLAIN`].
 const BITS_OF_PLAIN: usize = 56;
 /// The bits that a decimal adds to an increment, in tenths: log2(10).
 const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
-/// The decimals of the scales.
+/// The decimals of each of [`SCALES`].
 const DECIMALS: [usize; SCALES.len()] = [0, 1, 2, 4, 8];
 /// A value that is not exact at the scale becomes a literal, and so does the next one.
 const BITS_OF_LITERALS: usize = 2 * 80;
@@ -45,7 +45,7 @@ impl ColumnEncoder {
         out.push(END);
     }
 
-    /// Appends a column of doubles; `None` is missing.
+    /// Appends a column of doubles; `None` is a missing value.
     pub fn doubles(&mut self, values: impl Iterator<Item = Option<f64>> + Clone, out: &mut Vec<u8>) {
         let mode = shortest_mode(values.clone().flatten());
         let mut before: Option<i64> = None;
@@ -90,7 +90,7 @@ fn safely_scaled(value: f64, mode: u8) -> Option<i64> {
     scaled(value, mode).filter(|number| product.is_none_or(|product| (product - *number as f64).abs() < 0.25))
 }
 
-/// The mode of increments after a double that is this integer: only missing values follow one that is none.
+/// The mode of increments after the double `before`. Without an integer only missing values can follow it.
 const fn mode_after(before: Option<i64>, mode: u8) -> u8 {
     if before.is_some() { mode } else { PLAIN }
 }

@@ -6,7 +6,7 @@
 
 use super::super::ChunkError;
 
-/// Increments from here on do not fit into a word.
+/// Increments of this size or more do not fit into a word.
 pub(super) const TOO_LARGE: u64 = (1 << 60) - 1;
 
 /// A run of equal slots is repeated in multiples of this.
@@ -14,8 +14,8 @@ const REPEATED: usize = 120;
 const REPEATED_MAX: usize = 16 * REPEATED;
 const REPEAT: u64 = 15;
 
-/// Selectors with plain slots, the densest first: the selector, its bits with those of variant 0, the bits of
-/// a slot, and the slots.
+/// Selectors with plain slots, the densest first: the selector, the bits before the slots, the bits of a
+/// slot, and the number of slots.
 const PLAIN: [(u64, u32, u32, usize); 14] = [
     (1, 4, 1, 60),
     (2, 4, 2, 30),
@@ -35,9 +35,9 @@ const PLAIN: [(u64, u32, u32, usize); 14] = [
 
 /// The bits of the values in variants 1 to 9 of selector 7, whose counts have 4 bits.
 const BY_ONE: [u32; 9] = [2, 3, 4, 5, 7, 10, 14, 24, 52];
-/// The same of variants 1 to 7 of selector 8.
+/// The bits of the values in variants 1 to 7 of selector 8, whose counts have 4 bits.
 const BY_FOUR: [u32; 7] = [4, 5, 7, 10, 14, 24, 52];
-/// The same of variants 8 to 13 of selector 8, whose counts have 5 bits.
+/// The bits of the values in variants 8 to 13 of selector 8, whose counts have 5 bits.
 const BY_FOUR_LARGE: [u32; 6] = [4, 6, 9, 13, 23, 51];
 
 /// An increment in zigzag order, or `None` for a missing value.
@@ -89,7 +89,7 @@ pub(super) struct Unpacked {
     width: u32,
     /// The bits of the count of trailing zeros before it.
     count_width: u32,
-    /// The bits that each of the count stands for.
+    /// The number of zero bits that 1 in the count stands for.
     unit: u32,
     /// Repeats this slot; the other fields but `left` do not matter.
     repeated: Option<Slot>,

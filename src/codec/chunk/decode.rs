@@ -1,4 +1,4 @@
-//! Chunks to samples.
+//! Decodes chunks into samples.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -53,7 +53,7 @@ impl<'a> Chunk<'a> {
         Ok(Self { body })
     }
 
-    /// The length of the body.
+    /// The length of the body, decompressed.
     #[cfg(any(test, fuzzing))]
     pub(in crate::codec) fn bytes(&self) -> usize {
         self.body.len()

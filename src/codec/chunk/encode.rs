@@ -1,4 +1,4 @@
-//! Contents to chunks.
+//! Encodes contents as chunks.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::model::{Contents, Sample};
 /// Bodies with fewer bytes of names stay plain: blocks do not compress further.
 const MIN_NAMES_BYTES: usize = 256;
 
-/// The fastest level.
+/// The fastest level of zstd.
 const ZSTD_LEVEL: i32 = 1;
 
 /// Encodes contents as chunks. The grammar is on [`super::Chunk`].
@@ -51,7 +51,7 @@ impl ChunkEncoder {
     }
 }
 
-/// Appends the names of the metrics that have samples, and returns the samples with the places of these.
+/// Appends the names of the metrics that have samples. Returns the samples, numbered by these names.
 fn put_names<'c>(contents: &'c Contents, out: &mut Vec<u8>) -> Cow<'c, [Sample]> {
     let metrics = contents.metrics();
     let mut is_used = vec![false; metrics.len()];

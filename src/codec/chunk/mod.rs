@@ -10,9 +10,9 @@ pub use encode::ChunkEncoder;
 
 /// The format version of chunks.
 const VERSION: u8 = 1;
-/// The body is plain.
+/// The packing of a body that is not compressed.
 const PLAIN: u8 = 0;
-/// The body is one zstd frame.
+/// The packing of a body that is one zstd frame.
 const ZSTD: u8 = 1;
 
 /// The most bytes of a compressed body. SQLite accepts no larger value either.

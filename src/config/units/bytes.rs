@@ -1,9 +1,9 @@
-//! Sizes.
+//! Sizes in bytes, such as `"64MiB"`.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, de};
 
 use super::{UnitError, number_and_unit};
 
@@ -75,12 +75,6 @@ impl fmt::Display for Bytes {
         let fits = |&(bytes, _): &(u64, &str)| self.0 != 0 && self.0.is_multiple_of(bytes);
         let (bytes_per_unit, unit) = units.into_iter().find(fits).unwrap_or((1, "B"));
         write!(f, "{}{unit}", self.0 / bytes_per_unit)
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

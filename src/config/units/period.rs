@@ -1,10 +1,10 @@
-//! Lengths of time.
+//! Lengths of time, such as `"1h30m"`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, de};
 
 use super::{UnitError, number_and_unit};
 
@@ -83,12 +83,6 @@ impl Period {
     }
 }
 
-impl From<Period> for Duration {
-    fn from(period: Period) -> Self {
-        period.as_duration()
-    }
-}
-
 impl FromStr for Period {
     type Err = UnitError;
 
@@ -123,12 +117,6 @@ impl fmt::Display for Period {
             }
         }
         Ok(())
-    }
-}
-
-impl Serialize for Period {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -24,14 +24,15 @@ pub(super) fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Res
 pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Range<u64>]) -> std::io::Result<()> {
     if !kept.is_empty() {
         let taken = folder.open(taken, OpenMode::Read)?;
-        add_lines(folder, name, kept.iter().map(|range| line_at(&*taken, range)), u64::MAX)?;
+        let line = |range: &Range<u64>| Pieces { file: &*taken, at: range.start, end: range.end };
+        let lines = kept.iter().flat_map(|range| line(range).chain([Ok(b"\n".to_vec())]));
+        add_lines(folder, name, lines, u64::MAX)?;
     }
     folder.remove(taken)?;
     folder.sync()
 }
 
-/// Adds the lines of a file behind those of `taken`, then removes it, if it exists. A crash in between leaves
-/// lines in both.
+/// Moves the lines of a file, if it exists, to the end of `taken`. A crash in between leaves lines in both.
 pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<()> {
     let file = match folder.open(name, OpenMode::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -57,7 +58,7 @@ pub struct NumberedLine {
     pub text: Option<Vec<u8>>,
 }
 
-/// Reads lines one after the other. Their length is bounded.
+/// Reads the lines of a file. A line of more than [`MAX_LINE_BYTES`] is skipped, and has no text.
 #[derive(Debug)]
 pub struct NumberedLines<R> {
     input: R,
@@ -121,7 +122,7 @@ fn skip_line(input: &mut impl BufRead) -> std::io::Result<(u64, bool)> {
     }
 }
 
-/// The change of a line.
+/// How [`rewrite`] changes a line.
 pub(super) enum Change {
     Keep,
     Remove,
@@ -225,19 +226,8 @@ impl Read for FileBytes<'_> {
     }
 }
 
-/// Reads a byte range of a file, and adds a line end.
-fn line_at(file: &dyn OpenFile, range: &Range<u64>) -> std::io::Result<Vec<u8>> {
-    let bytes = range.end.saturating_sub(range.start);
-    let mut line = vec![0; usize::try_from(bytes).map_err(|_| ErrorKind::FileTooLarge)?];
-    if file.fill(&mut line, range.start)? < line.len() {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    line.push(b'\n');
-    Ok(line)
-}
-
-/// Adds whole lines to a file of at most `max_bytes`, and creates the file if it does not exist. When this
-/// returns, the lines survive a crash.
+/// Adds lines, each in one or several pieces, to a file of at most `max_bytes`. Creates the file if it does
+/// not exist. When this returns, the lines survive a crash.
 pub(super) fn add_lines(
     folder: &dyn Folder,
     name: &str,

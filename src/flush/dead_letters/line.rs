@@ -13,7 +13,7 @@ use crate::model::{BucketWrite, Contents, Deletion, Metric};
 /// The most readings of a line.
 pub const READINGS_PER_LINE: usize = 1_000;
 
-/// The size of the readings of a line, about, from which on it ends.
+/// A line ends once its readings take about this many bytes.
 const BYTES_PER_LINE: usize = 512 << 10;
 
 /// The size of most numbers as text.
@@ -32,14 +32,8 @@ pub struct Letter {
 
 impl Letter {
     /// The line, with its end.
-    pub(super) fn line(&self, refused_at: &str) -> std::io::Result<Vec<u8>> {
-        let Self { reason, detail, object } = self;
-        let mut line = serde_json::to_vec(&Head { refused_at, reason, detail })?;
-        line.pop(); // the closing brace
-        line.push(b',');
-        line.extend_from_slice(object.get(1..).unwrap_or_default());
-        line.push(b'\n');
-        Ok(line)
+    pub(super) fn line(&self, refused_at: &str) -> serde_json::Result<Vec<u8>> {
+        Head { refused_at, reason: self.reason, detail: &self.detail }.line(&self.object)
     }
 }
 
@@ -52,13 +46,22 @@ struct Head<'a> {
     detail: &'a str,
 }
 
-/// Readings of a bucket as a line.
+impl Head<'_> {
+    /// Returns a line with its end: this beginning, then the members of the JSON object `object`.
+    fn line(&self, object: &[u8]) -> serde_json::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        line.pop(); // the closing brace
+        line.push(b',');
+        line.extend_from_slice(object.get(1..).unwrap_or_default());
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+/// The rest of a line: readings of a bucket.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Line<'a> {
-    refused_at: &'a str,
-    reason: &'a str,
-    detail: &'a str,
+struct Rest<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     replaces: BTreeMap<i64, BTreeMap<Metric, f64>>,
     device_id: &'a str,
@@ -73,7 +76,7 @@ struct LineReading {
     values: BTreeMap<Metric, f64>,
 }
 
-/// The device of a line.
+/// The device of a line, read without the rest of the line.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DeviceOf<'a> {
@@ -104,7 +107,7 @@ struct OwnedReading {
 
 /// The lines of a refused bucket, with their ends. `replaced` has the stored values that it was to replace.
 ///
-/// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that a request takes some of them.
+/// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that several lines fit into one request.
 pub(super) fn lines_of(
     write: &BucketWrite,
     replaced: &Contents,
@@ -112,24 +115,20 @@ pub(super) fn lines_of(
     detail: &str,
     now_ms: i64,
 ) -> serde_json::Result<Vec<Vec<u8>>> {
-    let refused_at = rfc3339(now_ms);
+    let head = Head { refused_at: &rfc3339(now_ms), reason, detail };
     let metadata = write.metadata.as_deref();
     let metadata = metadata.and_then(|text| RawValue::from_string(on_one_line(text).into_owned()).ok());
     let line_of = |readings: Vec<LineReading>| {
         let (Some(first), Some(last)) = (readings.first(), readings.last()) else { return Ok(None) };
         let instants = first.ts..=last.ts;
         let replaces = readings_of(write, replaced).filter(|reading| instants.contains(&reading.ts));
-        let mut line = serde_json::to_vec(&Line {
-            refused_at: &refused_at,
-            reason,
-            detail,
+        let rest = Rest {
             replaces: replaces.map(|reading| (reading.ts, reading.values)).collect(),
             device_id: &write.device,
             metadata: metadata.as_deref(),
             readings,
-        })?;
-        line.push(b'\n');
-        Ok(Some(line))
+        };
+        head.line(&serde_json::to_vec(&rest)?).map(Some)
     };
     let (mut lines, mut readings, mut bytes) = (Vec::new(), Vec::new(), 0);
     for reading in readings_of(write, &write.contents) {
@@ -144,7 +143,7 @@ pub(super) fn lines_of(
     Ok(lines)
 }
 
-/// The readings of contents of the hour of a write.
+/// Returns the readings of `contents`, which are of the hour of `write`.
 fn readings_of<'c>(write: &BucketWrite, contents: &'c Contents) -> impl Iterator<Item = LineReading> + use<'c> {
     let hour = write.hour;
     contents.readings().map(move |reading| LineReading {

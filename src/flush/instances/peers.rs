@@ -25,7 +25,7 @@ pub(in crate::flush) struct Peers {
     state: Mutex<State>,
     /// Whether the first look was successful.
     has_looked: watch::Sender<bool>,
-    /// Notifies the task that this instance has executed a deletion.
+    /// Notifies the watcher that this instance has executed a deletion.
     executed: Notify,
 }
 
@@ -33,9 +33,9 @@ pub(in crate::flush) struct Peers {
 struct State {
     /// Until when this instance may begin a write.
     lease_ends: Option<Instant>,
-    /// The end of the deletions in the log that were missed before the lease began.
+    /// The position in the log behind the deletions that this instance had missed when its lease began.
     missed_until: Position,
-    /// The deletions in the log of this instance that may be announced.
+    /// The deletions in the log of this instance that are or may be announced, by number.
     logged: HashMap<u64, Logged>,
 }
 
@@ -53,12 +53,12 @@ struct Logged {
     outcome: Option<DeletionOutcome>,
 }
 
-/// How far a deletion is in this instance.
+/// The progress of a deletion in this instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The log has it.
+    /// The log has the deletion.
     Logged,
-    /// It is executed, and has removed this many readings.
+    /// The deletion is executed, and has removed this many readings.
     Executed(u64),
 }
 
@@ -85,8 +85,9 @@ impl Peers {
         Ok(Self { id, state: Mutex::new(state), has_looked, executed: Notify::new() })
     }
 
-    /// Whether a write may begin, after the log was inserted into pending up to `inserted`. If pending is
-    /// full, it is not inserted any further before a write.
+    /// Whether a write may begin: this instance has a lease, and pending has the deletions that it had
+    /// missed, because the log is inserted up to `inserted`. If pending is full, the log is not inserted any
+    /// further before a write, so the lease is enough.
     pub(in crate::flush) fn may_write(&self, inserted: Position, is_full: bool) -> bool {
         if self.id.is_none() {
             return true;
@@ -101,7 +102,7 @@ impl Peers {
         let _ = tokio::time::timeout(FIRST_LOOK, has_looked.wait_for(|has_looked| *has_looked)).await;
     }
 
-    /// Notes that the log says of a deletion that it is executed here.
+    /// Notes that a deletion is executed here, and that the log says so.
     pub(in crate::flush) fn note_executed(&self, id: u64, readings: u64) {
         if let Some(logged) = self.lock().logged.get_mut(&id) {
             logged.removed = Some(readings);
@@ -146,7 +147,8 @@ impl Peers {
         }
     }
 
-    /// Notes that the log has a deletion up to here. Without a lease it was missed.
+    /// Notes that the log has a deletion of another instance, which ends at `until`. Without a lease, this
+    /// instance had missed it.
     pub(super) fn note_appended(&self, until: Position) {
         let mut state = self.lock();
         if !state.has_lease() {
@@ -154,7 +156,8 @@ impl Peers {
         }
     }
 
-    /// The deletions that were announced, are executed here, and are not open, with their devices.
+    /// Returns the deletions that were announced, are executed here, and are not open any more, with their
+    /// devices.
     pub(super) fn settled(&self, open: &BTreeSet<u64>) -> Vec<(u64, Arc<str>)> {
         let state = self.lock();
         let settled = state
@@ -164,8 +167,8 @@ impl Peers {
         settled.map(|(id, logged)| (*id, Arc::clone(&logged.device))).collect()
     }
 
-    /// Forgets a deletion, and returns its outcome. If another instance has closed it, this is what is known
-    /// here.
+    /// Forgets a deletion, and returns its outcome. If another instance has closed the deletion, the outcome
+    /// has what this one knows.
     pub(super) fn forget(&self, id: u64) -> Option<DeletionOutcome> {
         let Logged { removed, outcome, .. } = self.lock().logged.remove(&id)?;
         let readings = removed.unwrap_or(0);
@@ -205,7 +208,7 @@ impl State {
     }
 }
 
-/// The name of this instance: that of its data folder.
+/// Returns the name of this instance, which is in its data folder.
 fn name_in(file: &Path) -> Result<Arc<str>, Error> {
     let known = match read_small_regular_text(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),

@@ -8,17 +8,17 @@ use tokio::time::Instant;
 
 use super::peers::Progress;
 use crate::common::once_per_change::OncePerChange;
-use crate::flush::deleter::{MAX_WAITING, audit};
+use crate::flush::deleter::{MAX_WAITING, append, audit};
 use crate::flush::{DeletionOutcome, Pipeline};
 use crate::log::{BegunDeletion, DeletionRecord, RecoveredDeletion};
 use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
 
-/// The time between two looks. An instance that is alone looks with each beat: an instance that joins it has
-/// a note before it announces a deletion, and waits for this one.
+/// The time between two looks. An instance that is alone looks with each beat. That suffices, because a
+/// second instance writes its note before it announces a deletion, and then waits for this one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The same for [`BUSY_FOR`] after a deletion was seen: where one was, more may follow.
+/// The time between two looks for [`BUSY_FOR`] after a deletion was seen, because more may follow.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
 const BUSY_FOR: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// How long after a beat an instance may begin a write.
 const VALID: Duration = Duration::from_secs(8);
 
-/// How long no beat of an instance was seen when the clients of deletions do not wait for it any more.
+/// Clients of deletions do not wait for an instance without a beat for this long.
 const SILENT: Duration = Duration::from_secs(5);
 
 /// Runs until it is aborted. Returns at once if the store is not shared.
@@ -83,7 +83,7 @@ struct Watcher<'a> {
     busy_until: Instant,
     /// Whether the last look found no other instance.
     is_alone: bool,
-    /// The announcements that are not readable, so that each is logged once.
+    /// The unreadable announcements that were logged.
     unreadable: BTreeSet<String>,
 }
 
@@ -135,7 +135,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// How long no beat of an instance was seen.
+    /// Returns how long ago the last beat of an instance was seen.
     fn silence(&self, Instance { id, .. }: &Instance) -> Duration {
         self.seen.get(id).filter(|_| *id != self.own).map_or(Duration::ZERO, |(_, at)| at.elapsed())
     }
@@ -145,8 +145,8 @@ impl Watcher<'_> {
         self.silence(instance) < instance.lease
     }
 
-    /// Appends a deletion to the log unless it has it, and notes that it is executed when it is. Returns
-    /// false if it has to be tried again.
+    /// Appends an announced deletion to the log, unless the log has it, and notes it in the store once it is
+    /// executed here. Returns false if the next look has to try again.
     async fn take_part(&mut self, id: u64, announced: &Announced) -> Result<bool, StoreError> {
         let progress = self.pipeline.peers.note_announced(id);
         let removed = match progress {
@@ -165,18 +165,15 @@ impl Watcher<'_> {
 
     /// Reads a deletion of another instance.
     fn begun(&mut self, id: u64, announced: &Announced) -> Option<BegunDeletion> {
-        let begun = serde_json::from_str::<BegunDeletion>(&announced.record).map_err(|error| error.to_string());
-        match begun {
+        let error = match serde_json::from_str::<BegunDeletion>(&announced.record) {
             Ok(begun) if begun.id == id => {
                 return Some(BegunDeletion { from: Some((*announced.from).into()), ..begun });
             }
-            Ok(begun) if self.unreadable.insert(announced.id.clone()) => {
-                tracing::error!(id, other = begun.id, "a deletion of another instance has two numbers");
-            }
-            Err(error) if self.unreadable.insert(announced.id.clone()) => {
-                tracing::error!(id, error, "a deletion of another instance is not readable");
-            }
-            _ => {}
+            Ok(begun) => format!("its record has another number, {}", begun.id),
+            Err(error) => error.to_string(),
+        };
+        if self.unreadable.insert(announced.id.clone()) {
+            tracing::error!(id, error, "a deletion of another instance is not readable");
         }
         None
     }
@@ -189,11 +186,7 @@ impl Watcher<'_> {
             return false;
         }
         pipeline.peers.note_logged(&begun); // before it can be executed
-        let appended = match pipeline.log.append(DeletionRecord::Begun(begun.clone()).to_batch()) {
-            Ok(mut ack) => ack.durable().await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = appended {
+        if let Err(error) = append(&pipeline.log, &DeletionRecord::Begun(begun.clone())).await {
             tracing::debug!(%error, "the log does not take a deletion of another instance");
             pipeline.peers.forget(begun.id);
             return true;
@@ -206,8 +199,8 @@ impl Watcher<'_> {
         true
     }
 
-    /// Closes a deletion that all instances that run have executed. Its own instance does so, unless that is
-    /// taken for dead. Returns whether it is closed, and executed here.
+    /// Closes a deletion that all running instances have executed. The instance that announced it does so, or
+    /// any other one if that instance is taken for dead. Returns whether this call has closed it.
     async fn close(&self, id: u64, announced: &Announced, instances: &[Instance]) -> Result<bool, StoreError> {
         let is_left = |instance: &&Instance| !announced.is_executed_by(&instance.id);
         let left = instances.iter().filter(is_left);

@@ -62,8 +62,8 @@ async fn append(life: &Life, random: &mut StdRng, model: &mut Model) {
 /// Ends a life as a kill does.
 async fn kill(life: Life) {
     let Life { log, running, store, pipeline, .. } = life;
-    let Running { feeder, scheduler, deleter, cutter, roller, watch, .. } = running;
-    for task in [scheduler, deleter, cutter, roller, watch] {
+    let Running { feeder, scheduler, roller, others, .. } = running;
+    for task in [scheduler, roller].into_iter().chain(others) {
         task.abort();
         let _ = task.await;
     }

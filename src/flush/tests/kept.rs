@@ -15,10 +15,10 @@ pub(in crate::flush) struct Kept {
     pub(super) away: AtomicBool,
     /// Whether the store is still looking for its devices.
     pub(super) is_indexing: AtomicBool,
-    /// Every so often a step fails, unless 0.
+    /// One of so many steps fails; 0 if none is to fail.
     pub(super) fails_every: AtomicU64,
     pub(super) tries: AtomicU64,
-    /// After so many steps, the next ones wait.
+    /// The steps after so many wait.
     pub(super) stops_after: AtomicU64,
     hours: Mutex<ByBucket>,
     /// The steps that succeeded: the hours, and the number of devices.

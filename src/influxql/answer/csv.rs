@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::eval::OutSeries;
+use super::super::text::tags_text;
 use super::super::value::Value;
 use super::{Epoch, Result};
 
@@ -27,16 +28,7 @@ impl CsvState {
         };
         for one in series {
             self.header(one, out);
-            let mut tags = Vec::new();
-            for (key, value) in &one.tags {
-                if !tags.is_empty() {
-                    tags.push(b',');
-                }
-                escaped(key, &mut tags);
-                tags.push(b'=');
-                escaped(value, &mut tags);
-            }
-            let tags = String::from_utf8_lossy(&tags);
+            let tags = tags_text(&one.tags);
             for (ns, values) in &one.rows {
                 field(&one.name, out);
                 out.push(b',');
@@ -98,14 +90,4 @@ fn field(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     out.extend_from_slice(text.replace('"', "\"\"").as_bytes());
     out.push(b'"');
-}
-
-/// Writes a tag as line protocol does.
-fn escaped(text: &str, out: &mut Vec<u8>) {
-    for char in text.chars() {
-        if matches!(char, ',' | '=' | ' ') {
-            out.push(b'\\');
-        }
-        out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
-    }
 }

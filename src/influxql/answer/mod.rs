@@ -82,7 +82,7 @@ pub struct Writer {
     messages: Vec<String>,
     /// How many results were written.
     count: usize,
-    /// The rows of the last chunk of a result.
+    /// The last chunk of a result, which is held back.
     held: Option<OutSeries>,
     csv: CsvState,
 }
@@ -156,12 +156,11 @@ impl Writer {
         }
     }
 
-    /// Writes a part of the result of one statement, in a chunked answer. Successive parts of one series
-    /// continue it. The writer holds the last chunk back, because a chunk says whether another one follows.
-    /// `written` gets the buffer after each chunk, and may send and clear it.
+    /// Writes a part of the result of one statement, in a chunked answer. Successive parts of one series are
+    /// joined. The writer holds the last chunk back until it knows whether another one follows, because a
+    /// chunk says so. `written` gets the buffer after each chunk, and may send and clear it.
     ///
-    /// # Errors
-    /// Those of `written`. Then the rest of the part is lost.
+    /// # Errors The errors of `written`. The rest of the part is lost then.
     pub fn part<E>(
         &mut self,
         id: usize,

@@ -25,16 +25,10 @@ pub(super) fn write_float(value: f64, out: &mut Vec<u8>) {
 /// Writes an instant as RFC 3339, with as many digits of the second as it has.
 pub(super) fn write_time(ns: i64, in_zone: Option<&TimeZone>, out: &mut Vec<u8>) {
     let timestamp = zone::timestamp(ns);
-    let written = match in_zone {
+    let offset = in_zone.map(|zone| zone.to_offset(timestamp)).filter(|offset| offset.seconds() != 0);
+    let written = match offset {
         None => write!(out, "{timestamp}"),
-        Some(zone) => {
-            let offset = zone.to_offset(timestamp);
-            if offset.seconds() == 0 {
-                write!(out, "{timestamp}")
-            } else {
-                write!(out, "{}", timestamp.display_with_offset(offset))
-            }
-        }
+        Some(offset) => write!(out, "{}", timestamp.display_with_offset(offset)),
     };
     debug_assert!(written.is_ok(), "a vector takes all bytes");
 }

@@ -7,7 +7,7 @@ use super::super::ast::{Cast, Fill, Limit};
 use super::super::error::StatementError;
 use super::super::plan::{Aggregate, Call, Condition, Dimensions, Plan, Reference, Schema};
 use super::super::source::{Next, Request, Row, Series};
-use super::super::time::TimeRange;
+use super::super::time::{NS_PER_MS, TimeRange};
 use super::super::value::Value;
 use super::Evaluator;
 use super::group::{Collected, Group, RawRow};
@@ -16,12 +16,10 @@ use super::reduce::{Point, Reducer};
 use super::select::{Prepared, Table, TableSeries, range_of_call};
 use super::usage::Usage;
 
-pub(super) const NS_PER_MS: i64 = 1_000_000;
-
-/// As many comparisons of a condition count as one value against the limit of points.
+/// This many comparisons of a condition count as one value against the limit of points.
 const COMPARISONS_PER_VALUE: usize = 16;
 
-/// The work of so many comparisons, in values.
+/// Returns the work of so many comparisons, in values.
 pub(super) const fn work_of(comparisons: usize) -> usize {
     comparisons / COMPARISONS_PER_VALUE
 }
@@ -35,7 +33,7 @@ pub(super) struct Settings {
     pub(super) is_descending: bool,
 }
 
-/// The work of a `SELECT` on its data.
+/// A `SELECT` while its data is fed into its groups.
 pub(super) struct Feed<'p> {
     pub(super) plan: &'p Plan,
     pub(super) condition: Option<&'p Condition>,
@@ -50,16 +48,16 @@ pub(super) struct Feed<'p> {
     pub(super) keys: Vec<Arc<str>>,
     pub(super) absent: Arc<str>,
     pub(super) series: u32,
-    /// The calls of each reference.
+    /// The calls that each reference is an argument of.
     pub(super) calls_of: Vec<Vec<usize>>,
-    /// The work on a row, in values, beside reading it and without its calls.
+    /// The work on a row, in values, besides reading it and computing its calls.
     work_per_row: usize,
-    /// The references that a row sets.
+    /// The references that the current row sets. It is kept here so that its memory is used again.
     set: Vec<usize>,
 }
 
 impl<'p> Feed<'p> {
-    /// The work on a `SELECT` without its data.
+    /// Creates the feed of a `SELECT`, without data.
     pub(super) fn new(select: &'p Prepared) -> Self {
         let Prepared { plan, dimensions, schema, settings, .. } = select;
         let (condition, Settings { range, is_descending, .. }) = (select.condition.as_ref(), *settings);
@@ -114,10 +112,10 @@ impl<'p> Feed<'p> {
         if !is_limited || !has_shown_fields_only || members.series.iter().any(|one| one.holds != Some(true)) {
             return None;
         }
-        usize::try_from(limit.rows.saturating_add(limit.skip_rows)).ok()
+        Some(limit.rows.saturating_add(limit.skip_rows))
     }
 
-    /// Feeds what is read of a measurement.
+    /// Feeds a row of a measurement.
     pub(super) fn read_row(
         &mut self,
         members: &mut Members,
@@ -194,8 +192,8 @@ impl<'p> Feed<'p> {
         Ok(())
     }
 
-    /// Feeds a row of the series at an index. The values of the row are set; `set` has the references of its
-    /// fields.
+    /// Feeds a row of the series at the index `at`. The values of the row are in `members`, and `set` has the
+    /// references to its fields.
     fn row(
         &mut self,
         members: &mut Members,
@@ -238,10 +236,7 @@ impl<'p> Feed<'p> {
                 let point = Point { time, order: one.order, value: value.clone(), auxiliary };
                 match (&mut self.groups[one.group].calls[at], &self.plan.calls[at].aggregate) {
                     (Collected::Windows(windows), Some(aggregate)) => {
-                        let every_ns = self.dimensions.windows.every_ns;
-                        let start = *start.get_or_insert_with(|| {
-                            if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 }
-                        });
+                        let start = *start.get_or_insert_with(|| self.dimensions.windows.start_of(time));
                         if aggregate.keeps_points() {
                             usage.rows(1, size)?;
                         }
@@ -280,9 +275,10 @@ impl<'p> Feed<'p> {
             usage.rows(1, shown.len())?;
             return Ok(Next::Row);
         }
-        let count = usize::try_from(limit.rows.saturating_add(limit.skip_rows)).unwrap_or(usize::MAX);
+        let count = limit.rows.saturating_add(limit.skip_rows);
         if group.rows.len() > count.saturating_mul(2).max(1_024) {
-            group.keep_first(count, self.settings.is_descending);
+            group.sort(self.settings.is_descending);
+            group.rows.truncate(count);
         } else if group.rows.len() > group.most_rows {
             group.most_rows = group.rows.len();
             usage.rows(1, shown.len())?;
@@ -298,8 +294,8 @@ impl<'p> Feed<'p> {
 
 fn converted(value: &Value, cast: Cast) -> Value {
     match (cast, value) {
-        (Cast::Integer | Cast::Unsigned, Value::Float(_)) => value.to_integer(),
-        (Cast::Float, Value::Integer(_)) => value.to_float(),
+        (Cast::Integer | Cast::Unsigned, Value::Float(value)) => Value::Integer(*value as i64),
+        (Cast::Float, Value::Integer(value)) => Value::Float(*value as f64),
         (Cast::Text, Value::Text(_)) | (Cast::Boolean, Value::Boolean(_)) => value.clone(),
         (Cast::Text | Cast::Boolean, _) => Value::Null,
         _ => value.clone(),

@@ -19,7 +19,7 @@ pub(super) struct RawRow {
 #[derive(Debug)]
 pub(super) enum Collected {
     Points(Vec<Point>),
-    /// By the start of the window.
+    /// The reducer of each window, by the start of the window.
     Windows(BTreeMap<i64, Reducer>),
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Group {
     pub(super) name: Arc<str>,
     pub(super) tags: Vec<(Arc<str>, Arc<str>)>,
     pub(super) rows: Vec<RawRow>,
-    /// The most rows that it ever had.
+    /// The most rows that the group ever had, which its memory is charged for.
     pub(super) most_rows: usize,
     pub(super) calls: Vec<Collected>,
 }
@@ -48,12 +48,6 @@ impl Group {
         let present = || self.tags.iter().filter(|(_, value)| !value.is_empty());
         let parts: Vec<&str> = present().map(|(key, _)| &**key).chain(present().map(|(_, value)| &**value)).collect();
         parts.join(",")
-    }
-
-    /// Sorts the rows in their order, and keeps only the first ones.
-    pub(super) fn keep_first(&mut self, count: usize, is_descending: bool) {
-        self.sort(is_descending);
-        self.rows.truncate(count);
     }
 
     /// Sorts the rows by time, and rows of one instant by series.

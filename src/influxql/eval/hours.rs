@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::super::ast::Cast;
 use super::super::error::StatementError;
 use super::super::source::HourStats;
-use super::super::time::TimeRange;
+use super::super::time::{NS_PER_MS, TimeRange};
 use super::super::zone;
 use super::Evaluator;
-use super::feed::{Feed, NS_PER_MS};
+use super::feed::Feed;
 use super::group::Collected;
 use super::members::Members;
 use super::reduce::Reducer;
@@ -30,8 +30,7 @@ impl Feed<'_> {
         let calls: usize = references.iter().map(|reference| self.calls_of[*reference].len()).sum();
         usage.points(calls.max(1))?;
         let time = stats.start_ms.saturating_mul(NS_PER_MS);
-        let every_ns = self.dimensions.windows.every_ns;
-        let start = if every_ns > 0 { self.dimensions.windows.start_of(time) } else { 0 };
+        let start = self.dimensions.windows.start_of(time);
         for &at in references.iter().flat_map(|reference| &self.calls_of[*reference]) {
             let range = self.ranges[at];
             if time < range.min || time > range.max {
@@ -42,7 +41,7 @@ impl Feed<'_> {
             else {
                 continue;
             };
-            let reducer = Reducer::of_stats(aggregate, stats, one.order, NS_PER_MS);
+            let reducer = Reducer::of_stats(aggregate, stats, one.order);
             if let Some(known) = windows.get_mut(&start) {
                 known.merge(aggregate, reducer);
             } else {

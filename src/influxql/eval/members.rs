@@ -23,7 +23,7 @@ const SERIES_BYTES: usize = 128;
 const TAG_BYTES: usize = 3 * size_of::<Arc<str>>();
 const TEXT_BYTES: usize = 32;
 
-/// A bit in the order of each series of a measurement.
+/// A bit that is set in the order of each series of a measurement, so that series of subqueries precede it.
 const OF_MEASUREMENT: u32 = 1 << 31;
 
 /// A series of a source, ready to be fed.
@@ -32,7 +32,7 @@ pub(super) struct OneSeries {
     pub(super) order: u32,
     /// The values of the references that its rows have in common: those of tags.
     constants: Vec<(usize, Value)>,
-    /// Whether the condition holds for all rows, or for none, or depends on the row.
+    /// Whether the condition holds for all rows. `None`: it depends on the row.
     pub(super) holds: Option<bool>,
     /// The results of regular expressions that do not depend on the row.
     pub(super) matched: Vec<Option<bool>>,
@@ -82,7 +82,7 @@ impl Members {
     }
 }
 
-/// How the references of a plan are found in a source.
+/// Where a source has the references of a plan.
 pub(super) struct Lookup {
     /// The place of each reference among the fields of a row; `None`: it is a tag, or unknown.
     pub(super) field: Vec<Option<usize>>,
@@ -236,9 +236,8 @@ impl<'p> Feed<'p> {
         groups.sort_unstable();
         groups.dedup();
         groups.sort_by_cached_key(|group| (self.groups[*group].key_of_present_tags(), *group));
-        let skipped = usize::try_from(limit.skip_series).unwrap_or(usize::MAX);
-        let count = usize::try_from(limit.series).unwrap_or(usize::MAX); // none without SLIMIT, as in InfluxDB
-        let kept: HashSet<_> = groups.into_iter().skip(skipped).take(count).collect();
+        // Without SLIMIT, SOFFSET leaves no series, as in InfluxDB.
+        let kept: HashSet<_> = groups.into_iter().skip(limit.skip_series).take(limit.series).collect();
         let mut is_kept = prepared.iter().map(|one| kept.contains(&one.group)).collect::<Vec<_>>().into_iter();
         series.retain(|_| is_kept.next().unwrap_or(false));
         prepared.retain(|one| kept.contains(&one.group));

@@ -28,7 +28,7 @@ pub use usage::{Limits, Memory};
 /// Takes the parts of an answer, or fails, which ends the statement.
 pub type Sink<'s> = dyn FnMut(OutSeries) -> Result<(), StatementError> + 's;
 
-/// The circumstances of a statement.
+/// The settings for the answer to a statement.
 #[derive(Debug, Clone)]
 pub struct Options<'m> {
     /// The time of `now()`, in Unix nanoseconds.
@@ -44,7 +44,7 @@ pub struct Options<'m> {
 /// A series of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutSeries {
-    /// The measurement, or what the rows are; may be empty.
+    /// The name of the measurement, or the subject of a `SHOW`; may be empty.
     pub name: Arc<str>,
     /// The tags of `GROUP BY`, ascending by key.
     pub tags: Vec<(Arc<str>, Arc<str>)>,

@@ -76,7 +76,7 @@ impl Evaluator<'_> {
 
     /// Reads the rows and the stats of all measurements.
     fn read(&mut self, all: &mut [Fed<'_>], parts: &[Part<'_>]) -> Result<(), StatementError> {
-        // Requests, and the part of each.
+        // The requests for rows and for hours, and the part of each request.
         let (mut of_rows, mut rows) = (Vec::new(), Vec::new());
         let (mut of_hours, mut hours) = (Vec::new(), Vec::new());
         for part in parts {

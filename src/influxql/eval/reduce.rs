@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use super::super::plan::Aggregate;
 use super::super::source::HourStats;
+use super::super::time::NS_PER_MS;
 use super::super::value::Value;
 
 /// A value at an instant.
@@ -65,10 +66,10 @@ impl Reducer {
         }
     }
 
-    /// Starts with the stats of an hour. `order` is the order of the series.
-    pub(super) fn of_stats(aggregate: &Aggregate, stats: &HourStats, order: u32, ns_per_ms: i64) -> Self {
+    /// Creates a reducer from the stats of an hour. `order` is the order of the series.
+    pub(super) fn of_stats(aggregate: &Aggregate, stats: &HourStats, order: u32) -> Self {
         let point = |(ms, value): (i64, f64)| {
-            let time = ms.saturating_mul(ns_per_ms);
+            let time = ms.saturating_mul(NS_PER_MS);
             Self::Selected(Point { time, order, value: Value::Float(value), auxiliary: None })
         };
         match aggregate {
@@ -110,7 +111,7 @@ impl Reducer {
         }
     }
 
-    /// The points of the result. Those of aggregates get the instant of the window.
+    /// Returns the points of the result. The point of an aggregate has the instant of the window.
     pub(super) fn finish(self, aggregate: &Aggregate, window: Option<i64>, is_descending: bool) -> Vec<Point> {
         let of_window =
             |value: Value| vec![Point { time: window.unwrap_or_default(), order: 0, value, auxiliary: None }];

@@ -41,7 +41,7 @@ impl Feed<'_> {
             let values = self.plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
             (row.time, values.collect())
         });
-        Ok(self.limited(rows).collect())
+        Ok(self.settings.limit.of_rows(rows).collect())
     }
 
     /// Counts the values of rows against the limit of points.
@@ -51,24 +51,17 @@ impl Feed<'_> {
         evaluator.usage.rows(rows, self.plan.columns.len())
     }
 
-    /// Skips and takes what `OFFSET` and `LIMIT` say.
-    fn limited<T>(&self, items: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
-        let limit = self.settings.limit;
-        let skipped = usize::try_from(limit.skip_rows).unwrap_or(usize::MAX);
-        let count = if limit.rows == 0 { usize::MAX } else { usize::try_from(limit.rows).unwrap_or(usize::MAX) };
-        items.skip(skipped).take(count)
-    }
-
     fn called_rows(&self, group: Group, evaluator: &mut Evaluator<'_>) -> Result<Vec<OutRow>, StatementError> {
         let mut sequences = Vec::new();
         for (at, collected) in group.calls.into_iter().enumerate() {
             let points = self.sequence(at, collected, evaluator)?;
-            sequences.push(self.limited(points.into_iter()).collect::<Vec<_>>());
+            sequences.push(self.settings.limit.of_rows(points).collect::<Vec<_>>());
         }
         self.joined(sequences, evaluator)
     }
 
-    /// The value of a call in a row at whose time it has none, unless it repeats the value before.
+    /// Returns the value that a call shows in a row for which it has none, unless it repeats the value
+    /// before.
     fn absent(&self, call: &Call) -> Value {
         match self.settings.fill {
             Fill::Number(number) => match self.type_of(call) {
@@ -132,7 +125,7 @@ impl Feed<'_> {
         }
     }
 
-    /// Fills the values beside a selected point that the point does not have.
+    /// Fills the values that columns show beside a selected point and that are absent in its row.
     fn fill_references(&self, references: &mut [Value], before: &[Value]) {
         for (at, value) in references.iter_mut().enumerate() {
             let is_absent = value.is_null();

@@ -21,7 +21,7 @@ pub(super) const RETENTION_POLICY: &str = "autogen";
 struct Outer {
     range: TimeRange,
     tags: BTreeSet<String>,
-    /// For a subquery with functions and without windows of its own.
+    /// The windows of a subquery that has functions and no windows of its own.
     windows: Option<Windows>,
     is_descending: bool,
     is_subquery: bool,
@@ -182,7 +182,7 @@ impl Evaluator<'_> {
         Ok(Outline { select, outer, range, condition, dimensions, subqueries, wanted })
     }
 
-    /// Plans a `SELECT` over what was found for it.
+    /// Plans a `SELECT` over the series that were found for it.
     fn plan(
         &mut self,
         outline: Outline<'_>,
@@ -205,10 +205,7 @@ impl Evaluator<'_> {
         let mut plan = Plan::new(select, &schema, &dimensions)?;
         let types = select.columns.iter().map(|column| (column.alias.clone(), schema.type_of(&column.expr)));
         let types = types_of_columns(&plan, &schema, types.collect());
-        let condition = match &condition {
-            Some(condition) => Some(Condition::new(condition, &mut plan)?),
-            None => None,
-        };
+        let condition = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
         let columns: Vec<_> = plan.columns.iter().map(|(name, _)| name.clone()).collect();
         let table = Table { columns, types, tags: dimensions.tags.clone() };
         if let Some(windows) = &outer.windows
@@ -289,7 +286,8 @@ fn schema_of_subqueries(inputs: &[Input]) -> Schema {
     schema
 }
 
-/// The types of the columns of a plan: those of the written columns by name, and those of names.
+/// Returns the types of the columns of a plan: by position if each written column is one column, otherwise by
+/// alias, or by the name of a field or tag.
 fn types_of_columns(plan: &Plan, schema: &Schema, written: Vec<(Option<String>, Option<Type>)>) -> Vec<Option<Type>> {
     if written.len() == plan.columns.len() {
         return written.into_iter().map(|(_, kind)| kind).collect();

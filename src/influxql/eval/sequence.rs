@@ -7,8 +7,8 @@ use super::super::value::Value;
 use super::super::window::Windows;
 use super::reduce::Point;
 
-/// Adds the windows without points. `points` ascend by time, one for each window. Without a bound of `range`
-/// the first or the last point is the end.
+/// Adds the windows without points. `points` ascend by time, one for each window. On a side without a bound
+/// of `range`, the windows end with the first or the last point.
 pub(super) fn fill(points: Vec<Point>, call: &Call, fill: Fill, windows: &Windows, range: TimeRange) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return points };
     let start = if range.has_min() { windows.start_of(range.min) } else { first.time };

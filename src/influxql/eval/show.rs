@@ -9,6 +9,7 @@ use super::super::ast::{Expr, Keys, Show, Shown};
 use super::super::error::StatementError;
 use super::super::plan::{Condition, Plan, wanted_tags};
 use super::super::source::{Found, Measurements, Series, Wanted};
+use super::super::text::{escaped, tags_text};
 use super::super::time::{TimeRange, split};
 use super::super::value::Value;
 use super::select::RETENTION_POLICY;
@@ -36,7 +37,7 @@ impl Evaluator<'_> {
                     return Err("SHOW MEASUREMENTS doesn't support time in WHERE clause".into());
                 }
                 let names = self.matching(show)?.into_iter().map(|(name, _)| row([text(&name)]));
-                let rows = limited(names.collect(), show);
+                let rows: Vec<_> = show.limit.of_rows(names).collect();
                 Ok(if rows.is_empty() { Vec::new() } else { vec![table("measurements", &["name"], rows)] })
             }
             Shown::TagKeys => self.per_measurement(show, &["tagKey"], |series| {
@@ -50,11 +51,11 @@ impl Evaluator<'_> {
                 tag_values(series, keys).into_iter().map(|(key, value)| row([text(key), text(value)])).collect()
             }),
             Shown::Series => {
-                let mut rows = Vec::new();
+                let mut keys = Vec::new();
                 for (name, series) in self.matching(show)? {
-                    rows.extend(series.iter().map(|one| row([Value::Text(key_of(&name, one).into())])));
+                    keys.extend(series.iter().map(|one| row([text(&key_of(&name, one))])));
                 }
-                let rows = limited(rows, show);
+                let rows: Vec<_> = show.limit.of_rows(keys).collect();
                 Ok(if rows.is_empty() { Vec::new() } else { vec![table("", &["key"], rows)] })
             }
             Shown::SeriesCardinality { is_exact } if !is_exact && show.from.is_empty() && show.condition.is_none() => {
@@ -85,7 +86,7 @@ impl Evaluator<'_> {
     ) -> Result<Vec<OutSeries>, StatementError> {
         let mut shown = Vec::new();
         for (name, series) in self.matching(show)? {
-            let rows = limited(rows_of(&series), show);
+            let rows: Vec<_> = show.limit.of_rows(rows_of(&series)).collect();
             self.source.check()?;
             self.usage.rows(rows.len(), columns.len())?;
             if !rows.is_empty() {
@@ -120,10 +121,7 @@ impl Evaluator<'_> {
             self.add_measurement(measurement, &mut measurements)?;
         }
         let mut plan = Plan::default();
-        let compiled = match &condition {
-            Some(condition) => Some(Condition::new(condition, &mut plan)?),
-            None => None,
-        };
+        let compiled = condition.as_ref().map(|condition| Condition::new(condition, &mut plan)).transpose()?;
         let tags = wanted_tags(condition.as_ref());
         let range_ms = TimeRange::ALL.to_ms();
         let wanted = Wanted { measurements, tags, fields: None, range_ms, needs_schema: false };
@@ -190,31 +188,8 @@ fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'
 
 /// A series as line protocol writes it.
 fn key_of(name: &str, series: &Series) -> String {
-    let mut key = escaped(name, &[',', ' ']);
-    for (tag, value) in &series.tags {
-        key.push(',');
-        key.push_str(&escaped(tag, &[',', ' ', '=']));
-        key.push('=');
-        key.push_str(&escaped(value, &[',', ' ', '=']));
-    }
-    key
-}
-
-fn escaped(text: &str, special: &[char]) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        if special.contains(&char) {
-            escaped.push('\\');
-        }
-        escaped.push(char);
-    }
-    escaped
-}
-
-fn limited(rows: Vec<OutRow>, show: &Show) -> Vec<OutRow> {
-    let skipped = usize::try_from(show.limit.skip_rows).unwrap_or(usize::MAX);
-    let count = if show.limit.rows == 0 { usize::MAX } else { usize::try_from(show.limit.rows).unwrap_or(usize::MAX) };
-    rows.into_iter().skip(skipped).take(count).collect()
+    let name = escaped(name, &[',', ' ']);
+    if series.tags.is_empty() { name } else { format!("{name},{}", tags_text(&series.tags)) }
 }
 
 fn text(text: &str) -> Value {

@@ -20,10 +20,11 @@ const FIRST_MS: i64 = 3_600_000;
 /// The number of groups that are read first.
 const FIRST_GROUPS: usize = 64;
 
-/// How many times as many groups, or as few, are read next.
+/// The factor by which the number of groups in a part grows or shrinks.
 const TIMES: usize = 8;
 
-/// A part with more rows is followed by a smaller one, one with fewer by a larger one.
+/// After a part with more than [`MANY_ROWS`], the next part is smaller. After one with less than
+/// [`FEW_ROWS`], it is larger.
 const MANY_ROWS: usize = 20_000;
 const FEW_ROWS: usize = 5_000;
 
@@ -41,10 +42,10 @@ struct Parts<'p> {
     groups: Vec<(usize, Range<usize>)>,
 }
 
-/// The rows that `OFFSET` and `LIMIT` leave of a group.
+/// The rows of a group that `OFFSET` still skips, and that `LIMIT` still allows.
 struct Left {
-    skip: u64,
-    take: u64,
+    skip: usize,
+    take: usize,
 }
 
 impl Evaluator<'_> {
@@ -116,7 +117,7 @@ impl Parts<'_> {
 
     const fn left(&self) -> Left {
         let Limit { rows, skip_rows, .. } = self.limit;
-        Left { skip: skip_rows, take: if rows == 0 { u64::MAX } else { rows } }
+        Left { skip: skip_rows, take: if rows == 0 { usize::MAX } else { rows } }
     }
 
     /// Reads the rows of some groups. Returns whether they are few enough; if not, none of them is kept.
@@ -195,22 +196,21 @@ impl Parts<'_> {
         Ok(kept)
     }
 
-    /// Sends the rows of a group that are left, of those that were read. Returns how many were read.
+    /// Sends the rows of a group that were read, as far as `OFFSET` and `LIMIT` leave them. Returns how many
+    /// were read.
     fn send_rows(&mut self, at: usize, left: &mut Left, sink: &mut Sink<'_>) -> Result<usize, StatementError> {
         let plan = self.feed.plan;
         let group = &mut self.feed.groups[self.groups[at].0];
         group.sort(false);
         let count = group.rows.len();
-        let skipped = left.skip.min(count as u64);
-        let taken = usize::try_from(left.take).unwrap_or(usize::MAX);
-        let rows = group.rows.drain(..).skip(usize::try_from(skipped).unwrap_or(usize::MAX)).take(taken);
-        let rows = rows.map(|row| {
+        let skipped = left.skip.min(count);
+        let rows = group.rows.drain(..).skip(skipped).take(left.take).map(|row| {
             let values = plan.columns.iter().map(|(_, node)| node.value(&row.values, &[]));
             (row.time, values.collect())
         });
         let rows: Vec<_> = rows.collect();
         left.skip -= skipped;
-        left.take -= rows.len() as u64;
+        left.take -= rows.len();
         if !rows.is_empty() {
             sink(OutSeries {
                 name: Arc::clone(self.name),

@@ -31,7 +31,7 @@ pub trait Memory: fmt::Debug {
     fn grow(&self, bytes: usize) -> Result<(), StatementError>;
 }
 
-/// The memory that a statement takes at once.
+/// The least memory that a statement takes from [`Memory`] at once, in bytes.
 const GROW_BYTES: usize = 1 << 20;
 
 /// The memory of a row or a point beside its values, in bytes.

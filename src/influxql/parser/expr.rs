@@ -31,7 +31,7 @@ impl Parser<'_> {
             self.next()?;
             let right = match operator {
                 Operator::Matches | Operator::MatchesNot => Expr::Regex(self.expect_regex()?),
-                _ => self.operation_of_right(strength + 1)?,
+                _ => self.deeper(|parser| parser.operation(strength + 1))?,
             };
             left = match (operator, left) {
                 (Operator::And | Operator::Or, Expr::Logic(known, mut operands)) if known == operator => {
@@ -55,30 +55,20 @@ impl Parser<'_> {
         }
     }
 
-    fn operation_of_right(&mut self, weakest: u8) -> Result<Expr, ParseError> {
-        self.deeper(|parser| parser.operation(weakest))
-    }
-
     fn operand(&mut self) -> Result<Expr, ParseError> {
         if let Some(pattern) = self.regex()? {
             return Ok(Expr::Regex(pattern));
         }
         let token = self.next()?;
+        let unable = |what: &str| ParseError::at(&format!("unable to parse {what}"), token.position);
         match token.kind {
             Kind::Name => self.name_or_call(token),
             Kind::Text => Ok(Expr::Text(token.text.into_owned())),
-            Kind::Integer => match token.text.parse() {
-                Ok(value) => Ok(Expr::Integer(value)),
-                Err(_) => Err(ParseError::at("unable to parse integer", token.position)),
-            },
-            Kind::Number => match token.text.parse() {
-                Ok(value) => Ok(Expr::Number(value)),
-                Err(_) => Err(ParseError::at("unable to parse number", token.position)),
-            },
-            Kind::Duration => match duration::parse(&token.text) {
-                Some(ns) => Ok(Expr::Duration(ns)),
-                None => Err(ParseError::new("invalid duration")),
-            },
+            Kind::Integer => token.text.parse().map(Expr::Integer).map_err(|_| unable("integer")),
+            Kind::Number => token.text.parse().map(Expr::Number).map_err(|_| unable("number")),
+            Kind::Duration => {
+                duration::parse(&token.text).map(Expr::Duration).ok_or_else(|| ParseError::new("invalid duration"))
+            }
             Kind::Keyword if token.text == "TRUE" => Ok(Expr::Boolean(true)),
             Kind::Keyword if token.text == "FALSE" => Ok(Expr::Boolean(false)),
             Kind::Keyword if token.text == "DISTINCT" => self.distinct(),
@@ -157,23 +147,13 @@ impl Parser<'_> {
             return Ok(None);
         }
         let token = self.next()?;
-        let cast = match (token.kind, &*token.text) {
-            (Kind::Keyword, "FIELD") => Some(Cast::Field),
-            (Kind::Keyword, "TAG") => Some(Cast::Tag),
-            (Kind::Name, text) => match &*text.to_ascii_lowercase() {
-                "float" => Some(Cast::Float),
-                "integer" => Some(Cast::Integer),
-                "unsigned" => Some(Cast::Unsigned),
-                "string" => Some(Cast::Text),
-                "boolean" => Some(Cast::Boolean),
-                _ => None,
-            },
-            _ => None,
+        let is_allowed = |cast: &Cast| match cast {
+            Cast::Field | Cast::Tag => token.kind == Kind::Keyword,
+            _ => token.kind == Kind::Name && expected.starts_with("float"),
         };
-        let is_of_names = expected.starts_with("float") || matches!(cast, Some(Cast::Field | Cast::Tag));
-        match cast {
-            Some(cast) if is_of_names => Ok(Some(cast)),
-            _ => Err(ParseError::found(&token, expected)),
+        match token.text.parse::<Cast>().ok().filter(is_allowed) {
+            Some(cast) => Ok(Some(cast)),
+            None => Err(ParseError::found(&token, expected)),
         }
     }
 }

@@ -8,20 +8,19 @@ mod select;
 mod show;
 
 use super::ast::Statement;
-use super::duration;
 use super::error::ParseError;
 use super::lexer::{Kind, Lexer, Token};
-use super::params::{Bound, Parameters};
+use super::params::Parameters;
 use super::regex::Pattern;
 
 /// The longest query, in bytes.
 pub const QUERY_MAX_BYTES: usize = 256 << 10;
 
 /// The longest name in a query, in bytes. Each chunk of an answer repeats the names of its columns and tags.
-pub const NAME_MAX_BYTES: usize = 512;
+pub(super) const NAME_MAX_BYTES: usize = 512;
 
 /// The most statements in a query.
-pub const STATEMENTS_MAX: usize = 256;
+pub(super) const STATEMENTS_MAX: usize = 256;
 
 /// The deepest nesting of parentheses, calls, subqueries and chains of operators.
 const DEPTH_MAX: usize = 64;
@@ -65,8 +64,8 @@ pub fn parse(query: &str, parameters: &Parameters) -> Result<Vec<Statement>, Par
 struct Parser<'q> {
     lexer: Lexer<'q>,
     parameters: &'q Parameters,
-    /// The next token, and the lexer before it.
-    peeked: Option<(Token<'q>, Lexer<'q>)>,
+    /// The next token, if it was read already, and the lexer before it.
+    peeked: Option<(Lexer<'q>, Token<'q>)>,
     depth: usize,
     /// The number of regular expressions so far.
     regexes: usize,
@@ -78,29 +77,29 @@ impl<'q> Parser<'q> {
     }
 
     fn peek(&mut self) -> Result<&Token<'q>, ParseError> {
-        if self.peeked.is_none() {
-            let before = self.lexer.clone();
-            let token = self.lexer.token();
-            let token = self.bind(token)?;
-            if token.kind == Kind::Name && token.text.len() > NAME_MAX_BYTES {
-                let found = token.text.len();
-                let message = format!("a name has at most {NAME_MAX_BYTES} bytes, this one has {found},");
-                return Err(ParseError::at(&message, token.position));
-            }
-            self.peeked = Some((token, before));
-        }
-        match &self.peeked {
-            Some((token, _)) => Ok(token),
-            None => unreachable!("it was filled above"),
-        }
+        let peeked = match self.peeked.take() {
+            Some(peeked) => peeked,
+            None => (self.lexer.clone(), self.read()?),
+        };
+        Ok(&self.peeked.insert(peeked).1)
     }
 
     fn next(&mut self) -> Result<Token<'q>, ParseError> {
-        self.peek()?;
         match self.peeked.take() {
-            Some((token, _)) => Ok(token),
-            None => unreachable!("peek has filled it"),
+            Some((_, token)) => Ok(token),
+            None => self.read(),
         }
+    }
+
+    fn read(&mut self) -> Result<Token<'q>, ParseError> {
+        let token = self.lexer.token();
+        let token = self.bind(token)?;
+        if token.kind == Kind::Name && token.text.len() > NAME_MAX_BYTES {
+            let found = token.text.len();
+            let message = format!("a name has at most {NAME_MAX_BYTES} bytes, this one has {found},");
+            return Err(ParseError::at(&message, token.position));
+        }
+        Ok(token)
     }
 
     /// Replaces a bound parameter with its value.
@@ -111,19 +110,12 @@ impl<'q> Parser<'q> {
         if token.text.is_empty() {
             return Err(ParseError::new("empty bound parameter"));
         }
-        let bound = self.parameters.get(&token.text);
-        let (kind, text) = match bound {
-            None => return Err(ParseError::new(format!("missing parameter: {}", token.text))),
-            Some(Bound::Bad(why)) => return Err(ParseError::new(format!("missing parameter: {why}"))),
-            Some(Bound::Text(text)) => (Kind::Text, text.clone()),
-            Some(Bound::Name(name)) => (Kind::Name, name.clone()),
-            Some(Bound::Regex(text)) => (Kind::Regex, text.clone()),
-            Some(Bound::Integer(value)) => (Kind::Integer, value.to_string()),
-            Some(Bound::Number(value)) => (Kind::Number, value.to_string()),
-            Some(Bound::Boolean(value)) => (Kind::Keyword, if *value { "TRUE" } else { "FALSE" }.to_owned()),
-            Some(Bound::Duration(ns)) => (Kind::Duration, duration::format(*ns)),
-        };
-        Ok(Token { kind, text: text.into(), position: token.position })
+        let missing = |why: &str| ParseError::new(format!("missing parameter: {why}"));
+        match self.parameters.get(&token.text) {
+            Some(Ok((kind, text))) => Ok(Token { kind: *kind, text: text.into(), position: token.position }),
+            Some(Err(why)) => Err(missing(why)),
+            None => Err(missing(&token.text)),
+        }
     }
 
     /// Takes the next token if it is this keyword or mark.
@@ -152,14 +144,14 @@ impl<'q> Parser<'q> {
     /// Takes a regular expression, if one is next.
     fn regex(&mut self) -> Result<Option<Pattern>, ParseError> {
         let token = match self.peeked.take() {
-            Some((token, _)) if token.kind == Kind::Regex => Some(token),
-            Some((token, before)) => {
+            Some((_, token)) if token.kind == Kind::Regex => Some(token),
+            Some((before, token)) => {
                 let mut lexer = before.clone();
                 let regex = lexer.regex();
                 if regex.is_some() {
                     self.lexer = lexer;
                 } else {
-                    self.peeked = Some((token, before));
+                    self.peeked = Some((before, token));
                 }
                 regex
             }
@@ -195,7 +187,7 @@ impl<'q> Parser<'q> {
     }
 
     /// Takes the integer after a keyword, if the keyword is next. One that is too large is the largest.
-    fn integer_after(&mut self, keyword: &str) -> Result<u64, ParseError> {
+    fn integer_after(&mut self, keyword: &str) -> Result<usize, ParseError> {
         if !self.take(keyword)? {
             return Ok(0);
         }
@@ -206,7 +198,7 @@ impl<'q> Parser<'q> {
         if token.text.starts_with('-') {
             return Err(ParseError::at(&format!("{keyword} must be >= 0"), token.position)); // a bound parameter
         }
-        Ok(token.text.parse().unwrap_or(u64::MAX))
+        Ok(token.text.parse().unwrap_or(usize::MAX))
     }
 
     /// Runs `parse` one level deeper.

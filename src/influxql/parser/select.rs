@@ -28,16 +28,14 @@ impl Parser<'_> {
         let fill = self.fill()?;
         let is_descending = self.order()?;
         let limit = self.limit()?;
-        let zone = match self.call_named("tz")? {
+        let zone = match self.call_named("tz")?.as_deref() {
             None => None,
-            Some(arguments) => match &*arguments {
-                [Expr::Text(name)] => match zone::find(name) {
-                    Some(zone) => Some(zone),
-                    None => return Err(ParseError::new(format!("unable to find time zone {name}"))),
-                },
-                [_] => return Err(ParseError::new("expected string argument in tz()")),
-                _ => return Err(ParseError::new("tz requires exactly one argument")),
-            },
+            Some([Expr::Text(name)]) => {
+                let unknown = || ParseError::new(format!("unable to find time zone {name}"));
+                Some(zone::find(name).ok_or_else(unknown)?)
+            }
+            Some([_]) => return Err(ParseError::new("expected string argument in tz()")),
+            Some(_) => return Err(ParseError::new("tz requires exactly one argument")),
         };
         Ok(Select { columns, from, condition, dimensions, fill, is_descending, limit, zone, has_into })
     }

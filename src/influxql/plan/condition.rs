@@ -90,8 +90,8 @@ impl Condition {
         }
     }
 
-    /// Whether the condition holds. `value` returns `None` for what is not known yet; then the result is
-    /// `None` unless it does not depend on it. `matched` has results of [`Self::match_known`], or nothing.
+    /// Whether the condition holds. `value` returns `None` for a value that is not known yet. The result is
+    /// `None` if it depends on such a value. `matched` has results of [`Self::match_known`], or nothing.
     pub(in super::super) fn holds<'v>(
         &self,
         value: &impl Fn(usize) -> Option<&'v Value>,
@@ -229,7 +229,7 @@ pub(in super::super) fn wanted_tags(condition: Option<&Expr>) -> Vec<WantedTag> 
     wanted.into_iter().map(|(key, values)| WantedTag { key: key.to_owned(), values }).collect()
 }
 
-/// The values that every condition on a tag allows, by the key of the tag.
+/// The values that all conditions on a tag allow, by the key of the tag.
 type Wanted<'e> = BTreeMap<&'e str, BTreeSet<String>>;
 
 fn want<'e>(wanted: &mut Wanted<'e>, key: &'e str, values: impl Iterator<Item = String>) {

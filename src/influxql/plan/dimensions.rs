@@ -62,15 +62,13 @@ impl Dimensions {
         };
         self.windows.every_ns = (*every_ns).max(0);
         let offset_ns = match offset {
-            None => 0,
-            Some(Expr::Duration(ns)) => *ns,
-            Some(Expr::Call(name, arguments)) if name == "now" && arguments.is_empty() => now_ns,
-            Some(Expr::Text(text)) => match time::parse(text, &TimeZone::UTC) {
-                Some(ns) => ns,
-                None => return Err("time dimension offset must be duration or now()".into()),
-            },
-            Some(_) => return Err("time dimension offset must be duration or now()".into()),
+            None => Some(0),
+            Some(Expr::Duration(ns)) => Some(*ns),
+            Some(Expr::Call(name, arguments)) if name == "now" && arguments.is_empty() => Some(now_ns),
+            Some(Expr::Text(text)) => time::parse(text, &TimeZone::UTC),
+            Some(_) => None,
         };
+        let offset_ns = offset_ns.ok_or("time dimension offset must be duration or now()")?;
         if *every_ns > 0 {
             self.windows.offset_ns = offset_ns % every_ns;
         }
@@ -82,7 +80,7 @@ impl Dimensions {
         self.has_wildcard || !self.patterns.is_empty()
     }
 
-    /// Adds the tags that the wildcards mean.
+    /// Adds the tags that the wildcards and patterns stand for.
     pub(in super::super) fn resolve(&mut self, tags: &BTreeSet<String>) {
         let is_meant = |tag: &&String| self.has_wildcard || self.patterns.iter().any(|pattern| pattern.matches(tag));
         let meant: Vec<_> = tags.iter().filter(is_meant).cloned().collect();

@@ -5,10 +5,12 @@ use super::super::duration;
 use super::super::error::StatementError;
 
 /// A function that turns the points of a window into one value, or into some points.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub(in super::super) enum Aggregate {
     Count,
     /// `count(distinct(x))`
+    #[strum(disabled)]
     CountDistinct,
     Mean,
     Sum,
@@ -29,7 +31,7 @@ pub(in super::super) enum Aggregate {
 }
 
 /// The arguments of `top` and `bottom`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(in super::super) struct Ranked {
     pub(in super::super) tags: Vec<usize>,
     pub(in super::super) limit: usize,
@@ -47,16 +49,16 @@ pub(in super::super) enum Transform {
 
 impl Ranked {
     /// Checks that no other function is beside this one, and that `LIMIT` shows all its rows.
-    pub(super) fn check(&self, name: &str, is_alone: bool, limit_rows: u64) -> Result<(), StatementError> {
+    pub(super) fn check(&self, name: &str, is_alone: bool, limit_rows: usize) -> Result<(), StatementError> {
         if !is_alone {
-            return Err(format!("selector function {name}() cannot be combined with other functions").into());
+            return Err(not_alone(name));
         }
-        if limit_rows > 0 && self.limit as u64 > limit_rows {
-            let message = format!(
+        if limit_rows > 0 && self.limit > limit_rows {
+            return Err(format!(
                 "limit ({}) in {name} function can not be larger than the LIMIT ({limit_rows}) in the select statement",
                 self.limit
-            );
-            return Err(message.into());
+            )
+            .into());
         }
         Ok(())
     }
@@ -127,6 +129,11 @@ pub(super) fn unknown(name: &str) -> StatementError {
     }
 }
 
+/// The error about `top` or `bottom` beside or inside another function.
+pub(super) fn not_alone(name: &str) -> StatementError {
+    format!("selector function {name}() cannot be combined with other functions").into()
+}
+
 /// The largest window of `moving_average`, and the largest limit of `top` and `bottom`.
 const COUNT_MAX: i64 = 1_000_000;
 
@@ -161,58 +168,33 @@ impl Called<'_> {
         let Self { name, arguments } = self;
         let found = arguments.len();
         let (allowed, expected) = match name {
-            "count"
-            | "mean"
-            | "sum"
-            | "min"
-            | "max"
-            | "first"
-            | "last"
-            | "spread"
-            | "median"
-            | "mode"
-            | "stddev"
-            | "difference"
-            | "non_negative_difference"
-            | "cumulative_sum" => (1..=1, "1"),
             "distinct" if found == 0 => return Err("distinct function requires at least one argument".into()),
             "distinct" if found > 1 => return Err("distinct function can only have one argument".into()),
             "distinct" => return Ok(()),
             "percentile" | "moving_average" => (2..=2, "2"),
             "derivative" | "non_negative_derivative" | "elapsed" => (1..=2, "at least 1 but no more than 2"),
             "top" | "bottom" => (2..=usize::MAX, "at least 2"),
+            _ if self.is_transform() || name.parse::<Aggregate>().is_ok() => (1..=1, "1"),
             _ => return Err(unknown(name)),
         };
         if allowed.contains(&found) {
             return Ok(());
         }
-        let message = format!("invalid number of arguments for {name}, expected {expected}, got {found}");
-        Err(StatementError::new(message))
+        Err(format!("invalid number of arguments for {name}, expected {expected}, got {found}").into())
     }
 
     /// The aggregate of this call. `tags` are the places of the tags of `top` and `bottom`.
     pub(super) fn aggregate(self, tags: Vec<usize>) -> Result<Aggregate, StatementError> {
-        Ok(match self.name {
-            "count" => Aggregate::Count,
-            "mean" => Aggregate::Mean,
-            "sum" => Aggregate::Sum,
-            "min" => Aggregate::Min,
-            "max" => Aggregate::Max,
-            "first" => Aggregate::First,
-            "last" => Aggregate::Last,
-            "spread" => Aggregate::Spread,
-            "median" => Aggregate::Median,
-            "mode" => Aggregate::Mode,
-            "stddev" => Aggregate::Stddev,
-            "distinct" => Aggregate::Distinct,
-            "percentile" => match &self.arguments[1] {
+        let aggregate: Aggregate = self.name.parse().map_err(|_| unknown(self.name))?;
+        Ok(match aggregate {
+            Aggregate::Percentile(_) => match &self.arguments[1] {
                 Expr::Integer(value) => Aggregate::Percentile(*value as f64),
                 Expr::Number(value) => Aggregate::Percentile(*value),
                 _ => return Err("expected float argument in percentile()".into()),
             },
-            "top" => Aggregate::Top(Ranked { tags, limit: self.ranked_limit()? }),
-            "bottom" => Aggregate::Bottom(Ranked { tags, limit: self.ranked_limit()? }),
-            name => return Err(unknown(name)),
+            Aggregate::Top(_) => Aggregate::Top(Ranked { tags, limit: self.ranked_limit()? }),
+            Aggregate::Bottom(_) => Aggregate::Bottom(Ranked { tags, limit: self.ranked_limit()? }),
+            others => others,
         })
     }
 

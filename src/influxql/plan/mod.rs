@@ -16,7 +16,7 @@ use super::ast::{Cast, Expr, Operator, Select};
 use super::error::StatementError;
 use super::parser::NAME_MAX_BYTES;
 use super::value::{Value, arithmetic};
-use function::Called;
+use function::{Called, not_alone};
 pub(super) use wildcard::{Schema, Type, has_wildcard, names_of};
 
 /// The most columns of a `SELECT`, wildcards expanded.
@@ -25,13 +25,19 @@ const COLUMNS_MAX: usize = 2_000;
 /// A name that a statement reads, with its cast.
 pub(super) type Reference = (String, Option<Cast>);
 
-/// Values by time: an aggregate of each window, or all points, and then perhaps a transform.
+/// A call of functions: an aggregate of each window, or all points, and then perhaps a transform.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
     pub(super) aggregate: Option<Aggregate>,
     pub(super) transform: Option<Transform>,
     /// The place of the argument among the references.
     pub(super) argument: usize,
+}
+
+impl Call {
+    fn is_selector(&self) -> bool {
+        self.transform.is_none() && self.aggregate.as_ref().is_some_and(Aggregate::is_selector)
+    }
 }
 
 /// An expression over references and calls.
@@ -68,7 +74,7 @@ pub(super) struct Plan {
     places: HashMap<Reference, usize>,
     /// How many of the references the columns show; those of conditions follow.
     pub(super) shown: usize,
-    /// Whether references stand beside the calls.
+    /// Whether columns show references beside calls.
     pub(super) has_auxiliary: bool,
     /// How many regular expressions the condition has.
     pub(super) patterns: usize,
@@ -150,7 +156,7 @@ impl Plan {
         })
     }
 
-    /// The place of a reference.
+    /// Returns the place of a reference, and adds the reference if it is new.
     pub(super) fn reference(&mut self, name: &str, cast: Option<Cast>) -> usize {
         let reference = (name.to_owned(), cast);
         if let Some(place) = self.places.get(&reference) {
@@ -184,8 +190,7 @@ impl Plan {
                 let inner = Called { name: inner, arguments };
                 inner.check()?;
                 if inner.is_ranked() {
-                    let message = format!("selector function {}() cannot be combined with other functions", inner.name);
-                    return Err(message.into());
+                    return Err(not_alone(inner.name));
                 }
                 if dimensions.windows.every_ns == 0 {
                     return Err(format!("{name} aggregate requires a GROUP BY interval").into());
@@ -232,7 +237,7 @@ impl Plan {
         };
         called.aggregate(Vec::new())?;
         if !is_whole {
-            return Err(format!("selector function {name}() cannot be combined with other functions").into());
+            return Err(not_alone(name));
         }
         let argument = self.reference(field, *cast);
         let mut tags = Vec::new();
@@ -252,8 +257,8 @@ impl Plan {
         self.columns.push((name, node));
     }
 
-    /// Checks which calls and fields stand together.
-    fn check(&self, dimensions: &Dimensions, limit_rows: u64) -> Result<(), StatementError> {
+    /// Checks that the calls and fields may be combined.
+    fn check(&self, dimensions: &Dimensions, limit_rows: usize) -> Result<(), StatementError> {
         if self.calls.is_empty() {
             if dimensions.windows.every_ns > 0 {
                 return Err("GROUP BY requires at least one aggregate function".into());
@@ -274,9 +279,7 @@ impl Plan {
                 _ => {}
             }
         }
-        let is_selector =
-            |call: &Call| call.transform.is_none() && call.aggregate.as_ref().is_some_and(Aggregate::is_selector);
-        if has_fields && !self.calls.iter().all(is_selector) {
+        if has_fields && !self.calls.iter().all(Call::is_selector) {
             return Err("mixing aggregate and non-aggregate queries is not supported".into());
         }
         if has_fields && self.calls.len() > 1 {
@@ -287,8 +290,7 @@ impl Plan {
 
     /// Whether the only call selects points, whose instants the rows may show.
     pub(super) fn selects_points(&self) -> bool {
-        let [call] = &*self.calls else { return false };
-        call.transform.is_none() && call.aggregate.as_ref().is_some_and(Aggregate::is_selector)
+        if let [call] = &*self.calls { call.is_selector() } else { false }
     }
 }
 

@@ -10,26 +10,18 @@ use super::Dimensions;
 use super::function::Called;
 
 /// The type of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(in super::super) enum Type {
     Float,
     Integer,
+    #[strum(serialize = "string")]
     Text,
     Tag,
     Boolean,
 }
 
 impl Type {
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Float => "float",
-            Self::Integer => "integer",
-            Self::Text => "string",
-            Self::Tag => "tag",
-            Self::Boolean => "boolean",
-        }
-    }
-
     const fn is_number(self) -> bool {
         matches!(self, Self::Float | Self::Integer)
     }
@@ -188,8 +180,7 @@ impl Schema {
                 if is_good {
                     return Ok(());
                 }
-                let (left, right) = (self.typed(left), self.typed(right));
-                let (operator, a, b) = (operator.text(), a.text(), b.text());
+                let (left, operator, right) = (self.typed(left), operator.text(), self.typed(right));
                 Err(format!("type error: {left} {operator} {right}: incompatible types: {a} and {b}").into())
             }
             Expr::Group(inner) => self.check_types(inner),
@@ -201,7 +192,7 @@ impl Schema {
     fn typed(&self, expr: &Expr) -> String {
         match expr {
             Expr::Name(name, cast) => match self.type_of_name(name, *cast) {
-                Some(kind) => format!("{}::{}", Expr::Name(name.clone(), None), kind.text()),
+                Some(kind) => format!("{}::{kind}", Expr::Name(name.clone(), None)),
                 None => expr.to_string(),
             },
             Expr::Group(inner) => format!("({})", self.typed(inner)),

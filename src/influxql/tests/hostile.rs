@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::super::{NAME_MAX_BYTES, QUERY_MAX_BYTES, STATEMENTS_MAX};
+use super::super::QUERY_MAX_BYTES;
+use super::super::parser::{NAME_MAX_BYTES, STATEMENTS_MAX};
 use super::parts::Peak;
 use super::*;
 

@@ -36,10 +36,11 @@ pub(super) fn is_usual((name, value): &(Cow<'_, str>, f64)) -> bool {
     value.is_finite() && series::is_usual(name)
 }
 
-/// The valid values of a reading, with the canonical texts of their series, and the others in `rejected`.
+/// Returns the valid values of a reading, with the canonical texts of their series. Adds the others to
+/// `rejected`.
 ///
-/// If no value is valid, the first rejection is that of the reading. A series that occurs twice rejects it
-/// too.
+/// The reading is rejected if no value is valid, with the first of these rejections, or if a series occurs
+/// twice.
 pub(super) fn valid<'v>(
     values: &'v Values<'_>,
     rejected: &mut RejectedValues,

@@ -9,19 +9,20 @@ use crate::common::prefetch::prefetch;
 /// set.
 const WAYS: usize = 8;
 
-/// The lowest bits of a tag, which tell the hour from those before it, and a slot in use from an empty one.
+/// The number of lowest bits of a tag that tell its hour from the hours before. They are never all 0, so that
+/// no tag is like an empty slot.
 const HOUR_BITS: u32 = 3;
 const HOURS: u32 = (1 << HOUR_BITS) - 1;
 
-/// The slots for each device that is known at least: at first, and at most. Far more devices than are known
-/// may send, and a slot takes a fraction of a known device's memory.
+/// The slots for each of the devices that are known at least: at first, and at most. These are many, because
+/// far more devices may send than are known, and a slot takes a fraction of a known device's memory.
 const FIRST_SLOTS: usize = 2;
 const MAX_SLOTS: usize = 32;
 
 /// The devices that were admitted in this hour with the same metrics.
 ///
-/// It begins small, and a table that is too small for the devices that send is replaced by one of twice the
-/// size, empty. Requests in progress end with the table that they began with.
+/// It begins small. A table that is too small for the devices that send is replaced by an empty one of twice
+/// the size. Requests in progress end with the table that they began with.
 #[derive(Debug)]
 pub(super) struct AdmissionCache {
     admitted: RwLock<Arc<Admitted>>,
@@ -96,7 +97,7 @@ impl Admitted {
         Self { sets, inserted: AtomicU32::new(0), replaced: AtomicU32::new(0) }
     }
 
-    /// Brings what [`Self::has`] looks at into the caches of the processor.
+    /// Prefetches the set of a key, which [`Self::has`] reads.
     #[inline]
     pub(super) fn prefetch(&self, key: CacheKey) {
         prefetch(self.set(key));
@@ -107,11 +108,12 @@ impl Admitted {
         slots.iter().fold(false, |has, slot| has | (slot.load(Ordering::Relaxed) == key.tag))
     }
 
-    /// Adds a key. It replaces one of another hour, or any one if the set has none.
+    /// Adds a key. It replaces a key of another hour, or any key if all in the set are of this hour.
     pub(super) fn insert(&self, key: CacheKey) {
         let Set(slots) = self.set(key);
         self.inserted.fetch_add(1, Ordering::Relaxed);
-        // Each key begins with another slot, so that no slot keeps a tag until its hour bits are used again.
+        // The search begins at a slot that depends on the key, so that no slot keeps a tag until the same
+        // hour bits return.
         let first = (key.tag >> HOUR_BITS) as usize % WAYS;
         let mut all = (0..WAYS).map(|way| &slots[(first + way) % WAYS]);
         let slot = all.find(|slot| !key.is_of_hour(slot.load(Ordering::Relaxed))).unwrap_or_else(|| {

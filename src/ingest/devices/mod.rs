@@ -49,7 +49,7 @@ pub struct DeviceLimits {
     pub new_devices: Option<Rate>,
     /// The time after the start in which up to `max_known` new devices are admitted without limit.
     pub start_grace: Duration,
-    /// How many devices are known at least before the first is forgotten.
+    /// The number of devices that are known at least before one is forgotten.
     pub max_known: usize,
 }
 
@@ -95,7 +95,8 @@ pub(super) struct RequestCheck<'d> {
 }
 
 impl Devices {
-    /// Knows no device. Returns `None` if nothing is limited. The caller must run the second part.
+    /// Creates the limits, which know no device yet, and the lookup, which the caller must run. `None`:
+    /// nothing is limited.
     #[must_use]
     pub fn new(limits: DeviceLimits) -> Option<(Arc<Self>, UnknownDeviceLookup)> {
         let DeviceLimits { readings, metrics_per_hour, new_devices, max_known, .. } = limits;
@@ -150,7 +151,7 @@ impl Devices {
         sender.new_devices.as_ref().or(self.new_device_limiter.as_ref())
     }
 
-    /// Whether one more new device is admitted without limit because the start was a short time ago.
+    /// Returns whether one more new device is admitted without limit, because the start was a short time ago.
     fn takes_grace(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.start) < self.limits.start_grace
             && self.admitted_in_grace.fetch_add(1, Ordering::Relaxed) < self.limits.max_known

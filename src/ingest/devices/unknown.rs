@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::Devices;
 use crate::store::Store;
 
-/// The most devices that wait for their lookup. Any other device waits for its next try.
+/// The most devices that wait for their lookup. Any other device is queued when it sends again.
 const MAX_WAITING: usize = 10_000;
 
 /// The devices of one lookup, and the interval between lookups: at most 2,000 devices a second, so that a

@@ -66,12 +66,15 @@ enum Format {
 }
 
 impl Format {
-    /// A field of line protocol has 4 bytes and may name a series of 512, in a table of its own, which holds
-    /// at most 65,535 of them. A reading of JSON has 12 bytes and may have labels of 512, which the object
-    /// around it has once. A value of a flat object has 5 bytes and may have a path of 128. A record of
-    /// `SenML` in CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the
-    /// base name is made. A sample of remote write has 2 bytes and may be that of a device of 128 bytes and a
-    /// series of 512, and in version 2.0 a series has some 20 bytes, whatever the length of its labels.
+    /// The multiples of a format follow from the shortest item in a body and the longest text that it may
+    /// stand for.
+    ///
+    /// A field of line protocol takes 4 bytes and may name a series of 512 bytes; a table holds at most
+    /// 65,535 of these names. A reading of JSON takes 12 bytes and may have labels of 512 bytes from the
+    /// object around it. A value of a flat object takes 5 bytes and may have a path of 128. A record of
+    /// `SenML` in CBOR takes 3 bytes, and the base name may give it a device and a metric of 128 bytes each.
+    /// A sample of remote write takes 2 bytes and may be of a device of 128 bytes and a series of 512. In
+    /// version 2.0 a series takes some 20 bytes, whatever the length of its labels.
     const fn most(self) -> Most {
         match self {
             Self::JsonWithLabels => Most { in_use: 60, allocated: 140, work: 180, record: 1 },
@@ -203,8 +206,8 @@ fn check(cases: Vec<Case>) {
 
 /// Checks bodies with metadata that has the size of its limit, or is too large.
 ///
-/// At the largest limit, metadata that is made again with each of its parts costs the most; at the default
-/// one, most bodies have some that is refused.
+/// At the largest limit, metadata that is encoded again with each of its parts costs the most. At the default
+/// limit, most bodies have metadata that is refused.
 fn check_metadata(cases: Vec<Case>) {
     check_with(&METADATA_LIMITS, cases);
 }
@@ -305,7 +308,7 @@ fn work_that_grows_faster_than_the_body_is_found() {
     let bodies = [BODY_BYTES, 4 * BODY_BYTES].map(|bytes| "[".repeat(bytes));
     let [small, large] = bodies.each_ref().map(|body| {
         let before = work::so_far();
-        // Like a parser that starts again at each byte.
+        // This is the work of a parser that starts again at each 64th byte.
         (0..body.len()).step_by(64).for_each(|at| crate::common::work::count(body.len() - at));
         work::so_far() - before
     });

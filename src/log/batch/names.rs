@@ -15,7 +15,7 @@ use super::{PushError, offset};
 pub(super) struct Names {
     /// The names as the payload has them: each after its length.
     bytes: Vec<u8>,
-    /// By index, the offset of a name in `bytes`, and its length.
+    /// The offset in `bytes` and the length of each name, by index.
     places: Vec<(u32, u16)>,
     /// The indexes, by the hash of the name.
     table: HashTable<u16>,
@@ -28,7 +28,7 @@ impl Names {
         2 + self.bytes.len()
     }
 
-    /// Appends the names, as the grammar has them.
+    /// Appends the part `names` of the grammar of a payload.
     pub(super) fn append_to(&self, payload: &mut Vec<u8>) {
         let count = u16::try_from(self.places.len()).expect("`index` adds at most 65,535 names");
         payload.extend_from_slice(&count.to_le_bytes());

@@ -226,9 +226,9 @@ fn rolls_into_spares(world: &mut World, rounds: usize) -> usize {
         world.step(&Step::SaveEnd);
         world.step(&Step::Spares);
         world.step(&Step::Tick);
-        let newest = segment::name(*world.log.shared().lock().bases.last().unwrap());
+        let newest = segment::name(*world.log.shared.lock().bases.last().unwrap());
         let bytes = world.disk.open(&newest, OpenMode::Read).map_or(0, |file| file.len().unwrap());
-        in_room += usize::from(bytes == 300 && world.committer.appender().room() > 0);
+        in_room += usize::from(bytes == 300 && world.committer.appender.room() > 0);
         if world.log.poisoned().is_none() {
             let (readable, count) = (world.log.usage().readable, world.known());
             world.log.cut(readable).unwrap();
@@ -307,14 +307,14 @@ fn spares_on(disk: &Disk) -> Vec<String> {
 fn near_its_limits_the_log_gives_its_spares_and_its_room_back() {
     let mut world = World::new(0, Sync::Always);
     rolls_into_spares(&mut world, 6);
-    while world.committer.appender().room() == 0 || spares_on(&world.disk).is_empty() {
+    while world.committer.appender.room() == 0 || spares_on(&world.disk).is_empty() {
         rolls_into_spares(&mut world, 1);
     }
     let before = world.log.usage();
     world.disk.set_free_bytes(250); // less than a segment
     world.log.check_disk();
     world.committer.commit(Vec::new()); // the writer was woken for this
-    assert_eq!((spares_on(&world.disk), world.committer.appender().room()), (Vec::new(), 0));
+    assert_eq!((spares_on(&world.disk), world.committer.appender.room()), (Vec::new(), 0));
     let after = world.log.usage();
     assert!(!after.is_disk_full && after.bytes >= before.bytes, "{after:?}");
     world.append(&[0]);

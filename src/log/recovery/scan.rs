@@ -111,7 +111,7 @@ pub(in crate::log) fn for_each_record(
 /// is in proportion to their number.
 fn next_record(
     segment: &OpenSegment<'_>,
-    window: &mut Window<'_>,
+    window: &mut Window<&dyn OpenFile>,
     sums: &mut Sums<'_>,
     bad: u64,
 ) -> std::io::Result<u64> {
@@ -122,7 +122,7 @@ fn next_record(
         if bytes.len() < Header::BYTES {
             return Ok(segment.bytes);
         }
-        // Each magic begins with this letter. Most of a large gap has none, such as a hole of a sparse file.
+        // Each magic begins with this letter. Most of a large gap, such as a hole of a sparse file, has none.
         let skipped = memchr::memchr(b'T', bytes).unwrap_or(bytes.len()).next_multiple_of(STEP);
         if skipped > 0 {
             at += skipped as u64;
@@ -200,7 +200,7 @@ mod tests {
         file.write_all_at(&bytes, 0).unwrap();
         let (file, bytes) = (Counting(file, AtomicU64::new(0)), bytes.len() as u64);
         let segment = OpenSegment { path: Path::new("x"), base, file: &file, bytes, next: None };
-        let (mut window, mut sums) = (Window::new(&file, bytes), Sums::new(&file));
+        let (mut window, mut sums) = (Window::new(segment.file, bytes), Sums::new(&file));
         assert_eq!(next_record(&segment, &mut window, &mut sums, 0).unwrap(), last);
         let read = file.1.into_inner();
         assert!(read < 16 * bytes, "{read} bytes read of {bytes}");

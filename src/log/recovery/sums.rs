@@ -1,7 +1,8 @@
-//! Checksums of any range of a file, for little work each.
+//! Checksums of ranges of a file, with little work for each.
 //!
-//! The checksums of all beginnings of the file are known at the bounds of blocks, as far as they were needed.
-//! That of a range follows from two of them and from the bytes between its ends and the next bounds.
+//! The file is divided into blocks. For each bound of a block, as far as ranges have needed them, this keeps
+//! the checksum of all bytes before the bound. The checksum of a range follows from two of these, and from
+//! the bytes between the ends of the range and the nearest bounds inside it.
 
 use std::io::Result;
 use std::ops::Range;
@@ -10,10 +11,10 @@ use crc32fast::Hasher;
 
 use crate::disk::OpenFile;
 
-/// The distance of the bounds.
+/// The bytes of a block.
 const BLOCK: u64 = if cfg!(test) { 16 } else { 4 << 10 };
 
-/// The bytes of one read.
+/// The blocks of one read.
 const PIECE_BLOCKS: u64 = 64;
 
 pub(super) struct Sums<'f> {
@@ -28,7 +29,7 @@ impl<'f> Sums<'f> {
         Self { file, before: Vec::new(), buffer: Vec::new() }
     }
 
-    /// The CRC-32 of the bytes in a range of the file. Of a file that is shorter, it is that of other bytes.
+    /// The CRC-32 of a range of the file. If the range goes beyond the file, the result has no meaning.
     pub(super) fn crc(&mut self, range: Range<u64>) -> Result<u32> {
         let (first, last) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
         if first >= last {
@@ -39,7 +40,7 @@ impl<'f> Sums<'f> {
         let middle = (last - first) * BLOCK;
         let head = self.direct(range.start..first * BLOCK)?;
         let tail = self.direct(last * BLOCK..range.end)?;
-        // The checksum of a whole is linear in those of its parts.
+        // CRC-32 is linear, so this takes the bytes before out of the checksum of the whole.
         let middle_crc = joined(before, 0, middle) ^ whole;
         Ok(joined(joined(head, middle_crc, middle), tail, range.end - last * BLOCK))
     }
@@ -71,7 +72,7 @@ impl<'f> Sums<'f> {
     }
 }
 
-/// The CRC-32 of bytes of which the last `len` have the CRC-32 `last`, and those before them `first`.
+/// The CRC-32 of two parts in a row, from the checksum of each. The last part has `len` bytes.
 fn joined(first: u32, last: u32, len: u64) -> u32 {
     let mut sum = Hasher::new_with_initial(first);
     sum.combine(&Hasher::new_with_initial_len(last, len));

@@ -1,5 +1,5 @@
-//! Old records behind the end of the log, in a file that was recycled: none of them is ever read, and what is
-//! torn and what is damaged is told apart as without them.
+//! Old records behind the end of the log, in a recycled file. None of them is ever read, and recovery tells a
+//! torn tail from damage as it does without them.
 
 use crate::disk::OpenMode;
 use crate::log::Reader;
@@ -36,8 +36,8 @@ fn segment_of(base: Position, batches: &[Batch], old_until: u64) -> (Vec<u8>, Ve
     (bytes, ends)
 }
 
-/// The file of a segment in place of one with the batches `old`: the bytes of the new segment, and behind
-/// them those of the old one.
+/// The recycled file of a segment: the bytes of the new segment, and behind them those of the old segment
+/// with the batches `old`.
 fn file_of(new: &[u8], old: &[Batch]) -> Vec<u8> {
     let (mut bytes, _) = segment_of(OLD, old, 0);
     bytes.resize(full() as usize, 0);
@@ -45,7 +45,7 @@ fn file_of(new: &[u8], old: &[Batch]) -> Vec<u8> {
     bytes
 }
 
-/// The disk with such a file.
+/// A disk with this file of a segment.
 fn disk_with(file: &[u8]) -> Disk {
     let disk = Disk::new(0);
     disk.open(&segment::name(NEW), OpenMode::Create).unwrap().write_all_at(file, 0).unwrap();

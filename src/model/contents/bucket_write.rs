@@ -9,9 +9,9 @@ use crate::model::{Hour, Metric};
 /// The readings that a flush writes to one bucket.
 #[derive(Debug, Clone)]
 pub struct BucketWrite {
-    /// The device.
+    /// The stored ID of the device.
     pub device: Arc<str>,
-    /// The hour.
+    /// The hour of the readings.
     pub hour: Hour,
     /// The newest metadata of the readings: the text of a JSON object.
     pub metadata: Option<Arc<str>>,
@@ -19,13 +19,14 @@ pub struct BucketWrite {
     pub contents: Contents,
     /// The number of accepted readings in this write, repetitions included.
     pub accepted: u32,
-    /// For each sample of the contents, the accepted reading that had its identity first.
+    /// For each sample of the contents, the number of the first accepted reading with its identity.
     arrivals: Vec<u32>,
 }
 
 impl BucketWrite {
     /// The write of accepted samples, in the order of their arrival. The flag of each says whether it is the
     /// first of its reading. Of two values with the same identity the later stays.
+    #[cfg(test)]
     #[must_use]
     pub fn new(
         device: Arc<str>,
@@ -41,7 +42,7 @@ impl BucketWrite {
         Self::keeping(Keep::Last, device, hour, metadata, metrics, all)
     }
 
-    /// The same of samples that are gathered; `keep` says which of two values with the same identity stays.
+    /// The write of accepted samples. `keep` says which of two values with the same identity stays.
     #[must_use]
     pub fn keeping(
         keep: Keep,
@@ -115,8 +116,8 @@ impl BucketWrite {
         })
     }
 
-    /// The number of accepted readings that have at least one identity for which `is_new` holds. The others
-    /// are duplicates.
+    /// The number of accepted readings with at least one identity for which `is_new` holds. The other
+    /// readings are duplicates.
     #[must_use]
     pub fn count_stored(&self, mut is_new: impl FnMut(&Sample) -> bool) -> u32 {
         let mut is_stored = vec![false; self.accepted as usize];

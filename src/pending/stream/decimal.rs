@@ -6,10 +6,10 @@ const POWERS: [f64; 10] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 /// The highest power.
 pub(super) const DECIMALS_MAX: u8 = POWERS.len() as u8 - 1;
 
-/// Integers below have no fraction when [`ROUNDER`] is added.
+/// The sum of [`ROUNDER`] and a number below this has no bits for a fraction.
 const INTEGER_MAX: f64 = (1_u64 << 51) as f64;
 
-/// Its sum with a smaller number is rounded to an integer by the processor.
+/// Adding and subtracting this rounds a number below [`INTEGER_MAX`] to an integer.
 const ROUNDER: f64 = 3.0 * INTEGER_MAX;
 
 /// Returns the integer of a value with so many decimals, if [`value_of`] gives exactly this value back, bit

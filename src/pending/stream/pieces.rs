@@ -1,8 +1,8 @@
 //! The memory of a stream: pieces of one size, which never move.
 //!
-//! A buffer that grew by moving would leave the memory of all sizes before in use while the devices of a
-//! fleet grow in step. Pieces of one size are the right size for the next bucket too. The size is a power of
-//! two, because the allocator takes more than the other sizes to align them.
+//! The buckets of a fleet grow in step. If a bucket grew by moving to a larger buffer, the freed buffers of
+//! all smaller sizes would stay with the allocator. Freed pieces of one size fit the next bucket. The size is
+//! a power of two, because the allocator rounds other sizes up to align them.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Piece {
 pub(super) struct Sealed {
     before: Option<Arc<Self>>,
     pieces: Box<Piece>,
-    /// The number of pieces, those before included.
+    /// The number of pieces in this and in all sealed before it.
     count: u32,
 }
 
@@ -70,7 +70,7 @@ impl Drop for Sealed {
     }
 }
 
-/// A stream to be read.
+/// A stream as it was at one moment, for readers.
 #[derive(Debug)]
 pub(in crate::pending) struct Packed {
     pub(super) sealed: Option<Arc<Sealed>>,

@@ -16,15 +16,15 @@ use crate::pending::slots::Key;
 /// After this many values in a row that are no decimals, the next ones are not tried.
 const MISSES_MAX: u8 = 4;
 
-/// How many values are not tried.
+/// The next values, this many, are then written as numbers, and not tried as decimals.
 const UNTRIED: u8 = 16;
 
 /// A stream that grows.
 #[derive(Debug, Default)]
 pub(in crate::pending) struct Stream {
-    /// The newest piece.
+    /// The newest piece, which links to the pieces before it that are not sealed.
     piece: Option<Box<Piece>>,
-    /// The table of series.
+    /// The table of series, by their first appearance.
     series: SmallVec<[Series; 1]>,
     times: Times,
     /// The number of values.
@@ -35,7 +35,7 @@ pub(in crate::pending) struct Stream {
     used: u8,
     /// The number of pieces that are not sealed.
     pieces: u8,
-    /// The pieces before.
+    /// The sealed pieces, which are older.
     sealed: Option<Arc<Sealed>>,
 }
 
@@ -181,7 +181,7 @@ impl Stream {
         self.append_slice(&token.bytes[..token.len])
     }
 
-    /// Predicts the series after the one that is `skip` entries behind the predicted one.
+    /// Moves the prediction of the series on by `skip` entries and one more.
     #[inline]
     fn pass(&mut self, skip: usize) {
         let after = usize::from(self.next) + skip + 1;

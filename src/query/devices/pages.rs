@@ -17,7 +17,7 @@ use crate::model::Hour;
 use crate::pending::{PendingDevice, PendingHour};
 use crate::store::{DeviceList, DeviceSummary};
 
-/// How many devices are fetched at once if some of them may not be in the answer.
+/// The number of devices that are fetched at once if some of them may not be in the answer.
 const DEVICES_PER_FETCH: usize = 1_000;
 
 /// How many pending devices are summed up before the size of the list is checked.
@@ -26,13 +26,13 @@ const PENDING_PER_STEP: usize = 64;
 /// Some devices with their stored IDs.
 pub(in crate::query) struct DevicePage {
     pub(in crate::query) devices: Vec<DeviceSummary>,
-    /// More devices may follow, because the page ended early (see [`DeviceList::is_cut`]).
+    /// Whether the page ended early, so that more devices may follow (see [`DeviceList::is_cut`]).
     pub(super) is_cut: bool,
-    /// Whether something is missing.
+    /// The part that is missing in the page.
     pub(in crate::query) partial: Option<Missing>,
 }
 
-/// The devices of a request that may match, some at a time.
+/// Fetches the devices that may match a request, a page at a time.
 pub(super) enum Pages {
     /// The stored IDs that are left, ascending.
     Named(vec::IntoIter<Arc<str>>),
@@ -143,7 +143,7 @@ impl Queries {
         blocking(move || devices.into_iter().map(last_ms).collect()).await
     }
 
-    /// Returns those of the devices that are known, in the order of their stored IDs.
+    /// Returns the known ones of these devices, in the order of their stored IDs.
     pub(in crate::query) async fn page_of(
         &self,
         deadline: Instant,
@@ -167,7 +167,7 @@ impl Queries {
     }
 }
 
-/// Returns a list of the store with what is missing in it.
+/// Returns a list of the store, and what is missing in it.
 fn missing_in(stored: DeviceList) -> (DeviceList, Option<Missing>) {
     let missing = stored.is_incomplete.then_some(Missing::Devices);
     (stored, missing)
@@ -185,7 +185,7 @@ fn merged(stored: Vec<DeviceSummary>, pending: Vec<DeviceSummary>) -> impl Itera
     devices.into_values()
 }
 
-/// Sums up pending devices.
+/// Sums up the pending devices of a page, each with all of its hours.
 fn pending_devices(pipeline: &Pipeline, prefix: &str, mut after: Option<String>, limit: usize) -> DeviceList {
     let (mut list, mut bytes) = (DeviceList::default(), 0);
     loop {
@@ -205,7 +205,7 @@ fn pending_devices(pipeline: &Pipeline, prefix: &str, mut after: Option<String>,
     }
 }
 
-/// Sums up all pending hours of a device.
+/// Sums up all pending hours of a device as an entry of the device index.
 fn sum_up(pipeline: &Pipeline, pending: &PendingDevice) -> DeviceSummary {
     let mut summary = summary_of(&pending.device, &pending.newest);
     summary.first_ts_ms = pending.first_ts_ms;

@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::fill::Fill;
-use super::grid::{Grid, MARGIN_MS, MS_PER_DAY};
+use super::grid::{Grid, MARGIN_MS};
 use super::plan::Plan;
-use super::step::{Step, Unit};
+use super::step::{MS_PER_DAY, Step, Unit};
 use super::zone::Zone;
 use super::{LocalTime, Rollups, Series};
 use crate::common::clock::{civil_date, days_since_1970};
 use crate::model::Metric;
 
-/// How much earlier the compared time is, by the local calendar.
+/// How much earlier the compared time is, by the local calendar: `-7d` is `Days(7)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Earlier {
     /// A number of days.
@@ -29,7 +29,7 @@ pub enum Earlier {
 /// The most days: a hundred years.
 const MAX_DAYS: u16 = 36_525;
 
-/// Why a text is no time earlier.
+/// Why a text is no [`Earlier`], or does not suit a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EarlierError {
     /// The text has another form.
@@ -74,7 +74,7 @@ impl FromStr for Earlier {
 }
 
 impl Earlier {
-    /// Checks that each step has a counterpart so much earlier.
+    /// Checks that each step has a counterpart at the earlier time.
     ///
     /// # Errors
     /// If steps of months are to be compared with days earlier, or others with months.
@@ -88,7 +88,7 @@ impl Earlier {
         }
     }
 
-    /// The local time that is so much earlier. The start of a step of months is on a day that each month has.
+    /// Returns the local time that is this much earlier. Steps of months start on a day that each month has.
     fn before(self, local_ms: i64) -> i64 {
         match self {
             Self::Days(days) => local_ms - i64::from(days) * MS_PER_DAY,
@@ -112,10 +112,10 @@ impl Earlier {
 /// The compared time of each step of a grid.
 #[derive(Debug)]
 pub(super) struct Alignment {
-    /// The start of the compared time of each step, and the end of the last one. Ascending; a step whose
-    /// start is that of the next one has nothing to compare with.
+    /// The start of the compared time of each step, and the end of the last one. Ascending. If a step and the
+    /// next one have the same start here, the step has nothing to compare with.
     starts: Vec<i64>,
-    /// The steps earlier. `None`: no step has anything to compare with.
+    /// The earlier steps. `None`: no step has anything to compare with.
     pub(super) grid: Option<Grid>,
 }
 
@@ -129,13 +129,13 @@ impl Alignment {
         Self { starts, grid }
     }
 
-    /// The index of the step that the one that begins at `start_ms` is compared with.
+    /// Returns the index of the step whose compared time has the instant `start_ms`.
     fn step_of(&self, start_ms: i64) -> usize {
         self.starts.partition_point(|start| *start <= start_ms) - 1
     }
 }
 
-/// Rollups, and beside them those of the same steps earlier.
+/// Rollups, and beside them the rollups of the earlier steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
     /// The rollups.
@@ -151,7 +151,7 @@ impl From<Rollups> for Compared {
 }
 
 impl Compared {
-    /// Puts the rollups of the steps earlier beside those of a plan.
+    /// Puts the rollups of the earlier steps beside those of the steps of `plan`.
     pub(super) fn new(mut now: Rollups, mut earlier: Rollups, alignment: &Alignment, plan: &Plan) -> Self {
         let starts = plan.grid.starts();
         for point in earlier.values_mut().flatten() {

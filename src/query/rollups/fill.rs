@@ -5,7 +5,7 @@ use strum::{EnumString, VariantNames};
 use super::{Point, Rollups, Series};
 use crate::model::{Stats, ValueAt};
 
-/// The point of a step without readings, in each series that has other points.
+/// The point that a series gets for a step without readings, if it has other points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Fill {
@@ -19,7 +19,7 @@ pub enum Fill {
 }
 
 impl Fill {
-    /// The number of points of some rollups, once they are filled.
+    /// Returns the number of points of some rollups once they are filled.
     pub(super) fn points_of(self, rollups: &Rollups, steps: usize) -> usize {
         match self {
             Self::None => rollups.values().map(Vec::len).sum(),

@@ -7,7 +7,7 @@ use super::parts::Part;
 use super::{Point, Rollups, Series};
 use crate::model::{Metric, MetricTable, Stats, ValueAt};
 
-/// The metrics of a device for which memory is reserved as if each step had them.
+/// Memory for a point in each step is reserved for this many metrics of a device.
 const METRICS_OF_ALL_STEPS: usize = 8;
 
 /// Folds the stats of hours, which are ascending, into points.
@@ -27,8 +27,8 @@ pub(in crate::query) fn fold_hours(hours: Vec<MetricsOfHour>, grid: &Grid) -> Ro
     open.finish()
 }
 
-/// Folds parts, which are ascending, into points. For increases, parts before the first step count as values
-/// before it.
+/// Folds parts, which are ascending, into points. For increases, a part before the first step has the value
+/// that the first step grows from.
 pub(super) fn fold_parts(parts: Vec<Part>, grid: &Grid, counts_increase: bool) -> Rollups {
     let mut open = OpenRollups::new(grid, parts.len());
     let mut walk = Walk::new(grid);
@@ -42,7 +42,7 @@ pub(super) fn fold_parts(parts: Vec<Part>, grid: &Grid, counts_increase: bool) -
     open.finish()
 }
 
-/// The series of a device that are being folded.
+/// The series of a device while they are folded.
 struct OpenRollups {
     places: MetricTable,
     series: Vec<(Metric, OpenSeries)>,
@@ -79,8 +79,8 @@ struct OpenSeries {
 }
 
 impl OpenSeries {
-    /// Adds stats to the step that begins at `start_ms`. `growth` is that within the stats, if increases
-    /// count.
+    /// Adds stats to the step that begins at `start_ms`. `growth` is the growth within the stats, if
+    /// increases are counted.
     fn add(&mut self, start_ms: Option<i64>, stats: Stats, growth: Option<f64>) {
         let before = self.last.replace(stats.last);
         let Some(start_ms) = start_ms else { return };

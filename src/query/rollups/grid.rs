@@ -14,17 +14,15 @@
 
 use std::ops::Range;
 
-use super::step::{Step, Unit};
+use super::step::{MS_PER_DAY, Step, Unit};
 use super::zone::{LocalTime, Zone};
 use crate::common::clock::{civil_date, days_since_1970};
 use crate::model::{Hour, MS_PER_HOUR};
 
-pub(super) const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
-
-/// How far the start of a step that includes an instant can be from it, beyond the usual length.
+/// A step may start earlier than its usual length before an instant that it includes, by at most this time.
 pub(super) const MARGIN_MS: i64 = 4 * MS_PER_DAY;
 
-/// The most by which a clock is set back, with room to spare: steps of at most an hour begin anew after it.
+/// More than any clock is set back at once. Steps of at most an hour begin anew when that happens.
 const LONGEST_FINE_MS: i64 = 5 * MS_PER_HOUR;
 
 /// Less than the time between two changes of any clock.
@@ -40,7 +38,7 @@ pub(in crate::query) struct Grid {
 }
 
 impl Grid {
-    /// The steps that a range of instants touches, which is not empty.
+    /// Returns the steps that a range of instants touches. The range is not empty.
     pub(in crate::query) fn new(step: Step, zone: &Zone, range_ms: &Range<i64>) -> Self {
         let around = 2 * step.usual_ms() + MARGIN_MS;
         let local = zone.local_time(range_ms.start - around..range_ms.end + around);
@@ -52,7 +50,7 @@ impl Grid {
         Self { bounds, local }
     }
 
-    /// The steps between bounds, which ascend and may repeat. `None`: there is no step.
+    /// Returns the steps between `bounds`, which ascend and may repeat. `None`: there is no step.
     pub(super) fn of_bounds(mut bounds: Vec<i64>, local: LocalTime) -> Option<Self> {
         bounds.dedup();
         (bounds.len() > 1).then_some(Self { bounds, local })
@@ -116,8 +114,8 @@ impl<'g> Walk<'g> {
         Self { bounds: grid.bounds.as_slice(), at: 0 }
     }
 
-    /// Returns the start of the step that includes an instant, which is not before the last one. `None`: it
-    /// is outside of all steps.
+    /// Returns the start of the step that includes `ts_ms`; `None` if no step does. The instants of
+    /// successive calls ascend.
     pub(super) fn start_of(&mut self, ts_ms: i64) -> Option<i64> {
         loop {
             let (start, end) = (*self.bounds.get(self.at)?, *self.bounds.get(self.at + 1)?);
@@ -153,14 +151,14 @@ fn fine_bounds(step_ms: i64, local: &LocalTime, range_ms: &Range<i64>) -> Vec<i6
     around(&bounds, range_ms)
 }
 
-/// The bounds that enclose a range.
+/// Returns the bounds of the steps that a range touches.
 fn around(bounds: &[i64], range_ms: &Range<i64>) -> Vec<i64> {
     let first = bounds.partition_point(|bound| *bound <= range_ms.start).saturating_sub(1);
     let last = bounds.partition_point(|bound| *bound < range_ms.end).min(bounds.len() - 1);
     bounds[first..=last].to_vec()
 }
 
-/// The bounds of longer steps.
+/// Returns the bounds of steps of more than an hour.
 fn coarse_bounds(unit: Unit, local: &LocalTime, range_ms: &Range<i64>) -> Vec<i64> {
     let start_of = |nth| local.first_instant(local_start(unit, nth));
     let mut nth = nth_of(unit, range_ms.start + local.offset_ms_at(range_ms.start));
@@ -330,7 +328,7 @@ mod tests {
     }
 
     proptest! {
-        /// By a clock that is read every quarter of an hour.
+        /// The model reads a clock every quarter of an hour.
         #[test]
         fn steps_are_those_of_a_clock(
             name in prop::sample::select(vec![

@@ -18,12 +18,12 @@ use crate::store::{HourStats, Store, StoreError};
 /// The most hours of readings in one request to the store, if they have to be merged.
 const HOURS_PER_FETCH: usize = 48;
 
-/// Some devices of a query: those of one request to the store.
+/// The devices of a query that one request to the store reads.
 pub(super) struct Group {
     pub(super) queries: Queries,
     pub(super) deadline: Instant,
     pub(super) devices: Vec<Arc<str>>,
-    /// The index of the first device among all of the query.
+    /// The index of the first of these devices among all devices of the query.
     pub(super) first: usize,
     pub(super) plan: Arc<Plan>,
     pub(super) budget: Arc<ReadBudget>,
@@ -35,7 +35,7 @@ pub(super) struct Converted<T> {
     pub(super) devices: Vec<Result<T, QueryError>>,
     /// Whether some of the readings are pending.
     pub(super) is_pending: bool,
-    /// Why the stored readings are missing.
+    /// Why the stored readings are missing, if they are.
     pub(super) failed: Option<QueryError>,
 }
 
@@ -87,7 +87,7 @@ impl Group {
         Ok(fold_parts(parts, &plan.grid, plan.counts_increase()))
     }
 
-    /// Returns the stats of hours.
+    /// Returns the stats of the hours of a device, stored and pending ones merged.
     async fn merged(
         &self,
         device: &str,
@@ -103,7 +103,7 @@ impl Group {
     }
 }
 
-/// An hour as a part.
+/// Converts an hour to a part. Its growth follows from its stats.
 pub(super) fn part_of((hour, stats): MetricsOfHour) -> Part {
     Part { ts_ms: hour.start_ms(), stats, growth: Vec::new() }
 }

@@ -22,8 +22,8 @@ pub(super) const fn grown(before: f64, value: f64) -> f64 {
 /// Returns the growth of a counter from the first to the last of some values. `None`: it does not follow from
 /// their stats.
 ///
-/// It does for a constant, for one value and for two. Three values ascend if the first is the smallest and
-/// the last the largest. Of four, the third may be lower than the second.
+/// It follows from the stats of one value, of two, and of a constant. Three values ascend if the first is the
+/// smallest and the last the largest. Of four, the third may be lower than the second.
 pub(super) fn growth_of(stats: &Stats) -> Option<f64> {
     let (first, last) = (stats.first.value, stats.last.value);
     let is_constant = stats.min >= stats.max;
@@ -32,8 +32,8 @@ pub(super) fn growth_of(stats: &Stats) -> Option<f64> {
     is_certain.then(|| if is_constant { 0.0 } else { grown(first, last) })
 }
 
-/// The growth of a series within a step, which begins at `start_ms`, up to its first value in `stats`.
-/// `before` is the last value before that.
+/// Returns the growth of a series from `before`, the last value before `stats`, to the first value in
+/// `stats`. It is 0 if `before` is too old for a step that begins at `start_ms`.
 pub(super) fn growth_from(before: Option<ValueAt>, start_ms: i64, stats: &Stats) -> f64 {
     let is_near = |before: &ValueAt| before.ts_ms >= start_ms.saturating_sub(LOOK_BACK_MS);
     before.filter(is_near).map_or(0.0, |before| grown(before.value, stats.first.value))

@@ -11,8 +11,8 @@ pub(in crate::query) struct Part {
     pub(in crate::query) ts_ms: i64,
     /// The stats of each series.
     pub(in crate::query) stats: Vec<(Metric, Stats)>,
-    /// The growth of each of these series from its first to its last value. Empty: it follows from the stats,
-    /// or is not needed.
+    /// The growth of each of these series from its first to its last value. Empty if the growth follows from
+    /// the stats or is not needed.
     pub(in crate::query) growth: Vec<f64>,
 }
 
@@ -40,7 +40,7 @@ impl<'g> Splitter<'g> {
         Self { grid, series, parts: Vec::new(), open: Vec::new(), of_part: Vec::new(), first_ms: 0 }
     }
 
-    /// Adds readings of an hour, which are all later than those before.
+    /// Adds readings of an hour. They are later than all that were added before.
     pub(super) fn add(&mut self, hour: Hour, contents: &Contents) {
         let is_wanted: Vec<bool> = contents.metrics().iter().map(|metric| self.series.matches(metric)).collect();
         self.open.clear();

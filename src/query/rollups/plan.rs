@@ -17,14 +17,14 @@ pub(super) struct Plan {
     pub(super) series: SeriesFilter,
     pub(super) columns: Columns,
     pub(super) fill: Fill,
-    /// The hours of the steps and, for increases, those before that count.
+    /// The hours of the steps. For increases, also the hours before them in which the last value may be.
     pub(super) hours: Range<Hour>,
     /// Whether some hours may need their readings.
     pub(super) reads: bool,
 }
 
 impl Plan {
-    /// A query that compares has two ranges, which share its limits.
+    /// Plans a query. If it compares, its two ranges share the limits.
     pub(super) fn new(request: &RollupsRequest, limits: &Limits) -> Result<Self, QueryError> {
         let RollupsRequest { to_ms, step, .. } = *request;
         let ranges = if request.compare.is_some() { 2 } else { 1 };
@@ -58,7 +58,7 @@ impl Plan {
         Self { grid, step, series: request.series.clone(), columns, fill, hours, reads }
     }
 
-    /// The plan of the steps that those of the request are compared with. `None`: there is none.
+    /// Returns the plan of the earlier steps that the request compares with. `None`: there are none.
     pub(super) fn earlier(request: &RollupsRequest, alignment: &Alignment) -> Option<Self> {
         alignment.grid.clone().map(|grid| Self::of_grid(grid, request))
     }
@@ -72,7 +72,7 @@ impl Plan {
         (self.hours.end.0.abs_diff(self.hours.start.0) as usize).max(self.grid.starts().len())
     }
 
-    /// Whether the answer needs the readings of an hour, of which these stats are stored.
+    /// Whether the answer needs the readings of an hour. `stored` has the stored stats of the hour.
     pub(super) fn needs_readings(&self, hour: Hour, stored: Option<&HourStats>, is_pending: bool) -> bool {
         if !self.grid.cuts_of(hour).is_empty() {
             return true;
@@ -85,8 +85,8 @@ impl Plan {
         is_pending || !(is_before || stored.is_none_or(is_known))
     }
 
-    /// Whether a step or an increase would be wrong without the readings of an hour that have expired. Steps
-    /// of minutes are those of the readings that are left.
+    /// Whether the query fails if some of its readings have expired. Steps of minutes do not need all
+    /// readings: each shows those that are left.
     pub(super) fn needs_all_readings(&self) -> bool {
         self.counts_increase() || self.step.usual_ms() >= MS_PER_HOUR
     }
@@ -103,7 +103,8 @@ impl Plan {
         if found <= max { Ok(found) } else { Err(self.too_many_points(max, found)) }
     }
 
-    /// The most points of some rollups and of those beside them, once each step of one has one of the other.
+    /// The most points of some rollups and of the earlier ones beside them, once each point has a
+    /// counterpart.
     pub(super) fn points_beside(&self, now: &Rollups, earlier: &Rollups) -> usize {
         let steps = self.grid.starts().len();
         let of = |rollups: &Rollups, metric: &Metric| rollups.get(metric).map_or(0, Vec::len);

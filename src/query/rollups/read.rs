@@ -43,7 +43,7 @@ impl ReadBudget {
     }
 }
 
-/// The hours of a device: those whose stats are enough, and those whose readings are needed.
+/// The hours of a device, sorted by whether their stats suffice or their readings are needed.
 pub(super) struct Hours {
     pub(super) stored: Vec<HourStats>,
     pub(super) pending: Vec<(Hour, Contents)>,
@@ -54,7 +54,7 @@ pub(super) struct Hours {
 }
 
 impl Hours {
-    /// Tells the hours apart.
+    /// Sorts the hours of a device.
     pub(super) fn of(plan: &Plan, stored: Vec<HourStats>, pending: Vec<(Hour, Contents)>) -> Self {
         let pending_hours: BTreeSet<Hour> = pending.iter().map(|(hour, _)| *hour).collect();
         let needs = |hour: &HourStats| plan.needs_readings(hour.hour, Some(hour), pending_hours.contains(&hour.hour));
@@ -65,12 +65,12 @@ impl Hours {
         Self { stored, pending, to_read, to_split }
     }
 
-    /// The hours to read that follow each other.
+    /// Returns the hours to read, in runs of successive hours.
     pub(super) fn runs(&self) -> impl Iterator<Item = &[(Hour, u64)]> {
         self.to_read.chunk_by(|(a, _), (b, _)| a.0 + 1 == b.0)
     }
 
-    /// The pending hours to split of which nothing is to be read.
+    /// Returns the pending hours to split that have no stored readings to read.
     pub(super) fn only_pending(&self) -> impl Iterator<Item = &(Hour, Contents)> {
         let is_read = |hour: &Hour| self.to_read.binary_search_by_key(hour, |(hour, _)| *hour).is_ok();
         self.to_split.iter().filter(move |(hour, _)| !is_read(hour))
@@ -119,19 +119,17 @@ pub(super) async fn read(
         expired = incomplete.map_or(expired, |((hour, _), _)| Some(*hour));
     }
     match expired {
-        Some(hour) if plan.needs_all_readings() => {
-            let after = rfc3339(hour.end_ms());
-            Err(QueryError::ReadingsExpired {
-                hour: rfc3339(hour.start_ms()),
-                after,
-                increases: plan.counts_increase(),
-            })
-        }
+        Some(hour) if plan.needs_all_readings() => Err(QueryError::ReadingsExpired {
+            hour: rfc3339(hour.start_ms()),
+            after: rfc3339(hour.end_ms()),
+            increases: plan.counts_increase(),
+        }),
         _ => Ok(splitter.finish()),
     }
 }
 
-/// Splits the readings of a page, which begins at `start_ms`, merged with the pending ones of its time.
+/// Splits the readings of a page that begins at `start_ms`, merged with the pending readings of the same
+/// time.
 pub(super) fn add_page(splitter: &mut Splitter<'_>, page: FirstReadings, start_ms: i64, pending: &[(Hour, Contents)]) {
     let end_ms = page.complete_until_ms;
     let mut stored = page.hours.into_iter().peekable();

@@ -7,7 +7,7 @@ use crate::model::MS_PER_HOUR;
 
 /// The milliseconds of a minute and of a day in UTC.
 const MS_PER_MINUTE: i64 = 60_000;
-const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
+pub(super) const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
 /// The mean milliseconds of a month of the Gregorian calendar.
 const MS_PER_MONTH: i64 = 2_629_746_000;
@@ -15,16 +15,16 @@ const MS_PER_MONTH: i64 = 2_629_746_000;
 /// The milliseconds of a February.
 const SHORTEST_MONTH_MS: i64 = 28 * MS_PER_DAY;
 
-/// A step of rollups: a length of the local clock or calendar. Those of less than a day divide an hour or a
+/// A step of rollups: a length of the local clock or calendar. Steps of less than a day divide an hour or a
 /// day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     pub(super) unit: Unit,
-    /// How much later each step begins than without an offset, by the local clock.
+    /// The offset: how much later each step begins by the local clock.
     pub(super) offset_ms: i64,
 }
 
-/// A number of minutes, hours or months; a day; a week.
+/// The length of a step without its offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Minutes(u8),
@@ -137,8 +137,8 @@ impl Step {
         Self { unit, offset_ms: 0 }
     }
 
-    /// Returns the step that begins so much later by the local clock: shifts of eight hours that begin at six
-    /// have an offset of six hours.
+    /// Returns the step with an offset, by the local clock: shifts of eight hours that begin at six have an
+    /// offset of six hours.
     ///
     /// # Errors
     /// If the offset is negative, not below the step or the shortest month, or no number of minutes.
@@ -151,7 +151,8 @@ impl Step {
         }
     }
 
-    /// Returns the milliseconds of the step without changes of the local clock, and of a mean month.
+    /// Returns the milliseconds of the step, without changes of the local clock and with months of mean
+    /// length.
     pub(super) const fn usual_ms(self) -> i64 {
         self.unit.usual_ms()
     }

@@ -63,7 +63,7 @@ pub enum LocalInstant {
     Once(i64),
     /// At two, because clocks are set back.
     Twice([i64; 2]),
-    /// Never, because clocks are set forward over it. With the offsets after and before, it would be these.
+    /// Never, because clocks are set forward over it. These are its instants by the offsets after and before.
     Never([i64; 2]),
 }
 
@@ -98,7 +98,7 @@ impl LocalTime {
         self.periods.iter().zip(ends).map(|(&(start_ms, offset_ms), end_ms)| (start_ms, end_ms, offset_ms))
     }
 
-    /// Returns the time of a clock that is behind the local one.
+    /// Returns the time of a clock that is `by_ms` behind the local one.
     pub(super) fn behind(&self, by_ms: i64) -> Self {
         Self { periods: self.periods.iter().map(|(start_ms, offset_ms)| (*start_ms, offset_ms - by_ms)).collect() }
     }
@@ -110,8 +110,8 @@ impl LocalTime {
         self.periods[after.saturating_sub(1)].1
     }
 
-    /// Returns the latest time that the local clock has shown before an instant, or the time of the instant
-    /// where the clock goes on.
+    /// Returns the time that the local clock shows at an instant, or the latest time that it has shown
+    /// before, if it was set back to an earlier one.
     pub(super) fn shown_before(&self, ts_ms: i64) -> i64 {
         let after = self.periods.partition_point(|(start_ms, _)| *start_ms < ts_ms).max(1);
         let (start_ms, offset_ms) = self.periods[after - 1];

@@ -19,7 +19,7 @@ impl<'a> ByDevice<'a> {
         Self { places: devices.iter().enumerate().map(|(at, device)| (&**device, at)).collect(), found }
     }
 
-    /// The stats of a device.
+    /// The stats of a device, to add more to; an error if the query did not ask for the device.
     pub(super) fn of(&mut self, device: &str) -> Result<&mut Vec<HourStats>, DecodeError> {
         let at = self.places.get(device).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
         Ok(&mut self.found[*at])

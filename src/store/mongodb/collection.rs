@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
+use mongodb::IndexModel;
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::IndexOptions;
-use mongodb::{Database, IndexModel};
 
-use super::connect::BlockCompressor;
+use super::command::{Commands, first_batch};
 use super::errors::within;
 use crate::store::{Cause, StoreError};
 
@@ -56,9 +56,9 @@ impl Deployment {
 /// The type of a collection, as the server names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// For documents.
+    /// A collection of documents.
     Plain,
-    /// For measurements.
+    /// A time series, of measurements.
     Timeseries,
 }
 
@@ -74,10 +74,8 @@ impl Kind {
 /// A collection whose schema tidegauge manages.
 #[derive(Debug, Clone)]
 pub(super) struct ManagedCollection {
-    pub(super) database: Database,
+    pub(super) commands: Commands,
     pub(super) name: String,
-    pub(super) timeout: Duration,
-    pub(super) compressor: BlockCompressor,
 }
 
 impl ManagedCollection {
@@ -103,38 +101,28 @@ impl ManagedCollection {
         Ok(Some(found))
     }
 
-    /// Whether the collection exists and is of this kind.
-    pub(super) async fn is_of(&self, kind: Kind) -> Result<bool, StoreError> {
-        let found = self.list(doc! { "name": &self.name, "type": kind.name() }).await?;
-        Ok(!found.is_empty())
-    }
-
     /// The entries of the collections that match `filter` in the server's list. They must fit into one reply.
     pub(super) async fn list(&self, filter: Document) -> Result<Vec<Document>, StoreError> {
-        self.first_batch(doc! { "listCollections": 1, "filter": filter }).await
+        Ok(first_batch(&self.run(doc! { "listCollections": 1, "filter": filter }).await?))
     }
 
-    async fn first_batch(&self, command: Document) -> Result<Vec<Document>, StoreError> {
-        let reply = self.run(command).await?;
-        let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
-        Ok(first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect())
-    }
-
-    /// Renames a collection of the wrong type, and returns its new name. `None` if it does not exist any
-    /// more, or another instance was quicker.
-    pub(super) async fn set_aside(&self) -> Result<Option<String>, StoreError> {
-        let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
+    /// Renames the collection if it is a plain one, and returns its new name. `None` if there is no plain
+    /// collection of this name, or another instance was quicker.
+    pub(super) async fn set_plain_aside(&self) -> Result<Option<String>, StoreError> {
+        let plain = doc! { "name": &self.name, "type": Kind::Plain.name() };
+        let Some(found) = self.list(plain).await?.pop() else { return Ok(None) };
         let uuid = match found.get_document("info").map(|info| info.get("uuid")) {
             Ok(Some(Bson::Binary(uuid))) => hex(uuid.bytes.get(..4).unwrap_or_default()),
             _ => String::new(),
         };
         let aside = format!("{}_set_aside_{uuid}", self.name);
-        let database = self.database.name();
+        let database = &self.commands.database;
         let rename = doc! {
-            "renameCollection": format!("{database}.{}", self.name), "to": format!("{database}.{aside}"),
+            "renameCollection": format!("{}.{}", database.name(), self.name),
+            "to": format!("{}.{aside}", database.name()),
         };
         self.attempt(async {
-            match self.database.client().database("admin").run_command(rename).await {
+            match database.client().database("admin").run_command(rename).await {
                 Ok(_) => Ok(Some(aside)),
                 Err(error) if code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(None),
                 Err(error) => Err(error),
@@ -149,21 +137,21 @@ impl ManagedCollection {
         let mut create = doc! { "create": &self.name };
         create.extend(options);
         let mut compressed = create.clone();
-        let config = format!("block_compressor={}", self.compressor.name());
+        let compressor = self.commands.compressor.name();
+        let config = format!("block_compressor={compressor}");
         compressed.insert("storageEngine", doc! { "wiredTiger": { "configString": config } });
         self.attempt(async {
-            let refused = match self.database.run_command(compressed).await {
+            let refused = match self.commands.database.run_command(compressed).await {
                 Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => return Ok(()), // another instance was quicker
                 Err(error) if code(&error).is_some() => error,
                 other => return other.map(drop),
             };
-            match self.database.run_command(create).await {
+            match self.commands.database.run_command(create).await {
                 Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => return Ok(()),
                 other => other?,
             };
-            let (collection, compressor) = (self.name.as_str(), self.compressor.name());
             tracing::warn!(
-                collection,
+                collection = self.name,
                 compressor,
                 error = %refused,
                 "the server does not accept mongodb.block_compressor; the collection has the server's default"
@@ -184,7 +172,7 @@ impl ManagedCollection {
         self.run(doc! { "aggregate": &self.name, "pipeline": once, "cursor": {} }).await?;
         let create = doc! { "create": view, "viewOn": &self.name, "pipeline": stages };
         self.attempt(async {
-            match self.database.run_command(create).await {
+            match self.commands.database.run_command(create).await {
                 Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => Ok(false), // another instance was quicker
                 other => other.map(|_| true),
             }
@@ -199,17 +187,13 @@ impl ManagedCollection {
         self.run(modify).await.map(drop)
     }
 
-    pub(super) async fn ensure_index(&self, name: &str, keys: Document) -> Result<(), StoreError> {
-        self.create_index(name, keys, None).await
-    }
-
     /// Brings the index on a field, which has the field's name, to an expiry of `after`. `None` keeps
     /// documents forever.
     pub(super) async fn ensure_expiry(&self, field: &str, after: Option<Duration>) -> Result<(), StoreError> {
         let key = doc! { field: 1 };
         let wanted = after.map(|after| Duration::from_secs(after.min(EXPIRE_MAX).as_secs()));
         let Some(present) = self.indexes().await?.into_iter().find(|index| index.keys == key) else {
-            return self.create_index(field, key, wanted).await;
+            return self.ensure_index(field, key, wanted).await;
         };
         let options = present.options.unwrap_or_default();
         if options.expire_after == wanted {
@@ -220,7 +204,7 @@ impl ManagedCollection {
             self.modify(doc! { "index": { "keyPattern": key, "expireAfterSeconds": seconds } }).await?;
         } else {
             self.run(doc! { "dropIndexes": &self.name, "index": options.name }).await?;
-            self.create_index(field, key, None).await?;
+            self.ensure_index(field, key, None).await?;
         }
         let (old, new) = (options.expire_after, wanted);
         tracing::info!(collection = self.name, ?old, ?new, "changed when documents expire");
@@ -234,11 +218,13 @@ impl ManagedCollection {
         if deployment != Deployment::Sharded {
             return Ok(());
         }
-        self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }).await?; // first, in case there is data
-        let namespace = format!("{}.{}", self.database.name(), self.name);
+        // The index first: the server needs it to shard a collection that has documents.
+        self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }, None).await?;
+        let database = &self.commands.database;
+        let namespace = format!("{}.{}", database.name(), self.name);
         let shard = doc! { "shardCollection": &namespace, "key": { device_field: "hashed" } };
         self.attempt(async {
-            match self.database.client().database("admin").run_command(shard).await {
+            match database.client().database("admin").run_command(shard).await {
                 Err(error) if code(&error).is_some_and(|code| CANNOT_SHARD.contains(&code)) => {
                     warn_of_one_shard(&namespace, device_field, &error);
                     Ok(())
@@ -250,23 +236,29 @@ impl ManagedCollection {
     }
 
     async fn indexes(&self) -> Result<Vec<IndexModel>, StoreError> {
-        let collection = self.database.collection::<Document>(&self.name);
+        let collection = self.commands.database.collection::<Document>(&self.name);
         self.attempt(async { collection.list_indexes().await?.try_collect().await }).await
     }
 
-    async fn create_index(&self, name: &str, keys: Document, expiry: Option<Duration>) -> Result<(), StoreError> {
+    /// Creates an index, unless there is the same one.
+    pub(super) async fn ensure_index(
+        &self,
+        name: &str,
+        keys: Document,
+        expiry: Option<Duration>,
+    ) -> Result<(), StoreError> {
         let options = IndexOptions::builder().name(name.to_owned()).expire_after(expiry).build();
         let index = IndexModel::builder().keys(keys).options(options).build();
-        let collection = self.database.collection::<Document>(&self.name);
+        let collection = self.commands.database.collection::<Document>(&self.name);
         self.attempt(async { collection.create_index(index).await.map(drop) }).await
     }
 
     async fn run(&self, command: Document) -> Result<Document, StoreError> {
-        self.attempt(async { self.database.run_command(command).await }).await
+        self.attempt(async { self.commands.database.run_command(command).await }).await
     }
 
     async fn attempt<T>(&self, call: impl Future<Output = mongodb::error::Result<T>>) -> Result<T, StoreError> {
-        within(self.timeout, call).await.map_err(|error| {
+        within(self.commands.timeout, call).await.map_err(|error| {
             let cause = if error.cause.is_permanent() { Cause::Schema } else { error.cause };
             StoreError { cause, ..error }
         })

@@ -14,19 +14,18 @@ use mongodb::options::{CollectionOptions, Hint, ReadConcern};
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{ClientSession, Collection, Database};
 
-use super::collection::ManagedCollection;
-use super::connect::{BlockCompressor, MongodbOptions};
+use super::collection::{Deployment, ManagedCollection};
 use super::decode::{DecodeError, server_integer};
 use super::encode::Encoder;
 use super::errors::within;
 use super::reply::Reply;
 use super::servers::Servers;
-use super::uri::UriError;
+use crate::config::BlockCompressor;
 use crate::store::{self, Cause, StoreError};
 
-/// The bounds of the wait for the answer to a ping. A server that is busy for a moment is not away; and
-/// queries should not wait long for one that is.
+/// The shortest limit of the wait for the answer to a ping: a server that is busy for a moment is not away.
 const PING_MIN: Duration = Duration::from_secs(2);
+/// The longest limit of that wait: queries should not wait long for a server that is away.
 const PING_MAX: Duration = Duration::from_secs(10);
 
 /// The time between two looks at what a majority of the members has.
@@ -56,7 +55,7 @@ const BYTES_PER_TURN: usize = 1 << 20;
 pub(super) struct Commands {
     pub(super) database: Database,
     pub(super) servers: Servers,
-    /// The longest wait for an answer.
+    /// The longest wait for the answer to a command.
     pub(super) timeout: Duration,
     /// How long the server may work on one query.
     pub(super) query_timeout: Duration,
@@ -67,22 +66,6 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// Makes the connection without asking the server for anything.
-    ///
-    /// # Errors
-    /// When the URI is invalid.
-    pub(super) async fn connect(options: &MongodbOptions) -> Result<Self, UriError> {
-        let (database, servers) = options.database().await?;
-        Ok(Self {
-            database,
-            servers,
-            timeout: options.timeout,
-            query_timeout: options.query_timeout,
-            compressor: options.block_compressor,
-            unreadable: options.unreadable_readings.clone(),
-        })
-    }
-
     /// A collection to read from.
     pub(super) fn reading(&self, collection: &str) -> Collection<RawDocumentBuf> {
         // Every primary has what a majority acknowledged, and pending forgets readings only then. So local
@@ -99,12 +82,7 @@ impl Commands {
 
     /// A collection to bring to its schema.
     pub(super) fn managed(&self, collection: &str) -> ManagedCollection {
-        ManagedCollection {
-            database: self.database.clone(),
-            name: collection.to_owned(),
-            timeout: self.timeout,
-            compressor: self.compressor,
-        }
+        ManagedCollection { commands: self.clone(), name: collection.to_owned() }
     }
 
     /// Writes the field `writeConcern`: the server answers when a majority of the members have the write in
@@ -116,6 +94,11 @@ impl Commands {
             concern.boolean("j", true);
             concern.int32("wtimeout", timeout_ms);
         });
+    }
+
+    /// Runs a command of the database.
+    pub(super) async fn run(&self, command: Document) -> Result<Document, StoreError> {
+        within(self.timeout, self.database.run_command(command)).await
     }
 
     /// Sends a write command.
@@ -160,16 +143,14 @@ impl Commands {
     /// Then waits until a majority of the members has all that the primary has written, or has got something
     /// new since this call. A mongos only has to answer, because one of its shards may be lost.
     pub(super) async fn await_writes(&self, collection: &str) -> Result<(), StoreError> {
-        let hello = || within(self.timeout, self.database.run_command(doc! { "hello": 1 }));
-        if hello().await?.get_str("msg").is_ok_and(|kind| kind == "isdbgrid") {
+        if Deployment::of(&self.run(doc! { "hello": 1 }).await?) == Deployment::Sharded {
             return Ok(());
         }
         let removal = doc! { "q": { "_id": { "stop": 1 } }, "limit": 1 };
-        let removal = doc! { "delete": collection, "deletes": [removal] };
-        within(self.timeout, self.database.run_command(removal)).await?;
+        self.run(doc! { "delete": collection, "deletes": [removal] }).await?;
         let mut before = None;
         loop {
-            let hello = hello().await?;
+            let hello = self.run(doc! { "hello": 1 }).await?;
             let Ok(last) = hello.get_document("lastWrite") else { return Ok(()) };
             let [written, confirmed] = ["opTime", "majorityOpTime"].map(|of| last.get(of).cloned());
             if confirmed == written || before.get_or_insert_with(|| confirmed.clone()) != &confirmed {
@@ -181,21 +162,21 @@ impl Commands {
 
     /// The size of the database's collections and indexes on disk in bytes, on all shards.
     pub(super) async fn database_bytes(&self) -> Result<u64, StoreError> {
-        let stats = within(self.timeout, self.database.run_command(doc! { "dbStats": 1 })).await?;
+        let stats = self.run(doc! { "dbStats": 1 }).await?;
         let total = stats.get("totalSize").and_then(server_integer).and_then(|bytes| u64::try_from(bytes).ok());
         total.ok_or_else(|| StoreError::new(Cause::Other, "the reply to dbStats has no totalSize"))
     }
 
-    /// Runs an aggregation and calls `visit` with each result, until it breaks.
+    /// Runs an aggregation and calls `visit` with each result.
     pub(super) async fn each_result(
         &self,
         collection: &Collection<RawDocumentBuf>,
         pipeline: Vec<Document>,
-        visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
+        mut visit: impl FnMut(&RawDocument) -> Result<(), DecodeError>,
     ) -> Result<(), StoreError> {
+        let visit = |result: &RawDocument| visit(result).map(ControlFlow::Continue);
         let aggregate = collection.aggregate(pipeline).max_time(self.timeout).batch_size(RESULTS_BATCH);
-        let cursor = within(self.timeout, aggregate.batch()).await?;
-        self.each_of(Batches { cursor, timeout: self.timeout }, visit).await
+        self.each_of(within(self.timeout, aggregate.batch()).await?, visit).await
     }
 
     /// The different texts that a field of all documents has, in any order, however long that takes.
@@ -212,7 +193,7 @@ impl Commands {
             texts.push(result.get_str("_id")?.into());
             Ok(ControlFlow::Continue(()))
         };
-        self.each_of(Batches { cursor, timeout: self.timeout }, visit).await?;
+        self.each_of(cursor, visit).await?;
         Ok(texts)
     }
 
@@ -225,8 +206,7 @@ impl Commands {
     ) -> Result<Option<RawBatch>, StoreError> {
         let aggregate = collection.aggregate(pipeline).hint(Hint::Keys(doc! { "_id": 1 }));
         let aggregate = aggregate.max_time(self.timeout).batch_size(RESULTS_BATCH);
-        let cursor = within(self.timeout, aggregate.batch()).await?;
-        Batches { cursor, timeout: self.timeout }.next().await
+        self.next_batch(&mut within(self.timeout, aggregate.batch()).await?).await
     }
 
     /// Makes the server end a query after `query_timeout`. The server does not notice that a client has
@@ -235,25 +215,39 @@ impl Commands {
         find.max_time(self.query_timeout)
     }
 
-    /// Runs a query and calls `visit` with each document, until it breaks.
+    /// Runs a query and calls `visit` with each document, until it breaks. Counts and logs the documents that
+    /// `visit` cannot read, and skips them.
     pub(super) async fn each_document(
         &self,
         find: Find<'_, RawDocumentBuf>,
         visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
     ) -> Result<(), StoreError> {
-        self.each_of(self.batches(find).await?, visit).await
+        self.each_of(within(self.timeout, find.batch()).await?, visit).await
+    }
+
+    /// Runs a query and calls `visit` with all documents, as [`Self::each_document`] does.
+    pub(super) async fn all_documents(
+        &self,
+        find: Find<'_, RawDocumentBuf>,
+        mut visit: impl FnMut(&RawDocument) -> Result<(), DecodeError>,
+    ) -> Result<(), StoreError> {
+        self.each_document(find, |document| visit(document).map(ControlFlow::Continue)).await
     }
 
     async fn each_of(
         &self,
-        mut batches: Batches,
+        mut cursor: RawBatchCursor,
         mut visit: impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
     ) -> Result<(), StoreError> {
         let mut bytes = 0;
-        while let Some(batch) = batches.next().await? {
+        while let Some(batch) = self.next_batch(&mut cursor).await? {
             for document in documents(&batch)? {
                 let document = document?;
-                if self.visit_or_skip(document, &mut visit).is_break() {
+                let visited = visit(document).unwrap_or_else(|error| {
+                    self.unreadable.skip(|| id_of(document), &error);
+                    ControlFlow::Continue(())
+                });
+                if visited.is_break() {
                     return Ok(());
                 }
                 bytes += document.as_bytes().len();
@@ -266,25 +260,12 @@ impl Commands {
         Ok(())
     }
 
-    /// Calls `visit` with a document, and skips the document if `visit` cannot read it.
-    fn visit_or_skip(
-        &self,
-        document: &RawDocument,
-        visit: &mut impl FnMut(&RawDocument) -> Result<ControlFlow<()>, DecodeError>,
-    ) -> ControlFlow<()> {
-        visit(document).unwrap_or_else(|error| {
-            self.skip(document, &error);
-            ControlFlow::Continue(())
-        })
+    async fn next_batch(&self, cursor: &mut RawBatchCursor) -> Result<Option<RawBatch>, StoreError> {
+        within(self.timeout, async { cursor.next().await.transpose() }).await
     }
 
-    /// Counts and logs a document that cannot be read.
-    pub(super) fn skip(&self, document: &RawDocument, error: &DecodeError) {
-        self.unreadable.skip(|| id_of(document), error);
-    }
-
-    /// The first document of a query that `read` can decode, and takes. As a rule that is the very first, so
-    /// the query asks for that one alone; `find` builds it again if it is not.
+    /// The first document of a query for which `read` returns `Some`. As a rule that is the very first
+    /// document, so the query asks for one document. If that is not enough, `find` builds the query again.
     pub(super) async fn first_readable<'q, T>(
         &self,
         find: impl Fn() -> Find<'q, RawDocumentBuf>,
@@ -304,23 +285,12 @@ impl Commands {
         }
         Ok(None)
     }
-
-    /// Runs a query and returns its batches.
-    pub(super) async fn batches(&self, find: Find<'_, RawDocumentBuf>) -> Result<Batches, StoreError> {
-        Ok(Batches { cursor: within(self.timeout, find.batch()).await?, timeout: self.timeout })
-    }
 }
 
-/// The batches of a query, in the order of their arrival.
-pub(super) struct Batches {
-    cursor: RawBatchCursor,
-    timeout: Duration,
-}
-
-impl Batches {
-    pub(super) async fn next(&mut self) -> Result<Option<RawBatch>, StoreError> {
-        within(self.timeout, async { self.cursor.next().await.transpose() }).await
-    }
+/// The documents in the first batch of a reply with a cursor.
+pub(super) fn first_batch(reply: &Document) -> Vec<Document> {
+    let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect()
 }
 
 /// The documents of a batch.

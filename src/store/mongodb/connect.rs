@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use metrics::Counter;
-use mongodb::{Client, Database};
+use mongodb::Client;
 
+use super::command::Commands;
 use super::servers::Servers;
 use super::uri::{self, UriError};
-use crate::config::MongodbUri;
-pub use crate::config::{BlockCompressor, BucketLayout, Granularity};
+use crate::config::{BlockCompressor, BucketLayout, MongodbUri};
 use crate::store::UnreadableDocuments;
 
 /// The longest wait for a TCP connection, and for the answer to a heartbeat, unless the URI says otherwise
@@ -18,15 +18,15 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// The database and the collections of the store, and their limits.
 #[derive(Debug, Clone)]
 pub struct MongodbOptions {
-    /// The connection string.
+    /// The connection string of the servers.
     pub uri: MongodbUri,
-    /// The database.
+    /// The name of the database.
     pub database: String,
-    /// The collection of the buckets.
+    /// The name of the collection of the buckets.
     pub collection: String,
-    /// The collection of the rollups.
+    /// The name of the collection of the rollups.
     pub rollups_collection: String,
-    /// The collection of the device index.
+    /// The name of the collection of the device index.
     pub devices_collection: String,
     /// The longest wait for an answer of the server.
     pub timeout: Duration,
@@ -60,43 +60,29 @@ pub struct MongodbOptions {
     pub max_connections: u32,
 }
 
-/// The options of time-series mode.
-#[derive(Debug, Clone)]
-pub struct TimeseriesOptions {
-    /// The collection of the measurements.
-    pub collection: String,
-    /// The time span of the server's own buckets.
-    pub span: TimeseriesSpan,
-    /// The most devices whose last stored instant is remembered, at least 1.
-    pub max_known_devices: usize,
-}
-
-/// The time span of the server's own buckets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeseriesSpan {
-    /// One of the server's classes.
-    Granularity(Granularity),
-    /// The longest span, to which the start of a bucket is rounded too (`bucketMaxSpanSeconds`, servers from
-    /// 6.3 on).
-    Max(Duration),
-}
-
-impl MongodbOptions {
-    /// The database. No server is needed, so tidegauge starts while MongoDB is down. (A `mongodb+srv` URI is
-    /// resolved here, which needs a name server.)
+impl Commands {
+    /// Makes the connection without asking a server for anything, so that tidegauge starts while MongoDB is
+    /// down. (A `mongodb+srv` URI is resolved here, which needs a name server.)
     ///
     /// # Errors
     /// When the URI is invalid.
-    pub(super) async fn database(&self) -> Result<(Database, Servers), UriError> {
-        let mut client = uri::resolve(&self.uri).await?;
+    pub(super) async fn connect(options: &MongodbOptions) -> Result<Self, UriError> {
+        let mut client = uri::resolve(&options.uri).await?;
         let servers = Servers::new(client.repl_set_name.clone());
         client.sdam_event_handler = Some(servers.listener());
         client.selection_criteria = None; // the primary, whatever the URI prefers
         client.app_name.get_or_insert_with(|| "tidegauge".into());
-        client.max_pool_size = Some(self.max_connections);
-        client.server_selection_timeout = Some(self.timeout);
-        client.connect_timeout.get_or_insert(self.timeout.min(CONNECT_MAX));
-        let client = Client::with_options(client).map_err(|error| uri::unusable(&self.uri, &error))?;
-        Ok((client.database(&self.database), servers))
+        client.max_pool_size = Some(options.max_connections);
+        client.server_selection_timeout = Some(options.timeout);
+        client.connect_timeout.get_or_insert(options.timeout.min(CONNECT_MAX));
+        let client = Client::with_options(client).map_err(|error| uri::unusable(&options.uri, &error))?;
+        Ok(Self {
+            database: client.database(&options.database),
+            servers,
+            timeout: options.timeout,
+            query_timeout: options.query_timeout,
+            compressor: options.block_compressor,
+            unreadable: options.unreadable_readings.clone(),
+        })
     }
 }

@@ -26,8 +26,8 @@ impl From<DecodeError> for StoreError {
     }
 }
 
-/// The keys and values of a document's elements, in their order. Of the types that no stats have, it returns
-/// `Undefined`.
+/// The keys and values of a document's elements, in their order. A value of a type that stats never have is
+/// returned as `Undefined`.
 pub(super) fn elements(document: &RawDocument) -> Elements<'_> {
     let bytes = document.as_bytes();
     Elements { rest: bytes.get(4..bytes.len().saturating_sub(1)).unwrap_or_default() }

@@ -55,22 +55,6 @@ impl<L: Layout> MongoStore<L> {
         Ok(deleted)
     }
 
-    /// See [`crate::store::Instances::check_entry`].
-    pub(super) async fn check_device(&self, device: &Arc<str>) -> Result<(), StoreError> {
-        let noted = {
-            let _alone = self.changes.write().await; // writes that rely on the entry have ended
-            self.devices.forget_and_collect(device)
-        };
-        if self.devices.one(device).await?.is_none() {
-            let Some(summary) = self.sum_up(device).await? else { return Ok(()) };
-            self.devices.add(&[summary]).await?;
-        }
-        match noted {
-            Some(noted) => Ok(self.devices.add(&[noted]).await?),
-            None => Ok(()),
-        }
-    }
-
     /// Counts the readings of a device: several documents may be of one instant.
     async fn count_instants(&self, device: &str) -> Result<u64, StoreError> {
         let all = ReadingsQuery::all(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
@@ -87,7 +71,7 @@ impl<L: Layout> MongoStore<L> {
     /// Brings the entry of a device in the device index up to date.
     async fn update_entry(&self, deletion: &Deletion) -> Result<(), StoreError> {
         let device = &deletion.device;
-        let noted = self.devices.forget_and_collect(device);
+        let noted = self.devices.noted.forget_and_collect(device);
         let Some(summary) = self.span_of(device).await? else { return self.devices.remove(device).await };
         let Some(mut entry) = self.devices.one(device).await? else {
             let summary = self.with_all_hours(summary).await?;

@@ -9,7 +9,7 @@
 
 use std::io::Write as _;
 
-use bson::{RawDocument, RawDocumentBuf};
+use bson::{Document, RawDocument, RawDocumentBuf};
 
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
@@ -41,7 +41,7 @@ impl Key for usize {
     }
 }
 
-/// Pieces written one after the other.
+/// A path in pieces, which are written one after the other.
 impl<const N: usize> Key for [&str; N] {
     fn write(self, bytes: &mut Vec<u8>) {
         for piece in self {
@@ -63,7 +63,7 @@ impl Encoder {
         RawDocumentBuf::from_bytes(encoder.bytes).expect("begins with its length and ends with a zero")
     }
 
-    /// The number of bytes so far.
+    /// The number of bytes that were written so far.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -83,6 +83,14 @@ impl Encoder {
     pub(super) fn raw_document(&mut self, key: impl Key, document: &RawDocument) {
         self.begin(DOCUMENT, key);
         self.bytes.extend_from_slice(document.as_bytes());
+    }
+
+    /// Writes the elements of a document of the driver. This costs more than to write each element, so it
+    /// suits statements that are seldom sent.
+    pub(super) fn elements_of(&mut self, document: &Document) {
+        let raw = RawDocumentBuf::try_from(document).expect("its keys have no NUL");
+        let bytes = raw.as_bytes();
+        self.bytes.extend_from_slice(&bytes[4..bytes.len() - 1]);
     }
 
     /// Writes an array. `fill` writes its elements with the keys 0, 1, 2...

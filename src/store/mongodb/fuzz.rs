@@ -4,7 +4,7 @@ use bson::RawDocument;
 
 use super::{bucket, devices, older, rollups};
 
-/// A document of any collection.
+/// Decodes a document as each collection reads it.
 pub fn document(bytes: &[u8]) {
     let Ok(document) = RawDocument::from_bytes(bytes) else { return };
     bucket::fuzz::document(document);

@@ -18,14 +18,15 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use bson::RawDocumentBuf;
 use bson::raw::cstr;
+use bson::{RawDocumentBuf, doc};
 use mongodb::ClientSession;
 
 use super::command::Commands;
 use super::encode::Encoder;
 use super::errors::within;
 use super::reply::Reply;
+use super::statements::{Verb, write_command};
 use crate::store::StoreError;
 
 /// A session and the number of its last command.
@@ -34,7 +35,7 @@ struct InsertSession {
     number: i64,
 }
 
-/// Sessions for inserts.
+/// The sessions of one store for inserts that can be fenced.
 pub(super) struct InsertSessions {
     commands: Commands,
     /// The plain collection in which a fence does nothing.
@@ -96,19 +97,12 @@ impl InsertSessions {
 
     /// An update that matches nothing. It is a write all the same, and so waits for all writes before it.
     fn no_op(&self) -> RawDocumentBuf {
-        Encoder::build(|command| {
-            command.string("update", &self.collection);
-            command.array("updates", |statements| {
-                statements.document(0, |statement| {
-                    statement.document("q", |filter| {
-                        filter.string("_id", "");
-                        filter.string("deviceId", "");
-                    });
-                    statement.document("u", |update| update.document("$set", |set| set.int32("schemaVersion", 0)));
-                });
-            });
-            self.commands.write_concern(command);
-        })
+        let concern = |command: &mut Encoder| self.commands.write_concern(command);
+        let encode = |statement: &mut Encoder, (): &()| {
+            let nothing = doc! { "_id": "", "deviceId": "" };
+            statement.elements_of(&doc! { "q": nothing, "u": { "$set": { "schemaVersion": 0 } } });
+        };
+        write_command(Verb::UpdateMatching, &self.collection, concern, &[()], encode).0
     }
 
     async fn idle_session(&self) -> Result<InsertSession, StoreError> {

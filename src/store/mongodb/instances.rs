@@ -21,13 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::{Bson, Document, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawArray, RawBsonRef, RawDocument, doc};
 
-use super::collection::Kind;
 use super::decode::{DecodeError, expect_version, integer};
-use super::encode::Encoder;
 use super::layout::Layout;
 use super::plain_schema::PlainSchema;
+use super::statements::Verb;
 use super::store::MongoStore;
 use crate::store::{Announced, Cause, Instance, Instances, Joined, Notes, StoreError};
 
@@ -53,28 +52,15 @@ impl<L: Layout> MongoStore<L> {
         PlainSchema { collection, age_field: SEEN_AT, expiry: Some(KEPT) }
     }
 
-    /// Executes a statement of an update, and returns the number of documents that it matched or inserted.
+    /// Executes a statement of an update, and returns the number of documents that it matched or inserted: 0
+    /// if another instance was quicker to insert the document.
     async fn update_notes(&self, statement: Document) -> Result<u64, StoreError> {
-        self.change_notes("update", "updates", &statement).await
+        self.commands.write_document(Verb::UpdateMatching, &self.notes(), &statement).await
     }
 
     async fn delete_notes(&self, filter: Document) -> Result<(), StoreError> {
-        self.change_notes("delete", "deletes", &doc! { "q": filter, "limit": 0 }).await.map(drop)
-    }
-
-    async fn change_notes(&self, command: &str, statements: &str, statement: &Document) -> Result<u64, StoreError> {
-        let statement = RawDocumentBuf::try_from(statement).expect("its keys have no NUL");
-        let command = Encoder::build(|fields| {
-            fields.string(command, &self.notes());
-            self.commands.write_concern(fields);
-            fields.array(statements, |all| all.raw_document(0, &statement));
-        });
-        let reply = self.commands.send(command).await?;
-        // Another instance may have been quicker to insert the document.
-        match reply.errors.iter().find(|error| !error.is_duplicate_key()) {
-            Some(error) => Err(error.to_error()),
-            None => Ok(u64::try_from(reply.n).unwrap_or(0)),
-        }
+        let statement = doc! { "q": filter, "limit": 0 };
+        self.commands.write_document(Verb::DeleteMatching, &self.notes(), &statement).await.map(drop)
     }
 
     /// Finds notes. Unlike other documents, none is skipped: an instance that does not know all others could
@@ -109,11 +95,7 @@ impl<L: Layout> Instances for MongoStore<L> {
         if self.update_notes(beat.clone()).await? > 0 {
             return Ok(false);
         }
-        let PlainSchema { collection, age_field, expiry, .. } = self.schema_of_notes();
-        if collection.present(Kind::Plain).await?.is_none() {
-            collection.create(doc! {}).await?;
-        }
-        collection.ensure_expiry(age_field, expiry).await?;
+        self.schema_of_notes().ensure_unsharded().await?;
         beat.insert("upsert", true);
         self.update_notes(beat).await?;
         Ok(true)
@@ -180,7 +162,18 @@ impl<L: Layout> Instances for MongoStore<L> {
     }
 
     async fn check_entry(&self, device: &Arc<str>) -> Result<(), StoreError> {
-        self.check_device(device).await
+        let noted = {
+            let _alone = self.changes.write().await; // writes that rely on the entry have ended
+            self.devices.noted.forget_and_collect(device)
+        };
+        if self.devices.one(device).await?.is_none() {
+            let Some(summary) = self.sum_up(device).await? else { return Ok(()) };
+            self.devices.add(&[summary]).await?;
+        }
+        match noted {
+            Some(noted) => self.devices.add(&[noted]).await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -192,7 +185,7 @@ fn of_deletion(id: &str) -> String {
     format!("deletion/{id}")
 }
 
-/// The last part of an `_id`.
+/// The ID of the instance or deletion in the `_id` of its note.
 fn id_in(document: &RawDocument) -> Result<&str, DecodeError> {
     let id = document.get_str("_id")?;
     Ok(id.split_once('/').map_or(id, |(_, id)| id))

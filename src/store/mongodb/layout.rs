@@ -1,4 +1,4 @@
-//! The seam between the store and the shape of the readings in their collection.
+//! The interface between the store and the shape of the readings in their collection.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -21,7 +21,7 @@ use crate::store::{Deleted, DeviceMetadata, DeviceSet, FirstReadings, ReadingsQu
 /// rollups, the list of devices.
 #[async_trait]
 pub trait Layout: Queries + Derivation + Debug + Send + Sync {
-    /// The name of the store.
+    /// The name of the store in metrics and messages.
     const NAME: &'static str;
 
     /// Which of several values of one identity stays.
@@ -94,27 +94,26 @@ pub trait Queries {
     /// Reads the last sample of each metric in an hour.
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
 
-    /// The last instant of a device that has readings, in Unix milliseconds. `noted` is its last day
-    /// according to the device index.
+    /// The last instant at which a device has readings, in Unix milliseconds. `noted` is the last day of the
+    /// device according to the device index.
     async fn last_ts_ms(&self, device: &str, noted: Option<Day>) -> Result<Option<i64>, StoreError>;
 
-    /// The newest metadata that is stored with readings of a device, and not in its summary. It looks at the
-    /// newest hours only.
+    /// The newest metadata that is stored with the readings of a device. It looks at the newest hours only.
     async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError>;
 
-    /// The first and the last instant of a device that has readings, in Unix milliseconds.
+    /// The first and the last instant at which a device has readings, in Unix milliseconds.
     async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError>;
 
     /// The devices that have readings, each once, in any order. The server looks at all readings.
     async fn all_devices(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
-    /// Adds the devices that have readings at this instant or later, in Unix milliseconds.
+    /// Adds to `active` the devices that have readings at `since_ms` (Unix milliseconds) or later.
     async fn add_active(&self, since_ms: i64, active: &mut DeviceSet) -> Result<(), StoreError>;
 
-    /// The newest hour of a device that has readings. `noted` is its last day according to the device index.
+    /// The newest hour in which a device has readings. `noted` is as for [`Self::last_ts_ms`].
     async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError>;
 
-    /// The newest of these hours that has readings of one of these series, of which there is at least one.
+    /// The newest of these hours that has readings of one of `series`, which is not empty.
     async fn last_hour_with(
         &self,
         device: &str,

@@ -48,7 +48,7 @@ pub(super) fn encode_value(encoder: &mut Encoder, key: impl Key, value: &Value) 
     }
 }
 
-/// The object in a sub-document.
+/// Reads the object that a sub-document holds.
 pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, DecodeError> {
     let entries = document.iter().map(|element| {
         let (key, value) = element?;
@@ -57,7 +57,7 @@ pub(super) fn decode(document: &RawDocument) -> Result<Map<String, Value>, Decod
     entries.collect()
 }
 
-/// The text of the object.
+/// The JSON text of an object.
 pub(super) fn to_text(metadata: Map<String, Value>) -> Arc<str> {
     Value::from(metadata).to_string().into()
 }

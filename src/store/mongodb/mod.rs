@@ -9,7 +9,7 @@
 //! - commands: replies and queries (`command`), many statements in few commands (`statements`), sessions
 //!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
 //! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
-//! - the collection of the device index (`devices`), and the questions that it answers (`device_questions`);
+//! - the collection of the device index (`devices`);
 //! - the notes of the instances that share a database (`instances`);
 //! - documents of other programs, which `tidegauge migrate` reads (`older`);
 //! - BSON: `encode`, `decode`, the names of fields (`names`), metadata (`metadata`).
@@ -27,7 +27,6 @@ mod command;
 mod connect;
 mod decode;
 mod deletion;
-mod device_questions;
 mod devices;
 mod encode;
 mod errors;
@@ -54,9 +53,7 @@ mod timeseries;
 mod uri;
 
 pub use self::bucket::BucketStore;
-pub use self::connect::{
-    BlockCompressor, BucketLayout, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan,
-};
+pub use self::connect::MongodbOptions;
 pub use self::older::{
     DocumentId, OlderBucket, OlderCollection, OlderContent, OlderDocument, Remark, Shape, ShapeRules,
 };

@@ -139,7 +139,7 @@ pub(super) fn stored(name: &str) -> Cow<'_, str> {
     Cow::Owned(stored.collect())
 }
 
-/// The name that [`stored`] has mapped.
+/// The name of which [`stored`] has made this field name.
 pub(super) fn original(stored: &str) -> Cow<'_, str> {
     if stored.is_ascii() {
         return Cow::Borrowed(stored);
@@ -147,9 +147,9 @@ pub(super) fn original(stored: &str) -> Cow<'_, str> {
     Cow::Owned(stored.replace('\u{FF0E}', ".").replace('\u{FF04}', "$"))
 }
 
-/// Clauses of which a document matches one if it has a field of a wanted series; `None` if any series is
-/// wanted. `fields` is the expression of the document with the fields, and `has` matches documents that have
-/// a field.
+/// Clauses for `$or`: a document with a field of a wanted series matches one of them. `None` if all series
+/// are wanted. `fields` is the expression of the document with the fields, and `has` matches documents that
+/// have a field.
 ///
 /// A name stands for any labels. Its clause looks at the names of all fields of a document, once, however
 /// many names are wanted.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::collection::{Deployment, ManagedCollection};
+use bson::doc;
+
+use super::collection::{Deployment, Kind, ManagedCollection};
 use crate::store::StoreError;
 
 /// The field of the shard key.
@@ -19,9 +21,17 @@ pub(super) struct PlainSchema {
 }
 
 impl PlainSchema {
-    /// Brings a collection that exists to this schema.
+    /// Creates the collection if it is missing, and brings it to this schema.
     pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
-        self.collection.ensure_expiry(self.age_field, self.expiry).await?;
+        self.ensure_unsharded().await?;
         self.collection.ensure_sharding(deployment, DEVICE_FIELD).await
+    }
+
+    /// The same for a collection that stays on one shard.
+    pub(super) async fn ensure_unsharded(&self) -> Result<(), StoreError> {
+        if self.collection.present(Kind::Plain).await?.is_none() {
+            self.collection.create(doc! {}).await?;
+        }
+        self.collection.ensure_expiry(self.age_field, self.expiry).await
     }
 }

@@ -13,12 +13,12 @@ use bson::{Bson, Document, doc};
 use tokio::sync::RwLock;
 
 use super::collection::{Deployment, ManagedCollection, hex};
-use crate::store::{Cause, StoreError};
+use crate::store::StoreError;
 
 /// The collections of a store as they were when their schema was ensured.
 #[derive(Debug)]
 pub(super) struct SchemaState {
-    /// Lists collections of the database.
+    /// Any collection of the database; it asks the server for its list of collections.
     managed: ManagedCollection,
     names: Vec<String>,
     known: RwLock<Option<Known>>,
@@ -26,7 +26,7 @@ pub(super) struct SchemaState {
     ensured: AtomicU64,
 }
 
-/// A schema that is in place.
+/// The state when the schema was last ensured.
 #[derive(Debug, Clone, PartialEq)]
 struct Known {
     deployment: Deployment,
@@ -62,11 +62,6 @@ impl SchemaState {
         Ok(deployment)
     }
 
-    /// Whether the schema was ensured at least once since the start.
-    pub(super) fn was_ensured(&self) -> bool {
-        self.ensured() > 0
-    }
-
     /// How often the schema was ensured since the start.
     pub(super) fn ensured(&self) -> u64 {
         self.ensured.load(Ordering::SeqCst)
@@ -92,15 +87,6 @@ impl SchemaState {
             );
         }
         Ok(false)
-    }
-
-    /// The UUID of the first of these collections that has one, as it was when the schema was ensured.
-    pub(super) async fn uuid_of(&self, names: &[String]) -> Result<String, StoreError> {
-        let known = self.known.read().await;
-        known.as_ref().and_then(|known| uuid_in(&known.collections, names)).ok_or_else(|| {
-            let detail = format!("the server lists no UUID for the collection {}", names.join(" or "));
-            StoreError::new(Cause::Schema, detail)
-        })
     }
 
     /// The collections as they are now.

@@ -12,6 +12,7 @@ use mongodb::error::{Error, ErrorKind};
 use mongodb::event::EventHandler;
 use mongodb::event::sdam::SdamEvent;
 
+use super::collection::Deployment;
 use crate::store::{Cause, StoreError};
 
 /// The most servers that an error names.
@@ -107,19 +108,15 @@ impl Servers {
 
     /// Derives the health of a server from its reply to `hello`.
     fn health_of(&self, hello: &Document) -> Health {
-        let is = |field| hello.get_bool(field).unwrap_or(false);
-        let set = hello.get_str("setName").ok();
-        let Some(wanted) = &self.wanted_set else {
-            return Self::role_of(hello);
-        };
-        match set {
+        let Some(wanted) = &self.wanted_set else { return Self::role_of(hello) };
+        match hello.get_str("setName").ok() {
             Some(set) if set == wanted => Self::role_of(hello),
             Some(set) => Health::Unsuitable(format!(
                 "is in replica set {set}, but mongodb.uri says replicaSet={wanted}; correct the URI and restart \
                  tidegauge"
             )),
-            None if is("isreplicaset") => Self::role_of(hello),
-            None if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") => Health::Unsuitable(format!(
+            None if hello.get_bool("isreplicaset").unwrap_or(false) => Self::role_of(hello),
+            None if Deployment::of(hello) == Deployment::Sharded => Health::Unsuitable(format!(
                 "is a mongos, but mongodb.uri says replicaSet={wanted}; remove replicaSet from the URI and restart \
                  tidegauge"
             )),

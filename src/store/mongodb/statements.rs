@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use bson::RawDocumentBuf;
+use bson::{Document, RawDocumentBuf};
 
 use super::command::Commands;
 use super::encode::Encoder;
@@ -47,26 +47,20 @@ impl Verb<'_> {
 
     /// Whether a statement does nothing when it is sent again.
     const fn is_idempotent(self) -> bool {
-        match self {
-            Self::Insert | Self::Update | Self::UpdateMatching | Self::DeleteMatching => true,
-            Self::InsertMeasurements(_) => false,
-        }
+        !matches!(self, Self::InsertMeasurements(_))
     }
 
     /// Whether each statement without an error has taken effect on one document.
     const fn is_of_one_document(self) -> bool {
-        match self {
-            Self::Insert | Self::Update | Self::InsertMeasurements(_) => true,
-            Self::UpdateMatching | Self::DeleteMatching => false,
-        }
+        matches!(self, Self::Insert | Self::Update | Self::InsertMeasurements(_))
     }
 }
 
 /// The outcome of a statement.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It took effect, and a majority of the members has it in their journals. (A verb that names documents
-    /// by a filter: it was executed.)
+    /// It took effect, and a majority of the members has it in their journals. A statement that selects
+    /// documents by a filter was executed, whether or not it matched any.
     Done,
     /// It did nothing. The document that it should insert exists already and, for an upsert, does not match
     /// its filter; or it is a document that the upsert must not insert.
@@ -91,7 +85,8 @@ impl Commands {
     ) -> Result<u64, StoreError> {
         let (mut waiting, mut documents) = (vec![items], 0);
         while let Some(items) = waiting.pop().filter(|items| !items.is_empty()) {
-            let (command, taken) = self.write_command(verb, collection, items, &encode);
+            let concern = |command: &mut Encoder| self.write_concern(command);
+            let (command, taken) = write_command(verb, collection, concern, items, &encode);
             let (sent, rest) = items.split_at(taken);
             if !rest.is_empty() {
                 waiting.push(rest);
@@ -142,20 +137,20 @@ impl Commands {
         failed.map(|()| documents)
     }
 
-    /// Builds a command of as many of the items, in order, as fit into one, at least one. Returns it and
-    /// their number.
-    pub(super) fn write_command<T>(
+    /// Sends one statement, with the fields of `statement`; see [`Self::write_one`].
+    pub(super) async fn write_document(
         &self,
         verb: Verb<'_>,
         collection: &str,
-        items: &[T],
-        encode: impl Fn(&mut Encoder, &T),
-    ) -> (RawDocumentBuf, usize) {
-        write_command(verb, collection, |command| self.write_concern(command), items, encode)
+        statement: &Document,
+    ) -> Result<u64, StoreError> {
+        self.write_one(verb, collection, |fields| fields.elements_of(statement)).await
     }
 }
 
-fn write_command<T>(
+/// Builds a command of the first items, as many as fit into one command, but at least one item. Returns the
+/// command and the number of its items. `concern` writes the field `writeConcern`.
+pub(super) fn write_command<T>(
     verb: Verb<'_>,
     collection: &str,
     concern: impl Fn(&mut Encoder),

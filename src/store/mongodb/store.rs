@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::future::try_join;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::RwLock;
 
 use super::by_device::ByDevice;
@@ -14,14 +16,21 @@ use super::connect::MongodbOptions;
 use super::devices::DeviceIndex;
 use super::errors::CAUSES;
 use super::layout::Layout;
-use super::rollups::{HourRollup, RollupCollection, missing};
+use super::rollups::{HourRollup, Missing, RollupCollection, missing};
 use super::schema_state::{SchemaState, uuid_in};
 use super::uri::UriError;
-use crate::model::{BucketWrite, Contents, Deletion, Hour, Keep, Metric, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, Instances,
-    OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written,
+    OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written, recent_from,
 };
+
+/// The most devices in one query for recent stats, and the most queries at once.
+const DEVICES_PER_QUERY: usize = 500;
+const QUERIES_AT_ONCE: usize = 2;
+
+/// The most devices whose last instants are read at the same time.
+const LOOKED_UP_AT_ONCE: usize = 8;
 
 /// Readings in a MongoDB collection of one layout, and their rollups in another collection.
 #[derive(Debug)]
@@ -67,21 +76,25 @@ impl<L: Layout> MongoStore<L> {
         })
     }
 
-    /// Creates the collections and their indexes, and changes what differs from the options. Every write does
-    /// this first, until it has succeeded once, and again when a collection was dropped; a call at the start
-    /// only reports trouble earlier.
+    /// Creates the collections and their indexes, and changes what differs from the options, even if a
+    /// collection was dropped just before. Every write does so until it has succeeded, and again when a ping
+    /// has noticed a dropped collection.
     ///
     /// # Errors
     /// When the server does not answer or refuses.
-    pub async fn ensure_schema(&self) -> Result<(), StoreError> {
-        self.deployment().await.map(drop)
+    pub(super) async fn ensure_schema(&self) -> Result<(), StoreError> {
+        self.deployment().await?;
+        if !self.schema_state.is_unchanged().await? {
+            self.deployment().await?;
+        }
+        Ok(())
     }
 
     /// The kind of the server, once the schema is in place.
     async fn deployment(&self) -> Result<Deployment, StoreError> {
         let ensure = || async {
-            let deployment = self.layout.ensure_schema(self.schema_state.was_ensured()).await?;
-            self.rollups.ensure(deployment).await?;
+            let deployment = self.layout.ensure_schema(self.schema_state.ensured() > 0).await?;
+            self.rollups.schema().ensure(deployment).await?;
             self.devices.ensure(deployment).await?;
             self.mark().await?;
             Ok(deployment)
@@ -108,8 +121,8 @@ impl<L: Layout> MongoStore<L> {
         failed.into_iter().map(|failed| failed.map_or_else(&mut outcome, Err)).collect()
     }
 
-    /// Has the device index say of refused buckets that it covers them, and that they are not stored. If that
-    /// fails, the bucket is to be written again.
+    /// Notes in the device index that refused buckets, which its entries cover, are not stored. If that fails
+    /// for a bucket, its outcome becomes that error, so that the bucket is written again.
     async fn note_refused(&self, writes: &[Arc<BucketWrite>], outcomes: &mut [Result<Written, StoreError>]) {
         let is_refused = |outcome: &Result<_, StoreError>| outcome.as_ref().is_err_and(StoreError::is_permanent);
         let refused: Vec<usize> = (0..writes.len()).filter(|at| is_refused(&outcomes[*at])).collect();
@@ -124,17 +137,8 @@ impl<L: Layout> MongoStore<L> {
         }
     }
 
-    /// The names of the collections that identify the store: of those with the readings, and of the rollups.
-    fn identifying(&self) -> [Vec<String>; 2] {
-        [self.layout.collection_names(), vec![self.rollups.name().to_owned()]]
-    }
-
-    fn identity_of((readings, rollups): &(String, String)) -> String {
-        format!("{} {readings} rollups {rollups}", L::IDENTITY)
-    }
-
-    /// Derives the rollups of hours that may have one. What has expired of them stays, except what `deletion`
-    /// selects, which has just removed it from the readings.
+    /// Derives the rollups of hours that may have a rollup already. Stats of expired readings stay, except
+    /// those that `deletion` selects: it has just removed these values from the readings.
     pub(super) async fn derive_again(
         &self,
         buckets: &[(Arc<str>, Hour)],
@@ -149,6 +153,24 @@ impl<L: Layout> MongoStore<L> {
             None => derived,
         };
         Ok(derived.into_iter().map(with_expired).collect())
+    }
+
+    /// The stats of a few hours of devices.
+    async fn near_stats(&self, devices: &[Arc<str>], hours: &Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
+        self.layout.add_recent_stats(devices, hours, &mut found).await?;
+        Ok(found.sorted())
+    }
+
+    /// The exact last instant of a device, from its readings if it has any, else from its rollups, else from
+    /// its entry in the device index.
+    async fn last_ts_ms(&self, entry: &DeviceSummary) -> Result<i64, StoreError> {
+        let noted = Day::of(Hour::of(entry.last_ts_ms));
+        let last_ts_ms = match self.layout.last_ts_ms(&entry.device, Some(noted)).await? {
+            None => self.rollups.last_ts_ms(&entry.device).await?,
+            known => known,
+        };
+        Ok(last_ts_ms.unwrap_or(entry.last_ts_ms))
     }
 
     /// Takes back successful outcomes if the collections are not the ones whose schema was ensured before the
@@ -215,7 +237,22 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     async fn recent_stats(&self, devices: &[Arc<str>], now: Hour) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        self.stats_of_recent_hours(devices, now).await
+        if devices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let near = recent_from(now)..Hour(now.0 + 2);
+        let parts: Vec<_> = devices.chunks(DEVICES_PER_QUERY).map(|some| self.near_stats(some, &near)).collect();
+        let found = stream::iter(parts).buffered(QUERIES_AT_ONCE).try_collect::<Vec<_>>();
+        // As a rule no device has later readings, which one seek tells.
+        let (later, found) = try_join(self.layout.next_hour(near.end), found).await?;
+        let found = found.into_iter().flatten().collect();
+        if later.is_none() {
+            return Ok(found);
+        }
+        let mut found = ByDevice::new(devices, found);
+        let later = Missing { devices: devices.to_vec(), runs: vec![near.end..Hour(i32::MAX)] };
+        self.layout.add_hour_stats(&[later], &SeriesFilter::ALL, &mut found).await?;
+        Ok(found.sorted())
     }
 
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError> {
@@ -227,7 +264,12 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     async fn last_hour(&self, device: &str) -> Result<Option<Hour>, StoreError> {
-        self.newest_hour(device).await
+        let (entry, is_complete) = Box::pin(self.in_index(self.devices.one(device))).await?;
+        let noted = entry.map(|entry| Day::of(Hour::of(entry.last_ts_ms)));
+        if noted.is_none() && is_complete {
+            return Ok(None);
+        }
+        self.layout.last_hour(device, noted).await
     }
 
     /// From the readings, and if these have none, from the rollups: the oldest readings expire first.
@@ -247,26 +289,48 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError> {
-        self.list_devices(prefix, after, limit).await
+        let (list, is_complete) = Box::pin(self.in_index(self.devices.list(prefix, after, limit))).await?;
+        Ok(DeviceList { is_incomplete: !is_complete, ..list })
     }
 
     async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError> {
-        self.some_devices(devices).await
+        let names: Vec<&str> = devices.iter().map(|device| &**device).collect();
+        let (found, is_complete) = Box::pin(self.in_index(self.devices.some(&names))).await?;
+        Ok(DeviceList { devices: found.into_values().collect(), is_cut: false, is_incomplete: !is_complete })
     }
 
+    /// The stats of the hours around `now` have the last instants of most devices. The newest documents of
+    /// the others are read device by device.
     async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
-        self.exact_last_instants(entries, now).await
+        let mut instants: Vec<Option<i64>> = vec![None; entries.len()];
+        if L::STATS_ARE_STORED {
+            let from = Day::of(recent_from(now));
+            let is_recent = |at: &usize| Day::of(Hour::of(entries[*at].last_ts_ms)) >= from;
+            let recent: Vec<usize> = (0..entries.len()).filter(is_recent).collect();
+            let devices: Vec<_> = recent.iter().map(|at| Arc::clone(&entries[*at].device)).collect();
+            for (at, hours) in recent.into_iter().zip(self.recent_stats(&devices, now).await?) {
+                instants[at] = hours.iter().map(|hour| hour.last_ts_ms).max();
+            }
+        }
+        let exact = entries.iter().zip(instants).map(|(entry, known)| async move {
+            match known {
+                Some(known) => Ok(known),
+                None => self.last_ts_ms(entry).await,
+            }
+        });
+        stream::iter(exact.collect::<Vec<_>>()).buffered(LOOKED_UP_AT_ONCE).try_collect().await
     }
 
-    async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError> {
-        self.count_silent_devices(since_ms, active).await
+    async fn count_silent(&self, since_ms: i64, mut active: DeviceSet) -> Result<u64, StoreError> {
+        self.layout.add_active(since_ms, &mut active).await?;
+        let mut silent = 0;
+        let count = self.devices.each_id(|device| silent += u64::from(!active.contains(device)));
+        Box::pin(self.in_whole_index(count)).await?;
+        Ok(silent)
     }
 
     async fn rebuild_device_index(&self) -> Result<u64, StoreError> {
-        self.deployment().await?;
-        if !self.schema_state.is_unchanged().await? {
-            self.deployment().await?;
-        }
+        self.ensure_schema().await?;
         self.rebuild().await
     }
 
@@ -285,8 +349,12 @@ impl<L: Layout> Store for MongoStore<L> {
     /// The ID is that of [`Rollups::identity`]. Nothing counts the writes of all instances.
     async fn history(&self) -> Result<Option<History>, StoreError> {
         let listed = self.schema_state.list().await?;
-        let [readings, rollups] = self.identifying().map(|names| uuid_in(&listed, &names));
-        Ok(readings.zip(rollups).map(|uuids| History { id: Self::identity_of(&uuids), writes: 0 }))
+        let readings = uuid_in(&listed, &self.layout.collection_names());
+        let rollups = uuid_in(&listed, &[self.rollups.name().to_owned()]);
+        Ok(readings.zip(rollups).map(|(readings, rollups)| {
+            let id = format!("{} {readings} rollups {rollups}", L::IDENTITY);
+            History { id, writes: 0 }
+        }))
     }
 
     /// The `rev` of the rollups is the number of their values: at least as many as the changes that stored
@@ -306,8 +374,8 @@ impl<L: Layout> Store for MongoStore<L> {
         self.rollups.put_all(&rollups).await.into_iter().collect()
     }
 
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        Some(self)
+    fn deletions(&self) -> &dyn Deletions {
+        self
     }
 
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
@@ -336,13 +404,9 @@ impl<L: Layout> Store for MongoStore<L> {
 #[async_trait]
 impl<L: Layout> Rollups for MongoStore<L> {
     async fn identity(&self) -> Result<String, StoreError> {
-        self.deployment().await?;
-        if !self.schema_state.is_unchanged().await? {
-            self.deployment().await?;
-        }
-        let [of_readings, of_rollups] = self.identifying();
-        let uuids = (self.schema_state.uuid_of(&of_readings).await?, self.schema_state.uuid_of(&of_rollups).await?);
-        Ok(Self::identity_of(&uuids))
+        self.ensure_schema().await?;
+        let missing = || StoreError::new(Cause::Schema, "the server lists no UUID for a collection of this store");
+        Ok(self.history().await?.ok_or_else(missing)?.id)
     }
 
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {

@@ -24,7 +24,7 @@ async fn delete(store: &dyn Store, hours: &mut Hours, deletion: &Deletion) -> BT
         model.retain(|identity, _| !is_selected(hour, identity));
     }
     hours.retain(|_, model| !model.is_empty());
-    let deletions = store.deletions().expect("the store can delete");
+    let deletions = store.deletions();
     let unanswered = BTreeSet::new();
     assert_eq!(deletions.delete(deletion, &unanswered).await.unwrap().readings, readings, "{deletion:?}");
     let again = deletions.delete(deletion, &unanswered).await.unwrap();
@@ -64,7 +64,7 @@ async fn expect_entry(store: &dyn Store, device: &str, hours: &Hours) {
     assert_eq!(known, expected.keys().copied().collect(), "{device}: series");
 }
 
-/// Checks that the entry of a device covers its readings, and that what it does not say exactly is found.
+/// Checks that the entry of a device covers its readings, and that queries find what it does not say exactly.
 async fn expect_covered(store: &dyn Store, device: &str, hours: &Hours) {
     let Some(entry) = store.entries_of(&[device.into()]).await.unwrap().devices.pop() else {
         assert!(hours.is_empty(), "{device} is not in the index");
@@ -300,7 +300,7 @@ pub(in crate::store) async fn of_expired_readings_a_deletion_removes_the_stats_o
 ) {
     write(store, &write_of("expired", HOUR, &[(1, &[("a", 1.0), ("b", 2.0)]), (9, &[("a", 3.0)])])).await;
     guard.expire_readings(store, "expired").await;
-    let deletions = store.deletions().expect("the store can delete");
+    let deletions = store.deletions();
     let whole = HOUR.start_ms()..HOUR.end_ms();
     let stats = async || hour_stats(store, "expired", only(HOUR), &SeriesFilter::ALL).await;
     let before = stats().await;

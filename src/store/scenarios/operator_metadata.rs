@@ -75,7 +75,7 @@ pub(in crate::store) async fn what_operators_set_outlives_the_readings(store: &d
     merge(store, &[("operator-left", name.clone())]).await;
     write(store, &write_of("operator-left", HOUR, &[(7, &[("a", 1.0)])])).await;
     assert!(store.device("operator-left").await.unwrap().is_some());
-    let deletions = store.deletions().expect("it deletes devices");
+    let deletions = store.deletions();
     deletions.delete(&Deletion::of_device("operator-left".into()), &BTreeSet::new()).await.unwrap();
     assert!(store.device("operator-left").await.unwrap().is_none());
     assert_eq!(of(store, "operator-left").await, Some(name));

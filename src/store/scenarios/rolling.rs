@@ -93,7 +93,7 @@ pub(in crate::store) async fn late_hours_of_a_day_are_rolled_up_together(store: 
     }
 }
 
-/// All instances know the rollups by the same name.
+/// All instances get the same identity of the rollups.
 pub(in crate::store) async fn instances_agree_on_what_is_rolled_up(store: &dyn Store, other: &dyn Store) {
     let identity = rollups(store).identity().await.unwrap();
     assert_eq!(write(other, &write_of("named", HOUR, &[(0, &[("a", 1.0)])])).await, written(1, 0));

@@ -82,7 +82,7 @@ pub(in crate::store) async fn of_one_identity_across_writes_the_first_value_stay
     }
 }
 
-/// As of readings that are copied from another store while devices send.
+/// Such a write comes from a command that copies readings from another store while devices send.
 pub(in crate::store) async fn a_write_that_keeps_the_first_value_changes_none(store: &dyn Store) {
     let stored: &[Sent<'_>] = &[(1, &[("a", 9.0)]), (2, &[("a", 2.0)])];
     assert_eq!(write(store, &write_of("keeping", HOUR, stored)).await, written(2, 0));
@@ -172,7 +172,7 @@ pub(in crate::store) async fn hours_soon_after_1970_are_found_from_any_start(sto
     assert_eq!(store.last_hour("early").await.unwrap(), Some(HOUR));
 }
 
-/// Likewise, where the newest hour of the device is soon after 1970.
+/// The same for a device whose newest hour is soon after 1970.
 pub(in crate::store) async fn a_device_with_readings_of_1970_only_is_summed_up(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (3_599_999, &[("b", 3.0)])];
     assert_eq!(write(store, &write_of("old", Hour(0), readings)).await, written(2, 0));

@@ -17,7 +17,7 @@ use crate::store::{Cause, History, StoreError};
 
 pub use super::file::files_of;
 
-/// The pages that one step copies.
+/// The number of pages that one step of a backup copies.
 const PAGES_PER_STEP: i32 = 1_000;
 
 /// The state of a file after one of its commits.

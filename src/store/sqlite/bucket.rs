@@ -38,7 +38,7 @@ pub(super) const COMPACT_EVERY: i64 = 16;
 /// The size below which a chunk is small.
 const SMALL_CHUNK_BYTES: i64 = 4 * 1024;
 
-/// The error of a write to an hour that then has more values than a chunk.
+/// The error of a write after which the hour would have more values than a chunk can hold.
 const TOO_MANY_VALUES: SqliteError = SqliteError::Chunk(ChunkError::Invalid("its hour has too many values"));
 
 /// The rows of one bucket, inside a transaction that writes.
@@ -191,9 +191,10 @@ impl<'a> BucketRows<'a> {
     }
 }
 
-/// Expired readings.
+/// Rollups of expired readings.
 impl BucketRows<'_> {
-    /// Adds the rollups of readings that have expired elsewhere, unless those of as many values are there.
+    /// Adds the rollups of readings that have expired in another store, unless this store has rollups of at
+    /// least as many values.
     pub(super) fn add_expired(&self, of: &HourStats) -> Result<(), SqliteError> {
         let known = self.stats_of(&of.stats)?;
         if of.stats.iter().zip(known).all(|((_, stats), known)| known.is_some_and(|known| known.count >= stats.count)) {

@@ -1,7 +1,7 @@
 //! `tidegauge check --full`: looks at the file, and changes nothing.
 //!
-//! It may run beside the service. A check of the pages is one read transaction: while it runs, the
-//! write-ahead file is not cut. So it ends after some seconds unless all pages are asked for.
+//! It may run beside the service. A check of the pages is one read transaction. While it runs, SQLite cannot
+//! shorten the write-ahead file. So the check ends after some seconds unless all pages are asked for.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode};
 
 use super::error::SqliteError;
+use super::file::files_of;
 use super::schema::{APPLICATION_ID, CHECKPOINT_BYTES, VERSION, open_reader};
 use crate::common::clock::Clock;
 use crate::common::finding::{Finding, Part, count, size};
@@ -22,7 +23,7 @@ const SIZE: Part = Part::SqliteSize;
 const GROWTH: Part = Part::SqliteGrowth;
 const DISK: Part = Part::SqliteDisk;
 
-/// The longest wait for a lock.
+/// The longest wait for the lock of the file.
 const BUSY: Duration = Duration::from_secs(2);
 
 /// The longest check of the pages, unless all are asked for.
@@ -31,23 +32,24 @@ const PAGES_TIME: Duration = Duration::from_secs(10);
 /// The largest file whose pages are checked, unless all are asked for.
 const PAGES_BYTES: u64 = 4 << 30;
 
-/// The most mistakes of the pages that are named.
+/// The most mistakes in the pages that a finding names.
 const MISTAKES_MAX: usize = 5;
 
 /// The steps of SQLite's virtual machine between two looks at the time.
 const STEPS_PER_LOOK: i32 = 10_000;
 
-/// From this many free pages on, of this share of the file, a note says how to shrink it.
+/// From this many free bytes on, if they are more than half of the file, a note says how to shrink the file.
 const FREE_BYTES: u64 = 100 << 20;
 
-/// The sizes of the write-ahead file, and the free space of the disk, that are a warning.
+/// A larger write-ahead file is a warning.
 const WAL_MAX: u64 = 8 * CHECKPOINT_BYTES;
+/// Less free space on the disk is an error.
 const DISK_MIN: u64 = 4 * CHECKPOINT_BYTES;
 
 /// The file, and how it is checked.
 #[derive(Debug, Clone)]
 pub struct SqliteCheck {
-    /// The database.
+    /// The path of the database.
     pub file: PathBuf,
     /// How long readings are kept; `None`: forever.
     pub retention: Option<Duration>,
@@ -134,8 +136,7 @@ impl SqliteCheck {
     }
 
     fn sizes(&self, page: u64, bytes: u64, free: u64) -> Vec<Finding> {
-        let mut wal = self.file.as_os_str().to_owned();
-        wal.push("-wal");
+        let [_, wal, ..] = files_of(&self.file);
         let wal = std::fs::metadata(wal).map_or(0, |wal| wal.len());
         let message = format!(
             "{} in pages of {page} bytes, {} of them free, and {} in the write-ahead file",

@@ -1,8 +1,8 @@
 //! Deletions: remove readings before they expire, some hours of a device in each transaction.
 //!
-//! An hour that loses everything leaves all tables. Of any other, the chunks are merged into one with what is
-//! left, and the rollups are folded again. If the readings of an hour have expired, it cannot be folded: the
-//! rollups of a series go if the range covers the hour, and else stay.
+//! An hour that loses all its readings is removed from all tables. In any other hour, the readings that are
+//! left become one chunk, and the rollups are folded from them. Rollups of expired readings cannot be folded
+//! again: those of the selected series are removed if the range covers the whole hour, and else stay.
 
 use rusqlite::{Connection, params};
 
@@ -11,7 +11,6 @@ use super::devices;
 use super::error::SqliteError;
 use super::history;
 use super::write::{Writer, begin};
-use crate::codec::ChunkEncoder;
 use crate::model::{Deletion, Hour};
 
 /// The number of hours that one transaction reads and rewrites: few, so that a write does not wait long.
@@ -23,7 +22,7 @@ const HOURS: &str = "SELECT hour FROM buckets WHERE device = ?1 AND hour >= ?2 A
 #[cfg(test)]
 pub(super) const QUERIES: [&str; 1] = [HOURS];
 
-/// The result of one batch.
+/// The result of one batch of a deletion.
 #[derive(Debug)]
 pub(super) struct Deleted {
     /// The number of readings that had a value removed.
@@ -41,7 +40,10 @@ impl Writer {
         let hours = hours(&transaction, deletion, from)?;
         let mut readings = 0;
         for hour in &hours {
-            readings += delete_of_hour(&transaction, encoder, deletion, Hour::of(*hour))?;
+            let hour = Hour::of(*hour);
+            let rows = BucketRows::at(&transaction, &deletion.device, hour);
+            let is_whole = deletion.covers(hour) && deletion.series.is_all();
+            readings += if is_whole { rows.remove()? } else { rows.delete(encoder, deletion)? };
         }
         let next = hours.last().filter(|_| hours.len() as i64 == BATCH).map(|hour| Hour(Hour::of(*hour).0 + 1));
         if next.is_none() {
@@ -59,15 +61,4 @@ fn hours(connection: &Connection, deletion: &Deletion, from: Hour) -> Result<Vec
     let mut statement = connection.prepare_cached(HOURS)?;
     let range = params![&*deletion.device, from.start_ms(), deletion.hours().end.start_ms(), BATCH];
     Ok(statement.query_map(range, |row| row.get(0))?.collect::<Result<_, _>>()?)
-}
-
-/// Executes a deletion for one hour, and returns the number of readings that had a value removed.
-fn delete_of_hour(
-    connection: &Connection,
-    encoder: &mut ChunkEncoder,
-    deletion: &Deletion,
-    hour: Hour,
-) -> Result<u64, SqliteError> {
-    let rows = BucketRows::at(connection, &deletion.device, hour);
-    if deletion.covers(hour) && deletion.series.is_all() { rows.remove() } else { rows.delete(encoder, deletion) }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::SqliteError;
 use super::read::each_from_last;
@@ -75,7 +75,10 @@ pub(super) const QUERIES: [&str; 12] = [
 
 /// Adds a note to the index.
 pub(super) fn note(connection: &Connection, note: &DeviceSummary) -> Result<(), SqliteError> {
-    put_device(&mut connection.prepare_cached(PUT_DEVICE)?, note)?;
+    let metadata = note.metadata.as_ref();
+    let (text, hour) = (metadata.map(|of| &*of.text), metadata.map(|of| of.hour.start_ms()));
+    let values = params![note.device, text, hour, note.first_ts_ms, note.last_ts_ms];
+    connection.prepare_cached(PUT_DEVICE)?.execute(values)?;
     let mut has_series = connection.prepare_cached(HAS_SERIES)?;
     let mut put_series = connection.prepare_cached(PUT_SERIES)?;
     let mut has_new = false;
@@ -88,13 +91,6 @@ pub(super) fn note(connection: &Connection, note: &DeviceSummary) -> Result<(), 
         connection.prepare_cached(HAS_MORE_SERIES)?.execute([&*note.device])?;
     }
     if has_new { limit_series(connection, &note.device) } else { Ok(()) }
-}
-
-fn put_device(statement: &mut CachedStatement<'_>, note: &DeviceSummary) -> Result<(), SqliteError> {
-    let metadata = note.metadata.as_ref();
-    let (text, hour) = (metadata.map(|of| &*of.text), metadata.map(|of| of.hour.start_ms()));
-    statement.execute(params![note.device, text, hour, note.first_ts_ms, note.last_ts_ms])?;
-    Ok(())
 }
 
 /// Removes the series without a reading for longest if the device has too many.
@@ -115,7 +111,7 @@ fn limit_series(connection: &Connection, device: &str) -> Result<(), SqliteError
     Ok(())
 }
 
-/// Removes a device that has no bucket. Returns whether it had none.
+/// Removes a device from the index if it has no bucket. Returns whether it had none.
 pub(super) fn remove_without_buckets(connection: &Connection, device: &str) -> Result<bool, SqliteError> {
     if connection.prepare_cached(HAS_BUCKET)?.exists([device])? {
         return Ok(false);
@@ -149,7 +145,7 @@ pub(super) fn delete(connection: &Connection, deletion: &Deletion) -> Result<(),
     Ok(())
 }
 
-/// Sets the last day of each of these series that has a value, and removes it from `series`.
+/// Sets the last day of each of these series that still has a value, and takes that series out of `series`.
 fn set_last_days(connection: &Connection, device: &str, series: &mut BTreeSet<String>) -> Result<(), SqliteError> {
     if series.is_empty() {
         return Ok(());

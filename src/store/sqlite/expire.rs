@@ -21,9 +21,9 @@ const BATCH: i64 = 1000;
 pub(super) struct Expiry {
     /// Selects the oldest buckets that have something to delete.
     oldest: &'static str,
-    /// Run for each of these buckets.
+    /// The statements that run for each of these buckets.
     pub(super) each: &'static [&'static str],
-    /// Whether the buckets themselves go.
+    /// Whether `each` deletes the rows of the buckets, too.
     deletes_buckets: bool,
 }
 
@@ -60,9 +60,9 @@ pub(super) fn queries() -> Vec<&'static str> {
     [READINGS, ROLLUPS].iter().flat_map(|expiry| expiry.each.iter().copied().chain([expiry.oldest])).collect()
 }
 
-/// The result of one batch.
+/// The result of one batch of an expiry.
 pub(super) struct Expired {
-    /// The number of buckets.
+    /// The number of buckets whose readings, or readings and rollups, were deleted.
     pub(super) buckets: u64,
     /// Whether more buckets may have expired.
     pub(super) more: bool,

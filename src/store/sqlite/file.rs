@@ -19,7 +19,8 @@ pub fn files_of(path: &Path) -> [PathBuf; 4] {
     })
 }
 
-/// Refuses a database of which a file is no regular one. SQLite would open it, and a FIFO has it wait.
+/// Refuses a database if one of its files is not a regular file. SQLite would open the file, and wait forever
+/// if it is a FIFO.
 pub(super) fn expect_regular(path: &Path) -> Result<(), SqliteError> {
     files_of(path)
         .into_iter()

@@ -1,5 +1,5 @@
-//! The ID of the file and the number of its writes. They let a start recognize another file, or an older
-//! copy.
+//! The ID of the file and the number of its writes. By them, the service recognizes at its start that the
+//! file was replaced by another one or by an older copy.
 
 use std::path::Path;
 
@@ -9,14 +9,15 @@ use super::error::SqliteError;
 use super::file;
 use crate::store::History;
 
-/// The table, with a new ID.
+/// The table, and its one row with a new ID.
 pub(super) const TABLE: &str = "
 CREATE TABLE history (id TEXT NOT NULL, writes INTEGER NOT NULL);
 INSERT INTO history VALUES (lower(hex(randomblob(16))), 0);";
 const COUNT: &str = "UPDATE history SET writes = writes + 1";
 const READ: &str = "SELECT id, writes FROM history";
 
-/// Counts a write in its own transaction, unless the transaction still has only `before` changes.
+/// Counts the write of a transaction, in this transaction, unless it has made no change since it had `before`
+/// changes.
 pub(super) fn count(transaction: &Transaction<'_>, before: u64) -> Result<(), SqliteError> {
     if transaction.total_changes() == before {
         return Ok(());
@@ -31,9 +32,10 @@ pub(super) fn read(connection: &Connection) -> Result<History, SqliteError> {
     Ok(statement.query_row([], |row| Ok(History { id: row.get(0)?, writes: row.get::<_, i64>(1)?.cast_unsigned() }))?)
 }
 
-/// Whether a file that no process has open holds readings or rollups. A missing file, or one of another
-/// program, holds none. This creates no other file beside it.
-pub(super) fn holds_data(path: &Path) -> bool {
+/// Whether the file at `path`, which no process may have open, holds readings or rollups. A missing file, or
+/// one of another program, holds none. The check creates no file beside it. Blocks on the disk.
+#[must_use]
+pub fn holds_data(path: &Path) -> bool {
     if file::expect_regular(path).is_err() {
         return false;
     }

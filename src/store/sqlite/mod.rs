@@ -48,18 +48,20 @@ pub use self::check::SqliteCheck;
 use self::error::{CAUSES, SqliteError};
 use self::expire::{Expired, Expiry};
 use self::file::DatabaseFile;
+pub use self::history::holds_data;
 use self::readers::Readers;
 use self::write::Writer;
 use super::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats,
     OperatorMetadataStore, ReadingsQuery, StatsNeeds, Store, StoreError, UnreadableDocuments, Written,
 };
+use crate::common::joined::joined;
 use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
 
 /// How long a connection waits for another process that holds the file before it answers `busy`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for the last checkpoint.
+/// How long the last checkpoint waits for another process that holds the file.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The time between two looks at whether the writer waits for a lock: many times [`write::LOCK_INTERVAL`].
@@ -115,13 +117,6 @@ impl SqliteStore {
         Self { unreadable, ..self }
     }
 
-    /// Whether the file at `path`, which no process may have open, holds readings or rollups. Blocks on the
-    /// disk.
-    #[must_use]
-    pub fn holds_data(path: &Path) -> bool {
-        history::holds_data(path)
-    }
-
     async fn read<T: Send + 'static>(
         &self,
         query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
@@ -175,7 +170,7 @@ impl Store for SqliteStore {
     async fn write(&self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         let owned = writes.to_vec(); // the work continues if the caller is dropped
         let outcomes = self.with_writer(move |writer| Ok(writer.write(&owned))).await;
-        outcomes.unwrap_or_else(|error| vec![Err(StoreError::from(&error)); writes.len()])
+        outcomes.unwrap_or_else(|error| vec![Err(error.into()); writes.len()])
     }
 
     async fn hour_stats(
@@ -253,12 +248,10 @@ impl Store for SqliteStore {
 
     /// The size of the file and its write-ahead file.
     async fn bytes(&self) -> Result<u64, StoreError> {
-        let path = self.readers.path();
-        let mut wal = path.as_os_str().to_owned();
-        wal.push("-wal");
+        let [path, wal, ..] = file::files_of(&self.readers.path);
         let bytes = |path: &Path| std::fs::metadata(path).map(|file| file.len());
-        let file = bytes(path).map_err(|error| StoreError::new(Cause::Io, format!("{}: {error}", path.display())))?;
-        Ok(file + bytes(Path::new(&wal)).unwrap_or(0))
+        let file = bytes(&path).map_err(|error| StoreError::new(Cause::Io, format!("{}: {error}", path.display())))?;
+        Ok(file + bytes(&wal).unwrap_or(0))
     }
 
     async fn history(&self) -> Result<Option<History>, StoreError> {
@@ -286,11 +279,11 @@ impl Store for SqliteStore {
             history::count(&transaction, before)?;
             Ok(transaction.commit()?)
         };
-        self.with_writer(add).await.map_err(|error| StoreError::from(&error))
+        Ok(self.with_writer(add).await?)
     }
 
-    fn deletions(&self) -> Option<&dyn Deletions> {
-        Some(self)
+    fn deletions(&self) -> &dyn Deletions {
+        self
     }
 
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore {
@@ -324,7 +317,7 @@ impl Deletions for SqliteStore {
         while let Some(from) = next {
             let deletion = deletion.clone();
             let batch = move |writer: &mut Writer| writer.delete_some(&deletion, from);
-            let deleted = self.with_writer(batch).await.map_err(|error| StoreError::from(&error))?;
+            let deleted = self.with_writer(batch).await?;
             (readings, next) = (readings + deleted.readings, deleted.next);
         }
         Ok(Deleted { readings, hours: BTreeSet::new() })
@@ -335,13 +328,7 @@ impl Deletions for SqliteStore {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SqliteError> + Send + 'static,
 ) -> Result<T, SqliteError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(SqliteError::Stopping),
-        },
-    }
+    joined(tokio::task::spawn_blocking(work)).await.unwrap_or(Err(SqliteError::Stopping))
 }
 
 #[cfg(test)]

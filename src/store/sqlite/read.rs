@@ -17,8 +17,8 @@ use crate::store::metric_names::MetricNames;
 use crate::store::readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 use crate::store::{HourStats, StatsNeeds, UnreadableDocuments};
 
-/// The rollups of all metrics: numbers only, or with the first and the last value. Every hour has one, so it
-/// needs no row of `buckets`.
+/// The rollups of all metrics: numbers only, or with the first and the last value. Every hour has a rollup,
+/// so these queries need no row of `buckets`.
 const NUMBERS: &str = "SELECT hour, last_at, metric, count, min, max, sum FROM rollups
     WHERE device = ?1 AND hour >= ?2 AND hour < ?3 ORDER BY hour, metric";
 const ROLLUPS: &str = "SELECT hour, last_at, metric, count, min, max, sum, first_at, first_value, last_at, last_value
@@ -102,8 +102,8 @@ fn hour_stats_of(
     Ok(found)
 }
 
-/// The keys from the first to before the second include those of all wanted series. The function tells which
-/// of them are wanted.
+/// A range of keys, from the first to before the second, that has the keys of all wanted series; and a
+/// function that tells whether a key in this range is wanted.
 fn key_range(wanted: Wanted<'_>) -> ([String; 2], impl Fn(&str) -> bool) {
     let keys = match wanted {
         Wanted::Name(name) => [name.to_owned(), format!("{name}|")], // `|` follows `{`, which labels begin with

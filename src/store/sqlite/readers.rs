@@ -1,7 +1,6 @@
 //! The pool of reading connections: a few, opened on demand, shared by all queries.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,9 +17,9 @@ const READERS: usize = 4;
 /// The steps of SQLite's virtual machine between two checks for a dropped caller: a few rows.
 const STEPS_PER_CHECK: i32 = 100;
 
-/// Lends connections to queries.
+/// A pool that lends connections to queries.
 pub(super) struct Readers {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: Arc<DatabaseFile>,
     busy_timeout: Duration,
     turns: Arc<Semaphore>,
@@ -32,11 +31,6 @@ impl Readers {
         Self { path, file, busy_timeout, turns: Arc::new(Semaphore::new(READERS)), idle: Mutex::default() }
     }
 
-    /// The path of the file.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Runs `query` on a blocking thread, and interrupts it if its caller is dropped. It keeps its permit
     /// until it ends, so that at most [`READERS`] run at once.
     pub(super) async fn read<T: Send + 'static>(
@@ -45,8 +39,9 @@ impl Readers {
     ) -> Result<T, SqliteError> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| SqliteError::Stopping)?;
         let readers = Arc::clone(self);
-        let caller = Caller::default();
-        let is_gone = Arc::clone(&caller.is_gone);
+        // Dropped when the caller has its answer or stops waiting.
+        let waiting = Arc::new(());
+        let caller = Arc::downgrade(&waiting);
         blocking(move || {
             let _turn = turn;
             readers.file.check()?; // a new connection could open another file
@@ -55,7 +50,7 @@ impl Readers {
                 Some(connection) => connection,
                 None => schema::open_reader(&readers.path, readers.busy_timeout)?,
             };
-            connection.progress_handler(STEPS_PER_CHECK, Some(move || is_gone.load(Ordering::Relaxed)))?;
+            connection.progress_handler(STEPS_PER_CHECK, Some(move || caller.strong_count() == 0))?;
             let answer = query(&mut connection)?; // after an error the connection is closed, not reused
             connection.progress_handler(0, None::<fn() -> bool>)?;
             readers.idle().push(connection);
@@ -66,18 +61,6 @@ impl Readers {
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The caller of a query. It is dropped when the caller has its answer or stops waiting.
-#[derive(Default)]
-struct Caller {
-    is_gone: Arc<AtomicBool>,
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        self.is_gone.store(true, Ordering::Relaxed);
     }
 }
 

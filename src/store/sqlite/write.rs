@@ -1,7 +1,7 @@
 //! Writes buckets: one transaction per call, all or nothing.
 //!
 //! On a disk with little space, a call uses several smaller transactions, and truncates the write-ahead file
-//! after each.
+//! after each. If SQLite never takes a bucket, smaller transactions write the others.
 //!
 //! The transaction is immediate: no other connection, in this process or another, writes between the read and
 //! the write of a bucket. So resending is safe, and needs no state beside the rows.
@@ -19,7 +19,7 @@ use super::{devices, history};
 use crate::codec::ChunkEncoder;
 use crate::disk;
 use crate::model::BucketWrite;
-use crate::store::noted_devices::{NotedDevices, Notes};
+use crate::store::noted_devices::NotedDevices;
 use crate::store::{Cause, StoreError, Written};
 
 /// The approximate bytes of a bucket in the write-ahead file: ten pages.
@@ -31,7 +31,7 @@ const FREE_PART: u64 = 8;
 /// The sleep between two attempts to get the lock of the file from another process.
 pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Changes when another connection has committed.
+/// Its result changes when another connection has committed.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
 /// The writing connection of a store.
@@ -67,24 +67,31 @@ impl Writer {
         Ok(Self { connection, encoder, max_buckets: None, noted: NotedDevices::default(), data_version: 0 })
     }
 
-    /// Writes all buckets in one transaction, or in several if the disk has little space. The outcomes are in
-    /// the order of the writes.
+    /// Writes all buckets in one transaction, or in several if the disk has little space or a bucket is
+    /// refused. The outcomes are in the order of the writes.
     pub(super) fn write(&mut self, writes: &[Arc<BucketWrite>]) -> Vec<Result<Written, StoreError>> {
         let mut outcomes = Vec::with_capacity(writes.len());
-        let mut rest = writes;
+        let (mut rest, mut limit) = (writes, writes.len());
         while !rest.is_empty() {
             let fit = self.buckets_that_fit();
             let is_short = fit < rest.len();
-            let (now, later) = rest.split_at(fit.min(rest.len()));
-            match self.write_some(now) {
+            let (now, later) = rest.split_at(fit.min(limit).min(rest.len()));
+            match self.write_all(now) {
                 Ok(written) => {
-                    outcomes.extend(written);
+                    outcomes.extend(written.into_iter().map(Ok));
                     rest = later;
+                    limit = limit.saturating_mul(2);
                     self.max_buckets =
                         self.max_buckets.map(|max| max.saturating_mul(2)).filter(|max| *max < writes.len());
                     if is_short {
                         self.truncate_wal();
                     }
+                }
+                // Fewer buckets in a transaction, until the bucket to blame is alone.
+                Err(error) if error.cause().is_permanent() && now.len() > 1 => limit = now.len() / 2,
+                Err(error) if error.cause().is_permanent() => {
+                    outcomes.push(Err(error.into()));
+                    rest = later;
                 }
                 Err(error) if error.cause() == Cause::DiskFull && now.len() > 1 => {
                     self.truncate_wal();
@@ -119,18 +126,15 @@ impl Writer {
         }
     }
 
-    /// Writes all buckets or none. It leaves out only buckets with a permanent error.
-    fn write_some(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, StoreError>>, SqliteError> {
-        match self.write_all(writes) {
-            Err(error) if error.cause().is_permanent() => self.write_each(writes),
-            outcome => Ok(outcome?.into_iter().map(Ok).collect()),
-        }
-    }
-
+    /// Writes all buckets in one transaction, or none.
     fn write_all(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Written>, SqliteError> {
         let transaction = begin(&mut self.connection)?;
         let before = transaction.total_changes();
-        forget_after_changes(&transaction, &self.noted, &mut self.data_version)?;
+        let version: i64 = transaction.prepare_cached(DATA_VERSION)?.query_row([], |row| row.get(0))?;
+        if self.data_version != version {
+            self.noted.clear(); // another connection has changed the file, and may have removed devices
+            self.data_version = version;
+        }
         let changes = self.noted.changes(writes);
         for note in &changes.notes {
             devices::note(&transaction, &note.summary)?;
@@ -141,60 +145,9 @@ impl Writer {
         }
         history::count(&transaction, before)?;
         transaction.commit()?;
-        confirm(&self.noted, &changes);
+        changes.notes.iter().for_each(|note| self.noted.confirm(&changes, note, true));
         Ok(written)
     }
-
-    /// Writes like [`Writer::write_all`], with a savepoint around each bucket, so that a permanent error
-    /// affects one bucket only. Savepoints cost time, so only this rare case uses them.
-    fn write_each(&mut self, writes: &[Arc<BucketWrite>]) -> Result<Vec<Result<Written, StoreError>>, SqliteError> {
-        let mut transaction = begin(&mut self.connection)?;
-        let before = transaction.total_changes();
-        forget_after_changes(&transaction, &self.noted, &mut self.data_version)?;
-        let (mut outcomes, mut noted) = (Vec::with_capacity(writes.len()), Vec::new());
-        for write in writes {
-            let savepoint = transaction.savepoint()?;
-            let changes = self.noted.changes(std::slice::from_ref(write));
-            let in_index = changes.notes.iter().try_for_each(|note| devices::note(&savepoint, &note.summary));
-            match in_index.and_then(|()| BucketRows::of(&savepoint, write).write(&mut self.encoder, write)) {
-                Ok(written) => {
-                    savepoint.commit()?;
-                    outcomes.push(Ok(written));
-                    noted.push(changes);
-                }
-                Err(error) if error.cause().is_permanent() => {
-                    savepoint.finish()?; // undoes the changes to this bucket
-                    outcomes.push(Err(StoreError::from(&error)));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        history::count(&transaction, before)?;
-        transaction.commit()?;
-        for changes in &noted {
-            confirm(&self.noted, changes);
-        }
-        Ok(outcomes)
-    }
-}
-
-/// Forgets which devices are noted if another connection has changed the file, for it may have removed them.
-fn forget_after_changes(
-    transaction: &Transaction<'_>,
-    noted: &NotedDevices,
-    known: &mut i64,
-) -> Result<(), SqliteError> {
-    let version = transaction.prepare_cached(DATA_VERSION)?.query_row([], |row| row.get(0))?;
-    if *known != version {
-        noted.clear();
-        *known = version;
-    }
-    Ok(())
-}
-
-/// Remembers notes that were committed.
-fn confirm(noted: &NotedDevices, changes: &Notes) {
-    changes.notes.iter().for_each(|note| noted.confirm(changes, note, true));
 }
 
 /// Starts a writing transaction: waits for writes of other processes, then excludes them.

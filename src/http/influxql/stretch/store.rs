@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use crate::model::{BucketWrite, Contents, Hour, Metric, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Cause, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, OperatorMetadataStore,
+    Cause, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, OperatorMetadataStore,
     ReadingsQuery, StatsNeeds, Store, StoreError, Written,
 };
 
@@ -143,6 +143,10 @@ impl Store for Counted {
 
     async fn count_silent(&self, since_ms: i64, active: DeviceSet) -> Result<u64, StoreError> {
         self.store.count_silent(since_ms, active).await
+    }
+
+    fn deletions(&self) -> &dyn Deletions {
+        self.store.deletions()
     }
 
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore {

@@ -30,7 +30,7 @@ pub(super) struct Capacity {
     bytes: usize,
 }
 
-/// The number of readings, and their size.
+/// A number of readings, and their size in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) readings: usize,
@@ -51,7 +51,7 @@ impl Capacity {
         size.readings <= self.readings && size.bytes <= self.bytes
     }
 
-    /// The same by bytes alone, whatever the number of readings.
+    /// Whether readings of this size fit into a document by their bytes, whatever their number.
     pub(super) const fn has_bytes_for(self, size: Size) -> bool {
         size.bytes <= self.bytes
     }
@@ -65,7 +65,8 @@ impl Capacity {
 impl Size {
     pub(super) fn of(contents: &Contents) -> Self {
         let keys = Keys::of(contents);
-        let readings: Self = contents.readings().map(|reading| keys.reading(reading.samples)).sum();
+        let sizes = contents.readings().map(|reading| keys.reading(reading.samples));
+        let readings = sizes.fold(Self::default(), |all, one| all + one);
         Self { bytes: readings.bytes + keys.stats_bytes(), ..readings }
     }
 }
@@ -78,18 +79,12 @@ impl std::ops::Add for Size {
     }
 }
 
-impl std::iter::Sum for Size {
-    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
-        sizes.fold(Self::default(), std::ops::Add::add)
-    }
-}
-
 impl Keys {
     pub(super) fn of(contents: &Contents) -> Self {
         Self(contents.metrics().iter().map(|metric| names::stored(metric).len()).collect())
     }
 
-    /// The size of one reading.
+    /// The size of the reading with these samples.
     pub(super) fn reading(&self, samples: &[Sample]) -> Size {
         let values: usize = samples.iter().map(|sample| VALUE_BYTES + self.0[sample.metric as usize]).sum();
         Size { readings: 1, bytes: READING_BYTES + values }

@@ -8,26 +8,24 @@
 //! `firstTs` is its `lastTs`. Queries skip it. Its `rev` counts in the rollup of the hour, which is therefore
 //! newer than any that was derived before.
 //!
-//! `lastTs` falls to the last instant that is left in a part and those before it. That is safe, because the
-//! part is full: readings are never added to it. An instance that remembers the higher `lastTs` inserts later
-//! readings than that, as it would have before.
+//! `lastTs` falls to the last instant that is left in the part and in the parts before it. That is safe,
+//! because the part is full: readings are never added to it. An instance that remembers the higher `lastTs`
+//! inserts only readings that are later, as it would have without the deletion.
 //!
-//! **Whole hours**, as a rule nearly all of them, are emptied by one statement for many documents. Of the
-//! others each part is read, and written back without the selected values, as on the slow path (`slow`).
+//! **Whole hours**, as a rule nearly all of them, are emptied by one statement for many documents. Each part
+//! of another hour is read, and written back without the selected values, as on the slow path (`slow`).
 //!
 //! **Hours without an answer.** The log of an instance that was killed may have readings that it had sent to
 //! the store, and that are not sent again because of the deletion. Such a command may have been the insert of
 //! a part that does not exist yet. So these hours get one more part, which is empty: a *fence*.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 use bson::{DateTime, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::super::collection::Deployment;
 use super::super::decode::integer;
-use super::super::encode::Encoder;
 use super::super::layout::Queries;
 use super::super::names;
 use super::super::statements::Verb;
@@ -43,27 +41,24 @@ use crate::store::{Deleted, ReadingsQuery, StoreError};
 /// The most documents that one statement empties.
 const DOCUMENTS_PER_STATEMENT: usize = 500;
 
-/// The documents of one batch of the search for them.
+/// The documents in one batch of the search for the documents that a deletion touches.
 const BATCH: u32 = 10_000;
 
 /// How many hours are read and written back at the same time.
 const MAX_CONCURRENT_HOURS: usize = 8;
 
-/// The fields that an emptied document does not have.
-const FIELDS_OF_READINGS: [&str; 3] = ["metadata", "control", "data"];
-
 /// The documents that a deletion touches.
 #[derive(Debug, Default)]
 struct Touched {
-    /// All hours that have a document.
+    /// All hours of the deletion that have a document.
     hours: BTreeSet<Hour>,
     /// The documents that are emptied, by hour.
     whole: Vec<Whole>,
-    /// The hours whose parts are read.
+    /// The hours whose parts are read, and written back without the selected values.
     partial: BTreeSet<Hour>,
 }
 
-/// A document that is emptied.
+/// A document that is emptied, because the deletion selects all of its readings.
 #[derive(Debug)]
 struct Whole {
     id: String,
@@ -98,20 +93,20 @@ impl Buckets {
         Ok(Deleted { readings: readings + counts.iter().sum::<u64>(), hours })
     }
 
-    /// Finds the documents.
+    /// Finds the documents that a deletion touches.
     ///
-    /// Emptied ones are emptied again: on a standalone server, only a write makes it certain that an earlier
-    /// one is durable.
+    /// Emptied documents are emptied again: on a standalone server, only a write makes it certain that an
+    /// earlier one is durable.
     async fn touched(&self, deletion: &Deletion, unanswered: &BTreeSet<Hour>) -> Result<Touched, StoreError> {
         let is_whole = |hour| deletion.covers(hour) && deletion.series.is_all() && !unanswered.contains(&hour);
         let mut touched = Touched { partial: unanswered.clone(), hours: unanswered.clone(), ..Touched::default() };
         let find = self.of_hours(&deletion.device, &deletion.hours()).batch_size(BATCH);
         let find = find.projection(doc! { "bucket": 1, "readingCount": 1, "firstTs": 1, "lastTs": 1 });
         self.commands
-            .each_document(find, |document| {
+            .all_documents(find, |document| {
                 let id = document.get_str("_id")?;
                 if names::device_of(id) != Some(&*deletion.device) {
-                    return Ok(ControlFlow::Continue(()));
+                    return Ok(());
                 }
                 let hour = bucket_hour(document)?;
                 touched.hours.insert(hour);
@@ -122,14 +117,15 @@ impl Buckets {
                 } else {
                     touched.partial.insert(hour);
                 }
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             })
             .await?;
         touched.whole.sort_by_key(|whole| whole.hour);
         Ok(touched)
     }
 
-    /// Counts the readings of an hour. Parts that overlap may have values of the same instants.
+    /// Counts the readings of an hour. If its parts overlap in time, it reads them, because two parts may
+    /// have values of the same instant.
     async fn count_whole(&self, device: &str, parts: &[Whole]) -> Result<u64, StoreError> {
         let mut parts: Vec<&Whole> = parts.iter().filter(|part| part.readings > 0).collect();
         parts.sort_by_key(|part| part.span);
@@ -147,24 +143,17 @@ impl Buckets {
 
     /// Empties documents, all parts of whole hours.
     async fn empty(&self, device: &str, documents: &[Whole]) -> Result<(), StoreError> {
-        let encode = |statement: &mut Encoder| {
-            statement.document("q", |filter| {
-                filter.document("_id", |is| {
-                    is.array("$in", |ids| documents.iter().enumerate().for_each(|(at, of)| ids.string(at, &of.id)));
-                });
-                filter.string("deviceId", device);
-            });
-            statement.array("u", |stages| {
-                stages.document(0, |stage| stage.document("$set", set_empty));
-                stages.document(1, |stage| {
-                    stage.array("$unset", |unset| {
-                        FIELDS_OF_READINGS.iter().enumerate().for_each(|(at, field)| unset.string(at, field));
-                    });
-                });
-            });
-            statement.boolean("multi", true);
+        let ids: Vec<&str> = documents.iter().map(|document| &*document.id).collect();
+        let emptied = doc! {
+            "schemaVersion": SCHEMA_VERSION, "rev": { "$add": ["$rev", 1_i64] }, "full": true, "readingCount": 0_i64,
+            "firstTs": "$bucket", "lastTs": "$bucket", "stats": { "$literal": {} }, "bytes": 0_i64, "readings": [],
         };
-        self.commands.write_one(Verb::UpdateMatching, &self.collection, encode).await.map(drop)
+        let statement = doc! {
+            "q": { "_id": { "$in": ids }, "deviceId": device },
+            "u": [{ "$set": emptied }, { "$unset": ["metadata", "control", "data"] }],
+            "multi": true,
+        };
+        self.commands.write_document(Verb::UpdateMatching, &self.collection, &statement).await.map(drop)
     }
 
     /// Removes the selected values of one hour, and returns the number of readings that had some.
@@ -209,24 +198,6 @@ impl Buckets {
         }
         Ok(true)
     }
-}
-
-/// Writes the fields of an emptied document of an hour of which nothing is left.
-fn set_empty(set: &mut Encoder) {
-    set.int32("schemaVersion", SCHEMA_VERSION);
-    set.document("rev", |is| {
-        is.array("$add", |terms| {
-            terms.string(0, "$rev");
-            terms.int64(1, 1);
-        });
-    });
-    set.boolean("full", true);
-    set.int64("readingCount", 0);
-    set.string("firstTs", "$bucket");
-    set.string("lastTs", "$bucket");
-    set.document("stats", |is| is.document("$literal", |_| {}));
-    set.int64("bytes", 0);
-    set.array("readings", |_| {});
 }
 
 /// A change, and the instants that lose a value with it.

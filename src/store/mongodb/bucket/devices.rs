@@ -1,6 +1,6 @@
 //! The newest and the oldest documents of a device.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use bson::{Document, RawDocument, doc};
 
@@ -12,7 +12,7 @@ use crate::config::BucketLayout;
 use crate::model::Hour;
 use crate::store::StoreError;
 
-/// The fields of one document that say when its readings are.
+/// The hour of one document, and the first and the last instant of its readings.
 #[derive(Debug)]
 pub(super) struct PartSummary {
     device: String,
@@ -44,12 +44,8 @@ impl Buckets {
         }
         let find = self.of_hours(&part.device, &(part.hour..Hour(part.hour.0 + 1))).projection(summary_fields());
         let mut parts = Vec::new();
-        self.commands
-            .each_document(find, |document| {
-                parts.extend(PartSummary::decode(document)?);
-                Ok(ControlFlow::Continue(()))
-            })
-            .await?;
+        let visit = |document: &RawDocument| PartSummary::decode(document).map(|part| parts.extend(part));
+        self.commands.all_documents(find, visit).await?;
         parts.sort_by_key(|part| part.part);
         Ok(parts)
     }

@@ -41,11 +41,11 @@ pub(super) fn layout_of(document: &RawDocument) -> Result<BucketLayout, DecodeEr
 /// One document of a bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Part {
-    /// 0 for the document that every bucket has, counted up for its overflow.
+    /// 0 for the first document of a bucket; 1, 2 and so on for its further documents.
     pub(super) number: i32,
     /// The layout in which it is stored, or is to be written.
     pub(super) layout: BucketLayout,
-    /// The number of writes to it.
+    /// The number of writes to the document.
     pub(super) rev: i64,
     /// New instants are never added to it, but to the next part.
     pub(super) full: bool,
@@ -92,14 +92,14 @@ impl Part {
         layout == BucketLayout::Readable || (!self.contents.is_empty() && is_dense(&self.contents))
     }
 
-    /// The fields that change.
+    /// The fields that a write of the part sets.
     pub(super) fn body(&self) -> Body<'_> {
         let Self { layout, rev, full, last, ref metadata, ref contents, .. } = *self;
         Body { layout, rev, full, last, metadata: metadata.as_ref(), size: Size::of(contents), contents }
     }
 }
 
-/// The fields of a part that change.
+/// The fields of a part that a write sets: all that may change.
 #[derive(Debug)]
 pub(super) struct Body<'a> {
     pub(super) layout: BucketLayout,

@@ -14,17 +14,15 @@
 
 use serde_json::{Map, Value};
 
-use self::placement::{add_to_last, add_to_open, chunks};
 use super::capacity::{Capacity, Keys, Size};
 use super::document::Part;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents, HourOffset, Keep, MetricTable, Sample};
 
-mod placement;
 #[cfg(test)]
 mod tests;
 
-/// A document to write.
+/// A change of one document of the bucket, or a new document.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change {
     /// The new contents of the document, its next `rev` included.
@@ -35,12 +33,12 @@ pub(super) struct Change {
     pub(super) new_keys: Vec<(HourOffset, u32)>,
 }
 
-/// Whether the parts, ascending, can be planned on.
+/// Whether parts (ascending), as they were read, agree so far that a plan can rely on them.
 ///
 /// Documents are read one after the other while others write. So a part may have been read before it got a
-/// successor, and new instants may have been added to it since. Every part but the last must be full, because
-/// nothing new is added to a full part, or packed: then nothing is added to it that is later than its `last`,
-/// and whatever else may have been added has changed its `rev`.
+/// successor, and new instants may have been added to it since. Every part but the last must therefore be
+/// full or packed. Nothing new is added to a full part. To a packed part nothing is added that is later than
+/// its `last`, and any other addition changes its `rev`.
 pub(super) fn is_consistent(parts: &[Part]) -> bool {
     parts.iter().rev().skip(1).all(|part| part.full || part.layout == BucketLayout::Packed)
 }
@@ -135,15 +133,17 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The parts that have a sample of the write, or others of its instant: the first of each.
+/// Where a sample of the write is stored, as indices of parts.
 #[derive(Debug, Clone, Copy, Default)]
 struct Home {
+    /// The first part with a value of its identity.
     value: Option<usize>,
+    /// The first part with any value of its instant.
     instant: Option<usize>,
 }
 
-/// Finds the home of each sample. The work is linear in the stored values of the write's span, and names are
-/// compared once for each part.
+/// Finds the home of each sample. The work is linear in the stored values within the span of the write, and
+/// names are compared once for each part.
 fn find_homes(parts: &[Part], contents: &Contents) -> Vec<Home> {
     let samples = contents.samples();
     let mut homes = vec![Home::default(); samples.len()];
@@ -189,7 +189,77 @@ fn part_for(drafts: &mut [Draft<'_>], home: Home, sample: &Sample, keys: &Keys, 
     home.instant
 }
 
-/// Moves the last instant of each part to which samples were added. It never falls from part to part.
+/// Adds new instants to the last part while it has room, and returns the others. If there are others, the
+/// part is full.
+fn add_to_last<'a>(
+    drafts: &mut [Draft<'_>],
+    instants: &[&'a [Sample]],
+    keys: &Keys,
+    capacity: Capacity,
+) -> Vec<&'a [Sample]> {
+    let Some(last) = drafts.last_mut() else { return instants.to_vec() };
+    let taken = if last.full { 0 } else { count_fitting(instants, last.size, keys, capacity) };
+    let (fitting, overflow) = instants.split_at(taken);
+    last.added.extend(fitting.iter().copied().flatten());
+    last.full |= !overflow.is_empty();
+    overflow.to_vec()
+}
+
+/// Adds new instants to parts that have not ended before them, and returns those that need new parts.
+///
+/// Every writer finds the same part for an instant: of the parts that are neither before it nor full,
+/// the first one.
+fn add_to_open<'a>(
+    drafts: &mut [Draft<'_>],
+    instants: &[&'a [Sample]],
+    keys: &Keys,
+    capacity: Capacity,
+) -> Vec<&'a [Sample]> {
+    let mut overflow = Vec::new();
+    for &samples in instants {
+        let mut home = drafts.partition_point(|draft| draft.last < samples[0].offset);
+        while let Some(draft) = drafts.get_mut(home) {
+            let with_them = draft.size + keys.reading(samples);
+            let with_stats = Size { bytes: with_them.bytes + keys.stats_bytes(), ..with_them };
+            if !draft.full && capacity.fits(with_stats) {
+                draft.size = with_them;
+                break;
+            }
+            draft.full = true;
+            home += 1;
+        }
+        match drafts.get_mut(home) {
+            Some(draft) => draft.added.extend(samples),
+            None => overflow.push(samples),
+        }
+    }
+    overflow
+}
+
+/// The number of instants that fit into a part of this size.
+fn count_fitting(instants: &[&[Sample]], mut size: Size, keys: &Keys, capacity: Capacity) -> usize {
+    size.bytes += keys.stats_bytes();
+    let fits = |samples: &&&[Sample]| {
+        size = size + keys.reading(samples);
+        capacity.fits(size)
+    };
+    instants.iter().take_while(fits).count()
+}
+
+/// Splits instants into chunks that fit into one part each. A chunk has at least one instant.
+fn chunks<'a>(mut instants: &'a [&'a [Sample]], keys: &Keys, capacity: Capacity) -> Vec<&'a [&'a [Sample]]> {
+    let mut chunks = Vec::new();
+    while !instants.is_empty() {
+        let count = count_fitting(instants, Size::default(), keys, capacity).max(1);
+        let (chunk, rest) = instants.split_at(count);
+        chunks.push(chunk);
+        instants = rest;
+    }
+    chunks
+}
+
+/// Raises the last instant of each part to which samples were added. It is never lower than in the parts
+/// before.
 fn move_last_instants(drafts: &mut [Draft<'_>]) {
     let mut last = 0;
     for draft in drafts {

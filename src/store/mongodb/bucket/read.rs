@@ -37,7 +37,7 @@ const STATS_BATCH: u32 = 1_000;
 /// The documents of recent hours in one batch: of some thousand devices.
 const RECENT_BATCH: u32 = 10_000;
 
-/// The device IDs in one reply.
+/// The most device IDs in one reply to the query for active devices.
 const DEVICES_BATCH: u32 = 20_000;
 
 /// All hours that a device may have.
@@ -67,18 +67,18 @@ impl Queries for Buckets {
             let (device, hour) = (document.get_str("deviceId")?, bucket_hour(document)?);
             let is_known = by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok();
             if is_known || is_emptied(document)? {
-                return Ok(ControlFlow::Continue(()));
+                return Ok(());
             }
             let stats = hour_stats(document, &mut names)?;
             match parts.entry((device.into(), hour)) {
                 Entry::Occupied(mut known) => known.get_mut().merge(stats),
                 Entry::Vacant(place) => _ = place.insert(stats),
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
         for filter in self.filters_of(missing).await? {
             let find = self.find(filter).projection(stats_fields()).batch_size(STATS_BATCH);
-            self.commands.each_document(self.commands.limited(find), &mut visit).await?;
+            self.commands.all_documents(self.commands.limited(find), &mut visit).await?;
         }
         for ((device, _), stats) in parts {
             by_device.of(&device)?.push(stats);
@@ -103,7 +103,7 @@ impl Queries for Buckets {
             } else if !is_emptied(document)? {
                 found.push((device, hour_stats(document, &mut names)?));
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
         let of = |device: &Arc<str>| {
             let parts = (hours.start.0..hours.end.0).flat_map(|hour| [(hour, 0), (hour, 1)]);
@@ -114,7 +114,7 @@ impl Queries for Buckets {
         fields.extend(doc! { "part": 1 });
         let filter = doc! { "_id": { "$in": ids.concat() }, "deviceId": of_devices(devices) };
         let find = self.find(filter).projection(fields).batch_size(RECENT_BATCH);
-        self.commands.each_document(self.commands.limited(find), visit).await?;
+        self.commands.all_documents(self.commands.limited(find), visit).await?;
         for (device, stats) in found {
             if !in_parts.contains(&device) {
                 by_device.of(&device)?.push(stats);
@@ -168,11 +168,8 @@ impl Queries for Buckets {
         let find =
             self.of_hours(device, &(hour..Hour(hour.0 + 1))).projection(readings_fields()).batch_size(CONTENTS_BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
-        let visit = |document: &RawDocument| {
-            StoredReadings::of(document)?.add_to(&mut samples)?;
-            Ok(ControlFlow::Continue(()))
-        };
-        self.commands.each_document(self.commands.limited(find), visit).await?;
+        let visit = |document: &RawDocument| StoredReadings::of(document)?.add_to(&mut samples);
+        self.commands.all_documents(self.commands.limited(find), visit).await?;
         Ok(samples.finish().0)
     }
 
@@ -211,12 +208,11 @@ impl Queries for Buckets {
         let hour = DateTime::from_millis(Hour::of(since_ms).start_ms());
         let since = doc! { "createdAt": { "$gte": hour }, "lastTs": { "$gte": DateTime::from_millis(since_ms) } };
         let find = self.documents.find(since).projection(doc! { "_id": 0, "deviceId": 1 }).batch_size(DEVICES_BATCH);
-        self.commands
-            .each_document(self.commands.limited(find), |document| {
-                active.insert(document.get_str("deviceId")?);
-                Ok(ControlFlow::Continue(()))
-            })
-            .await
+        let visit = |document: &RawDocument| {
+            active.insert(document.get_str("deviceId")?);
+            Ok(())
+        };
+        self.commands.all_documents(self.commands.limited(find), visit).await
     }
 
     async fn last_hour(&self, device: &str, noted: Option<Day>) -> Result<Option<Hour>, StoreError> {
@@ -273,18 +269,16 @@ impl Buckets {
         filter.insert("part", doc! { "$nin": read });
         let find = self.find(filter);
         let find = find.projection(readings_fields()).batch_size(CONTENTS_BATCH);
-        let visit = |document: &RawDocument| {
-            if let Some(samples) = gathered.hour(hour) {
-                StoredReadings::of(document)?.add_to(samples)?;
-            }
-            Ok(ControlFlow::Continue(()))
+        let visit = |document: &RawDocument| match gathered.hour(hour) {
+            Some(samples) => StoredReadings::of(document)?.add_to(samples),
+            None => Ok(()),
         };
-        self.commands.each_document(self.commands.limited(find), visit).await
+        self.commands.all_documents(self.commands.limited(find), visit).await
     }
 }
 
-/// The hour of a document's bucket. Its `_id` has the same one: queries ask for `_id`s, and go on after the
-/// hour that they found.
+/// The hour of a document's bucket. Its `_id` must have the same hour: queries ask for `_id`s, and continue
+/// after the hour that they found.
 pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, DecodeError> {
     let hour = Hour::of(document.get_datetime("bucket")?.timestamp_millis());
     if names::is_id_of_hour(document.get_str("_id")?, hour) {
@@ -299,7 +293,7 @@ fn readings_fields() -> Document {
     doc! { "schemaVersion": 1, "bytes": 1, "readings": 1, "control": 1, "data": 1 }
 }
 
-/// The stats of a document.
+/// Reads the stats of one document of a bucket.
 pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
     expect_version(document, SCHEMA_VERSION)?;
     Ok(HourStats {

@@ -30,7 +30,7 @@ use crate::model::{Hour, SeriesFilter};
 use crate::store::StoreError;
 use crate::store::metric_names::MetricNames;
 
-/// The documents of one batch.
+/// The most documents in one reply to a query that derives rollups.
 const BATCH: u32 = 1_000;
 
 /// The rollups of some buckets, from the parts that were read so far.
@@ -87,9 +87,9 @@ impl Buckets {
             let device =
                 known.get(&Arc::from(device)).ok_or_else(|| DecodeError("its device was not asked for".into()))?;
             add(derived, part_of(Arc::clone(device), document, names)?);
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
-        self.commands.each_document(find.projection(rollup_fields()).batch_size(BATCH), visit).await
+        self.commands.all_documents(find.projection(rollup_fields()).batch_size(BATCH), visit).await
     }
 }
 

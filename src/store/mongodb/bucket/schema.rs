@@ -35,7 +35,7 @@ impl Schema {
         Ok(deployment)
     }
 
-    /// The schema without the validator.
+    /// The schema without the validator, which is common to all collections of documents.
     pub(super) fn plain(&self) -> PlainSchema {
         PlainSchema {
             collection: self.collection.clone(),
@@ -53,27 +53,26 @@ impl Schema {
     /// Brings the collection and its validator to this schema. It leaves a foreign validator alone unless the
     /// options ask for a validator.
     async fn ensure_collection(&self) -> Result<(), StoreError> {
+        let wanted = if self.validate { validator() } else { Document::new() };
         let Some(present) = self.collection.present(Kind::Plain).await? else {
             let options = if self.validate {
-                doc! { "validator": validator() }
+                doc! { "validator": wanted }
             } else {
-                doc! {}
+                Document::new()
             };
             return self.collection.create(options).await;
         };
         let present = present.get_document("options").and_then(|options| options.get_document("validator"));
         let present = present.cloned().unwrap_or_default();
-        let wanted = if self.validate {
-            validator()
-        } else {
-            doc! {}
-        };
         if present == wanted || (!self.validate && present != validator()) {
             return Ok(());
         }
         self.collection.modify(doc! { "validator": wanted }).await?;
-        let collection = self.collection.name.as_str();
-        tracing::info!(collection, validate = self.validate, "changed the validator of the buckets");
+        tracing::info!(
+            collection = self.collection.name,
+            validate = self.validate,
+            "changed the validator of the buckets"
+        );
         Ok(())
     }
 }

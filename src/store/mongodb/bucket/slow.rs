@@ -33,6 +33,7 @@ use super::read::of_device;
 use super::statement::{Job, insert_document};
 use crate::codec::VALUES_MAX;
 use crate::common::backoff::Backoff;
+use crate::common::joined::joined;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Hour};
 use crate::store::{Cause, StoreError, Written};
@@ -44,7 +45,7 @@ const ATTEMPTS: u32 = 10;
 /// which takes some milliseconds.
 const FIRST_WAIT: Duration = Duration::from_millis(4);
 
-/// The longest wait between two attempts.
+/// The longest wait between two attempts to change a bucket.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// The most values that are merged on the thread of the caller, in some hundred microseconds. A merge of more
@@ -176,7 +177,12 @@ impl Buckets {
             (changes, last)
         };
         let is_long = values + job.write.contents.samples().len() > VALUES_PER_TURN;
-        let (changes, last) = if is_long { blocking(merge).await? } else { merge() };
+        let (changes, last) = if is_long {
+            let merged = joined(tokio::task::spawn_blocking(merge)).await;
+            merged.ok_or_else(|| StoreError::new(Cause::Stopping, "the runtime is stopping"))?
+        } else {
+            merge()
+        };
         for change in changes {
             if !self.make(&job.write.device, job.write.hour, &change).await? {
                 return Ok(false);
@@ -198,8 +204,9 @@ impl Buckets {
 
     /// Makes one change, and returns whether it was still possible.
     pub(super) async fn make(&self, device: &str, hour: Hour, change: &Change) -> Result<bool, StoreError> {
-        let verb = if change.guard.is_some() { Verb::Update } else { Verb::Insert };
-        let encode = |statement: &mut Encoder, Change { part, guard, .. }: &Change| match guard {
+        let Change { part, guard, .. } = change;
+        let verb = if guard.is_some() { Verb::UpdateMatching } else { Verb::Insert };
+        let encode = |statement: &mut Encoder| match guard {
             None => insert_document(statement, device, hour, part.number, &part.body()),
             Some(rev) => {
                 statement.document("q", |filter| {
@@ -210,13 +217,7 @@ impl Buckets {
                 statement.document("u", |update| part.body().encode_update(update, hour));
             }
         };
-        let (command, _) = self.commands.write_command(verb, &self.collection, std::slice::from_ref(change), encode);
-        let reply = self.commands.send(command).await?;
-        match reply.errors.first() {
-            None => Ok(reply.n == 1),
-            Some(error) if error.is_duplicate_key() => Ok(false),
-            Some(error) => Err(error.to_error()),
-        }
+        Ok(self.commands.write_one(verb, &self.collection, encode).await? == 1)
     }
 }
 
@@ -255,17 +256,6 @@ impl Attempts {
         }
         tokio::time::sleep(self.backoff.next_wait()).await;
         Ok(())
-    }
-}
-
-/// Runs a long merge on a blocking thread. The caller panics if the merge panics.
-async fn blocking<T: Send + 'static>(merge: impl FnOnce() -> T + Send + 'static) -> Result<T, StoreError> {
-    match tokio::task::spawn_blocking(merge).await {
-        Ok(merged) => Ok(merged),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(StoreError::new(Cause::Stopping, "the runtime is stopping")),
-        },
     }
 }
 

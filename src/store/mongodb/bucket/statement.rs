@@ -34,7 +34,7 @@ pub(super) struct Job<'a> {
     pub(super) metadata: Option<Map<String, Value>>,
     /// The size of the write, at least one reading.
     pub(super) size: Size,
-    /// Its first and its last instant.
+    /// The first and the last instant of the write.
     pub(super) span: (HourOffset, HourOffset),
     /// The part that the fast path writes to.
     pub(super) part: i32,

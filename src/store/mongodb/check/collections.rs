@@ -8,7 +8,7 @@ use bson::{Bson, Document, doc};
 use super::super::collection::{EXPIRE_MAX, Kind, has_keys};
 use super::super::decode::server_integer;
 use super::expected::{Expected, ExpectedValidator};
-use super::{Inspector, batch, number, shell};
+use super::{Inspector, first_batch, number, shell};
 use crate::common::finding::{Finding, Part, count, span};
 
 const PRESENT: Part = Part::Collection;
@@ -23,7 +23,7 @@ const ID_INDEX: &str = "_id_";
 /// The name of the index that sharding needs.
 const SHARD_INDEX: &str = "deviceId_hashed";
 
-/// The mend of everything that a start of tidegauge brings in order.
+/// The advice for whatever tidegauge corrects at its start.
 const RESTART: &str = "restart tidegauge, which does it at each start";
 
 impl Inspector<'_> {
@@ -76,25 +76,15 @@ impl Inspector<'_> {
 
     async fn check_options(&mut self, expected: &Expected, options: &Document) {
         let name = expected.name();
+        let create_again =
+            format!("stop tidegauge, rename the collection, and start tidegauge, which creates it: {}", rename(name));
         if options.get_bool("capped").unwrap_or(false) {
-            self.findings.push(Finding::error(
-                OPTIONS,
-                format!("{name} is capped: the server removes its oldest documents, whatever the retention"),
-                format!(
-                    "stop tidegauge, rename the collection, and start tidegauge, which creates it: {}",
-                    rename(name)
-                ),
-            ));
+            let message = format!("{name} is capped: the server removes its oldest documents, whatever the retention");
+            self.findings.push(Finding::error(OPTIONS, message, &*create_again));
         }
         if options.contains_key("collation") {
-            self.findings.push(Finding::error(
-                OPTIONS,
-                format!("{name} has a collation: the server may take different device IDs for the same"),
-                format!(
-                    "stop tidegauge, rename the collection, and start tidegauge, which creates it: {}",
-                    rename(name)
-                ),
-            ));
+            let message = format!("{name} has a collation: the server may take different device IDs for the same");
+            self.findings.push(Finding::error(OPTIONS, message, create_again));
         }
         if options.contains_key("clusteredIndex") && expected.kind == Kind::Plain {
             self.findings.push(Finding::note(OPTIONS, format!("{name} is clustered by its _id, which works")));
@@ -111,7 +101,7 @@ impl Inspector<'_> {
         let created = stats.get_document("wiredTiger").ok().and_then(|engine| engine.get_str("creationString").ok());
         let compressor = created.and_then(|text| text.split_once("block_compressor=")?.1.split(',').next());
         let compressor = compressor.map(|name| if name.is_empty() { "none" } else { name });
-        let (name, wanted) = (expected.name(), expected.collection.compressor.name());
+        let (name, wanted) = (expected.name(), self.commands.compressor.name());
         if let Some(found) = compressor.filter(|found| *found != wanted) {
             let note = Finding::note(
                 OPTIONS,
@@ -162,7 +152,7 @@ impl Inspector<'_> {
             let ops = index.get_document("accesses").ok().and_then(|accesses| number(accesses, "ops"))?;
             Some((index.get_str("name").ok()?.to_owned(), ops))
         };
-        batch(&reply).iter().filter_map(of).collect()
+        first_batch(&reply).iter().filter_map(of).collect()
     }
 }
 
@@ -267,7 +257,7 @@ fn seconds_text(seconds: i64) -> String {
     format!("{} s ({})", count(length.as_secs()), span(length))
 }
 
-/// The index by time leaves documents out.
+/// The finding about an index by time that leaves documents out.
 fn limited_index(expected: &Expected, index: &Document) -> Option<Finding> {
     let option =
         ["partialFilterExpression", "sparse", "hidden"].into_iter().find(|option| index.contains_key(option))?;

@@ -5,7 +5,7 @@ use bson::{Document, doc};
 use super::super::collection::Kind;
 use super::super::decode::server_integer;
 use super::expected::Expected;
-use super::{Inspector, batch, number};
+use super::{Inspector, first_batch, number};
 use crate::common::finding::{Finding, Part, count, size};
 
 const SIZES: Part = Part::DocumentsSize;
@@ -14,14 +14,14 @@ const READINGS: Part = Part::DocumentsReadings;
 /// The largest document of a server.
 const DOCUMENT_MAX: u64 = 16 << 20;
 
-/// The share of it from which on a document is a warning.
+/// A document of this share of the largest size is a warning.
 const LARGE_PERCENT: u64 = 75;
 
 /// The most documents of a sample, and the most bytes that the server may hold for one.
 const SAMPLE_MAX: u64 = 1_000;
 const SAMPLE_BYTES: u64 = 48 << 20;
 
-/// With fewer readings in half of the documents, these cost more than the readings.
+/// If half of the documents have fewer readings, the documents cost the server more than their readings do.
 const FEW_READINGS: u64 = 5;
 
 impl Inspector<'_> {
@@ -45,13 +45,13 @@ impl Inspector<'_> {
         let cursor = doc! { "batchSize": SAMPLE_MAX.cast_signed() };
         let aggregate = doc! { "aggregate": expected.name(), "pipeline": pipeline.to_vec(), "cursor": cursor };
         let Some(reply) = self.ask(SIZES, None, aggregate).await else { return };
-        let sample = batch(&reply);
+        let sample = first_batch(&reply);
         self.findings.extend(sizes(expected.name(), documents, &sample));
         self.findings.extend(readings(expected.name(), &sample));
     }
 }
 
-/// The values of a field, ascending.
+/// The values that a field has in a sample, ascending.
 fn sorted(sample: &[Document], field: &str) -> Vec<u64> {
     let of = |document: &Document| document.get(field).and_then(server_integer).and_then(|value| value.try_into().ok());
     let mut values: Vec<u64> = sample.iter().filter_map(of).collect();
@@ -102,7 +102,7 @@ fn readings(name: &str, sample: &[Document]) -> Option<Finding> {
     ))
 }
 
-/// The server counts what it has inserted since its start.
+/// The finding about the server's own buckets of a time series. The server counts inserts since its start.
 fn buckets_of_server(name: &str, stats: &Document) -> Option<Finding> {
     let of_series = stats.get_document("timeseries").ok()?;
     let (buckets, average) = (number(of_series, "bucketCount")?, number(of_series, "avgBucketSize").unwrap_or(0));

@@ -32,12 +32,12 @@ pub struct Expected {
 pub(in super::super) struct ExpectedValidator {
     /// Whether the options ask for tidegauge's validator.
     pub(in super::super) is_wanted: bool,
-    /// The validator of tidegauge.
+    /// The validator that tidegauge creates.
     pub(in super::super) own: Document,
 }
 
 impl Expected {
-    /// A collection of documents.
+    /// The state of a collection of documents with this schema.
     pub(in super::super) fn plain(schema: PlainSchema) -> Self {
         Self {
             index: (schema.age_field, doc! { schema.age_field: 1 }),
@@ -47,30 +47,6 @@ impl Expected {
             validator: None,
             timeseries: None,
             device_field: DEVICE_FIELD,
-            is_of_devices: true,
-        }
-    }
-
-    /// The notes of the instances.
-    pub(in super::super) fn notes(schema: PlainSchema) -> Self {
-        Self { is_of_devices: false, ..Self::plain(schema) }
-    }
-
-    /// A time-series collection, with the fields of a new one and those of its span.
-    pub(in super::super) const fn timeseries(
-        collection: ManagedCollection,
-        expiry: Option<Duration>,
-        index: (&'static str, Document),
-        timeseries: (Document, Document),
-    ) -> Self {
-        Self {
-            collection,
-            kind: Kind::Timeseries,
-            index,
-            expiry,
-            validator: None,
-            timeseries: Some(timeseries),
-            device_field: "meta.deviceId",
             is_of_devices: true,
         }
     }

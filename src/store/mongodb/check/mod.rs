@@ -27,7 +27,7 @@ use bson::{Document, doc};
 pub(super) use self::expected::{Expected, ExpectedValidator};
 pub(super) use self::questions::{Example, Question};
 use super::collection::Deployment;
-use super::command::Commands;
+use super::command::{Commands, first_batch};
 use super::decode::server_integer;
 use super::errors::within;
 use super::layout::Layout;
@@ -39,7 +39,7 @@ use crate::store::device_index::REBUILD;
 use crate::store::growth::{Growth, outlook};
 use crate::store::{Cause, StoreError};
 
-/// The longest wait for one answer.
+/// The longest wait for the answer to one look.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Readings before this day of 1970 do not count as the oldest ones. A time series needs a scan to find them.
@@ -72,7 +72,7 @@ impl<L: Layout> MongoStore<L> {
             self.layout.expected(),
             Expected::plain(self.rollups.schema()),
             Expected::plain(self.devices.schema()),
-            Expected::notes(self.schema_of_notes()),
+            Expected { is_of_devices: false, ..Expected::plain(self.schema_of_notes()) },
         ];
         let present = inspector.check_collections(&expected).await;
         if !present.is_empty() {
@@ -181,11 +181,11 @@ impl Inspector<'_> {
 
     /// The documents of the first batch of a cursor.
     async fn list(&mut self, part: Part, database: Option<&str>, command: Document) -> Option<Vec<Document>> {
-        self.ask(part, database, command).await.map(|reply| batch(&reply))
+        self.ask(part, database, command).await.map(|reply| first_batch(&reply))
     }
 }
 
-/// A look that failed. Missing privileges have a mend.
+/// The finding about a look that failed. If privileges are missing, it says what to grant.
 fn not_allowed(part: Part, error: &StoreError) -> Finding {
     let skipped = Finding::skipped(part, error);
     if error.cause == Cause::Auth {
@@ -195,12 +195,6 @@ fn not_allowed(part: Part, error: &StoreError) -> Finding {
         );
     }
     skipped
-}
-
-/// The documents of the first batch of a cursor.
-fn batch(reply: &Document) -> Vec<Document> {
-    let first = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-    first.into_iter().flatten().filter_map(|found| found.as_document().cloned()).collect()
 }
 
 /// A number of a reply that is not negative.

@@ -11,7 +11,7 @@ use crate::store::Cause;
 
 pub(super) const PART: Part = Part::QueryPlan;
 
-/// The index of `_id`s.
+/// The name of the index of `_id`s.
 const ID_INDEX: &str = "_id_";
 
 /// The stages that read by an index or by the order of the collection.

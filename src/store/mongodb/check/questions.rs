@@ -19,10 +19,10 @@ pub struct Example {
     pub(in super::super) hour: Hour,
 }
 
-/// A query or a statement.
+/// A query or a statement that tidegauge sends.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// Its purpose.
+    /// The purpose of the query or statement, for people.
     pub(super) purpose: &'static str,
     pub(super) collection: String,
     /// The command: `find`, `aggregate`, `update` or `delete`.
@@ -33,11 +33,11 @@ pub struct Question {
 /// The way by which the server has to find the documents of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// The `_id`s.
+    /// By the `_id`s.
     Ids,
-    /// The index of this name.
+    /// By the index of this name.
     Index(&'static str),
-    /// The time of the server's own buckets, by which these are sorted.
+    /// By the time of the server's own buckets, which are sorted by it.
     Time,
 }
 

@@ -22,24 +22,27 @@ const DISK: Part = Part::ServerDisk;
 /// The oldest server that tidegauge supports.
 const OLDEST_MAJOR: u64 = 6;
 
-/// The differences between the clocks of this machine and of the server from which on it is a warning, and an
-/// error: readings of the server's future are rejected, days are closed and documents expire at other times.
+/// A larger difference between the clocks of this machine and of the server is a warning: days are closed,
+/// and documents expire, at other times.
 const CLOCK_WARNING: Duration = Duration::from_secs(2);
+/// A larger difference is an error.
 const CLOCK_ERROR: Duration = Duration::from_secs(60);
 
-/// The shares of the cache from which on the threads of clients do the work of eviction: of all pages, and of
-/// pages that are not on disk yet. They are the defaults of the server.
+/// If pages take this share of the cache, the threads of clients do the work of eviction. This and the next
+/// share are the defaults of the server.
 const CACHE_FULL_PERCENT: u64 = 95;
+/// The same share for pages that are not on disk yet.
 const CACHE_DIRTY_PERCENT: u64 = 20;
 
-/// The shortest oplog: a member that was away for longer has to be copied anew.
+/// The shortest time that an oplog should cover. A member that was away for longer has to be copied anew.
 const OPLOG_MIN: Duration = Duration::from_secs(86_400);
 
-/// The share of the oplog's size from which on it is full, so that its window does not grow any more.
+/// An oplog of this share of its largest size counts as full: its window does not grow any more.
 const OPLOG_FULL_PERCENT: u64 = 90;
 
-/// The free shares of the server's disk below which it is a warning, and an error.
+/// A smaller free share of the server's disk is a warning.
 const DISK_WARNING_PERCENT: u64 = 10;
+/// A smaller free share is an error.
 const DISK_ERROR_PERCENT: u64 = 3;
 
 /// The longest delay of a member behind the primary.

@@ -5,13 +5,14 @@
 use bson::{Bson, Document, doc};
 
 use super::expected::Expected;
-use super::{ADMIN, Inspector, batch};
+use super::{ADMIN, Inspector, first_batch};
 use crate::common::finding::{Finding, Part, count};
 
 const SHARDING: Part = Part::CollectionSharding;
 const SHARDS: Part = Part::CollectionShards;
 
-/// A shard with more than so many times the mean of the documents is a warning, from so many documents on.
+/// A shard with more than this many times the mean of the documents is a warning, if the collection has at
+/// least this many documents.
 const UNEVEN_FACTOR: f64 = 2.0;
 const UNEVEN_MIN: i64 = 10_000;
 
@@ -29,7 +30,7 @@ impl Inspector<'_> {
         let pipeline = [doc! { "$shardedDataDistribution": {} }];
         let aggregate = doc! { "aggregate": 1, "pipeline": pipeline.to_vec(), "cursor": {} };
         let Some(reply) = self.ask(SHARDS, Some(ADMIN), aggregate).await else { return };
-        for entry in batch(&reply) {
+        for entry in first_batch(&reply) {
             let namespace = entry.get_str("ns").unwrap_or_default().to_owned();
             if present.iter().any(|expected| is_of(&namespace, &format!("{database}.{}", expected.name()))) {
                 self.findings.push(distribution(&namespace, &entry));

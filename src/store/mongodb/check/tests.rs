@@ -6,13 +6,12 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 
 use super::questions::{self, Example, Question};
+use crate::config::{BucketLayout, Timeseries};
 use crate::model::{BucketWrite, Day, Deletion, Hour, HourOffset, Sample, SeriesFilter};
 use crate::store::mongodb::layout::Layout;
 use crate::store::mongodb::store::MongoStore;
 use crate::store::mongodb::tests::Scratch;
-use crate::store::mongodb::{
-    BucketLayout, BucketStore, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan, TimeseriesStore,
-};
+use crate::store::mongodb::{BucketStore, MongodbOptions, TimeseriesStore};
 use crate::store::{Deletions, DeviceSet, ReadingsQuery, Rollups, StatsNeeds, Store};
 
 /// 2026-04-20T14:00:00Z.
@@ -180,11 +179,7 @@ async fn the_questions_about_packed_documents_are_in_the_table() {
 #[tokio::test]
 async fn the_questions_about_a_time_series_are_in_the_table() {
     let scratch = Scratch::new().await;
-    let timeseries = TimeseriesOptions {
-        collection: "readings".into(),
-        span: TimeseriesSpan::Granularity(Granularity::Seconds),
-        max_known_devices: 1_000,
-    };
+    let timeseries = Timeseries::default();
     let store = TimeseriesStore::connect(scratch.options(), timeseries).await.unwrap();
     all_questions_are_in_the_table(&scratch, &store).await;
 }

@@ -18,7 +18,7 @@ use crate::model::{Day, Hour};
 use crate::store::device_index::MAX_SERIES;
 use crate::store::{DeviceSeries, DeviceSummary};
 
-/// The most devices of one statement.
+/// The most devices whose documents one statement updates.
 const DEVICES_MAX: usize = 1_000;
 
 /// Metadata of a note: its hour, the object, and the text of the object as [`metadata::to_text`] writes it.
@@ -139,7 +139,7 @@ fn latest(max: &mut Encoder, last_day: Option<Day>, series: &[&DeviceSeries]) {
 #[derive(Debug)]
 pub(super) struct Group {
     change: Change,
-    /// Their indices, ascending.
+    /// The indices of these devices, ascending.
     pub(super) of: Vec<usize>,
 }
 

@@ -26,11 +26,10 @@
 //! mark that it knew before. So an answer never counts as complete because of a mark that is gone, or that
 //! was made complete later.
 
-use std::ops::ControlFlow;
 use std::sync::{MutexGuard, PoisonError};
 
 use bson::oid::ObjectId;
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{Document, RawDocument, doc};
 
 use super::super::layout::Layout;
 use super::super::statements::Verb;
@@ -53,7 +52,7 @@ pub(super) struct Known {
     lacking: OncePerChange,
 }
 
-/// The mark of the collection.
+/// The mark of the collection, as it was read.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     epoch: ObjectId,
@@ -126,16 +125,10 @@ impl DeviceIndex {
     }
 
     async fn read_mark(&self) -> Result<Option<Mark>, StoreError> {
-        let mut mark = None;
-        let find = self.commands.limited(self.documents.find(of_mark()));
-        self.commands
-            .each_document(find, |document| {
-                let (epoch, is_complete) = (document.get_object_id("epoch")?, document.get_bool("complete")?);
-                mark = Some(Mark { epoch, is_complete });
-                Ok(ControlFlow::Break(()))
-            })
-            .await?;
-        Ok(mark)
+        let mark = |document: &RawDocument| {
+            Ok(Some(Mark { epoch: document.get_object_id("epoch")?, is_complete: document.get_bool("complete")? }))
+        };
+        self.commands.first_readable(|| self.documents.find(of_mark()), mark).await
     }
 
     /// The epoch of the index, which gets one if it has none.
@@ -148,7 +141,8 @@ impl DeviceIndex {
             return Ok(mark);
         }
         let new = doc! { "schemaVersion": SCHEMA_VERSION, "epoch": ObjectId::new(), "complete": false };
-        self.update_mark(Verb::Update, &of_mark(), &doc! { "$setOnInsert": new }).await?; // or another one was quicker
+        // It does nothing if another instance was quicker.
+        self.update_mark(doc! { "q": of_mark(), "u": { "$setOnInsert": new }, "upsert": true }).await?;
         let gone = || StoreError::new(Cause::Schema, "the device index was dropped or replaced");
         self.read_mark().await?.ok_or_else(gone)
     }
@@ -157,7 +151,7 @@ impl DeviceIndex {
     pub(super) async fn complete(&self, epoch: ObjectId) -> Result<(), StoreError> {
         let mut of_epoch = of_mark();
         of_epoch.insert("epoch", epoch);
-        let matched = self.update_mark(Verb::UpdateMatching, &of_epoch, &doc! { "$set": { "complete": true } }).await?;
+        let matched = self.update_mark(doc! { "q": of_epoch, "u": { "$set": { "complete": true } } }).await?;
         if matched == 0 {
             let detail = "the device index was dropped or replaced meanwhile: it is still incomplete";
             return Err(StoreError::new(Cause::Schema, detail));
@@ -167,17 +161,8 @@ impl DeviceIndex {
         Ok(())
     }
 
-    async fn update_mark(&self, verb: Verb<'_>, filter: &Document, update: &Document) -> Result<u64, StoreError> {
-        let raw = |document| RawDocumentBuf::try_from(document).expect("it has no key with a null byte");
-        let (filter, update) = (raw(filter), raw(update));
-        let sent = self.commands.write_one(verb, &self.managed.name, |statement| {
-            statement.raw_document("q", &filter);
-            statement.raw_document("u", &update);
-            if matches!(verb, Verb::Update) {
-                statement.boolean("upsert", true);
-            }
-        });
-        sent.await.map_err(|error| StoreError::new(error.cause, error.detail))
+    async fn update_mark(&self, statement: Document) -> Result<u64, StoreError> {
+        self.commands.write_document(Verb::UpdateMatching, &self.managed.name, &statement).await
     }
 
     /// Logs when the index begins to lack devices, and when it has all again.

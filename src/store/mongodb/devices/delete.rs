@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use bson::{DateTime, doc};
+
 use super::super::encode::Encoder;
 use super::super::names;
 use super::super::statements::{Outcome, Verb};
 use super::DeviceIndex;
-use super::document::REMOVED_UNTIL;
+use super::document::{REMOVED_UNTIL, encode_id};
 use crate::model::{BucketWrite, Day, Metric};
-use crate::store::{DeviceSummary, StoreError};
+use crate::store::StoreError;
 
 /// The changes that a deletion makes in the document of a device.
 #[derive(Debug, Default, PartialEq)]
@@ -24,8 +26,8 @@ pub(in super::super) struct Correction {
 impl DeviceIndex {
     /// Removes the document of a device.
     pub(in super::super) async fn remove(&self, device: &Arc<str>) -> Result<(), StoreError> {
-        let encode = |statement: &mut Encoder| statement.int32("limit", 0);
-        self.change(device, Verb::DeleteMatching, encode).await?;
+        let statement = doc! { "q": { "_id": &**device, "deviceId": &**device }, "limit": 0 };
+        self.commands.write_document(Verb::DeleteMatching, &self.managed.name, &statement).await?;
         self.noted.forget(device);
         self.noted.forget_and_collect(device);
         Ok(())
@@ -36,6 +38,7 @@ impl DeviceIndex {
     pub(in super::super) async fn correct(&self, device: &str, with: &Correction) -> Result<(), StoreError> {
         let Correction { first_ts_ms, removed_until, series } = with;
         let encode = |statement: &mut Encoder| {
+            statement.document("q", |filter| encode_id(filter, device));
             statement.document("u", |update| {
                 if let Some(first_ts_ms) = first_ts_ms {
                     update.document("$set", |set| set.datetime("firstTs", *first_ts_ms));
@@ -53,7 +56,7 @@ impl DeviceIndex {
             });
         };
         if *with != Correction::default() {
-            self.change(device, Verb::UpdateMatching, encode).await?;
+            self.commands.write_one(Verb::UpdateMatching, &self.managed.name, encode).await?;
         }
         self.noted.note_removed(device, series, *first_ts_ms);
         Ok(())
@@ -65,14 +68,9 @@ impl DeviceIndex {
         let mut failed = vec![None; refused.len()];
         let encode = |statement: &mut Encoder, at: &usize| {
             let write = &refused[*at];
-            statement.document("q", |filter| {
-                filter.string("_id", &write.device);
-                filter.string("deviceId", &write.device);
-            });
-            let day = Day::of(write.hour);
-            statement.document("u", |update| {
-                update.document("$max", |max| max.datetime(REMOVED_UNTIL, day.start_ms()));
-            });
+            let of_device = doc! { "_id": &*write.device, "deviceId": &*write.device };
+            let day = DateTime::from_millis(Day::of(write.hour).start_ms());
+            statement.elements_of(&doc! { "q": of_device, "u": { "$max": { REMOVED_UNTIL: day } } });
         };
         let settle = |at: &usize, outcome| {
             if let Outcome::Failed(error) = outcome {
@@ -85,23 +83,5 @@ impl DeviceIndex {
             Ok(_) => failed,
             Err(error) => vec![Some(error); refused.len()],
         }
-    }
-
-    /// Has the next write of a device look at its document. Returns what this instance has noted of it
-    /// since it has deleted some of its readings.
-    pub(in super::super) fn forget_and_collect(&self, device: &Arc<str>) -> Option<DeviceSummary> {
-        self.noted.forget_and_collect(device)
-    }
-
-    /// Sends one statement for the document of a device.
-    async fn change(&self, device: &str, verb: Verb<'_>, then: impl Fn(&mut Encoder)) -> Result<(), StoreError> {
-        let encode = |statement: &mut Encoder| {
-            statement.document("q", |filter| {
-                filter.string("_id", device);
-                filter.string("deviceId", device);
-            });
-            then(statement);
-        };
-        self.commands.write_one(verb, &self.managed.name, encode).await.map(drop)
     }
 }

@@ -1,6 +1,6 @@
 //! The document of a device: its fields, written and read.
 
-use bson::{DateTime, RawBsonRef, RawDocument};
+use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
 use serde_json::{Map, Value};
 
 use super::super::decode::{DecodeError, expect_version, integer};
@@ -16,10 +16,16 @@ pub(super) const SCHEMA_VERSION: i32 = 1;
 /// The field with the start of [`DeviceSummary::removed_until`].
 pub(super) const REMOVED_UNTIL: &str = "removedUntil";
 
+/// Writes the `_id` and the shard key of a device: the fields of its document, or of a filter that matches
+/// it.
+pub(super) fn encode_id(fields: &mut Encoder, device: &str) {
+    fields.string("_id", device);
+    fields.string("deviceId", device);
+}
+
 /// Writes the document of a new device.
 pub(super) fn insert(document: &mut Encoder, note: &DeviceSummary, of_note: Option<(Hour, &Map<String, Value>)>) {
-    document.string("_id", &note.device);
-    document.string("deviceId", &note.device);
+    encode_id(document, &note.device);
     document.int32("schemaVersion", SCHEMA_VERSION);
     document.datetime("firstTs", note.first_ts_ms);
     document.datetime("lastTs", note.last_ts_ms);
@@ -42,21 +48,6 @@ pub(super) fn insert(document: &mut Encoder, note: &DeviceSummary, of_note: Opti
     }
 }
 
-/// Writes the statement that inserts an empty entry, unless the device has an entry.
-pub(super) fn insert_empty(statement: &mut Encoder, device: &str) {
-    statement.document("q", |filter| {
-        filter.string("_id", device);
-        filter.string("deviceId", device);
-    });
-    statement.document("u", |update| {
-        update.document("$setOnInsert", |set| {
-            set.int32("schemaVersion", SCHEMA_VERSION);
-            set.document("series", |_| {});
-        });
-    });
-    statement.boolean("upsert", true);
-}
-
 /// Whether a document is an empty entry, which says nothing of its device yet.
 pub(super) fn is_empty(document: &RawDocument) -> bool {
     matches!(document.get("firstTs"), Ok(None)) && expect_version(document, SCHEMA_VERSION).is_ok()
@@ -74,8 +65,7 @@ pub(super) fn put(
     inserts: bool,
 ) {
     statement.document("q", |filter| {
-        filter.string("_id", &note.device);
-        filter.string("deviceId", &note.device);
+        encode_id(filter, &note.device);
         if let Some((hour, _)) = of_note {
             // `$lte` would not match a document without metadata.
             filter.document("metadataHour", |is| is.document("$not", |is| is.datetime("$gt", hour.start_ms())));
@@ -83,7 +73,7 @@ pub(super) fn put(
     });
     statement.array("u", |stages| {
         stages.document(0, |stage| stage.document("$set", |set| fields(set, note, of_note)));
-        stages.document(1, |stage| stage.document("$set", limit_series));
+        stages.document(1, |stage| stage.elements_of(&doc! { "$set": limit_series() }));
     });
     statement.boolean("upsert", inserts);
 }
@@ -127,42 +117,17 @@ fn one_of(is: &mut Encoder, operator: &str, stored: &str, ms: i64) {
     });
 }
 
-/// Writes the stage that leaves out the series without a reading for longest if there are too many.
-fn limit_series(set: &mut Encoder) {
-    let count = |is: &mut Encoder| is.document("$size", |size| size.string("$objectToArray", "$series"));
-    let if_too_many = |set: &mut Encoder, field: &str, then: &dyn Fn(&mut Encoder)| {
-        set.document(field, |is| {
-            is.document("$cond", |cond| {
-                cond.document("if", |is| {
-                    is.array("$gt", |values| {
-                        values.document(0, count);
-                        values.int32(1, MAX_SERIES as i32);
-                    });
-                });
-                then(cond);
-                cond.string("else", &format!("${field}"));
-            });
-        });
-    };
-    if_too_many(set, "moreSeries", &|cond| cond.boolean("then", true));
-    if_too_many(set, "series", &|cond| {
-        cond.document("then", |then| {
-            then.document("$arrayToObject", |is| {
-                is.array("$slice", |slice| {
-                    slice.document(0, |is| {
-                        is.document("$sortArray", |sort| {
-                            sort.document("input", |input| input.string("$objectToArray", "$series"));
-                            sort.document("sortBy", |by| {
-                                by.int32("v.lastDay", -1);
-                                by.int32("k", 1);
-                            });
-                        });
-                    });
-                    slice.int32(1, MAX_SERIES as i32);
-                });
-            });
-        });
-    });
+/// The fields that leave out the series without a reading for longest, if there are too many series.
+fn limit_series() -> Document {
+    let max = MAX_SERIES as i32;
+    let all = doc! { "$objectToArray": "$series" };
+    let is_too_long = doc! { "$gt": [{ "$size": &all }, max] };
+    let newest_first = doc! { "$sortArray": { "input": all, "sortBy": { "v.lastDay": -1, "k": 1 } } };
+    let newest = doc! { "$arrayToObject": [{ "$slice": [newest_first, max] }] };
+    doc! {
+        "moreSeries": { "$cond": { "if": &is_too_long, "then": true, "else": "$moreSeries" } },
+        "series": { "$cond": { "if": is_too_long, "then": newest, "else": "$series" } },
+    }
 }
 
 /// Reads a document.

@@ -56,10 +56,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bson::{RawDocumentBuf, doc};
+use bson::RawDocumentBuf;
 use mongodb::Collection;
 
-use super::collection::{Deployment, Kind, ManagedCollection};
+use super::collection::{Deployment, ManagedCollection};
 use super::command::Commands;
 use super::plain_schema::PlainSchema;
 use crate::store::StoreError;
@@ -72,17 +72,17 @@ const AGE_FIELD: &str = "lastTs";
 /// rollups of a day expire up to a day late.
 const DAYS: Duration = Duration::from_secs(2 * 86_400);
 
-/// The collection of the devices.
+/// The collection of the device index.
 #[derive(Debug)]
 pub(super) struct DeviceIndex {
     documents: Collection<RawDocumentBuf>,
-    /// The same, as a majority of the members has them.
+    /// The same collection, for reading what a majority of the members has.
     durable: Collection<RawDocumentBuf>,
     is_sharded: AtomicBool,
     commands: Commands,
     managed: ManagedCollection,
     retention: Option<Duration>,
-    noted: NotedDevices,
+    pub(super) noted: NotedDevices,
     known: Mutex<completeness::Known>,
 }
 
@@ -104,9 +104,6 @@ impl DeviceIndex {
     /// Creates the collection and its index, and changes what differs from the options. The collection may be
     /// a new one, so nothing counts as written to it.
     pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
-        if self.managed.present(Kind::Plain).await?.is_none() {
-            self.managed.create(doc! {}).await?;
-        }
         self.schema().ensure(deployment).await?;
         self.is_sharded.store(deployment == Deployment::Sharded, Ordering::SeqCst);
         self.noted.clear();

@@ -3,7 +3,6 @@
 //! A read of the documents costs the server a twentieth of an update. So it comes first, and only what a
 //! document lacks is written: most new devices are inserted, and after a restart most need no write.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -24,21 +23,15 @@ const NOTES_AT_ONCE: usize = 5_000;
 
 /// A note with its metadata, parsed.
 struct Job<'a> {
-    /// The index of the note.
+    /// The index of the note in its call.
     at: usize,
     note: &'a DeviceSummary,
     given: Option<Given>,
 }
 
-/// The outcome of a note.
-#[derive(Debug, Clone)]
-enum Noted {
-    /// It is durable; the flag says whether its metadata is too, or newer metadata was there.
-    Done {
-        metadata: bool,
-    },
-    Failed(StoreError),
-}
+/// The outcome of a note. Ok means that the note is durable: `true` if its metadata is durable too, `false`
+/// if the document has newer metadata.
+type Noted = Result<bool, StoreError>;
 
 impl DeviceIndex {
     /// Writes what the index needs before these buckets are written. Returns for each bucket why it must not
@@ -49,8 +42,8 @@ impl DeviceIndex {
         let notes: Vec<&DeviceSummary> = changes.notes.iter().map(|note| &note.summary).collect();
         for (note, outcome) in changes.notes.iter().zip(self.put_all(&notes).await) {
             match outcome {
-                Noted::Done { metadata } => self.noted.confirm(&changes, note, metadata),
-                Noted::Failed(error) => note.writes.iter().for_each(|&at| failed[at] = Some(error.clone())),
+                Ok(metadata) => self.noted.confirm(&changes, note, metadata),
+                Err(error) => note.writes.iter().for_each(|&at| failed[at] = Some(error.clone())),
             }
         }
         failed
@@ -61,12 +54,12 @@ impl DeviceIndex {
         let outcomes = self.put_all(&summaries.iter().collect::<Vec<_>>()).await;
         for (summary, outcome) in summaries.iter().zip(outcomes) {
             match outcome {
-                Noted::Failed(error) if error.is_permanent() => {
+                Err(error) if error.is_permanent() => {
                     let device = &*summary.device;
                     tracing::warn!(device, %error, "a device cannot be added to the device index");
                 }
-                Noted::Failed(error) => return Err(StoreError::new(error.cause, error.detail)),
-                Noted::Done { .. } => {}
+                Err(error) => return Err(error),
+                Ok(_) => {}
             }
         }
         Ok(())
@@ -78,7 +71,7 @@ impl DeviceIndex {
         for (at, note) in notes.iter().enumerate() {
             match given(note) {
                 Ok(given) => jobs.push(Job { at, note, given }),
-                Err(error) => outcomes[at] = Some(Noted::Failed(error)),
+                Err(error) => outcomes[at] = Some(Err(error)),
             }
         }
         jobs.sort_unstable_by(|a, b| a.note.device.cmp(&b.note.device)); // the order of the documents
@@ -94,8 +87,8 @@ impl DeviceIndex {
         if reached.is_ok() {
             reached = self.put_slowly(rest, &mut outcomes).await;
         }
-        let contended = || StoreError::new(Cause::Contention, "other writers of the device were quicker".to_owned());
-        let unsettled = || Noted::Failed(reached.clone().err().unwrap_or_else(contended));
+        let contended = || StoreError::new(Cause::Contention, "other writers of the device were quicker");
+        let unsettled = || Err(reached.clone().err().unwrap_or_else(contended));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unsettled)).collect()
     }
 
@@ -117,7 +110,7 @@ impl DeviceIndex {
                 inserts.push(nth);
                 continue;
             };
-            known.push((job.at, Noted::Done { metadata: !has_newer_metadata }));
+            known.push((job.at, Ok(!has_newer_metadata)));
             match lacking {
                 Lacking::Nothing => {}
                 Lacking::Some(change) => changes.push((nth, change)),
@@ -131,8 +124,8 @@ impl DeviceIndex {
         };
         let settle = |nth: &usize, outcome| match outcome {
             Outcome::Unmet => is_slow[*nth] = true,
-            Outcome::Done => outcomes[jobs[*nth].at] = Some(Noted::Done { metadata: true }),
-            Outcome::Failed(error) => outcomes[jobs[*nth].at] = Some(Noted::Failed(error)),
+            Outcome::Done => outcomes[jobs[*nth].at] = Some(Ok(true)),
+            Outcome::Failed(error) => outcomes[jobs[*nth].at] = Some(Err(error)),
         };
         self.commands.write_all(Verb::Insert, name, &inserts, encode, settle).await?;
 
@@ -172,15 +165,15 @@ impl DeviceIndex {
         let find = self.durable.find(doc! { "_id": of_devices(&devices), "deviceId": of_devices(&devices) });
         let visit = |document: &RawDocument| {
             if is_empty(document) {
-                return Ok(ControlFlow::Continue(()));
+                return Ok(());
             }
             let entry = decode(document)?;
             if let Ok(nth) = devices.binary_search(&&*entry.device) {
                 differences[nth] = Some(Difference::of(&entry, jobs[nth].note, jobs[nth].given.as_ref()));
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
-        self.commands.each_document(find.batch_size(NOTES_AT_ONCE as u32), visit).await?;
+        self.commands.all_documents(find.batch_size(NOTES_AT_ONCE as u32), visit).await?;
         Ok(differences)
     }
 
@@ -199,10 +192,8 @@ impl DeviceIndex {
             };
             let settle = |job: &Job<'_>, outcome| match outcome {
                 Outcome::Unmet => unmet.push(job.at),
-                Outcome::Done => {
-                    outcomes[job.at] = Some(Noted::Done { metadata: with_metadata || job.given.is_none() });
-                }
-                Outcome::Failed(error) => outcomes[job.at] = Some(Noted::Failed(error)),
+                Outcome::Done => outcomes[job.at] = Some(Ok(with_metadata || job.given.is_none())),
+                Outcome::Failed(error) => outcomes[job.at] = Some(Err(error)),
             };
             self.commands.write_all(Verb::Update, &self.managed.name, &jobs, statement, settle).await?;
             unmet.sort_unstable();

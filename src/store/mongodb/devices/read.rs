@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bson::{Document, doc};
+use bson::{Document, RawDocument, doc};
 use mongodb::options::Hint;
 
 use super::super::by_device::of_devices;
@@ -13,7 +13,7 @@ use super::document::{decode, is_empty};
 use crate::model::end_of_prefix;
 use crate::store::{DeviceList, DeviceSummary, StoreError};
 
-/// The IDs in one reply, when all are read.
+/// The most IDs in one reply when the IDs of all devices are read.
 const IDS_BATCH: u32 = 20_000;
 
 /// Matches the IDs of devices that start with `prefix` and are greater than `after`.
@@ -59,12 +59,11 @@ impl DeviceIndex {
     pub(in super::super) async fn each_id(&self, mut visit: impl FnMut(&str)) -> Result<(), StoreError> {
         let find = self.documents.find(doc! { "_id": ids_after("", None) }).projection(doc! { "_id": 1 });
         let find = find.hint(Hint::Keys(doc! { "_id": 1 })).batch_size(IDS_BATCH);
-        self.commands
-            .each_document(self.commands.limited(find), |document| {
-                visit(document.get_str("_id")?);
-                Ok(ControlFlow::Continue(()))
-            })
-            .await
+        let visit = |document: &RawDocument| {
+            visit(document.get_str("_id")?);
+            Ok(())
+        };
+        self.commands.all_documents(self.commands.limited(find), visit).await
     }
 
     /// Returns one device.
@@ -83,16 +82,14 @@ impl DeviceIndex {
             return Ok(found);
         }
         let find = self.documents.find(doc! { "_id": of_devices(devices), "deviceId": of_devices(devices) });
-        self.commands
-            .each_document(self.commands.limited(find), |document| {
-                if is_empty(document) {
-                    return Ok(ControlFlow::Continue(()));
-                }
+        let visit = |document: &RawDocument| {
+            if !is_empty(document) {
                 let summary = decode(document)?;
                 found.insert(Arc::clone(&summary.device), summary);
-                Ok(ControlFlow::Continue(()))
-            })
-            .await?;
+            }
+            Ok(())
+        };
+        self.commands.all_documents(self.commands.limited(find), visit).await?;
         Ok(found)
     }
 }

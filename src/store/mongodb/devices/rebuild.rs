@@ -1,4 +1,4 @@
-//! Makes the device index again of what is stored.
+//! Rebuilds the device index from what is stored.
 //!
 //! The server says which devices have readings or rollups. The stats of all hours of a device give its
 //! series, and its newest readings its metadata.
@@ -20,10 +20,9 @@
 //! at the end.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bson::doc;
+use bson::{RawDocument, doc};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Map, Value};
 
@@ -33,7 +32,7 @@ use super::super::metadata;
 use super::super::statements::{Outcome, Verb};
 use super::super::store::MongoStore;
 use super::DeviceIndex;
-use super::document::{insert_empty, is_empty, put};
+use super::document::{SCHEMA_VERSION, is_empty, put};
 use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::{DeviceSeries, DeviceSummary, StatsNeeds, Store, StoreError};
 
@@ -45,7 +44,7 @@ const SUMMED_UP_AT_ONCE: usize = 8;
 const HOURS_PER_QUERY: i32 = 366 * 24;
 
 impl<L: Layout> MongoStore<L> {
-    /// Makes the device index again, and marks it. See [`Store::rebuild_device_index`].
+    /// Rebuilds the device index, and marks it complete. See [`Store::rebuild_device_index`].
     pub(in super::super) async fn rebuild(&self) -> Result<u64, StoreError> {
         let epoch = self.devices.epoch().await?;
         let mut devices = self.layout.all_devices().await?;
@@ -115,19 +114,23 @@ impl DeviceIndex {
     async fn empty_entries(&self) -> Result<Vec<Arc<str>>, StoreError> {
         let find = self.documents.find(doc! { "_id": { "$type": "string" }, "firstTs": { "$exists": false } });
         let mut devices = Vec::new();
-        self.commands
-            .each_document(find, |document| {
-                if is_empty(document) {
-                    devices.push(document.get_str("_id")?.into());
-                }
-                Ok(ControlFlow::Continue(()))
-            })
-            .await?;
+        let visit = |document: &RawDocument| {
+            if is_empty(document) {
+                devices.push(document.get_str("_id")?.into());
+            }
+            Ok(())
+        };
+        self.commands.all_documents(find, visit).await?;
         Ok(devices)
     }
 
+    /// Inserts empty entries of the devices that have no entry.
     async fn insert_empty(&self, devices: &[Arc<str>]) -> Result<(), StoreError> {
-        let encode = |statement: &mut Encoder, device: &Arc<str>| insert_empty(statement, device);
+        let encode = |statement: &mut Encoder, device: &Arc<str>| {
+            let empty = doc! { "schemaVersion": SCHEMA_VERSION, "series": {} };
+            let of_device = doc! { "_id": &**device, "deviceId": &**device };
+            statement.elements_of(&doc! { "q": of_device, "u": { "$setOnInsert": empty }, "upsert": true });
+        };
         self.write_every(Verb::Update, devices, encode).await
     }
 
@@ -138,8 +141,7 @@ impl DeviceIndex {
         let mut with_metadata: Vec<(&DeviceSummary, Hour, Map<String, Value>)> = Vec::new();
         for summary in summaries {
             if let Some(of) = &summary.metadata {
-                let object = metadata::parse(&of.text).map_err(|error| StoreError::new(error.cause, error.detail))?;
-                with_metadata.push((summary, of.hour, object));
+                with_metadata.push((summary, of.hour, metadata::parse(&of.text)?));
             }
         }
         let encode = |statement: &mut Encoder, (summary, hour, object): &(&DeviceSummary, Hour, _)| {
@@ -148,14 +150,11 @@ impl DeviceIndex {
         self.write_every(Verb::UpdateMatching, &with_metadata, encode).await
     }
 
+    /// Removes the entries of these devices that are empty.
     async fn remove_empty(&self, devices: &[&Arc<str>]) -> Result<(), StoreError> {
         let encode = |statement: &mut Encoder, device: &&Arc<str>| {
-            statement.document("q", |filter| {
-                filter.string("_id", device);
-                filter.string("deviceId", device);
-                filter.document("firstTs", |is| is.boolean("$exists", false));
-            });
-            statement.int32("limit", 0);
+            let empty = doc! { "_id": &***device, "deviceId": &***device, "firstTs": { "$exists": false } };
+            statement.elements_of(&doc! { "q": empty, "limit": 0 });
         };
         self.write_every(Verb::DeleteMatching, devices, encode).await
     }
@@ -167,14 +166,14 @@ impl DeviceIndex {
         items: &[T],
         encode: impl Fn(&mut Encoder, &T),
     ) -> Result<(), StoreError> {
-        let mut failed: Result<(), StoreError> = Ok(());
+        let mut failed = Ok(());
         let settle = |_: &T, outcome| {
             if let Outcome::Failed(error) = outcome {
                 failed = Err(error);
             }
         };
-        let sent = self.commands.write_all(verb, &self.managed.name, items, encode, settle).await;
-        sent.map(drop).and(failed).map_err(|error| StoreError::new(error.cause, error.detail))
+        self.commands.write_all(verb, &self.managed.name, items, encode, settle).await?;
+        failed
     }
 }
 

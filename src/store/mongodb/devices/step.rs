@@ -14,7 +14,7 @@ use crate::store::StoreError;
 /// The most entries that one step reads.
 const ENTRIES: u32 = 10_000;
 
-/// The stats of hours, with which a step ends: tens of megabytes.
+/// The most stats of hours that the devices of a step may have: tens of megabytes.
 const STATS: usize = 200_000;
 
 /// Some devices, in the order of their IDs.
@@ -27,8 +27,8 @@ pub(in super::super) struct Step {
 }
 
 impl DeviceIndex {
-    /// The next devices after `after`, so many that their rollups in these hours fit into memory, and that
-    /// they have up to `max_hours` hours (or are one device).
+    /// The next devices after `after`: so many that their rollups in these hours fit into memory, and that
+    /// all of them together have at most `max_hours` hours. It returns at least one device if there is one.
     pub(in super::super) async fn step(
         &self,
         hours: &Range<Hour>,

@@ -1,4 +1,5 @@
-//! Instants, hours and numbers, as the guides and the programs after them write them.
+//! Instants, hours and numbers, as the guides to the bucket pattern write them, and programs that follow
+//! the guides.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,7 +19,7 @@ const FIRST_SECOND: f64 = 1e8;
 /// Numbers from here on are Unix milliseconds, of March 1973. As seconds, they would be of the year 5138.
 const FIRST_MILLISECOND: f64 = 1e11;
 
-/// The first integer that a float of 64 bits may not hold exactly.
+/// A float of 64 bits holds each integer up to this one exactly.
 const EXACT: u64 = 1 << 53;
 
 /// The most characters of a text of a document in a message.
@@ -112,13 +113,18 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// A name or a text of the document, cut off if it is long.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(SHOWN_CHARS) {
+    cut_off(text, SHOWN_CHARS)
+}
+
+/// A text of at most `max` characters, and dots if it is longer.
+pub(super) fn cut_off(text: &str, max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max) {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
         None => Cow::Borrowed(text),
     }
 }
 
-/// An hour as text.
+/// An hour as text, such as `2026-04-20T14:00`.
 pub(super) fn text_of(hour: Hour) -> String {
     rfc3339(hour.start_ms()).chars().take("2026-04-20T14:00".len()).collect()
 }

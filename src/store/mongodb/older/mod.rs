@@ -37,7 +37,6 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -45,13 +44,13 @@ use base64::prelude::BASE64_STANDARD;
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
 use mongodb::Collection;
 
+use self::instant::cut_off;
 pub use self::shape::Shape;
 use super::collection::Kind;
 use super::command::{Commands, documents};
 use super::connect::MongodbOptions;
 use super::decode::{DecodeError, server_integer};
 use super::encode::Encoder;
-use super::errors::within;
 use super::statements::{Outcome, Verb};
 use super::uri::UriError;
 use crate::common::printable::printable;
@@ -59,13 +58,13 @@ use crate::model::{Contents, DeviceIdCase, Hour};
 use crate::store::{Cause, StoreError};
 use crate::wire;
 
-/// The documents of a page. A reply of the server, 16 MiB, may have fewer.
+/// The most documents of a page. A reply of the server has at most 16 MiB, so a page may have fewer.
 const PAGE: i32 = 500;
 
 /// The longest text of an `_id`, in characters.
 const ID_MAX_CHARS: usize = 100;
 
-/// How documents are understood.
+/// The rules by which documents are understood.
 #[derive(Debug, Clone)]
 pub struct ShapeRules {
     /// Fields that are not read: `location`, or `readings.status` in each reading.
@@ -81,9 +80,9 @@ pub struct ShapeRules {
 /// Something that people should know about a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
-    /// The same text for all documents of which the same is to be said.
+    /// The part of the remark that is the same for all documents that it applies to.
     pub about: String,
-    /// The rest, of this document only; may be empty.
+    /// The part that is about this document only; may be empty.
     pub detail: String,
 }
 
@@ -151,21 +150,16 @@ impl DocumentId {
 /// The `_id` as in mongosh, cut off if it is long.
 impl fmt::Display for DocumentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_string();
-        let text = printable(&text);
-        match text.char_indices().nth(ID_MAX_CHARS) {
-            Some((end, _)) => write!(f, "{}...", &text[..end]),
-            None => f.write_str(&text),
-        }
+        f.write_str(&cut_off(&printable(&self.0.to_string()), ID_MAX_CHARS))
     }
 }
 
-/// A document of the collection.
+/// A document of the collection, and what was understood of it.
 #[derive(Debug, Clone)]
 pub struct OlderDocument {
-    /// Its `_id`.
+    /// The `_id` of the document.
     pub id: DocumentId,
-    /// Its kind, and its readings.
+    /// The kind of the document, and its readings.
     pub content: OlderContent,
     raw: RawDocumentBuf,
 }
@@ -202,13 +196,13 @@ impl OlderCollection {
             let why = format!("{name} is a {kind}, whose documents cannot be migrated: import its readings as files");
             return Err(StoreError::new(Cause::Schema, why));
         }
-        let count = self.commands.database.run_command(doc! { "count": &self.name });
-        let reply = within(self.commands.timeout, count).await?;
+        let reply = self.commands.run(doc! { "count": &self.name }).await?;
         Ok(Some(reply.get("n").and_then(server_integer).and_then(|count| u64::try_from(count).ok()).unwrap_or(0)))
     }
 
     /// Returns the next documents in the descending order of their `_id`s, from the one before `before` on.
-    /// None are left if there is none. The documents of tidegauge itself are without their readings.
+    /// An empty page means that no document is left. The documents of tidegauge itself are without their
+    /// readings.
     ///
     /// # Errors
     /// When the server does not answer or refuses.
@@ -244,28 +238,25 @@ impl OlderCollection {
         if documents.is_empty() {
             return Ok(Vec::new());
         }
-        let mut failed = None;
+        let mut failed = Ok(());
         let settle = |_: &&OlderDocument, outcome| {
             if let Outcome::Failed(error) = outcome
                 && !error.is_permanent()
             {
-                failed = Some(error);
+                failed = Err(error);
             }
         };
         let encode = |statement: &mut Encoder, document: &&OlderDocument| encode_removal(statement, document);
-        let sent = self.commands.write_all(Verb::DeleteMatching, &self.name, documents, encode, settle).await;
-        sent.map_err(to_store_error)?;
-        if let Some(error) = failed {
-            return Err(to_store_error(error));
-        }
+        self.commands.write_all(Verb::DeleteMatching, &self.name, documents, encode, settle).await?;
+        failed?;
         let ids: Vec<Bson> = documents.iter().map(|document| document.id.0.clone()).collect();
         let (mut left, filter) = (Vec::new(), doc! { "_id": { "$in": ids } });
         let find = self.documents.find(filter).projection(doc! { "_id": 1 });
         let visit = |document: &RawDocument| {
             left.push(DocumentId::of(document)?);
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
-        self.commands.each_document(find, visit).await?;
+        self.commands.all_documents(find, visit).await?;
         Ok(left)
     }
 }
@@ -313,9 +304,4 @@ fn unreadable_id(before: Option<&DocumentId>, error: &DecodeError) -> StoreError
     let place = before.map_or_else(|| "the first document".to_owned(), |last| format!("the one after {last}"));
     let why = format!("in the descending order of _ids, {place} has an _id that is not readable, replace it: {error}");
     StoreError::new(Cause::UnreadableDocument, why)
-}
-
-fn to_store_error(error: StoreError) -> StoreError {
-    let cause = if error.is_permanent() { Cause::Other } else { error.cause };
-    StoreError::new(cause, error.detail)
 }

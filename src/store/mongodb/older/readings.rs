@@ -19,14 +19,14 @@ const VALUES: [&str; 2] = ["value", "val"];
 /// Names that could be a part of the time beside `minute`.
 const PARTS_OF_TIME: [&str; 7] = ["hour", "sec", "seconds", "ms", "millis", "milliseconds", "offset"];
 
-/// The readings of a document.
+/// The readings of a document, and what was not understood.
 #[derive(Debug)]
 pub(super) struct Readings {
-    /// By hour, ascending.
+    /// The readings by hour, ascending.
     pub(super) hours: Vec<(Hour, Contents)>,
     /// The name of the instants in the first reading that has one.
     pub(super) clock: &'static str,
-    /// The length of the array.
+    /// The number of items in the array of readings.
     pub(super) items: u64,
     /// The readings that are not understood, and the first of them.
     pub(super) rejected: Option<(u64, Remark)>,
@@ -37,13 +37,13 @@ pub(super) struct Readings {
 /// Reads the readings of an array.
 #[derive(Debug)]
 pub(super) struct Reader<'r> {
-    /// The name of the array.
+    /// The name of the array of readings.
     pub(super) array: &'static str,
     /// Paths of fields that are not read.
     pub(super) ignored: &'r BTreeSet<String>,
     /// The hour of the bucket and the field that has it, unless that is ignored.
     pub(super) hour: Option<(&'static str, Hour)>,
-    /// The metric that the document names.
+    /// The metric of the field `value`, if the document names one.
     pub(super) metric: Option<&'r str>,
     /// The most metrics of a reading.
     pub(super) max_metrics: usize,
@@ -56,14 +56,15 @@ struct OfHour {
     samples: Vec<Sample>,
 }
 
-/// The instant of a reading.
+/// The time of a reading: an instant, with the name of its field, or a minute of the hour of the bucket.
 #[derive(Clone, Copy)]
 enum Clock {
     Instant(&'static str, i64),
     Minute(i64),
 }
 
-/// Why a reading is not understood: the same text for all of the same kind, and the detail.
+/// Why a reading is not understood: a text that is the same for all readings with this fault, and the detail
+/// of this reading.
 type Why = (String, String);
 
 impl Reader<'_> {
@@ -90,7 +91,7 @@ impl Reader<'_> {
         Readings { hours, clock: clock.unwrap_or("none"), items: count, rejected, replaced }
     }
 
-    /// Reads an item, and returns the name of its clock.
+    /// Reads an item of the array, and returns the name of the field that has its time.
     fn read_item<'a>(
         &self,
         item: RawBsonRef<'a>,
@@ -137,7 +138,7 @@ impl Reader<'_> {
         Ok(name)
     }
 
-    /// The instant of a reading in Unix milliseconds, and the name of its clock.
+    /// The name of the field that has the time of a reading, and its instant in Unix milliseconds.
     fn instant(&self, clock: Clock, second: Option<i64>, values: &[(&str, f64)]) -> Result<(&'static str, i64), Why> {
         match clock {
             Clock::Instant(..) if second.is_some() => Err(several_times()),
@@ -187,7 +188,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The metric of a field.
+    /// The metric that a field of a reading stands for.
     fn metric_of<'k>(&'k self, key: &'k str) -> &'k str {
         self.metric.filter(|_| VALUES.contains(&key)).unwrap_or(key)
     }

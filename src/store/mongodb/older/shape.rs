@@ -14,20 +14,20 @@ use super::stats::{self, Claim};
 use super::{OlderBucket, Remark, ShapeRules};
 use crate::model::{Hour, check_device_id, series};
 
-/// The names of the device.
+/// The names of the field with the device.
 const DEVICES: [&str; 6] = ["deviceId", "device_id", "device", "sensorId", "sensor_id", "sensor"];
 
-/// The names of the hour. If a document has several, they must agree.
+/// The names of the field with the hour. If a document has several, they must agree.
 const HOURS: [&str; 9] =
     ["bucket", "hour", "timestamp", "timestamp_hour", "start_date", "startDate", "bucketStart", "end_date", "endDate"];
 
 /// The names of the array of readings.
 const READINGS: [&str; 3] = ["readings", "measurements", "samples"];
 
-/// The names of the number of readings.
+/// The names of the field with the number of readings.
 const COUNTS: [&str; 3] = ["readingCount", "count", "transaction_count"];
 
-/// The names of the metadata of the device.
+/// The names of the field with the metadata of the device.
 const METADATA: [&str; 2] = ["metadata", "meta"];
 
 /// The names of the fields of a document, which tell one way of writing buckets from another.
@@ -71,7 +71,7 @@ pub(super) fn names() -> Vec<&'static str> {
     [&DEVICES[..], &HOURS, &READINGS, &COUNTS, &METADATA].concat()
 }
 
-/// Reads a document.
+/// Reads a document by the rules. A remark says why it is not understood.
 pub(super) fn understand(document: &RawDocument, rules: &ShapeRules) -> Result<OlderBucket, Remark> {
     let mut fields = Fields::default();
     for element in document {

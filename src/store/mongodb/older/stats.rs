@@ -12,11 +12,11 @@ use crate::model::{Contents, Hour, Metric, Stats};
 /// order.
 const ROUNDED: f64 = 1e-9;
 
-/// A number that a document has of its readings.
+/// A number that a document says about its readings, such as their maximum.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     field: String,
-    /// `None`: of all readings.
+    /// The metric that the number is about; `None`: all readings.
     metric: Option<&'a str>,
     what: What,
     number: f64,

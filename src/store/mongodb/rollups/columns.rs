@@ -18,9 +18,9 @@ use crate::model::{Hour, MS_PER_HOUR, Metric, Sample, Stats, ValueAt};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StatsNeeds};
 
-/// The field of the names.
+/// The field with the names of the metrics.
 pub(super) const METRICS: &str = "metrics";
-/// The field of the block.
+/// The field with the block of columns.
 pub(super) const COLUMNS: &str = "columns";
 /// The subtype of binary data that MongoDB leaves to its users.
 const USER_DEFINED: u8 = 0x80;
@@ -33,16 +33,16 @@ const METRICS_MAX: usize = 10_000;
 /// The metrics of an hour for which memory is reserved before they are read.
 const METRICS_AT_ONCE: usize = 8;
 
-/// Integers up to this are doubles.
+/// A double holds each integer up to this one exactly.
 const INTEGER_MAX: i64 = 1 << f64::MANTISSA_DIGITS;
 
 const REV: u32 = 0;
 const FIRST_TS: u32 = 1;
 const LAST_TS: u32 = 2;
-/// The first series of a metric.
+/// The number of the first series that belongs to a metric.
 const OF_METRICS: u32 = 3;
 
-/// The series of a metric.
+/// The series that each metric has, in their order.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Count,
@@ -189,7 +189,7 @@ fn hour_of(
 
 /// The columns of one metric.
 struct OfMetric {
-    /// Its place in `metrics`.
+    /// The place of the metric in `metrics`.
     place: usize,
     values: [[Option<f64>; FIELDS]; 24],
 }

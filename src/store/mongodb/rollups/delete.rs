@@ -1,12 +1,9 @@
-//! Deletions: what is left of the rollups of hours whose readings have expired.
+//! Deletions: remove stats from the rollups of hours whose readings have expired.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 use bson::doc;
-use mongodb::options::Hint;
 
-use super::super::encode::Encoder;
 use super::super::names;
 use super::super::statements::Verb;
 use super::document::rollups_of;
@@ -14,7 +11,7 @@ use super::{HourRollup, RollupCollection};
 use crate::model::{Deletion, Hour};
 use crate::store::StoreError;
 
-/// The days of one query.
+/// The most days that one query of a deletion reads.
 const DAYS_AT_ONCE: u32 = 100;
 
 impl RollupCollection {
@@ -28,12 +25,11 @@ impl RollupCollection {
         let hours = deletion.hours();
         let (mut found, mut ids) = (BTreeSet::new(), names::ids_of_days(&deletion.device, &hours));
         loop {
-            let find = self.documents.find(doc! { "_id": ids.clone(), "deviceId": &*deletion.device });
-            let find = find.sort(doc! { "_id": 1 }).hint(Hint::Keys(doc! { "_id": 1 }));
-            let find = find.limit(DAYS_AT_ONCE.into()).batch_size(DAYS_AT_ONCE);
+            let find = self.find(doc! { "_id": ids.clone(), "deviceId": &*deletion.device });
+            let find = find.sort(doc! { "_id": 1 }).limit(DAYS_AT_ONCE.into()).batch_size(DAYS_AT_ONCE);
             let (mut changed, mut last) = (Vec::new(), None);
             self.commands
-                .each_document(find, |document| {
+                .all_documents(find, |document| {
                     last = Some(document.get_str("_id")?.to_owned());
                     for rollup in rollups_of(document)?.into_iter().filter(|of| hours.contains(&of.stats.hour)) {
                         let hour = rollup.stats.hour;
@@ -42,7 +38,7 @@ impl RollupCollection {
                             changed.extend(without(rollup, deletion));
                         }
                     }
-                    Ok(ControlFlow::Continue(()))
+                    Ok(())
                 })
                 .await?;
             for outcome in self.put_all(&changed).await {
@@ -56,16 +52,9 @@ impl RollupCollection {
 
     /// Removes all rollups of a device.
     pub(in super::super) async fn delete_device(&self, device: &str) -> Result<(), StoreError> {
-        let ids = bson::RawDocumentBuf::try_from(&names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX))));
-        let ids = ids.expect("it has strings only");
-        let encode = |statement: &mut Encoder| {
-            statement.document("q", |filter| {
-                filter.raw_document("_id", &ids);
-                filter.string("deviceId", device);
-            });
-            statement.int32("limit", 0);
-        };
-        self.commands.write_one(Verb::DeleteMatching, &self.managed.name, encode).await.map(drop)
+        let ids = names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
+        let statement = doc! { "q": { "_id": ids, "deviceId": device }, "limit": 0 };
+        self.commands.write_document(Verb::DeleteMatching, &self.managed.name, &statement).await.map(drop)
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bson::{RawBsonRef, RawDocument};
 
-pub(super) use self::day::Day;
 use super::super::decode::{DecodeError, UsualElements, check_version, elements, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
@@ -18,7 +17,6 @@ use crate::model::{Hour, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourStats, StatsNeeds};
 
-mod day;
 #[cfg(test)]
 mod tests;
 
@@ -48,8 +46,8 @@ pub(super) const fn key_of(hour: Hour) -> &'static str {
     KEYS[hour.0.rem_euclid(24) as usize]
 }
 
-/// Writes the document of a device and day with these hours of it, at least one: packed, if it is to be and
-/// the hours fit into columns.
+/// Writes the document of a device and day with these hours (at least one): packed if `layout` is packed and
+/// the hours fit into columns, else readable.
 pub(super) fn insert(document: &mut Encoder, hours: &[&HourRollup], layout: BucketLayout) {
     let Some(HourRollup { device, stats, .. }) = hours.first() else { return };
     let day = day_of(stats.hour);
@@ -75,7 +73,7 @@ pub(super) fn put(statement: &mut Encoder, hours: &[&HourRollup]) {
     put_as(statement, hours, encode_hour);
 }
 
-/// Writes that statement, with what `encode` makes of each hour.
+/// Writes the statement of [`put`], with what `encode` writes for each hour.
 fn put_as(statement: &mut Encoder, hours: &[&HourRollup], encode: impl Fn(&mut Encoder, &HourRollup)) {
     let Some(HourRollup { device, stats, .. }) = hours.first() else { return };
     let day = day_of(stats.hour);
@@ -115,7 +113,7 @@ fn put_as(statement: &mut Encoder, hours: &[&HourRollup], encode: impl Fn(&mut E
 }
 
 /// Writes the statement that leaves an hour out of its document, because this would be too large with it. An
-/// hour whose stored rollup is as new stays as it is. The `rev` says so of older rollups later.
+/// hour whose stored rollup is as new stays as it is. The stored `rev` keeps older rollups away later.
 pub(super) fn leave_out(statement: &mut Encoder, rollup: &HourRollup) {
     put_as(statement, &[rollup], |hour, rollup| {
         hour.int64("rev", rollup.rev);
@@ -174,7 +172,7 @@ pub(super) fn add_hours<'f>(
     outcome
 }
 
-/// The hours in the columns of a document. If they cannot be read, none.
+/// The hours in the columns of a document. If the columns cannot be read: no hours, and the error.
 fn packed_day(
     document: &RawDocument,
     start: Hour,
@@ -185,7 +183,7 @@ fn packed_day(
     columns::decode(document, start, metrics, needs).map_or_else(|error| (NONE, Err(error)), |day| (day, Ok(())))
 }
 
-/// Whether an entry of `hours` is newer than its hour in the columns. If so, it removes that one.
+/// Whether an entry of `hours` is newer than its hour in the columns. If so, removes the hour from `packed`.
 fn supersedes(start: Hour, key: &[u8], entry: RawBsonRef<'_>, packed: &mut PackedDay) -> Result<bool, DecodeError> {
     let in_columns = &mut packed[(hour_at(start, key)?.0 - start.0).unsigned_abs() as usize % 24];
     let is_newer = match in_columns {
@@ -227,7 +225,7 @@ fn is_emptied(entry: &RawDocument) -> bool {
     entry.get_document("stats").is_ok_and(RawDocument::is_empty)
 }
 
-/// The hour of a key, given the first hour of the day.
+/// The hour that a key of `hours` stands for, such as `14`. `start` is the first hour of the day.
 fn hour_at(start: Hour, key: &[u8]) -> Result<Hour, DecodeError> {
     let of_day = match key {
         [tens @ b'0'..=b'2', ones @ b'0'..=b'9'] => i32::from(tens - b'0') * 10 + i32::from(ones - b'0'),
@@ -298,6 +296,15 @@ pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, Deco
         stats,
     }));
     Ok(rollups)
+}
+
+/// The first and the last instant of the rollups of a document, in Unix milliseconds; `None` if no hour of
+/// the document has a rollup.
+pub(super) fn span_of(document: &RawDocument) -> Result<Option<(i64, i64)>, DecodeError> {
+    let mut rollups = rollups_of(document)?;
+    rollups.retain(|rollup| !rollup.is_empty());
+    rollups.sort_unstable_by_key(|rollup| rollup.stats.hour);
+    Ok(rollups.first().zip(rollups.last()).map(|(first, last)| (first.first_ts_ms, last.stats.last_ts_ms)))
 }
 
 /// Adds the `rev` of each hour of a document of this day that has one.

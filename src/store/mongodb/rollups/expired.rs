@@ -20,7 +20,8 @@ const GENERATION: i64 = 1 << 40;
 
 impl HourRollup {
     /// Adds what has expired of the hour. `stored` is the rollup that was stored before this one was derived.
-    /// Both lose what a deletion selects that has just removed it from the readings.
+    /// `deletion` has just removed the values that it selects from the readings, so the stats that it selects
+    /// are left out.
     pub(in super::super) fn with_expired(self, mut stored: Self, deletion: Option<&Deletion>) -> Self {
         let before = stored.rev.rem_euclid(GENERATION);
         let (generation, is_newer) = (stored.rev - before, self.rev > before);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bson::RawDocument;
 
-use super::document::{Day, add_hours, add_revs};
+use super::document::{add_hours, add_revs, span_of};
 use crate::model::{Hour, SeriesFilter};
 use crate::store::StatsNeeds;
 use crate::store::metric_names::MetricNames;
@@ -15,7 +15,7 @@ pub(in super::super) fn document(document: &RawDocument) {
     let (all, mut names) = (Hour(i32::MIN)..Hour(i32::MAX), MetricNames::new(&SeriesFilter::ALL));
     let _ = add_hours(document, &all, &mut names, StatsNeeds::All, |_| Ok(&mut found));
     assert!(found.len() <= 24, "a day has 24 hours");
-    let _ = Day::decode(document);
+    let _ = span_of(document);
     let mut revs = BTreeMap::new();
     add_revs(document, 0, &mut revs);
     assert!(revs.len() <= 24, "a day has 24 hours");

@@ -12,7 +12,7 @@ use crate::store::HourStats;
 #[derive(Debug, PartialEq)]
 pub struct Missing {
     pub(in super::super) devices: Vec<Arc<str>>,
-    /// Ascending, none empty, none adjacent.
+    /// The hours as runs: ascending, none empty, none adjacent.
     pub(in super::super) runs: Vec<Range<Hour>>,
 }
 
@@ -21,7 +21,7 @@ pub(in super::super) fn missing(devices: &[Arc<str>], hours: &Range<Hour>, found
     by_runs(devices.iter().zip(found).map(|(device, found)| (device, gaps(hours, found))))
 }
 
-/// The hours of these buckets.
+/// The hours of these buckets, grouped like [`missing`] ones.
 pub(in super::super) fn grouped(buckets: &[(Arc<str>, Hour)]) -> Vec<Missing> {
     let mut devices: BTreeMap<&Arc<str>, BTreeSet<Hour>> = BTreeMap::new();
     for (device, hour) in buckets {

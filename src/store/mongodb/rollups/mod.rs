@@ -43,7 +43,6 @@
 
 mod columns;
 mod delete;
-mod devices;
 mod document;
 mod expired;
 #[cfg(any(test, fuzzing))]
@@ -55,15 +54,15 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{RawDocumentBuf, doc};
+use bson::RawDocumentBuf;
 use mongodb::Collection;
 
 pub(super) use self::missing::{Missing, grouped, missing};
-use super::collection::{CREATED_AT, Deployment, Kind, ManagedCollection};
+use super::collection::{CREATED_AT, ManagedCollection};
 use super::command::Commands;
 use super::plain_schema::PlainSchema;
 use crate::config::BucketLayout;
-use crate::store::{HourStats, StoreError};
+use crate::store::HourStats;
 
 /// The time that expiry waits longer, because `createdAt` is up to a day before the last reading of its
 /// document.
@@ -116,14 +115,6 @@ impl RollupCollection {
     /// Rollups are kept for `retention`; `None` keeps them forever.
     pub(super) fn new(commands: Commands, name: &str, retention: Option<Duration>, layout: BucketLayout) -> Self {
         Self { documents: commands.reading(name), managed: commands.managed(name), commands, retention, layout }
-    }
-
-    /// Creates the collection and its indexes, and changes what differs from the options.
-    pub(super) async fn ensure(&self, deployment: Deployment) -> Result<(), StoreError> {
-        if self.managed.present(Kind::Plain).await?.is_none() {
-            self.managed.create(doc! {}).await?;
-        }
-        self.schema().ensure(deployment).await
     }
 
     /// The schema that the options ask for.

@@ -1,15 +1,17 @@
-//! Reads the rollups of hours of devices.
+//! Reads the rollups of hours, and finds the devices that have rollups, which may be kept longer than their
+//! readings.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
-use bson::{Document, RawDocument, doc};
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
+use mongodb::action::Find;
 use mongodb::options::Hint;
 
 use super::super::by_device::{ByDevice, of_devices};
 use super::super::names;
-use super::document::{add_hours, day_of, rollups_of};
+use super::document::{add_hours, day_of, rollups_of, span_of};
 use super::{HourRollup, RollupCollection};
 use crate::model::{Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
@@ -25,6 +27,11 @@ const DEVICES_MAX: usize = 250;
 const NAMED_DAYS_MAX: usize = 2;
 
 impl RollupCollection {
+    /// A query that uses the index of `_id`s.
+    pub(super) fn find(&self, filter: Document) -> Find<'_, RawDocumentBuf> {
+        self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 }))
+    }
+
     /// The hours with a rollup, of each of the devices, ascending; see [`crate::store::Store::hour_stats`].
     pub(in super::super) async fn read(
         &self,
@@ -38,14 +45,12 @@ impl RollupCollection {
             return Ok(by_device.sorted());
         }
         let mut names = MetricNames::new(series);
-        let mut visit = |document: &RawDocument| {
-            add_hours(document, hours, &mut names, needs, |device| by_device.of(device))?;
-            Ok(ControlFlow::Continue(()))
-        };
+        let mut visit =
+            |document: &RawDocument| add_hours(document, hours, &mut names, needs, |device| by_device.of(device));
         for filter in filters_of(devices, hours) {
             // Whole documents: a projection would cost the server more than sending them.
-            let find = self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 })).batch_size(BATCH);
-            self.commands.each_document(self.commands.limited(find), &mut visit).await?;
+            let find = self.commands.limited(self.find(filter).batch_size(BATCH));
+            self.commands.all_documents(find, &mut visit).await?;
         }
         Ok(by_device.sorted())
     }
@@ -66,9 +71,38 @@ impl RollupCollection {
         };
         let find = || {
             let of_device = doc! { "_id": names::ids_of_days(device, hours), "deviceId": device };
-            self.documents.find(of_device).sort(doc! { "_id": -1 }).hint(Hint::Keys(doc! { "_id": 1 }))
+            self.find(of_device).sort(doc! { "_id": -1 })
         };
         self.commands.first_readable(find, last_hour).await
+    }
+
+    /// Whether there is no rollup.
+    pub(in super::super) async fn is_empty(&self) -> Result<bool, StoreError> {
+        let find = || self.documents.find(doc! {}).projection(doc! { "_id": 1 });
+        Ok(self.commands.first_readable(find, |_| Ok(Some(()))).await?.is_none())
+    }
+
+    /// The devices that have rollups, each once, in any order. The server looks at all rollups.
+    pub(in super::super) async fn all_devices(&self) -> Result<Vec<Arc<str>>, StoreError> {
+        self.commands.distinct(&self.documents, "$deviceId").await
+    }
+
+    /// The first and the last instant of a device that has rollups, in Unix milliseconds.
+    pub(in super::super) async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError> {
+        let (first, last) = (self.day_at_end(device, 1).await?, self.day_at_end(device, -1).await?);
+        Ok(first.zip(last).map(|((first, _), (_, last))| (first, last)))
+    }
+
+    /// The last instant of a device that has rollups, in Unix milliseconds.
+    pub(in super::super) async fn last_ts_ms(&self, device: &str) -> Result<Option<i64>, StoreError> {
+        Ok(self.day_at_end(device, -1).await?.map(|(_, last)| last))
+    }
+
+    /// The first and the last instant of the first document of a device (`direction` 1), or of the last (-1).
+    async fn day_at_end(&self, device: &str, direction: i32) -> Result<Option<(i64, i64)>, StoreError> {
+        let all = names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
+        let find = || self.find(doc! { "_id": all.clone(), "deviceId": device }).sort(doc! { "_id": direction });
+        self.commands.first_readable(find, span_of).await
     }
 
     /// The stored rollups of these buckets, those of emptied hours included.
@@ -82,8 +116,7 @@ impl RollupCollection {
         let devices: BTreeSet<&str> = buckets.iter().map(|(device, _)| &**device).collect();
         let devices: Vec<&str> = devices.into_iter().collect();
         let ids: Vec<String> = ids.into_iter().collect();
-        let find = self.documents.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
-        let find = find.hint(Hint::Keys(doc! { "_id": 1 })).batch_size(BATCH);
+        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) }).batch_size(BATCH);
         let mut found = HashMap::new();
         let visit = |document: &RawDocument| {
             for rollup in rollups_of(document)? {
@@ -92,9 +125,9 @@ impl RollupCollection {
                     found.insert(bucket, rollup);
                 }
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         };
-        self.commands.each_document(find, visit).await?;
+        self.commands.all_documents(find, visit).await?;
         Ok(found)
     }
 }

@@ -1,11 +1,10 @@
 //! Writes hours into the documents of their days.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bson::{Document, doc};
-use mongodb::options::Hint;
 
 use super::super::by_device::of_devices;
 use super::super::encode::Encoder;
@@ -56,7 +55,7 @@ impl RollupCollection {
         if reached.is_ok() {
             self.leave_out_refused(rollups, &mut outcomes).await;
         }
-        let contended = || StoreError::new(Cause::Contention, "other writers of the day were quicker".to_owned());
+        let contended = || StoreError::new(Cause::Contention, "other writers of the day were quicker");
         let unsettled = || Err(reached.clone().err().unwrap_or_else(contended));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unsettled)).collect()
     }
@@ -103,8 +102,8 @@ impl RollupCollection {
         buckets.iter().map(|bucket| outcomes.remove(bucket).unwrap_or(Ok(()))).collect()
     }
 
-    /// Inserts the documents of days with many hours as columns, as of a history that is imported. Returns
-    /// the rollups of the other days, and of those that have a document.
+    /// Inserts the documents of days with many hours as columns, such as the days of an imported history.
+    /// Returns the rollups of the other days, and of the days that have a document already.
     async fn insert_packed(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         if self.layout != BucketLayout::Packed {
             return Ok(rollups);
@@ -189,21 +188,17 @@ impl RollupCollection {
         devices.sort_unstable();
         devices.dedup();
         let ids: Vec<String> = devices.iter().map(|device| names::day_id(device, day_of(hours.start))).collect();
-        let find = self.documents.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
+        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) });
         let mut fields = doc! { "_id": 0, "deviceId": 1, METRICS: 1, COLUMNS: 1 };
         let rev_of = |hour| (format!("hours.{}.rev", key_of(Hour(hour))), 1.into());
         fields.extend((hours.start.0..hours.end.0).map(rev_of).collect::<Document>());
-        let find = find.hint(Hint::Keys(doc! { "_id": 1 })).projection(fields);
-        let find = find.batch_size(u32::try_from(devices.len()).unwrap_or(u32::MAX));
+        let find = find.projection(fields).batch_size(u32::try_from(devices.len()).unwrap_or(u32::MAX));
         let mut revs: HashMap<String, BTreeMap<Hour, i64>> = HashMap::new();
         self.commands
-            .each_document(find, |document| {
-                add_revs(
-                    document,
-                    day_of(hours.start),
-                    revs.entry(document.get_str("deviceId")?.to_owned()).or_default(),
-                );
-                Ok(ControlFlow::Continue(()))
+            .all_documents(find, |document| {
+                let of_device = revs.entry(document.get_str("deviceId")?.to_owned()).or_default();
+                add_revs(document, day_of(hours.start), of_device);
+                Ok(())
             })
             .await?;
         let stored = |rollup: &HourRollup| revs.get(&*rollup.device)?.get(&rollup.stats.hour).copied();

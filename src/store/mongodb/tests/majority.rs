@@ -7,10 +7,9 @@ use tokio::task::block_in_place;
 
 use super::Scratch;
 use super::mongod::replica_set::ReplicaSet;
+use crate::config::Timeseries;
 use crate::model::{BucketWrite, Hour, Sample};
-use crate::store::mongodb::{
-    BucketStore, Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan, TimeseriesStore,
-};
+use crate::store::mongodb::{BucketStore, MongodbOptions, TimeseriesStore};
 use crate::store::scenarios::in_the_end;
 use crate::store::{Store, StoreError, Written};
 
@@ -34,8 +33,7 @@ async fn nothing_is_stored_before_a_majority_has_it() {
     let set = block_in_place(ReplicaSet::start);
     let scratch = Scratch::at(set.uri()).await;
     let options = || MongodbOptions { timeout: Duration::from_secs(1), ..scratch.options() };
-    let span = TimeseriesSpan::Granularity(Granularity::Seconds);
-    let timeseries = TimeseriesOptions { collection: "readings".into(), span, max_known_devices: 10 };
+    let timeseries = Timeseries::default();
     let buckets = BucketStore::connect(options()).await.unwrap();
     let measurements = TimeseriesStore::connect(options(), timeseries).await.unwrap();
     for store in [&buckets as &dyn Store, &measurements] {

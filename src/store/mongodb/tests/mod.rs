@@ -18,7 +18,8 @@ use mongodb::Client;
 
 use self::mongod::mongos::{Cluster, Mongos, Sharding, uri_of};
 use self::mongod::replica_set::ReplicaSet;
-use super::{BlockCompressor, BucketLayout, MongodbOptions};
+use super::MongodbOptions;
+use crate::config::{BlockCompressor, BucketLayout};
 use crate::model::Hour;
 use crate::store::Store;
 use crate::store::scenarios::Expiry;
@@ -129,7 +130,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// On the replica set of one member, for tests that do not depend on the deployment.
+    /// A database on the replica set of one member, for tests that do not depend on the deployment.
     pub(super) async fn new() -> Self {
         Self::on_one_member().await
     }
@@ -143,7 +144,7 @@ impl Scratch {
         Self::at(SHARED.get_or_init(ReplicaSet::start).uri()).await
     }
 
-    /// Behind two mongoses of a cluster of two shards.
+    /// A database behind two mongoses of a cluster of two shards.
     pub(super) async fn on_a_sharded_cluster() -> Self {
         static SHARED: OnceLock<(Cluster, [Mongos; 2])> = OnceLock::new();
         let (cluster, mongoses) = SHARED.get_or_init(|| {

@@ -4,8 +4,9 @@ use bson::doc;
 
 use super::Scratch;
 use super::mongod::Mongod;
+use crate::config::Timeseries;
 use crate::model::{BucketWrite, Hour, Sample, SeriesFilter};
-use crate::store::mongodb::{BucketStore, Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
+use crate::store::mongodb::{BucketStore, TimeseriesStore};
 use crate::store::{Cause, ReadingsQuery, StatsNeeds, Store, StoreError};
 
 const HOUR: Hour = Hour(493_526);
@@ -28,8 +29,7 @@ async fn ask_everything(store: &dyn Store) -> Vec<(&'static str, Result<(), Stor
 async fn the_server_itself_ends_each_query_that_takes_too_long() {
     let mongod = Mongod::start();
     let scratch = Scratch::at(mongod.uri()).await;
-    let span = TimeseriesSpan::Granularity(Granularity::Seconds);
-    let timeseries = TimeseriesOptions { collection: "readings".into(), span, max_known_devices: 100 };
+    let timeseries = Timeseries::default();
     let bucket = BucketStore::connect(scratch.options()).await.unwrap();
     let timeseries = TimeseriesStore::connect(scratch.options(), timeseries).await.unwrap();
     let admin = scratch.client.database("admin");

@@ -118,7 +118,7 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     assert_eq!(sharded(&cluster.record_of(&scratch.name)).len(), 3, "readings, rollups, devices");
 }
 
-/// An instance that may not shard, and one that may, later.
+/// First an instance writes that may not shard, then one that may.
 pub(in super::super) async fn what_was_not_sharded_is_split<S: Store>(
     scratch: &Scratch,
     open: impl AsyncFn(MongodbOptions) -> S,
@@ -152,7 +152,7 @@ fn sharded(record: &[Recorded]) -> Vec<Document> {
     record.iter().filter(|at| at.verb == Verb::Shard).map(|at| at.filter.clone()).collect()
 }
 
-/// In bytewise order.
+/// The devices, in bytewise order.
 fn devices() -> Vec<Arc<str>> {
     (10..10 + MANY_DEVICES).map(|nth| format!("device-{nth}").into()).collect()
 }

@@ -21,7 +21,7 @@ use crate::store::HourSamples;
 /// characters.
 const ESCAPE: char = '\u{1F}';
 
-/// The field of a metric.
+/// The name of the field with the values of a metric.
 pub(super) fn field_of(metric: &str) -> Cow<'_, str> {
     match metric {
         "_id" | "meta" => Cow::Owned(format!("{ESCAPE}{metric}")),
@@ -50,10 +50,10 @@ pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, Decode
     Ok((!metadata.is_empty()).then(|| metadata::to_text(metadata)))
 }
 
-/// The measurements of some contents, with all that their encoding needs.
+/// The readings of an hour of a device as measurements, prepared for encoding.
 pub(super) struct Measurements {
     hour: Hour,
-    /// `meta`, encoded.
+    /// The field `meta`, encoded.
     meta: RawDocumentBuf,
     contents: Contents,
     /// The field of each metric, and its place in the order of fields.
@@ -79,7 +79,7 @@ impl Measurements {
     }
 }
 
-/// One measurement.
+/// One measurement, of the readings of an hour.
 pub(super) struct Measurement<'a> {
     of: &'a Measurements,
     reading: Reading<'a>,

@@ -1,5 +1,5 @@
-//! Folds stored measurements into hours. Each identity counts once: of one that two writers stored, the lower
-//! value.
+//! Folds stored measurements into the rollups of hours. Each identity counts once: if two writers have stored
+//! it, its lower value counts.
 //!
 //! The server unpacks the measurements and merges its own buckets in the order of devices and times. To group
 //! and add the measurements there would cost it six times as much. So tidegauge folds each hour while the
@@ -9,14 +9,16 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bson::{Document, RawDocument, doc};
 
 use super::super::by_device::of_devices;
 use super::super::decode::DecodeError;
-use super::super::rollups::{HourRollup, Missing};
+use super::super::layout::Derivation;
+use super::super::rollups::{HourRollup, Missing, grouped};
 use super::Timeseries;
 use super::document::add_measurement;
-use super::times::during_hours;
+use super::times::{during_hours, parts_since};
 use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
 use crate::store::metric_names::MetricNames;
 use crate::store::{HourSamples, HourStats, StoreError};
@@ -60,6 +62,32 @@ impl Gathered {
     }
 }
 
+#[async_trait]
+impl Derivation for Timeseries {
+    /// Each of them costs reading and folding its measurements.
+    const HOURS_PER_STEP: usize = 2_400;
+
+    async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
+        let mut hour = None;
+        for part in parts_since(from.start_ms()) {
+            let find = self.measurements.find(part).sort(doc! { "ts": 1 }).limit(1);
+            let visit = |measurement: &RawDocument| {
+                hour = Some(Hour::of(measurement.get_datetime("ts")?.timestamp_millis()));
+                Ok(ControlFlow::Break(()))
+            };
+            self.commands.each_document(find.projection(doc! { "_id": 0, "ts": 1 }), visit).await?;
+            if hour.is_some() {
+                break;
+            }
+        }
+        Ok(hour)
+    }
+
+    async fn derive(&self, buckets: &[(Arc<str>, Hour)]) -> Result<Vec<HourRollup>, StoreError> {
+        self.fold(&grouped(buckets), &SeriesFilter::ALL).await
+    }
+}
+
 impl Timeseries {
     /// The rollups of hours of devices.
     pub(super) async fn fold(&self, of: &[Missing], series: &SeriesFilter) -> Result<Vec<HourRollup>, StoreError> {
@@ -85,12 +113,8 @@ impl Timeseries {
             let mut filter = doc! { "meta.deviceId": of_devices(devices) };
             filter.extend(during_hours(run));
             let mut folding = Folding::new(VALUES_IN_MEMORY, names, rollups);
-            let visit = |measurement: &RawDocument| {
-                folding.add(measurement)?;
-                Ok(ControlFlow::Continue(()))
-            };
-            let by_device_and_time = Some(doc! { "meta.deviceId": 1, "ts": 1 });
-            self.commands.each_result(&self.measurements, pipeline(filter, by_device_and_time), visit).await?;
+            let sorted = pipeline(filter, Some(doc! { "meta.deviceId": 1, "ts": 1 }));
+            self.commands.each_result(&self.measurements, sorted, |measurement| folding.add(measurement)).await?;
             folding.end_hour();
         }
         Ok(())
@@ -99,11 +123,8 @@ impl Timeseries {
     /// All measurements that match `filter`.
     pub(super) async fn gather(&self, filter: Document) -> Result<Gathered, StoreError> {
         let mut gathered = Gathered::default();
-        let visit = |measurement: &RawDocument| {
-            gathered.add(measurement)?;
-            Ok(ControlFlow::Continue(()))
-        };
-        self.commands.each_result(&self.measurements, pipeline(filter, None), visit).await?;
+        let add = |measurement: &RawDocument| gathered.add(measurement);
+        self.commands.each_result(&self.measurements, pipeline(filter, None), add).await?;
         Ok(gathered)
     }
 }
@@ -112,7 +133,7 @@ impl Timeseries {
 struct Folding<'a> {
     max_values: usize,
     names: &'a mut MetricNames,
-    /// The hours that are complete.
+    /// The rollups of the hours that are complete.
     rollups: &'a mut Vec<HourRollup>,
     hour: Option<FoldedHour>,
 }
@@ -120,10 +141,10 @@ struct Folding<'a> {
 /// An hour of a device that is not complete yet.
 struct FoldedHour {
     device: Arc<str>,
-    /// The values of the last instants.
+    /// The values of the last instants, which are not in `folded` yet.
     samples: HourSamples,
     last_ts_ms: i64,
-    /// The rollup of the values before.
+    /// The rollup of all earlier values.
     folded: Option<HourRollup>,
 }
 

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The devices that are known.
+/// The devices of which this instance knows what may be stored.
 #[derive(Debug)]
 pub(super) struct KnownDevices {
     table: Mutex<Table>,
@@ -26,12 +26,12 @@ struct Table {
 
 #[derive(Debug)]
 struct Device {
-    /// `None`: not read yet.
+    /// The last instant at which readings may be stored; `None`: not read yet.
     last_ms: Option<i64>,
     metadata: Option<Arc<str>>,
-    /// The number of running writes.
+    /// The number of running writes of the device.
     writes: u32,
-    /// The generation of the last write.
+    /// The generation of the table at the last write of the device.
     used: u32,
 }
 

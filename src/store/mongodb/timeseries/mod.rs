@@ -7,8 +7,8 @@
 //!   lux: 320.0, temp: 22.4 }
 //! ```
 //!
-//! The server packs measurements of one `meta` into buckets of its own, by column. It neither keeps a
-//! measurement from being stored twice nor lets one be changed. The layout keeps the promises of
+//! The server packs measurements of one `meta` into buckets of its own, by column. It stores a measurement
+//! twice if it is sent twice, and does not let a measurement be changed. The layout keeps the promises of
 //! [`crate::store`] with these differences:
 //! - Of an identity the **first** value stays, not the last: what is stored is never changed, and of pending
 //!   values the first is written.
@@ -21,18 +21,16 @@
 //! a start, the store first reads what is stored. **No late inserts** (`insert_sessions`): before such a
 //! read, every insert without an answer is fenced, so that it cannot take effect afterwards.
 //!
-//! **Deletions** (`delete`) are of whole devices: before version 7.0, the server deletes measurements by
+//! **Deletions** are of whole devices: before version 7.0, the server deletes measurements by
 //! `meta` only.
 //!
 //! **Stats** are folded from the measurements (`fold`). For days that have ended they are in the rollups, as
 //! in bucket mode.
 
-mod delete;
 mod document;
 mod fold;
 mod known;
 mod read;
-mod rollups;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -44,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::RawDocumentBuf;
+use bson::{RawDocumentBuf, doc};
 use mongodb::Collection;
 
 use self::known::KnownDevices;
@@ -53,11 +51,13 @@ use self::schema::Schema;
 use super::check::{Example, Expected, Question, questions};
 use super::collection::Deployment;
 use super::command::Commands;
-use super::connect::{MongodbOptions, TimeseriesOptions};
+use super::connect::MongodbOptions;
 use super::insert_sessions::InsertSessions;
 use super::layout::Layout;
+use super::statements::Verb;
 use super::store::MongoStore;
 use super::uri::UriError;
+use crate::config::{self, Period};
 use crate::model::{BucketWrite, Deletion, Hour, Keep};
 use crate::store::{Deleted, StoreError, Written};
 
@@ -67,7 +67,7 @@ pub type TimeseriesStore = MongoStore<Timeseries>;
 /// The layout of time-series mode.
 #[derive(Debug)]
 pub struct Timeseries {
-    /// For reading.
+    /// The collection, for reading.
     measurements: Collection<RawDocumentBuf>,
     commands: Commands,
     collection: String,
@@ -81,19 +81,25 @@ impl TimeseriesStore {
     ///
     /// # Errors
     /// When the URI is invalid.
-    pub async fn connect(options: MongodbOptions, timeseries: TimeseriesOptions) -> Result<Self, UriError> {
+    pub async fn connect(options: MongodbOptions, timeseries: config::Timeseries) -> Result<Self, UriError> {
         Box::pin(Self::open(options, |options, commands| Timeseries::new(options, timeseries, commands))).await
     }
 }
 
 impl Timeseries {
-    fn new(options: &MongodbOptions, timeseries: TimeseriesOptions, commands: Commands) -> Self {
-        let TimeseriesOptions { collection, span, max_known_devices } = timeseries;
+    fn new(options: &MongodbOptions, timeseries: config::Timeseries, commands: Commands) -> Self {
+        let config::Timeseries { collection, granularity, bucket_max_span, max_known_devices } = timeseries;
+        let schema = Schema {
+            collection: commands.managed(&collection),
+            granularity,
+            max_span: bucket_max_span.map(Period::as_duration),
+            retention: options.retention,
+        };
         Self {
             measurements: commands.reading(&collection),
             sessions: InsertSessions::new(commands.clone(), options.rollups_collection.clone()),
             known: KnownDevices::new(max_known_devices),
-            schema: Schema { collection: commands.managed(&collection), span, retention: options.retention },
+            schema,
             commands,
             collection,
         }
@@ -134,13 +140,17 @@ impl Layout for Timeseries {
         self.write_buckets(writes, deployment).await
     }
 
+    /// After the fence, no insert that this instance has sent before takes effect any more.
     async fn delete(
         &self,
         deletion: &Deletion,
         _unanswered: &BTreeSet<Hour>,
         _deployment: Deployment,
     ) -> Result<Deleted, StoreError> {
-        self.delete_device(&deletion.device).await?;
+        self.sessions.fence().await?;
+        self.known.forget(&deletion.device);
+        let statement = doc! { "q": { "meta.deviceId": &*deletion.device }, "limit": 0 };
+        self.commands.write_document(Verb::DeleteMatching, &self.collection, &statement).await?;
         Ok(Deleted::default())
     }
 }

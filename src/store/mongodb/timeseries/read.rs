@@ -20,10 +20,10 @@ use crate::store::{
     DeviceMetadata, DeviceSet, FirstReadings, FirstReadingsBuilder, HourSamples, ReadingsQuery, StoreError,
 };
 
-/// The most measurements of a batch.
+/// The most measurements in one reply.
 const BATCH: u32 = 10_000;
 
-/// The fewest measurements of a batch: the server's default for the first one.
+/// The fewest measurements in one reply that a query asks for: the server's default for the first reply.
 const BATCH_MIN: u32 = 101;
 
 /// The newest measurements of a device that are searched for metadata. As a rule the first one has it.
@@ -70,10 +70,9 @@ impl Queries for Timeseries {
         let find = self.measurements.find(filter).projection(doc! { "_id": 0, "meta": 0 }).batch_size(BATCH);
         let mut samples = HourSamples::last_of_each_metric(hour);
         let visit = |measurement: &RawDocument| {
-            add_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut samples)?;
-            Ok(ControlFlow::Continue(()))
+            add_measurement(measurement, measurement.get_datetime("ts")?.timestamp_millis(), &mut samples)
         };
-        self.commands.each_document(self.commands.limited(find), visit).await?;
+        self.commands.all_documents(self.commands.limited(find), visit).await?;
         Ok(samples.finish().0)
     }
 
@@ -107,7 +106,7 @@ impl Queries for Timeseries {
             let pipeline = vec![doc! { "$match": part }, doc! { "$group": { "_id": "$meta.deviceId" } }];
             let visit = |found: &RawDocument| {
                 active.insert(found.get_str("_id")?);
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             };
             self.commands.each_result(&self.measurements, pipeline, visit).await?;
         }
@@ -139,15 +138,11 @@ impl Queries for Timeseries {
 impl Timeseries {
     /// Whether any of these devices has measurements.
     pub(super) async fn has_any(&self, devices: &[&str]) -> Result<bool, StoreError> {
-        let find = self.measurements.find(doc! { "meta.deviceId": of_devices(devices) }).limit(1);
-        let mut found = false;
-        let visit = |_: &RawDocument| {
-            found = true;
-            Ok(ControlFlow::Break(()))
+        let find = || {
+            let find = self.measurements.find(doc! { "meta.deviceId": of_devices(devices) });
+            find.projection(doc! { "_id": 0, "ts": 1 })
         };
-        let find = self.commands.limited(find.projection(doc! { "_id": 0, "ts": 1 }));
-        self.commands.each_document(find, visit).await?;
-        Ok(found)
+        Ok(self.commands.first_readable(find, |_| Ok(Some(()))).await?.is_some())
     }
 
     /// The newest measurement of a device.

@@ -6,18 +6,24 @@ use bson::{Document, doc};
 
 use super::super::check::Expected;
 use super::super::collection::{Deployment, Kind, ManagedCollection};
-use super::super::connect::{Granularity, TimeseriesSpan};
 use super::super::decode::server_integer;
+use crate::config::Granularity;
 use crate::store::{Cause, StoreError};
 
 /// The index that every query of a device uses.
 pub(in super::super) const QUERY_INDEX: &str = "deviceId_ts";
 
+/// The field of the shard key.
+const DEVICE_FIELD: &str = "meta.deviceId";
+
 /// The schema that the options ask for.
 #[derive(Debug, Clone)]
 pub(super) struct Schema {
     pub(super) collection: ManagedCollection,
-    pub(super) span: TimeseriesSpan,
+    pub(super) granularity: Granularity,
+    /// The longest span of a bucket of the server, to which its start is rounded too, instead of
+    /// `granularity`.
+    pub(super) max_span: Option<Duration>,
     pub(super) retention: Option<Duration>,
 }
 
@@ -29,13 +35,9 @@ impl Schema {
     /// readings was reported as stored.
     pub(super) async fn ensure(&self, was_ensured: bool) -> Result<Deployment, StoreError> {
         let deployment = self.collection.deployment().await?;
-        if was_ensured
-            && self.collection.is_of(Kind::Plain).await?
-            && let Some(aside) = self.collection.set_aside().await?
-        {
-            let collection = self.collection.name.as_str();
+        if was_ensured && let Some(aside) = self.collection.set_plain_aside().await? {
             tracing::warn!(
-                collection,
+                collection = self.collection.name,
                 aside,
                 "a plain collection had replaced the time-series collection; tidegauge has renamed it, and writes its \
                  readings again from the log: drop it when you do not need it"
@@ -45,29 +47,32 @@ impl Schema {
             None => self.create().await?,
             Some(present) => self.adjust(&present).await?,
         }
-        self.collection.ensure_index(QUERY_INDEX, query_keys()).await?;
-        self.collection.ensure_sharding(deployment, "meta.deviceId").await?;
+        self.collection.ensure_index(QUERY_INDEX, query_keys(), None).await?;
+        self.collection.ensure_sharding(deployment, DEVICE_FIELD).await?;
         Ok(deployment)
     }
 
     /// The longest span of a bucket of the server. It expires as a whole.
-    pub(super) const fn longest_bucket(&self) -> Duration {
-        match self.span {
-            TimeseriesSpan::Granularity(Granularity::Seconds) => Duration::from_secs(3_600),
-            TimeseriesSpan::Granularity(Granularity::Minutes) => Duration::from_secs(86_400),
-            TimeseriesSpan::Granularity(Granularity::Hours) => Duration::from_secs(30 * 86_400),
-            TimeseriesSpan::Max(span) => span,
-        }
+    pub(super) fn longest_bucket(&self) -> Duration {
+        self.max_span.unwrap_or(Duration::from_secs(match self.granularity {
+            Granularity::Seconds => 3_600,
+            Granularity::Minutes => 86_400,
+            Granularity::Hours => 30 * 86_400,
+        }))
     }
 
     /// The state that the collection should have.
     pub(super) fn expected(&self) -> Expected {
-        Expected::timeseries(
-            self.collection.clone(),
-            self.retention,
-            (QUERY_INDEX, query_keys()),
-            (self.timeseries(), self.span_fields()),
-        )
+        Expected {
+            collection: self.collection.clone(),
+            kind: Kind::Timeseries,
+            index: (QUERY_INDEX, query_keys()),
+            expiry: self.retention,
+            validator: None,
+            timeseries: Some((self.timeseries(), self.span_fields())),
+            device_field: DEVICE_FIELD,
+            is_of_devices: true,
+        }
     }
 
     /// The fields and the span of a new collection.
@@ -109,35 +114,36 @@ impl Schema {
         if differs {
             let modified = self.collection.modify(doc! { "timeseries": wanted }).await;
             modified.map_err(|error| self.explain(error))?;
-            let collection = self.collection.name.as_str();
-            tracing::info!(collection, span = ?self.span, "changed the span of the server's buckets");
+            let (collection, span) = (&self.collection.name, self.span_fields());
+            tracing::info!(collection, %span, "changed the span of the server's buckets");
         }
         Ok(())
     }
 
     /// Replaces the error of servers before 6.3, which only report the fields of a span as unknown.
     fn explain(&self, error: StoreError) -> StoreError {
-        match (self.span, error) {
-            (TimeseriesSpan::Max(_), StoreError { cause: Cause::UnknownField, detail }) => StoreError::new(
+        match error {
+            StoreError { cause: Cause::UnknownField, detail } if self.max_span.is_some() => StoreError::new(
                 Cause::Schema,
                 format!(
                     "this server does not know bucketMaxSpanSeconds, servers from 6.3 on do; set \
                      mongodb.timeseries.granularity instead of bucket_max_span ({detail})"
                 ),
             ),
-            (_, error) => error,
+            error => error,
         }
     }
 
     fn span_fields(&self) -> Document {
-        match self.span {
-            TimeseriesSpan::Granularity(Granularity::Seconds) => doc! { "granularity": "seconds" },
-            TimeseriesSpan::Granularity(Granularity::Minutes) => doc! { "granularity": "minutes" },
-            TimeseriesSpan::Granularity(Granularity::Hours) => doc! { "granularity": "hours" },
-            TimeseriesSpan::Max(span) => {
-                doc! { "bucketMaxSpanSeconds": seconds(span), "bucketRoundingSeconds": seconds(span) }
-            }
+        if let Some(span) = self.max_span {
+            return doc! { "bucketMaxSpanSeconds": seconds(span), "bucketRoundingSeconds": seconds(span) };
         }
+        let granularity = match self.granularity {
+            Granularity::Seconds => "seconds",
+            Granularity::Minutes => "minutes",
+            Granularity::Hours => "hours",
+        };
+        doc! { "granularity": granularity }
     }
 }
 

@@ -28,7 +28,8 @@ const DEVICES_PER_READ: usize = 1_000;
 /// The most writes whose stored readings one query reads.
 const WRITES_PER_READ: usize = 64;
 
-/// The time of which stored readings may be read that no write asked for, besides the span of the write.
+/// How much more time than the spans of its writes one read may cover, in milliseconds, so that one read
+/// serves several writes.
 const READ_MORE_MS: i64 = 60_000;
 
 type Outcome = Result<Written, StoreError>;

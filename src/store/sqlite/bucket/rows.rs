@@ -77,7 +77,7 @@ pub(super) struct BucketSummary {
 pub(super) struct Chunks {
     /// Whether the first chunk is among them.
     pub(super) has_first: bool,
-    /// The numbers of the others.
+    /// The numbers of the other chunks.
     pub(super) seqs: Vec<i64>,
     pub(super) contents: Contents,
 }
@@ -107,7 +107,7 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The stored stats of these metrics.
+    /// The stored stats of these metrics, in their order.
     pub(super) fn stats_of(&self, metrics: &[(Metric, Stats)]) -> Result<Vec<Option<Stats>>, SqliteError> {
         let mut found = vec![None; metrics.len()];
         let mut table = MetricTable::new(metrics.iter().map(|(metric, _)| metric.clone()).collect());
@@ -126,14 +126,9 @@ impl BucketRows<'_> {
     /// added as queries add them, so that a flush changes no answer.
     pub(super) fn continued_stats(&self, write: &BucketWrite) -> Result<Vec<(Metric, Stats)>, SqliteError> {
         let mut continued = write.contents.stats(write.hour);
-        let mut table = MetricTable::new(continued.iter().map(|(metric, _)| metric.clone()).collect());
-        let mut statement = self.prepare(ROLLUPS)?;
-        let mut rows = statement.query(params![self.device, self.hour])?;
-        while let Some(row) = rows.next()? {
-            let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            if let Some(place) = table.find(name) {
-                let (_, newer) = &mut continued[place as usize];
-                let mut stats = stats_at(row, 1)?;
+        let stored = self.stats_of(&continued)?;
+        for ((_, newer), stored) in continued.iter_mut().zip(stored) {
+            if let Some(mut stats) = stored {
                 stats.append(newer);
                 *newer = stats;
             }

@@ -62,7 +62,7 @@ fn by_metric(contents: &Contents) -> Vec<Vec<(usize, f64)>> {
     columns
 }
 
-/// The values of a metric in all readings.
+/// The values of a metric in all readings; `None` for a reading that lacks the metric.
 #[derive(Clone)]
 struct Column<'a> {
     values: std::slice::Iter<'a, (usize, f64)>,
@@ -144,7 +144,7 @@ impl<'a> Columns<'a> {
         outcome
     }
 
-    /// The instants, which ascend.
+    /// The instants as offsets into the hour, ascending.
     fn offsets(&self, hour: Hour) -> Result<Vec<HourOffset>, DecodeError> {
         let times = self.data.get(TIME)?.ok_or_else(|| DecodeError("it has no column ts".into()))?;
         let time_of = |ts_ms: Result<Option<i64>, ChunkError>| {
@@ -166,7 +166,7 @@ impl From<ChunkError> for DecodeError {
     }
 }
 
-/// The bytes of a column.
+/// The bytes of a column; an error if the value is of another type.
 fn bytes_of(value: RawBsonRef<'_>) -> Result<&[u8], DecodeError> {
     match value {
         RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Column, bytes }) => Ok(bytes),

@@ -1,7 +1,8 @@
 //! The last parts of the buckets that this instance has written, or has looked up.
 //!
-//! Beside [`RecentBuckets`](super::super::recent_buckets::RecentBuckets), because a write relies on what is
-//! remembered here: that takes the part, its last instant and a longer hash, twice the memory of a guess.
+//! A write relies on what is remembered here: the part, its last instant and a long hash. The readable layout
+//! needs a guess only, which takes half the memory
+//! ([`RecentBuckets`](super::super::recent_buckets::RecentBuckets)).
 
 use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
@@ -46,7 +47,7 @@ type Key = [u32; 3];
 struct Shard {
     /// The number of the last part in the high bits, its last instant in the low ones.
     parts: Generations<Key, u32>,
-    /// The start of the young generation.
+    /// The start of the young generation of `parts`.
     since: Option<Instant>,
 }
 

@@ -16,15 +16,15 @@
 //! `_id` exists does nothing and returns 11000. If that was part 0, the instance looks up the last part (of
 //! many buckets at once, as after a start), and inserts the next one. Else the flush takes the slow path.
 //!
-//! **Why this stores each identity once.** (1) The `lastTs` of a stored part never changes, and all readings
-//! of this part and of those before it are not later: a reading that is later than every part is only ever
-//! stored by the insert of a new part. So if the insert of part n + 1 succeeds, no reading later than the
-//! `lastTs` of part n was stored before, and there is no duplicate, whatever other instances have done to
-//! parts 0 to n. (2) A late reading belongs into one part: of the parts whose `lastTs` is not before it, the
-//! first one that is not marked `full` (`plan`). Parts are changed on the condition that their `rev` is
-//! unchanged, and the mark is never removed. So two writers of one late reading change the same part, or one
-//! of them has seen it full; then the reading was added before, and this writer has seen it, or it is not
-//! added there any more.
+//! **Why this stores each identity once.** (1) The `lastTs` of a stored part never changes, and no reading of
+//! that part or of a part before it is later. A reading that is later than every part is only ever stored by
+//! the insert of a new part. So if the insert of part n + 1 succeeds, no reading later than the `lastTs` of
+//! part n was stored before, and there is no duplicate, whatever other instances have done to parts 0 to n.
+//! (2) A late reading belongs into one part: of the parts whose `lastTs` is not before it, the first one that
+//! is not marked `full` (`plan`). Parts are changed on the condition that their `rev` is unchanged, and the
+//! mark is never removed. If two writers of one late reading change the same part, the slower one starts
+//! over. If one of them has read that part as full, then either the other one had added the reading before
+//! the mark, and this writer has read it; or the mark has changed the `rev`, and the other one starts over.
 //!
 //! The stats of a bucket are those of its parts, added up. A sum that is beyond the range of a double in
 //! between stays infinite.
@@ -33,10 +33,9 @@
 //! transaction, which a standalone server does not have. Parts are few if a flush has most of an hour
 //! (`flush.max_age`).
 //!
-//! **Mixed collections.** Each document says what it is, and reads take both layouts. The slow path converts
-//! the documents of the other layout that it reads, and marks them full. So nothing is added to them behind
-//! the back of an instance with the other layout: both layouts respect the mark, and a new part collides with
-//! a new part.
+//! **Mixed collections.** Each document says which layout it has, and reads take both. The slow path converts
+//! the documents of the other layout that it reads, and marks them full. Both layouts add nothing to a full
+//! part, and give a new part the next number, so that only one of two instances can insert it.
 //!
 //! **Sparse readings**, most of which lack most of the metrics, would need more work for the missing values
 //! than for the others. A document with more than [`CELLS_MAX`] instants times metrics is therefore written

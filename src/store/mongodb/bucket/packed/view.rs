@@ -4,9 +4,10 @@
 //! document (`$_unpackBucket`), so a later version may not have it. tidegauge itself never reads the view,
 //! and starts without it.
 //!
-//! The stage pushes conditions on readings down to fields that only the server's own buckets have, and so
-//! would find nothing. A computed field hides a reading from that: conditions on `ts` and `values` apply to
-//! unpacked readings. Those on `meta._id` and `meta.deviceId` apply to documents, before these are unpacked.
+//! The stage turns conditions on readings into conditions on fields that only the server's own buckets have,
+//! and would find nothing. It does not do so for computed fields. The view computes `ts` and `values`, so
+//! conditions on them apply to unpacked readings. Conditions on `meta._id` and `meta.deviceId` apply to
+//! documents, before these are unpacked.
 
 use bson::{Document, doc};
 

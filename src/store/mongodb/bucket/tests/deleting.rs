@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::*;
+use crate::config::BucketLayout;
 use crate::model::Deletion;
-use crate::store::mongodb::BucketLayout;
 use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
 use crate::store::mongodb::bucket::statement::{append, insert};
+use crate::store::mongodb::bucket::tests::faults::command_of;
 use crate::store::mongodb::statements::Verb;
 use crate::store::{Deleted, Deletions};
 
@@ -87,10 +88,10 @@ async fn a_command_that_lands_after_the_deletion_does_nothing() {
             let late = if layout == BucketLayout::Packed || is_first {
                 job.part = i32::from(!is_first);
                 let encode = |statement: &mut _, job: &_| insert(statement, job, layout);
-                store.commands.write_command(Verb::Insert, "buckets", &[job], encode).0
+                command_of(&store, Verb::Insert, &job, encode)
             } else {
                 let encode = |statement: &mut _, job: &_| append(statement, job, Capacity::new(1_000, 1 << 20));
-                store.commands.write_command(Verb::Update, "buckets", &[job], encode).0
+                command_of(&store, Verb::Update, &job, encode)
             };
             let of_late = Some(HOUR.instant_ms(10)..HOUR.instant_ms(20));
             assert_eq!(delete(&store, of_late, &[HOUR]).await.readings, 0);

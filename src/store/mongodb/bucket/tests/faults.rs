@@ -5,14 +5,14 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::schema::compressor;
 use super::*;
-use crate::config::MongodbUri;
+use crate::config::{BlockCompressor, BucketLayout, MongodbUri};
 use crate::model::Day;
 use crate::store::Rollups;
 use crate::store::mongodb::bucket::capacity::Capacity;
 use crate::store::mongodb::bucket::fast::job_of;
-use crate::store::mongodb::bucket::statement::append;
-use crate::store::mongodb::statements::Verb;
-use crate::store::mongodb::{BlockCompressor, BucketLayout};
+use crate::store::mongodb::bucket::statement::{Job, append};
+use crate::store::mongodb::encode::Encoder;
+use crate::store::mongodb::statements::{Verb, write_command};
 use crate::store::scenarios::in_the_end;
 
 /// A server has one `failCommand`, so only one test at a time may use it.
@@ -237,6 +237,17 @@ async fn rolling_up_is_safe_to_repeat() {
     }
 }
 
+/// The command with the one statement of a job.
+pub(super) fn command_of<'w>(
+    store: &BucketStore,
+    verb: Verb<'_>,
+    job: &Job<'w>,
+    encode: impl Fn(&mut Encoder, &Job<'w>),
+) -> RawDocumentBuf {
+    let concern = |command: &mut Encoder| store.commands.write_concern(command);
+    write_command(verb, "buckets", concern, std::slice::from_ref(job), encode).0
+}
+
 #[tokio::test]
 async fn a_command_that_lands_twice_stores_once() {
     let scratch = Scratch::new().await;
@@ -245,9 +256,9 @@ async fn a_command_that_lands_twice_stores_once() {
     let (first, second) = (write_at("d", 0..10), write_at("d", 10..20));
     let command = |write: &BucketWrite| -> RawDocumentBuf {
         let write = Arc::new(write.clone());
-        let jobs = [job_of(0, &write).unwrap()];
+        let job = job_of(0, &write).unwrap();
         let encode = |statement: &mut _, job: &_| append(statement, job, Capacity::new(1_000, 1 << 20));
-        store.commands.write_command(Verb::Update, "buckets", &jobs, encode).0
+        command_of(&store, Verb::Update, &job, encode)
     };
     assert_eq!(store.commands.send(command(&first)).await.unwrap().errors, []);
     assert_eq!(store.commands.send(command(&second)).await.unwrap().errors, []);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::store::mongodb::BucketLayout;
+use crate::config::BucketLayout;
 use crate::store::mongodb::tests::counter;
 use crate::store::{HourStats, ReadingsQuery, Rollups, UnreadableDocuments};
 

@@ -1,8 +1,8 @@
 //! The packed layout, alone and beside the readable one.
 
 use super::*;
+use crate::config::BucketLayout;
 use crate::model::Metric;
-use crate::store::mongodb::BucketLayout;
 use crate::store::mongodb::tests::counter;
 use crate::store::scenarios::store_scenarios;
 

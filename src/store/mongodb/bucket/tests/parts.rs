@@ -137,7 +137,7 @@ async fn instances_with_different_capacities_race_and_lose_nothing() {
     }
 }
 
-/// A counter that can be read.
+/// The size of the largest document, in bytes.
 async fn largest_document(scratch: &Scratch) -> i32 {
     let sizes = doc! { "$group": { "_id": null, "max": { "$max": { "$bsonSize": "$$ROOT" } } } };
     let found = scratch.all(doc! { "aggregate": "buckets", "pipeline": [sizes], "cursor": {} }).await;

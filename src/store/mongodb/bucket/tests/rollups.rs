@@ -1,4 +1,4 @@
-//! Rollups of their own: derived from buckets, read instead of them, and outliving them.
+//! Rollups: they are derived from buckets, read instead of buckets, and outlive them.
 
 mod days;
 
@@ -228,7 +228,7 @@ async fn a_rollup_that_arrives_late_does_not_replace_a_newer_one() {
     }
 }
 
-/// Two hours that fit into the document of their day alone, and not together.
+/// Each of the two hours fits into the document of their day, but not both.
 #[tokio::test]
 async fn an_hour_that_makes_its_day_too_large_has_no_rollup_and_no_older_one() {
     let scratch = Scratch::new().await;

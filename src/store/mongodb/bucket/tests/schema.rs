@@ -6,9 +6,10 @@ use std::time::{Instant, SystemTime};
 use mongodb::Client;
 
 use super::*;
+use crate::config::{BlockCompressor, Timeseries};
 use crate::store::Rollups;
+use crate::store::mongodb::TimeseriesStore;
 use crate::store::mongodb::tests::mongod::Mongod;
-use crate::store::mongodb::{BlockCompressor, Granularity, TimeseriesOptions, TimeseriesSpan, TimeseriesStore};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -61,11 +62,7 @@ async fn new_collections_are_compressed_as_configured_and_existing_ones_stay() {
     let scratch = Scratch::new().await;
     let open = async |block_compressor| {
         let options = MongodbOptions { block_compressor, ..scratch.options() };
-        let timeseries = TimeseriesOptions {
-            collection: "readings".into(),
-            span: TimeseriesSpan::Granularity(Granularity::Seconds),
-            max_known_devices: 1_000,
-        };
+        let timeseries = Timeseries::default();
         BucketStore::connect(options.clone()).await.unwrap().ensure_schema().await.unwrap();
         TimeseriesStore::connect(options, timeseries).await.unwrap().ensure_schema().await.unwrap();
     };
@@ -183,7 +180,7 @@ async fn impatient_server() -> (Mongod, Client) {
 }
 
 /// Writes an old hour and a young one of many devices, and waits until the old ones are gone.
-/// Tells the young one, which has more than an hour left.
+/// Returns the young hour, whose documents expire in more than an hour.
 async fn expect_only_old_hours_to_go(store: &dyn Store) -> Hour {
     let devices: Vec<String> = (0..50).map(|nth| format!("d{nth}")).collect();
     let (old, young) = (hours_ago(5), hours_ago(0));
@@ -251,10 +248,6 @@ async fn the_server_lets_old_measurements_go_and_young_ones_stay() {
     let (mongod, client) = impatient_server().await;
     let scratch = Scratch { uri: mongod.uri().to_owned(), name: "expiry".into(), client, cluster: None };
     let options = MongodbOptions { retention: Some(Duration::from_secs(3_600)), ..scratch.options() };
-    let timeseries = TimeseriesOptions {
-        collection: "readings".into(),
-        span: TimeseriesSpan::Granularity(Granularity::Seconds),
-        max_known_devices: 1_000,
-    };
+    let timeseries = Timeseries::default();
     expect_only_old_hours_to_go(&TimeseriesStore::connect(options, timeseries).await.unwrap()).await;
 }

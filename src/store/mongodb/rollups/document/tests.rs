@@ -43,8 +43,8 @@ fn a_day_has_its_first_and_last_instant() {
     let first = doc! { "rev": 1_i64, "firstTs": at(26, 5), "lastTs": at(26, 9), "stats": stats("a", 0) };
     let last = doc! { "rev": 1_i64, "firstTs": at(37, 1), "lastTs": at(37, 3), "stats": stats("b", 0) };
     let day = doc! { "deviceId": "d", "day": at(24, 0), "schemaVersion": 1, "hours": { "13": last, "02": first } };
-    let day = Day::decode(&RawDocumentBuf::try_from(&day).unwrap()).unwrap().unwrap();
-    assert_eq!((day.first_ts_ms, day.last_ts_ms), (Hour(26).instant_ms(5), Hour(37).instant_ms(3)));
+    let span = span_of(&RawDocumentBuf::try_from(&day).unwrap()).unwrap();
+    assert_eq!(span, Some((Hour(26).instant_ms(5), Hour(37).instant_ms(3))));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn an_hour_that_was_left_out_has_a_rev_and_no_stats() {
     let mut revs = BTreeMap::new();
     add_revs(&day, 0, &mut revs);
     assert_eq!(revs, [(Hour(13), 3), (Hour(14), 7)].into());
-    assert_eq!(Day::decode(&day).unwrap().unwrap().last_ts_ms, Hour(13).instant_ms(5));
+    assert_eq!(span_of(&day).unwrap().unwrap().1, Hour(13).instant_ms(5));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn an_hour_that_was_emptied_has_a_rev_and_no_stats() {
     let day = Encoder::build(|top| insert(top, &[&emptied], BucketLayout::Readable));
     let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
     add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, StatsNeeds::All, |_| Ok(&mut found)).unwrap();
-    assert_eq!((found, Day::decode(&day).unwrap()), (Vec::new(), None));
+    assert_eq!((found, span_of(&day).unwrap()), (Vec::new(), None));
     let mut revs = BTreeMap::new();
     add_revs(&day, 0, &mut revs);
     assert_eq!(revs, [(Hour(14), 9)].into());

@@ -9,7 +9,7 @@ async fn faulty_store(scratch: &Scratch, timeout: Duration) -> TimeseriesStore {
     let uri = format!("{}{separator}appName={}", scratch.uri, scratch.name);
     self::store(scratch).await.ensure_schema().await.unwrap(); // with time enough, however short `timeout` is
     let options = MongodbOptions { uri: uri.parse().unwrap(), timeout, ..scratch.options() };
-    let store = TimeseriesStore::connect(options, timeseries()).await.unwrap();
+    let store = TimeseriesStore::connect(options, config::Timeseries::default()).await.unwrap();
     for _ in 0..20 {
         if store.ensure_schema().await.is_ok() {
             break;

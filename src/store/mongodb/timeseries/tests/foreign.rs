@@ -11,7 +11,7 @@ async fn foreign_measurements_change_no_answer() {
     let scratch = Scratch::new().await;
     let (unreadable, skipped) = counter();
     let options = MongodbOptions { unreadable_readings: UnreadableDocuments::new(unreadable), ..scratch.options() };
-    let store = TimeseriesStore::connect(options, timeseries()).await.unwrap();
+    let store = TimeseriesStore::connect(options, config::Timeseries::default()).await.unwrap();
     write_one(&store, &write_at("d", 0..5)).await.unwrap();
     let hours = HOUR..Hour(HOUR.0 + 1);
     let answers = async || {

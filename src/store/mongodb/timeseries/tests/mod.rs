@@ -11,9 +11,10 @@ use std::time::Duration;
 use bson::{Document, doc};
 
 use super::TimeseriesStore;
+use crate::config;
 use crate::model::{BucketWrite, Hour, HourOffset, Sample, SeriesFilter};
+use crate::store::mongodb::MongodbOptions;
 use crate::store::mongodb::tests::{Scratch, on_every_deployment, sharded};
-use crate::store::mongodb::{Granularity, MongodbOptions, TimeseriesOptions, TimeseriesSpan};
 use crate::store::{Cause, StatsNeeds, Store, StoreError, Written};
 
 on_every_deployment!(two_instances, first_value_stays);
@@ -38,7 +39,7 @@ async fn on_a_cluster_each_device_has_its_shard() {
 #[tokio::test]
 async fn a_collection_with_data_that_was_not_sharded_is_split() {
     let scratch = Scratch::on_a_sharded_cluster().await;
-    let open = async |options| TimeseriesStore::connect(options, timeseries()).await.unwrap();
+    let open = async |options| TimeseriesStore::connect(options, config::Timeseries::default()).await.unwrap();
     sharded::what_was_not_sharded_is_split(&scratch, open).await;
 }
 
@@ -47,22 +48,14 @@ const HOUR: Hour = Hour(493_526);
 
 /// Tables of known devices so small that devices are forgotten all the time.
 async fn two_instances(scratch: Scratch) -> (Scratch, TimeseriesStore, TimeseriesStore) {
-    let options = || TimeseriesOptions { max_known_devices: 3, ..timeseries() };
+    let options = || config::Timeseries { max_known_devices: 3, ..config::Timeseries::default() };
     let one = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
     let other = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
     (scratch, one, other)
 }
 
-fn timeseries() -> TimeseriesOptions {
-    TimeseriesOptions {
-        collection: "readings".into(),
-        span: TimeseriesSpan::Granularity(Granularity::Seconds),
-        max_known_devices: 1_000,
-    }
-}
-
 async fn store(scratch: &Scratch) -> TimeseriesStore {
-    TimeseriesStore::connect(scratch.options(), timeseries()).await.unwrap()
+    TimeseriesStore::connect(scratch.options(), config::Timeseries::default()).await.unwrap()
 }
 
 /// A write of one metric at these instants; the value at an instant follows from it.

@@ -1,10 +1,13 @@
 //! The schema after a start on an empty database, on one with an older schema, and on an unsuitable one.
 
 use super::*;
+use crate::config::{Granularity, Period};
 
-async fn ensured(scratch: &Scratch, retention: Option<u64>, span: TimeseriesSpan) -> Result<(), String> {
+async fn ensured(scratch: &Scratch, retention: Option<u64>, span: Span) -> Result<(), String> {
     let options = MongodbOptions { retention: retention.map(Duration::from_secs), ..scratch.options() };
-    let store = TimeseriesStore::connect(options, TimeseriesOptions { span, ..timeseries() }).await.unwrap();
+    let (granularity, bucket_max_span) = span;
+    let timeseries = config::Timeseries { granularity, bucket_max_span, ..config::Timeseries::default() };
+    let store = TimeseriesStore::connect(options, timeseries).await.unwrap();
     store.ensure_schema().await.map_err(|error| error.to_string())
 }
 
@@ -13,8 +16,11 @@ async fn options(scratch: &Scratch) -> Document {
     listed[0].get_document("options").unwrap().clone()
 }
 
-const SECONDS: TimeseriesSpan = TimeseriesSpan::Granularity(Granularity::Seconds);
-const MINUTES: TimeseriesSpan = TimeseriesSpan::Granularity(Granularity::Minutes);
+/// `granularity` and `bucket_max_span`.
+type Span = (Granularity, Option<Period>);
+
+const SECONDS: Span = (Granularity::Seconds, None);
+const MINUTES: Span = (Granularity::Minutes, None);
 
 #[tokio::test]
 async fn the_collection_and_its_index_are_made_and_made_again_without_harm() {
@@ -58,7 +64,7 @@ async fn granularity_can_be_made_coarser_and_a_finer_one_is_refused_in_words() {
 #[tokio::test]
 async fn a_bucket_span_on_a_server_that_has_none_is_refused_in_words() {
     let scratch = Scratch::new().await;
-    let refused = ensured(&scratch, None, TimeseriesSpan::Max(Duration::from_secs(14_400))).await.unwrap_err();
+    let refused = ensured(&scratch, None, (Granularity::Seconds, Some(Period::hours(4)))).await.unwrap_err();
     assert!(refused.contains("set mongodb.timeseries.granularity instead of bucket_max_span"), "{refused}");
 }
 
