@@ -93,7 +93,8 @@ async fn an_instance_that_has_just_started_inserts_only_buckets_that_do_not_exis
         scratch.run(doc! { "profile": 2 }).await;
         assert!(after.write(&flush(2)).await.iter().all(|written| written.as_ref().unwrap().stored == 1));
         scratch.run(doc! { "profile": 0 }).await;
-        let inserts = doc! { "find": "system.profile", "filter": { "op": "insert", "ns": { "$regex": r"\.buckets$" } } };
+        let inserts =
+            doc! { "find": "system.profile", "filter": { "op": "insert", "ns": { "$regex": r"\.buckets$" } } };
         let inserts = scratch.all(inserts).await;
         let inserted: i32 = inserts.iter().map(|insert| insert.get_i32("ninserted").unwrap()).sum();
         assert_eq!(inserted, if layout == BucketLayout::Packed { 40 } else { 10 }, "{layout:?}");
