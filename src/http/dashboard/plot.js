@@ -153,7 +153,8 @@ export class Plot {
 
   #measure() {
     const width = this.#host.clientWidth || 600;
-    return { width, height: width < 500 ? 220 : 280 };
+    const height = document.body.classList.contains("wall") ? this.#host.clientHeight : width < 500 ? 220 : 280;
+    return { width, height };
   }
 
   #resize() {
