@@ -62,8 +62,8 @@ pub(crate) async fn run_client(server: &Server, program: &str) {
     run_program(program, &[server.url(), &secret_of("client")]).await;
 }
 
-/// Runs a program of `tests/clients` with these arguments.
-pub(crate) async fn run_program(program: &str, args: &[&str]) {
+/// Runs a program of `tests/clients` with these arguments, and returns what it prints.
+pub(crate) async fn run_program(program: &str, args: &[&str]) -> String {
     let program = format!("{}/tests/clients/{program}", env!("CARGO_MANIFEST_DIR"));
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
     let run = move || {
@@ -71,7 +71,9 @@ pub(crate) async fn run_program(program: &str, args: &[&str]) {
         python.arg(&program).args(&args).env("PYTHONPATH", clients()).env("PYTHONDONTWRITEBYTECODE", "1");
         python.output().expect("python3 is there")
     };
-    succeeded(&tokio::task::spawn_blocking(run).await.expect("no panic"));
+    let output = tokio::task::spawn_blocking(run).await.expect("no panic");
+    succeeded(&output);
+    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// Runs a program of `tests/clients`, then reads its writes.

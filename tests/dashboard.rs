@@ -76,7 +76,11 @@ async fn texts_of_series_gaps_steps_and_times() {
     let expected = json!([[0, 10, 20, 30], [1, 2, null, 3], [0, 1, null, 2], [2, 3, null, 4]]);
     assert_eq!(run("series", steps).await, expected);
     let texts = format!("m.axisTexts([{START_MS}, {START_MS} + 36e5 * 8], 36e5)");
-    assert_eq!(run("time", &texts).await, json!(["16:00\nApr 20", "00:00\nApr 21"]), "by the clock of the viewer");
+    assert_eq!(
+        run("time", &texts).await,
+        json!(["04:00 PM\nApr 20", "12:00 AM\nApr 21"]),
+        "by the clock of the viewer"
+    );
     for (text, expected) in
         [("90s", json!(90_000)), ("1w", json!(604_800_000)), ("0h", Value::Null), ("x", Value::Null)]
     {

@@ -1,8 +1,9 @@
-//! Files of readings, CSV and NDJSON: the same readings as the pages of JSON, in every store, half of them
-//! pending; what a file cannot show is refused.
+//! Files of readings, CSV, NDJSON and workbooks: the same readings as the pages of JSON, in every store,
+//! half of them pending; what a file cannot show is refused.
 
 mod stalled;
 mod tables;
+mod workbooks;
 
 use std::io::Read;
 
@@ -168,13 +169,17 @@ async fn what_no_file_can_be_is_refused() {
     let of_device = format!("/v1/devices/x:1/readings?{RANGE}");
     let refused = get(&of_device, "application/xml").await;
     assert_eq!(problem(&refused, 406)["code"], "not_acceptable");
-    assert!(refused.text().contains("application/json, text/csv, application/x-ndjson"), "{}", refused.text());
+    assert!(
+        refused.text().contains("application/json, text/csv, application/x-ndjson, application/vnd."),
+        "{}",
+        refused.text()
+    );
     for (path, detail) in [
-        (format!("{of_device}&format=xml"), "format: expected one of json, csv, ndjson"),
+        (format!("{of_device}&format=xml"), "format: expected one of json, csv, ndjson, xlsx"),
         (format!("{of_device}&format=csv&cursor=1"), "cursor: cannot be combined with"),
         (format!("{of_device}&format=csv&limit=0"), "limit: expected a number"),
         (format!("{of_device}&format=csv&prefix=x"), "prefix: this path has no such parameter"),
-        (format!("/v1/readings?{RANGE}&format=json"), "format: expected one of ndjson, csv"),
+        (format!("/v1/readings?{RANGE}&format=json"), "format: expected one of ndjson, csv, xlsx"),
         (format!("/v1/readings?{RANGE}&device=x:1&prefix=x"), "prefix: cannot be combined with `device`"),
         (format!("/v1/readings?{RANGE}&device=%20"), "device:"),
     ] {

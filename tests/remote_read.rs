@@ -9,7 +9,7 @@ use regex::Regex;
 use serde_json::json;
 
 use crate::harness::{Answer, Database, Prometheus, Server, Setup, now_ms, secret_of, wait_until};
-use crate::remote_write::{Sample, TimeSeries};
+use crate::remote_write::{Label, Sample, TimeSeries};
 
 const TS_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 
@@ -53,6 +53,34 @@ struct QueryResult {
     timeseries: Vec<TimeSeries>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct ChunkedReadResponse {
+    #[prost(message, repeated, tag = "1")]
+    chunked_series: Vec<ChunkedSeries>,
+    #[prost(int64, tag = "2")]
+    query_index: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ChunkedSeries {
+    #[prost(message, repeated, tag = "1")]
+    labels: Vec<Label>,
+    #[prost(message, repeated, tag = "2")]
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Chunk {
+    #[prost(int64, tag = "1")]
+    min_time_ms: i64,
+    #[prost(int64, tag = "2")]
+    max_time_ms: i64,
+    #[prost(int32, tag = "3")]
+    kind: i32,
+    #[prost(bytes = "vec", tag = "4")]
+    data: Vec<u8>,
+}
+
 fn matcher(kind: i32, name: &str, value: &str) -> Matcher {
     Matcher { kind, name: name.to_owned(), value: value.to_owned() }
 }
@@ -73,6 +101,9 @@ type Results = Vec<BTreeMap<Vec<(String, String)>, Vec<(i64, f64)>>>;
 
 fn results(answer: &Answer) -> Results {
     assert_eq!(answer.status, 200, "{}", answer.text());
+    if answer.header("content-type").contains("streamed") {
+        return chunked_results(answer);
+    }
     let headers = (answer.header("content-type"), answer.header("content-encoding"));
     assert_eq!(headers, ("application/x-protobuf", "snappy"));
     let body = snap::raw::Decoder::new().decompress_vec(&answer.body).expect("snappy");
@@ -84,6 +115,81 @@ fn results(answer: &Answer) -> Results {
     };
     let of_query = |result: QueryResult| result.timeseries.into_iter().map(series).collect();
     response.results.into_iter().map(of_query).collect()
+}
+
+/// The samples of frames with chunks, whose last series is that of the last query.
+fn chunked_results(answer: &Answer) -> Results {
+    let media = "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse";
+    assert_eq!((answer.header("content-type"), answer.header("content-encoding")), (media, ""));
+    let mut results = Results::new();
+    let mut rest = &answer.body[..];
+    let mut before = None;
+    while !rest.is_empty() {
+        let length = prost::decode_length_delimiter(&mut rest).expect("a length");
+        let (message, next) = rest[4..].split_at(length); // the checksum is a matter of unit tests and Prometheus
+        rest = next;
+        let frame = ChunkedReadResponse::decode(message).expect("a message");
+        assert_eq!(frame.chunked_series.len(), 1);
+        results.resize(usize::try_from(frame.query_index).expect("an index") + 1, BTreeMap::new());
+        for ChunkedSeries { labels, chunks } in frame.chunked_series {
+            let labels: Vec<_> = labels.into_iter().map(|label| (label.name, label.value)).collect();
+            let place = Some((frame.query_index, labels.clone()));
+            assert!(labels.is_sorted() && before < place, "the series of a query are sorted");
+            before = place;
+            let mut samples = Vec::new();
+            for Chunk { min_time_ms, max_time_ms, kind, data } in chunks {
+                let of_chunk = decoded_chunk(&data);
+                let edges = of_chunk.first().zip(of_chunk.last()).map(|(first, last)| (first.0, last.0, 1));
+                assert_eq!(edges, Some((min_time_ms, max_time_ms, kind)));
+                samples.extend(of_chunk);
+            }
+            results.last_mut().expect("a query").insert(labels, samples);
+        }
+    }
+    results
+}
+
+fn varint(bits: &mut impl FnMut(u32) -> u64) -> u64 {
+    let (more, low) = (bits(1), bits(7));
+    if more == 1 { low | varint(bits) << 7 } else { low }
+}
+
+/// The samples of an XOR chunk.
+fn decoded_chunk(data: &[u8]) -> Vec<(i64, f64)> {
+    let mut at = 0;
+    let mut bits = |count: u32| {
+        (0..count).fold(0_u64, |number, _| {
+            let bit = data[at / 8] >> (7 - at % 8) & 1;
+            at += 1;
+            number << 1 | u64::from(bit)
+        })
+    };
+    let samples = bits(16);
+    let first = varint(&mut bits);
+    let (mut ts, mut value) = ((first >> 1).cast_signed() ^ -(first & 1).cast_signed(), bits(64));
+    let (mut delta, mut leading, mut width) = (0, 0, 0);
+    let mut found = vec![(ts, f64::from_bits(value))];
+    for nth in 1..samples {
+        if nth == 1 {
+            delta = varint(&mut bits).cast_signed();
+        } else {
+            let class = (0..4).take_while(|_| bits(1) == 1).count();
+            let size = [0, 14, 17, 20, 64][class];
+            let change = bits(size).cast_signed();
+            let is_negative = (1..64).contains(&size) && change > 1 << (size - 1);
+            delta += if is_negative { change - (1 << size) } else { change };
+        }
+        ts += delta;
+        if bits(1) == 1 {
+            if bits(1) == 1 {
+                leading = bits(5) as u32;
+                width = (bits(6) as u32 + 63) % 64 + 1;
+            }
+            value ^= bits(width) << (64 - leading - width);
+        }
+        found.push((ts, f64::from_bits(value)));
+    }
+    found
 }
 
 #[tokio::test]
@@ -184,10 +290,20 @@ async fn every_store_answers_the_samples_of_the_series_that_match() {
                     expected.insert(labels, samples);
                 }
             }
-            let request =
-                ReadRequest { queries: vec![query(range_ms, matchers.clone())], accepted_response_types: vec![1, 0] };
-            let found = results(&post(&server, None, &request).await);
-            assert_eq!(found, [expected], "case {case}: {range_ms:?} {matchers:?}");
+            for types in [vec![0, 1], vec![1, 0]] {
+                let is_chunked = types[0] == 1;
+                let queries = vec![query(range_ms, matchers.clone()); 1 + usize::from(is_chunked)];
+                let request = ReadRequest { queries, accepted_response_types: types };
+                let found = results(&post(&server, None, &request).await);
+                let expected = if !is_chunked {
+                    vec![expected.clone()]
+                } else if expected.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![expected.clone(); 2]
+                };
+                assert_eq!(found, expected, "case {case}: {range_ms:?} {matchers:?}");
+            }
         }
     }
 }
@@ -220,13 +336,24 @@ async fn a_read_is_whole_or_refused_and_shows_the_devices_of_its_token_only() {
         ("acme", of(vec![all(), all()]), 400, "at most 1000 are allowed (query.max_points)"),
         ("acme", of(vec![query((0, 1), vec![matcher(2, "job", "(")])]), 400, "missing closing )"),
         ("acme", of(vec![query((0, 1), vec![matcher(9, "job", "")])]), 400, "unknown type 9"),
-        ("acme", ReadRequest { queries: vec![all()], accepted_response_types: vec![1] }, 400, "streamed chunks"),
+        ("acme", ReadRequest { queries: vec![all()], accepted_response_types: vec![2] }, 400, "STREAMED_XOR_CHUNKS"),
         ("writer", of(vec![all()]), 403, "query"),
     ] {
         let refused = post(&server, Some(token), &request).await;
         assert_eq!(refused.status, status, "{}", refused.text());
         assert!(refused.text().contains(why), "{}", refused.text());
     }
+    let chunked = |queries| ReadRequest { queries, accepted_response_types: vec![1] };
+    let noise: Vec<_> =
+        (0..10_000).map(|at| json!({ "deviceId": "S2", "ts": TS_MS + at, "value": at as f64 / 7.0 })).collect();
+    let request = server.request(reqwest::Method::POST, "/v1/readings").bearer_auth(secret_of("acme"));
+    let request = request.header("content-type", "application/json").body(json!(noise).to_string());
+    assert_eq!(server.send(request).await.status, 200);
+    let all_noise = query((0, i64::MAX), vec![matcher(0, "instance", "S2")]);
+    let refused = post(&server, Some("acme"), &chunked(vec![all_noise])).await;
+    assert!(refused.status == 400 && refused.text().contains("more than 64000 bytes"), "{}", refused.text());
+    let found = results(&post(&server, Some("acme"), &chunked(vec![all(); 16])).await);
+    assert!(found.len() == 16 && found.iter().all(|of| of.values().all(|samples| samples.len() == 600)));
     assert_eq!(post(&server, None, &of(vec![all()])).await.status, 401);
     let request = server.request(reqwest::Method::POST, "/api/v1/read").bearer_auth(secret_of("acme"));
     let refused = server.send(request.body("no snappy")).await;

@@ -52,6 +52,14 @@ pub struct DevicesRequest {
     pub skips_any: bool,
 }
 
+impl DevicesRequest {
+    /// The devices with these client IDs, or all, a thousand at once: for a query that looks at each of them.
+    pub(crate) fn of_each(ids: Option<Vec<Arc<str>>>, now_ms: i64) -> Self {
+        let selection = DeviceSelection { ids, ..DeviceSelection::default() };
+        Self { selection, after: None, limit: 1_000, now_ms, skips_any: true }
+    }
+}
+
 /// A page of a list, in the order of the IDs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed<T> {

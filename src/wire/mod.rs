@@ -35,6 +35,7 @@ mod source;
 pub mod timestamp;
 mod values;
 pub mod webhook;
+mod xor_chunk;
 
 pub use protobuf::ProtobufError;
 pub use source::{Format, Protocol, Source, Transport};

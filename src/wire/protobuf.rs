@@ -205,7 +205,7 @@ impl Writer {
 
     pub(crate) fn varint(&mut self, number: u32, value: u64) {
         self.key(number, 0);
-        self.raw_varint(value);
+        write_varint(&mut self.0, value);
     }
 
     pub(crate) fn fixed64(&mut self, number: u32, bits: u64) {
@@ -215,7 +215,7 @@ impl Writer {
 
     pub(crate) fn bytes(&mut self, number: u32, bytes: &[u8]) {
         self.key(number, 2);
-        self.raw_varint(bytes.len() as u64);
+        write_varint(&mut self.0, bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 
@@ -237,16 +237,17 @@ impl Writer {
     }
 
     fn key(&mut self, number: u32, wire_type: u8) {
-        self.raw_varint(u64::from(number) << 3 | u64::from(wire_type));
+        write_varint(&mut self.0, u64::from(number) << 3 | u64::from(wire_type));
     }
+}
 
-    fn raw_varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
+/// Appends a variable-length integer.
+pub(super) fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
     }
+    bytes.push(value as u8);
 }
 
 #[cfg(test)]

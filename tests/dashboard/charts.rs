@@ -42,10 +42,10 @@ async fn a_chart_shows_the_values_that_were_sent() {
     ]);
     assert_eq!(cells(&tab, ".chart .legend").await, expected);
     let expected = json!([
-        ["2024-04-20 16:00:20", "–", "-0.125", "30"],
-        ["2024-04-20 16:00:10", "–", "2.25", "20"],
-        ["2024-04-20 16:00:00", "7", "1.5", "10"],
-        ["2024-04-20 16:00:00", "40"],
+        ["04/20/2024, 04:00:20 PM", "–", "-0.125", "30"],
+        ["04/20/2024, 04:00:10 PM", "–", "2.25", "20"],
+        ["04/20/2024, 04:00:00 PM", "7", "1.5", "10"],
+        ["04/20/2024, 04:00:00 PM", "40"],
     ]);
     assert_eq!(cells(&tab, ".chart .data").await, expected);
 
@@ -53,7 +53,7 @@ async fn a_chart_shows_the_values_that_were_sent() {
         tab.js("(({ x, y, width }) => [x, y, width])(document.querySelector('.u-over').getBoundingClientRect())").await;
     let [x, y, width] = [0, 1, 2].map(|nth| over[nth].as_f64().expect("a number"));
     tab.mouse("mouseMoved", x + width / 6.0 + 3.0, y + 50.0).await;
-    tab.wait_for(".legend thead .at", "2024-04-20 16:00:10").await;
+    tab.wait_for(".legend thead .at", "04/20/2024, 04:00:10 PM").await;
     let at = tab
         .js("[...document.querySelectorAll('.chart:first-child .legend tbody .at')].map((cell) => cell.textContent)")
         .await;
@@ -62,12 +62,18 @@ async fn a_chart_shows_the_values_that_were_sent() {
 
     show(&tab, server.url(), &format!("device=A&metric=temp&step=1h&{MINUTE}&table=1")).await;
     tab.wait_for(".data thead", "Step of 1h").await;
-    assert_eq!(cells(&tab, ".data").await, json!([["2024-04-20 16:00", "1.2083 (-0.125 … 2.25)"]]), "mean and band");
+    assert_eq!(
+        cells(&tab, ".data").await,
+        json!([["04/20/2024, 04:00 PM", "1.2083 (-0.125 … 2.25)"]]),
+        "mean and band"
+    );
     let csv = tab.js("[...document.querySelectorAll('.links a')].map((link) => link.getAttribute('href'))").await;
     for (nth, header) in [(0, "deviceId,ts,series,value\r\n"), (1, "deviceId,ts,series,count,min,max,avg,sum\r\n")] {
         let file = server.get(csv[nth].as_str().expect("a link")).await;
         let text = file.text().strip_prefix('\u{feff}').expect("a byte order mark");
         assert!(text.starts_with(header) && text.contains("A,2024-04-20 16:00:"), "{text}");
+        let workbook = server.get(csv[nth + 2].as_str().expect("a link")).await;
+        assert!(workbook.header("content-disposition").ends_with(".xlsx\""), "{}", workbook.text());
     }
     tab.close(server.url(), &[]).await;
 }
@@ -81,9 +87,9 @@ async fn days_are_those_of_the_viewer_and_gaps_stay_empty() {
     let range = "from=2024-04-19T22:00:00Z&to=2024-04-25T22:00:00Z";
     show(&tab, server.url(), &format!("device=A&step=1d&{range}&table=1")).await;
     let expected = json!([
-        ["2024-04-24 00:00", "5 (5 … 5)"],
-        ["2024-04-21 00:00", "3 (3 … 3)"],
-        ["2024-04-20 00:00", "1 (1 … 1)"],
+        ["04/24/2024, 12:00 AM", "5 (5 … 5)"],
+        ["04/21/2024, 12:00 AM", "3 (3 … 3)"],
+        ["04/20/2024, 12:00 AM", "1 (1 … 1)"],
     ]);
     assert_eq!(cells(&tab, ".data").await, expected);
     tab.close(server.url(), &[]).await;
@@ -123,7 +129,7 @@ async fn the_mouse_and_the_keyboard_zoom_and_the_address_keeps_it() {
     tab.press("ArrowRight").await;
     tab.press("ArrowRight").await;
     let said = tab.js("document.querySelector('.plot').getAttribute('aria-valuetext')").await;
-    assert_eq!(said, "2024-04-20 16:00:02: A 2");
+    assert_eq!(said, "04/20/2024, 04:00:02 PM: A 2");
     tab.press("End").await;
     assert_eq!(tab.text(".legend tbody .at").await, "59");
     tab.press("+").await;
@@ -197,36 +203,44 @@ async fn shifts_begin_at_the_hour_that_is_chosen() {
     let tab = Tab::open().await;
     let range = "from=2024-04-19T22:00:00Z&to=2024-04-20T22:00:00Z";
     show(&tab, server.url(), &format!("device=A&step=8h&{range}&table=1")).await;
-    let days = json!([["2024-04-20 16:00", "4 (3 … 5)"], ["2024-04-20 08:00", "1 (1 … 1)"],]);
+    let days = json!([["04/20/2024, 04:00 PM", "4 (3 … 5)"], ["04/20/2024, 08:00 AM", "1 (1 … 1)"],]);
     assert_eq!(cells(&tab, ".data").await, days);
     let choose = "(() => { const select = document.querySelector('[data-key=offset]'); select.value = '6h'; \
                   select.dispatchEvent(new Event('change')); })()";
     tab.js(choose).await;
-    tab.wait_for(".data tbody", "2024-04-20 22:00").await;
+    tab.wait_for(".data tbody", "04/20/2024, 10:00 PM").await;
     let shifts = json!([
-        ["2024-04-20 22:00", "5 (5 … 5)"],
-        ["2024-04-20 14:00", "3 (3 … 3)"],
-        ["2024-04-20 06:00", "1 (1 … 1)"],
+        ["04/20/2024, 10:00 PM", "5 (5 … 5)"],
+        ["04/20/2024, 02:00 PM", "3 (3 … 3)"],
+        ["04/20/2024, 06:00 AM", "1 (1 … 1)"],
     ]);
     assert_eq!(cells(&tab, ".data").await, shifts);
     assert_eq!(tab.js("location.hash.includes('offset=6h')").await, true);
-    let csv = tab.js("[...document.querySelectorAll('.links a')].at(-1).getAttribute('href')").await;
+    let csv = tab.js("document.querySelector('.links a[download=\"rollups.csv\"]').getAttribute('href')").await;
     let file = server.get(csv.as_str().expect("a link")).await;
     assert!(file.text().contains("A,2024-04-20 22:00:00,temp,1,"), "{}", file.text());
     tab.close(server.url(), &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_german_browser_has_its_numbers_months_and_files() {
+async fn a_german_browser_has_its_numbers_dates_and_files() {
     let server = Server::start(Setup::sqlite()).await;
     send(&server, "A", "temp", &[(0, 1.5), (10, 2.25)]).await;
     let tab = Tab::open().await;
     tab.call("Emulation.setLocaleOverride", json!({ "locale": "de-DE" })).await;
-    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
+    show(&tab, server.url(), &format!("device=A&{MINUTE}&table=1")).await;
     tab.wait_for(".legend", "2,25").await;
+    let rows = json!([["20.04.2024, 16:00:10", "2,25"], ["20.04.2024, 16:00:00", "1,5"]]);
+    assert_eq!(cells(&tab, ".data").await, rows);
+    tab.js("document.querySelector('.plot').focus()").await;
+    tab.press("Home").await;
+    tab.wait_for(".legend thead .at", "20.04.2024, 16:00:00").await;
+    assert_eq!(tab.text(".free summary").await, "20.04.2024, 16:00 – 20.04.2024, 16:01");
     let axis = "import(document.querySelector('link[href$=\"time.js\"]').href).then((time) => time.axisTexts";
     let texts = tab.js(&format!("{axis}([{START_MS}], 864e5))")).await;
     assert_eq!(texts, json!(["20. Apr.\n2024"]));
+    let texts = tab.js(&format!("{axis}([{START_MS}, {START_MS} + 8 * 36e5], 36e5))")).await;
+    assert_eq!(texts, json!(["16:00\n20. Apr.", "00:00\n21. Apr."]));
     let csv = tab.js("document.querySelector('.links a').getAttribute('href')").await;
     let file = server.get(csv.as_str().expect("a link")).await;
     assert!(file.text().contains("A;2024-04-20 16:00:10;temp;2,25\r\n"), "{csv}: {}", file.text());
@@ -248,17 +262,17 @@ async fn a_chart_is_compared_with_the_day_before() {
                   select.dispatchEvent(new Event('change')); })()";
     tab.js(choose).await;
     tab.wait_for(".legend", "A · a day earlier").await;
-    let rows = json!([["2024-04-20 17:00", "6 (6 … 6)", "–"], ["2024-04-20 16:00", "5 (5 … 5)", "1.5"]]);
+    let rows = json!([["04/20/2024, 05:00 PM", "6 (6 … 6)", "–"], ["04/20/2024, 04:00 PM", "5 (5 … 5)", "1.5"]]);
     assert_eq!(cells(&tab, ".data").await, rows);
     assert_eq!(tab.js("location.hash.includes('compare=-1d')").await, true);
     tab.check("compared").await;
-    let csv = tab.js("[...document.querySelectorAll('.links a')].at(-1).getAttribute('href')").await;
+    let csv = tab.js("document.querySelector('.links a[download=\"rollups.csv\"]').getAttribute('href')").await;
     let file = server.get(csv.as_str().expect("a link")).await;
     assert!(file.text().contains(",comparedTs,comparedCount,comparedMin,"), "{}", file.text());
 
     show(&tab, server.url(), &format!("device=A&{hours}&metric=total&increase=total&compare=-1d")).await;
     tab.wait("document.querySelectorAll('.data tbody tr').length === 1").await;
-    assert_eq!(cells(&tab, ".data").await, json!([["2024-04-20 16:00", "4", "9"]]), "beside the bars");
+    assert_eq!(cells(&tab, ".data").await, json!([["04/20/2024, 04:00 PM", "4", "9"]]), "beside the bars");
     tab.close(server.url(), &[]).await;
 }
 
@@ -276,11 +290,11 @@ async fn a_counter_has_a_bar_for_the_increase_of_each_step() {
     show(&tab, server.url(), &format!("device=M&step=1h&{range}&table=1")).await;
     tab.wait_for(".chart h2", "energy kWh increase per 1h").await;
     let bars = json!([
-        ["2024-04-20 20:00", "2"],
-        ["2024-04-20 19:00", "3"],
-        ["2024-04-20 18:00", "6"],
-        ["2024-04-20 17:00", "4"],
-        ["2024-04-20 16:00", "0"],
+        ["04/20/2024, 08:00 PM", "2"],
+        ["04/20/2024, 07:00 PM", "3"],
+        ["04/20/2024, 06:00 PM", "6"],
+        ["04/20/2024, 05:00 PM", "4"],
+        ["04/20/2024, 04:00 PM", "0"],
     ]);
     assert_eq!(cells(&tab, ".data").await, bars);
     assert_eq!(cells(&tab, ".chart .legend").await, json!([["M 15 in all", "2", "0", "3", "6"]]));
@@ -317,17 +331,55 @@ async fn a_limit_is_a_line_across_the_chart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_phone_the_chart_is_first_and_has_all_its_values() {
     let server = Server::start(Setup::sqlite()).await;
-    send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;
+    let long = "a-device-with-a-name-that-is-longer-than-the-screen-of-a-phone";
+    for (device, value) in [("A", 6.0), (long, 60.0)] {
+        send(&server, device, "temp", &[(0, 1.0), (10, 2.0), (20, value)]).await;
+    }
     let tab = Tab::open().await;
-    show(&tab, server.url(), &format!("device=A&{MINUTE}")).await;
-    tab.size(360).await;
-    let top = async |selector: &str| {
-        let top = tab.js(&format!("document.querySelector('{selector}').getBoundingClientRect().top")).await;
-        top.as_f64().expect("a number")
-    };
-    assert!(top(".chart canvas").await < top(".ranges").await && top("h1").await < top(".chart canvas").await);
-    let shown = "[...document.querySelectorAll('.legend tbody td')].filter((cell) => cell.offsetHeight > 0)";
-    let shown = tab.js(&format!("{shown}.map((cell) => (cell.dataset.name ?? 'Last') + ' ' + cell.textContent)")).await;
-    assert_eq!(shown, json!(["Last 6", "Min 1", "Mean 3", "Max 6"]));
+    show(&tab, server.url(), &format!("device=A&device={long}&{MINUTE}")).await;
+    assert_eq!(tab.js("document.querySelector('.ranges').offsetHeight > 0").await, true, "wide screens show all");
+    for width in [360, 390, 414] {
+        tab.size(width).await;
+        let top = async |selector: &str| {
+            let top = tab.js(&format!("document.querySelector('{selector}').getBoundingClientRect().top")).await;
+            top.as_f64().expect("a number")
+        };
+        assert!(top("h1").await < top(".chart canvas").await && top(".chart").await < top(".controls").await);
+        assert!(top(".chart canvas").await < 220.0, "the first thing below the title");
+        tab.wait("!document.querySelector('.controls').open").await;
+        assert_eq!(tab.js("document.documentElement.scrollWidth").await, width);
+        let shown = "[...document.querySelectorAll('.legend tbody td')].filter((cell) => cell.offsetHeight > 0)";
+        let shown = format!("{shown}.map((cell) => (cell.dataset.name ?? 'Last') + ' ' + cell.textContent)");
+        let values = ["Last 6", "Min 1", "Mean 3", "Max 6", "Last 60", "Min 1", "Mean 21", "Max 60"];
+        assert_eq!(tab.js(&shown).await, json!(values), "{width}");
+    }
+    tab.click(".controls summary").await;
+    tab.wait("document.querySelector('.ranges').offsetHeight > 0").await;
+    tab.check("phone-controls").await;
+    tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_screen_has_the_charts_alone_and_new_readings() {
+    let server = Server::start(Setup::sqlite()).await;
+    send_now(&server, "A", 1.0).await;
+    let tab = Tab::open().await;
+    show(&tab, server.url(), "device=A&range=1h").await;
+    tab.click("[data-key=wall]").await;
+    tab.wait("location.hash.includes('wall=1')").await;
+    let shown = "['nav', '.controls', '.links', '.data', '.legend', '.plot'].filter((one) => \
+                 document.querySelector(one).offsetHeight > 0)";
+    tab.wait(&format!("String({shown}) === '.legend,.plot'")).await;
+    tab.wait("document.querySelector('.chart canvas').offsetHeight > 400").await;
+    tab.check("wall").await;
+    let wall = tab.js("location.href").await;
+    tab.go("about:blank").await;
+    tab.go(wall.as_str().expect("a URL")).await;
+    tab.wait("document.querySelector('.chart canvas')").await;
+    assert_eq!(tab.js(shown).await, json!([".legend", ".plot"]), "the address keeps it");
+    send_now(&server, "A", 2.5).await;
+    tab.wait_for(".legend tbody .at", "2.5").await;
+    tab.press("Escape").await;
+    tab.wait("!location.hash.includes('wall') && document.querySelector('nav').offsetHeight > 0").await;
     tab.close(server.url(), &[]).await;
 }

@@ -35,7 +35,7 @@ async fn a_range_without_readings_leads_to_the_last_ones() {
     send(&server, "A", "temp", &[(0, 21.5)]).await;
     let tab = Tab::open().await;
     tab.go(&format!("{}/#/chart?device=A&range=1h", server.url())).await;
-    tab.wait_for("[data-state=nothing]", "The last reading is from 2024-04-20 16:00:00").await;
+    tab.wait_for("[data-state=nothing]", "The last reading is from 04/20/2024, 04:00:00 PM").await;
     tab.check("nothing").await;
     tab.click("[data-key=to-last]").await;
     tab.wait_for(".legend", "21.5").await;
@@ -92,6 +92,33 @@ async fn a_token_is_asked_for_kept_for_the_tab_and_limits_what_is_shown() {
     enter(&secret_of("operator")).await;
     tab.wait_for("[data-figure=store]", "Answers").await;
     tab.wait("!document.querySelector('nav a[data-view=service]').hidden").await;
+    tab.close(server.url(), &[FAILED_REQUEST]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_remembered_on_a_device_if_the_viewer_wants_it_and_until_it_is_forgotten() {
+    let setup = Setup::sqlite().token("operator", "scopes = ['admin']").token("wall", "scopes = ['query']");
+    let server = Server::start(setup).await;
+    let tab = Tab::open().await;
+    let url = format!("{}/#/devices?wall=1", server.url());
+    tab.go(&url).await;
+    tab.wait("document.activeElement?.id === 'token'").await;
+    tab.click("form.token input[type=checkbox]").await;
+    tab.js("document.querySelector('#token').focus()").await;
+    tab.type_text(&secret_of("wall")).await;
+    tab.press("Enter").await;
+    tab.wait_for("[data-state=empty]", "No device yet").await;
+    assert_eq!(tab.js("[sessionStorage.length, localStorage.length]").await, json!([0, 1]));
+    assert_eq!(tab.js("location.href").await, url, "no address has the token");
+    tab.js("sessionStorage.clear()").await;
+    tab.go("about:blank").await;
+    tab.go(&url).await;
+    tab.wait_for("[data-state=empty]", "No device yet").await;
+    assert_eq!(tab.js("document.querySelector('#forget').offsetHeight").await, 0, "the wall view has no controls");
+    tab.click("#leave").await;
+    tab.click("#forget").await;
+    tab.wait("document.querySelector('#token')").await;
+    assert_eq!(tab.js("[sessionStorage.length, localStorage.length]").await, json!([0, 0]));
     tab.close(server.url(), &[FAILED_REQUEST]).await;
 }
 

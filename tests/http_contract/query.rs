@@ -209,10 +209,28 @@ async fn bad_parameters_are_named_in_a_problem() {
 }
 
 #[tokio::test]
-async fn rollups_that_read_too_many_values_are_refused_or_end_a_page() {
-    let server = Server::start(Setup::sqlite().set("query.max_values_read", 4)).await;
-    ingest_two_devices(&server).await;
-    server.settled().await;
+async fn rollups_that_read_too_many_values_are_refused_or_end_a_page_in_each_store() {
+    for stored in [true, false] {
+        let databases = [Database::new(), Database::new(), Database::new()];
+        let setups = [
+            Setup::sqlite(),
+            Setup::mongodb(&databases[0]),
+            Setup::packed(&databases[1]),
+            Setup::timeseries(&databases[2]),
+        ];
+        for setup in setups {
+            let setup = setup.set("query.max_values_read", 4);
+            let server = Server::start(if stored { setup } else { setup.all_pending() }).await;
+            ingest_two_devices(&server).await;
+            if stored {
+                server.settled().await;
+            }
+            rollups_are_refused_or_end_a_page(&server).await;
+        }
+    }
+}
+
+async fn rollups_are_refused_or_end_a_page(server: &Server) {
     let refused = server.get(&format!("/v1/rollups?{RANGE}&step=1m&combine=true")).await;
     let refused = problem(&refused, 400);
     assert_eq!(refused["code"], "too_many_values");

@@ -17,13 +17,10 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, StatusCode, response};
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::format::{Encoder, Encoding};
+use super::format::{Encoding, XLSX, encoded};
 
 /// The smallest answer that is compressed.
 const COMPRESS_FROM: usize = 1 << 10;
-
-/// The largest answer that is compressed without the way to a blocking thread.
-const INLINE_MAX: usize = 32 << 10;
 
 /// The compression that a client takes, and the tags of the answers that it already has.
 #[derive(Debug)]
@@ -44,7 +41,8 @@ impl Negotiation {
     /// Only answers with the status 200 are tagged.
     pub(in crate::http) async fn finish(self, head: &mut response::Parts, body: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
         let bytes: usize = body.iter().map(Bytes::len).sum();
-        let encoding = if bytes < COMPRESS_FROM { Encoding::Identity } else { self.encoding };
+        let is_compressed = head.headers.get(CONTENT_TYPE).is_some_and(|media| media == XLSX);
+        let encoding = if bytes < COMPRESS_FROM || is_compressed { Encoding::Identity } else { self.encoding };
         if head.status == StatusCode::OK {
             let tag = tag(&body);
             let is_known = self.known.iter().any(|list| has_tag(list, &tag));
@@ -61,10 +59,7 @@ impl Negotiation {
         }
         let Some(header) = encoding.header() else { return Ok(body) };
         head.headers.insert(CONTENT_ENCODING, header);
-        if bytes <= INLINE_MAX {
-            return compressed(encoding, body);
-        }
-        tokio::task::spawn_blocking(move || compressed(encoding, body)).await.map_err(io::Error::other)?
+        encoded(encoding, body).await
     }
 }
 
@@ -86,16 +81,6 @@ pub(in crate::http) fn has_tag(list: &HeaderValue, tag: &str) -> bool {
     let is_same = |known: &str| known.strip_prefix('"').and_then(|known| known.strip_suffix('"')) == Some(tag);
     let mut known = list.to_str().unwrap_or_default().split(',').map(str::trim);
     known.any(|known| known == "*" || is_same(known.strip_prefix("W/").unwrap_or(known)))
-}
-
-fn compressed(encoding: Encoding, body: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
-    let Some(mut encoder) = Encoder::new(encoding)? else { return Ok(body) };
-    let mut pieces = Vec::with_capacity(body.len() + 1);
-    for piece in body {
-        pieces.push(encoder.encode(&piece)?.into());
-    }
-    pieces.push(encoder.finish()?.into());
-    Ok(pieces)
 }
 
 #[cfg(test)]

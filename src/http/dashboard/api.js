@@ -4,11 +4,11 @@ import { observe } from "./time.js";
 
 const TOKEN = "tidegauge.token";
 
-// The token, which the browser keeps until the tab is closed.
+// The token, which the browser keeps until the tab is closed, or, if the viewer wants it, until it is forgotten.
 export const token = {
-  get: () => sessionStorage.getItem(TOKEN),
-  set: (text) => { answers.clear(); sessionStorage.setItem(TOKEN, text); },
-  forget: () => { answers.clear(); sessionStorage.removeItem(TOKEN); },
+  get: () => sessionStorage.getItem(TOKEN) ?? localStorage.getItem(TOKEN),
+  set: (text, isRemembered) => { token.forget(); (isRemembered ? localStorage : sessionStorage).setItem(TOKEN, text); },
+  forget: () => { answers.clear(); sessionStorage.removeItem(TOKEN); localStorage.removeItem(TOKEN); },
 };
 
 // A request without a usable answer. `kind` is one of: gone, slow, unauthorized, forbidden, unknown, away, busy,

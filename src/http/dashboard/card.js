@@ -2,7 +2,7 @@
 
 import { changed, go } from "./address.js";
 import { save, token } from "./api.js";
-import { csvForm, exact, fill, h } from "./page.js";
+import { csvForm, exact, fill, h, workbookForm } from "./page.js";
 import { Plot } from "./plot.js";
 import { COMPARISONS, lengthOfStep, summary } from "./series.js";
 import { failureNotice } from "./states.js";
@@ -45,9 +45,9 @@ export function makeCard(first, handlers) {
 
   function drawLinks() {
     const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
-    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}&${csvForm}`;
+    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}`;
     const local = `&tz=${encodeURIComponent(zone)}`;
-    const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `csv ${name}`, onclick: (event) => {
+    const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `file ${name}`, onclick: (event) => {
       if (!token.get()) return;
       event.preventDefault();
       save(path, name).catch((failure) => fill(links, failureNotice(failure, clock(now(), true))));
@@ -57,8 +57,10 @@ export function makeCard(first, handlers) {
     const toggle = h("button", { type: "button", class: "quiet", "data-key": `bars ${group.key}`, onclick: () =>
       go("chart", changed(params, { increase: others("increase", !group.isBars), values: others("values", group.isBars) })) },
     group.isBars ? "Show values" : "Show increase");
-    fill(links, toggle, h("span", { class: "muted" }, "CSV: "), link("readings", `/v1/readings?${selection}${local}`, "readings.csv"),
-      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}${query.parameters}${query.parameters.includes("&tz=") ? "" : local}${columns}`, "rollups.csv")]);
+    const files = (title, form, extension) => h("span", { class: "files" }, h("span", { class: "muted" }, `${title}: `),
+      link("readings", `/v1/readings?${selection}&${form}${local}`, `readings.${extension}`),
+      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}&${form}${query.parameters}${query.parameters.includes("&tz=") ? "" : local}${columns}`, `rollups.${extension}`)]);
+    fill(links, toggle, files("CSV", csvForm, "csv"), files("Excel", workbookForm, "xlsx"));
   }
 
   function drawLegend() {

@@ -23,6 +23,8 @@ const MAX_DEVICES = 8, MAX_LINES = 2 * COLOURS, MAX_CHARTS = 6;
 const SILENT = HOUR;
 const isSilent = (device) => now() - Date.parse(device.lastSeen) > SILENT;
 
+const isPhone = matchMedia("(max-width: 720px)");
+
 // A line of up to this many readings is drawn from readings, any other from rollups.
 const MAX_RAW = Math.min(800, Math.round(2 * screen.width));
 
@@ -33,8 +35,13 @@ export function chartView(root, start) {
   let drawnRaw, drawnHead; // what the head and the ranges show
   const devices = () => [...new Set(params.getAll("device"))].slice(0, MAX_DEVICES);
   const remarks = h("div", { "aria-live": "polite" });
-  const head = h("div", { class: "chart-head" }), ranges = h("div", { class: "ranges" }), charts = h("div", { class: "charts" });
-  fill(root, head, ranges, remarks, charts);
+  const head = h("div", { class: "chart-head" }), more = h("div", { class: "chart-head" }), ranges = h("div", { class: "ranges" }), charts = h("div", { class: "charts" });
+  const controls = h("details", { class: "controls" }, h("summary", { class: "button" }, "Devices, range and step"), more, ranges);
+  fill(root, head, controls, remarks, charts);
+  // A phone has no room for the controls beside the chart.
+  const fold = () => { controls.open = !isPhone.matches; };
+  isPhone.addEventListener("change", fold);
+  fold();
   const live = h("span");
   const cards = new Map();
 
@@ -130,7 +137,7 @@ export function chartView(root, start) {
     const byId = new Map(known.map((device) => [device.deviceId, device]));
     const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => [device.metadata, isSilent(device)])]);
     if (drawnHead === content) { // only the ages are new, and a text that is being typed stays
-      for (const time of head.querySelectorAll("time")) time.dataset.instant = Date.parse(byId.get(time.dataset.device).lastSeen);
+      for (const time of root.querySelectorAll("time[data-device]")) time.dataset.instant = Date.parse(byId.get(time.dataset.device).lastSeen);
       return;
     }
     drawnHead = content;
@@ -151,10 +158,11 @@ export function chartView(root, start) {
     const metadata = chosen.length === 1 && byId.get(chosen[0])?.metadata;
     fill(head,
       h("h1", { tabindex: "-1" }, title, name && h("small", { class: "id" }, chosen[0]), chosen.length === 1 && known[0] && h("small", {}, "last reading ", seen(known[0]))),
+      unknown.length > 0 && known.length > 0 && notice("warn", `There are no readings of ${unknown.join(", ")}.`));
+    fill(more,
       h("ul", { class: "chips", "aria-label": "Devices in the charts" }, chosen.length > 1 && chips, chosen.length < MAX_DEVICES && h("li", {}, adder(chosen))),
-      chosen.length === 1 && known[0] && editor(known[0], head.querySelector("details.editor")?.open, () => poll.now()),
+      chosen.length === 1 && known[0] && editor(known[0], more.querySelector("details.editor")?.open, () => poll.now()),
       metadata && h("dl", { class: "metadata" }, described(metadata).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))),
-      unknown.length > 0 && known.length > 0 && notice("warn", `There are no readings of ${unknown.join(", ")}.`),
       allNames.length > 1 && picker(allNames));
   }
 
@@ -183,7 +191,7 @@ export function chartView(root, start) {
     const named = params.getAll("metric");
     const isOn = (name) => (named.length ? named.includes(name) : shown.names.includes(name));
     const toggle = (name, on) => move({ metric: allNames.filter((other) => (other === name ? on : isOn(other))) });
-    const open = head.querySelector("details.picker")?.open;
+    const open = more.querySelector("details.picker")?.open;
     return h("details", { class: "picker", open }, h("summary", { "data-key": "metrics" }, `Metrics: ${allNames.filter(isOn).length} of ${allNames.length}`),
       h("div", { class: "checks" }, allNames.map((name) => h("label", {}, h("input", { type: "checkbox", checked: isOn(name), "data-key": `metric ${name}`,
         onchange: (event) => toggle(name, event.target.checked) }), name))));
@@ -222,6 +230,7 @@ export function chartView(root, start) {
       h("details", { class: "free", open: wasOpen }, h("summary", { "data-key": "free" }, range.isLive ? "Free range" : `${stamp(range.from)} – ${stamp(range.to)}`),
         h("form", { onsubmit: (event) => { event.preventDefault(); handlers.zoom(Date.parse(from.value), Date.parse(to.value)); } },
           from, " to ", to, h("button", { type: "submit", "data-key": "apply" }, "Show"))),
+      h("a", { class: "button quiet", href: href("chart", changed(params, { wall: "1" })), "data-key": "wall" }, "Wall view"),
       h("span", { class: "zone muted" }, range.isLive && live, zone));
     drawLive();
   }
@@ -231,8 +240,8 @@ export function chartView(root, start) {
     const step = params.get("step"), length = lengthOfStep(step ?? "1h");
     if (!step || length <= HOUR || length > DAY) return undefined;
     const offset = offsetOf(params, step);
-    const hours = Array.from({ length: length / HOUR }, (_, hour) => [hour ? `${hour}h` : "", `${String(hour).padStart(2, "0")}:00`]);
-    if (offset && !hours.some(([name]) => name === offset)) hours.push([offset, `00:00 + ${offset}`]);
+    const hours = Array.from({ length: length / HOUR }, (_, hour) => [hour ? `${hour}h` : "", clock(new Date(2001, 0, 1, hour).getTime())]);
+    if (offset && !hours.some(([name]) => name === offset)) hours.push([offset, `${hours[0][1]} + ${offset}`]);
     return h("label", { class: "step" }, "from ", h("select", { "data-key": "offset", onchange: (event) => move({ offset: event.target.value || undefined }) },
       hours.map(([name, text]) => h("option", { value: name, selected: (offset ?? "") === name }, text))));
   }
@@ -250,6 +259,7 @@ export function chartView(root, start) {
     update,
     refresh: () => poll.now(),
     stop() {
+      isPhone.removeEventListener("change", fold);
       poll.stop();
       clear();
     },

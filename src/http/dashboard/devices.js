@@ -6,7 +6,7 @@ import { described, flat } from "./chart.js";
 import { exact, fill, h, short } from "./page.js";
 import { labelText, limitsOf, nameOf, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
-import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now } from "./time.js";
+import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now, stamp } from "./time.js";
 
 const PAGE = 50;
 
@@ -201,7 +201,7 @@ export function devicesView(root, start) {
         const { name, labels } = parseSeries(series);
         const text = labelText(labels), unit = unitOf(name, labels, metadata);
         const limit = beyond && `${beyond === "max" ? "above" : "below"} its limit, ${exact(limitsOf(name, metadata)?.[beyond])}`;
-        return h("span", { class: limit ? "value beyond" : "value", title: [series, ts, limit].filter(Boolean).join(", ") },
+        return h("span", { class: limit ? "value beyond" : "value", title: [series, stamp(Date.parse(ts), true), limit].filter(Boolean).join(", ") },
           h("span", { class: "muted" }, text ? `${name} ${text} ` : `${name} `), h("b", {}, short(value)), unit && ` ${unit}`, lineOf(lines.get(line.dataset.device)?.[series]),
           limit && h("span", { class: "tag bad" }, beyond === "max" ? "high" : "low"));
       }), number > MAX_VALUES && h("span", { class: "muted" }, `+${number - MAX_VALUES}`));

@@ -1,6 +1,6 @@
 // The frame of the page: views by address, the state of the connection, and the token.
 
-import { go, href, read } from "./address.js";
+import { changed, go, href, read } from "./address.js";
 import { Failure, connection, getAnyStatus, mayRead, token } from "./api.js";
 import { chartView } from "./chart.js";
 import { devicesView } from "./devices.js";
@@ -19,7 +19,7 @@ const CLOCK_MS = 20 * SECOND;
 
 const main = document.querySelector("#main"), notices = document.querySelector("#notices");
 const pill = document.querySelector("#state"), progress = document.querySelector("#progress");
-const forget = document.querySelector("#forget");
+const forget = document.querySelector("#forget"), leave = document.querySelector("#leave");
 
 let current; // { name, query, view }
 let service = "unknown"; // whether the service may be seen
@@ -28,6 +28,8 @@ let isGone = false, failures = 0, slow, beat;
 function route() {
   const { view: name, params } = read();
   const known = VIEWS[name] ? name : "devices";
+  document.body.classList.toggle("wall", params.has("wall"));
+  leave.hidden = !params.has("wall");
   for (const link of document.querySelectorAll("nav a")) {
     const isHere = link.dataset.view === known || (known === "chart" && link.dataset.view === "devices");
     link.toggleAttribute("aria-current", isHere);
@@ -62,9 +64,10 @@ function askForToken(detail) {
   forget.hidden = true;
   setService(false);
   const input = h("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true, placeholder: "tg_…", "aria-describedby": "token-help" });
+  const remembered = h("input", { type: "checkbox", "aria-describedby": "token-help" });
   const form = h("form", { class: "panel token", "data-state": "token", onsubmit: (event) => {
     event.preventDefault();
-    token.set(input.value.trim());
+    token.set(input.value.trim(), remembered.checked);
     fill(main);
     signedIn();
     route();
@@ -73,7 +76,8 @@ function askForToken(detail) {
   hadToken && h("p", { class: "notice bad", role: "alert" }, detail ? `The server refused the token: ${detail}.` : "The server refused the token."),
   h("label", { for: "token" }, "Token with the scope ", h("code", {}, "query")),
   h("div", { class: "row" }, input, h("button", { type: "submit" }, "Continue")),
-  h("p", { id: "token-help", class: "muted" }, "The browser keeps it for this tab only, until the tab is closed. ", h("code", {}, "tidegauge token new --name me --scope query --scope admin"), " makes one; ", h("code", {}, "admin"), " also shows the state of the service."));
+  h("label", {}, remembered, " Remember on this device"),
+  h("p", { id: "token-help", class: "muted" }, "The browser keeps it for this tab only, until the tab is closed; with ", h("em", {}, "Remember on this device"), " for everyone who uses this browser, until you forget it. ", h("code", {}, "tidegauge token new --name me --scope query --scope admin"), " makes one; ", h("code", {}, "admin"), " also shows the state of the service."));
   main.className = "view-token";
   document.title = "Token · tidegauge";
   fill(main, form);
@@ -170,6 +174,9 @@ connection.addEventListener("slow", ({ detail: number }) => {
   } else slow ??= setTimeout(() => setNotice("slow", notice("warn", "The server is slow: an answer takes several seconds. What you see may be old.")), SLOW_MS);
 });
 forget.addEventListener("click", () => askForToken());
+const leaveWall = () => go(read().view, changed(read().params, { wall: undefined }));
+leave.addEventListener("click", leaveWall);
+addEventListener("keydown", (event) => event.key === "Escape" && read().params.has("wall") && leaveWall());
 document.querySelector("#skip").addEventListener("click", () => main.focus());
 addEventListener("hashchange", route);
 setInterval(tick, SECOND);

@@ -152,7 +152,7 @@ impl File {
     fn answer(&self, headers: &HeaderMap) -> Response {
         let encoding = Encoding::choose(headers);
         let body = match encoding {
-            Encoding::Identity => &self.identity,
+            Encoding::Identity | Encoding::Workbook => &self.identity,
             Encoding::Gzip => &self.gzip,
             Encoding::Zstd => &self.zstd,
         };

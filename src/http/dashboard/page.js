@@ -74,6 +74,7 @@ export function bytes(value) {
   return `${scaled.toFixed(power === 0 || scaled >= 100 ? 0 : 1)} ${BYTES[power]}`;
 }
 
-// How a spreadsheet in the language of the browser reads CSV.
+// How a spreadsheet in the language of the browser reads CSV, and a workbook, which needs no such form.
 const mark = new Intl.NumberFormat().formatToParts(1.5).find(({ type }) => type === "decimal").value;
 export const csvForm = new URLSearchParams({ format: "csv", bom: "1", times: "local", ...(mark === "," ? { delimiter: ";", decimal: "," } : {}) });
+export const workbookForm = new URLSearchParams({ format: "xlsx" });

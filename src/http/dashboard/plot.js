@@ -1,7 +1,7 @@
 // One plot: uPlot with the colours of the page, a band around each mean, and the keyboard.
 
 import { withGaps } from "./series.js";
-import { axisTexts } from "./time.js";
+import { axisTexts, clock } from "./time.js";
 import { short } from "./page.js";
 
 const { uPlot } = window;
@@ -12,6 +12,9 @@ export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
 // How far from the pointer a value of a line may be that the pointer still shows, in pixels.
 const REACH = 40;
+
+// Half the width of a time of day at the axis, about. It differs by language.
+const HALF_CLOCK = Math.ceil(clock(0, true).length * 3.5);
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const style = getComputedStyle(document.documentElement);
@@ -86,6 +89,7 @@ export class Plot {
     this.#plot = new uPlot({
       ...this.#measure(),
       ms: 1,
+      padding: [null, HALF_CLOCK, null, null],
       legend: { show: false },
       cursor: {
         y: false,
@@ -101,7 +105,7 @@ export class Plot {
         y: { range: (plot, low, high) => this.#valuesShown(low, high) },
       },
       axes: [
-        { stroke: text, grid: lines, ticks: { ...lines, size: 5 }, font, size: 44, space: 76,
+        { stroke: text, grid: lines, ticks: { ...lines, size: 5 }, font, size: 44, space: 2 * HALF_CLOCK + 12,
           values: (plot, splits, axis, space, increment) => axisTexts(splits, increment) },
         { stroke: text, grid: lines, ticks: { show: false }, font, gap: 6, size: widthOf,
           values: (plot, splits) => splits.map((value) => short(value)) },
@@ -153,7 +157,8 @@ export class Plot {
 
   #measure() {
     const width = this.#host.clientWidth || 600;
-    return { width, height: width < 500 ? 220 : 280 };
+    const height = document.body.classList.contains("wall") ? this.#host.clientHeight : width < 500 ? 220 : 280;
+    return { width, height };
   }
 
   #resize() {
@@ -271,5 +276,5 @@ function padded(low, high) {
 // The width of the texts at the axis.
 function widthOf(plot, texts) {
   const longest = Math.max(3, ...(texts ?? []).map((text) => text.length));
-  return Math.ceil(longest * 7.2) + 12;
+  return Math.max(HALF_CLOCK, Math.ceil(longest * 7.2) + 12);
 }

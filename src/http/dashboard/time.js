@@ -53,30 +53,28 @@ export function brief(length) {
   return `${Math.floor(length / DAY)} d`;
 }
 
-const two = (number) => String(number).padStart(2, "0");
+// Dates and times are in the language of the browser: the time of day with minutes, with seconds, with milliseconds.
+const DAY_PARTS = { year: "numeric", month: "2-digit", day: "2-digit" };
+const CLOCK_PARTS = [{}, { second: "2-digit" }, { second: "2-digit", fractionalSecondDigits: 3 }].map((parts) => ({ hour: "2-digit", minute: "2-digit", ...parts }));
+const formatsOf = (more) => CLOCK_PARTS.map((parts) => new Intl.DateTimeFormat(undefined, { ...more, ...parts }));
+const CLOCKS = formatsOf({}), STAMPS = formatsOf(DAY_PARTS);
+const YEAR = new Intl.DateTimeFormat(undefined, { year: "numeric" }), MONTH = new Intl.DateTimeFormat(undefined, { month: "short" });
+const DAY_OF_MONTH = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
-// The day by the viewer's clock: `2026-04-20`.
-export function day(instant) {
-  const date = new Date(instant);
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+// Writes an instant with the parts that are not zero, or that are wanted.
+function written(formats, instant, withSeconds) {
+  const [hasSeconds, hasRest] = [instant % MINUTE !== 0, instant % SECOND !== 0];
+  return formats[withSeconds && hasRest ? 2 : withSeconds || hasSeconds ? 1 : 0].format(instant);
 }
 
-// The time of day: `14:05`, with seconds or milliseconds where they are not zero or wanted.
-export function clock(instant, withSeconds = false) {
-  const date = new Date(instant);
-  const [seconds, rest] = [date.getSeconds(), date.getMilliseconds()];
-  const minutes = `${two(date.getHours())}:${two(date.getMinutes())}`;
-  if (rest !== 0 && withSeconds) return `${minutes}:${two(seconds)}.${String(rest).padStart(3, "0")}`;
-  return withSeconds || seconds !== 0 ? `${minutes}:${two(seconds)}` : minutes;
-}
+// The time of day, with seconds or milliseconds where they are not zero or wanted.
+export const clock = (instant, withSeconds = false) => written(CLOCKS, instant, withSeconds);
 
-export const stamp = (instant, withSeconds = false) => `${day(instant)} ${clock(instant, withSeconds)}`;
+// The day and the time of day.
+export const stamp = (instant, withSeconds = false) => written(STAMPS, instant, withSeconds);
 
 // The value of an input of the kind `datetime-local`.
-export const toInput = (instant) => `${day(instant)}T${clock(Math.floor(instant / MINUTE) * MINUTE)}`;
-
-// Months and days are in the language of the browser.
-const MONTH = new Intl.DateTimeFormat(undefined, { month: "short" }), DAY_OF_MONTH = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+export const toInput = (instant) => new Date(instant - new Date(instant).getTimezoneOffset() * MINUTE).toISOString().slice(0, 16);
 
 // The texts at the time axis: the time of day, and below it the day where it changes.
 export function axisTexts(instants, increment) {
@@ -87,8 +85,8 @@ export function axisTexts(instants, increment) {
     const isNewDay = before === undefined || before.toDateString() !== date.toDateString();
     const isNewYear = before === undefined || before.getFullYear() !== date.getFullYear();
     before = date;
-    if (increment >= 28 * DAY) return MONTH.format(date) + (isNewYear ? `\n${date.getFullYear()}` : "");
-    if (increment >= DAY) return days + (isNewYear ? `\n${date.getFullYear()}` : "");
+    if (increment >= 28 * DAY) return MONTH.format(date) + (isNewYear ? `\n${YEAR.format(date)}` : "");
+    if (increment >= DAY) return days + (isNewYear ? `\n${YEAR.format(date)}` : "");
     return clock(instant, increment < MINUTE) + (isNewDay ? `\n${days}` : "");
   });
 }

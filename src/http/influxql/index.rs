@@ -17,12 +17,7 @@ use crate::common::work;
 use crate::influxql::mapping::VALUE;
 use crate::influxql::{Found, Series, Source, StatementError, Wanted, WantedTag};
 use crate::model::{Metric, SeriesFilter};
-use crate::query::{
-    Column, Columns, Device, DeviceSelection, DevicesRequest, HoursRequest, Listed, MAX_METRICS, Rollups,
-};
-
-/// The devices of one page of the device index.
-const DEVICES_PER_PAGE: usize = 1_000;
+use crate::query::{Column, Columns, Device, DevicesRequest, HoursRequest, Listed, MAX_METRICS, Rollups};
 
 /// The memory of a metric beside its text: its places in sets and lists.
 const BYTES_PER_METRIC: usize = 128;
@@ -34,9 +29,7 @@ impl Stored<'_> {
         ids: Option<Vec<Arc<str>>>,
         mut visit: impl FnMut(&mut Self, Device) -> Result<(), StatementError>,
     ) -> Result<(), StatementError> {
-        let selection = DeviceSelection { ids, ..DeviceSelection::default() };
-        let (limit, now_ms) = (DEVICES_PER_PAGE, self.now_ms);
-        let mut request = DevicesRequest { selection, after: None, limit, now_ms, skips_any: true };
+        let mut request = DevicesRequest::of_each(ids, self.now_ms);
         loop {
             let (queries, scope) = (self.queries, self.scope);
             let Listed { devices, next } = self.wait_for_all(queries.device_entries(scope, &request))?;

@@ -11,6 +11,7 @@ use super::parameter::Parameters;
 use super::schemas::{self, reference};
 use crate::http::Limits;
 use crate::http::access::authorize::Need;
+use crate::http::answer::format::XLSX;
 use crate::http::problem::ProblemCode;
 use crate::http::read::Notes;
 
@@ -151,7 +152,7 @@ impl Operation {
         self.add_answer(200, description, [("application/json", json!({ "schema": schema, "example": example }))])
     }
 
-    /// The answer may also be CSV or NDJSON.
+    /// The answer may also be CSV, NDJSON or a workbook.
     pub(in crate::http) fn answers_table(self) -> Self {
         let mut operation = self.answers_file("");
         let next = "The address of the next page of a table (`rel=\"next\"`).";
@@ -159,14 +160,14 @@ impl Operation {
         operation
     }
 
-    /// The answer is CSV or NDJSON.
+    /// The answer is CSV, NDJSON or a workbook.
     pub(in crate::http) fn answers_file(self, description: &'static str) -> Self {
         let text = json!({ "schema": { "type": "string" } });
-        let files = [("text/csv", text.clone()), ("application/x-ndjson", text)];
+        let files = [("text/csv", text.clone()), ("application/x-ndjson", text), (XLSX, json!({}))];
         let mut operation = self.add_answer(200, description, files);
         operation.answers.entry(200).or_default().headers.extend([
-            ("Content-Disposition", "The name of the file, for CSV and NDJSON."),
-            ("Tidegauge-Lagging-Seconds", "`laggingSeconds` of CSV and NDJSON."),
+            ("Content-Disposition", "The name of the file, unless the answer is JSON."),
+            ("Tidegauge-Lagging-Seconds", "`laggingSeconds`, unless the answer is JSON."),
         ]);
         operation
     }

@@ -55,14 +55,14 @@ impl Parameter {
 pub(in crate::http) const FORMAT: Parameter = Parameter {
     name: "format",
     description: "The format of the answer. Without it, the header `Accept` chooses.",
-    schema: |_| json!({ "type": "string", "enum": ["json", "csv", "ndjson"], "default": "json" }),
+    schema: |_| json!({ "type": "string", "enum": ["json", "csv", "ndjson", "xlsx"], "default": "json" }),
     example: r#""json""#,
 };
 
 pub(in crate::http) const FORMAT_OF_FILE: Parameter = Parameter {
     name: "format",
     description: "The format of the file. Without it, the header `Accept` chooses.",
-    schema: |_| json!({ "type": "string", "enum": ["ndjson", "csv"], "default": "ndjson" }),
+    schema: |_| json!({ "type": "string", "enum": ["ndjson", "csv", "xlsx"], "default": "ndjson" }),
     example: r#""csv""#,
 };
 
@@ -89,7 +89,8 @@ pub(in crate::http) const BOM: Parameter = Parameter {
 
 pub(in crate::http) const TIMES: Parameter = Parameter {
     name: "times",
-    description: "The times of CSV: `utc`, or `local` in the zone `tz`, without an offset.",
+    description: "The times of CSV: `utc`, or `local` in the zone `tz`, without an offset. A workbook has local times \
+                  if there is `tz`.",
     schema: |_| json!({ "type": "string", "enum": ["utc", "local"], "default": "utc" }),
     example: r#""utc""#,
 };
@@ -175,7 +176,7 @@ pub(in crate::http) const BEYOND: Parameter = Parameter {
 
 pub(in crate::http) const LIMIT_OF_DEVICES: Parameter = Parameter {
     name: "limit",
-    description: "The most devices of a page. Without it, CSV and NDJSON have all devices.",
+    description: "The most devices of a page. Without it, tables have all devices.",
     schema: |limits| {
         let default = limits.max_devices.min(100);
         json!({ "type": "integer", "minimum": 1, "maximum": limits.max_devices, "default": default })
@@ -245,11 +246,13 @@ pub(in crate::http) const TZ: Parameter = Parameter {
     example: r#""Europe/Berlin""#,
 };
 
-pub(in crate::http) const TZ_OF_RANGE: Parameter =
-    Parameter { description: "The IANA name of the time zone of `from` and `to` without an offset.", ..TZ };
+pub(in crate::http) const TZ_OF_RANGE: Parameter = Parameter {
+    description: "The IANA name of the time zone of `from` and `to` without an offset, and of the times of a workbook.",
+    ..TZ
+};
 
 pub(in crate::http) const TZ_OF_TIMES: Parameter =
-    Parameter { description: "The IANA name of the time zone of `times=local`.", ..TZ };
+    Parameter { description: "The IANA name of the time zone of `times=local`, and of the times of a workbook.", ..TZ };
 
 pub(in crate::http) const FN: Parameter = Parameter {
     name: "fn",

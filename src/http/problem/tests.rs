@@ -53,7 +53,7 @@ fn of_rollups(code: ProblemCode) -> Vec<Problem> {
 /// The problems of the protocols of Prometheus.
 fn of_prometheus(code: ProblemCode) -> Vec<Problem> {
     vec![match code {
-        ProblemCode::InvalidRemoteRead => Problem::invalid_remote_read(&RemoteReadError::OnlyChunks),
+        ProblemCode::InvalidRemoteRead => Problem::invalid_remote_read(&RemoteReadError::Types),
         _ => Problem::invalid_remote_write(&RemoteWriteError::Protobuf(ProtobufError::Truncated)),
     }]
 }

@@ -106,6 +106,7 @@ impl Combine {
                 table.append(rollups_table::rows(subject, form, rollups, &local));
             }
         })
+        .await
     }
 }
 

@@ -20,7 +20,7 @@ use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::config::Period;
 use crate::http::App;
-use crate::http::answer::format::{Csv, Format};
+use crate::http::answer::format::{Cells, Format};
 use crate::http::openapi::parameter::{
     BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
     TIMES, TZ_OF_TIMES,
@@ -128,7 +128,7 @@ pub(in crate::http) async fn devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let csv = Csv::of(&mut params, format)?;
+    let cells = Cells::of(&mut params, format)?;
     let request_head = (version, &headers, &uri);
     let reply = ListReply::new("devices", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
@@ -141,7 +141,7 @@ pub(in crate::http) async fn devices(
     request.selection.beyond_limits = beyond_limits;
     let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
     running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
-    respond_list(DeviceList { app, grant, request, format, csv }, reply).await
+    respond_list(DeviceList { app, grant, request, format, cells }, reply).await
 }
 
 /// The list of devices.
@@ -150,7 +150,7 @@ struct DeviceList {
     grant: Arc<Grant>,
     request: DevicesRequest,
     format: Format,
-    csv: Csv,
+    cells: Cells,
 }
 
 impl List for DeviceList {
@@ -165,7 +165,7 @@ impl List for DeviceList {
     }
 
     fn table(&self) -> Table {
-        table(self.format, &self.csv)
+        table(self.format, &self.cells)
     }
 
     /// Metadata and metrics are JSON.
@@ -187,8 +187,8 @@ impl List for DeviceList {
     }
 }
 
-fn table(format: Format, csv: &Csv) -> Table {
-    Table::new(format, csv, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
+fn table(format: Format, cells: &Cells) -> Table {
+    Table::new(format, cells, ["deviceId", "firstSeen", "lastSeen", "metadata", "metrics", "moreMetrics"])
 }
 
 /// `GET /v1/devices/{deviceId}`
@@ -326,7 +326,7 @@ mod tests {
         };
         let written = device("{\"z\": [\r\n1e3,\n -0 ],\t\"a\\n\": \"\\u000a\"}\n");
         assert_eq!(metadata_of(&written).unwrap().get(), r#"{"a\n":"\n","z":[1000.0,-0.0]}"#);
-        let mut table = table(Format::Ndjson, &Csv::default());
+        let mut table = table(Format::Ndjson, &Cells::default());
         DeviceList::add_rows(written, &mut table);
         assert_eq!(String::from_utf8(table.into_rows()).unwrap().lines().count(), 1);
     }

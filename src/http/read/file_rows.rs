@@ -1,50 +1,41 @@
-//! The rows of files: readings as CSV or NDJSON.
+//! The rows of files: readings as cells of CSV or of a workbook, or as NDJSON.
 //!
-//! CSV has one row per instant and one column per series if all readings are of one device, else one row per
-//! value. NDJSON has one line per instant, in the form that `POST /v1/readings` takes.
+//! Cells have one row per instant and one column per series if all readings are of one device, else one row
+//! per value. NDJSON has one line per instant, in the form that `POST /v1/readings` takes.
 
 use std::collections::HashMap;
 
 use super::streamed_file::{FileError, Output, Rows};
 use crate::common::clock::HourInstants;
-use crate::http::answer::format::{Csv, write_number};
+use crate::http::answer::format::{Cells, write_number};
 use crate::model::{Metric, Sample};
 use crate::query::{Slice, SliceHour};
 
-/// The end of a row (RFC 4180).
-const END_OF_ROW: &[u8] = b"\r\n";
-
-/// Writes CSV of one device: `ts` and a column for each series. A cell without a value is empty.
+/// Writes cells of one device: `ts` and a column for each series. A cell without a value is empty.
 pub(super) struct Columns {
     metrics: Vec<Metric>,
     places: HashMap<Metric, usize>,
     /// The values of a row. NaN, which no reading has, stands for no value.
     row: Vec<f64>,
-    csv: Csv,
+    cells: Cells,
 }
 
-/// Writes CSV with one row per value: `deviceId,ts,series,value`.
-pub(super) struct Values(pub(super) Csv);
+/// Writes cells with one row per value: `deviceId,ts,series,value`.
+pub(super) struct Values(pub(super) Cells);
 
 /// Writes NDJSON with one line per instant: `{"deviceId","ts","values"}`.
 pub(super) struct Lines;
 
 impl Columns {
-    pub(super) fn new(metrics: Vec<Metric>, csv: Csv) -> Self {
+    pub(super) fn new(metrics: Vec<Metric>, cells: Cells) -> Self {
         let places = metrics.iter().cloned().enumerate().map(|(at, metric)| (metric, at)).collect();
-        Self { row: vec![f64::NAN; metrics.len()], metrics, places, csv }
+        Self { row: vec![f64::NAN; metrics.len()], metrics, places, cells }
     }
 }
 
 impl Rows for Columns {
     fn begin(&mut self, out: &mut Output) -> Result<(), FileError> {
-        self.csv.begin(&mut out.text);
-        out.text.extend_from_slice(b"ts");
-        for metric in &self.metrics {
-            self.csv.delimit(&mut out.text);
-            self.csv.cell(&mut out.text, metric);
-        }
-        out.text.extend_from_slice(END_OF_ROW);
+        self.cells.header(&mut out.text, std::iter::once("ts").chain(self.metrics.iter().map(|metric| &**metric)));
         out.send_if_full()
     }
 
@@ -59,15 +50,19 @@ impl Rows for Columns {
                     let new = || FileError::NewSeries(hour.metrics[sample.metric as usize].clone());
                     self.row[place.ok_or_else(new)?] = sample.value;
                 }
-                write_instant(&self.csv, &mut out.text, &mut instants, &hour, samples[0].offset);
+                let (cells, text) = (&self.cells, &mut out.text);
+                text.extend_from_slice(cells.lead(0));
+                write_instant(cells, text, &mut instants, &hour, samples[0].offset);
                 for value in &mut self.row {
-                    self.csv.delimit(&mut out.text);
-                    if !value.is_nan() {
-                        self.csv.number(&mut out.text, *value);
+                    text.extend_from_slice(cells.lead(1));
+                    if value.is_nan() {
+                        cells.empty(text);
+                    } else {
+                        cells.number(text, *value);
                         *value = f64::NAN;
                     }
                 }
-                out.text.extend_from_slice(END_OF_ROW);
+                cells.end_row(text);
                 out.send_if_full()?;
             }
         }
@@ -77,37 +72,30 @@ impl Rows for Columns {
 
 impl Rows for Values {
     fn begin(&mut self, out: &mut Output) -> Result<(), FileError> {
-        self.0.begin(&mut out.text);
-        for (at, name) in ["deviceId", "ts", "series", "value"].into_iter().enumerate() {
-            if at > 0 {
-                self.0.delimit(&mut out.text);
-            }
-            out.text.extend_from_slice(name.as_bytes());
-        }
-        out.text.extend_from_slice(END_OF_ROW);
+        self.0.header(&mut out.text, ["deviceId", "ts", "series", "value"].into_iter());
         Ok(())
     }
 
     fn write(&mut self, device: &str, slice: &Slice, out: &mut Output) -> Result<(), FileError> {
-        let csv = &self.0;
-        let mut before_ts = Vec::new();
-        csv.cell(&mut before_ts, device);
-        csv.delimit(&mut before_ts);
+        let cells = &self.0;
+        let mut before_ts = cells.lead(0).to_owned();
+        cells.cell(&mut before_ts, device);
+        before_ts.extend_from_slice(cells.lead(1));
         let mut ts = Vec::new();
         for hour in slice.hours() {
             let order = Order::of(&hour);
-            let after_ts: Vec<Vec<u8>> = hour.metrics.iter().map(|metric| between_delimiters(csv, metric)).collect();
+            let after_ts: Vec<Vec<u8>> = hour.metrics.iter().map(|metric| between_leads(cells, metric)).collect();
             let mut instants = HourInstants::new(hour.hour.start_ms());
             let mut sorted = Vec::new();
             for samples in hour.instants() {
                 ts.clear();
-                write_instant(csv, &mut ts, &mut instants, &hour, samples[0].offset);
+                write_instant(cells, &mut ts, &mut instants, &hour, samples[0].offset);
                 for sample in order.sort(samples, &mut sorted) {
                     out.text.extend_from_slice(&before_ts);
                     out.text.extend_from_slice(&ts);
                     out.text.extend_from_slice(&after_ts[sample.metric as usize]);
-                    csv.number(&mut out.text, sample.value);
-                    out.text.extend_from_slice(END_OF_ROW);
+                    cells.number(&mut out.text, sample.value);
+                    cells.end_row(&mut out.text);
                 }
                 out.send_if_full()?;
             }
@@ -116,18 +104,17 @@ impl Rows for Values {
     }
 }
 
-fn between_delimiters(csv: &Csv, metric: &Metric) -> Vec<u8> {
-    let mut text = Vec::new();
-    csv.delimit(&mut text);
-    csv.cell(&mut text, metric);
-    csv.delimit(&mut text);
+fn between_leads(cells: &Cells, metric: &Metric) -> Vec<u8> {
+    let mut text = cells.lead(2).to_owned();
+    cells.cell(&mut text, metric);
+    text.extend_from_slice(cells.lead(3));
     text
 }
 
 /// Writes an instant of an hour.
-fn write_instant(csv: &Csv, text: &mut Vec<u8>, instants: &mut HourInstants, hour: &SliceHour<'_>, offset: u32) {
-    if csv.is_local() {
-        csv.instant(text, hour.hour.instant_ms(offset));
+fn write_instant(cells: &Cells, text: &mut Vec<u8>, instants: &mut HourInstants, hour: &SliceHour<'_>, offset: u32) {
+    if cells.is_local() {
+        cells.instant(text, hour.hour.instant_ms(offset));
     } else {
         text.extend_from_slice(instants.text_of(offset));
     }

@@ -19,7 +19,7 @@ use super::table::{List, ListReply, Table, respond, respond_list};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
-use crate::http::answer::format::{Csv, Format};
+use crate::http::answer::format::{Cells, Format};
 use crate::http::openapi::parameter::{
     BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC,
     PREFIX, TIMES, TZ_OF_TIMES,
@@ -137,7 +137,7 @@ pub(in crate::http) async fn latest(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let csv = Csv::of(&mut params, format)?;
+    let cells = Cells::of(&mut params, format)?;
     let series = params.series()?;
     params.end()?;
     running.reserve(ANSWER_BYTES).await?;
@@ -148,7 +148,8 @@ pub(in crate::http) async fn latest(
     let name = format!("latest-{device}");
     let latest = latest.map(|latest| (device, latest.unwrap_or_default()));
     let to_json = |latest| answer(latest, |(device, latest)| Latest::new(device, latest)).into_response();
-    respond(table(format, &csv), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
+    respond(table(format, &cells), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
+        .await
 }
 
 /// `GET /v1/latest`
@@ -162,7 +163,7 @@ pub(in crate::http) async fn latest_of_devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let csv = Csv::of(&mut params, format)?;
+    let cells = Cells::of(&mut params, format)?;
     let request_head = (version, &headers, &uri);
     let reply = ListReply::new("latest", format, &params, &running, request_head, app.limits.body_timeout);
     let limit = params.limit(100, app.limits.max_devices)?;
@@ -174,7 +175,7 @@ pub(in crate::http) async fn latest_of_devices(
     request.selection.beyond_limits = beyond_limits;
     let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
     running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
-    respond_list(LatestList { app, grant, request, series, format, csv }, reply).await
+    respond_list(LatestList { app, grant, request, series, format, cells }, reply).await
 }
 
 /// The latest values of devices.
@@ -184,7 +185,7 @@ struct LatestList {
     request: DevicesRequest,
     series: SeriesFilter,
     format: Format,
-    csv: Csv,
+    cells: Cells,
 }
 
 impl List for LatestList {
@@ -199,7 +200,7 @@ impl List for LatestList {
     }
 
     fn table(&self) -> Table {
-        table(self.format, &self.csv)
+        table(self.format, &self.cells)
     }
 
     fn add_rows((device, latest): Self::Item, table: &mut Table) {
@@ -216,8 +217,8 @@ impl List for LatestList {
 }
 
 /// A table with a row for each value.
-fn table(format: Format, csv: &Csv) -> Table {
-    Table::new(format, csv, ["deviceId", "ts", "series", "value", "beyond"])
+fn table(format: Format, cells: &Cells) -> Table {
+    Table::new(format, cells, ["deviceId", "ts", "series", "value", "beyond"])
 }
 
 fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {

@@ -18,7 +18,7 @@ use super::{answer, mark_lagging, range};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
-use crate::http::answer::format::{Csv, Encoding, Format};
+use crate::http::answer::format::{Cells, Format};
 use crate::http::openapi::parameter::{
     BOM, CURSOR_OF_READINGS, DECIMAL, DELIMITER, DEVICE, FORMAT, FORMAT_OF_FILE, FROM, LABELS, LIMIT_OF_FILE,
     LIMIT_OF_READINGS, METADATA, METRIC, PREFIX, TIMES, TO, TZ_OF_RANGE,
@@ -97,7 +97,7 @@ pub(in crate::http) fn describe_readings() -> Operation {
         { "ts": "2026-04-20T14:00:20.000Z", "values": { "temp": 22.6 } },
     ]);
     Operation::get(Tag::Queries, "getReadings", "The readings of a device")
-        .description("JSON is a page. CSV and NDJSON are a file of the whole range.")
+        .description("JSON is a page. The other formats are a file of the whole range.")
         .parameters(OF_ONE)
         .answers_query::<Readings>(
             "A page of readings. While `next` is not null, there may be more.",
@@ -131,7 +131,7 @@ struct Asked {
     version: Version,
     headers: HeaderMap,
     format: Format,
-    csv: Csv,
+    cells: Cells,
 }
 
 /// `GET /v1/devices/{deviceId}/readings`
@@ -146,8 +146,8 @@ pub(in crate::http) async fn readings(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
-    let csv = Csv::of(&mut params, format)?;
-    let asked = Asked { app, grant, running, version, headers, format, csv };
+    let cells = Cells::of(&mut params, format)?;
+    let asked = Asked { app, grant, running, version, headers, format, cells };
     if format == Format::Json { asked.page(device, params).await } else { asked.file(device, params).await }
 }
 
@@ -162,8 +162,8 @@ pub(in crate::http) async fn of_devices(
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::FILES)?;
-    let csv = Csv::of(&mut params, format)?;
-    Asked { app, grant, running, version, headers, format, csv }.file_of_devices(params).await
+    let cells = Cells::of(&mut params, format)?;
+    Asked { app, grant, running, version, headers, format, cells }.file_of_devices(params).await
 }
 
 impl Asked {
@@ -203,10 +203,10 @@ impl Asked {
         let reservation = self.reserve_file().await?;
         let lagging = self.app.queries.catch_up().await;
         let name = format!("readings-{device}");
-        let response = if self.format == Format::Csv {
+        let response = if self.format.has_cells() {
             let (scope, series) = (&self.grant.device_scope, (&request.series, request.from_ms));
             let columns = self.app.queries.columns(scope, &device, series, MAX_COLUMNS).await?;
-            self.respond(reservation, request, Columns::new(columns, self.csv.clone())).await?
+            self.respond(reservation, request, Columns::new(columns, self.cells.clone())).await?
         } else {
             self.respond(reservation, request, Lines).await?
         };
@@ -227,8 +227,8 @@ impl Asked {
         let request = self.export_request(devices, params)?;
         let reservation = self.reserve_file().await?;
         let lagging = self.app.queries.catch_up().await;
-        let response = if self.format == Format::Csv {
-            self.respond(reservation, request, Values(self.csv.clone())).await?
+        let response = if self.format.has_cells() {
+            self.respond(reservation, request, Values(self.cells.clone())).await?
         } else {
             self.respond(reservation, request, Lines).await?
         };
@@ -256,7 +256,7 @@ impl Asked {
         rows: impl Rows,
     ) -> Result<Response, Problem> {
         let export = self.app.queries.export(Arc::clone(&self.grant), request)?;
-        let encoding = Encoding::choose(&self.headers);
+        let encoding = self.format.encoding(&self.headers);
         streamed_file::respond(reservation, export, rows, encoding, self.app.limits.body_timeout).await
     }
 }

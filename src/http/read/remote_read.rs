@@ -1,17 +1,19 @@
-//! `POST /api/v1/read`: Prometheus remote read, with samples.
+//! `POST /api/v1/read`: Prometheus remote read, with samples or with chunks.
 //!
 //! A series has the labels that remote write has taken apart: `__name__`, its own labels, and the device as
 //! `instance`. Prometheus allows fewer names: other characters are `_`, and a series with a changed name also
 //! has its text as the label `series`, so that two series never have the same labels.
 //!
 //! Prometheus computes with an answer as a whole. So the answer is complete, or an error: it has no pages.
+//! Its series must be sorted by their labels, and each device is read once, so an answer is in memory before
+//! it is sent. A sample takes some bytes of a chunk, so an answer with chunks has many more of them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Uri};
@@ -22,6 +24,7 @@ use super::latest_metrics::label_name;
 use super::query_limits::{RunningQuery, run};
 use crate::access::Grant;
 use crate::http::App;
+use crate::http::answer::body_in_pieces::BodyInPieces;
 use crate::http::answer::etag::Negotiation;
 use crate::http::openapi::{Operation, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -31,33 +34,37 @@ use crate::http::serve::connection::Peer;
 use crate::influxql::Pattern;
 use crate::model::series::{Series, metric_of};
 use crate::model::{Metric, SeriesFilter};
-use crate::query::{Answer, Device, DeviceSelection, DevicesRequest, QueryError, ReadingSlices, ReadingsRequest};
+use crate::query::{Answer, Device, DevicesRequest, QueryError, ReadingSlices, ReadingsRequest};
 use crate::wire::Format;
-use crate::wire::remote_read::{self, ReadMatcher, ReadQuery, ReadSeries};
+use crate::wire::remote_read::{self, ReadMatcher, ReadQuery, ReadRequest, ReadSeries, Samples};
 
 const METRIC: &str = "__name__";
 const DEVICE: &str = "instance";
 /// The text of a series whose names Prometheus does not allow.
 const TEXT: &str = "series";
 
-/// The memory of a sample in the series, in the message, and compressed.
+/// The memory of a sample in the series, in the message, and compressed. Chunks share the same memory.
 const BYTES_PER_SAMPLE: usize = 64;
 
 /// The bytes of labels for each sample that an answer may have: as many series with one sample are usual.
 const LABEL_BYTES_PER_SAMPLE: usize = 256;
 
 /// The bytes of a series beside the text of its labels.
-const BYTES_PER_SERIES: usize = 64;
+const BYTES_PER_SERIES: usize = 160;
 
-/// The devices of one page of the device index.
-const DEVICES_PER_PAGE: usize = 1_000;
+/// The series of a device of which the labels are compared without a pause.
+const SERIES_WITHOUT_PAUSE: usize = 100;
 
 /// Describes `POST /api/v1/read`.
 pub(in crate::http) fn describe() -> Operation {
     Operation::post(Tag::Protocols, "remoteRead", "Read samples with Prometheus remote read")
-        .description("Compressed with snappy. The answer has samples, never streamed chunks.")
+        .description(
+            "The request is compressed with snappy. The answer has samples, compressed as well, or streamed XOR \
+             chunks: what `accepted_response_types` has first.",
+        )
         .binary_body("application/x-protobuf")
         .answers_as(200, "The samples, compressed with snappy.", "application/x-protobuf", &json!({}))
+        .answers_binary(200, "application/x-streamed-protobuf")
         .tagged()
         .takes_body()
         .queries()
@@ -79,8 +86,8 @@ pub(in crate::http) async fn remote_read(
     let (of_answer, quota) = (Arc::clone(&app), Arc::clone(&grant.quota));
     let answer = move |running: Arc<RunningQuery>| async move {
         let answer = async {
-            let queries = remote_read::parse(&body.bytes).map_err(|error| Problem::invalid_remote_read(&error))?;
-            answer(&of_answer, &grant, &running, &queries).await
+            let request = remote_read::parse(&body.bytes).map_err(|error| Problem::invalid_remote_read(&error))?;
+            answer(&of_answer, &grant, &running, &request).await
         };
         answer.await.unwrap_or_else(Problem::into_response)
     };
@@ -92,47 +99,86 @@ async fn answer(
     app: &App,
     grant: &Grant,
     running: &RunningQuery,
-    queries: &[ReadQuery<'_>],
+    request: &ReadRequest<'_>,
 ) -> Result<Response, Problem> {
     let max = app.queries.limits().max_points;
     let bytes = max.saturating_mul(BYTES_PER_SAMPLE + LABEL_BYTES_PER_SAMPLE);
     running.reserve(bytes.saturating_add(ReadingSlices::MAX_BYTES)).await?;
-    let mut left = Budget { max, samples: 0, label_bytes: 0 };
+    let budget = Budget { max, of_chunks: request.wants_chunks, samples: 0, bytes: 0, label_bytes: 0 };
+    let (media, encoding, pieces) = if request.wants_chunks {
+        let results = read_all(app, grant, &request.queries, budget).await?;
+        let frames = move || {
+            let mut frames = Vec::new();
+            for (query, series) in results.into_iter().enumerate() {
+                for series in series {
+                    remote_read::write_frames(query, series, |frame| frames.push(Bytes::from(frame)));
+                }
+            }
+            Ok(frames)
+        };
+        ("application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse", None, blocking(frames).await?)
+    } else {
+        let results = read_all(app, grant, &request.queries, budget).await?;
+        let compress = move || Ok(vec![snap::raw::Encoder::new().compress_vec(&remote_read::write(&results))?.into()]);
+        ("application/x-protobuf", Some("snappy"), blocking(compress).await?)
+    };
+    let mut response = Response::new(Body::new(BodyInPieces::new(pieces)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    response.headers_mut().extend(encoding.map(|encoding| (CONTENT_ENCODING, HeaderValue::from_static(encoding))));
+    Ok(response)
+}
+
+async fn blocking<T: Send + 'static>(
+    write: impl FnOnce() -> Result<T, snap::Error> + Send + 'static,
+) -> Result<T, Problem> {
+    let written = tokio::task::spawn_blocking(write).await.map_err(|error| Problem::internal(&error.to_string()))?;
+    written.map_err(|error| Problem::internal(&error.to_string()))
+}
+
+/// The series of each query.
+async fn read_all<S: Samples>(
+    app: &App,
+    grant: &Grant,
+    queries: &[ReadQuery<'_>],
+    mut left: Budget,
+) -> Result<Vec<Vec<ReadSeries<S>>>, Problem> {
     let read = async {
         let mut results = Vec::with_capacity(queries.len());
         for query in queries {
             let matchers = Matcher::all(&query.matchers)?;
             results.push(read(app, grant, query, &matchers, &mut left).await?);
         }
-        Ok::<_, Problem>(results)
+        Ok(results)
     };
     let read = tokio::time::timeout_at(app.queries.deadline(), read).await;
-    let results = read.map_err(|_| QueryError::Timeout(app.queries.limits().timeout))??;
-    let compress = move || snap::raw::Encoder::new().compress_vec(&remote_read::write(&results));
-    let compressed =
-        tokio::task::spawn_blocking(compress).await.map_err(|error| Problem::internal(&error.to_string()))?;
-    let compressed = compressed.map_err(|error| Problem::internal(&error.to_string()))?;
-    let mut response = compressed.into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("snappy"));
-    Ok(response)
+    read.map_err(|_| QueryError::Timeout(app.queries.limits().timeout))?
 }
 
-/// The samples of an answer so far, and the bytes of its labels.
+/// The samples of an answer so far, and the bytes of its chunks and of its labels.
 struct Budget {
     max: usize,
+    of_chunks: bool,
     samples: usize,
+    bytes: usize,
     label_bytes: usize,
 }
 
 impl Budget {
-    fn add_samples(&mut self, samples: usize) -> Result<(), QueryError> {
+    fn add_samples(&mut self, samples: usize, bytes: usize) -> Result<(), Problem> {
         self.samples += samples;
-        if self.samples <= self.max {
+        self.bytes += bytes;
+        let max_bytes = self.max.saturating_mul(BYTES_PER_SAMPLE);
+        if self.of_chunks && self.bytes > max_bytes {
+            let why = format!(
+                "the chunks have more than {max_bytes} bytes ({BYTES_PER_SAMPLE} for each of query.max_points); read \
+                 fewer series, or a shorter range"
+            );
+            return Err(Problem::invalid_remote_read(&why));
+        }
+        if self.of_chunks || self.samples <= self.max {
             return Ok(());
         }
-        Err(QueryError::TooManyPoints { max: self.max, found: self.samples, fits: String::new() })
+        Err(QueryError::TooManyPoints { max: self.max, found: self.samples, fits: String::new() }.into())
     }
 
     fn add_series(&mut self, labels: &[(String, String)]) -> Result<(), Problem> {
@@ -151,17 +197,15 @@ impl Budget {
 }
 
 /// The series of a query, sorted by their labels.
-async fn read(
+async fn read<S: Samples>(
     app: &App,
     grant: &Grant,
     query: &ReadQuery<'_>,
     matchers: &[Matcher<'_>],
     budget: &mut Budget,
-) -> Result<Vec<ReadSeries>, Problem> {
+) -> Result<Vec<ReadSeries<S>>, Problem> {
     let mut found = Vec::new();
-    let selection = DeviceSelection { ids: devices_of(matchers), ..DeviceSelection::default() };
-    let (limit, now_ms) = (DEVICES_PER_PAGE, app.clock.now_ms());
-    let mut request = DevicesRequest { selection, after: None, limit, now_ms, skips_any: true };
+    let mut request = DevicesRequest::of_each(devices_of(matchers), app.clock.now_ms());
     loop {
         let Answer { body: page, partial, .. } = app.queries.device_entries(&grant.device_scope, &request).await?;
         if let Some(missing) = partial {
@@ -171,28 +215,31 @@ async fn read(
             if all_match(matchers, DEVICE, &device.id) {
                 read_device(app, grant, query, (device, matchers), budget, &mut found).await?;
             }
-            // The expressions of one device may take a while.
-            tokio::task::yield_now().await;
+            tokio::task::yield_now().await; // expressions may take a while
         }
         let Some(next) = page.next else { break };
         request.after = Some(next.to_string());
     }
-    found.sort_unstable_by(|a: &ReadSeries, b| a.labels.cmp(&b.labels));
+    found.sort_unstable_by(|a: &ReadSeries<S>, b| a.labels.cmp(&b.labels));
     Ok(found)
 }
 
-async fn read_device(
+async fn read_device<S: Samples>(
     app: &App,
     grant: &Grant,
     query: &ReadQuery<'_>,
     (device, matchers): (&Device, &[Matcher<'_>]),
     budget: &mut Budget,
-    found: &mut Vec<ReadSeries>,
+    found: &mut Vec<ReadSeries<S>>,
 ) -> Result<(), Problem> {
     let span_ms = device.span_ms();
     let (from_ms, to_ms) = (query.first_ms.max(span_ms.start), query.last_ms.saturating_add(1).min(span_ms.end));
     let labels = |metric: &Metric| matching_labels(&device.id, metric, matchers);
-    let known: Vec<&Metric> = device.metrics.iter().filter(|metric| labels(metric).is_some()).collect();
+    let mut known: Vec<&Metric> = Vec::new();
+    for metrics in device.metrics.chunks(SERIES_WITHOUT_PAUSE) {
+        known.extend(metrics.iter().filter(|metric| labels(metric).is_some()));
+        tokio::task::yield_now().await;
+    }
     if from_ms >= to_ms || (known.is_empty() && !device.has_more_metrics) {
         return Ok(());
     }
@@ -208,7 +255,7 @@ async fn read_device(
     let (begin, mut places): (usize, HashMap<Metric, Option<usize>>) = (found.len(), HashMap::new());
     while let Some(slice) = slices.next().await? {
         for hour in slice.hours() {
-            budget.add_samples(hour.samples.len())?;
+            budget.add_samples(hour.samples.len(), 0)?;
             let mut of_hour = Vec::with_capacity(hour.metrics.len());
             for metric in hour.metrics {
                 if !places.contains_key(metric) {
@@ -216,17 +263,19 @@ async fn read_device(
                     if let Some(labels) = labels(metric) {
                         budget.add_series(&labels)?;
                         place = Some(found.len());
-                        found.push(ReadSeries { labels, samples: Vec::new() });
+                        found.push(ReadSeries { labels, samples: S::default() });
                     }
                     places.insert(metric.clone(), place);
                 }
                 of_hour.push(places.get(metric).copied().flatten());
             }
+            let mut bytes = 0;
             for sample in hour.samples {
                 if let Some(place) = of_hour[sample.metric as usize] {
-                    found[place].samples.push((hour.hour.instant_ms(sample.offset), sample.value));
+                    bytes += found[place].samples.push(hour.hour.instant_ms(sample.offset), sample.value);
                 }
             }
+            budget.add_samples(0, bytes)?;
         }
     }
     let of_device = found.split_off(begin);

@@ -19,7 +19,7 @@ use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::config::Period;
 use crate::http::App;
-use crate::http::answer::format::{Csv, Format};
+use crate::http::answer::format::{Cells, Format};
 use crate::http::openapi::parameter::{
     BOM, COMBINE, COMPARE, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FILL, FN, FORMAT, FROM, LABELS,
     LIMIT_OF_DEVICES, METADATA, METRIC, OFFSET, PREFIX, STEP, TIMES, TO, TZ,
@@ -41,6 +41,9 @@ const BYTES_PER_INSTANT: usize = 70;
 
 /// The memory of the device ID and the series in each row.
 const BYTES_OF_NAMES: usize = 200;
+
+/// The memory of the elements of XML in a row of a sheet.
+const BYTES_OF_MARKUP: usize = 350;
 
 /// The memory of a page of readings that a query for rollups reads.
 const BYTES_OF_READINGS: usize = 4 << 20;
@@ -137,7 +140,7 @@ pub(in crate::http) async fn rollups(
     }
     let name = format!("rollups-{device}");
     let table = rollups_table::table(Subject::Device(device), &question.form);
-    respond(table, &name, found, rollups_json::of_device, |found, table| table.append(found.text))
+    respond(table, &name, found, rollups_json::of_device, |found, table| table.append(found.text)).await
 }
 
 /// `GET /v1/rollups`
@@ -230,12 +233,12 @@ impl Question {
     /// Reads all parameters except the devices.
     fn of(params: &mut Params<'_>, headers: &HeaderMap, clock: &Clock) -> Result<Self, Problem> {
         let format = Format::choose(params, headers, &Format::ALL)?;
-        let csv = Csv::of(params, format)?;
+        let cells = Cells::of(params, format)?;
         let zone = params.zone()?;
         let (from_ms, to_ms) = open_range(params, clock, zone.as_ref())?;
         let (step, text) = step(params)?;
         let step = offset(params, step)?;
-        let is_local = zone.is_some() && !csv.is_local();
+        let is_local = zone.is_some() && !cells.is_local();
         let zone = zone.unwrap_or(Zone::UTC);
         let columns = columns(params)?;
         let fill = fill(params)?;
@@ -243,14 +246,18 @@ impl Question {
         let series = params.series()?;
         let devices = Vec::new();
         let request = RollupsRequest { devices, from_ms, to_ms, series, step, zone, columns, fill, compare };
-        let form = Form { step: text, columns, is_local, is_compared: compare.is_some(), format, csv };
+        let form = Form { step: text, columns, is_local, is_compared: compare.is_some(), format, cells };
         Ok(Self { request, form })
     }
 
     /// The largest memory of an answer.
     fn bytes(&self, max_points: usize) -> usize {
         let Form { columns, is_local, is_compared, format, .. } = self.form;
-        let of_names = if format == Format::Json { 0 } else { BYTES_OF_NAMES };
+        let of_names = match format {
+            Format::Json => 0,
+            Format::Csv | Format::Ndjson => BYTES_OF_NAMES,
+            Format::Xlsx => BYTES_OF_NAMES + BYTES_OF_MARKUP,
+        };
         let instants = [columns.has(Column::First), columns.has(Column::Last), is_local];
         let instants = instants.into_iter().filter(|has| *has).count();
         // Two answers are in memory before they are one.

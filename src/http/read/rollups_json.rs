@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::rollups_table::{self, Subject};
 use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::answer::body_in_pieces::BodyInPieces;
-use crate::http::answer::format::{Csv, Format, write_number};
+use crate::http::answer::format::{Cells, Format, write_number};
 use crate::model::ValueAt;
 use crate::query::{Answer, Column, Columns, Compared, DeviceGroup, Listed, LocalTime, Point, Series};
 
@@ -30,7 +30,7 @@ pub(super) struct Form {
     /// Whether each point has one of an earlier step beside it.
     pub(super) is_compared: bool,
     pub(super) format: Format,
-    pub(super) csv: Csv,
+    pub(super) cells: Cells,
 }
 
 /// The rollups of one device.
@@ -302,7 +302,7 @@ mod tests {
             is_local: false,
             is_compared: false,
             format: Format::Json,
-            csv: Csv::default(),
+            cells: Cells::default(),
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
             is_local: true,
             is_compared: false,
             format: Format::Json,
-            csv: Csv::default(),
+            cells: Cells::default(),
         };
         let device = text(of_device(answer(OfDevice::new("d", &form, &rollups(), &berlin())))).await;
         let points = &serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#];

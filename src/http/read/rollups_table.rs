@@ -96,7 +96,7 @@ pub(super) fn table(subject: Subject<'_>, form: &Form) -> Table {
         let compared = |name: &str| format!("compared{}{}", name[..1].to_uppercase(), &name[1..]).into();
         columns.extend(["ts"].iter().chain(&of_point).map(|name| compared(name)));
     }
-    Table::new(form.format, &form.csv, columns)
+    Table::new(form.format, &form.cells, columns)
 }
 
 fn write_column(table: &mut Table, column: Column, point: &Point) {

@@ -1,6 +1,7 @@
-//! Tables: answers as CSV or NDJSON.
+//! Tables: answers as CSV, NDJSON or a workbook.
 //!
-//! CSV has a row per entry, with a header. NDJSON has an object per entry, with the same columns as keys.
+//! CSV and a sheet have a row per entry, with a header. NDJSON has an object per entry, with the same columns
+//! as keys.
 //!
 //! Programs that open a table do not look at headers, so they would take a page for the whole. So a table is
 //! one page only if the request has a `limit` or a `cursor`. Otherwise the rows of all pages follow each
@@ -22,7 +23,7 @@ use super::query_limits::RunningQuery;
 use super::streamed_file::{self, TEXT_BYTES};
 use crate::common::clock::rfc3339;
 use crate::http::answer::body_in_pieces::BodyInPieces;
-use crate::http::answer::format::{Csv, Encoding, Format, write_number};
+use crate::http::answer::format::{Cells, Encoding, Format, encoded, write_number};
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::query::{Answer, Listed, QueryError};
@@ -30,8 +31,8 @@ use crate::query::{Answer, Listed, QueryError};
 /// Rows of a table that are being written.
 pub(super) struct Table {
     format: Format,
-    csv: Csv,
-    /// The row of CSV with the names of the columns.
+    of_cells: Cells,
+    /// The row with the names of the columns.
     header: Vec<u8>,
     /// The text before the cell of each column.
     leads: Vec<Vec<u8>>,
@@ -91,7 +92,7 @@ impl ListReply {
         timeout: Duration,
     ) -> Self {
         let is_page = format == Format::Json || params.has("limit") || params.has("cursor");
-        let encoding = Encoding::choose(headers);
+        let encoding = format.encoding(headers);
         let whole = (!is_page).then(|| Whole { running: Arc::clone(running), version, encoding, timeout });
         Self { name, uri: uri.clone(), whole }
     }
@@ -108,7 +109,7 @@ impl ListReply {
 }
 
 /// Answers with JSON, or with the rows of the file `name` in `table`.
-pub(super) fn respond<T>(
+pub(super) async fn respond<T>(
     mut table: Table,
     name: &str,
     found: Answer<T>,
@@ -120,7 +121,7 @@ pub(super) fn respond<T>(
     }
     let (body, lagging) = complete(found)?;
     add_rows(body, &mut table);
-    Ok(table.into_response(name, None, lagging))
+    table.into_response(name, None, lagging).await
 }
 
 /// Answers with a page of a list, or with a table of all pages.
@@ -134,7 +135,7 @@ pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Resu
     let (Listed { devices, next }, lagging) = complete(found)?;
     let table = table.with_rows::<L>(devices);
     let (Some(after), Some(whole)) = (&next, whole) else {
-        return Ok(table.into_response(name, next.map(|next| next_page(&uri, &next)), lagging));
+        return table.into_response(name, next.map(|next| next_page(&uri, &next)), lagging).await;
     };
     let (format, after) = (table.format, Arc::clone(after));
     let mut response = table.into_file(list, after, whole).await?;
@@ -147,56 +148,46 @@ impl Table {
     /// A table without rows. With JSON as its format it stays so.
     pub(super) fn new<'c>(
         format: Format,
-        csv: &Csv,
+        of_cells: &Cells,
         columns: impl IntoIterator<Item = impl Into<Cow<'c, str>>>,
     ) -> Self {
-        let (mut header, mut leads) = (Vec::new(), Vec::new());
-        if format == Format::Csv {
-            csv.begin(&mut header);
+        let columns: Vec<Cow<'c, str>> = columns.into_iter().map(Into::into).collect();
+        let mut header = Vec::new();
+        if format.has_cells() {
+            of_cells.header(&mut header, columns.iter().map(|column| &**column));
         }
-        for column in columns {
-            let (column, is_first) = (column.into(), leads.is_empty());
-            let mut lead = Vec::new();
-            if format == Format::Csv {
-                if !is_first {
-                    csv.delimit(&mut lead);
-                }
-                header.extend_from_slice(&lead);
-                csv.cell(&mut header, &column);
-            } else {
-                lead.push(if is_first { b'{' } else { b',' });
-                serde_json::to_writer(&mut lead, &*column).expect("a Vec takes every write");
-                lead.push(b':');
+        let lead = |(at, column): (usize, &Cow<'c, str>)| {
+            if format.has_cells() {
+                return of_cells.lead(at).to_owned();
             }
-            leads.push(lead);
-        }
-        if format == Format::Csv {
-            header.extend_from_slice(b"\r\n");
-        }
-        Self { format, csv: csv.clone(), header, leads, parts: Vec::new(), text: Vec::new(), cells: 0 }
+            let mut lead = vec![if at == 0 { b'{' } else { b',' }];
+            serde_json::to_writer(&mut lead, &**column).expect("a Vec takes every write");
+            lead.push(b':');
+            lead
+        };
+        let leads = columns.iter().enumerate().map(lead).collect();
+        Self { format, of_cells: of_cells.clone(), header, leads, parts: Vec::new(), text: Vec::new(), cells: 0 }
     }
 
     /// Writes a text.
     pub(super) fn text(&mut self, text: &str) {
-        self.json_or_cell(text, |table| {
-            serde_json::to_writer(&mut table.text, text).expect("a Vec takes every write");
-        });
+        self.cell(
+            |cells, row| cells.cell(row, text),
+            |row| serde_json::to_writer(row, text).expect("a Vec takes every write"),
+        );
     }
 
-    /// Writes JSON, in CSV as a text. Null is an empty cell.
+    /// Writes JSON: a cell with its text, or without one for null.
     pub(super) fn json(&mut self, json: &str) {
-        let cell = if json == "null" { "" } else { json };
-        self.json_or_cell(cell, |table| table.text.extend_from_slice(json.as_bytes()));
+        self.cell(|cells, row| cells.json(row, json), |row| row.extend_from_slice(json.as_bytes()));
     }
 
     /// Writes an instant, in Unix milliseconds.
     pub(super) fn instant(&mut self, ts_ms: i64) {
-        if self.format != Format::Csv {
-            return self.text(&rfc3339(ts_ms));
-        }
-        self.begin_cell();
-        self.csv.instant(&mut self.text, ts_ms);
-        self.end_cell();
+        self.cell(
+            |cells, row| cells.instant(row, ts_ms),
+            |row| serde_json::to_writer(row, &rfc3339(ts_ms)).expect("a Vec takes every write"),
+        );
     }
 
     /// Writes a number. One that is not finite is null.
@@ -204,34 +195,21 @@ impl Table {
         if !number.is_finite() {
             return self.json("null");
         }
-        self.begin_cell();
-        if self.format == Format::Csv {
-            self.csv.number(&mut self.text, number);
+        self.cell(|cells, row| cells.number(row, number), |row| write_number(row, number));
+    }
+
+    fn cell(&mut self, write_cell: impl FnOnce(&Cells, &mut Vec<u8>), write_json: impl FnOnce(&mut Vec<u8>)) {
+        let Self { format, of_cells, leads, text, cells, .. } = self;
+        text.extend_from_slice(&leads[*cells]);
+        if format.has_cells() {
+            write_cell(of_cells, text);
         } else {
-            write_number(&mut self.text, number);
+            write_json(text);
         }
-        self.end_cell();
-    }
-
-    fn json_or_cell(&mut self, cell: &str, write_json: impl FnOnce(&mut Self)) {
-        self.begin_cell();
-        if self.format == Format::Csv {
-            self.csv.cell(&mut self.text, cell);
-        } else {
-            write_json(self);
-        }
-        self.end_cell();
-    }
-
-    fn begin_cell(&mut self) {
-        self.text.extend_from_slice(&self.leads[self.cells]);
-        self.cells += 1;
-    }
-
-    fn end_cell(&mut self) {
-        if self.cells == self.leads.len() {
-            self.cells = 0;
-            self.text.extend_from_slice(if self.format == Format::Csv { b"\r\n" } else { b"}\n" });
+        *cells += 1;
+        if *cells == leads.len() {
+            *cells = 0;
+            if format.has_cells() { of_cells.end_row(text) } else { text.extend_from_slice(b"}\n") }
         }
     }
 
@@ -262,16 +240,25 @@ impl Table {
     }
 
     /// The response of the file `name`. `next` is the address of the next page.
-    fn into_response(mut self, name: &str, next: Option<String>, lagging: Option<Duration>) -> Response {
+    async fn into_response(
+        mut self,
+        name: &str,
+        next: Option<String>,
+        lagging: Option<Duration>,
+    ) -> Result<Response, Problem> {
         let (format, header) = (self.format, std::mem::take(&mut self.header));
-        let pieces = [header].into_iter().chain(self.into_parts()).map(Bytes::from);
+        let mut pieces = [header].into_iter().chain(self.into_parts()).map(Bytes::from).collect();
+        if format == Format::Xlsx {
+            let workbook = encoded(Encoding::Workbook, pieces).await;
+            pieces = workbook.map_err(|error| Problem::internal(&error.to_string()))?;
+        }
         let mut response = Response::new(Body::new(BodyInPieces::new(pieces)));
         format.mark_file(&mut response, name);
         mark_lagging(&mut response, lagging);
         if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {
             response.headers_mut().insert(LINK, next);
         }
-        response
+        Ok(response)
     }
 
     /// The response with these rows, and those of all pages of `list` after the device `after`.
@@ -317,14 +304,15 @@ mod tests {
     use super::*;
 
     async fn text(format: Format) -> String {
-        let mut table = Table::new(format, &Csv::default(), ["a", "b,\"b\"", "c", "d"]);
+        let mut table = Table::new(format, &Cells::default(), ["a", "b,\"b\"", "c", "d"]);
         for text in ["x", "y \"z\", é"] {
             table.text(text);
             table.number(0.5);
             table.instant(0);
             table.json(if text == "x" { r#"["a",1]"# } else { "null" });
         }
-        let body = axum::body::to_bytes(table.into_response("t", None, None).into_body(), usize::MAX).await;
+        let body =
+            axum::body::to_bytes(table.into_response("t", None, None).await.unwrap().into_body(), usize::MAX).await;
         String::from_utf8(body.unwrap().to_vec()).unwrap()
     }
 

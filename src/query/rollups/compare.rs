@@ -161,7 +161,12 @@ impl Compared {
             let sides = [now.entry(metric.clone()).or_default(), earlier.entry(metric).or_default()];
             let steps = sides.iter().flat_map(|side| side.iter()).map(|point| point.start_ms);
             let (fill, steps) = match plan.fill {
-                Fill::None => (Fill::Null, steps.collect::<BTreeSet<_>>().into_iter().collect()),
+                Fill::None => {
+                    let mut steps: Vec<i64> = steps.collect();
+                    steps.sort_unstable();
+                    steps.dedup();
+                    (Fill::Null, steps)
+                }
                 fill => (fill, starts.to_vec()),
             };
             for side in sides {

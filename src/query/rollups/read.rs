@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::parts::{Part, Splitter};
 use super::plan::Plan;
 use crate::common::clock::rfc3339;
-use crate::model::{Contents, Hour};
+use crate::model::{Contents, Hour, SeriesFilter};
 use crate::query::{Queries, QueryError};
 use crate::store::{FirstReadings, HourStats, ReadingsQuery};
 
@@ -70,6 +70,15 @@ impl Hours {
         self.to_read.chunk_by(|(a, _), (b, _)| a.0 + 1 == b.0)
     }
 
+    /// Counts the values to read: those of the store, and the wanted ones that are pending.
+    fn values(&self, series: &SeriesFilter) -> u64 {
+        let pending = self.to_split.iter().map(|(_, contents)| {
+            let is_wanted: Vec<bool> = contents.metrics().iter().map(|metric| series.matches(metric)).collect();
+            contents.samples().iter().filter(|sample| is_wanted[sample.metric as usize]).count() as u64
+        });
+        self.to_read.iter().map(|(_, values)| *values).chain(pending).sum()
+    }
+
     /// Returns the pending hours to split that have no stored readings to read.
     pub(super) fn only_pending(&self) -> impl Iterator<Item = &(Hour, Contents)> {
         let is_read = |hour: &Hour| self.to_read.binary_search_by_key(hour, |(hour, _)| *hour).is_ok();
@@ -87,7 +96,7 @@ pub(super) async fn read(
     device: &Arc<str>,
     hours: &Hours,
 ) -> Result<Vec<Part>, QueryError> {
-    budget.take(hours.to_read.iter().map(|(_, values)| values).sum(), plan)?;
+    budget.take(hours.values(&plan.series), plan)?;
     let mut splitter = Splitter::new(&plan.grid, &plan.series);
     let mut expired = None;
     for (hour, contents) in hours.only_pending() {

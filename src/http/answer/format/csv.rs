@@ -28,8 +28,8 @@ impl Default for Csv {
 
 impl Csv {
     /// Reads `delimiter`, `decimal`, `bom` and `times`, and for local times `tz`. Other formats have the
-    /// usual form only.
-    pub(in crate::http) fn of(params: &mut Params<'_>, format: Format) -> Result<Self, Problem> {
+    /// usual form only, but a workbook may have local times.
+    pub(super) fn of(params: &mut Params<'_>, format: Format) -> Result<Self, Problem> {
         let usual = Self::default();
         let one_of = |name: &str, known: &str| Problem::invalid_parameter(name, format!("expected {known}"));
         let delimiter = match params.one("delimiter")?.as_deref() {
@@ -57,38 +57,42 @@ impl Csv {
         if decimal == delimiter {
             return Err(Problem::invalid_parameter("decimal", "the comma needs `delimiter=;` or `delimiter=tab`"));
         }
-        if format != Format::Csv && csv != usual {
-            let changed = [
-                ("delimiter", delimiter != usual.delimiter),
-                ("decimal", decimal != usual.decimal),
-                ("bom", has_mark),
-                ("times", csv.clock.is_some()),
-            ];
-            let (name, _) = changed.into_iter().find(|(_, is_changed)| *is_changed).unwrap_or(changed[0]);
-            return Err(Problem::invalid_parameter(name, "is for format=csv only"));
+        let changed = [
+            ("delimiter", delimiter != usual.delimiter),
+            ("decimal", decimal != usual.decimal),
+            ("bom", has_mark),
+            ("times", csv.clock.is_some() && format != Format::Xlsx),
+        ];
+        match changed.into_iter().find(|(_, is_changed)| *is_changed) {
+            Some((name, _)) if format != Format::Csv => Err(Problem::invalid_parameter(name, "is for format=csv only")),
+            _ => Ok(csv),
         }
-        Ok(csv)
+    }
+
+    /// The zone of local times.
+    pub(super) fn into_zone(self) -> Option<Zone> {
+        self.clock
     }
 
     /// Whether times are local, without their offset.
-    pub(in crate::http) const fn is_local(&self) -> bool {
+    pub(super) const fn is_local(&self) -> bool {
         self.clock.is_some()
     }
 
     /// Appends what precedes the header.
-    pub(in crate::http) fn begin(&self, text: &mut Vec<u8>) {
+    pub(super) fn begin(&self, text: &mut Vec<u8>) {
         text.extend_from_slice(if self.has_mark { BYTE_ORDER_MARK } else { b"" });
     }
 
-    /// Appends the delimiter.
-    pub(in crate::http) fn delimit(&self, text: &mut Vec<u8>) {
-        text.push(self.delimiter);
+    /// The text between two cells.
+    pub(super) const fn delimiter(&self) -> &[u8] {
+        std::slice::from_ref(&self.delimiter)
     }
 
     /// Appends a cell, in quotes if its text would be read as more than one cell.
     ///
     /// The text of a series and a device ID never have line breaks, but metadata may.
-    pub(in crate::http) fn cell(&self, row: &mut Vec<u8>, text: &str) {
+    pub(super) fn cell(&self, row: &mut Vec<u8>, text: &str) {
         let is_special = |byte: u8| matches!(byte, b'"' | b'\r' | b'\n') || byte == self.delimiter;
         if !text.bytes().any(is_special) {
             return row.extend_from_slice(text.as_bytes());
@@ -104,7 +108,7 @@ impl Csv {
     }
 
     /// Appends a number.
-    pub(in crate::http) fn number(&self, row: &mut Vec<u8>, number: f64) {
+    pub(super) fn number(&self, row: &mut Vec<u8>, number: f64) {
         let start = row.len();
         write_number(row, number);
         self.set_decimal(&mut row[start..]);
@@ -112,7 +116,7 @@ impl Csv {
 
     /// Appends an instant, in Unix milliseconds: `2026-10-25T00:30:00.000Z`, or `2026-10-25 02:30:00` by a
     /// local clock, with milliseconds unless they are zero.
-    pub(in crate::http) fn instant(&self, row: &mut Vec<u8>, ts_ms: i64) {
+    pub(super) fn instant(&self, row: &mut Vec<u8>, ts_ms: i64) {
         let Some(zone) = &self.clock else { return write_rfc3339(row, ts_ms) };
         let mut text = Vec::with_capacity(24);
         write_rfc3339(&mut text, ts_ms + zone.offset_ms_at(ts_ms));
@@ -153,7 +157,7 @@ mod tests {
             for row in &rows {
                 for (at, cell) in row.iter().enumerate() {
                     if at > 0 {
-                        csv.delimit(&mut text);
+                        text.push(delimiter);
                     }
                     csv.cell(&mut text, cell);
                 }

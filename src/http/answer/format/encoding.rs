@@ -5,15 +5,20 @@
 
 use std::io::{self, Write};
 
+use axum::body::Bytes;
 use axum::http::header::ACCEPT_ENCODING;
 use axum::http::{HeaderMap, HeaderValue};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::weights::weights;
+use super::workbook::Workbook;
 
 /// The level of zstd.
 const ZSTD_LEVEL: i32 = 1;
+
+/// The largest answer that is encoded without the way to a blocking thread.
+const INLINE_MAX: usize = 32 << 10;
 
 /// The encoding of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +26,8 @@ pub(in crate::http) enum Encoding {
     Identity,
     Gzip,
     Zstd,
+    /// The rows of a sheet in the archive that a workbook is. No content coding.
+    Workbook,
 }
 
 impl Encoding {
@@ -45,7 +52,7 @@ impl Encoding {
     /// The value of `Content-Encoding`; `None` without one.
     pub(in crate::http) const fn header(self) -> Option<HeaderValue> {
         match self {
-            Self::Identity => None,
+            Self::Identity | Self::Workbook => None,
             Self::Gzip => Some(HeaderValue::from_static("gzip")),
             Self::Zstd => Some(HeaderValue::from_static("zstd")),
         }
@@ -56,6 +63,7 @@ impl Encoding {
 pub(in crate::http) enum Encoder {
     Gzip(GzEncoder<Vec<u8>>),
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
+    Workbook(Workbook),
 }
 
 impl Encoder {
@@ -65,6 +73,7 @@ impl Encoder {
             Encoding::Identity => None,
             Encoding::Gzip => Some(Self::Gzip(GzEncoder::new(Vec::new(), Compression::fast()))),
             Encoding::Zstd => Some(Self::Zstd(zstd::stream::write::Encoder::new(Vec::new(), ZSTD_LEVEL)?)),
+            Encoding::Workbook => Some(Self::Workbook(Workbook::new())),
         })
     }
 
@@ -79,6 +88,7 @@ impl Encoder {
                 encoder.write_all(piece)?;
                 std::mem::take(encoder.get_mut())
             }
+            Self::Workbook(workbook) => workbook.encode(piece)?,
         })
     }
 
@@ -87,8 +97,27 @@ impl Encoder {
         match self {
             Self::Gzip(encoder) => encoder.finish(),
             Self::Zstd(encoder) => encoder.finish(),
+            Self::Workbook(workbook) => workbook.finish(),
         }
     }
+}
+
+/// Encodes the pieces of a whole answer, a long one on a blocking thread.
+pub(in crate::http) async fn encoded(encoding: Encoding, pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
+    let bytes: usize = pieces.iter().map(Bytes::len).sum();
+    let encode = move || {
+        let Some(mut encoder) = Encoder::new(encoding)? else { return Ok(pieces) };
+        let mut encoded = Vec::with_capacity(pieces.len() + 1);
+        for piece in &pieces {
+            encoded.push(encoder.encode(piece)?.into());
+        }
+        encoded.push(encoder.finish()?.into());
+        Ok(encoded)
+    };
+    if bytes <= INLINE_MAX {
+        return encode();
+    }
+    tokio::task::spawn_blocking(encode).await.map_err(io::Error::other)?
 }
 
 #[cfg(test)]

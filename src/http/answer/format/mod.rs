@@ -11,13 +11,16 @@ use self::weights::weights;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 
+mod cells;
 mod csv;
 mod encoding;
 mod number;
 mod weights;
+mod workbook;
 
-pub(in crate::http) use self::csv::Csv;
-pub(in crate::http) use self::encoding::{Encoder, Encoding};
+pub(in crate::http) use self::cells::Cells;
+use self::csv::Csv;
+pub(in crate::http) use self::encoding::{Encoder, Encoding, encoded};
 pub(in crate::http) use self::number::write_number;
 
 /// A format of answers.
@@ -28,14 +31,18 @@ pub(in crate::http) enum Format {
     Json,
     Csv,
     Ndjson,
+    Xlsx,
 }
+
+/// The media type of workbooks.
+pub(in crate::http) const XLSX: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet";
 
 impl Format {
     /// All formats, the default first.
-    pub(in crate::http) const ALL: [Self; 3] = [Self::Json, Self::Csv, Self::Ndjson];
+    pub(in crate::http) const ALL: [Self; 4] = [Self::Json, Self::Csv, Self::Ndjson, Self::Xlsx];
 
     /// The formats of answers that are always a file, the default first.
-    pub(in crate::http) const FILES: [Self; 2] = [Self::Ndjson, Self::Csv];
+    pub(in crate::http) const FILES: [Self; 3] = [Self::Ndjson, Self::Csv, Self::Xlsx];
 
     /// Chooses one of the `offered` formats by the parameter `format`, or else by `Accept`.
     pub(in crate::http) fn choose(
@@ -63,12 +70,23 @@ impl Format {
         self.into_str()
     }
 
+    /// Whether an entry is a row of cells.
+    pub(in crate::http) const fn has_cells(self) -> bool {
+        matches!(self, Self::Csv | Self::Xlsx)
+    }
+
+    /// The encoding of a file: a workbook is compressed already.
+    pub(in crate::http) fn encoding(self, headers: &HeaderMap) -> Encoding {
+        if self == Self::Xlsx { Encoding::Workbook } else { Encoding::choose(headers) }
+    }
+
     /// The media types by which a client may ask for the format; answers have the first one.
     const fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Json => &["application/json"],
             Self::Csv => &["text/csv"],
             Self::Ndjson => &["application/x-ndjson", "application/ndjson", "application/jsonl"],
+            Self::Xlsx => &[XLSX],
         }
     }
 
@@ -78,6 +96,7 @@ impl Format {
             Self::Json => "application/json",
             Self::Csv => "text/csv; charset=utf-8; header=present",
             Self::Ndjson => "application/x-ndjson",
+            Self::Xlsx => XLSX,
         };
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         if self != Self::Json {
@@ -141,6 +160,7 @@ mod tests {
             ("text/*", Some(Format::Csv)),
             ("application/x-ndjson", Some(Format::Ndjson)),
             ("application/jsonl", Some(Format::Ndjson)),
+            ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", Some(Format::Xlsx)),
             ("text/csv, */*", Some(Format::Csv)),
             ("*/*;q=0.1, text/csv;q=0.1", Some(Format::Csv)),
             ("text/csv;q=0.5, application/json;q=0.4", Some(Format::Csv)),
@@ -171,7 +191,10 @@ mod tests {
         assert_eq!(chosen("format=ndjson", "text/csv").expect("a format"), Format::Ndjson);
         assert_eq!(chosen("", "text/csv").expect("a format"), Format::Csv);
         let refused = chosen("format=xml", "text/csv").expect_err("no such format");
-        assert_eq!((refused.status().as_u16(), refused.detail()), (400, "format: expected one of json, csv, ndjson"));
+        assert_eq!(
+            (refused.status().as_u16(), refused.detail()),
+            (400, "format: expected one of json, csv, ndjson, xlsx")
+        );
         let refused = chosen("", "text/html").expect_err("no such media type");
         assert_eq!(refused.status().as_u16(), 406);
         let types = "application/json, text/csv, application/x-ndjson";
