@@ -32,6 +32,15 @@ const MS_PER_DAY: i64 = 86_400_000;
 /// The last one is 9999-12-31.
 const DATES_MS: std::ops::Range<i64> = (61 - EPOCH_DAYS) * MS_PER_DAY..(2_958_466 - EPOCH_DAYS) * MS_PER_DAY;
 
+/// The start of a sheet whose first row stays in sight, up to the widths of its columns.
+const SHEET_START: &str = concat!(
+    r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>"#,
+    r#"<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetViews>"#,
+    r#"<sheetView workbookViewId="0">"#,
+    r#"<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>"#,
+    r#"<cols>"#,
+);
+
 impl Default for Cells {
     fn default() -> Self {
         Self::Csv(Csv::default())
@@ -152,9 +161,7 @@ fn value(text: &mut Vec<u8>, attributes: &str, value: &[u8]) {
 
 /// Begins a sheet whose first row stays in sight.
 fn begin_sheet<'n>(text: &mut Vec<u8>, columns: impl Iterator<Item = &'n str>) {
-    text.extend_from_slice(
-        br#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?><worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetViews><sheetView workbookViewId="0"><pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews><cols>"#,
-    );
+    text.extend_from_slice(SHEET_START.as_bytes());
     for (name, nth) in columns.zip(1..) {
         let is_wide = ["deviceId", "ts", "series", "metadata", "metrics", "local"].contains(&name);
         let is_wide = is_wide || name.ends_with("Ts") || name.ends_with("Seen");

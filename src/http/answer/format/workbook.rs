@@ -22,10 +22,33 @@ const DOS_DATE: u16 = 0x21;
 
 const SHEET_END: &[u8] = b"</sheetData></worksheet>";
 
-/// What a style of [`super::Cells`] refers to by its index: none, a time, a time with milliseconds, bold.
-const STYLES: &str = r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?><styleSheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><numFmts count="2"><numFmt numFmtId="164" formatCode="yyyy\-mm\-dd\ hh:mm:ss"/><numFmt numFmtId="165" formatCode="yyyy\-mm\-dd\ hh:mm:ss.000"/></numFmts><fonts count="2"><font><sz val="11"/><name val="Calibri"/><family val="2"/></font><font><b/><sz val="11"/><name val="Calibri"/><family val="2"/></font></fonts><fills count="2"><fill><patternFill patternType="none"/></fill><fill><patternFill patternType="gray125"/></fill></fills><borders count="1"><border><left/><right/><top/><bottom/><diagonal/></border></borders><cellStyleXfs count="1"><xf numFmtId="0" fontId="0" fillId="0" borderId="0"/></cellStyleXfs><cellXfs count="4"><xf numFmtId="0" fontId="0" fillId="0" borderId="0" xfId="0"/><xf numFmtId="164" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"/><xf numFmtId="165" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"/><xf numFmtId="0" fontId="1" fillId="0" borderId="0" xfId="0" applyFont="1"/></cellXfs><cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles></styleSheet>"#;
+/// The styles that [`super::Cells`] names by their index: none, a time, a time with milliseconds, bold.
+const STYLES: &str = concat!(
+    r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>"#,
+    r#"<styleSheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><numFmts count="2">"#,
+    r#"<numFmt numFmtId="164" formatCode="yyyy\-mm\-dd\ hh:mm:ss"/>"#,
+    r#"<numFmt numFmtId="165" formatCode="yyyy\-mm\-dd\ hh:mm:ss.000"/></numFmts><fonts count="2">"#,
+    r#"<font><sz val="11"/><name val="Calibri"/><family val="2"/></font>"#,
+    r#"<font><b/><sz val="11"/><name val="Calibri"/><family val="2"/></font></fonts><fills count="2">"#,
+    r#"<fill><patternFill patternType="none"/></fill>"#,
+    r#"<fill><patternFill patternType="gray125"/></fill></fills>"#,
+    r#"<borders count="1"><border><left/><right/><top/><bottom/><diagonal/></border></borders>"#,
+    r#"<cellStyleXfs count="1"><xf numFmtId="0" fontId="0" fillId="0" borderId="0"/></cellStyleXfs>"#,
+    r#"<cellXfs count="4"><xf numFmtId="0" fontId="0" fillId="0" borderId="0" xfId="0"/>"#,
+    r#"<xf numFmtId="164" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"/>"#,
+    r#"<xf numFmtId="165" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"/>"#,
+    r#"<xf numFmtId="0" fontId="1" fillId="0" borderId="0" xfId="0" applyFont="1"/></cellXfs>"#,
+    r#"<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles></styleSheet>"#,
+);
+
+/// The content types of the parts without one of their own.
+const DEFAULT_TYPES: &str = concat!(
+    r#"<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>"#,
+    r#"<Default Extension="xml" ContentType="application/xml"/>"#,
+);
 
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>";
+const MAIN: &str = "http://schemas.openxmlformats.org/spreadsheetml/2006/main";
 const PACKAGE: &str = "http://schemas.openxmlformats.org/package/2006";
 const KIND: &str = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
 
@@ -101,9 +124,8 @@ impl Workbook {
         let sheets = each(|nth| format!(r#"<sheet name="Sheet{nth}" sheetId="{nth}" r:id="rId{nth}"/>"#));
         let relations = each(|nth| relation(nth, "worksheet", &format!("worksheets/sheet{nth}.xml")));
         let types = each(|nth| part(&format!("worksheets/sheet{nth}"), "worksheet"));
-        let workbook = format!(
-            r#"{DECLARATION}<workbook xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main" xmlns:r="{KIND}"><sheets>{sheets}</sheets></workbook>"#
-        );
+        let workbook =
+            format!(r#"{DECLARATION}<workbook xmlns="{MAIN}" xmlns:r="{KIND}"><sheets>{sheets}</sheets></workbook>"#);
         let relations = format!(
             r#"{DECLARATION}<Relationships xmlns="{PACKAGE}/relationships">{relations}{}</Relationships>"#,
             relation(self.sheets + 1, "styles", "styles.xml"),
@@ -113,7 +135,7 @@ impl Workbook {
             relation(1, "officeDocument", "xl/workbook.xml"),
         );
         let types = format!(
-            r#"{DECLARATION}<Types xmlns="{PACKAGE}/content-types"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" ContentType="application/xml"/>{}{}{types}</Types>"#,
+            r#"{DECLARATION}<Types xmlns="{PACKAGE}/content-types">{DEFAULT_TYPES}{}{}{types}</Types>"#,
             part("workbook", "sheet.main"),
             part("styles", "styles"),
         );
