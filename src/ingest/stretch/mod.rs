@@ -162,6 +162,7 @@ fn cost_of(format: Format, body: &[u8], max_metadata_bytes: usize) -> Cost {
 fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
     let limits = admission.limits();
     let senml = senml::Options {
+        device: None,
         split: NameSplit::default(),
         now_ms: NOW_MS,
         max_readings: 100_000,
@@ -179,7 +180,7 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
         Format::Json | Format::JsonWithLabels => drop(json::parse(body, &json::Options::default(), admission)),
         Format::Lines => json::parse_lines(body, &json::Options::default(), admission),
         Format::LineProtocol => {
-            let options = line_protocol::Options { precision: Precision::Nanoseconds, mapping: &mapping };
+            let options = line_protocol::Options { precision: Precision::Nanoseconds, device: None, mapping: &mapping };
             line_protocol::parse(body, &options, admission);
         }
         Format::SenmlJson => drop(senml::parse_json(body, &senml, admission)),
