@@ -2,11 +2,17 @@
 
 use std::net::TcpStream;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use super::{Device, START_MS, TOKEN, TOPICS, at, connect, packet, publish, readings, setup, text};
 use crate::harness::{Server, Setup, secret_of, wait_until};
+use crate::tls::{BOTH, Folder, secured};
 
 /// The memory of an idle connection, with the state of its task.
 const CONNECTION_MAX_BYTES: usize = 16 << 10;
+
+/// The memory of an idle connection with TLS, with the state of its task.
+const TLS_CONNECTION_MAX_BYTES: usize = 32 << 10;
 
 /// The connections before the memory is measured: the first ones make the server take memory for all.
 const FIRST: usize = 200;
@@ -184,6 +190,39 @@ async fn ten_thousand_idle_connections_take_little_memory() {
         (server.metrics().await.count("tidegauge_mqtt_listener_connections") == 1).then_some(())
     })
     .await;
+}
+
+/// TLS keeps the keys, the state and a small buffer of each connection.
+#[tokio::test]
+async fn a_thousand_idle_connections_with_tls_take_little_memory() {
+    const COUNT: usize = 1_000;
+    let folder = Folder::new();
+    for version in BOTH {
+        let setup = folder.setup("").mqtt_listener(&format!("max_connections = 20000\n{TOPICS}"));
+        let server = Server::start(setup.token(TOKEN, "scopes = ['ingest', 'query', 'admin']")).await;
+        let client = folder.client(&[version], None);
+        let (mut idle, mut before) = (Vec::new(), 0);
+        for n in 0..COUNT + FIRST {
+            if n == FIRST {
+                before = resident_bytes(server.id());
+            }
+            let stream = tokio::net::TcpStream::connect(server.mqtt_addr()).await.expect("the server listens");
+            let mut stream = secured(stream, &client).await.expect("a handshake");
+            let connect = connect(true, &format!("device-{n}"), Some(&secret_of(TOKEN)), 0);
+            let message = publish(true, 1, "own/x", &format!("{{\"deviceId\":\"d\",\"ts\":{START_MS},\"value\":1}}"));
+            stream.write_all(&[connect, message].concat()).await.expect("the server reads");
+            stream.flush().await.expect("the server reads");
+            let mut connack = [0; 2];
+            stream.read_exact(&mut connack).await.expect("CONNACK");
+            let mut rest = vec![0; usize::from(connack[1]) + 4];
+            stream.read_exact(&mut rest).await.expect("PUBACK");
+            assert_eq!((connack[0], rest[1], rest[rest.len() - 4]), (0x20, 0, 0x40), "{rest:?}");
+            idle.push(stream);
+        }
+        let of_each = resident_bytes(server.id()).saturating_sub(before) / COUNT;
+        println!("{COUNT} idle connections with {version:?}, {of_each} bytes each");
+        assert!(of_each <= TLS_CONNECTION_MAX_BYTES, "{of_each} bytes for each with {version:?}");
+    }
 }
 
 /// Connections that never authenticate cost less than those that do.
