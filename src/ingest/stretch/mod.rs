@@ -71,7 +71,8 @@ impl Format {
     /// around it has once. A value of a flat object has 5 bytes and may have a path of 128. A record of
     /// `SenML` in CBOR has 3 bytes and may be that of a device and a metric of 128 bytes each, of which the
     /// base name is made. A sample of remote write has 2 bytes and may be that of a device of 128 bytes and a
-    /// series of 512, and in version 2.0 a series has some 20 bytes, whatever the length of its labels.
+    /// series of 512, and in version 2.0 a series has some 20 bytes, whatever the length of its labels. A
+    /// histogram is two values.
     const fn most(self) -> Most {
         match self {
             Self::JsonWithLabels => Most { in_use: 60, allocated: 140, work: 180, record: 1 },
@@ -82,7 +83,7 @@ impl Format {
             Self::SenmlJson => Most { in_use: 50, allocated: 250, work: 100, record: 10 },
             Self::SenmlCbor => Most { in_use: 100, allocated: 600, work: 300, record: 20 },
             Self::RemoteWrite1 => Most { in_use: 30, allocated: 350, work: 900, record: 11 },
-            Self::RemoteWrite2 => Most { in_use: 110, allocated: 250, work: 250, record: 20 },
+            Self::RemoteWrite2 => Most { in_use: 110, allocated: 250, work: 350, record: 20 },
             Self::Otlp => Most { in_use: 10, allocated: 100, work: 220, record: 2 },
             Self::OtlpJson => Most { in_use: 8, allocated: 80, work: 10, record: 2 },
             Self::Webhook => Most { in_use: 60, allocated: 400, work: 300, record: 1 },
