@@ -73,6 +73,7 @@ impl<L: Layout> MongoStore<L> {
             Expected::plain(self.rollups.schema()),
             Expected::plain(self.devices.schema()),
             Expected::notes(self.schema_of_notes()),
+            Expected::operator_metadata(self.commands.managed(&self.operator_metadata_name())),
         ];
         let present = inspector.check_collections(&expected).await;
         if !present.is_empty() {
