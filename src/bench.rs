@@ -98,7 +98,7 @@ fn parse_line_protocol() -> Work {
     let body: String = (0..DEVICES).map(line).collect();
     let mapping = LineProtocol::default();
     work(move || {
-        let options = Options { precision: Precision::Nanoseconds, mapping: &mapping };
+        let options = Options { precision: Precision::Nanoseconds, device: None, mapping: &mapping };
         let mut counter = Counter::default();
         line_protocol::parse(body.as_bytes(), &options, &mut counter);
         (counter.check(), body)

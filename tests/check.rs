@@ -28,7 +28,7 @@ pub(crate) struct Checked {
 
 impl Checked {
     /// The findings of at least this severity, those of the machine aside.
-    fn bad(&self) -> Vec<&Value> {
+    pub(crate) fn bad(&self) -> Vec<&Value> {
         let is_bad = |finding: &&Value| ["warning", "error"].contains(&text(finding, "severity"));
         let findings = self.report["findings"].as_array().expect("an array").iter();
         findings.filter(is_bad).filter(|finding| !OF_THE_MACHINE.contains(&text(finding, "part"))).collect()

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Database, Finished, Server, Setup, binary, run, secret_of, wait_until};
+use crate::harness::{Database, Finished, Server, Setup, binary, encoded, run, secret_of, wait_until};
 
 /// Values that lose bits in careless hands.
 const VALUES: [f64; 8] = [0.1, -0.0, 5e-324, f64::MAX, -1.7e-300, 1e21, 1.0 / 3.0, 9_007_199_254_740_991.0];
@@ -146,6 +146,53 @@ async fn devices_that_the_server_does_not_have_are_named() {
     let done = export(&["--device", "b", "--meta", "note=other"]).await;
     assert_eq!((done.code, &*done.stdout), (Some(0), ""), "{done:?}");
     assert!(done.stderr.contains("the server has no device b with this metadata\n"), "{done:?}");
+}
+
+#[tokio::test]
+async fn an_export_that_selects_no_device_says_so() {
+    let server = server_with_readings(Setup::sqlite()).await;
+    let folder = TempDir::new().expect("a temporary folder");
+    for (nth, selection) in [["--prefix", "TYPO"], ["--meta", "n=7"]].iter().enumerate() {
+        let done = export(&server, &folder.path().join(nth.to_string()), selection).await;
+        let said = "tidegauge: the server has no device that --prefix and --meta select\n";
+        assert!(done.code == Some(0) && done.stderr.contains(said), "{done:?}");
+    }
+    let empty = Server::start(Setup::sqlite()).await;
+    let done = export(&empty, &folder.path().join("empty"), &[]).await;
+    assert!(done.code == Some(0) && done.stderr.contains("tidegauge: the server has no device\n"), "{done:?}");
+    let done = export(&server, &folder.path().join("some"), &["--prefix", "a"]).await;
+    assert!(done.code == Some(0) && !done.stderr.contains("no device"), "{done:?}");
+}
+
+/// A device and an operator may each set as much metadata as a reading may have.
+#[tokio::test]
+async fn metadata_of_two_authors_that_is_too_large_for_a_reading_is_importable() {
+    const DEVICE: &str = "Line 3 / Press";
+    let server = Server::start(Setup::sqlite()).await;
+    let own = json!({ "sent": "s".repeat(4_000) });
+    let reading = json!({ "deviceId": DEVICE, "ts": 1_776_693_600_000_i64, "value": 1, "metadata": own });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    let path = format!("/v1/devices/{}/metadata", encoded(DEVICE));
+    let set = json!({ "name": "Press 3", "set": "o".repeat(4_000) }).to_string();
+    let request = server.request(reqwest::Method::PATCH, &path).header("content-type", "application/json");
+    assert_eq!(server.send(request.body(set)).await.status, 200);
+    for format in ["ndjson", "csv"] {
+        let folder = TempDir::new().expect("a temporary folder");
+        let file = folder.path().join("out");
+        let done = export(&server, &file, &["--format", format]).await;
+        let said = "the metadata of Line 3 / Press has more than 4096 bytes: the file has what the device has sent";
+        assert!(done.code == Some(0) && done.stderr.contains(said), "{done:?}");
+        let other = Server::start(Setup::sqlite()).await;
+        let done = run(&["import", file.to_str().expect("UTF-8"), "--url", other.url()]).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let lines = server.get("/v1/metadata").await.text().to_owned();
+        assert_eq!(other.post("/v1/metadata", "application/x-ndjson", lines).await.status, 200);
+        other.settled().await;
+        let both = [&server, &other];
+        let [here, there] = [both[0].get_json(&path).await, both[1].get_json(&path).await];
+        assert_eq!(here, there);
+        assert_eq!(there["sentByDevice"], own);
+    }
 }
 
 #[tokio::test]

@@ -173,6 +173,52 @@ async fn the_log_is_read_and_written() {
     }
 }
 
+/// IDs that a quoted text, a path, a line of writing or a normal form could change.
+const HOSTILE: [&str; 8] =
+    ["a\"b'c\\", "../x", "a/2024-04-20T14", "שלום-12", "e\u{301}", "é", "\u{1F468}\u{200D}\u{1F527}", "(index)"];
+
+fn hostile_body() -> Value {
+    HOSTILE.into_iter().enumerate().map(|(n, id)| json!({ "deviceId": id, "ts": START_MS, "value": n })).collect()
+}
+
+async fn has_hostile_ids(server: &Server) {
+    for (n, id) in HOSTILE.into_iter().enumerate() {
+        let readings = server.readings(id).await;
+        assert_eq!(readings, json!([{ "ts": "2024-04-20T14:00:00.000Z", "values": { "value": n as f64 } }]), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn hostile_device_ids_are_read_and_written() {
+    const BUCKETS: &str = "mongodb-1-ids.bson";
+    const MEASUREMENTS: &str = "timeseries-1-ids.bson";
+    let mut server = Server::start(Setup::sqlite().all_pending()).await;
+    assert_eq!(server.ingest(&hostile_body()).await.status, 200);
+    server.kill9();
+    let segment = "log/00000000000000000000.log";
+    is_golden(&format!("data-1-ids/{segment}"), &fs::read(server.data_dir().join(segment)).expect("the log"));
+    let server = Server::start_with_data(Setup::sqlite(), |data| copy(&golden("data-1-ids"), data)).await;
+    has_hostile_ids(&server).await;
+
+    let [buckets, measurements] = [Database::new(), Database::new()];
+    for (setup, database, collection, name) in [
+        (Setup::mongodb(&buckets), &buckets, "buckets", BUCKETS),
+        (Setup::timeseries(&measurements), &measurements, "readings", MEASUREMENTS),
+    ] {
+        let server = Server::start(setup).await;
+        assert_eq!(server.ingest(&hostile_body()).await.status, 200);
+        server.settled().await;
+        let by_device = vec![doc! { "$sort": { "meta.deviceId": 1, "_id": 1 } }];
+        is_golden(name, &documents_by(database, collection, by_device).await);
+    }
+    let [buckets, measurements] = [Database::new(), Database::new()];
+    insert(&buckets, "buckets", BUCKETS).await;
+    has_hostile_ids(&Server::start(Setup::mongodb(&buckets)).await).await;
+    let server = Server::start(Setup::timeseries(&measurements)).await; // creates the collection
+    insert(&measurements, "readings", MEASUREMENTS).await;
+    has_hostile_ids(&server).await;
+}
+
 #[tokio::test]
 async fn the_sqlite_file_is_read_and_written() {
     let mut server = Server::start(Setup::sqlite()).await;
@@ -195,8 +241,12 @@ async fn the_sqlite_file_is_read_and_written() {
 /// The documents of a collection one after the other, as mongodump writes them, without IDs that the driver
 /// makes.
 async fn documents(database: &Database, collection: &str) -> Vec<u8> {
+    documents_by(database, collection, vec![doc! { "$sort": { "ts": 1, "_id": 1 } }]).await
+}
+
+async fn documents_by(database: &Database, collection: &str, pipeline: Vec<Document>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for mut document in database.aggregate(collection, vec![doc! { "$sort": { "ts": 1, "_id": 1 } }]).await {
+    for mut document in database.aggregate(collection, pipeline).await {
         if document.contains_key("epoch") {
             document.insert("epoch", ObjectId::from_bytes([1; 12])); // random in each collection
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Broker, Database, Metrics, Mongod, Server, Setup, encoded, wait_until};
+use crate::harness::{Broker, Database, Metrics, Mongod, Server, Setup, encoded, mqtt_js, wait_until};
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const CLIENT: &str = "tidegauge";
@@ -68,6 +68,18 @@ async fn constants_and_ids_of_the_configuration_describe_devices_of_a_topic() {
     }
     assert_eq!(readings(&server, "Küche Fenster").await[0]["values"], json!({ "temperature": 21.5 }));
     assert_eq!(server.get("/v1/devices/0x00158d0001/latest").await.status, 404);
+}
+
+#[tokio::test]
+async fn messages_of_mqtt_js_arrive_through_a_broker() {
+    let broker = Broker::start().await;
+    let server = Server::start(broker.subscribed(Setup::sqlite(), TOPICS)).await;
+    connected(&server).await;
+    mqtt_js(broker.port(), &[]).await;
+    received(&server, 600).await;
+    for device in ["mqtt-js-5", "mqtt-js-311"] {
+        assert_eq!(readings(&server, device).await.len(), 300, "{device}");
+    }
 }
 
 async fn become_readings(keys: &str) {

@@ -2,6 +2,8 @@
 
 use prost::Message;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::harness::{Answer, Prometheus, Samples, Server, Setup, secret_of, wait_until};
 
@@ -57,7 +59,20 @@ struct TimeSeries2 {
     #[prost(message, repeated, tag = "2")]
     samples: Vec<Sample>,
     #[prost(message, repeated, tag = "3")]
-    histograms: Vec<Sample>,
+    histograms: Vec<Histogram>,
+}
+
+/// A native histogram.
+#[derive(Clone, PartialEq, Message)]
+struct Histogram {
+    #[prost(uint64, tag = "1")]
+    count: u64,
+    #[prost(double, tag = "3")]
+    sum: f64,
+    #[prost(sint64, repeated, tag = "12")]
+    positive_deltas: Vec<i64>,
+    #[prost(int64, tag = "15")]
+    timestamp: i64,
 }
 
 fn series(labels: &[(&str, &str)], values: &[f64]) -> TimeSeries {
@@ -187,8 +202,12 @@ async fn version_2_is_answered_with_the_numbers_of_what_is_written() {
     let server = Server::start(Setup::sqlite()).await;
     let symbols = ["", "__name__", "up", "instance", "a", "m{"].map(str::to_owned).to_vec();
     let sample = |ms| Sample { value: 1.0, timestamp: TS_MS + ms };
-    let good =
-        TimeSeries2 { labels_refs: vec![1, 2, 3, 4], samples: vec![sample(0), sample(1)], histograms: vec![sample(0)] };
+    let histogram = Histogram { count: 2, sum: 3.5, positive_deltas: vec![1, 0], timestamp: TS_MS };
+    let good = TimeSeries2 {
+        labels_refs: vec![1, 2, 3, 4],
+        samples: vec![sample(0), sample(1)],
+        histograms: vec![histogram.clone(), Histogram { timestamp: TS_MS + 1, ..histogram }],
+    };
     let bad = TimeSeries2 { labels_refs: vec![1, 5, 3, 4], samples: vec![sample(0)], histograms: Vec::new() };
     let written = |answer: &Answer| {
         ["samples", "histograms", "exemplars"]
@@ -196,15 +215,115 @@ async fn version_2_is_answered_with_the_numbers_of_what_is_written() {
     };
     let request = Request { symbols, timeseries: vec![good] };
     let answer = post(&server, V2, compressed(&request.encode_to_vec())).await;
-    assert_eq!((answer.status, written(&answer)), (204, ["2", "0", "0"].map(str::to_owned)));
+    assert_eq!((answer.status, written(&answer)), (204, ["2", "2", "0"].map(str::to_owned)));
     let request = Request { timeseries: vec![request.timeseries[0].clone(), bad], ..request };
     let answer = post(&server, V2, compressed(&request.encode_to_vec())).await;
-    assert_eq!((answer.status, written(&answer)), (400, ["2", "0", "0"].map(str::to_owned)));
+    assert_eq!((answer.status, written(&answer)), (400, ["2", "2", "0"].map(str::to_owned)));
     let answer = post(&server, V2, b"not snappy".to_vec()).await;
     assert_eq!((answer.status, written(&answer)), (400, ["0", "0", "0"].map(str::to_owned)));
     let metrics = server.metrics().await;
     let of_histograms = [("protocol", "remote_write"), ("reason", "histogram")];
-    assert_eq!(metrics.count_where("tidegauge_fields_ignored_total", &of_histograms), 2);
+    assert_eq!(metrics.count_where("tidegauge_fields_ignored_total", &of_histograms), 4);
+    assert_eq!(server.readings("a").await[0]["values"], json!({ "up": 1.0, "up_count": 2.0, "up_sum": 3.5 }));
+}
+
+/// The target counts up: each scrape has one observation more, of 0.5.
+#[tokio::test]
+async fn a_real_prometheus_sends_the_counts_and_sums_of_native_histograms() {
+    let server = Server::start(Setup::sqlite()).await;
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let target = socket.local_addr().expect("it is bound");
+    let scraped = tokio::spawn(serve_histograms(socket));
+    let _prometheus = Prometheus::of_histograms(target, server.url()).await;
+    let device = target.to_string();
+    let path = format!("/v1/devices/{device}/readings?from=-1h&metric=rpc_count&metric=rpc_sum");
+    let (counts, sums) = wait_until("three histograms arrive", async || {
+        let answer = server.get(&path).await;
+        let readings = if answer.status == 200 { answer.json()["readings"].take() } else { json!([]) };
+        let of = |series: &str| -> Vec<f64> {
+            readings.as_array().expect("a list").iter().filter_map(|of| of["values"][series].as_f64()).collect()
+        };
+        let (counts, sums) = (of("rpc_count{job=it}"), of("rpc_sum{job=it}"));
+        (counts.len() >= 3).then_some((counts, sums))
+    })
+    .await;
+    assert!(counts.windows(2).all(|two| two[0] < two[1]), "{counts:?}");
+    assert_eq!(sums, counts.iter().map(|count| count / 2.0).collect::<Vec<_>>());
+    let metrics = server.metrics().await;
+    let of_histograms = [("protocol", "remote_write"), ("reason", "histogram")];
+    assert!(metrics.count_where("tidegauge_fields_ignored_total", &of_histograms) >= 3);
+    scraped.abort();
+}
+
+/// Answers each scrape with a native histogram, in the protobuf format of Prometheus.
+async fn serve_histograms(socket: TcpListener) {
+    for n in 1.. {
+        let (mut stream, _) = socket.accept().await.expect("Prometheus connects");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a request"));
+        }
+        let histogram = ClientHistogram {
+            sample_count: n,
+            sample_sum: n as f64 / 2.0,
+            schema: Some(0),
+            zero_threshold: Some(1e-9),
+            zero_count: Some(0),
+            positive_span: vec![Span { offset: -1, length: 1 }],
+            positive_delta: vec![n.cast_signed()],
+        };
+        let family = Family { name: "rpc".to_owned(), kind: 4, metric: vec![Metric { histogram: Some(histogram) }] };
+        let kind = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+        let body = family.encode_length_delimited_to_vec();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(&[head.as_bytes(), &body].concat()).await.expect("Prometheus reads");
+    }
+}
+
+/// `io.prometheus.client.MetricFamily`.
+#[derive(Clone, PartialEq, Message)]
+struct Family {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int32, tag = "3")]
+    kind: i32,
+    #[prost(message, repeated, tag = "4")]
+    metric: Vec<Metric>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metric {
+    #[prost(message, optional, tag = "7")]
+    histogram: Option<ClientHistogram>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ClientHistogram {
+    #[prost(uint64, tag = "1")]
+    sample_count: u64,
+    #[prost(double, tag = "2")]
+    sample_sum: f64,
+    #[prost(sint32, optional, tag = "5")]
+    schema: Option<i32>,
+    #[prost(double, optional, tag = "6")]
+    zero_threshold: Option<f64>,
+    #[prost(uint64, optional, tag = "7")]
+    zero_count: Option<u64>,
+    #[prost(message, repeated, tag = "12")]
+    positive_span: Vec<Span>,
+    #[prost(sint64, repeated, packed = "false", tag = "13")]
+    positive_delta: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Span {
+    #[prost(sint32, tag = "1")]
+    offset: i32,
+    #[prost(uint32, tag = "2")]
+    length: u32,
 }
 
 #[tokio::test]

@@ -25,17 +25,17 @@ use tokio_rustls::client::TlsStream;
 use crate::harness::{Connection, Server, Setup};
 use authority::{Authority, Issued};
 
-const BOTH: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
+pub(crate) const BOTH: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// A folder of certificates for a server, and their authority.
-struct Folder {
+pub(crate) struct Folder {
     authority: Authority,
     folder: TempDir,
 }
 
 impl Folder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (authority, folder) = (Authority::new(), tempfile::tempdir().expect("a temporary folder"));
         authority.write_server(folder.path());
         Self { authority, folder }
@@ -51,7 +51,7 @@ impl Folder {
     }
 
     /// A server with these certificates; more keys of `[http.tls]` follow.
-    fn setup(&self, keys: &str) -> Setup {
+    pub(crate) fn setup(&self, keys: &str) -> Setup {
         Setup::sqlite().tls(self.path(), keys)
     }
 
@@ -61,7 +61,11 @@ impl Folder {
     }
 
     /// The configuration of a client that trusts this authority, with these versions and this certificate.
-    fn client(&self, versions: &[&'static SupportedProtocolVersion], shown: Option<&Issued>) -> Arc<ClientConfig> {
+    pub(crate) fn client(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        shown: Option<&Issued>,
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.pem()).expect("PEM")).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -81,7 +85,11 @@ impl Folder {
 }
 
 async fn connect(server: &Server, client: &Arc<ClientConfig>) -> io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(server.http_addr()).await?;
+    secured(TcpStream::connect(server.http_addr()).await?, client).await
+}
+
+/// Makes the handshake on a connection.
+pub(crate) async fn secured(stream: TcpStream, client: &Arc<ClientConfig>) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from("localhost").expect("a name");
     TlsConnector::from(Arc::clone(client)).connect(name, stream).await
 }

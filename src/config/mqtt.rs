@@ -145,7 +145,7 @@ pub struct MqttTopic {
     pub when: Option<PathList<Condition>>,
 }
 
-/// The format of payloads. All but the last name their devices themselves.
+/// The format of payloads. All but the last may name their devices themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadFormat {
@@ -298,8 +298,8 @@ impl MqttTopic {
         self.templates().iter().any(TopicTemplate::has_device)
     }
 
-    /// The mapping of payloads that are JSON of any form, as a webhook has it. `None`: payloads name their
-    /// devices themselves. Without keys, all numbers are metrics.
+    /// The mapping of payloads that are JSON of any form, as a webhook has it. `None`: payloads have a format
+    /// of their own, and their device, or that of the topic. Without keys, all numbers are metrics.
     #[must_use]
     pub fn mapping(&self) -> Option<Webhook> {
         let has_device = self.has_device();
@@ -365,7 +365,7 @@ impl MqttTopic {
         Ok(())
     }
 
-    /// Checks topics whose payloads name their devices themselves: nothing else says what their parts mean.
+    /// Checks topics whose payloads have a format of their own: no key says what their parts mean.
     fn check_unmapped(&self) -> Result<(), (&'static str, String)> {
         let set = [
             ("mqtt.topics.preset", self.preset.is_some()),
@@ -389,11 +389,11 @@ impl MqttTopic {
             };
             return Err((key, why.to_owned()));
         }
-        match self.templates().iter().find(|template| template.has_meaning()) {
+        match self.templates().iter().find(|template| template.has_more_than_device()) {
             Some(template) => {
                 let problem = format!(
-                    "{template} names a part of the readings, but the payloads name their devices themselves: write \
-                     {{_}}, or set mqtt.topics.metrics"
+                    "{template} names more than {DEVICE_SEGMENT}, but the payloads name their metrics themselves: \
+                     write {{_}}, or set mqtt.topics.metrics"
                 );
                 Err(("mqtt.topics.topic", problem))
             }
@@ -538,7 +538,7 @@ mod tests {
             ("password = 'x'\n[[topics]]\ntopic = 'a'", "mqtt.password is set, so mqtt.user must be set"),
             ("cert_file = 'x'\n[[topics]]\ntopic = 'a'", "mqtt.key_file and mqtt.cert_file must both be set"),
             ("[[topics]]\ntopic = 'a/#'\n[[topics]]\ntopic = 'a/b'", "mqtt.topics.topic a/b has topics of a/# too"),
-            ("[[topics]]\ntopic = 'a/{site}'", "mqtt.topics.topic a/{site} names a part"),
+            ("[[topics]]\ntopic = 'a/{site}'", "mqtt.topics.topic a/{site} names more than"),
             ("[[topics]]\ntopic = 'a/#'\ntime = 'ts'", "mqtt.topics.time is set without mqtt.topics.metrics"),
             ("[[topics]]\ntopic = 'a/#'\nmetrics = '*'", "mqtt.topics.device is missing"),
             ("[[topics]]\ntopic = 'a/{deviceId}'\ndevice = 'd'", "mqtt.topics.device is set"),
@@ -550,7 +550,7 @@ mod tests {
             ),
             ("[[topics]]\ntopic = '{deviceId}'\nconstants = { at = 2026-01-01 }", "mqtt.topics.constants has the key"),
             ("[[topics]]\ntopic = 'a'\nconstants = { hall = 2 }", "mqtt.topics.constants is set without"),
-            ("[[topics]]\ntopic = '{deviceId}'\nformat = 'json'", "mqtt.topics.topic {deviceId} names a part"),
+            ("[[topics]]\ntopic = '{deviceId}/{a}'\nformat = 'json'", "mqtt.topics.topic {deviceId}/{a} names more"),
         ] {
             let problem = problem(keys).unwrap_or_default();
             assert!(problem.starts_with(expected), "{keys}: {problem}");
@@ -562,6 +562,7 @@ mod tests {
         for keys in [
             "[[topics]]\ntopic = 'readings/#'",
             "[[topics]]\ntopic = ['a/+', 'b']\nformat = 'senml'",
+            "[[topics]]\ntopic = 'a/{deviceId}/#'\nformat = 'json'",
             "[[topics]]\ntopic = 'plant/{site}/{deviceId}/{metric}'",
             "[[topics]]\npreset = 'zigbee2mqtt'\n[[topics]]\npreset = 'tasmota'\n[[topics]]\npreset = 'shelly'\n\
              [[topics]]\npreset = 'chirpstack'\n[[topics]]\npreset = 'tts'\n[[topics]]\npreset = 'thingsboard'",

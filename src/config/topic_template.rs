@@ -67,10 +67,10 @@ impl TopicTemplate {
         self.levels.contains(&Level::Device)
     }
 
-    /// Whether a level is the device, the metric, a label or metadata.
+    /// Whether a level is the metric, a label or metadata.
     #[must_use]
-    pub fn has_meaning(&self) -> bool {
-        self.levels.iter().any(|level| !matches!(level, Level::Text(_) | Level::Any | Level::Rest))
+    pub fn has_more_than_device(&self) -> bool {
+        self.levels.iter().any(|level| matches!(level, Level::Metric | Level::Label(_) | Level::Metadata(_)))
     }
 
     /// The filter of the subscription.
@@ -217,7 +217,7 @@ mod tests {
             (shared.filter().as_str(), shared.plain_filter().as_str()),
             ("$share/tidegauge/tele/+/SENSOR", "tele/+/SENSOR")
         );
-        assert!(shared.has_device() && !template("tele/+/#").has_meaning());
+        assert!(shared.has_device() && !shared.has_more_than_device() && plant.has_more_than_device());
     }
 
     #[test]

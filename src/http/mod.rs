@@ -100,7 +100,7 @@ pub struct Formats {
     /// The meaning of tags and strings in line protocol.
     pub line_protocol: LineProtocol,
     /// The choices of JSON.
-    pub json: json::Options,
+    pub json: json::Options<'static>,
     /// The labels of remote write.
     pub remote_write: RemoteWrite,
     /// The attributes of OTLP.

@@ -34,7 +34,7 @@ pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'
 #[must_use]
 pub fn admit_lines(now_ms: i64, body: &str) -> Batch {
     let (mapping, count) = (LineProtocol::default(), body.lines().count());
-    let options = Options { precision: Precision::Nanoseconds, mapping: &mapping };
+    let options = Options { precision: Precision::Nanoseconds, device: None, mapping: &mapping };
     admit_all(now_ms, count, |admission| line_protocol::parse(body.as_bytes(), &options, admission))
 }
 

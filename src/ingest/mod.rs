@@ -171,6 +171,14 @@ impl Ingest {
         })
     }
 
+    /// Admits new devices, by stored ID, which have not sent anything: operators describe them.
+    ///
+    /// # Errors
+    /// The time until the sender may make another device known (`limits.new_devices_per_minute`).
+    pub fn admit_new_devices(&self, sender: &Quota, devices: &[Arc<str>]) -> Result<(), Duration> {
+        self.devices.as_ref().map_or(Ok(()), |known| known.admit_named(sender, devices, Instant::now()))
+    }
+
     /// Starts the admission of a request: the sink for a parser.
     pub fn admission<'a>(
         &'a self,

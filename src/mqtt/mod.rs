@@ -86,7 +86,7 @@ pub struct Formats {
     /// The meaning of tags and strings in line protocol.
     pub line_protocol: LineProtocol,
     /// The choices of JSON.
-    pub json: json::Options,
+    pub json: json::Options<'static>,
     /// The split of `SenML` names.
     pub senml_names: NameSplit,
 }

@@ -89,15 +89,17 @@ impl Place<'_> {
         (now_ms, max_readings): (i64, usize),
         sink: &mut impl Sink,
     ) {
+        let device = self.named.device;
         match self.format(payload) {
             Format::LineProtocol => {
-                let options =
-                    line_protocol::Options { precision: Precision::Nanoseconds, mapping: &formats.line_protocol };
+                let (precision, mapping) = (Precision::Nanoseconds, &formats.line_protocol);
+                let options = line_protocol::Options { precision, device, mapping };
                 line_protocol::parse(payload, &options, sink);
             }
             Format::Senml => {
                 let limits = sink.limits();
                 let options = senml::Options {
+                    device,
                     split: formats.senml_names,
                     now_ms,
                     max_readings,
@@ -117,7 +119,7 @@ impl Place<'_> {
                     self.parse_mapped(payload, (json, number), sink);
                 }
             }
-            _ => json::parse_lines(payload, &formats.json.at(now_ms), sink),
+            _ => json::parse_lines(payload, &json::Options { device, ..formats.json.at(now_ms) }, sink),
         }
     }
 
@@ -264,6 +266,51 @@ mod tests {
         assert!(found[0].starts_with("S1 1776693610000 temp=3"), "{found:?}");
         assert_eq!(entries("topic = 'in'\nformat = 'senml'", "in", "\u{1}"), ["invalid_senml"]);
         assert_eq!(entries("topic = 'in'", "out", line), ["no topic of the configuration has it"]);
+    }
+
+    #[test]
+    fn a_topic_names_the_device_of_payloads_that_name_none() {
+        for (format, payload, expected) in [
+            ("json", r#"{"ts":1,"value":1}"#, &["T1 1 value=1"][..]),
+            ("json", r#"{"deviceId":null,"ts":1,"value":1}"#, &["invalid_device_id"]),
+            (
+                "json",
+                "{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}\n{\"ts\":2,\"value\":2}",
+                &["S1 1 value=1", "T1 2 value=2"],
+            ),
+            (
+                "json",
+                r#"{"metadata":{"floor":2},"readings":[{"ts":1,"value":1},{"deviceId":"S2","ts":1,"value":2}]}"#,
+                &["T1 1 value=1 {\"floor\":2}", "S2 1 value=2"],
+            ),
+            ("auto", "t,room=a value=1 1000000", &["T1 1 t{room=a}=1"]),
+            (
+                "line_protocol",
+                "t value=1 1000000\nt,device=S1,room=a value=2 1000000",
+                &["T1 1 t=1", "S1 1 t{room=a}=2"],
+            ),
+            ("senml", r#"[{"bt":1776693610,"n":"temp","v":3}]"#, &["T1 1776693610000 temp=3"]),
+            (
+                "senml",
+                r#"[{"bt":1776693610,"u":"Cel","v":3}]"#,
+                &["T1 1776693610000 Cel=3 {\"units\":{\"Cel\":\"Cel\"}}"],
+            ),
+            (
+                "senml",
+                r#"[{"bn":"S1:","bt":1776693610,"n":"temp","v":3},{"v":4}]"#,
+                &["S1 1776693610000 temp=3 value=4"],
+            ),
+            (
+                "senml",
+                r#"[{"bn":"urn:dev:ow:10e2","bt":1776693610,"v":3}]"#,
+                &["urn:dev:ow:10e2 1776693610000 value=3"],
+            ),
+        ] {
+            let keys = format!("topic = 'in/{{deviceId}}/#'\nformat = '{format}'");
+            assert_eq!(entries(&keys, "in/T1/x", payload), expected, "{payload}");
+        }
+        let of_nobody = entries("topic = 'in/{deviceId}'\nformat = 'json'", "in/", r#"{"value":1}"#);
+        assert_eq!(of_nobody, ["missing_device_id"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub struct Topic {
 /// The kind of payloads.
 #[derive(Debug)]
 pub enum Kind {
-    /// They are in a format in which they name their devices themselves.
+    /// They have a format of their own, and their device or that of the topic.
     Own(PayloadFormat),
     /// JSON by the keys of the configuration, or a plain number.
     Mapped {

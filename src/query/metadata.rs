@@ -1,6 +1,6 @@
 //! The metadata of devices: their own, and what operators have set.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -19,6 +19,8 @@ pub struct TwoAuthors {
     pub operator: OperatorMetadata,
     /// Set if the device index may lack metadata that the device has sent.
     pub partial: Option<Missing>,
+    /// Whether the device has sent anything, or operators have set something before.
+    pub is_known: bool,
 }
 
 impl Queries {
@@ -32,9 +34,26 @@ impl Queries {
         if page.partial == Some(Missing::Stored) {
             return Err(QueryError::incomplete(Missing::Stored));
         }
-        let own = page.devices.pop().and_then(|entry| Some(entry.metadata?.text));
+        let entry = page.devices.pop();
         let operator = operator.remove(device).unwrap_or_default();
-        Ok(TwoAuthors { own, operator, partial: page.partial })
+        let is_known = entry.is_some() || !operator.is_empty();
+        let own = entry.and_then(|entry| Some(entry.metadata?.text));
+        Ok(TwoAuthors { own, operator, partial: page.partial, is_known })
+    }
+
+    /// Returns those of the devices that have not sent anything, by stored ID, each once.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn devices_without_readings(&self, mut devices: Vec<Arc<str>>) -> Result<Vec<Arc<str>>, QueryError> {
+        devices.sort_unstable();
+        devices.dedup();
+        if !devices.is_empty() {
+            let page = self.page_of(self.deadline(), devices.clone()).await?;
+            let known: HashSet<Arc<str>> = page.devices.into_iter().map(|entry| entry.device).collect();
+            devices.retain(|device| !known.contains(device));
+        }
+        Ok(devices)
     }
 
     /// Returns the metadata that these devices have sent, by stored ID, without the keys of operators.

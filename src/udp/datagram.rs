@@ -20,7 +20,7 @@ pub(super) fn format_of(content: &[u8]) -> Format {
 pub(super) fn parse(
     content: &[u8],
     format: Format,
-    json: &json::Options,
+    json: &json::Options<'_>,
     mapping: &LineProtocol,
     numbering: Numbering<'_>,
     sink: &mut impl Sink,
@@ -29,7 +29,7 @@ pub(super) fn parse(
     if format == Format::Json {
         json::parse_lines(content, json, &mut sink);
     } else {
-        let options = line_protocol::Options { precision: Precision::Nanoseconds, mapping };
+        let options = line_protocol::Options { precision: Precision::Nanoseconds, device: None, mapping };
         line_protocol::parse(content, &options, &mut sink);
     }
 }

@@ -57,7 +57,7 @@ pub struct Options {
     /// The meaning of tags and strings in line protocol.
     pub line_protocol: LineProtocol,
     /// The choices that JSON leaves to the configuration.
-    pub json: json::Options,
+    pub json: json::Options<'static>,
 }
 
 /// Bound sockets that do not receive yet.

@@ -104,9 +104,9 @@ impl ParsedBody {
 }
 
 /// The options of JSON: the default, and the one that takes the most.
-const JSON_OPTIONS: [json_format::Options; 2] = [
-    json_format::Options { ignore_unknown_keys: false, flat: false, now_ms: NOW_MS },
-    json_format::Options { ignore_unknown_keys: true, flat: true, now_ms: NOW_MS },
+const JSON_OPTIONS: [json_format::Options<'_>; 2] = [
+    json_format::Options { device: None, ignore_unknown_keys: false, flat: false, now_ms: NOW_MS },
+    json_format::Options { device: None, ignore_unknown_keys: true, flat: true, now_ms: NOW_MS },
 ];
 
 /// A body of JSON.
@@ -137,7 +137,7 @@ pub fn line_protocol(body: &[u8]) {
     for name in ["s", "ms", "us", "ns"] {
         let precision = Precision::from_v2(name).expect("a precision");
         let mut found = ParsedBody::default();
-        line_format::parse(body, &line_format::Options { precision, mapping: &mapping }, &mut found);
+        line_format::parse(body, &line_format::Options { precision, device: None, mapping: &mapping }, &mut found);
         assert!(found.lines.len() >= found.readings.len() + found.rejections.len(), "a line is at most one of both");
         found.check(body);
     }
@@ -153,8 +153,9 @@ pub fn senml_cbor(body: &[u8]) {
     senml(body, |options, found| senml::parse_cbor(body, options, found));
 }
 
-fn senml(body: &[u8], parse: impl Fn(&senml::Options, &mut ParsedBody) -> Result<(), senml::SenmlError>) {
+fn senml(body: &[u8], parse: impl Fn(&senml::Options<'_>, &mut ParsedBody) -> Result<(), senml::SenmlError>) {
     let options = senml::Options {
+        device: None,
         split: senml::NameSplit::default(),
         now_ms: NOW_MS,
         max_readings: 100_000,

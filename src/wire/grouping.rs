@@ -27,6 +27,8 @@ pub(super) struct Grouping<'s, S> {
     owners: u32,
     ts_ms: Option<i64>,
     values: Values,
+    /// The histograms of the reading, and those of its values that are theirs.
+    histograms: (u64, u64),
     /// The rejected samples of the reading.
     rejected: Vec<Rejection>,
 }
@@ -43,6 +45,7 @@ impl<'s, S: Sink> Grouping<'s, S> {
             owners: 0,
             ts_ms: None,
             values: Values::default(),
+            histograms: (0, 0),
             rejected: Vec::new(),
         }
     }
@@ -78,6 +81,13 @@ impl<'s, S: Sink> Grouping<'s, S> {
         }
     }
 
+    /// Adds a value of a valid histogram. `begins` it is the first one of its histogram.
+    pub(super) fn add_of_histogram(&mut self, ts_ms: Option<i64>, series: &str, value: f64, begins: bool) {
+        self.add(ts_ms, Ok((series, value)));
+        self.histograms.0 += u64::from(begins);
+        self.histograms.1 += 1;
+    }
+
     /// Rejects a sample without a device: a reading of its own.
     pub(super) fn reject(&mut self, rejection: &Rejection) {
         self.emit();
@@ -109,6 +119,10 @@ impl<'s, S: Sink> Grouping<'s, S> {
         }
         if self.values.len() == 0 {
             return;
+        }
+        let (histograms, of_histograms) = std::mem::take(&mut self.histograms);
+        if of_histograms > 0 {
+            self.sink.histograms(histograms, of_histograms);
         }
         let values: SmallVec<[_; USUAL_VALUES]> =
             self.values.iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect();

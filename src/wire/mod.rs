@@ -115,6 +115,8 @@ pub trait Sink {
     fn expect(&mut self, _device: &str) {}
     /// Receives a reading.
     fn reading(&mut self, incoming: Incoming<'_>);
+    /// Receives the number of histograms in the next reading, and how many of its values are theirs.
+    fn histograms(&mut self, _histograms: u64, _values: u64) {}
     /// Receives the rejection of an invalid reading.
     fn reject(&mut self, rejection: Rejection);
     /// Receives the rejection of one value of the next reading, whose other values follow.
@@ -151,7 +153,7 @@ pub enum Ignored {
     Stale,
     /// A value of remote write that is no finite number.
     NonFinite,
-    /// A native histogram of remote write, or the buckets or quantiles of a data point of OTLP.
+    /// The buckets of a native histogram of remote write; the buckets or quantiles of a data point of OTLP.
     Histogram,
     /// An example of a value.
     Exemplar,

@@ -1,6 +1,7 @@
 //! Databases in which something is broken. Each mend is applied, and the next check finds nothing.
 
 use bson::{Binary, Document, doc, spec::BinarySubtype};
+use serde_json::json;
 
 use crate::check::{check, small, with_readings};
 use crate::harness::{Database, Server, Setup, wait_until};
@@ -37,6 +38,23 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
     let expires = |seconds: i32| doc! { "keyPattern": { "createdAt": 1 }, "expireAfterSeconds": seconds };
     let huge = Binary { subtype: BinarySubtype::Generic, bytes: vec![7; 13 << 20] };
     let huge = doc! { "_id": "a/1999-01-01", "deviceId": "a", "foreign": huge };
+    let body = json!({ "name": "Press 3" }).to_string();
+    let request = server.request(reqwest::Method::PATCH, "/v1/devices/a/metadata");
+    let named = server.send(request.header("content-type", "application/json").body(body)).await;
+    assert_eq!(named.status, 200, "{}", named.text());
+    wait_until("the metadata is stored", async || {
+        let metadata = database.aggregate("buckets_metadata", Vec::new()).await;
+        (!metadata.is_empty()).then_some(())
+    })
+    .await;
+    let healthy = check(&setup, &server.data_dir()).await;
+    assert!(healthy.bad().is_empty(), "{healthy:#?}");
+    for found in [
+        "buckets_metadata has the index _id_, no other than tidegauge's, and is kept forever",
+        "of 1 documents of buckets_metadata, 1 were measured",
+    ] {
+        assert!(healthy.report.to_string().contains(found), "{found}: {healthy:#?}");
+    }
     let notes = database.handle().await.collection::<Document>("buckets_instances");
     wait_until("the instance has its note", async || notes.find_one(doc! {}).await.expect("an answer")).await;
     run_all(
@@ -47,6 +65,7 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
             drop_index("rollups", "createdAt"),
             drop_index("buckets_instances", "seenAt"),
             index("devices", "early", doc! { "firstTs": 1 }, doc! { "expireAfterSeconds": 3_600 }),
+            index("buckets_metadata", "old", doc! { "replacedAt": 1 }, doc! { "expireAfterSeconds": 3_600 }),
             index("rollups", "once", doc! { "day": 1, "deviceId": 1 }, doc! { "unique": true }),
             index("buckets", "mine", doc! { "metadata.floor": 1 }, doc! {}),
             doc! { "insert": "rollups", "documents": [huge] },
@@ -62,10 +81,11 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
     assert!(lacking.contains("db.getCollection(\"rollups\").createIndex({ \"createdAt\": 1 }, "), "{lacking}");
     found.has("error", "collection-indexes", "buckets_instances lacks the index seenAt");
     found.has("error", "collection-indexes", "the index early of devices");
+    found.has("error", "collection-indexes", "the index old of buckets_metadata");
     found.has("error", "collection-indexes", "the index once of rollups");
     found.has("warning", "documents-size", "documents of rollups");
     assert!(found.report.to_string().contains("buckets has the index mine"), "{found:#?}");
-    assert_eq!(found.bad().len(), 7, "{found:#?}");
+    assert_eq!(found.bad().len(), 8, "{found:#?}");
 
     assert!(server.terminate().await.success());
     server.start_again().await;
@@ -75,6 +95,7 @@ async fn indexes_expiry_validators_and_documents_that_are_wrong_are_found_until_
             doc! { "collMod": "buckets", "validator": {} },
             drop_index("devices", "early"),
             index("buckets_instances", "seenAt", doc! { "seenAt": 1 }, doc! { "expireAfterSeconds": 2_592_000 }),
+            drop_index("buckets_metadata", "old"),
             drop_index("rollups", "once"),
             doc! { "delete": "rollups", "deletes": [{ "q": { "_id": "a/1999-01-01" }, "limit": 1 }] },
         ],

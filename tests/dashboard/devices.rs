@@ -201,21 +201,21 @@ async fn a_device_gets_a_name_a_place_and_units() {
     let request = server.request(reqwest::Method::POST, "/v1/readings").bearer_auth(secret_of("operator"));
     let request = request.header("content-type", "application/json").body(reading.to_string());
     assert_eq!(server.send(request).await.status, 200);
-    let open_as = async |token: &str| {
+    let open_as = async |token: &str, name: &str| {
         let tab = Tab::open().await;
         tab.go(&format!("{}/#/chart?device=0x00158d0001", server.url())).await;
         tab.wait("document.querySelector('[data-state=token] input')").await;
         tab.js("document.querySelector('[data-state=token] input').focus()").await;
         tab.type_text(&secret_of(token)).await;
         tab.press("Enter").await;
-        tab.wait_for("h1", "TH01").await;
+        tab.wait_for("h1", name).await;
         tab.click("[data-key=edit]").await;
         tab
     };
-    let viewer = open_as("viewer").await;
+    let viewer = open_as("viewer", "TH01").await;
     viewer.wait_for(".editor", "takes the scope metadata").await;
     viewer.close(server.url(), &["401", "403"]).await;
-    let tab = open_as("operator").await;
+    let tab = open_as("operator", "TH01").await;
     let hostile = r#"Küche <b>"Fenster"</b> '\ 😀"#;
     for (field, text) in [("edit name", hostile), ("edit place", "Hall 2"), ("edit unit temp", "°C")] {
         tab.wait(&format!("document.querySelector('[data-key=\"{field}\"]')")).await;
@@ -231,10 +231,27 @@ async fn a_device_gets_a_name_a_place_and_units() {
     let metadata = server.send(request.bearer_auth(secret_of("operator"))).await.json();
     let expected = json!({ "name": hostile, "place": "Hall 2", "units": { "temp": "°C", "hum": "%" } });
     assert_eq!(metadata["setByOperators"], expected);
+    // Another operator is quicker: nothing is overwritten, and the form says so. Then it has what is stored.
+    let other = open_as("operator", hostile).await;
+    for (tab, place) in [(&other, "Hall 3"), (&tab, "Hall 4")] {
+        tab.wait("document.querySelector('[data-key=\"edit place\"]')").await;
+        tab.js(&format!("document.querySelector('[data-key=\"edit place\"]').value = '{place}'")).await;
+        tab.js("document.querySelector('.editor form').requestSubmit()").await;
+        if place == "Hall 3" {
+            tab.wait_for(".metadata", "Hall 3").await;
+        }
+    }
+    tab.wait_for(".editor [role=status]", "this device was changed elsewhere").await;
+    tab.click("[data-key='edit reload']").await;
+    tab.wait("document.querySelector('[data-key=\"edit place\"]').value === 'Hall 3'").await;
+    tab.js("document.querySelector('[data-key=\"edit place\"]').value = 'Hall 4'").await;
+    tab.js("document.querySelector('.editor form').requestSubmit()").await;
+    tab.wait_for(".metadata", "Hall 4").await;
+    other.close(server.url(), &["401"]).await;
     tab.go(&format!("{}/#/devices", server.url())).await;
     tab.wait_for("tr[data-device='0x00158d0001'] th a", hostile).await;
     tab.wait_for("tr[data-device='0x00158d0001'] th .id", "0x00158d0001").await;
-    tab.close(server.url(), &["401"]).await;
+    tab.close(server.url(), &["401", "412"]).await;
 }
 
 /// Any text that is a device ID is shown, searched, charted, selected and named as it is.

@@ -181,6 +181,15 @@ fn program() -> &'static str {
     PATH.get_or_init(|| fetched("get-mosquitto"))
 }
 
+/// Publishes with `MQTT.js`, to a broker or a server on this port; see `tests/clients/mqtt_publish.js`.
+pub(crate) async fn mqtt_js(port: u16, args: &[&str]) {
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/mqtt_publish.js");
+    let mut command = tokio::process::Command::new(fetched("get-mqtt-js"));
+    let output = command.arg(program).arg(port.to_string()).args(args).kill_on_drop(true).output();
+    let output = output.await.expect("node runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// The path of `mosquitto_pub`.
 pub(crate) fn publisher() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();

@@ -16,7 +16,7 @@ mod server;
 mod setup;
 mod wait;
 
-pub(crate) use broker::{Broker, publish, publisher};
+pub(crate) use broker::{Broker, mqtt_js, publish, publisher};
 pub(crate) use client::client;
 pub(crate) use clock::{Clock, now_ms};
 pub(crate) use connection::Connection;

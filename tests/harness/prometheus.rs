@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -34,12 +35,24 @@ impl Prometheus {
                  remote_write:\n  - url: {url}/api/v1/write\n    queue_config: {{ batch_send_deadline: 100ms }}\n"
             )
         };
-        Self::start_with(config, "").await
+        Self::start_with(config, "", &[]).await
+    }
+
+    /// Starts a Prometheus that scrapes native histograms of this address, and writes them to this URL.
+    pub(crate) async fn of_histograms(target: SocketAddr, url: &str) -> Self {
+        let config = format!(
+            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\n\
+             scrape_configs:\n  - job_name: it\n    static_configs: [{{ targets: ['{target}'] }}]\n\
+             remote_write:\n  - url: {url}/api/v1/write\n    send_native_histograms: true\n    \
+             queue_config: {{ batch_send_deadline: 100ms }}\n"
+        );
+        Self::start_with(|_| config, "", &["--enable-feature=native-histograms"]).await
     }
 
     /// Starts a Prometheus that reads from this URL, and has no samples of its own.
     pub(crate) async fn reading(url: &str) -> Self {
-        Self::start_with(|_| format!("remote_read:\n  - url: {url}/api/v1/read\n    read_recent: true\n"), "").await
+        Self::start_with(|_| format!("remote_read:\n  - url: {url}/api/v1/read\n    read_recent: true\n"), "", &[])
+            .await
     }
 
     /// Starts a Prometheus that scrapes the latest values of a server each second, and evaluates these rules.
@@ -51,10 +64,10 @@ impl Prometheus {
              scrape_configs:\n  - job_name: tidegauge-readings\n    metrics_path: /metrics/latest\n    \
              static_configs: [{{ targets: ['{target}'] }}]\n"
         );
-        Self::start_with(|_| config, rules).await
+        Self::start_with(|_| config, rules, &[]).await
     }
 
-    async fn start_with(config: impl FnOnce(u16) -> String, rules: &str) -> Self {
+    async fn start_with(config: impl FnOnce(u16) -> String, rules: &str, args: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let port = free_port();
         let config = config(port);
@@ -63,6 +76,7 @@ impl Prometheus {
         let log = File::create(folder.path().join("log")).expect("the folder is writable");
         let child = Command::new(program())
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
+            .args(args)
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
             .current_dir(folder.path())
             .stdin(Stdio::null())

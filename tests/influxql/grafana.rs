@@ -9,7 +9,7 @@ use std::io::Read;
 
 use flate2::read::GzDecoder;
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Server, Setup, secret_of};
 
@@ -122,4 +122,40 @@ fn the_provisioning_names_the_data_source_of_the_dashboards() {
     }
     let provider = in_grafana("provisioning/dashboards/tidegauge.yml");
     assert!(provider.contains("path: /var/lib/grafana/dashboards/tidegauge"));
+}
+
+/// A legend with the alias `$tag_name` shows the tag of this name. Tables have a column for it.
+#[tokio::test]
+async fn the_name_of_a_device_is_a_tag_for_legends_and_a_column_of_tables() {
+    let setup = Setup::sqlite().token("writer", "scopes = ['ingest', 'metadata']");
+    let setup = setup.token("grafana", "scopes = ['query']").token("operator", "scopes = ['admin']");
+    let server = Server::start(setup).await;
+    let as_writer = async |method, path: &str, body: Value| {
+        let request = server.request(method, path).header("content-type", "application/json");
+        let answer = server.send(request.bearer_auth(secret_of("writer")).body(body.to_string())).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    for (device, value) in [("0x01", 20.0), ("0x02", 30.0)] {
+        let reading = json!({ "deviceId": device, "ts": START_MS, "metadata": { "name": "TH01" }, "values": {
+            "temp": value,
+        } });
+        as_writer(Method::POST, "/v1/readings", reading).await;
+    }
+    as_writer(Method::PATCH, "/v1/devices/0x01/metadata", json!({ "name": "Küche, \"Fenster\"" })).await;
+    let of_names = format!("SELECT mean(\"value\") FROM \"temp\" WHERE time >= {START_MS}ms GROUP BY \"name\"");
+    let found = send(&server, &Method::POST, &of_names).await;
+    let series = found["series"].as_array().expect("series").iter();
+    let found: Vec<_> = series.map(|series| (series["tags"].clone(), series["values"][0][1].clone())).collect();
+    let of = |name: &str, mean: i64| (json!({ "name": name }), json!(mean));
+    assert_eq!(found, [of("Küche, \"Fenster\"", 20), of("TH01", 30)]);
+    let names = choices(&server, "SHOW TAG VALUES FROM \"temp\" WITH KEY = \"name\"").await;
+    assert_eq!(names, ["Küche, \"Fenster\"", "TH01"]);
+
+    let range = format!("from={START_MS}&to={}&fn=avg&format=csv", START_MS + 3_600_000);
+    let table = server.request(Method::GET, &format!("/v1/rollups?combine=by:name&{range}"));
+    let table = server.send(table.bearer_auth(secret_of("grafana"))).await;
+    let mut rows = csv::Reader::from_reader(&table.body[..]);
+    let column = rows.headers().expect("a header").iter().position(|name| name == "meta.name").expect("a column");
+    let names: Vec<String> = rows.records().map(|row| row.expect("a row")[column].to_owned()).collect();
+    assert_eq!(names, ["Küche, \"Fenster\"", "TH01"]);
 }

@@ -530,3 +530,33 @@ async fn changes_that_the_store_does_not_take_are_bounded_and_survive_a_kill() {
     assert_eq!(metadata(&server, &format!("d{last}")).await["metadata"], json!({ "name": last }));
     server.settled().await;
 }
+
+/// Devices that only an operator knows count as new ones, those that have sent something do not.
+#[tokio::test]
+async fn new_devices_of_operators_are_as_limited_as_those_that_send() {
+    let limited = Setup::sqlite().set("limits.new_devices_per_minute", 1).set("limits.start_grace", "0ms");
+    let server = Server::start(limited).await;
+    ingest(&server, &reading("sender", 0, &json!({}))).await;
+    let mut refused = None;
+    for nth in 0..30 {
+        let answer = change(&server, Method::PATCH, &format!("new-{nth}"), &json!({ "name": "N" })).await;
+        if answer.status != 200 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("a burst of ten minutes is spent");
+    assert_eq!((refused.status, &refused.json()["code"]), (429, &json!("rate_limited")), "{}", refused.text());
+    assert!(refused.text().contains("limits.new_devices_per_minute"), "{}", refused.text());
+    assert!(!refused.header("retry-after").is_empty());
+    let line = json!({ "deviceId": "other", "change": { "keys": { "name": { "atMs": 1, "value": "N" } } } });
+    let listed = server.post("/v1/metadata", "application/x-ndjson", line.to_string()).await;
+    assert_eq!(listed.status, 429, "{}", listed.text());
+    let empty = change(&server, Method::PATCH, "nobody", &json!({})).await;
+    assert_eq!(empty.status, 200, "a change of nothing makes no device: {}", empty.text());
+    for device in ["sender", "new-0"] {
+        accepted(&server, Method::PATCH, device, &json!({ "name": "M" })).await;
+    }
+    let limits = [("limit", "limits.new_devices_per_minute")];
+    assert_eq!(server.metrics().await.count_where("tidegauge_limited_total", &limits), 2);
+}

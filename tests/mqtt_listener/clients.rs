@@ -1,10 +1,10 @@
-//! Unmodified clients: `mosquitto_pub`, the bridge of mosquitto, and paho for Python.
+//! Unmodified clients: `mosquitto_pub`, the bridge of mosquitto, paho for Python, and `MQTT.js`.
 
 use std::process::{Command, Stdio};
 
 use super::{TOKEN, TOPICS, at, readings, setup};
 use crate::clients::run_program;
-use crate::harness::{Broker, Server, publisher, secret_of, wait_until};
+use crate::harness::{Broker, Server, mqtt_js, publisher, secret_of, wait_until};
 
 #[tokio::test]
 async fn mosquitto_pub_publishes_with_each_version_and_quality() {
@@ -58,6 +58,16 @@ async fn paho_for_python_publishes() {
     let port = server.mqtt_addr().port().to_string();
     run_program("paho_publish.py", &[&port, &secret_of("client")]).await;
     for device in ["paho-5", "paho-311"] {
+        assert_eq!(readings(&server, device).await.len(), 300, "{device}");
+    }
+}
+
+#[tokio::test]
+async fn mqtt_js_publishes_and_is_refused_a_subscription() {
+    let tokens = setup().token("client", "scopes = ['ingest']");
+    let server = Server::start(tokens).await;
+    mqtt_js(server.mqtt_addr().port(), &[&secret_of("client")]).await;
+    for device in ["mqtt-js-5", "mqtt-js-311"] {
         assert_eq!(readings(&server, device).await.len(), 300, "{device}");
     }
 }

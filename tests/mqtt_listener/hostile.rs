@@ -2,11 +2,17 @@
 
 use std::net::TcpStream;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use super::{Device, START_MS, TOKEN, TOPICS, at, connect, packet, publish, readings, setup, text};
 use crate::harness::{Server, Setup, secret_of, wait_until};
+use crate::tls::{BOTH, Folder, secured};
 
 /// The memory of an idle connection, with the state of its task.
 const CONNECTION_MAX_BYTES: usize = 16 << 10;
+
+/// The memory of an idle connection with TLS, with the state of its task.
+const TLS_CONNECTION_MAX_BYTES: usize = 32 << 10;
 
 /// The connections before the memory is measured: the first ones make the server take memory for all.
 const FIRST: usize = 200;
@@ -68,14 +74,68 @@ async fn packets_that_no_device_sends_end_their_connection_only() {
     assert_eq!(readings(&server, "a").await.len(), 1);
 }
 
-/// A bridge asks for the version 0x84, and old devices speak 3.1: both are told to try another version.
+/// A bridge asks for the version 0x84, and old devices speak 3.1: both are told to try another version. A
+/// version after 5 is answered as 5.
 #[tokio::test]
 async fn other_versions_are_refused_in_words_that_they_know() {
     let server = Server::start(setup()).await;
-    for (name, level) in [("MQTT", 0x84), ("MQTT", 6), ("MQIsdp", 3)] {
+    for (name, level, is_v5) in
+        [("MQTT", 0x84, false), ("MQTT", 3, false), ("MQIsdp", 3, false), ("MQTT", 6, true), ("MQTT", 0x7f, true)]
+    {
         let mut device = Device::open(server.mqtt_addr(), false);
         device.send(&packet(0x10, &[text(name), vec![level, 2, 0, 60], text("d1")].concat()));
-        assert_eq!(device.rest(), [[0x20, 2, 0, 1]], "{name} {level}");
+        let last = device.rest();
+        if is_v5 {
+            assert_eq!(
+                (last.len(), last[0][0], last[0][2], last[0][3]),
+                (1, 0x20, 0, 0x84),
+                "{name} {level}: {last:?}"
+            );
+        } else {
+            assert_eq!(last, [[0x20, 2, 0, 1]], "{name} {level}");
+        }
+    }
+}
+
+/// Version 3.1.1 has no code for it.
+#[tokio::test]
+async fn a_malformed_connect_of_version_5_is_answered_before_the_end() {
+    let server = Server::start(setup()).await;
+    let whole = connect(true, "d1", Some(&secret_of(TOKEN)), 0);
+    let bad = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut body = whole[2..].to_vec();
+        change(&mut body);
+        packet(0x10, &body)
+    };
+    for (name, bytes, code) in [
+        ("a reserved flag", bad(&|body| body[7] |= 1), 0x81),
+        ("no end", bad(&|body| body.truncate(body.len() - 1)), 0x81),
+        ("bytes behind it", bad(&|body| body.push(0)), 0x81),
+        ("an unknown property", bad(&|body| drop(body.splice(10..11, [2, 0x7f, 0]))), 0x81),
+        ("a client ID that is no text", bad(&|body| body[13] = 0xff), 0x81),
+        ("packets of 16 bytes at most", bad(&|body| drop(body.splice(10..11, [5, 0x27, 0, 0, 0, 16]))), 0x83),
+    ] {
+        let mut device = Device::open(server.mqtt_addr(), true);
+        device.send(&bytes);
+        let last = device.rest();
+        assert_eq!((last.len(), last[0][0], last[0][2], last[0][3]), (1, 0x20, 0, code), "{name}: {last:?}");
+    }
+    let mut device = Device::open(server.mqtt_addr(), false);
+    let old = connect(false, "d1", Some(&secret_of(TOKEN)), 0);
+    device.send(&packet(0x10, &old[2..old.len() - 1]));
+    assert!(device.rest().is_empty());
+}
+
+#[tokio::test]
+async fn a_topic_with_a_null_character_is_malformed_and_one_with_a_wildcard_invalid() {
+    let server = Server::start(setup()).await;
+    for (topic, code, reason) in [("plant/\0/a", 0x81, "U+0000"), ("plant/+/a", 0x90, "wildcards")] {
+        let mut device = Device::connected(&server, true, "d1");
+        device.publish(1, topic, "1");
+        let last = device.rest();
+        assert_eq!((last.len(), last[0][0], last[0][2]), (1, 0xe0, code), "{last:?}");
+        assert!(String::from_utf8_lossy(&last[0]).contains(reason), "{last:?}");
+        server.logged(reason).await;
     }
 }
 
@@ -130,6 +190,39 @@ async fn ten_thousand_idle_connections_take_little_memory() {
         (server.metrics().await.count("tidegauge_mqtt_listener_connections") == 1).then_some(())
     })
     .await;
+}
+
+/// TLS keeps the keys, the state and a small buffer of each connection.
+#[tokio::test]
+async fn a_thousand_idle_connections_with_tls_take_little_memory() {
+    const COUNT: usize = 1_000;
+    let folder = Folder::new();
+    for version in BOTH {
+        let setup = folder.setup("").mqtt_listener(&format!("max_connections = 20000\n{TOPICS}"));
+        let server = Server::start(setup.token(TOKEN, "scopes = ['ingest', 'query', 'admin']")).await;
+        let client = folder.client(&[version], None);
+        let (mut idle, mut before) = (Vec::new(), 0);
+        for n in 0..COUNT + FIRST {
+            if n == FIRST {
+                before = resident_bytes(server.id());
+            }
+            let stream = tokio::net::TcpStream::connect(server.mqtt_addr()).await.expect("the server listens");
+            let mut stream = secured(stream, &client).await.expect("a handshake");
+            let connect = connect(true, &format!("device-{n}"), Some(&secret_of(TOKEN)), 0);
+            let message = publish(true, 1, "own/x", &format!("{{\"deviceId\":\"d\",\"ts\":{START_MS},\"value\":1}}"));
+            stream.write_all(&[connect, message].concat()).await.expect("the server reads");
+            stream.flush().await.expect("the server reads");
+            let mut connack = [0; 2];
+            stream.read_exact(&mut connack).await.expect("CONNACK");
+            let mut rest = vec![0; usize::from(connack[1]) + 4];
+            stream.read_exact(&mut rest).await.expect("PUBACK");
+            assert_eq!((connack[0], rest[1], rest[rest.len() - 4]), (0x20, 0, 0x40), "{rest:?}");
+            idle.push(stream);
+        }
+        let of_each = resident_bytes(server.id()).saturating_sub(before) / COUNT;
+        println!("{COUNT} idle connections with {version:?}, {of_each} bytes each");
+        assert!(of_each <= TLS_CONNECTION_MAX_BYTES, "{of_each} bytes for each with {version:?}");
+    }
 }
 
 /// Connections that never authenticate cost less than those that do.

@@ -80,7 +80,8 @@ pub(crate) struct ExportArgs {
 
 const LONG_HELP: &str = "\
 The file has every reading that the server has stored or accepted, in the order of the devices and their times. NDJSON \
-has a line for each instant of a device; its first line also has the metadata of the device. CSV has a row for each \
+has a line for each instant of a device; its first line also has the metadata of the device, or above 4 KiB only what \
+the device has sent, and standard error names the device. CSV has a row for each \
 value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and then each value has the same bits.
 
 Readings that arrive during the export are in the file if their device has not been passed yet. Devices whose readings \
@@ -88,7 +89,7 @@ have expired are not in it, and neither are their rollups: `tidegauge move` take
 
 Exit status: 0 if the file is complete, 1 if not (then repeat the command with --resume), 64 for bad usage. A file \
 without a row is complete if the server has no such reading; standard error names each --device that the server does \
-not have.";
+not have, and says if it has none that --prefix and --meta select.";
 
 /// Runs the export.
 pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
@@ -158,14 +159,18 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
                 device.metadata = None;
             }
         }
+        requests.shorten_metadata(&mut open).await?;
         write_page(args, requests, &open, Some(&ts), &mut rows, &mut line).await?;
         after = Some(device);
     }
     let selection = args.selection();
     let is_to_come = |device: &&String| after.as_ref().is_none_or(|after| *device > after);
     let mut missing: Vec<&String> = args.devices.iter().filter(is_to_come).collect();
+    let mut has_devices = after.is_some();
     loop {
-        let page = requests.devices(&as_params(&selection), after.as_deref()).await?;
+        let mut page = requests.devices(&as_params(&selection), after.as_deref()).await?;
+        has_devices |= !page.devices.is_empty();
+        requests.shorten_metadata(&mut page.devices).await?;
         missing.retain(|device| !page.devices.iter().any(|listed| listed.device_id.eq_ignore_ascii_case(device)));
         write_page(args, requests, &page.devices, None, &mut rows, &mut line).await?;
         let Some(last) = page.next else { break };
@@ -174,6 +179,10 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
     for device in missing {
         let metadata = if args.metadata.is_empty() { "" } else { " with this metadata" };
         eprintln!("tidegauge: the server has no device {device}{metadata}");
+    }
+    if !has_devices && args.devices.is_empty() {
+        let selected = if selection.is_empty() { "" } else { " that --prefix and --meta select" };
+        eprintln!("tidegauge: the server has no device{selected}");
     }
     rows.finish()
 }

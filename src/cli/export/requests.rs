@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidegauge::client::{Client, Download, Options, TimeLimit, Trouble, retry};
@@ -16,6 +17,9 @@ const SILENCE: Duration = Duration::from_secs(120);
 
 /// How long a request is repeated that the server cannot answer for the moment.
 const RETRY_FOR: Duration = Duration::from_secs(120);
+
+/// The longest metadata of a row: the default of `ingest.max_metadata_bytes`.
+const MAX_METADATA_BYTES: usize = 4 << 10;
 
 /// The most bytes of a page of devices, with their metadata.
 const MAX_PAGE_BYTES: usize = 64 << 20;
@@ -43,6 +47,14 @@ pub(super) struct Listed {
     pub(super) metadata: Option<Box<RawValue>>,
 }
 
+/// The metadata of a device by its authors.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ByAuthors {
+    set_by_operators: Box<RawValue>,
+    sent_by_device: Option<Box<RawValue>>,
+}
+
 impl Requests {
     pub(super) fn to(server: &ClientArgs) -> anyhow::Result<Self> {
         Ok(Self(Client::new(Options { time_limit: TimeLimit::Silence(SILENCE), ..server.options()? })?))
@@ -57,6 +69,28 @@ impl Requests {
             bail!("the store of the server does not answer, so the list of devices is not complete");
         }
         Ok(page)
+    }
+
+    /// Replaces metadata that an import may refuse by what the device itself has sent. Above its limit, the
+    /// metadata in effect has keys of an operator too.
+    pub(super) async fn shorten_metadata(&self, devices: &mut [Listed]) -> anyhow::Result<()> {
+        for Listed { device_id, metadata } in devices {
+            if metadata.as_ref().is_none_or(|metadata| metadata.get().len() <= MAX_METADATA_BYTES) {
+                continue;
+            }
+            let path = format!("/v1/devices/{}/metadata", utf8_percent_encode(device_id, NON_ALPHANUMERIC));
+            let answer = self.get(&path, &[]).await?.whole(MAX_PAGE_BYTES).await?;
+            let ByAuthors { set_by_operators, sent_by_device } =
+                serde_json::from_slice(&answer).context("the metadata of a device")?;
+            if set_by_operators.get() != "{}" {
+                eprintln!(
+                    "tidegauge: the metadata of {device_id} has more than {MAX_METADATA_BYTES} bytes: the file has \
+                     what the device has sent; copy what operators have set with GET and POST /v1/metadata"
+                );
+                *metadata = sent_by_device;
+            }
+        }
+        Ok(())
     }
 
     /// The answer to a request. It is repeated while the server refuses it for the moment.

@@ -131,7 +131,12 @@ impl<R: BufRead> Rows<R> {
         {
             sample.push_back((found, record.clone()));
         }
-        let rows: Vec<&StringRecord> = sample.iter().map(|(_, row)| row).collect();
+        // A cell with a delimiter and without quotes moves all cells behind it: such a row tells nothing.
+        let names: Vec<&str> = header.iter().map(str::trim).collect();
+        let is_whole = |row: &StringRecord| check_cells(row, names.iter().copied()).is_ok();
+        let has_whole = sample.iter().any(|(_, row)| is_whole(row));
+        let rows: Vec<&StringRecord> =
+            sample.iter().map(|(_, row)| row).filter(|row| !has_whole || is_whole(row)).collect();
         let mut convert = if wanted.is_nothing() && exported::is_header(&header)? {
             Convert::Values(ValueRows::new(&header))
         } else {
@@ -163,7 +168,7 @@ impl<R: BufRead> Rows<R> {
         {
             guessed.push("--tz UTC".to_owned());
         }
-        for (Found { line, .. }, row) in &sample {
+        for (Found { line, .. }, row) in sample.iter().filter(|(_, row)| is_whole(row)) {
             let cell = joined(row, time);
             if let Err(why @ (TimeError::DayOrMonth(_) | TimeError::Number(_))) = times.parse(&cell) {
                 return Err(ColumnsError::Time(*line, bad_cell(&joined(&header, time), &cell, &why)).into());
@@ -379,7 +384,14 @@ pub(super) fn check_cells<'a>(
     let cells = header.len();
     let is_more = row.iter().skip(cells).any(|cell| !cell.trim().is_empty());
     let is_less = row.len() < cells && header.skip(row.len()).any(|name| !name.is_empty());
-    if is_more || is_less { Err(format!("the row has {} cells, the header has {cells}", row.len())) } else { Ok(()) }
+    match (is_more, is_less) {
+        (false, false) => Ok(()),
+        (false, true) => Err(format!("the row has {} cells, the header has {cells}", row.len())),
+        (true, _) => {
+            let hint = "a cell that contains the delimiter needs quotes";
+            Err(format!("the row has {} cells, the header has {cells}: {hint}", row.len()))
+        }
+    }
 }
 
 /// Why a row is rejected because of a cell.
@@ -439,6 +451,25 @@ mod tests {
             (3, Ok(r#"{"deviceId":"S2","values":{"hum \"%\"":1000.0},"ts":1776693620000}"#.to_owned())),
         ];
         assert_eq!(rows(input, WantedDevice::Customary), expected);
+    }
+
+    #[test]
+    fn a_cell_with_a_delimiter_and_without_quotes_spoils_its_row_only() {
+        let why = |row: usize, header: usize| {
+            let hint = "a cell that contains the delimiter needs quotes";
+            Err(format!("the row has {row} cells, the header has {header}: {hint}"))
+        };
+        let good =
+            |device: &str| Ok(format!("{{\"deviceId\":{device:?},\"values\":{{\"temp\":1.5}},\"ts\":1776693610000}}"));
+        let input = b"device,time,temp\nLine 3,5,2026-04-20T14:00:10Z,1.5\nS1,2026-04-20T14:00:10Z,1.5\n\
+                      S2,2026-04-20T14:00:10Z,1,5\n";
+        let expected = [(2, why(4, 3)), (3, good("S1")), (4, why(4, 3))];
+        assert_eq!(rows(input, WantedDevice::Customary), expected);
+        let of_export = b"deviceId,ts,series,value\na,7,2026-04-20T14:00:10Z,temp,1.5\n\
+                          S1,2026-04-20T14:00:10Z,temp,1.5\n";
+        assert_eq!(rows(of_export, WantedDevice::Customary), [(2, why(5, 4)), (3, good("S1"))]);
+        let only = b"device,time,temp\nS2,2026-04-20T14:00:10Z,1,5\n";
+        assert_eq!(rows(only, WantedDevice::Customary), [(2, why(4, 3))]);
     }
 
     #[test]

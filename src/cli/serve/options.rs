@@ -223,9 +223,9 @@ pub(super) fn devices(config: &Config) -> DeviceLimits {
 }
 
 /// The choices of JSON. The clock of a body is set when it arrives.
-pub(super) fn json(config: &Config) -> json::Options {
+pub(super) fn json(config: &Config) -> json::Options<'static> {
     let Json { unknown_keys, flat } = config.ingest.json;
-    json::Options { ignore_unknown_keys: unknown_keys == UnknownKeys::Ignore, flat, now_ms: 0 }
+    json::Options { device: None, ignore_unknown_keys: unknown_keys == UnknownKeys::Ignore, flat, now_ms: 0 }
 }
 
 pub(super) fn formats(config: &Config) -> Formats {

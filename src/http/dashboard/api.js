@@ -11,8 +11,8 @@ export const token = {
   forget: () => { answers.clear(); sessionStorage.removeItem(TOKEN); localStorage.removeItem(TOKEN); },
 };
 
-// A request without a usable answer. `kind` is one of: gone, slow, unauthorized, forbidden, unknown, away, busy,
-// refused, failed.
+// A request without a usable answer. `kind` is one of: gone, slow, unauthorized, forbidden, unknown, changed, away,
+// busy, refused, failed.
 export class Failure extends Error {
   constructor(kind, { status, code, detail, retryAfter } = {}) {
     super(detail ?? kind);
@@ -42,13 +42,14 @@ export async function get(path, { signal } = {}) {
   return data;
 }
 
-// Sends a JSON merge patch, and returns the answer.
-export async function patch(path, changes) {
-  const headers = { "content-type": "application/merge-patch+json" };
+// Sends a JSON merge patch, and returns the answer and its tag. With a tag, it fails as `changed` if another one is
+// current.
+export async function patch(path, changes, tag) {
+  const headers = { "content-type": "application/merge-patch+json", ...(tag && { "if-match": tag }) };
   const response = await request(path, { method: "PATCH", headers, body: JSON.stringify(changes) });
   if (!response.ok) throw await failureOf(response);
   answers.clear();
-  return within(response.json());
+  return { ...(await within(response.json())), tag: response.headers.get("etag") };
 }
 
 // GETs a text.
@@ -140,7 +141,7 @@ function asFailure(error, signal) {
   return failure;
 }
 
-const KINDS = { 400: "refused", 401: "unauthorized", 403: "forbidden", 404: "unknown", 429: "busy" };
+const KINDS = { 400: "refused", 401: "unauthorized", 403: "forbidden", 404: "unknown", 412: "changed", 429: "busy" };
 const KINDS_BY_CODE = { store_unavailable: "away", query_timeout: "slow", overloaded: "busy" };
 
 async function failureOf(response) {

@@ -9,12 +9,13 @@ export function editor(device, isOpen, saved) {
   const path = `/v1/devices/${encodeURIComponent(device.deviceId)}/metadata`;
   const body = h("div"), said = h("p", { class: "muted", role: "status" });
   // An empty patch changes nothing. Its answer says whether the token may change something.
-  const open = () => patch(path, {}).then(({ metadata }) => fill(body, form(metadata)), (failure) => fill(body, h("p", { class: "muted" }, why(failure))));
+  const open = () => patch(path, {}).then((current) => fill(body, form(current)), (failure) => fill(body, h("p", { class: "muted" }, why(failure))));
   const element = h("details", { class: "editor", open: isOpen, ontoggle: () => element.open && !body.hasChildNodes() && open() },
     h("summary", { "data-key": "edit" }, "Name, place, units"), body);
   return element;
 
-  function form(metadata) {
+  function form({ metadata, tag }) {
+    fill(said);
     const text = (value) => (typeof value === "string" ? value : "");
     const units = metadata.units !== null && typeof metadata.units === "object" && !Array.isArray(metadata.units) ? metadata.units : {};
     const input = (label, key, value, maxlength) => h("label", {}, h("span", {}, label), h("input", { value, maxlength, autocomplete: "off", "data-key": `edit ${key}` }));
@@ -32,14 +33,18 @@ export function editor(device, isOpen, saved) {
       // The units of an operator stand for all of the device's own, so all of them are sent.
       if (changed.length > 0) changes.units = { ...units, ...Object.fromEntries(changed.map(([metric, label]) => [metric, valueOf(label) || null])) };
       try {
-        await patch(path, changes);
+        fill(body, form(await patch(path, changes, tag)));
         fill(said, "Saved.");
         saved();
       } catch (failure) {
-        fill(said, why(failure));
+        fill(said, why(failure), failure.kind === "changed" && [" ", h("button", { type: "button", "data-key": "edit reload", onclick: open }, "Show what is stored")]);
       }
     } }, name, place, ofMetrics.map(([, label]) => label), h("button", { type: "submit", "data-key": "edit save" }, "Save"), said);
   }
 }
 
-const why = (failure) => (failure.kind === "forbidden" ? "This token may not change metadata: that takes the scope metadata." : `Not saved: ${failure.detail ?? failure.message}.`);
+function why(failure) {
+  if (failure.kind === "forbidden") return "This token may not change metadata: that takes the scope metadata.";
+  if (failure.kind === "changed") return "Not saved: this device was changed elsewhere since you opened the form.";
+  return `Not saved: ${failure.detail ?? failure.message}.`;
+}

@@ -34,6 +34,7 @@ use crate::ingest::IngestError;
 use crate::log::MetadataRecord;
 use crate::model::{OperatorMetadata, ValueLimits, check_device_id};
 use crate::query::{Missing, QueryError, TwoAuthors};
+use crate::telemetry::Limit;
 use crate::wire::{Format, Limits, json};
 
 /// The most lines of a request to `/v1/metadata`.
@@ -281,6 +282,10 @@ pub(in crate::http) async fn post(
         let devices: Vec<Arc<str>> = changes.iter().map(|(_, device, _)| Arc::clone(device)).collect();
         let mut known = app.queries.all_operator_metadata(&devices).await?;
         let (accepted, by) = (changes.len(), by(&grant));
+        let is_new = |device| known.get(device).is_none_or(OperatorMetadata::is_empty);
+        let new = changes.iter().filter(|(_, device, change)| !change.is_empty() && is_new(device));
+        let new = new.map(|(_, device, _)| Arc::clone(device)).collect();
+        let new = app.queries.devices_without_readings(new).await?;
         let mut records = Vec::new();
         for (line, device, change) in changes {
             let known = known.entry(Arc::clone(&device)).or_default();
@@ -291,6 +296,7 @@ pub(in crate::http) async fn post(
                 records.push(MetadataRecord { device, by: Arc::clone(&by), change });
             }
         }
+        admit(&app, &grant, &new)?;
         append(&app, records).await?;
         Ok(Json(Accepted { accepted }))
     })
@@ -410,11 +416,20 @@ async fn change(
         after.operator.merge(change.clone());
         if !change.is_empty() {
             check_size(&app, &after.operator)?;
+            if !after.is_known {
+                admit(&app, &grant, std::slice::from_ref(&stored))?;
+            }
             append(&app, vec![MetadataRecord { device: stored, by: by(&grant), change }]).await?;
         }
         Ok(respond(device, &after))
     })
     .await
+}
+
+/// Charges new devices to their sender, as admission charges those that send.
+fn admit(app: &App, grant: &Grant, new: &[Arc<str>]) -> Result<(), Problem> {
+    let admitted = app.ingest.admit_new_devices(&grant.quota, new);
+    admitted.map_err(|wait| Problem::rate_limited(Limit::NewDevices, wait))
 }
 
 /// Checks what operators have set of a device after a change.

@@ -112,9 +112,15 @@ impl<'a> Params<'a> {
             }
             // In a query string a bare + means a space, but people write the offset of a time with a bare +.
             Err(_) => timestamp::parse_rfc3339(&value.replace(' ', "+")).map_err(|error| {
-                let expected = "expected RFC 3339 such as 2026-11-01T00:00:00Z, Unix milliseconds, `now` or a time \
-                                before now such as -24h";
-                Problem::invalid_parameter(name, format!("{expected}: {error}"))
+                let local = match zone {
+                    Some(_) => "a local time such as 2026-11-01T08:00 or 2026-11-01 08:00:30, ",
+                    None => "",
+                };
+                let problem = format!(
+                    "expected RFC 3339 such as 2026-11-01T00:00:00Z, {local}Unix milliseconds, `now` or a time before \
+                     now such as -24h: {error}"
+                );
+                Problem::invalid_parameter(name, problem)
             })?,
         };
         if RANGE_MS.contains(&ms) {
@@ -350,7 +356,8 @@ mod tests {
                  2026-03-29T01:30:00Z",
             ),
             ("2026-11-22T25:00&tz=Europe/Berlin", "expected RFC 3339"),
-            ("2026-11-22&tz=Europe/Berlin", "expected RFC 3339"),
+            ("2026-11-22", "2026-11-01T00:00:00Z, Unix milliseconds"),
+            ("2026-11-22&tz=Europe/Berlin", "00Z, a local time such as 2026-11-01T08:00 or 2026-11-01 08:00:30, Unix"),
         ] {
             let refused = instant(text).expect_err(text).detail().to_owned();
             assert!(refused.contains(said), "{text}: {refused}");

@@ -156,9 +156,10 @@ impl MediaType {
     }
 }
 
-fn senml_options(formats: &Formats, admission: &Admission<'_>) -> senml::Options {
+fn senml_options(formats: &Formats, admission: &Admission<'_>) -> senml::Options<'static> {
     let rules = admission.rules();
     senml::Options {
+        device: None,
         split: formats.senml_names,
         now_ms: admission.now_ms(),
         max_readings: rules.max_readings,

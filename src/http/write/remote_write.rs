@@ -71,14 +71,13 @@ pub(in crate::http) async fn write(
     let request =
         IngestRequest { app: &app, grant: &grant, format: Format::RemoteWrite, headers: &headers, body, partial: true };
     let (mut response, written) = match receive_readings(request, parse).await {
-        Ok(IngestOutcome { parsed, .. }) if parsed.rejected == 0 => {
-            (StatusCode::NO_CONTENT.into_response(), parsed.accepted)
-        }
-        Ok(IngestOutcome { receipt, parsed, .. }) => (rejected(&receipt, parsed), parsed.accepted),
-        Err(problem) => (failed(&problem), 0),
+        Ok(IngestOutcome { parsed, .. }) if parsed.rejected == 0 => (StatusCode::NO_CONTENT.into_response(), parsed),
+        Ok(IngestOutcome { receipt, parsed, .. }) => (rejected(&receipt, parsed), parsed),
+        Err(problem) => (failed(&problem), SampleCounts::default()),
     };
     if version == Version::V2 {
-        for (name, count) in WRITTEN.into_iter().zip([written, 0, 0]) {
+        let SampleCounts { accepted, histograms, .. } = written;
+        for (name, count) in WRITTEN.into_iter().zip([accepted - histograms, histograms, 0]) {
             response.headers_mut().insert(name, HeaderValue::from(count));
         }
     }

@@ -138,6 +138,25 @@ impl Devices {
         }
     }
 
+    /// Admits devices that an operator makes known. As for readings, all of them are
+    /// admitted if there is room for one, and the others are charged as debt.
+    ///
+    /// # Errors
+    /// The time until the sender may make another device known.
+    pub(super) fn admit_named(&self, sender: &Quota, devices: &[Arc<str>], now: Instant) -> Result<(), Duration> {
+        let new: Vec<u64> = devices.iter().map(|device| self.hash(device)).collect();
+        let is_new = |id: &&u64| self.known.update(**id, |_| ()).is_none() && !self.takes_grace(now);
+        let charged = new.iter().filter(is_new).count() as u64;
+        if let Some(limiter) = self.new_device_limiter_of(sender).filter(|_| charged > 0) {
+            limiter.take(now)?;
+            limiter.owe(charged - 1, now);
+        }
+        for id in new {
+            self.known.insert(id);
+        }
+        Ok(())
+    }
+
     fn hash(&self, device: &str) -> u64 {
         self.hasher.hash_one(device)
     }

@@ -19,6 +19,10 @@ pub(super) fn version_1() -> Vec<Case> {
     let samples = |name, labels: fn(usize) -> Message| {
         case(of, name, move |bytes| message().message(1, &labels(bytes).fill(bytes, |series, _| with_sample(series))))
     };
+    let histograms = |name, labels: fn(usize) -> Message| {
+        let with_histogram = |series: Message, _| series.message(4, &message().varint(1, 1));
+        case(of, name, move |bytes| message().message(1, &labels(bytes).fill(bytes, with_histogram)))
+    };
     let long = |bytes: usize| "v".repeat(bytes);
     let device = ("instance", "a");
     vec![
@@ -40,6 +44,15 @@ pub(super) fn version_1() -> Vec<Case> {
         }),
         samples("samples with metadata", |_| {
             series(&[("__name__", "m"), ("instance", "a"), ("job", &"j".repeat(128))])
+        }),
+        histograms("histograms of the longest series", |_| {
+            series(&[("__name__", "m"), ("instance", &"d".repeat(128)), ("l", &"v".repeat(490))])
+        }),
+        histograms("histograms whose metric is too long with its suffix", |_| {
+            series(&[("__name__", &"m".repeat(126)), ("instance", "a"), ("l", &"v".repeat(370))])
+        }),
+        histograms("histograms with a long name", |bytes| {
+            series(&[("__name__", &"m".repeat(bytes / 2)), ("instance", "a")])
         }),
         case(of, "empty samples at different times", |bytes| {
             let samples = |series: Message, at| series.message(2, &message().varint(2, at as u64));
@@ -123,6 +136,11 @@ pub(super) fn version_2() -> Vec<Case> {
                 let key = 6 + (at / 100 % 100) as u8;
                 body.message(5, &referring(&[0, 1, 2, 3, 4, 5, key, 6 + (at % 100) as u8]))
             })
+        }),
+        case(of, "series of long symbols with a histogram", move |bytes| {
+            let body = symbols(&["__name__", &"m".repeat(120), "instance", &"d".repeat(128), "l", &"v".repeat(370)]);
+            let series = message().bytes(1, [0, 1, 2, 3, 4, 5]).message(3, &message().varint(1, 1));
+            body.fill(bytes, |body, _| body.message(5, &series))
         }),
         case(of, "series of a label of half the body", move |bytes| {
             let body = symbols(&["__name__", "m", "instance", "a", "l", &"v".repeat(bytes / 2)]);

@@ -62,6 +62,9 @@ pub(super) enum Refusal {
     /// The client wants to authenticate with AUTH packets.
     #[error("the server has no authentication method but the token as password")]
     Method,
+    /// The client takes no packets of the size of an acknowledgement.
+    #[error("the client takes packets of less than 32 bytes only (Maximum Packet Size)")]
+    PacketSize,
     /// The will has quality of service 2.
     #[error("the will has quality of service 2; the server takes 0 and 1")]
     WillQos,
@@ -126,7 +129,7 @@ impl Ended {
             Self::Unauthorized(_) => "unauthorized",
             Self::Refused(refusal) => match refusal {
                 Refusal::Version => "version",
-                Refusal::ClientId | Refusal::Method => "protocol",
+                Refusal::ClientId | Refusal::Method | Refusal::PacketSize => "protocol",
                 Refusal::WillQos => "qos",
                 Refusal::Unauthorized(_) => "unauthorized",
                 Refusal::Forbidden => "forbidden",
@@ -164,6 +167,7 @@ impl Refusal {
             Self::Version => ConnectReasonCode::UnsupportedProtocolVersion,
             Self::ClientId => ConnectReasonCode::ClientIdentifierNotValid,
             Self::Method => ConnectReasonCode::BadAuthenticationMethod,
+            Self::PacketSize => ConnectReasonCode::ImplementationSpecificError,
             Self::WillQos => ConnectReasonCode::QosNotSupported,
             Self::Unauthorized(AuthError::UnknownToken) => ConnectReasonCode::BadUserNameOrPassword,
             Self::Unauthorized(_) | Self::Forbidden => ConnectReasonCode::NotAuthorized,
@@ -178,7 +182,9 @@ impl Refusal {
             Self::ClientId => ConnectReturnCode::IdentifierRejected,
             Self::RateLimited => ConnectReturnCode::ServerUnavailable,
             Self::Unauthorized(AuthError::UnknownToken) => ConnectReturnCode::BadUserNameOrPassword,
-            Self::Method | Self::WillQos | Self::Unauthorized(_) | Self::Forbidden => ConnectReturnCode::NotAuthorized,
+            Self::Method | Self::PacketSize | Self::WillQos | Self::Unauthorized(_) | Self::Forbidden => {
+                ConnectReturnCode::NotAuthorized
+            }
         };
         code as u8
     }

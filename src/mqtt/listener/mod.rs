@@ -215,12 +215,15 @@ impl Shared {
             tracing::debug!(%error, "TCP keep-alive is not set");
         }
         let Some(tls) = &self.tls else { return self.serve(stream, Peer { address, certificate: None }).await };
+        // In boxes, so that a connection has no room for the handshake, nor for copies of the state of TLS.
         let accepted = tokio::select! {
-            accepted = tls.accept(stream, &self.shutdown, b"") => accepted,
+            accepted = Box::pin(tls.accept(stream, &self.shutdown, b"")) => accepted,
             () = self.shutdown.cancelled() => return,
         };
         match accepted {
-            Ok((stream, certificate)) => self.serve(stream, Peer { address, certificate }).await,
+            Ok((stream, certificate)) => {
+                Box::pin(self.serve(Box::new(stream), Peer { address, certificate })).await;
+            }
             Err(why) => {
                 self.intake.metrics.tls_handshakes_failed_total.with(why.reason()).increment(1);
                 tracing::debug!(%why, "a TLS handshake failed");

@@ -32,7 +32,7 @@ const CLIENT_ID_MAX_BYTES: usize = 256;
 const REASON_MAX_BYTES: usize = 200;
 
 /// The smallest packet that a client must be able to take: an acknowledgement with a reason code.
-const MIN_PACKET_BYTES: u32 = 32;
+const MIN_PACKET_BYTES: usize = 32;
 
 /// The state of the protocol on one connection.
 pub(super) struct Session {
@@ -176,15 +176,16 @@ impl Session {
     }
 
     fn connect(&mut self, body: &[u8]) -> Result<Connect, Ended> {
+        // The answer has the form of the client's version, whose highest bit marks a bridge.
+        if let [0, 4, b'M', b'Q', b'T', b'T', 5..0x80, ..] = body {
+            self.version = Version::V5;
+        }
         match body {
             [0, 4, b'M', b'Q', b'T', b'T', 4 | 5, flags, ..] if flags & 1 != 0 => {
                 Err(Ended::protocol("a packet with reserved flags"))
             }
             [0, 4, b'M', b'Q', b'T', b'T', 4, ..] => Self::connect_v3(&whole(v3_1_1::Connect::parse(body), body)?),
-            [0, 4, b'M', b'Q', b'T', b'T', 5, ..] => {
-                self.version = Version::V5;
-                self.connect_v5(&whole(v5_0::Connect::parse(body), body)?)
-            }
+            [0, 4, b'M', b'Q', b'T', b'T', 5, ..] => self.connect_v5(&whole(v5_0::Connect::parse(body), body)?),
             [0, 4, b'M', b'Q', b'T', b'T', _, ..] | [0, 6, b'M', b'Q', b'I', b's', b'd', b'p', _, ..] => {
                 Err(Ended::Refused(Refusal::Version))
             }
@@ -208,15 +209,15 @@ impl Session {
         let mut wants_session = false;
         for property in connect.props() {
             match property {
-                Property::MaximumPacketSize(size) if size.val() < MIN_PACKET_BYTES => {
-                    return Err(Ended::protocol("a client that cannot take an acknowledgement"));
-                }
                 Property::MaximumPacketSize(size) => self.max_answer_bytes = size.val() as usize,
                 Property::RequestProblemInformation(wanted) => self.takes_reasons = wanted.val() != 0,
                 Property::SessionExpiryInterval(expiry) => wants_session = expiry.val() != 0,
                 Property::AuthenticationMethod(_) => return Err(Ended::Refused(Refusal::Method)),
                 _ => {}
             }
+        }
+        if self.max_answer_bytes < MIN_PACKET_BYTES {
+            return Err(Ended::Refused(Refusal::PacketSize));
         }
         if connect.will_flag() && connect.will_qos() == Qos::ExactlyOnce {
             return Err(Ended::Refused(Refusal::WillQos));
@@ -281,11 +282,19 @@ impl Session {
 
     /// Ends the connection: `out` has the last packet, if the version has one for this.
     pub(super) fn end(&mut self, why: &Ended) {
-        if let Ended::Refused(refusal) = why {
-            return self.refuse(*refusal);
+        match (self.version, why) {
+            (Version::V3, Ended::Refused(refusal)) => self.out.extend([0x20, 2, 0, refusal.return_code()]),
+            (Version::V5, Ended::Refused(refusal)) => self.refuse(refusal.reason_code(), &refusal.to_string()),
+            (Version::V5, Ended::Protocol(_)) if !self.is_connected => {
+                self.refuse(ConnectReasonCode::MalformedPacket, &why.to_string());
+            }
+            (Version::V5, _) if self.is_connected => {
+                if let Some(code) = why.disconnect_code() {
+                    self.end_with(code, &why.to_string());
+                }
+            }
+            _ => {}
         }
-        let (Version::V5, true, Some(code)) = (self.version, self.is_connected, why.disconnect_code()) else { return };
-        self.end_with(code, &why.to_string());
     }
 
     fn end_with(&mut self, code: DisconnectReasonCode, why: &str) {
@@ -300,13 +309,9 @@ impl Session {
         self.send(builder().build());
     }
 
-    fn refuse(&mut self, refusal: Refusal) {
-        if self.version == Version::V3 {
-            self.out.extend([0x20, 2, 0, refusal.return_code()]);
-            return;
-        }
-        let connack = || v5_0::Connack::builder().session_present(false).reason_code(refusal.reason_code());
-        if let Some(reason) = reason(&refusal.to_string())
+    fn refuse(&mut self, code: ConnectReasonCode, why: &str) {
+        let connack = || v5_0::Connack::builder().session_present(false).reason_code(code);
+        if let Some(reason) = reason(why)
             && let Ok(connack) = connack().props(vec![reason.into()]).build()
             && connack.size() <= self.max_answer_bytes
         {
@@ -342,7 +347,10 @@ impl Session {
     fn message(&mut self, mut message: Message) -> Result<Option<Received>, Ended> {
         // The device asks to retain the message, and nothing is retained here.
         message.is_retained = false;
-        if message.topic.is_empty() || message.topic.contains(['+', '#', '\0']) {
+        if message.topic.contains('\0') {
+            return Err(Ended::protocol("a topic with U+0000"));
+        }
+        if message.topic.is_empty() || message.topic.contains(['+', '#']) {
             return Err(Ended::Topic);
         }
         let Some(receipt) = message.receipt else { return Ok(Some(Received::Message(message))) };

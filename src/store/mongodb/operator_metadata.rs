@@ -20,6 +20,7 @@ use bson::{RawDocument, RawDocumentBuf, doc};
 use mongodb::Collection;
 
 use super::by_device::of_devices;
+use super::collection::Kind;
 use super::decode::{DecodeError, expect_version, integer};
 use super::devices::ids_after;
 use super::encode::Encoder;
@@ -104,6 +105,10 @@ impl<L: Layout> OperatorMetadataStore for MongoStore<L> {
                 if metadata != known {
                     writes.push(Write { device, replaces: rev, metadata });
                 }
+            }
+            let collection = self.commands.managed(&name);
+            if writes.iter().any(|write| write.replaces == 0) && collection.present(Kind::Plain).await?.is_none() {
+                collection.create(doc! {}).await?; // with the compression of the options
             }
             let (mut unmet, mut failed) = (Vec::new(), Ok(()));
             let settle = |write: &Write<'_>, outcome| match outcome {

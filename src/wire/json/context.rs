@@ -20,7 +20,7 @@ const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 /// The options, the limits and the buffers of a body.
 #[derive(Debug)]
 pub(super) struct Context<'b> {
-    pub(super) options: Options,
+    pub(super) options: Options<'b>,
     pub(super) limits: Limits,
     /// The text after a place: places in a line count from its start.
     pub(super) of_the_line: &'static str,
@@ -30,8 +30,8 @@ pub(super) struct Context<'b> {
     pub(super) metadata_keys: Vec<Cow<'b, str>>,
 }
 
-impl Context<'_> {
-    pub(super) const fn new(options: Options, limits: Limits, of_the_line: &'static str) -> Self {
+impl<'b> Context<'b> {
+    pub(super) const fn new(options: Options<'b>, limits: Limits, of_the_line: &'static str) -> Self {
         Self { options, limits, of_the_line, hints_left: MAX_HINTS, metadata_keys: Vec::new() }
     }
 

@@ -219,7 +219,7 @@ impl<'b> Lexer<'b> {
     }
 
     /// The byte offset of the last key that [`Lexer::key`] returned.
-    pub(super) const fn key_offset(&self) -> usize {
+    pub(in crate::wire) const fn key_offset(&self) -> usize {
         self.key_at
     }
 

@@ -60,7 +60,9 @@ const OF_THE_LINE: &str = " of the line";
 
 /// The options that a body does not have.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
+pub struct Options<'o> {
+    /// The device of the objects that name none.
+    pub device: Option<&'o str>,
     /// Whether unknown keys are ignored, and do not reject their readings.
     pub ignore_unknown_keys: bool,
     /// Whether each other key of a reading is a metric.
@@ -69,7 +71,7 @@ pub struct Options {
     pub now_ms: i64,
 }
 
-impl Options {
+impl Options<'_> {
     /// The same options for a body that arrives at this time, in Unix milliseconds.
     #[must_use]
     pub const fn at(self, now_ms: i64) -> Self {
@@ -135,7 +137,7 @@ fn parse_object(body: &[u8], limits: &Limits, depth: usize) -> Result<Map<String
 ///
 /// # Errors
 /// When the body is not JSON. `sink` may have the readings before the error; the caller must drop them.
-pub fn parse(body: &[u8], options: &Options, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+pub fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
     let mut lexer = Lexer::new(body)?;
     if lexer.is_at_end() {
         return Err(SyntaxError::new(
@@ -176,7 +178,7 @@ pub fn parse(body: &[u8], options: &Options, sink: &mut impl Sink) -> Result<(),
 ///
 /// It calls [`Sink::line`] before each line that is not blank. A line that is not JSON is one rejection,
 /// whose detail has the position in bytes from the start of the line.
-pub fn parse_lines(body: &[u8], options: &Options, sink: &mut impl Sink) {
+pub fn parse_lines(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
     read_lines(body, 1, &mut Reader::new(options, sink.limits(), OF_THE_LINE), sink);
 }
 

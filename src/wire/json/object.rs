@@ -54,7 +54,7 @@ struct OwnerOfReading<'o> {
 }
 
 impl<'b> Reader<'b> {
-    pub(super) fn new(options: &Options, limits: Limits, of_the_line: &'static str) -> Self {
+    pub(super) fn new(options: &Options<'b>, limits: Limits, of_the_line: &'static str) -> Self {
         let context = Context::new(*options, limits, of_the_line);
         Self { context, owners: 0, own: Reading::default(), inner: Reading::default() }
     }
@@ -92,6 +92,9 @@ impl<'b> Reader<'b> {
                 None if object.has_note(&key) => drop(lexer.skip()?),
                 None => self.own.read_other(key, lexer, &mut self.context, sink)?,
             }
+        }
+        if self.own.device.is_none() {
+            self.own.device = self.context.options.device.map(|device| Ok(Cow::Borrowed(device)));
         }
         Ok(Ok(object))
     }

@@ -44,6 +44,8 @@ use crate::config::LineProtocol;
 pub struct Options<'o> {
     /// The unit of the times.
     pub precision: Precision,
+    /// The device of the lines without a tag that names one.
+    pub device: Option<&'o str>,
     /// The meaning of tags and strings.
     pub mapping: &'o LineProtocol,
 }

@@ -51,7 +51,7 @@ struct Tag<'b> {
 struct Point<'b> {
     measurement: Cow<'b, str>,
     /// The index of the tag that names the device.
-    device: usize,
+    device: Option<usize>,
     ts_ms: Option<i64>,
     /// Whether a name on the line has a brace, which metric names do not have.
     has_brace: bool,
@@ -72,7 +72,7 @@ impl<'b> Reader<'b> {
     /// Parses a line that is not blank.
     pub(super) fn read(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) {
         match self.point(line, options, sink) {
-            Ok(point) => self.emit(&point, options.mapping, sink),
+            Ok(point) => self.emit(&point, options, sink),
             Err(rejection) => sink.reject(rejection),
         }
     }
@@ -87,17 +87,19 @@ impl<'b> Reader<'b> {
         self.read_tags(&mut scanner)?;
         let tags_end = scanner.offset();
         let device = self.device(&options.mapping.device_tags);
-        if let Some(device) = device {
-            sink.expect(&self.tags[device].value);
+        if let Some(device) = self.device_id(device, options) {
+            sink.expect(device);
         }
         scanner.skip_spaces();
         self.fields.read(&mut scanner, &self.limits)?;
         scanner.skip_spaces();
         let ts_ms = read_time(&mut scanner, options.precision)?;
-        let device = device.ok_or_else(|| no_device(&options.mapping.device_tags, tags_end))?;
+        if device.is_none() && options.device.is_none() {
+            return Err(no_device(&options.mapping.device_tags, tags_end));
+        }
         self.labels.clear();
         self.metadata.clear();
-        if self.tags.len() > 1 {
+        if self.tags.len() > usize::from(device.is_some()) {
             self.write_labels(device, options.mapping)?;
         }
         if !options.mapping.metadata_tags.is_empty() || options.mapping.strings == Strings::Metadata {
@@ -138,11 +140,16 @@ impl<'b> Reader<'b> {
         device_tags.iter().find_map(named)
     }
 
+    /// The device: that of its tag, or else the one that the body does not have.
+    fn device_id<'s>(&'s self, tag: Option<usize>, options: &Options<'s>) -> Option<&'s str> {
+        tag.map(|tag| &*self.tags[tag].value).or(options.device)
+    }
+
     /// Writes the tags that are neither the device nor metadata as labels.
-    fn write_labels(&mut self, device: usize, mapping: &LineProtocol) -> Parsed<()> {
+    fn write_labels(&mut self, device: Option<usize>, mapping: &LineProtocol) -> Parsed<()> {
         let mut labels: SmallVec<[_; USUAL_FIELDS]> = (0..)
             .zip(&self.tags)
-            .filter(|(place, tag)| *place != device && !is_metadata(tag, mapping))
+            .filter(|(place, tag)| Some(*place) != device && !is_metadata(tag, mapping))
             .map(|(_, tag)| (&*tag.key, &*tag.value))
             .collect();
         let written = series::append_labels(&mut self.labels, &mut labels);
@@ -152,10 +159,10 @@ impl<'b> Reader<'b> {
 
     /// Writes the tags of metadata, and the strings if they are metadata too.
     #[cold]
-    fn write_metadata(&mut self, device: usize, mapping: &LineProtocol) -> Parsed<()> {
+    fn write_metadata(&mut self, device: Option<usize>, mapping: &LineProtocol) -> Parsed<()> {
         let mut members: Vec<(&str, Cow<'_, str>)> = (0..)
             .zip(&self.tags)
-            .filter(|(place, tag)| *place != device && is_metadata(tag, mapping))
+            .filter(|(place, tag)| Some(*place) != device && is_metadata(tag, mapping))
             .map(|(_, tag)| (&*tag.key, Cow::Borrowed(&*tag.value)))
             .collect();
         for (key, _) in &members {
@@ -182,14 +189,14 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    fn emit(&mut self, point: &Point<'_>, mapping: &LineProtocol, sink: &mut impl Sink) {
+    fn emit(&mut self, point: &Point<'_>, options: &Options<'_>, sink: &mut impl Sink) {
         let metric_bytes = |key: &str| metric_bytes(&point.measurement, key);
         let (labels_bytes, has_brace) = (self.labels.len(), point.has_brace);
         let is_valid = |key: &str| metric_bytes(key) <= METRIC_MAX_BYTES.min(series::SERIES_MAX_BYTES - labels_bytes);
         if has_brace || !self.fields.numbers.iter().all(|field| is_valid(&field.key)) {
             self.reject_names(point);
         }
-        if mapping.strings == Strings::Reject {
+        if options.mapping.strings == Strings::Reject {
             self.reject_strings();
         }
         let Fields { numbers, strings, rejections } = &mut self.fields;
@@ -216,7 +223,7 @@ impl<'b> Reader<'b> {
         });
         let values: SmallVec<[_; USUAL_FIELDS]> = values.collect();
         sink.reading(Incoming {
-            device: &self.tags[point.device].value,
+            device: self.device_id(point.device, options).unwrap_or_default(),
             metadata: Some(&*self.metadata).filter(|metadata| !metadata.is_empty()),
             owner: None,
             ts_ms: point.ts_ms,

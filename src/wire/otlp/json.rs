@@ -2,8 +2,9 @@
 //!
 //! The mapping is that of proto3: keys are in lower camel case or as in the schema, whole numbers of 64 bits
 //! may be texts, `NaN` and the infinities are texts, and `null` is an absent field. Unknown keys are ignored,
-//! as OTLP demands, and reported. Fields that the parser does not need are left out. Two members of one
-//! `oneof`, such as `asInt` beside `asDouble`, are an error: in JSON, neither of them is the last.
+//! as OTLP demands, and reported. Fields that the parser does not need are left out. A key that occurs twice,
+//! perhaps in both forms, is an error, as are two members of one `oneof`, such as `asInt` beside `asDouble`:
+//! in JSON, neither of them is the last.
 //!
 //! The message has at most three times the bytes of the JSON: an empty object of two bytes becomes a key and
 //! a length of six.
@@ -182,9 +183,15 @@ impl Transcoder<'_> {
     fn fields(&mut self, lexer: &mut Lexer<'_>, entries: &[Entry]) -> Result<()> {
         expect(lexer, Kind::Object)?;
         lexer.open()?;
-        let mut chosen = None;
+        let (mut chosen, mut seen) = (None, 0_u32); // a bit for each entry
         while let Some(key) = lexer.key()? {
-            if let Some(entry) = entries.iter().find(|entry| is_name(&key, entry.name)) {
+            if let Some(at) = entries.iter().position(|entry| is_name(&key, entry.name)) {
+                let entry = &entries[at];
+                if seen >> at & 1 == 1 {
+                    let detail = format!("{} is duplicated", entry.name);
+                    return Err(SyntaxError { offset: lexer.key_offset(), detail });
+                }
+                seen |= 1 << at;
                 if entry.is_choice && lexer.kind()? != Kind::Null {
                     match chosen.replace(entry.name) {
                         None => {}
@@ -281,12 +288,7 @@ fn expect(lexer: &mut Lexer<'_>, kind: Kind) -> Result<()> {
 
 #[cold]
 fn conflict(offset: usize, first: &str, second: &str) -> SyntaxError {
-    let detail = if first == second {
-        format!("{first} is duplicated")
-    } else {
-        format!("{first} and {second} exclude each other: a message has one of them")
-    };
-    SyntaxError { offset, detail }
+    SyntaxError { offset, detail: format!("{first} and {second} exclude each other: a message has one of them") }
 }
 
 #[cold]

@@ -11,12 +11,13 @@
 //!   or beyond the limit of the metadata, is ignored.
 //! - Every other label is a **label** of the series. A label with an empty value is an absent one, as in
 //!   Prometheus.
+//! - A **native histogram** of metric `m` is `m_count` and `m_sum`, as in OTLP. Its buckets are ignored and
+//!   counted.
 //! - Consecutive samples with the same device and time are passed on as one reading.
 //!
 //! A series with a missing or an invalid metric, device or label rejects each of its samples. The parser
 //! ignores and counts ([`Sink::ignore`]) samples that are not finite, because Prometheus sends NaN regularly
-//! (the marker of a series that ended is one), native histograms, exemplars, and the types, units and help of
-//! metrics.
+//! (the marker of a series that ended is one), exemplars, and the types, units and help of metrics.
 //!
 //! The parser reads the labels of a series before its samples, whatever their order in the body, and keeps
 //! one series in memory, besides the table of symbols. It checks lengths before it builds anything, because a
@@ -26,10 +27,13 @@ mod series;
 #[cfg(test)]
 mod tests;
 
-use self::series::SeriesReader;
+use self::series::{Part, SeriesReader};
 use super::grouping::Grouping;
 use super::protobuf::{Fields, ProtobufError, Result};
-use super::{Ignored, Rejection, Sink};
+use super::{
+    Code, Ignored, Rejection, Sink,
+    problem::{quoted, rejection},
+};
 
 /// The value of a series that has ended.
 const STALE_BITS: u64 = 0x7FF0_0000_0000_0002;
@@ -157,7 +161,9 @@ fn read_series<'b, S: Sink>(
         match field.number {
             1 => {} // the labels
             2 => read_sample(field.message()?, reader, read.as_ref(), readings)?,
-            number if number == numbers.histograms => readings.sink().ignore(Ignored::Histogram, reader.metric()),
+            number if number == numbers.histograms => {
+                read_histogram(field.message()?, reader, read.as_ref(), readings)?;
+            }
             number if number == numbers.exemplars => readings.sink().ignore(Ignored::Exemplar, reader.metric()),
             5 if numbers.series == 5 => readings.sink().ignore(Ignored::Metadata, reader.metric()),
             6 if numbers.series == 5 => {} // the time at which a counter started
@@ -178,7 +184,7 @@ enum SeriesRejection {
 
 fn read_sample<S: Sink>(
     mut fields: Fields<'_>,
-    reader: &SeriesReader<'_, '_>,
+    reader: &mut SeriesReader<'_, '_>,
     series: std::result::Result<&(), &SeriesRejection>,
     readings: &mut Grouping<'_, S>,
 ) -> Result<()> {
@@ -194,7 +200,61 @@ fn read_sample<S: Sink>(
     match series {
         _ if value.to_bits() == STALE_BITS => readings.sink().ignore(Ignored::Stale, reader.metric()),
         _ if !value.is_finite() => readings.sink().ignore(Ignored::NonFinite, reader.metric()),
-        Ok(()) => readings.add(Some(ts_ms), Ok((reader.series(), value))),
+        Ok(()) => readings.add(Some(ts_ms), reader.text(Part::Sample).map(|text| (text, value))),
+        Err(SeriesRejection::Series(rejection)) => readings.add(Some(ts_ms), Err(rejection)),
+        Err(SeriesRejection::NoDevice(rejection)) => readings.reject(rejection),
+    }
+    Ok(())
+}
+
+/// Reads a native histogram of whole or fractional counts.
+fn read_histogram<S: Sink>(
+    mut fields: Fields<'_>,
+    reader: &mut SeriesReader<'_, '_>,
+    series: std::result::Result<&(), &SeriesRejection>,
+    readings: &mut Grouping<'_, S>,
+) -> Result<()> {
+    let (mut count, mut sum, mut ts_ms, mut has_buckets) = (None, 0f64, 0i64, false);
+    while let Some(field) = fields.next()? {
+        match field.number {
+            1 => count = Some(field.varint()? as f64),
+            2 => count = Some(field.double()?),
+            3 => sum = field.double()?, // protobuf leaves out 0
+            8..=13 => has_buckets = true,
+            15 => ts_ms = field.varint()?.cast_signed(),
+            4..=7 | 14 | 16 | 17 => {} // the scale, the zero bucket, a hint, the bounds, the start
+            _ => readings.sink().ignore(Ignored::UnknownKey, "an unknown field of a histogram"),
+        }
+    }
+    if sum.to_bits() == STALE_BITS {
+        readings.sink().ignore(Ignored::Stale, reader.metric());
+        return Ok(());
+    }
+    if has_buckets {
+        readings.sink().ignore(Ignored::Histogram, reader.metric());
+    }
+    match series {
+        Ok(()) => {
+            let Some(count) = count else {
+                let what = format!("a histogram of {} has no count", quoted(reader.metric()));
+                readings.add(Some(ts_ms), Err(&rejection(Code::InvalidValue, what)));
+                return Ok(());
+            };
+            for (part, value) in [(Part::Count, count), (Part::Sum, sum)] {
+                if !value.is_finite() {
+                    readings.sink().ignore(Ignored::NonFinite, reader.metric());
+                    break; // without a count, the sum says nothing
+                }
+                match reader.text(part) {
+                    Ok(text) => readings.add_of_histogram(Some(ts_ms), text, value, matches!(part, Part::Count)),
+                    // The shorter name of the sum may be valid, but a histogram is rejected once.
+                    Err(rejection) => {
+                        readings.add(Some(ts_ms), Err(rejection));
+                        break;
+                    }
+                }
+            }
+        }
         Err(SeriesRejection::Series(rejection)) => readings.add(Some(ts_ms), Err(rejection)),
         Err(SeriesRejection::NoDevice(rejection)) => readings.reject(rejection),
     }

@@ -32,16 +32,36 @@ pub(super) struct SeriesReader<'b, 'o> {
     /// The labels that the series has, with the exception of empty ones.
     labels: Vec<(&'b str, &'b str)>,
     metric: &'b str,
-    /// The canonical text of the series.
-    text: String,
+    /// The name of the metric with a suffix.
+    name: String,
+    /// The canonical texts of the series, by [`Part`].
+    texts: [Text; 3],
     metadata: String,
+}
+
+/// The parts of samples and histograms that are values.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    Sample,
+    /// The count of a histogram.
+    Count,
+    /// The sum of a histogram.
+    Sum,
+}
+
+/// The canonical text of a series.
+#[derive(Debug, Default)]
+struct Text {
+    text: String,
+    /// Whether it is valid; `None`: it is not written yet.
+    written: Option<std::result::Result<(), Rejection>>,
 }
 
 impl<'b, 'o> SeriesReader<'b, 'o> {
     pub(super) fn new(options: &'o Options<'o>, symbols: &'o [&'b str], limits: Limits) -> Self {
         let max_metadata_bytes = limits.max_metadata_bytes;
-        let (labels, text, metadata) = (Vec::new(), String::new(), String::new());
-        Self { options, symbols, max_metadata_bytes, labels, metric: "", text, metadata }
+        let (labels, name, metadata) = (Vec::new(), String::new(), String::new());
+        Self { options, symbols, max_metadata_bytes, labels, metric: "", name, texts: Default::default(), metadata }
     }
 
     /// The metric of the series; empty if it has none.
@@ -49,9 +69,29 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         self.metric
     }
 
-    /// The canonical text of the series.
-    pub(super) fn series(&self) -> &str {
-        &self.text
+    /// The canonical text of the series of a part, which is written once for all its values.
+    pub(super) fn text(&mut self, part: Part) -> std::result::Result<&str, &Rejection> {
+        let suffix = match part {
+            Part::Sample => "",
+            Part::Count => "_count",
+            Part::Sum => "_sum",
+        };
+        let Text { text, written } = &mut self.texts[part as usize];
+        let written = written.get_or_insert_with(|| {
+            let of_labels = self.labels.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>();
+            let bytes = self.metric.len() + suffix.len() + of_labels;
+            if self.metric.is_empty() {
+                return Err(rejection(Code::InvalidMetricName, format!("a series has no label {METRIC}")));
+            }
+            if bytes > SERIES_MAX_BYTES {
+                return Err(of_series(&SeriesError::TooLong(bytes)));
+            }
+            work::count(bytes);
+            self.name.clear();
+            self.name.extend([self.metric, suffix]);
+            series::write(text, &self.name, &mut self.labels).map_err(|error| of_series(&error))
+        });
+        written.as_ref().map(|()| text.as_str())
     }
 
     /// Reads the labels of a series, and sets its device.
@@ -62,6 +102,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
     ) -> Result<std::result::Result<(), SeriesRejection>> {
         self.labels.clear();
         self.metric = "";
+        self.texts.iter_mut().for_each(|text| text.written = None);
         let read = match self.options.version {
             Version::V1 => self.read_texts(series)?,
             Version::V2 => self.read_references(series)?,
@@ -153,7 +194,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         }
         self.take_metadata(readings.sink());
         readings.set_device(device, &self.metadata);
-        read.and_then(|()| self.write()).map_err(SeriesRejection::Series)
+        read.map_err(SeriesRejection::Series)
     }
 
     /// Checks the number of labels, and the length of each, before labels are compared.
@@ -197,21 +238,6 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
             }
         }
         metadata::write(&mut self.metadata, members.into_iter());
-    }
-
-    /// Writes the canonical text of the series.
-    fn write(&mut self) -> std::result::Result<(), Rejection> {
-        if self.metric.is_empty() {
-            let what = format!("a series has no label {METRIC}");
-            return Err(rejection(Code::InvalidMetricName, what));
-        }
-        let bytes =
-            self.metric.len() + self.labels.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>();
-        if bytes > SERIES_MAX_BYTES {
-            return Err(of_series(&SeriesError::TooLong(bytes)));
-        }
-        work::count(bytes);
-        series::write(&mut self.text, self.metric, &mut self.labels).map_err(|error| of_series(&error))
     }
 }
 

@@ -9,7 +9,8 @@
 //! How records become readings:
 //! - **Device and metric** follow from the name, `bn` + `n`, as [`NameSplit`] describes. If the name is that
 //!   of a device only, the metric is the unit, because the RFC distinguishes several measurements of one name
-//!   by their units (`lat`, `lon`, `%RH`), or `value` if there is no unit either.
+//!   by their units (`lat`, `lon`, `%RH`), or `value` if there is no unit either. If the device is known
+//!   otherwise ([`Options::device`]), a name without a separator is that of a metric.
 //! - **Time** is `bt` + `t` seconds, rounded to the millisecond: since 1970 from 2^28 on, below that relative
 //!   to now. No time, or zero, is the server's clock.
 //! - **Value** is `bv` + `v`, or 1 and 0 for `vb`. A record has one value field; strings (`vs`) and data
@@ -52,7 +53,9 @@ pub use name::NameSplit;
 
 /// The options that a pack does not have.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct Options<'o> {
+    /// The device of the names without a separator, which are metrics then.
+    pub device: Option<&'o str>,
     /// The split of names into device and metric.
     pub split: NameSplit,
     /// The clock that relative times refer to, in Unix milliseconds.
@@ -91,7 +94,7 @@ impl SenmlError {
 ///
 /// # Errors
 /// When the body is not a pack, or is one for newer parsers. `sink` got no readings.
-pub fn parse_json(body: &[u8], options: &Options, sink: &mut impl Sink) -> Result<(), SenmlError> {
+pub fn parse_json(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<(), SenmlError> {
     parse(|take| json::read(body, take), options, sink)
 }
 
@@ -100,7 +103,7 @@ pub fn parse_json(body: &[u8], options: &Options, sink: &mut impl Sink) -> Resul
 ///
 /// # Errors
 /// When the body is not a pack, or is one for newer parsers. `sink` got no readings.
-pub fn parse_cbor(body: &[u8], options: &Options, sink: &mut impl Sink) -> Result<(), SenmlError> {
+pub fn parse_cbor(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<(), SenmlError> {
     parse(|take| cbor::read(body, take), options, sink)
 }
 
@@ -109,7 +112,7 @@ type Take<'t, 'b> = &'t mut dyn FnMut(&Record<'b>) -> bool;
 
 fn parse<'b>(
     read: impl Fn(Take<'_, 'b>) -> Result<(), SenmlError>,
-    options: &Options,
+    options: &Options<'_>,
     sink: &mut impl Sink,
 ) -> Result<(), SenmlError> {
     let mut units = UnitTable::new(options);

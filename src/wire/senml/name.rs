@@ -67,6 +67,11 @@ fn namespace_length(name: &str) -> usize {
     name.match_indices(':').nth(colons - 1).map_or(name.len(), |(at, _)| at + 1)
 }
 
+/// Whether a name, whose split has this device and no metric, has no separator at all.
+pub(super) fn is_plain(name: &str, device: &str) -> bool {
+    device.len() == name.len() && namespace_length(name) == 0
+}
+
 /// Checks a name (RFC 8428, section 4.5.1). Its first `checked` bytes are known to be valid.
 pub(super) fn check_name(name: &str, checked: usize) -> Parsed<()> {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');

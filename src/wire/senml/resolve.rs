@@ -3,7 +3,7 @@
 use super::{
     Options,
     field::Field,
-    name::{MAX_NAME_BYTES, check_name, too_long},
+    name::{MAX_NAME_BYTES, check_name, is_plain, too_long},
     record::Record,
 };
 use crate::wire::{
@@ -34,7 +34,7 @@ pub(super) struct Measurement<'r> {
 /// Resolves the records of a pack in order, and keeps the current base fields.
 #[derive(Debug)]
 pub(super) struct Resolver<'o> {
-    options: &'o Options,
+    options: &'o Options<'o>,
     /// The base name, followed by the name of the current record.
     name: String,
     /// The length of the base name.
@@ -50,7 +50,7 @@ pub(super) struct Resolver<'o> {
 }
 
 impl<'o> Resolver<'o> {
-    pub(super) const fn new(options: &'o Options) -> Self {
+    pub(super) const fn new(options: &'o Options<'o>) -> Self {
         Self {
             options,
             name: String::new(),
@@ -101,7 +101,9 @@ impl<'o> Resolver<'o> {
         }
         self.name.truncate(base);
         self.name.push_str(own);
-        check_name(&self.name, self.checked)?;
+        if !self.name.is_empty() || self.options.device.is_none() {
+            check_name(&self.name, self.checked)?;
+        }
         let (device, metric) = match self.cut.filter(|_| own.is_empty()) {
             Some((device, metric)) => {
                 (&self.name[..device], metric.map(|metric| &self.name[device + 1..device + 1 + metric]))
@@ -111,6 +113,12 @@ impl<'o> Resolver<'o> {
         if own.is_empty() {
             self.cut = Some((device.len(), metric.map(str::len)));
         }
+        let (device, metric) = match self.options.device {
+            Some(given) if metric.is_none() && is_plain(&self.name, device) => {
+                (given, Some(device).filter(|name| !name.is_empty()))
+            }
+            _ => (device, metric),
+        };
         let unit = match record.unit(Field::Unit)? {
             None => self.unit.as_ref().map_err(Clone::clone)?.as_deref(),
             own => own,

@@ -43,7 +43,7 @@ struct Entry {
 }
 
 impl UnitTable {
-    pub(super) fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &Options<'_>) -> Self {
         // Each device has at least one reading: a pack with more devices is refused.
         let max_devices = u32::try_from(options.max_readings).unwrap_or(u32::MAX).saturating_add(1);
         Self {

@@ -75,7 +75,7 @@ async fn write_lines(
         Err(problem) => return version.failed(&problem),
     };
     let parse = move |app: &App, bytes: &[u8], admission: &mut Admission<'_>| {
-        let options = Options { precision, mapping: &app.formats.line_protocol };
+        let options = Options { precision, device: None, mapping: &app.formats.line_protocol };
         line_protocol::parse(bytes, &options, admission);
         Ok(())
     };

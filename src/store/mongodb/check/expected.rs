@@ -22,8 +22,8 @@ pub struct Expected {
     pub(in super::super) timeseries: Option<(Document, Document)>,
     /// The field of the shard key, which is hashed.
     pub(in super::super) device_field: &'static str,
-    /// Whether it has the data of devices. The notes of the instances do not: they are few, are not sharded,
-    /// and are created when they are needed.
+    /// Whether it has the data that devices send. The notes of the instances and the metadata of operators do
+    /// not: they are few, are not sharded, and are created when they are needed.
     pub(in super::super) is_of_devices: bool,
 }
 
@@ -49,6 +49,17 @@ impl Expected {
             device_field: DEVICE_FIELD,
             is_of_devices: true,
         }
+    }
+
+    /// The notes of the instances.
+    pub(in super::super) fn notes(schema: PlainSchema) -> Self {
+        Self { is_of_devices: false, ..Self::plain(schema) }
+    }
+
+    /// The metadata that operators have set, for ever and without an index of its own.
+    pub(in super::super) fn operator_metadata(collection: ManagedCollection) -> Self {
+        let schema = PlainSchema { collection, age_field: "_id", expiry: None };
+        Self { index: ("_id_", doc! { "_id": 1 }), ..Self::notes(schema) }
     }
 
     pub(super) fn name(&self) -> &str {

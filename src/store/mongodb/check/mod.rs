@@ -72,7 +72,8 @@ impl<L: Layout> MongoStore<L> {
             self.layout.expected(),
             Expected::plain(self.rollups.schema()),
             Expected::plain(self.devices.schema()),
-            Expected { is_of_devices: false, ..Expected::plain(self.schema_of_notes()) },
+            Expected::notes(self.schema_of_notes()),
+            Expected::operator_metadata(self.commands.managed(&self.operator_metadata_name())),
         ];
         let present = inspector.check_collections(&expected).await;
         if !present.is_empty() {

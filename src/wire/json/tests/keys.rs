@@ -4,7 +4,7 @@ use super::*;
 use crate::wire::Incoming;
 use crate::wire::readings_only::ReadingsOnly;
 
-const IGNORING: Options = Options { ignore_unknown_keys: true, flat: false, now_ms: 0 };
+const IGNORING: Options<'_> = Options { device: None, ignore_unknown_keys: true, flat: false, now_ms: 0 };
 
 #[test]
 fn each_key_has_its_other_names() {

@@ -13,7 +13,7 @@ fn entries(body: impl AsRef<[u8]>) -> Vec<String> {
     entries_with(Options::default(), body)
 }
 
-fn entries_with(options: Options, body: impl AsRef<[u8]>) -> Vec<String> {
+fn entries_with(options: Options<'_>, body: impl AsRef<[u8]>) -> Vec<String> {
     let mut entries = RecordingSink::default();
     parse(body.as_ref(), &options, &mut entries).unwrap();
     entries.0

@@ -3,8 +3,8 @@
 use super::*;
 
 const NOW_MS: i64 = 1_776_693_610_000;
-const NOW: Options = Options { ignore_unknown_keys: false, flat: false, now_ms: NOW_MS };
-const FLAT: Options = Options { ignore_unknown_keys: false, flat: true, now_ms: NOW_MS };
+const NOW: Options<'_> = Options { device: None, ignore_unknown_keys: false, flat: false, now_ms: NOW_MS };
+const FLAT: Options<'_> = Options { device: None, ignore_unknown_keys: false, flat: true, now_ms: NOW_MS };
 
 #[test]
 fn null_is_no_value_and_a_boolean_is_one_or_zero() {

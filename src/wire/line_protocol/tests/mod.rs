@@ -13,7 +13,7 @@ fn device_tags() -> Vec<String> {
 
 /// The entries of lines by this mapping.
 fn entries_of(mapping: &LineProtocol, body: &str) -> Vec<String> {
-    entries_by(&Options { precision: Precision::Milliseconds, mapping }, body)
+    entries_by(&Options { precision: Precision::Milliseconds, device: None, mapping }, body)
 }
 
 /// The readings and rejections of a body, each after the number of its line and `: `.
@@ -31,7 +31,7 @@ fn entries_by(options: &Options<'_>, body: impl AsRef<[u8]>) -> Vec<String> {
 }
 
 fn entries_at(precision: Precision, body: impl AsRef<[u8]>) -> Vec<String> {
-    entries_by(&Options { precision, mapping: &LineProtocol::default() }, body)
+    entries_by(&Options { precision, device: None, mapping: &LineProtocol::default() }, body)
 }
 
 fn entries(body: impl AsRef<[u8]>) -> Vec<String> {
@@ -63,7 +63,7 @@ fn the_device_of_a_reading_is_announced_before_it() {
         fn ignore(&mut self, _: Ignored, _: &str) {}
     }
     let mut heard = Heard::default();
-    let options = Options { precision: Precision::Milliseconds, mapping: &LineProtocol::default() };
+    let options = Options { precision: Precision::Milliseconds, device: None, mapping: &LineProtocol::default() };
     parse(b"m,host=a\\ b f=1 1\nm,zone=4 f=1 1\nm,zone=4,host=c f=? 1\n", &options, &mut heard);
     assert_eq!(heard.0, ["expect a b", "a b", "missing_device_id", "expect c", "invalid_value"]);
 }

@@ -45,6 +45,7 @@ impl Sink for Reads {
 fn ours(line: &str) -> Option<Read> {
     let mut reads = Reads::default();
     let options = Options {
+        device: None,
         precision: Precision::Milliseconds,
         mapping: &LineProtocol { device_tags: vec!["host".to_owned()], ..LineProtocol::default() },
     };

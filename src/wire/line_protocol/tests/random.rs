@@ -147,7 +147,7 @@ impl Sink for Heard {
 
 fn heard(body: &[u8]) -> Vec<(u64, u32)> {
     let mut heard = Heard::default();
-    parse(body, &Options { precision: Precision::Auto, mapping: &LineProtocol::default() }, &mut heard);
+    parse(body, &Options { precision: Precision::Auto, device: None, mapping: &LineProtocol::default() }, &mut heard);
     heard.0
 }
 
@@ -162,7 +162,7 @@ proptest! {
             assert_eq!((device, ts_ms), (&*made.device, made.time));
             assert_eq!(values, made.values());
         });
-        let options = Options { precision: Precision::Milliseconds, mapping: &LineProtocol::default() };
+        let options = Options { precision: Precision::Milliseconds, device: None, mapping: &LineProtocol::default() };
         parse(lines.join("\n").as_bytes(), &options, &mut expect);
         prop_assert_eq!(expected.len(), 0);
     }
@@ -196,6 +196,7 @@ proptest! {
     #[test]
     fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
         let mapping = LineProtocol { device_tags: Vec::new(), ..LineProtocol::default() };
-        parse(&body, &Options { precision: Precision::Auto, mapping: &mapping }, &mut RecordingSink::default());
+        let options = Options { precision: Precision::Auto, device: None, mapping: &mapping };
+        parse(&body, &options, &mut RecordingSink::default());
     }
 }

@@ -339,7 +339,12 @@ fn json_of_another_type_is_refused_with_its_place() {
         (r#""timeUnixNano":-1"#, "expected a whole number of 64 bits without a sign"),
         (r#""attributes":[{"key":"a","value":{"boolValue":1}}]"#, "expected true or false, found a number"),
         (r#""asDouble":1,"asInt":"2""#, "asDouble and asInt exclude each other: a message has one of them"),
-        (r#""as_int":1,"asInt":null,"asInt":1"#, "asInt is duplicated"),
+        (r#""as_int":1,"asInt":1"#, "asInt is duplicated"),
+        (r#""asInt":null,"asInt":1"#, "asInt is duplicated"),
+        (r#""timeUnixNano":1,"time_unix_nano":2"#, "timeUnixNano is duplicated"),
+        (r#""attributes":[],"attributes":[]"#, "attributes is duplicated"),
+        (r#""attributes":[{"key":"a","key":"b"}]"#, "key is duplicated"),
+        (r#""startTimeUnixNano":1,"startTimeUnixNano":1"#, "startTimeUnixNano is duplicated"),
         (
             r#""attributes":[{"key":"a","value":{"stringValue":"b","intValue":1}}]"#,
             "stringValue and intValue exclude each other: a message has one of them",

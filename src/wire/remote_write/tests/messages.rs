@@ -19,7 +19,7 @@ pub(super) mod v1 {
         #[prost(message, repeated, tag = "3")]
         pub(crate) exemplars: Vec<super::Other>,
         #[prost(message, repeated, tag = "4")]
-        pub(crate) histograms: Vec<super::Other>,
+        pub(crate) histograms: Vec<super::Histogram>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -48,7 +48,7 @@ pub(super) mod v2 {
         #[prost(message, repeated, tag = "2")]
         pub(crate) samples: Vec<super::Sample>,
         #[prost(message, repeated, tag = "3")]
-        pub(crate) histograms: Vec<super::Other>,
+        pub(crate) histograms: Vec<super::Histogram>,
         #[prost(message, repeated, tag = "4")]
         pub(crate) exemplars: Vec<super::Other>,
         #[prost(message, optional, tag = "5")]
@@ -64,6 +64,44 @@ pub(crate) struct Sample {
     pub(crate) value: f64,
     #[prost(int64, tag = "2")]
     pub(crate) timestamp: i64,
+}
+
+/// A native histogram, the same in both versions.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Histogram {
+    #[prost(oneof = "Count", tags = "1, 2")]
+    pub(crate) count: Option<Count>,
+    #[prost(double, tag = "3")]
+    pub(crate) sum: f64,
+    #[prost(sint32, tag = "4")]
+    pub(crate) schema: i32,
+    #[prost(double, tag = "5")]
+    pub(crate) zero_threshold: f64,
+    #[prost(uint64, tag = "6")]
+    pub(crate) zero_count_int: u64,
+    #[prost(message, repeated, tag = "8")]
+    pub(crate) negative_spans: Vec<Other>,
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) positive_spans: Vec<Other>,
+    #[prost(sint64, repeated, tag = "12")]
+    pub(crate) positive_deltas: Vec<i64>,
+    #[prost(double, repeated, tag = "13")]
+    pub(crate) positive_counts: Vec<f64>,
+    #[prost(int32, tag = "14")]
+    pub(crate) reset_hint: i32,
+    #[prost(int64, tag = "15")]
+    pub(crate) timestamp: i64,
+    #[prost(double, repeated, tag = "16")]
+    pub(crate) custom_values: Vec<f64>,
+}
+
+/// The count of a native histogram.
+#[derive(Clone, Copy, PartialEq, prost::Oneof)]
+pub(crate) enum Count {
+    #[prost(uint64, tag = "1")]
+    Whole(u64),
+    #[prost(double, tag = "2")]
+    Fractional(f64),
 }
 
 /// A message whose content does not matter.

@@ -5,7 +5,7 @@ mod random;
 
 use prost::Message;
 
-use self::messages::{Other, Sample, v1, v2};
+use self::messages::{Count, Histogram, Other, Sample, v1, v2};
 use super::{Options, STALE_BITS, Version, parse};
 use crate::wire::recording_sink::RecordingSink;
 
@@ -145,19 +145,86 @@ fn an_invalid_series_rejects_its_samples_and_no_others() {
     }
 }
 
+/// A histogram with buckets.
+fn histogram(timestamp: i64, count: Count, sum: f64) -> Histogram {
+    let (count, positive_spans) = (Some(count), vec![Other { content: 1 }]);
+    Histogram { count, sum, schema: 3, positive_spans, positive_deltas: vec![1, -1], timestamp, ..Histogram::default() }
+}
+
+/// The entries of one series of histograms, the same in both versions.
+fn parsed_histograms(labels: &[(&str, &str)], histograms: &[Histogram]) -> Vec<String> {
+    let all = [(labels.to_vec(), Vec::new())];
+    let (mut first, mut second) = (in_v1(&all), in_v2(&all));
+    first.timeseries[0].histograms = histograms.to_vec();
+    second.timeseries[0].histograms = histograms.to_vec();
+    let first = parsed_as(Version::V1, &first.encode_to_vec()).unwrap();
+    assert_eq!(first, parsed_as(Version::V2, &second.encode_to_vec()).unwrap());
+    first
+}
+
 #[test]
-fn histograms_exemplars_and_metadata_are_ignored() {
+fn a_native_histogram_is_a_count_and_a_sum() {
+    let labels = [("__name__", "m"), ("instance", "a"), ("job", "x")];
+    let stale = histogram(4, Count::Whole(0), f64::from_bits(STALE_BITS));
+    let of_floats = Histogram { positive_counts: vec![0.5], ..histogram(2, Count::Fractional(2.5), -1.5) };
+    let without_buckets = Histogram { timestamp: 3, count: Some(Count::Whole(0)), ..Histogram::default() };
+    let all = [histogram(1, Count::Whole(7), 3.25), of_floats, without_buckets, stale];
+    assert_eq!(
+        parsed_histograms(&labels, &all),
+        [
+            "ignored Histogram m",
+            "ignored Histogram m",
+            "a 1 m_count{job=x}=7 m_sum{job=x}=3.25",
+            "a 2 m_count{job=x}=2.5 m_sum{job=x}=-1.5",
+            "ignored Stale m",
+            "a 3 m_count{job=x}=0 m_sum{job=x}=0",
+        ]
+    );
+}
+
+#[test]
+fn values_of_a_histogram_that_are_not_finite_are_ignored() {
+    let labels = [("__name__", "m"), ("instance", "a")];
+    let all = [
+        Histogram { positive_spans: Vec::new(), ..histogram(1, Count::Whole(7), f64::NAN) },
+        Histogram { positive_spans: Vec::new(), ..histogram(2, Count::Fractional(f64::INFINITY), 1.0) },
+    ]
+    .map(|histogram| Histogram { positive_deltas: Vec::new(), ..histogram });
+    assert_eq!(parsed_histograms(&labels, &all), ["ignored NonFinite m", "ignored NonFinite m", "a 1 m_count=7"]);
+}
+
+#[test]
+fn a_histogram_of_an_invalid_series_is_rejected_once() {
+    let labels = [("__name__", "m"), ("instance", "a")];
+    let empty = parsed_histograms(&labels, &[Histogram::default()]);
+    assert_eq!(empty, ["invalid_value: a histogram of \"m\" has no count"]);
+    let long = "m".repeat(123);
+    for (labels, rejected) in [
+        (vec![("__name__", "m{"), ("instance", "a")], "invalid_metric_name: "),
+        (vec![("__name__", &*long), ("instance", "a")], "invalid_metric_name: "),
+        (vec![("__name__", "m"), ("job", "a")], "missing_device_id: "),
+    ] {
+        let all = [1, 2].map(|ts| Histogram { timestamp: ts, count: Some(Count::Whole(1)), ..Histogram::default() });
+        let entries = parsed_histograms(&labels, &all);
+        assert!(entries.len() == 2 && entries.iter().all(|entry| entry.starts_with(rejected)), "{entries:?}");
+    }
+}
+
+#[test]
+fn buckets_exemplars_and_metadata_are_ignored() {
     let other = || vec![Other { content: 1 }];
     let mut request = in_v1(&[(vec![("__name__", "up"), ("instance", "a")], vec![(1, 1.0)])]);
     request.metadata = other();
-    (request.timeseries[0].exemplars, request.timeseries[0].histograms) = (other(), other());
-    let expected = ["ignored Exemplar up", "ignored Histogram up", "ignored Metadata metadata", "a 1 up=1"];
+    let of_histograms = || vec![histogram(1, Count::Whole(2), 3.0)];
+    (request.timeseries[0].exemplars, request.timeseries[0].histograms) = (other(), of_histograms());
+    let stored = "a 1 up=1 up_count=2 up_sum=3";
+    let expected = ["ignored Exemplar up", "ignored Histogram up", "ignored Metadata metadata", stored];
     assert_eq!(parsed_as(Version::V1, &request.encode_to_vec()).unwrap(), expected);
     let mut request = in_v2(&[(vec![("__name__", "up"), ("instance", "a")], vec![(1, 1.0)])]);
     let series = &mut request.timeseries[0];
-    (series.exemplars, series.histograms, series.metadata) = (other(), other(), Some(Other { content: 1 }));
+    (series.exemplars, series.histograms, series.metadata) = (other(), of_histograms(), Some(Other { content: 1 }));
     series.created_timestamp = 5;
-    let expected = ["ignored Histogram up", "ignored Exemplar up", "ignored Metadata up", "a 1 up=1"];
+    let expected = ["ignored Histogram up", "ignored Exemplar up", "ignored Metadata up", stored];
     assert_eq!(parsed_as(Version::V2, &request.encode_to_vec()).unwrap(), expected);
 }
 

@@ -10,8 +10,9 @@ use crate::wire::recording_sink::RecordingSink;
 
 const NOW_MS: i64 = 1_776_693_610_000;
 
-fn options() -> Options {
+fn options() -> Options<'static> {
     Options {
+        device: None,
         split: NameSplit::default(),
         now_ms: NOW_MS,
         max_readings: 100_000,
@@ -25,7 +26,7 @@ fn json(body: impl AsRef<[u8]>) -> Result<Vec<String>, (&'static str, String)> {
     json_with(&options(), body)
 }
 
-fn json_with(options: &Options, body: impl AsRef<[u8]>) -> Result<Vec<String>, (&'static str, String)> {
+fn json_with(options: &Options<'_>, body: impl AsRef<[u8]>) -> Result<Vec<String>, (&'static str, String)> {
     let mut entries = RecordingSink::default();
     finish(parse_json(body.as_ref(), options, &mut entries), entries)
 }
