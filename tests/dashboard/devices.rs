@@ -232,6 +232,9 @@ async fn a_device_gets_a_name_a_place_and_units() {
     let expected = json!({ "name": hostile, "place": "Hall 2", "units": { "temp": "°C", "hum": "%" } });
     assert_eq!(metadata["setByOperators"], expected);
     // Another operator is quicker: nothing is overwritten, and the form says so. Then it has what is stored.
+    // A page that is hidden does not look for changes.
+    tab.wait("document.querySelector('[data-key=\"edit place\"]')?.value === 'Hall 2'").await;
+    tab.js("Object.defineProperty(document, 'hidden', { value: true, configurable: true }).hidden").await;
     let other = open_as("operator", hostile).await;
     for (tab, place) in [(&other, "Hall 3"), (&tab, "Hall 4")] {
         tab.wait("document.querySelector('[data-key=\"edit place\"]')").await;
@@ -243,7 +246,7 @@ async fn a_device_gets_a_name_a_place_and_units() {
     }
     tab.wait_for(".editor [role=status]", "this device was changed elsewhere").await;
     tab.click("[data-key='edit reload']").await;
-    tab.wait("document.querySelector('[data-key=\"edit place\"]').value === 'Hall 3'").await;
+    tab.wait("document.querySelector('[data-key=\"edit place\"]')?.value === 'Hall 3'").await;
     tab.js("document.querySelector('[data-key=\"edit place\"]').value = 'Hall 4'").await;
     tab.js("document.querySelector('.editor form').requestSubmit()").await;
     tab.wait_for(".metadata", "Hall 4").await;
