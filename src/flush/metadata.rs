@@ -98,7 +98,8 @@ impl Pipeline {
 
     /// Appends changes of metadata to the log, and waits until they are durable.
     ///
-    /// # Errors When a change is not accepted. The changes before it may be accepted.
+    /// # Errors
+    /// When a change is not accepted. The changes before it may be accepted.
     pub async fn change_metadata(&self, records: Vec<MetadataRecord>) -> Result<(), ChangeError> {
         if self.lock().metadata.is_full() {
             return Err(ChangeError::TooMany);

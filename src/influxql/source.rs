@@ -208,7 +208,8 @@ pub trait Source {
 
     /// Checks whether the statement may go on. Long work that reads nothing calls this now and then.
     ///
-    /// # Errors If the deadline has passed, or the client has disconnected.
+    /// # Errors
+    /// If the deadline has passed, or the client has disconnected.
     fn check(&self) -> Result<(), StatementError>;
 
     /// Returns a range that has all instants of a request that may have rows.

@@ -124,7 +124,7 @@ impl Layout {
 /// Reads a size or a period from `min` to `max`.
 fn within<T>(text: &str, min: T, max: T) -> Result<T, String>
 where
-    T: FromStr<Err = UnitError> + PartialOrd + Display,
+    T: FromStr<Err = UnitError> + PartialOrd + Display + Copy,
 {
     let value: T = text.parse().map_err(|error: UnitError| error.to_string())?;
     if value < min || value > max {

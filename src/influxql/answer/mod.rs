@@ -160,7 +160,8 @@ impl Writer {
     /// joined. The writer holds the last chunk back until it knows whether another one follows, because a
     /// chunk says so. `written` gets the buffer after each chunk, and may send and clear it.
     ///
-    /// # Errors The errors of `written`. The rest of the part is lost then.
+    /// # Errors
+    /// The errors of `written`. The rest of the part is lost then.
     pub fn part<E>(
         &mut self,
         id: usize,
