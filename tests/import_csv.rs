@@ -135,7 +135,7 @@ async fn each_form_of_a_row_is_read() {
     {
         let (device, file) = (format!("d{nth}"), folder.path().join("one.csv"));
         std::fs::write(&file, text).expect("writable");
-        let done = import(&server, &file, &[&["--device", &device], flags].concat()).await;
+        let done = import(&server, &file, &[&["--device", &device, "--tz", "UTC"], flags].concat()).await;
         assert!(done.code == Some(0) && done.stderr.contains(guessed), "{guessed}: {done:?}");
         let found = readings(&server).await;
         let series = if guessed.contains("unit") { "t{unit=°C}" } else { "t" };
@@ -164,6 +164,12 @@ async fn a_file_with_several_readings_is_refused_with_the_option_that_tells() {
         (b"time,t\n10:00,1\n", &[], 1, "name both: --time-column DATE,TIME"),
         (b"time,t\n24.10.2026,1\n", &[], 1, "name both: --time-column DATE,TIME"),
         (b"time,t\nnoon,1\n", &[], 1, "--time-format names another form"),
+        (
+            b"time,t\n24.10.2026 08:00,1\n",
+            &[],
+            64,
+            "a time without an offset: name its zone, such as --tz Europe/Berlin",
+        ),
         (b"time,t\nnoon,1\n", &["--time-format", "%d.%m.%Y %H:%M"], 1, "not a time of the form %d.%m.%Y %H:%M: "),
         (b"time,t\nnoon,1\n", &["--time-format", "%d.%m.%Y"], 64, "does not tell date and hour"),
         (b"time,t\nnoon,1\n", &["--delimiter", "x"], 64, "the character is , ; | : or \\t"),

@@ -180,9 +180,9 @@ fn file_of(series: &Series) -> tempfile::TempPath {
     file
 }
 
-fn import_args(server: &Server, file: &Path) -> [String; 8] {
+fn import_args(server: &Server, file: &Path) -> [String; 10] {
     let file = file.to_str().expect("UTF-8");
-    ["import", file, "--device", DEVICE, "--metric", METRIC, "--url", server.url()].map(str::to_owned)
+    ["import", file, "--device", DEVICE, "--metric", METRIC, "--tz", "UTC", "--url", server.url()].map(str::to_owned)
 }
 
 async fn import(server: &Server, file: &Path) {

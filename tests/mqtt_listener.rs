@@ -250,6 +250,17 @@ async fn version_5_says_why_nothing_of_a_message_is_stored() {
 }
 
 #[tokio::test]
+async fn a_value_that_is_rejected_alone_is_logged_with_its_topic() {
+    let server = Server::start(setup()).await;
+    let mut device = Device::connected(&server, true, "d1");
+    device.publish(3, "own/values", r#"{"deviceId":"a","values":{"temp":22.4,"hum":1e999}}"#);
+    let answer = device.packet().expect("an acknowledgement");
+    assert_eq!(answer.get(4).copied().unwrap_or_default(), 0, "the other value is stored: {answer:?}");
+    let log = server.logged("topic \\\"own/values\\\"").await;
+    assert!(log.contains("hum"), "{log}");
+}
+
+#[tokio::test]
 async fn subscriptions_are_refused_and_the_connection_stays() {
     let server = Server::start(setup()).await;
     for (is_v5, code) in [(true, 0x87), (false, 0x80)] {

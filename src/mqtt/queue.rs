@@ -249,7 +249,8 @@ impl Intake {
             }
         };
         let has_rejected = admission.rejected() > rejected;
-        let refusals = if has_rejected { admission.take_refusals() } else { Vec::new() };
+        // Values that are rejected alone have log lines as well.
+        let refusals = if admission.listed().is_empty() { Vec::new() } else { admission.take_refusals() };
         let is_over_quota = refusals.iter().any(|refusal| is_for_now(refusal.code));
         let is_stored = admission.accepted() > accepted;
         let refused = match (is_stored, has_rejected) {

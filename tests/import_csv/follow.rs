@@ -82,7 +82,7 @@ impl Gateway {
 
     fn follow_to(&self, url: &str) -> Follower {
         let mut command = Command::new(binary());
-        command.args(["import", path(&self.file), "--url", url, "--device", "d", "--follow"]);
+        command.args(["import", path(&self.file), "--url", url, "--device", "d", "--tz", "UTC", "--follow"]);
         command.args(["--progress", path(&self.progress), "--metric", "press{unit=bar}"]);
         Follower(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")))
     }

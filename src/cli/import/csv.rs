@@ -163,14 +163,10 @@ impl<R: BufRead> Rows<R> {
         if skip_lines.is_none() && lines > 0 {
             guessed.push(format!("--skip-lines {lines}"));
         }
-        if times.zone == jiff::tz::TimeZone::UTC
-            && sample.front().is_some_and(|(_, row)| times.needs_zone(&joined(row, time)))
-        {
-            guessed.push("--tz UTC".to_owned());
-        }
         for (Found { line, .. }, row) in sample.iter().filter(|(_, row)| is_whole(row)) {
             let cell = joined(row, time);
-            if let Err(why @ (TimeError::DayOrMonth(_) | TimeError::Number(_))) = times.parse(&cell) {
+            if let Err(why @ (TimeError::DayOrMonth(_) | TimeError::Number(_) | TimeError::NoZone)) = times.parse(&cell)
+            {
                 return Err(ColumnsError::Time(*line, bad_cell(&joined(&header, time), &cell, &why)).into());
             }
         }

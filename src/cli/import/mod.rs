@@ -98,8 +98,8 @@ pub(crate) struct ImportArgs {
     #[arg(long = "metric", value_name = "NAME[=COLUMN]")]
     metrics: Vec<WantedMetric>,
     /// CSV: the time zone of times without an offset, such as Europe/Vienna
-    #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = parse_zone)]
-    tz: TimeZone,
+    #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
+    tz: Option<TimeZone>,
     /// CSV: the character between cells: , ; | or \t for a tab [default: recognized in the header]
     #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
     delimiter: Option<u8>,

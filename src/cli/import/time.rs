@@ -41,6 +41,9 @@ pub(super) enum TimeError {
     /// Not in the form of `--time-format`.
     #[error("not a time of the form {0}: {1}")]
     NotOfFormat(String, String),
+    /// A local time of an unknown zone.
+    #[error("a time without an offset: name its zone, such as --tz Europe/Berlin or --tz UTC")]
+    NoZone,
     /// A local time that is skipped.
     #[error("this time does not exist in {0}, where clocks are set forward over it: is --tz right?")]
     Skipped(String),
@@ -68,8 +71,8 @@ pub(super) struct Twice {
 /// The times of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Times {
-    /// The zone of civil times.
-    pub(super) zone: TimeZone,
+    /// The zone of civil times, if there may be any.
+    pub(super) zone: Option<TimeZone>,
     /// The form; `None`: one of the usual forms.
     pub(super) format: Option<TimeFormat>,
 }
@@ -86,7 +89,7 @@ impl FromStr for TimeFormat {
         let one_pm = Date::constant(2026, 10, 25).at(13, 0, 0, 0);
         let at = one_pm.to_zoned(TimeZone::UTC).map_err(|error| error.to_string())?;
         let text = strtime::format(&format.0, &at).map_err(|error| error.to_string())?;
-        let found = Times { zone: TimeZone::UTC, format: Some(format.clone()) }.parse(&text);
+        let found = Times { zone: Some(TimeZone::UTC), format: Some(format.clone()) }.parse(&text);
         if found == Ok(When::At(at.timestamp().as_millisecond())) {
             return Ok(format);
         }
@@ -98,24 +101,17 @@ impl Times {
     /// Times of the usual forms.
     #[cfg(test)]
     pub(super) const fn usual(zone: TimeZone) -> Self {
-        Self { zone, format: None }
+        Self { zone: Some(zone), format: None }
     }
 
     /// Whether no civil time exists twice.
     pub(super) fn is_fixed(&self) -> bool {
-        self.zone.to_fixed_offset().is_ok()
+        self.zone.as_ref().is_none_or(|zone| zone.to_fixed_offset().is_ok())
     }
 
     /// The name of the zone, for messages.
     pub(super) fn zone_name(&self) -> &str {
-        self.zone.iana_name().unwrap_or("the zone of --tz")
-    }
-
-    /// Whether the instant depends on the zone.
-    pub(super) fn needs_zone(&self, text: &str) -> bool {
-        let hour_ahead = Self { zone: TimeZone::fixed(jiff::tz::offset(1)), ..self.clone() };
-        let in_utc = Self { zone: TimeZone::UTC, ..self.clone() };
-        in_utc.parse(text).is_ok_and(|at| hour_ahead.parse(text) != Ok(at))
+        self.zone.as_ref().and_then(TimeZone::iana_name).unwrap_or("the zone of --tz")
     }
 
     /// Parses an instant.
@@ -158,7 +154,7 @@ impl Times {
 
     /// The instant of a time in the zone.
     fn civil(&self, civil: DateTime) -> Result<When, TimeError> {
-        let found = self.zone.to_ambiguous_timestamp(civil);
+        let found = self.zone.as_ref().ok_or(TimeError::NoZone)?.to_ambiguous_timestamp(civil);
         match found.offset() {
             AmbiguousOffset::Unambiguous { .. } => found.compatible().map_err(|_| TimeError::OutOfRange).and_then(at),
             AmbiguousOffset::Gap { .. } => Err(TimeError::Skipped(self.zone_name().to_owned())),
@@ -377,7 +373,7 @@ mod tests {
     #[test]
     fn a_format_is_obeyed() {
         let with = |format: &str, text: &str| {
-            Times { zone: TimeZone::get("Europe/Berlin").unwrap(), format: Some(format.parse().unwrap()) }.parse(text)
+            Times { zone: TimeZone::get("Europe/Berlin").ok(), format: Some(format.parse().unwrap()) }.parse(text)
         };
         let expected = utc("2026-10-24T12:30:15.25Z").map(When::At);
         assert_eq!(with("%d.%m.%Y %H:%M:%S%.f", "24.10.2026 14:30:15.25"), expected);
