@@ -58,6 +58,9 @@ impl Running {
         };
         scheduler.abort();
         others.iter().for_each(JoinHandle::abort); // the next start executes the deletions that are left
+        for task in others {
+            let _ = task.await; // a task that was just running may log something until then
+        }
         pipeline.lock().stopped = true;
         pipeline.completed.notify_waiters(); // the feeder may be waiting for room
         let ending = Arc::clone(&pipeline);
