@@ -75,6 +75,8 @@ Param = Union[str, int, Sequence[str], None]
 _LOG = logging.getLogger("tidegauge")
 _BARE_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+#: The most milliseconds that the times of `write` are ahead of the clock, unless it was set back.
+_MAX_AHEAD_MS = 10_000
 #: The size of one reading as JSON. The limits of the server keep valid readings below it.
 _MAX_LINE_BYTES = 256 * 1024
 #: The size of an answer to a write. It lists at most 100 rejected readings.
@@ -343,6 +345,9 @@ class Client:
         self._hurry = self._closed = False
         self._give_up_at = math.inf
         self._attempts = self._failed_attempt = 0
+        # The last time that `write` gave to each device, unless all are past, and the newest of them.
+        self._given: Dict[str, int] = {}
+        self._newest_given = 0
         self._failure: Optional[TidegaugeError] = None
         self._unreported: Optional[TidegaugeError] = None
         # The thread that holds this lock sends; `_parts` is its batch, the next part last.
@@ -379,13 +384,26 @@ class Client:
         self, device: str, values: Values, ts: Optional[Time] = None, *, labels: Optional[Mapping[str, str]] = None,
         metadata: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        """Queues a reading; `ts` is the current time by default. With a spool it is on disk when this returns.
+        """Queues a reading. With a spool it is on disk when this returns.
 
+        `ts` is the current time by default, and a millisecond later than that of the reading of this device before, if
+        both would be equal: a device has one value of a series in each millisecond.
         `labels` apply to all values of the reading, `metadata` describes the device. A value that no server would
         take raises `ValueError` or `TypeError`, and a full queue `TidegaugeError`. If the spool fails, the reading
         may be stored nevertheless.
         """
-        self._append([_line(device, values, ts, labels, metadata)])
+        self._append([_line(device, values, self._time_for(device) if ts is None else ts, labels, metadata)])
+
+    def _time_for(self, device: str) -> int:
+        """The current time in Unix milliseconds, later than the one that was given to this device before."""
+        now = _now()
+        with self._changed:
+            if not now <= self._newest_given < now + _MAX_AHEAD_MS:
+                self._given.clear()
+                self._newest_given = now
+            given = self._given[device] = max(now, self._given.get(device, 0) + 1)
+            self._newest_given = max(self._newest_given, given)
+        return given
 
     def write_many(
         self, device: str, readings: Iterable[Tuple[Time, Values]], *, labels: Optional[Mapping[str, str]] = None,
@@ -883,13 +901,13 @@ _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _line(
-    device: str, values: Values, ts: Optional[Time], labels: Optional[Mapping[str, str]],
+    device: str, values: Values, ts: Time, labels: Optional[Mapping[str, str]],
     metadata: Optional[Mapping[str, Any]],
 ) -> bytes:
     """A reading as a line of NDJSON, without its end."""
     if not isinstance(device, str) or not device:
         raise ValueError(f"a device ID is a text that is not empty, not {device!r}")
-    reading: Dict[str, Any] = {"deviceId": device, "ts": _millis_or_text(_now() if ts is None else ts)}
+    reading: Dict[str, Any] = {"deviceId": device, "ts": _millis_or_text(ts)}
     if isinstance(values, Mapping):
         numbers = {_text(series): _number(value) for series, value in values.items() if value is not None}
     else:

@@ -49,6 +49,18 @@ class Writes(Case):
         labelled = list(client.readings("exact/1", **DAY, labels={"room": "a b"}))
         self.assertEqual([set(reading.values) for reading in labelled], [{"hum{room=a b}"}] * 1000)
 
+    def test_readings_within_a_millisecond_are_all_stored(self):
+        begin = datetime.now(timezone.utc) - timedelta(seconds=1)
+        with self.client() as client:
+            for number in range(300):
+                client.write("at-once", number)
+                client.write("beside", number)
+            client.flush()
+            end = datetime.now(timezone.utc) + timedelta(minutes=1)
+            for device in ("at-once", "beside"):
+                read = [reading.values["value"] for reading in client.readings(device, begin, end)]
+                self.assertEqual(read, list(range(300)), device)
+
     def test_floats_are_exact(self):
         numbers = random.Random(2)
         values = [numbers.uniform(-1, 1) * 10.0 ** numbers.randrange(-300, 300) for _ in range(500)]
