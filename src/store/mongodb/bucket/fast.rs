@@ -135,8 +135,13 @@ impl Buckets {
             let mut stored = HashSet::new();
             for some in new.chunks(IDS_MAX) {
                 let devices: Vec<&str> = some.iter().map(|job| &*job.write.device).collect();
-                self.each_stored_id(some.iter().map(id).collect(), &devices, |id| _ = stored.insert(id.to_owned()))
-                    .await?;
+                // Without the time limit of queries: a flush does not depend on `query.timeout`.
+                let find = self.find_ids(some.iter().map(id).collect(), &devices);
+                let visit = |document: &RawDocument| {
+                    stored.insert(document.get_str("_id")?.to_owned());
+                    Ok(ControlFlow::Continue(()))
+                };
+                self.commands.each_document(find, visit).await?;
             }
             existing.extend(new.extract_if(.., |job| stored.contains(&id(job))));
         }

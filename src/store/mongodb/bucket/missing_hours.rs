@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use bson::{Document, RawDocument, doc};
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
+use mongodb::action::Find;
 
 use super::super::by_device::of_devices;
 use super::super::names;
@@ -57,31 +58,23 @@ impl Buckets {
         let ids: Vec<String> = gaps.iter().flat_map(ids_of).collect();
         let devices: Vec<&str> = gaps.keys().copied().collect();
         let mut stored = Vec::new();
-        let visit = |id: &str| {
+        let visit = |document: &RawDocument| {
+            let id = document.get_str("_id")?;
             let bucket = names::device_of(id).and_then(|device| {
                 let (day, _) = gaps.get(device)?;
                 Some((Arc::from(device), Hour(day.0 + names::hour_in_id(id, device)?)))
             });
             stored.extend(bucket);
+            Ok(ControlFlow::Continue(()))
         };
-        self.each_stored_id(ids, &devices, visit).await?;
+        self.commands.each_document(self.commands.limited(self.find_ids(ids, &devices)), visit).await?;
         Ok(stored)
     }
 
-    /// Visits the `_id`s, of these devices, that have a document.
-    pub(super) async fn each_stored_id(
-        &self,
-        ids: Vec<String>,
-        devices: &[&str],
-        mut visit: impl FnMut(&str),
-    ) -> Result<(), StoreError> {
+    /// A query for those of the `_id`s, of these devices, that have a document.
+    pub(super) fn find_ids(&self, ids: Vec<String>, devices: &[&str]) -> Find<'_, RawDocumentBuf> {
         let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(devices) });
-        let find = find.projection(doc! { "_id": 1 }).batch_size(IDS_BATCH);
-        let visit = |document: &RawDocument| {
-            visit(document.get_str("_id")?);
-            Ok(ControlFlow::Continue(()))
-        };
-        self.commands.each_document(self.commands.limited(find), visit).await
+        find.projection(doc! { "_id": 1 }).batch_size(IDS_BATCH)
     }
 }
 
