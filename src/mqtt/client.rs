@@ -13,7 +13,7 @@ use super::message::Message;
 use super::queue::{Author, Intake, Queue};
 use super::reconnect::Reconnect;
 use super::session::{Received, Session};
-use super::subscriptions::Known;
+use super::subscriptions::SubscriptionsFile;
 use super::{MqttError, Options};
 use crate::config::MqttVersion;
 use crate::ingest::{IngestError, Receipt};
@@ -37,9 +37,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The client of one broker.
 pub(super) struct Client {
-    options: Arc<Options>,
+    options: Options,
     name: Arc<str>,
-    known: Known,
+    subscriptions: SubscriptionsFile,
     intake: Intake,
     /// The client in log lines.
     sender: Sender,
@@ -79,7 +79,7 @@ enum Turn {
 }
 
 impl Client {
-    pub(super) fn new(options: Options, known: Known, intake: Intake, shutdown: CancellationToken) -> Self {
+    pub(super) fn new(options: Options, intake: Intake, shutdown: CancellationToken) -> Self {
         let (name, metrics) = (options.broker.client_id.as_str(), &intake.metrics);
         let counters = Counters {
             connected: metrics.mqtt_connected.of_configured(name),
@@ -91,14 +91,15 @@ impl Client {
         counters.connected.set(0.0);
         let name: Arc<str> = name.into();
         let sender = Sender::Named(Arc::clone(&name));
-        Self { options: Arc::new(options), name, known, intake, sender, shutdown, counters }
+        let subscriptions = SubscriptionsFile::new(options.subscriptions_file.clone());
+        Self { options, name, subscriptions, intake, sender, shutdown, counters }
     }
 
     /// Connects again and again until the shutdown.
     pub(super) async fn run(self) {
         let (mut reconnect, mut failures) = (Reconnect::new(), 0_u64);
         let mut is_v5 = self.options.broker.version != MqttVersion::V3;
-        let mut had_session = self.known.is_there();
+        let mut had_session = self.subscriptions.exists();
         while !self.shutdown.is_cancelled() {
             let began = Instant::now();
             let mut was_accepted = false;
@@ -113,11 +114,8 @@ impl Client {
             self.counters.unacknowledged.set(0.0);
             self.counters.oldest_seconds.set(0.0);
             let Err(error) = result else { break };
-            if !was_accepted
-                && is_v5
-                && self.options.broker.version == MqttVersion::Auto
-                && speaks_other_version(&error)
-            {
+            let may_speak_v3 = is_v5 && self.options.broker.version == MqttVersion::Auto;
+            if may_speak_v3 && !was_accepted && error.may_be_of_version() {
                 tracing::info!(broker = self.options.connector.url(), "the broker does not take MQTT 5; trying 3.1.1");
                 is_v5 = false;
                 continue;
@@ -166,9 +164,12 @@ impl Client {
         let mut buffer = vec![0; READ_BYTES];
         let mut tick = Instant::now();
         loop {
-            waiting.submit(&self.intake, self.author());
+            // A broker has no quota.
+            let author = Author { scope: &self.options.scope, quota: Quota::unlimited(), waits_for_rate: false };
+            waiting.submit(&self.intake, author);
             if tick <= Instant::now() {
-                self.export(&waiting);
+                let oldest = waiting.oldest().map_or(0.0, |oldest| oldest.elapsed().as_secs_f64());
+                self.counters.oldest_seconds.set(oldest);
                 tick = Instant::now() + TICK;
             }
             match self.turn(&mut connection, &mut waiting, &mut buffer, tick).await? {
@@ -261,8 +262,8 @@ impl Client {
         *had_session = true;
         let wanted = self.wanted();
         let filters: Vec<String> = wanted.iter().map(|(filter, _)| filter.clone()).collect();
-        let known = self.known.clone();
-        let surplus = tokio::task::spawn_blocking(move || known.surplus(&filters)).await.unwrap_or_default();
+        let subscriptions = self.subscriptions.clone();
+        let surplus = tokio::task::spawn_blocking(move || subscriptions.surplus(&filters)).await.unwrap_or_default();
         let surplus = if has_session { surplus } else { Vec::new() };
         for filter in &surplus {
             tracing::info!(broker, client_id, filter, "ending a subscription that the configuration no longer has");
@@ -301,8 +302,9 @@ impl Client {
         }
         connection.answer_by = None;
         self.counters.connected.set(f64::from(u8::from(connection.all_granted)));
-        let (known, filters) = (self.known.clone(), wanted.into_iter().map(|(filter, _)| filter).collect::<Vec<_>>());
-        let noted = tokio::task::spawn_blocking(move || known.note(&filters)).await;
+        let subscriptions = self.subscriptions.clone();
+        let filters: Vec<String> = wanted.into_iter().map(|(filter, _)| filter).collect();
+        let noted = tokio::task::spawn_blocking(move || subscriptions.note(&filters)).await;
         noted.unwrap_or_else(|error| tracing::warn!(%error, "the topics were not noted"));
     }
 
@@ -311,12 +313,6 @@ impl Client {
         self.counters.messages.increment(1);
         waiting.take(message, &self.intake);
         self.counters.unacknowledged.set(f64::from(waiting.unacknowledged()));
-    }
-
-    /// The author of the messages. A broker has no quota.
-    fn author(&self) -> Author<'_> {
-        let (scope, quota) = (&self.options.scope, Quota::unlimited());
-        Author { scope, quota, waits_for_rate: false }
     }
 
     /// Acknowledges the messages whose readings are durable.
@@ -344,11 +340,6 @@ impl Client {
         connection.writer.shutdown().await?;
         Ok(())
     }
-
-    /// Exports the age of the oldest message without an acknowledgement.
-    fn export(&self, waiting: &Queue) {
-        self.counters.oldest_seconds.set(waiting.oldest().map_or(0.0, |oldest| oldest.elapsed().as_secs_f64()));
-    }
 }
 
 /// Writes some of the bytes, or flushes what was written if there are none.
@@ -361,9 +352,4 @@ async fn send(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<T
         0 => Err(MqttError::Broker("closed the connection".to_owned())),
         written => Ok(Turn::Written(written)),
     }
-}
-
-/// Whether a broker may have failed because it does not know version 5.
-const fn speaks_other_version(error: &MqttError) -> bool {
-    matches!(error, MqttError::Version | MqttError::Protocol(_))
 }

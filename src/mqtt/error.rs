@@ -42,4 +42,9 @@ impl MqttError {
             Self::Protocol(_) => "protocol",
         }
     }
+
+    /// Whether the broker may have failed because it does not know MQTT 5.
+    pub(super) const fn may_be_of_version(&self) -> bool {
+        matches!(self, Self::Version | Self::Protocol(_))
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use mqtt_protocol_core::mqtt::common::ArcPayload;
 use mqtt_protocol_core::mqtt::packet::{Qos, v3_1_1, v5_0};
+use mqtt_protocol_core::mqtt::result_code::PubackReasonCode;
 
 use super::frame::qos_bits;
 
@@ -43,6 +44,17 @@ pub(super) enum Outcome {
     OverQuota,
 }
 
+impl Outcome {
+    /// The reason code of PUBACK in version 5; `None` for success.
+    pub(super) const fn reason_code(self) -> Option<PubackReasonCode> {
+        match self {
+            Self::Done => None,
+            Self::Invalid => Some(PubackReasonCode::PayloadFormatInvalid),
+            Self::OverQuota => Some(PubackReasonCode::QuotaExceeded),
+        }
+    }
+}
+
 /// The memory of a message besides its bytes.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
@@ -60,33 +72,28 @@ impl Message {
             arrived: Instant::now(),
         }
     }
-
-    /// A message of version 5.
-    pub(super) fn of_v5(publish: &v5_0::Publish) -> Self {
-        Self {
-            topic: publish.topic_name().into(),
-            bytes: publish.size() + MESSAGE_OVERHEAD_BYTES,
-            receipt: receipt(publish.qos(), publish.packet_id()),
-            is_retained: publish.retain(),
-            is_again: publish.dup(),
-            payload: Some(publish.payload().clone()),
-            arrived: Instant::now(),
-        }
-    }
-
-    /// A message of version 3.1.1.
-    pub(super) fn of_v3(publish: &v3_1_1::Publish) -> Self {
-        Self {
-            topic: publish.topic_name().into(),
-            bytes: publish.size() + MESSAGE_OVERHEAD_BYTES,
-            receipt: receipt(publish.qos(), publish.packet_id()),
-            is_retained: publish.retain(),
-            is_again: publish.dup(),
-            payload: Some(publish.payload().clone()),
-            arrived: Instant::now(),
-        }
-    }
 }
+
+/// Makes messages of the PUBLISH packets of these versions, which are types without a common trait.
+macro_rules! from_publish {
+    ($($version:ident),+) => {
+        $(impl From<&$version::Publish> for Message {
+            fn from(publish: &$version::Publish) -> Self {
+                Self {
+                    topic: publish.topic_name().into(),
+                    bytes: publish.size() + MESSAGE_OVERHEAD_BYTES,
+                    receipt: receipt(publish.qos(), publish.packet_id()),
+                    is_retained: publish.retain(),
+                    is_again: publish.dup(),
+                    payload: Some(publish.payload().clone()),
+                    arrived: Instant::now(),
+                }
+            }
+        })+
+    };
+}
+
+from_publish!(v3_1_1, v5_0);
 
 fn receipt(qos: Qos, packet_id: Option<u16>) -> Option<MessageReceipt> {
     let is_exactly_once = qos == Qos::ExactlyOnce;

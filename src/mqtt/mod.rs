@@ -58,7 +58,6 @@ pub use topic::{Kind, Topic};
 
 use client::Client;
 use queue::Intake;
-use subscriptions::Known;
 
 /// The reasons for which nothing of a message is stored.
 const REFUSED: [&str; 6] = ["payload", "topic", "size", "retained", "rate", "overloaded"];
@@ -112,7 +111,6 @@ impl Subscribing {
             metrics.mqtt_disconnects_total.start_with(&MqttError::CODES);
         }
         for options in brokers {
-            let known = Known::new(options.subscriptions_file.clone());
             let intake = Intake {
                 topics: Arc::clone(&options.topics),
                 formats: options.formats.clone(),
@@ -120,8 +118,7 @@ impl Subscribing {
                 metrics: Arc::clone(metrics),
                 refusals: Arc::clone(refusals),
             };
-            let client = Client::new(options, known, intake, shutdown.clone());
-            tasks.spawn(client.run());
+            tasks.spawn(Client::new(options, intake, shutdown.clone()).run());
         }
         tasks.close();
         Self { tasks }

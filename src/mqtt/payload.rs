@@ -32,13 +32,6 @@ pub(super) fn place<'t>(topics: &'t [Topic], topic: &'t str) -> Result<Place<'t>
     Err("no topic of the configuration has it".to_owned())
 }
 
-/// The facts about a message besides its readings.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct About {
-    /// Readings without a time are left out: a retained message is as old as it may be.
-    pub(super) is_retained: bool,
-}
-
 /// The counts of the readings of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Readings {
@@ -67,7 +60,7 @@ impl Place<'_> {
     pub(super) fn admit<'a>(
         &self,
         payload: &[u8],
-        about: About,
+        is_retained: bool,
         formats: &Formats,
         (scope, quota): (&'a DeviceScope, &'a Quota),
         ingest: &Ingest,
@@ -76,7 +69,7 @@ impl Place<'_> {
         let format = self.format(payload);
         ingest.begin_datagram(admission, Source::mqtt(format), scope, quota)?;
         let (now_ms, max_readings) = (admission.now_ms(), admission.rules().max_readings);
-        let mut sink = Arrival { sink: admission, about, readings: Readings::default() };
+        let mut sink = Arrival { sink: admission, is_retained, readings: Readings::default() };
         self.parse(payload, formats, (now_ms, max_readings), &mut sink);
         Ok(sink.readings)
     }
@@ -160,7 +153,8 @@ fn plain_number(text: &[u8]) -> Option<f64> {
 /// Passes on readings, and notes which have a time of their own.
 struct Arrival<'s, S> {
     sink: &'s mut S,
-    about: About,
+    /// Readings without a time are left out: a retained message is as old as it may be.
+    is_retained: bool,
     readings: Readings,
 }
 
@@ -179,7 +173,7 @@ impl<S: Sink> Sink for Arrival<'_, S> {
 
     fn reading(&mut self, incoming: Incoming<'_>) {
         if incoming.ts_ms.is_none() {
-            if self.about.is_retained {
+            if self.is_retained {
                 self.readings.retained += 1;
                 return;
             }

@@ -35,7 +35,7 @@ pub async fn probe(options: &Options) -> Result<(&'static str, Vec<Grant>), Mqtt
         MqttVersion::V3 => ask(options, false).await,
         MqttVersion::V5 => ask(options, true).await,
         MqttVersion::Auto => match ask(options, true).await {
-            Err(MqttError::Version | MqttError::Protocol(_)) => ask(options, false).await,
+            Err(error) if error.may_be_of_version() => ask(options, false).await,
             other => other,
         },
     }

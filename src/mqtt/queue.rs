@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::message::{Message, MessageReceipt, Outcome};
-use super::payload::{About, Readings, place};
+use super::payload::{Readings, place};
 use super::{Formats, Topic};
 use crate::access::DeviceScope;
 use crate::ingest::{Admission, Ingest, IngestError, Receipt, RefusalReason};
@@ -233,10 +233,9 @@ impl Intake {
             Err(why) => return refuse(Outcome::Invalid, "topic", "unknown_topic", why),
         };
         let (accepted, rejected) = (admission.accepted(), admission.rejected());
-        let about = About { is_retained: message.is_retained };
         let admitted = place.admit(
             payload.as_slice(),
-            about,
+            message.is_retained,
             &self.formats,
             (author.scope, author.quota),
             &self.ingest,

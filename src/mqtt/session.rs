@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use mqtt_protocol_core::mqtt::common::Cursor;
-use mqtt_protocol_core::mqtt::connection::{ConnectionOptions, Event, TimerKind};
+use mqtt_protocol_core::mqtt::connection::{ConnectionOptions, Event, Sendable, TimerKind};
 use mqtt_protocol_core::mqtt::packet::{
     GenericPacketTrait, Packet, Properties, Property, Qos, ReceiveMaximum, RetainHandling, SessionExpiryInterval,
     SubEntry, SubOpts, v3_1_1, v5_0,
 };
 use mqtt_protocol_core::mqtt::result_code::{
-    ConnectReasonCode, ConnectReturnCode, DisconnectReasonCode, MqttError as PacketError, PubackReasonCode,
+    ConnectReasonCode, ConnectReturnCode, DisconnectReasonCode, MqttError as PacketError,
 };
 use mqtt_protocol_core::mqtt::{Connection, Version, role};
 
@@ -74,15 +74,14 @@ impl Session {
             pong_by: None,
             asked: HashMap::new(),
         };
-        session.connect(broker, client_id, is_clean).map_err(of_our_own)?;
+        session.connect(broker, client_id, is_clean)?;
         Ok(session)
     }
 
-    fn connect(&mut self, broker: &config::Mqtt, client_id: &str, is_clean: bool) -> Result<(), PacketError> {
+    fn connect(&mut self, broker: &config::Mqtt, client_id: &str, is_clean: bool) -> Result<(), MqttError> {
         let keep_alive = u16::try_from(broker.keep_alive.as_duration().as_secs()).unwrap_or(u16::MAX);
         let password = broker.password.as_ref().map(|password| password.expose().as_bytes().to_vec());
-        let mut with_maximum = None;
-        let events = if self.version == Version::V5_0 {
+        if self.version == Version::V5_0 {
             let connect = |properties: Properties| {
                 let connect = v5_0::Connect::builder().client_id(client_id)?;
                 let mut connect = connect.clean_start(is_clean).keep_alive(keep_alive).props(properties);
@@ -101,8 +100,9 @@ impl Session {
             let on_the_wire = vec![expiry.clone(), ReceiveMaximum::new(broker.receive_maximum)?.into()];
             // mosquitto 2.0 sends more than the maximum when it resumes a session. The state of the protocol
             // would end the connection for that each time, so only the packet on the wire has the maximum.
-            with_maximum = Some(connect(on_the_wire)?.to_continuous_buffer());
-            self.connection.checked_send(connect(vec![expiry])?)
+            let on_the_wire = connect(on_the_wire)?.to_continuous_buffer();
+            self.send(connect(vec![expiry])?);
+            self.out = on_the_wire;
         } else {
             let connect = v3_1_1::Connect::builder().client_id(client_id)?;
             let mut connect = connect.clean_session(is_clean).keep_alive(keep_alive);
@@ -112,37 +112,32 @@ impl Session {
             if let Some(password) = password {
                 connect = connect.password(password)?;
             }
-            self.connection.checked_send(connect.build()?)
-        };
-        self.handle(events, &mut Vec::new());
-        if let Some(connect) = with_maximum {
-            self.out = connect;
+            self.send(connect.build()?);
         }
         Ok(())
+    }
+
+    /// Sends a packet whose events need no attention.
+    fn send(&mut self, packet: impl Sendable<role::Client, u16>) {
+        let events = self.connection.checked_send(packet);
+        self.handle(events, &mut Vec::new());
     }
 
     /// Subscribes to filters, each with its quality of service, and ends other subscriptions. Retained
     /// messages are not asked for.
     pub(super) fn subscribe(&mut self, wanted: &[(String, u8)], surplus: &[String]) -> Result<(), MqttError> {
-        self.try_subscribe(wanted, surplus).map_err(of_our_own)
-    }
-
-    fn try_subscribe(&mut self, wanted: &[(String, u8)], surplus: &[String]) -> Result<(), PacketError> {
+        let is_v5 = self.version == Version::V5_0;
         for some in surplus.chunks(MAX_FILTERS) {
             let id = self.connection.acquire_packet_id()?;
-            let events = if self.version == Version::V5_0 {
-                self.connection
-                    .checked_send(v5_0::Unsubscribe::builder().packet_id(id).entries(some.to_vec())?.build()?)
+            if is_v5 {
+                self.send(v5_0::Unsubscribe::builder().packet_id(id).entries(some.to_vec())?.build()?);
             } else {
-                self.connection
-                    .checked_send(v3_1_1::Unsubscribe::builder().packet_id(id).entries(some.to_vec())?.build()?)
-            };
-            self.handle(events, &mut Vec::new());
+                self.send(v3_1_1::Unsubscribe::builder().packet_id(id).entries(some.to_vec())?.build()?);
+            }
         }
         for some in wanted.chunks(MAX_FILTERS) {
             let id = self.connection.acquire_packet_id()?;
             self.asked.insert(id, some.iter().map(|(filter, _)| filter.clone()).collect());
-            let is_v5 = self.version == Version::V5_0;
             let entry = |(filter, qos): &(String, u8)| {
                 let qos = if *qos == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
                 let options = SubOpts::new().set_qos(qos);
@@ -150,12 +145,11 @@ impl Session {
                 SubEntry::new(filter.as_str(), options)
             };
             let entries = some.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
-            let events = if is_v5 {
-                self.connection.checked_send(v5_0::Subscribe::builder().packet_id(id).entries(entries).build()?)
+            if is_v5 {
+                self.send(v5_0::Subscribe::builder().packet_id(id).entries(entries).build()?);
             } else {
-                self.connection.checked_send(v3_1_1::Subscribe::builder().packet_id(id).entries(entries).build()?)
-            };
-            self.handle(events, &mut Vec::new());
+                self.send(v3_1_1::Subscribe::builder().packet_id(id).entries(entries).build()?);
+            }
         }
         Ok(())
     }
@@ -167,29 +161,17 @@ impl Session {
 
     /// Acknowledges a message.
     pub(super) fn acknowledge(&mut self, receipt: MessageReceipt, outcome: Outcome) -> Result<(), MqttError> {
-        self.try_acknowledge(receipt, outcome).map_err(of_our_own)
-    }
-
-    fn try_acknowledge(&mut self, receipt: MessageReceipt, outcome: Outcome) -> Result<(), PacketError> {
         let MessageReceipt { packet_id, is_exactly_once } = receipt;
-        let reason = match outcome {
-            Outcome::Done => None,
-            Outcome::Invalid => Some(PubackReasonCode::PayloadFormatInvalid),
-            Outcome::OverQuota => Some(PubackReasonCode::QuotaExceeded),
-        };
-        let events = match (self.version, is_exactly_once) {
+        match (self.version, is_exactly_once) {
             (Version::V5_0, false) => {
                 let puback = v5_0::Puback::builder().packet_id(packet_id);
-                let puback = if let Some(reason) = reason { puback.reason_code(reason) } else { puback };
-                self.connection.checked_send(puback.build()?)
+                let puback = if let Some(code) = outcome.reason_code() { puback.reason_code(code) } else { puback };
+                self.send(puback.build()?);
             }
-            (Version::V5_0, true) => {
-                self.connection.checked_send(v5_0::Pubrec::builder().packet_id(packet_id).build()?)
-            }
-            (_, false) => self.connection.checked_send(v3_1_1::Puback::builder().packet_id(packet_id).build()?),
-            (_, true) => self.connection.checked_send(v3_1_1::Pubrec::builder().packet_id(packet_id).build()?),
-        };
-        self.handle(events, &mut Vec::new());
+            (Version::V5_0, true) => self.send(v5_0::Pubrec::builder().packet_id(packet_id).build()?),
+            (_, false) => self.send(v3_1_1::Puback::builder().packet_id(packet_id).build()?),
+            (_, true) => self.send(v3_1_1::Pubrec::builder().packet_id(packet_id).build()?),
+        }
         Ok(())
     }
 
@@ -307,8 +289,8 @@ impl Session {
                 });
                 self.granted(suback.packet_id(), codes, received);
             }
-            Packet::V5_0Publish(publish) => received.push(Received::Message(Message::of_v5(&publish))),
-            Packet::V3_1_1Publish(publish) => received.push(Received::Message(Message::of_v3(&publish))),
+            Packet::V5_0Publish(publish) => received.push(Received::Message(Message::from(&publish))),
+            Packet::V3_1_1Publish(publish) => received.push(Received::Message(Message::from(&publish))),
             Packet::V5_0Pubrel(pubrel) => {
                 let pubcomp = v5_0::Pubcomp::builder().packet_id(pubrel.packet_id()).build();
                 let events = pubcomp.map(|packet| self.connection.checked_send(packet));
@@ -339,6 +321,8 @@ impl Session {
 }
 
 /// An error about a packet of this client, whose parts the configuration has checked.
-fn of_our_own(error: PacketError) -> MqttError {
-    MqttError::Protocol(format!("a packet to the broker cannot be made: {error:?}"))
+impl From<PacketError> for MqttError {
+    fn from(error: PacketError) -> Self {
+        Self::Protocol(format!("a packet to the broker cannot be made: {error:?}"))
+    }
 }

@@ -10,17 +10,17 @@ use crate::disk::replace_file;
 
 /// The subscriptions of one session.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct SubscriptionsFile {
     file: PathBuf,
 }
 
-impl Known {
+impl SubscriptionsFile {
     pub(super) const fn new(file: PathBuf) -> Self {
         Self { file }
     }
 
     /// Whether there was a session.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn exists(&self) -> bool {
         self.file.exists()
     }
 
@@ -51,9 +51,9 @@ mod tests {
     #[test]
     fn a_filter_that_was_noted_and_is_not_wanted_is_surplus() {
         let folder = tempfile::tempdir().unwrap();
-        let known = Known::new(folder.path().join("topics.json"));
+        let known = SubscriptionsFile::new(folder.path().join("topics.json"));
         let [a, b, c] = ["a/+", "b/#", "c"].map(str::to_owned);
-        assert!(!known.is_there() && known.surplus(std::slice::from_ref(&a)).is_empty(), "nothing is noted yet");
+        assert!(!known.exists() && known.surplus(std::slice::from_ref(&a)).is_empty(), "nothing is noted yet");
         known.note(&[a.clone(), b.clone()]);
         assert_eq!(known.surplus(&[b.clone(), c.clone()]), [a]);
         known.note(&[b.clone(), c]);

@@ -82,18 +82,16 @@ pub(super) fn named<'t>(template: &'t TopicTemplate, topic: &'t str) -> Option<R
     }
     let mut named = Named::default();
     for (level, text) in template.levels().iter().zip(topic.split('/')) {
-        if matches!(level, Level::Text(_) | Level::Any | Level::Rest) || text.is_empty() {
+        if text.is_empty() {
             continue;
         }
-        if text.len() > LEVEL_MAX_BYTES {
-            return Some(Err(LevelTooLongError));
-        }
         match level {
+            Level::Text(_) | Level::Any | Level::Rest => {}
+            _ if text.len() > LEVEL_MAX_BYTES => return Some(Err(LevelTooLongError)),
             Level::Device => named.device = Some(text),
             Level::Metric => named.metric = Some(text),
             Level::Label(name) => named.labels.push((name, text)),
             Level::Metadata(key) => named.metadata.push((key, text)),
-            Level::Text(_) | Level::Any | Level::Rest => {}
         }
     }
     Some(Ok(named))

@@ -134,10 +134,7 @@ impl Shared {
             silent_by: None,
         };
         let mut client = None;
-        let ended = match self.run(&mut connection, &mut client, &peer).await {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        };
+        let Err(ended) = self.run(&mut connection, &mut client, &peer).await;
         let sender = client.as_ref().map_or(Sender::Address(peer.address), |client| client.sender.clone());
         if let Some(client) = &mut client {
             let _ = timeout(END_TIMEOUT, self.settle_all(&mut connection, client, &peer)).await;
@@ -174,8 +171,9 @@ impl Shared {
                 }
                 Turn::Io(Io::Read(mut received)) => {
                     let has_packet = !received.is_empty();
-                    while let Some(Received::Connect(_)) = received.first() {
-                        let Some(Received::Connect(connect)) = received.pop() else { break };
+                    if let Some(Received::Connect(connect)) =
+                        received.pop_if(|last| matches!(last, Received::Connect(_)))
+                    {
                         *client = Some(self.authenticate(connect, connection, peer).await?);
                         received = connection.session.receive(&[]);
                     }
@@ -243,17 +241,13 @@ impl Shared {
         peer: &Peer,
     ) -> Result<Client, Ended> {
         let password = connect.password.as_ref().map(|password| String::from_utf8_lossy(password).into_owned());
-        let refused = |refusal| Err(Ended::Refused(refusal));
-        let grant = match self.grant(password.as_deref(), peer) {
-            Ok(grant) => grant,
-            Err(refusal) => return refused(refusal),
-        };
+        let grant = self.grant(password.as_deref(), peer).map_err(Ended::Refused)?;
         if let Some(limiter) = &grant.quota.requests
             && let Err(wait) = limiter.take(Instant::now())
         {
             self.intake.metrics.limited_total.of(Limit::TokenRequests).increment(1);
             sleep(jittered(wait.min(MAX_REFUSAL_DELAY))).await;
-            return refused(Refusal::RateLimited);
+            return Err(Ended::Refused(Refusal::RateLimited));
         }
         let assigned = connect.client_id.is_empty().then(ClientIds::unused);
         let client_id = assigned.as_deref().unwrap_or(&connect.client_id);
@@ -311,11 +305,10 @@ impl Shared {
     /// Acknowledges the messages whose readings are durable.
     fn settle<S>(&self, result: Result<Receipt, IngestError>, connection: &mut Connection<S>, client: &Client) {
         let Connection { session, queue, reservation, unacknowledged, .. } = connection;
-        let settled = queue.settle(result, &self.intake, &client.sender, |receipt, outcome, why| {
+        let Ok(()) = queue.settle(result, &self.intake, &client.sender, |receipt, outcome, why| {
             session.acknowledge(receipt, outcome, why);
             Ok::<_, std::convert::Infallible>(())
         });
-        settled.unwrap_or_else(|never| match never {});
         reservation.shrink_to(queue.bytes() + session.partial_bytes());
         unacknowledged.set(queue.unacknowledged());
     }

@@ -12,8 +12,7 @@ pub(in crate::mqtt) fn device(bytes: &[u8], mut pass: impl FnMut(&Message)) {
     let half = bytes.len() / 2;
     for part in [&bytes[..half], &bytes[half..]] {
         let mut received = session.receive(part);
-        while let Some(Received::Connect(_)) = received.first() {
-            let Some(Received::Connect(connect)) = received.pop() else { break };
+        if let Some(Received::Connect(connect)) = received.pop_if(|last| matches!(last, Received::Connect(_))) {
             assert!(received.is_empty(), "the packets behind CONNECT wait");
             session.accept(&connect, connect.client_id.is_empty().then_some("assigned"));
             received = session.receive(&[]);

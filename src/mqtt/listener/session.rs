@@ -11,8 +11,8 @@ use mqtt_protocol_core::mqtt::packet::{
     ReasonString, ReceiveMaximum, SessionExpiryInterval, v3_1_1, v5_0,
 };
 use mqtt_protocol_core::mqtt::result_code::{
-    ConnectReasonCode, DisconnectReasonCode, MqttError as PacketError, PubackReasonCode, PubcompReasonCode,
-    SubackReasonCode, SubackReturnCode, UnsubackReasonCode,
+    ConnectReasonCode, DisconnectReasonCode, MqttError as PacketError, PubcompReasonCode, SubackReasonCode,
+    SubackReturnCode, UnsubackReasonCode,
 };
 
 use super::ended::{Ended, Refusal};
@@ -197,12 +197,7 @@ impl Session {
         if connect.client_id().is_empty() && !connect.clean_session() {
             return Err(Ended::Refused(Refusal::ClientId));
         }
-        checked(Connect {
-            client_id: connect.client_id().to_owned(),
-            password: connect.password().map(<[u8]>::to_vec),
-            keep_alive_seconds: connect.keep_alive(),
-            wants_session: false,
-        })
+        Connect::checked(connect.client_id(), connect.password(), connect.keep_alive(), false)
     }
 
     fn connect_v5(&mut self, connect: &v5_0::Connect) -> Result<Connect, Ended> {
@@ -222,12 +217,7 @@ impl Session {
         if connect.will_flag() && connect.will_qos() == Qos::ExactlyOnce {
             return Err(Ended::Refused(Refusal::WillQos));
         }
-        checked(Connect {
-            client_id: connect.client_id().to_owned(),
-            password: connect.password().map(<[u8]>::to_vec),
-            keep_alive_seconds: connect.keep_alive(),
-            wants_session,
-        })
+        Connect::checked(connect.client_id(), connect.password(), connect.keep_alive(), wants_session)
     }
 
     /// Accepts the connection. `assigned` is the client ID, if the client has none.
@@ -258,26 +248,14 @@ impl Session {
     pub(super) fn acknowledge(&mut self, receipt: MessageReceipt, outcome: Outcome, why: Option<&str>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let id = receipt.packet_id;
-        let code = match outcome {
-            Outcome::Done => None,
-            Outcome::Invalid => Some(PubackReasonCode::PayloadFormatInvalid),
-            Outcome::OverQuota => Some(PubackReasonCode::QuotaExceeded),
-        };
-        let (Version::V5, Some(code)) = (self.version, code) else {
+        let (Version::V5, Some(code)) = (self.version, outcome.reason_code()) else {
             let [high, low] = id.to_be_bytes();
             self.out.extend([0x40, 2, high, low]);
             return;
         };
         let reason = why.filter(|_| self.takes_reasons).and_then(reason);
-        let builder = || v5_0::Puback::builder().packet_id(id).reason_code(code);
-        if let Some(reason) = reason
-            && let Ok(puback) = builder().props(vec![reason.into()]).build()
-            && puback.size() <= self.max_answer_bytes
-        {
-            self.out.extend(puback.to_continuous_buffer());
-            return;
-        }
-        self.send(builder().build());
+        let puback = || v5_0::Puback::builder().packet_id(id).reason_code(code);
+        self.send_either(reason.map(|reason| puback().props(vec![reason.into()]).build()), || puback().build());
     }
 
     /// Ends the connection: `out` has the last packet, if the version has one for this.
@@ -298,27 +276,14 @@ impl Session {
     }
 
     fn end_with(&mut self, code: DisconnectReasonCode, why: &str) {
-        let builder = || v5_0::Disconnect::builder().reason_code(code);
-        if let Some(reason) = reason(why).filter(|_| self.takes_reasons)
-            && let Ok(disconnect) = builder().props(vec![reason.into()]).build()
-            && disconnect.size() <= self.max_answer_bytes
-        {
-            self.out.extend(disconnect.to_continuous_buffer());
-            return;
-        }
-        self.send(builder().build());
+        let reason = reason(why).filter(|_| self.takes_reasons);
+        let disconnect = || v5_0::Disconnect::builder().reason_code(code);
+        self.send_either(reason.map(|reason| disconnect().props(vec![reason.into()]).build()), || disconnect().build());
     }
 
     fn refuse(&mut self, code: ConnectReasonCode, why: &str) {
         let connack = || v5_0::Connack::builder().session_present(false).reason_code(code);
-        if let Some(reason) = reason(why)
-            && let Ok(connack) = connack().props(vec![reason.into()]).build()
-            && connack.size() <= self.max_answer_bytes
-        {
-            self.out.extend(connack.to_continuous_buffer());
-            return;
-        }
-        self.send(connack().build());
+        self.send_either(reason(why).map(|reason| connack().props(vec![reason.into()]).build()), || connack().build());
     }
 
     fn publish(&mut self, flags: u8, body: &[u8]) -> Result<Option<Received>, Ended> {
@@ -337,9 +302,9 @@ impl Session {
                         _ => {}
                     }
                 }
-                Message::of_v5(&publish)
+                Message::from(&publish)
             }
-            Version::V3 => Message::of_v3(&whole(v3_1_1::Publish::parse(flags, Arc::from(body)), body)?),
+            Version::V3 => Message::from(&whole(v3_1_1::Publish::parse(flags, Arc::from(body)), body)?),
         };
         self.message(message)
     }
@@ -406,6 +371,20 @@ impl Session {
         Ok(())
     }
 
+    /// Sends the packet that explains its reason in words, or the short one if the client does not take it.
+    fn send_either<P: GenericPacketTrait>(
+        &mut self,
+        explained: Option<Result<P, PacketError>>,
+        short: impl FnOnce() -> Result<P, PacketError>,
+    ) {
+        match explained {
+            Some(Ok(packet)) if packet.size() <= self.max_answer_bytes => {
+                self.out.extend(packet.to_continuous_buffer());
+            }
+            _ => self.send(short()),
+        }
+    }
+
     /// Sends a packet, unless it cannot be made or the client does not take one of this size.
     fn send(&mut self, packet: Result<impl GenericPacketTrait, PacketError>) {
         match packet {
@@ -416,9 +395,19 @@ impl Session {
     }
 }
 
-fn checked(connect: Connect) -> Result<Connect, Ended> {
-    let is_valid = connect.client_id.len() <= CLIENT_ID_MAX_BYTES && !connect.client_id.chars().any(char::is_control);
-    if is_valid { Ok(connect) } else { Err(Ended::Refused(Refusal::ClientId)) }
+impl Connect {
+    fn checked(
+        client_id: &str,
+        password: Option<&[u8]>,
+        keep_alive_seconds: u16,
+        wants_session: bool,
+    ) -> Result<Self, Ended> {
+        if client_id.len() > CLIENT_ID_MAX_BYTES || client_id.chars().any(char::is_control) {
+            return Err(Ended::Refused(Refusal::ClientId));
+        }
+        let password = password.map(<[u8]>::to_vec);
+        Ok(Self { client_id: client_id.to_owned(), password, keep_alive_seconds, wants_session })
+    }
 }
 
 fn check_id(packet_id: u16) -> Result<(), Ended> {
