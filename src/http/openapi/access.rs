@@ -22,18 +22,6 @@ const OF_ALL: [ProblemCode; 7] = [
     ProblemCode::TooManyConnections,
 ];
 
-/// The problems of every request, except for metrics and health, which are never limited.
-const OF_LIMITED: [ProblemCode; 8] = [
-    ProblemCode::InvalidHost,
-    ProblemCode::Unauthorized,
-    ProblemCode::Forbidden,
-    ProblemCode::ForeignOrigin,
-    ProblemCode::HostNotAllowed,
-    ProblemCode::RateLimited,
-    ProblemCode::Internal,
-    ProblemCode::TooManyConnections,
-];
-
 /// The problems of every request with readings.
 pub(super) const OF_READINGS: [ProblemCode; 12] = [
     ProblemCode::InvalidParameter,
@@ -72,11 +60,11 @@ pub(super) const OF_QUERIES: [ProblemCode; 6] = [
 ];
 
 /// The problems of every request to a route with this access.
-pub(super) const fn problems(need: Need) -> &'static [ProblemCode] {
-    match need {
-        Need::Metrics | Need::Health | Need::Nothing => &OF_ALL,
-        _ => &OF_LIMITED,
-    }
+///
+/// Requests for metrics, health and the dashboard have no rate limit.
+pub(super) fn problems(need: Need) -> impl Iterator<Item = ProblemCode> {
+    let has_rate = !matches!(need, Need::Metrics | Need::Health | Need::Nothing);
+    OF_ALL.into_iter().chain(has_rate.then_some(ProblemCode::RateLimited))
 }
 
 /// The status of a problem in the error format of the route.

@@ -164,7 +164,7 @@ impl Operation {
     pub(in crate::http) fn answers_file(self, description: &'static str) -> Self {
         let text = json!({ "schema": { "type": "string" } });
         let files = [("text/csv", text.clone()), ("application/x-ndjson", text), (XLSX, json!({}))];
-        let mut operation = self.add_answer(200, description, files);
+        let mut operation = self.add_answer(200, description, files).problems(&[ProblemCode::NotAcceptable]);
         operation.answers.entry(200).or_default().headers.extend([
             ("Content-Disposition", "The name of the file, unless the answer is JSON."),
             ("Tidegauge-Lagging-Seconds", "`laggingSeconds`, unless the answer is JSON."),
@@ -259,15 +259,15 @@ impl Operation {
         let refusals = self.refusals(need).into_keys();
         let mut statuses: BTreeSet<u16> = self.answers.keys().copied().chain(refusals).collect();
         statuses.extend(self.is_tagged.then_some(304));
-        let problems = self.problems.iter().chain(access::problems(need)).copied().collect();
+        let problems = self.problems.iter().copied().chain(access::problems(need)).collect();
         Expected { method: self.method, statuses, problems }
     }
 
     /// The codes of the problems by the status of the answer.
     fn refusals(&self, need: Need) -> BTreeMap<u16, BTreeSet<&'static str>> {
         let mut by_status: BTreeMap<u16, BTreeSet<&'static str>> = BTreeMap::new();
-        for code in self.problems.iter().chain(access::problems(need)) {
-            by_status.entry(access::status(need, *code)).or_default().insert(code.as_str());
+        for code in self.problems.iter().copied().chain(access::problems(need)) {
+            by_status.entry(access::status(need, code)).or_default().insert(code.as_str());
         }
         by_status
     }

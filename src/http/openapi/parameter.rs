@@ -1,11 +1,11 @@
 //! The parameters of query strings: what handlers may read is what the document describes.
 
 use serde_json::{Value, json};
+use strum::{IntoEnumIterator, VariantNames};
 
 use super::schemas;
 use crate::http::Limits;
 use crate::query::{Column, Fill, Step};
-use strum::{IntoEnumIterator, VariantNames};
 
 /// A parameter of a query string.
 ///
@@ -42,13 +42,9 @@ impl Parameter {
         });
         if is_list || self.name.ends_with(KEY) {
             object["style"] = json!("form");
-            object["explode"] = json!(!self.is_separated_by_commas());
+            object["explode"] = json!(self.name != FN.name); // its values are separated by commas
         }
         object
-    }
-
-    fn is_separated_by_commas(&self) -> bool {
-        self.name == FN.name
     }
 }
 

@@ -3,10 +3,10 @@
 //! The schemas of answers are derived from the types that are written.
 
 use serde_json::{Map, Value, json};
+use strum::IntoEnumIterator;
 
 use crate::query::Column;
 use crate::wire::json::key_names;
-use strum::IntoEnumIterator;
 
 /// The names of the schemas here, in `components`.
 const NEW_READING: &str = "NewReading";
