@@ -18,7 +18,7 @@ use crate::http::App;
 use crate::http::answer::format::Format;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
-use crate::query::{Compared, DeviceGroups, DeviceSelection, DevicesRequest, MetadataValues, Missing};
+use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing};
 
 /// The most keys of metadata by which devices are combined.
 const MAX_KEYS: usize = 8;
@@ -133,10 +133,8 @@ impl Devices {
                 return Ok(Self { ids, groups, partial: None });
             }
             Which::Named(ids) => {
-                let selection = DeviceSelection { ids: Some(ids.clone()), ..DeviceSelection::default() };
-                let limit = app.limits.max_devices;
-                let now_ms = app.clock.now_ms();
-                (Some(ids), DevicesRequest { selection, after: None, limit, now_ms, skips_any: false })
+                let request = DevicesRequest::of_each(Some(ids.clone()), app.clock.now_ms());
+                (Some(ids), DevicesRequest { limit: app.limits.max_devices, skips_any: false, ..request })
             }
             Which::Listed(request) => (None, request),
         };

@@ -4,18 +4,15 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::{HeaderMap, Uri, Version};
+use axum::Json;
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::query_limits::RunningQuery;
 use super::table::{List, ListReply, Table, respond_list};
-use super::{Body, answer};
+use super::{Body, QueryParts, answer};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::config::Period;
@@ -32,11 +29,11 @@ use crate::http::request::params::Params;
 use crate::model::{Metric, check_device_id, check_device_prefix};
 use crate::query::{self, Answer, DeviceSelection, DevicesRequest, Listed, QueryError};
 
-/// The estimated memory of a device, with its metadata and the names of its metrics.
-const BYTES_PER_DEVICE: usize = 2 << 10;
+/// The estimated memory of a device, with its metadata and its metrics.
+pub(super) const BYTES_PER_DEVICE: usize = 2 << 10;
 
 /// The estimated memory of the values that a page compares with their limits.
-pub(super) const BYTES_OF_COMPARED: usize = 2 << 20;
+const BYTES_OF_COMPARED: usize = 2 << 20;
 
 /// The memory of a device with the most metrics.
 const ONE_DEVICE_BYTES: usize = 2 << 20;
@@ -99,7 +96,7 @@ pub(in crate::http) fn describe_devices() -> Operation {
         .answers_query::<Devices>("A page of devices. While `next` is not null, there may be more.", &devices)
         .answers_table()
         .queries()
-        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
+        .problems(&[ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
 }
 
 /// Describes `GET /v1/devices/{deviceId}`.
@@ -119,12 +116,7 @@ fn example() -> Value {
 
 /// `GET /v1/devices`
 pub(in crate::http) async fn devices(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
-    version: Version,
-    headers: HeaderMap,
-    uri: Uri,
+    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
@@ -139,8 +131,7 @@ pub(in crate::http) async fn devices(
     request.skips_any = reply.is_whole();
     request.selection.silent_since_ms = silent_for.map(|period_ms| request.now_ms.saturating_sub(period_ms));
     request.selection.beyond_limits = beyond_limits;
-    let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
-    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
+    running.reserve(bytes_of_page(limit, beyond_limits) + reply.bytes()).await?;
     respond_list(DeviceList { app, grant, request, format, cells }, reply).await
 }
 
@@ -193,17 +184,14 @@ fn table(format: Format, cells: &Cells) -> Table {
 
 /// `GET /v1/devices/{deviceId}`
 pub(in crate::http) async fn device(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
-    uri: Uri,
+    QueryParts { app, grant, running, uri, .. }: QueryParts,
 ) -> Result<Json<Body<Device>>, Problem> {
     Params::of(&uri, &[]).end()?;
     running.reserve(ONE_DEVICE_BYTES).await?;
     grant.device_scope.to_stored_id(&device).map_err(QueryError::from)?;
-    let selection = DeviceSelection { ids: Some(vec![device.as_str().into()]), ..DeviceSelection::default() };
-    let request = DevicesRequest { selection, after: None, limit: 1, now_ms: app.clock.now_ms(), skips_any: false };
+    let request = DevicesRequest::of_each(Some(vec![device.as_str().into()]), app.clock.now_ms());
+    let request = DevicesRequest { limit: 1, skips_any: false, ..request };
     let Answer { body, lagging, partial } = app.queries.devices(&grant.device_scope, &request).await?;
     let unknown = || match partial {
         Some(missing) => Problem::from(QueryError::incomplete(missing)),
@@ -211,6 +199,12 @@ pub(in crate::http) async fn device(
     };
     let found = body.devices.into_iter().next().ok_or_else(unknown)?;
     Ok(answer(Answer { body: found, lagging, partial }, Device::from))
+}
+
+/// The estimated memory of a page of devices, whose values may be compared with their limits.
+pub(super) fn bytes_of_page(limit: usize, beyond_limits: bool) -> usize {
+    let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
+    limit.saturating_mul(BYTES_PER_DEVICE) + of_compared
 }
 
 /// Reads the parameters that select devices, and `cursor`: a page of a list in the order of the IDs.

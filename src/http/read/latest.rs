@@ -3,19 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
 use strum::IntoStaticStr;
 use utoipa::ToSchema;
 
-use super::answer;
-use super::devices::BYTES_OF_COMPARED;
-use super::query_limits::RunningQuery;
+use super::devices::bytes_of_page;
 use super::table::{List, ListReply, Table, respond, respond_list};
+use super::{QueryParts, answer};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
@@ -33,9 +29,6 @@ use crate::query::{self, Answer, DevicesRequest, Listed, QueryError};
 
 /// The memory of an answer with some thousands of metrics.
 const ANSWER_BYTES: usize = 2 << 20;
-
-/// The estimated memory of a device in a list, with its metrics.
-pub(super) const BYTES_PER_DEVICE: usize = 2 << 10;
 
 /// The latest values of a device.
 #[derive(Debug, Serialize, ToSchema)]
@@ -108,7 +101,7 @@ pub(in crate::http) fn describe_latest() -> Operation {
         .answers_query::<Latest>("The latest value of each series.", &example())
         .answers_table()
         .queries()
-        .problems(&[ProblemCode::NotAcceptable, ProblemCode::UnknownDevice])
+        .problems(&[ProblemCode::UnknownDevice])
 }
 
 /// Describes `GET /v1/latest`.
@@ -119,7 +112,7 @@ pub(in crate::http) fn describe_latest_of_devices() -> Operation {
         .answers_query::<LatestOfDevices>("A page of devices. While `next` is not null, there may be more.", &devices)
         .answers_table()
         .queries()
-        .problems(&[ProblemCode::NotAcceptable, ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
+        .problems(&[ProblemCode::TooManyDevices, ProblemCode::HttpVersionNotSupported])
 }
 
 fn example() -> serde_json::Value {
@@ -128,12 +121,8 @@ fn example() -> serde_json::Value {
 
 /// `GET /v1/devices/{deviceId}/latest`
 pub(in crate::http) async fn latest(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
-    headers: HeaderMap,
-    uri: Uri,
+    QueryParts { app, grant, running, headers, uri, .. }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
@@ -154,12 +143,7 @@ pub(in crate::http) async fn latest(
 
 /// `GET /v1/latest`
 pub(in crate::http) async fn latest_of_devices(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
-    version: Version,
-    headers: HeaderMap,
-    uri: Uri,
+    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
@@ -173,8 +157,7 @@ pub(in crate::http) async fn latest_of_devices(
     params.end()?;
     request.skips_any = reply.is_whole();
     request.selection.beyond_limits = beyond_limits;
-    let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
-    running.reserve(limit.saturating_mul(BYTES_PER_DEVICE) + of_compared + reply.bytes()).await?;
+    running.reserve(bytes_of_page(limit, beyond_limits) + reply.bytes()).await?;
     respond_list(LatestList { app, grant, request, series, format, cells }, reply).await
 }
 

@@ -5,20 +5,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{Uri, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::latest::BYTES_PER_DEVICE;
-use super::mark_lagging;
-use super::query_limits::RunningQuery;
+use super::devices::BYTES_PER_DEVICE;
 use super::table::complete;
-use crate::access::Grant;
-use crate::http::App;
+use super::{QueryParts, mark_lagging};
 use crate::http::answer::format::write_number;
 use crate::http::openapi::parameter::{DEVICE, LABELS, METADATA, METADATA_LABEL, METRIC, PREFIX};
 use crate::http::openapi::{Operation, Parameters, Tag};
@@ -56,10 +50,7 @@ pub(in crate::http) fn describe() -> Operation {
 
 /// `GET /metrics/latest`
 pub(in crate::http) async fn latest_metrics(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
-    uri: Uri,
+    QueryParts { app, grant, running, uri, .. }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, PARAMETERS);
     let labels = MetadataLabel::all(&mut params)?;

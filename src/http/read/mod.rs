@@ -5,16 +5,23 @@
 //! rows, and `streamed_file` sends them in constant memory. Rollups have writers of their own
 //! (`rollups_json`, `rollups_table`), and `combine` folds those of many devices.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{HeaderName, HeaderValue};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use self::query_limits::RunningQuery;
+use super::App;
+use super::answer::format::Format;
 use super::problem::Problem;
 use super::request::params::Params;
+use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::model::MS_PER_HOUR;
 use crate::query::{Answer, Missing, Zone};
@@ -44,6 +51,30 @@ pub(super) use rollups::{describe_rollups, describe_rollups_of_devices, of_devic
 
 /// The default length of a range: one day.
 const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
+
+/// The parts of a query that its handler uses, without a device ID in the path.
+pub(super) struct QueryParts {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    running: Arc<RunningQuery>,
+    version: Version,
+    headers: HeaderMap,
+    uri: Uri,
+}
+
+impl FromRequestParts<Arc<App>> for QueryParts {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let grant = parts.extensions.get::<Arc<Grant>>().cloned();
+        let running = parts.extensions.get::<Arc<RunningQuery>>().cloned();
+        let (Some(grant), Some(running)) = (grant, running) else {
+            return Err(Problem::internal("a query without a grant or a place among the queries"));
+        };
+        let (version, headers, uri) = (parts.version, parts.headers.clone(), parts.uri.clone());
+        Ok(Self { app: Arc::clone(app), grant, running, version, headers, uri })
+    }
+}
 
 /// An answer, with notes on what may be missing in it.
 #[derive(Debug, Serialize)]
@@ -86,6 +117,13 @@ fn mark_lagging(response: &mut Response, lagging: Option<Duration>) {
         let seconds = HeaderValue::try_from(lagging.as_secs_f64().to_string()).expect("a number is ASCII");
         response.headers_mut().insert(LAGGING_SECONDS, seconds);
     }
+}
+
+/// Marks a response as the file `name`, and notes its lag.
+fn as_file(mut response: Response, format: Format, name: &str, lagging: Option<Duration>) -> Response {
+    format.mark_file(&mut response, name);
+    mark_lagging(&mut response, lagging);
+    response
 }
 
 /// Reads `from` (inclusive) and `to` (exclusive), and their `tz`; the default is the last day up to now.

@@ -183,6 +183,12 @@ struct Sent {
     _memory: Arc<QueryMemory>,
 }
 
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl QueryMemory {
     /// Adds memory of the same query.
     pub(in crate::http) fn merge(&mut self, more: Self) {
@@ -197,12 +203,6 @@ impl QueryMemory {
         let part = |permit: &mut OwnedSemaphorePermit| permit.split(blocks.min(permit.num_permits()));
         let of_all = part(&mut self.of_all).expect("no more than there is");
         Self { of_all, of_token: self.of_token.as_mut().and_then(part) }
-    }
-}
-
-impl AsRef<[u8]> for Sent {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }
 

@@ -1,11 +1,8 @@
 //! `GET /v1/devices/{deviceId}/readings` and `GET /v1/readings`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{HeaderMap, Uri, Version};
+use axum::http::{HeaderMap, Version};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use serde_json::json;
@@ -14,7 +11,7 @@ use utoipa::ToSchema;
 use super::file_rows::{Columns, Lines, Values};
 use super::query_limits::{FileReservation, RunningQuery};
 use super::streamed_file::{self, FILE_BYTES, Rows};
-use super::{answer, mark_lagging, range};
+use super::{QueryParts, answer, as_file, range};
 use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
@@ -32,6 +29,16 @@ use crate::query::{DevicesRequest, ExportRequest, ExportedDevices, ReadingsReque
 
 /// The most columns of a file of one device.
 const MAX_COLUMNS: usize = 1_000;
+
+/// The memory of a value and of a reading, without the names of metrics.
+const BYTES_PER_VALUE: usize = 160;
+const BYTES_PER_READING: usize = 160;
+
+/// The assumed number of metrics of a reading: the default of `ingest.max_metrics_per_reading`.
+const METRICS_OF_READING: usize = 256;
+
+/// The assumed number of series of a metric in a reading: one for each core, disk or network interface.
+const SERIES_OF_METRIC: usize = 16;
 
 /// A page of readings.
 #[derive(Debug, Serialize, ToSchema)]
@@ -106,7 +113,6 @@ pub(in crate::http) fn describe_readings() -> Operation {
         .answers_table()
         .queries()
         .problems(&[
-            ProblemCode::NotAcceptable,
             ProblemCode::RangeTooLong,
             ProblemCode::TooManyPoints,
             ProblemCode::TooManyColumns,
@@ -120,7 +126,7 @@ pub(in crate::http) fn describe_readings_of_devices() -> Operation {
         .parameters(OF_DEVICES)
         .answers_file("All readings of the range. The answer has no clean end if the store stops answering.")
         .queries()
-        .problems(&[ProblemCode::NotAcceptable, ProblemCode::HttpVersionNotSupported])
+        .problems(&[ProblemCode::HttpVersionNotSupported])
 }
 
 /// The rest of a request for readings, beside its parameters.
@@ -136,13 +142,8 @@ struct Asked {
 
 /// `GET /v1/devices/{deviceId}/readings`
 pub(in crate::http) async fn readings(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
-    version: Version,
-    headers: HeaderMap,
-    uri: Uri,
+    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let format = Format::choose(&mut params, &headers, &Format::ALL)?;
@@ -153,12 +154,7 @@ pub(in crate::http) async fn readings(
 
 /// `GET /v1/readings`
 pub(in crate::http) async fn of_devices(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
-    version: Version,
-    headers: HeaderMap,
-    uri: Uri,
+    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let format = Format::choose(&mut params, &headers, &Format::FILES)?;
@@ -261,12 +257,6 @@ impl Asked {
     }
 }
 
-fn as_file(mut response: Response, format: Format, name: &str, lagging: Option<Duration>) -> Response {
-    format.mark_file(&mut response, name);
-    mark_lagging(&mut response, lagging);
-    response
-}
-
 /// The largest memory of a page: stored and pending samples, the readings made of them, and their JSON.
 fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
     let of_wanted = |wanted| if matches!(wanted, Wanted::Name(_)) { SERIES_OF_METRIC } else { 1 };
@@ -274,13 +264,3 @@ fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usiz
     let readings = limit + 1;
     readings.saturating_mul(of_reading).min(max_points).saturating_mul(BYTES_PER_VALUE) + readings * BYTES_PER_READING
 }
-
-/// The memory of a value and of a reading, without the names of metrics.
-const BYTES_PER_VALUE: usize = 160;
-const BYTES_PER_READING: usize = 160;
-
-/// The assumed number of metrics of a reading: the default of `ingest.max_metrics_per_reading`.
-const METRICS_OF_READING: usize = 256;
-
-/// The assumed number of series of a metric in a reading: one for each core, disk or network interface.
-const SERIES_OF_METRIC: usize = 16;

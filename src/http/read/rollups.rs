@@ -2,19 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::State;
-use axum::http::{HeaderMap, Uri, Version};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::json;
 use strum::{IntoEnumIterator, VariantNames};
 
 use super::combine::Combine;
-use super::open_range;
-use super::query_limits::RunningQuery;
 use super::rollups_json::{self, Form, OfDevice};
 use super::rollups_table::{self, Subject};
 use super::table::{List, ListReply, Table, respond, respond_list};
+use super::{QueryParts, open_range};
 use crate::access::Grant;
 use crate::common::clock::Clock;
 use crate::config::Period;
@@ -77,13 +74,8 @@ const OF_DEVICES: Parameters = &[
 ];
 
 /// The problems of both paths.
-const PROBLEMS: [ProblemCode; 5] = [
-    ProblemCode::NotAcceptable,
-    ProblemCode::RangeTooLong,
-    ProblemCode::TooManyPoints,
-    ProblemCode::TooManyValues,
-    ProblemCode::ReadingsExpired,
-];
+const PROBLEMS: [ProblemCode; 4] =
+    [ProblemCode::RangeTooLong, ProblemCode::TooManyPoints, ProblemCode::TooManyValues, ProblemCode::ReadingsExpired];
 
 /// Describes `GET /v1/devices/{deviceId}/rollups`.
 pub(in crate::http) fn describe_rollups() -> Operation {
@@ -119,12 +111,8 @@ fn example() -> serde_json::Value {
 
 /// `GET /v1/devices/{deviceId}/rollups`
 pub(in crate::http) async fn rollups(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
     DeviceInPath(device): DeviceInPath,
-    headers: HeaderMap,
-    uri: Uri,
+    QueryParts { app, grant, running, headers, uri, .. }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_ONE);
     let mut question = Question::of(&mut params, &headers, &app.clock)?;
@@ -145,12 +133,7 @@ pub(in crate::http) async fn rollups(
 
 /// `GET /v1/rollups`
 pub(in crate::http) async fn of_devices(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(running): Extension<Arc<RunningQuery>>,
-    version: Version,
-    headers: HeaderMap,
-    uri: Uri,
+    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, OF_DEVICES);
     let question = Question::of(&mut params, &headers, &app.clock)?;
@@ -303,7 +286,7 @@ impl Which {
 /// Reads `step`, by default one hour.
 fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
-    let step = text.parse().map_err(|why: StepError| Problem::invalid_parameter("step", why.to_string()))?;
+    let step = text.parse().map_err(|why: StepError| Problem::invalid_parameter("step", why))?;
     Ok((step, text.into_owned()))
 }
 
@@ -322,7 +305,7 @@ fn offset(params: &mut Params<'_>, step: Step) -> Result<Step, Problem> {
 /// Reads `compare`.
 fn compare(params: &mut Params<'_>, step: Step) -> Result<Option<Earlier>, Problem> {
     let Some(text) = params.one("compare")? else { return Ok(None) };
-    let why = |why: EarlierError| Problem::invalid_parameter("compare", why.to_string());
+    let why = |why: EarlierError| Problem::invalid_parameter("compare", why);
     let earlier = text.parse::<Earlier>().map_err(why)?;
     earlier.check(step).map_err(why)?;
     Ok(Some(earlier))

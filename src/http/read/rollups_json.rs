@@ -6,12 +6,11 @@
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 
 use super::rollups_table::{self, Subject};
 use crate::common::clock::{HourTexts, write_local_rfc3339, write_rfc3339};
 use crate::http::answer::body_in_pieces::BodyInPieces;
-use crate::http::answer::format::{Cells, Format, write_number};
+use crate::http::answer::format::{Cells, Format, write_json, write_number};
 use crate::model::ValueAt;
 use crate::query::{Answer, Column, Columns, Compared, DeviceGroup, Listed, LocalTime, Point, Series};
 
@@ -50,8 +49,8 @@ impl OfDevice {
         let mut json = Vec::with_capacity(256 + metrics.points() * POINT_BYTES);
         json.push(b',');
         braces(&mut json, |object| {
-            value(object.field("deviceId"), device_id);
-            value(object.field("step"), &form.step);
+            write_json(object.field("deviceId"), device_id);
+            write_json(object.field("step"), &form.step);
             write_metrics(object.field("metrics"), form, metrics, local);
         });
         Self { text: json, is_empty }
@@ -73,7 +72,7 @@ pub(super) fn of_devices(answer: Answer<Listed<OfDevice>>) -> Response {
     let Answer { body: Listed { devices, next }, lagging, partial } = answer;
     let mut end = vec![b']'];
     let mut object = Object { json: &mut end, is_empty: false };
-    value(object.field("next"), &next.as_deref());
+    write_json(object.field("next"), &next.as_deref());
     write_notes(&mut object, &Answer { body: (), lagging, partial });
     end.push(b'}');
     let devices = devices.into_iter().map(|device| Bytes::from(device.text)).enumerate();
@@ -110,7 +109,7 @@ pub(super) fn combined_groups(
             braces(json, |object| {
                 braces(object.field("by"), |by| {
                     for (key, of_group) in keys.iter().zip(&group.values) {
-                        value(by.field(key), of_group);
+                        write_json(by.field(key), of_group);
                     }
                 });
                 write_combined(object, group.devices, form, rollups, local);
@@ -124,19 +123,19 @@ pub(super) fn combined_groups(
 /// Writes the fields of combined rollups.
 fn write_combined(object: &mut Object<'_>, devices: usize, form: &Form, rollups: &Compared, local: &LocalTime) {
     object.json.reserve(256 + rollups.points() * POINT_BYTES);
-    value(object.field("devices"), &devices);
-    value(object.field("step"), &form.step);
+    write_json(object.field("devices"), &devices);
+    write_json(object.field("step"), &form.step);
     write_metrics(object.field("metrics"), form, rollups, local);
 }
 
 /// Writes what may be missing in an answer.
 fn write_notes<T>(object: &mut Object<'_>, answer: &Answer<T>) {
     if let Some(lagging) = answer.lagging {
-        value(object.field("laggingSeconds"), &lagging.as_secs_f64());
+        write_json(object.field("laggingSeconds"), &lagging.as_secs_f64());
     }
     if let Some(missing) = answer.partial {
-        value(object.field("partial"), &true);
-        value(object.field("partialReason"), &missing.reason());
+        write_json(object.field("partial"), &true);
+        write_json(object.field("partialReason"), &missing.reason());
     }
 }
 
@@ -190,40 +189,19 @@ fn write_points(
 
 /// Writes the field of a column, and the comma before it.
 fn write_column(json: &mut Vec<u8>, column: Column, point: &Point) {
-    let stats = &point.stats;
+    let (name, stats): (&str, _) = (column.into(), &point.stats);
+    for part in [",\"", name, "\":"] {
+        json.extend_from_slice(part.as_bytes());
+    }
     match column {
-        Column::Count => {
-            json.extend_from_slice(br#","count":"#);
-            value(json, &point.count());
-        }
-        Column::Min => {
-            json.extend_from_slice(br#","min":"#);
-            write_number(json, stats.min);
-        }
-        Column::Max => {
-            json.extend_from_slice(br#","max":"#);
-            write_number(json, stats.max);
-        }
-        Column::Avg => {
-            json.extend_from_slice(br#","avg":"#);
-            value(json, &stats.avg()); // seldom a short decimal; null if it is infinite
-        }
-        Column::Sum => {
-            json.extend_from_slice(br#","sum":"#);
-            write_number(json, stats.sum);
-        }
-        Column::First => {
-            json.extend_from_slice(br#","first":"#);
-            write_value_at(json, stats.first);
-        }
-        Column::Last => {
-            json.extend_from_slice(br#","last":"#);
-            write_value_at(json, stats.last);
-        }
-        Column::Increase => {
-            json.extend_from_slice(br#","increase":"#);
-            write_number(json, point.increase);
-        }
+        Column::Count => write_json(json, &point.count()),
+        Column::Min => write_number(json, stats.min),
+        Column::Max => write_number(json, stats.max),
+        Column::Avg => write_json(json, &stats.avg()), // seldom a short decimal; null if it is infinite
+        Column::Sum => write_number(json, stats.sum),
+        Column::First => write_value_at(json, stats.first),
+        Column::Last => write_value_at(json, stats.last),
+        Column::Increase => write_number(json, point.increase),
     }
 }
 
@@ -251,7 +229,7 @@ impl Object<'_> {
         if !std::mem::take(&mut self.is_empty) {
             self.json.push(b',');
         }
-        value(self.json, key);
+        write_json(self.json, key);
         self.json.push(b':');
         self.json
     }
@@ -272,11 +250,6 @@ fn array<T>(json: &mut Vec<u8>, elements: &[T], mut write: impl FnMut(&mut Vec<u
         write(json, element);
     }
     json.push(b']');
-}
-
-/// Writes a text or a number.
-fn value<T: Serialize + ?Sized>(json: &mut Vec<u8>, value: &T) {
-    serde_json::to_writer(json, value).expect("a Vec takes every write");
 }
 
 #[cfg(test)]
@@ -372,14 +345,7 @@ mod tests {
     #[tokio::test]
     async fn a_point_has_the_columns_of_the_request() {
         let columns = Columns::NONE.with(Column::Increase).with(Column::Last).with(Column::Max).with(Column::First);
-        let form = Form {
-            step: "1h".to_owned(),
-            columns,
-            is_local: true,
-            is_compared: false,
-            format: Format::Json,
-            cells: Cells::default(),
-        };
+        let form = Form { columns, is_local: true, ..form("1h") };
         let device = text(of_device(answer(OfDevice::new("d", &form, &rollups(), &berlin())))).await;
         let points = &serde_json::from_str::<Value>(&device).unwrap()["metrics"][r#"a "b" \é"#];
         let only = json!({ "ts": "1970-01-01T00:00:00.000Z", "value": 20.0 });

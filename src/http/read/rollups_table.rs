@@ -102,7 +102,7 @@ pub(super) fn table(subject: Subject<'_>, form: &Form) -> Table {
 fn write_column(table: &mut Table, column: Column, point: &Point) {
     let stats = &point.stats;
     match column {
-        Column::Count => table.json(&serde_json::to_string(&point.count()).expect("a number is JSON")),
+        Column::Count => table.json(&point.count().to_string()),
         Column::Min => table.number(stats.min),
         Column::Max => table.number(stats.max),
         Column::Avg => table.number(stats.avg()),

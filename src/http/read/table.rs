@@ -18,12 +18,12 @@ use axum::http::header::LINK;
 use axum::http::{HeaderMap, HeaderValue, Uri, Version};
 use axum::response::Response;
 
-use super::mark_lagging;
+use super::as_file;
 use super::query_limits::RunningQuery;
 use super::streamed_file::{self, TEXT_BYTES};
 use crate::common::clock::rfc3339;
 use crate::http::answer::body_in_pieces::BodyInPieces;
-use crate::http::answer::format::{Cells, Encoding, Format, encoded, write_number};
+use crate::http::answer::format::{Cells, Encoding, Format, encoded, write_json, write_number};
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::query::{Answer, Listed, QueryError};
@@ -138,10 +138,7 @@ pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Resu
         return table.into_response(name, next.map(|next| next_page(&uri, &next)), lagging).await;
     };
     let (format, after) = (table.format, Arc::clone(after));
-    let mut response = table.into_file(list, after, whole).await?;
-    format.mark_file(&mut response, name);
-    mark_lagging(&mut response, lagging);
-    Ok(response)
+    Ok(as_file(table.into_file(list, after, whole).await?, format, name, lagging))
 }
 
 impl Table {
@@ -161,7 +158,7 @@ impl Table {
                 return of_cells.lead(at).to_owned();
             }
             let mut lead = vec![if at == 0 { b'{' } else { b',' }];
-            serde_json::to_writer(&mut lead, &**column).expect("a Vec takes every write");
+            write_json(&mut lead, &**column);
             lead.push(b':');
             lead
         };
@@ -171,10 +168,7 @@ impl Table {
 
     /// Writes a text.
     pub(super) fn text(&mut self, text: &str) {
-        self.cell(
-            |cells, row| cells.cell(row, text),
-            |row| serde_json::to_writer(row, text).expect("a Vec takes every write"),
-        );
+        self.cell(|cells, row| cells.cell(row, text), |row| write_json(row, text));
     }
 
     /// Writes JSON: a cell with its text, or without one for null.
@@ -184,10 +178,7 @@ impl Table {
 
     /// Writes an instant, in Unix milliseconds.
     pub(super) fn instant(&mut self, ts_ms: i64) {
-        self.cell(
-            |cells, row| cells.instant(row, ts_ms),
-            |row| serde_json::to_writer(row, &rfc3339(ts_ms)).expect("a Vec takes every write"),
-        );
+        self.cell(|cells, row| cells.instant(row, ts_ms), |row| write_json(row, &rfc3339(ts_ms)));
     }
 
     /// Writes a number. One that is not finite is null.
@@ -198,13 +189,13 @@ impl Table {
         self.cell(|cells, row| cells.number(row, number), |row| write_number(row, number));
     }
 
-    fn cell(&mut self, write_cell: impl FnOnce(&Cells, &mut Vec<u8>), write_json: impl FnOnce(&mut Vec<u8>)) {
+    fn cell(&mut self, write_cell: impl FnOnce(&Cells, &mut Vec<u8>), write_value: impl FnOnce(&mut Vec<u8>)) {
         let Self { format, of_cells, leads, text, cells, .. } = self;
         text.extend_from_slice(&leads[*cells]);
         if format.has_cells() {
             write_cell(of_cells, text);
         } else {
-            write_json(text);
+            write_value(text);
         }
         *cells += 1;
         if *cells == leads.len() {
@@ -252,9 +243,7 @@ impl Table {
             let workbook = encoded(Encoding::Workbook, pieces).await;
             pieces = workbook.map_err(|error| Problem::internal(&error.to_string()))?;
         }
-        let mut response = Response::new(Body::new(BodyInPieces::new(pieces)));
-        format.mark_file(&mut response, name);
-        mark_lagging(&mut response, lagging);
+        let mut response = as_file(Response::new(Body::new(BodyInPieces::new(pieces))), format, name, lagging);
         if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {
             response.headers_mut().insert(LINK, next);
         }

@@ -199,8 +199,7 @@ fn text_cell(text: &mut Vec<u8>, cell: &str, attributes: &str) {
 }
 
 fn is_escape(text: &[u8]) -> bool {
-    matches!(text, [_, b'x', digits @ .., ] if digits.len() > 4 && digits[4] == b'_'
-        && digits[..4].iter().all(u8::is_ascii_hexdigit))
+    matches!(text, [_, b'x', a, b, c, d, b'_', ..] if [a, b, c, d].into_iter().all(u8::is_ascii_hexdigit))
 }
 
 /// The part of a text that a cell can have, and whether it is a part only.

@@ -21,7 +21,7 @@ mod workbook;
 pub(in crate::http) use self::cells::Cells;
 use self::csv::Csv;
 pub(in crate::http) use self::encoding::{Encoder, Encoding, encoded};
-pub(in crate::http) use self::number::write_number;
+pub(in crate::http) use self::number::{write_json, write_number};
 
 /// A format of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
