@@ -6,9 +6,9 @@ use axum::body::Body;
 use axum::http::header::{ACCEPT, CONTENT_LENGTH, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Method, Uri};
 
-use super::super::App;
 use super::{Refusal, Shape};
 use crate::access::Grant;
+use crate::http::App;
 use crate::http::request::body;
 use crate::influxql::{Epoch, Format, QUERY_MAX_BYTES};
 use crate::wire;
@@ -133,15 +133,6 @@ fn format_of(headers: &HeaderMap) -> Format {
         _ => None,
     });
     known.into_iter().next().unwrap_or(Format::Json)
-}
-
-/// The media type of an answer.
-pub(super) const fn content_type(format: Format) -> &'static str {
-    match format {
-        Format::Json => "application/json",
-        Format::Csv => "text/csv",
-        Format::MessagePack => "application/x-msgpack",
-    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use super::answer::etag::Negotiation;
 use super::answer::format::Encoding;
 use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
 use super::openapi::{self, Operation, Tag};
-use super::problem::Problem;
+use super::problem::{Problem, ProblemCode};
 use super::read::query_limits::{self, RunningQuery};
 use super::serve::client_disconnect::Disconnect;
 use super::serve::connection::Peer;
@@ -38,7 +38,7 @@ use super::write::influx::INFLUXDB_VERSION;
 use crate::access::Grant;
 use crate::config::Scope;
 use crate::influxql::ast::Statement;
-use crate::influxql::{Parameters, ParseError, Writer, parse};
+use crate::influxql::{Format, Parameters, ParseError, Writer, parse};
 
 /// The longest statements and parameters of a token that may only create databases.
 const INGEST_MAX_BYTES: usize = 1_024;
@@ -62,7 +62,7 @@ pub(super) fn describe() -> [Operation; 2] {
             .tagged()
             .takes_body()
             .queries()
-            .problems(&[super::problem::ProblemCode::HttpVersionNotSupported])
+            .problems(&[ProblemCode::HttpVersionNotSupported])
     })
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn query(
 /// The form of an answer.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
-    format: crate::influxql::Format,
+    format: Format,
     is_pretty: bool,
 }
 
@@ -139,8 +139,12 @@ impl Refusal {
 impl Shape {
     fn respond(self, body: Body) -> Response {
         let mut response = Response::new(body);
-        let content_type = HeaderValue::from_static(form::content_type(self.format));
-        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        let media_type = match self.format {
+            Format::Json => "application/json",
+            Format::Csv => "text/csv",
+            Format::MessagePack => "application/x-msgpack",
+        };
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         let version = HeaderValue::from_static(INFLUXDB_VERSION);
         response.headers_mut().insert(HeaderName::from_static("x-influxdb-version"), version);
         response
