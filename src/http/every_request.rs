@@ -47,7 +47,9 @@ pub(super) async fn around_every_request(State(app): State<Arc<App>>, mut reques
     let (body, completion) = BodyCompletion::observe(body);
     let mut response = next.run(Request::from_parts(head, body)).await;
     completion.close_if_unread(&mut response);
-    identify(response.headers_mut(), id);
+    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
     harden(response.headers_mut(), is_over_tls);
     if let Some(limit) = response.extensions().get::<Limit>() {
         app.metrics.limited_total.of(*limit).increment(1);
@@ -67,13 +69,6 @@ fn request_id(headers: &HeaderMap) -> RequestId {
     let mut all = headers.get_all("traceparent").iter();
     let only = all.next().filter(|_| all.next().is_none());
     only.and_then(|header| RequestId::of_traceparent(header.as_bytes())).unwrap_or_else(RequestId::random)
-}
-
-/// Adds the ID of the request to its answer.
-fn identify(headers: &mut HeaderMap, id: RequestId) {
-    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
-        headers.insert(REQUEST_ID, value);
-    }
 }
 
 /// Adds the missing headers.

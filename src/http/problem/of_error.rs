@@ -40,7 +40,7 @@ impl Problem {
                 format!("{rejected} of {received} readings are rejected; the request asked for all or nothing")
             }
         };
-        let code_and_detail = if receipt.retry_after.is_some() {
+        let (code, detail) = if receipt.retry_after.is_some() {
             let for_now = receipt.listed.iter().find(|listed| listed.rejection.code.is_for_now());
             let why = for_now.map_or("a rate rejected some of them", |listed| &listed.rejection.detail);
             (ProblemCode::RateLimited, format!("{detail}; send all of it again later: {why}"))
@@ -57,10 +57,8 @@ impl Problem {
         };
         let notes = ReceiptNotes::of(&receipt);
         let errors = receipt.listed.into_iter().map(error).collect();
-        let counts =
-            Counts { accepted: receipt.accepted, rejected, rejected_values: NonZeroU32::new(values), notes, errors };
-        let (code, detail) = code_and_detail;
-        let counts = Some(Box::new(counts));
+        let rejected_values = NonZeroU32::new(values);
+        let counts = Some(Box::new(Counts { accepted: receipt.accepted, rejected, rejected_values, notes, errors }));
         Self { counts, retry_after: receipt.retry_after, refusals, ..Self::new(code, detail) }
     }
 

@@ -6,7 +6,6 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt;
-
 use tokio::task::JoinError;
 
 use crate::http::App;
@@ -293,6 +292,7 @@ mod tests {
         let bare = bare.finish().expect("memory");
         assert_eq!(try_decompress(&bare, Encoding::Deflate, 100, 1 << 20).expect("no zlib header"), b"bare");
     }
+
     #[test]
     fn snappy_that_claims_more_than_it_has_is_refused_before_memory_is_taken() {
         let block = encode(&[7; 1_000], Encoding::Snappy);

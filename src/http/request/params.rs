@@ -253,21 +253,19 @@ fn local_ms(text: &str, zone: Option<&Zone>) -> Result<i64, String> {
              tz=Europe/Berlin"
         ));
     };
+    let (why, instants) = match zone.instant(text) {
+        Some(LocalInstant::Once(ms)) => return Ok(ms),
+        Some(LocalInstant::Twice(instants)) => {
+            ("exists twice in this time zone, because clocks are set back", instants)
+        }
+        Some(LocalInstant::Never(instants)) => {
+            ("does not exist in this time zone, because clocks are set forward", instants)
+        }
+        None => return Err(format!("{text} is out of range")),
+    };
     let shown = |ms| jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| at.to_string());
-    match zone.instant(text) {
-        Some(LocalInstant::Once(ms)) => Ok(ms),
-        Some(LocalInstant::Twice([first, second])) => Err(format!(
-            "{text} exists twice in this time zone, because clocks are set back: write {} or {}",
-            shown(first),
-            shown(second)
-        )),
-        Some(LocalInstant::Never([first, second])) => Err(format!(
-            "{text} does not exist in this time zone, because clocks are set forward: write {} or {}",
-            shown(first),
-            shown(second)
-        )),
-        None => Err(format!("{text} is out of range")),
-    }
+    let [first, second] = instants.map(shown);
+    Err(format!("{text} {why}: write {first} or {second}"))
 }
 
 #[cfg(test)]
