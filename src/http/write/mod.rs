@@ -3,7 +3,7 @@
 //! The file of a protocol checks parameters and media type, and calls `receive` with its parser (from the
 //! room `wire`). `receive` reads the body, parses it into the admission of the room `ingest`, and waits until
 //! the accepted readings are durable. The file of the protocol makes the answer of the receipt, with
-//! `receipt_notes` in JSON and the counts of `sample_counter` for senders of samples.
+//! `receipt_notes` in JSON and the counts of `samples` for senders of samples.
 
 pub(super) mod dead_letters;
 pub(super) mod influx;
@@ -12,5 +12,5 @@ pub(super) mod readings;
 pub(super) mod receipt_notes;
 mod receive;
 pub(super) mod remote_write;
-mod sample_counter;
+mod samples;
 pub(super) mod webhook;

@@ -15,12 +15,11 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::receive::{IngestOutcome, IngestRequest, receive_readings};
-use super::remote_write::described;
-use super::sample_counter::{SampleCounter, SampleCounts};
+use super::samples::{self, SampleCounter, SampleCounts, described};
 use crate::access::Grant;
 use crate::http::App;
 use crate::http::openapi::{Operation, Tag};
-use crate::http::problem::{MOMENT, Problem, ProblemCode, Refusals, set_retry_after};
+use crate::http::problem::{Problem, ProblemCode, Refusals, set_retry_after};
 use crate::http::request::params::Params;
 use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::otlp::{self, Options, answer};
@@ -108,7 +107,7 @@ pub(in crate::http) async fn metrics(
             Encoding::Protobuf => otlp::parse_protobuf(bytes, &options, &mut counter),
             Encoding::Json => otlp::parse_json(bytes, &options, &mut counter),
         };
-        parsed.map(|()| counter.counts()).map_err(|error| (Code::InvalidOtlp, Problem::invalid_otlp(&error)))
+        parsed.map(|()| counter.counts).map_err(|error| (Code::InvalidOtlp, Problem::invalid_otlp(&error)))
     };
     let request =
         IngestRequest { app: &app, grant: &grant, format: Format::Otlp, headers: &headers, body, partial: true };
@@ -156,17 +155,9 @@ impl Encoding {
         response
     }
 
-    /// The answer to a refused request. A body that was too slow gets 503, because no client repeats a
-    /// request after 408.
+    /// The answer to a refused request.
     pub(in crate::http) fn failed(self, problem: &Problem) -> Response {
-        let is_slow = problem.status() == StatusCode::REQUEST_TIMEOUT;
-        let status = if is_slow { StatusCode::SERVICE_UNAVAILABLE } else { problem.status() };
-        let mut response = self.status(status, problem.detail());
-        problem.mark(&mut response);
-        if is_slow {
-            set_retry_after(&mut response, Some(MOMENT));
-        }
-        response
+        samples::failed(problem, |status, message| self.status(status, message))
     }
 
     fn success(self, rejected: u64, message: &str) -> Response {

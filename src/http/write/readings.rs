@@ -139,6 +139,7 @@ impl MediaType {
     }
 
     fn parse(self, body: &[u8], formats: &Formats, admission: &mut Admission<'_>) -> Result<(), UnreadableBody> {
+        let unreadable = |error: senml::SenmlError| (error.code(), Problem::invalid_senml(&error));
         match self {
             Self::Json => json::parse(body, &formats.json.at(admission.now_ms()), admission)
                 .map_err(|error| (Code::InvalidJson, Problem::invalid_json(&error))),
@@ -166,9 +167,4 @@ fn senml_options(formats: &Formats, admission: &Admission<'_>) -> senml::Options
         max_metrics: rules.limits.max_metrics,
         max_metadata_bytes: rules.limits.max_metadata_bytes,
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "map_err hands it over")]
-fn unreadable(error: senml::SenmlError) -> UnreadableBody {
-    (error.code(), Problem::invalid_senml(&error))
 }

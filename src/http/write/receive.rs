@@ -7,10 +7,10 @@ use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 
 use crate::access::Grant;
-use crate::http::App;
 use crate::http::access::authorize::delay_refusal;
 use crate::http::problem::Problem;
 use crate::http::request::body::{self, Received};
+use crate::http::{App, Threads};
 use crate::ingest::{Admission, Admitted, IngestError, Receipt};
 use crate::wire::{Code, Format, Source};
 
@@ -20,8 +20,7 @@ const INLINE_BYTES: usize = 256 << 10;
 
 /// Limits the large bodies that are parsed at once to the number of processors, so that requests with small
 /// bodies are not delayed.
-static PARSERS: LazyLock<Semaphore> =
-    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
+static PARSERS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(Threads::count()));
 
 /// A body that is not in the format that it claims: the code that counts it, and the answer.
 pub(super) type UnreadableBody = (Code, Problem);

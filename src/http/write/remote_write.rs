@@ -13,12 +13,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use super::receive::{IngestOutcome, IngestRequest, receive_readings};
-use super::sample_counter::{SampleCounter, SampleCounts};
+use super::samples::{self, SampleCounter, SampleCounts, described};
 use crate::access::Grant;
 use crate::config::RemoteWrite;
 use crate::http::App;
 use crate::http::openapi::{Operation, Tag};
-use crate::http::problem::{MOMENT, Problem, ProblemCode, Refusals, set_retry_after};
+use crate::http::problem::{Problem, ProblemCode, Refusals, set_retry_after};
 use crate::http::request::params::Params;
 use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::remote_write::{self, Options, Version};
@@ -30,9 +30,6 @@ const WRITTEN: [HeaderName; 3] = [
     HeaderName::from_static("x-prometheus-remote-write-histograms-written"),
     HeaderName::from_static("x-prometheus-remote-write-exemplars-written"),
 ];
-
-/// The number of rejections that an answer describes.
-const MAX_DESCRIBED: usize = 5;
 
 /// Describes `POST /api/v1/write`.
 pub(in crate::http) fn describe() -> Operation {
@@ -65,7 +62,7 @@ pub(in crate::http) async fn write(
         let RemoteWrite { device_labels, metadata_labels } = &app.formats.remote_write;
         let mut counter = SampleCounter::new(admission);
         remote_write::parse(bytes, &Options { version, device_labels, metadata_labels }, &mut counter)
-            .map(|()| counter.counts())
+            .map(|()| counter.counts)
             .map_err(|error| (Code::InvalidRemoteWrite, Problem::invalid_remote_write(&error)))
     };
     let request =
@@ -101,18 +98,8 @@ fn version_of(headers: &HeaderMap) -> Result<Version, Problem> {
 }
 
 /// The answer to a refused request.
-///
-/// Senders repeat no request with 408, so a body that was too slow gets 503.
 pub(in crate::http) fn failed(problem: &Problem) -> Response {
-    let status = problem.status();
-    let is_slow = status == StatusCode::REQUEST_TIMEOUT;
-    let status = if is_slow { StatusCode::SERVICE_UNAVAILABLE } else { status };
-    let mut response = (status, format!("{}\n", problem.detail())).into_response();
-    problem.mark(&mut response);
-    if is_slow {
-        set_retry_after(&mut response, Some(MOMENT));
-    }
-    response
+    samples::failed(problem, |status, detail| (status, format!("{detail}\n")).into_response())
 }
 
 /// The answer to a request with rejected samples; the others are stored.
@@ -123,18 +110,6 @@ fn rejected(receipt: &Receipt, counts: SampleCounts) -> Response {
     set_retry_after(&mut response, receipt.retry_after);
     response.extensions_mut().insert(Refusals(receipt.refusals()));
     response
-}
-
-/// The number of rejected samples, and the first rejections.
-pub(super) fn described(receipt: &Receipt, counts: SampleCounts) -> String {
-    let SampleCounts { accepted, rejected, .. } = counts;
-    let others = if accepted > 0 { ", the others are stored" } else { "" };
-    let listed = receipt.listed.iter().take(MAX_DESCRIBED).map(|listed| match &listed.device {
-        Some(device) => format!("device {device}: {}", listed.rejection.detail),
-        None => listed.rejection.detail.clone(),
-    });
-    let listed: Vec<_> = listed.collect();
-    format!("{rejected} of {} samples are rejected{others}: {}", accepted + rejected, listed.join("; "))
 }
 
 #[cfg(test)]

@@ -100,15 +100,10 @@ impl Version {
             (Self::V2, None) if receipt.accepted > 0 => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::BAD_REQUEST,
         };
+        let message = || format!("partial write: {} dropped={}", described(receipt), receipt.rejected);
         let mut response = match self {
-            Self::V1 => {
-                let error = format!("partial write: {} dropped={}", described(receipt), receipt.rejected);
-                v1(refused, &error)
-            }
-            Self::V2 => {
-                let message = format!("partial write: {} dropped={}", described(receipt), receipt.rejected);
-                v2(refused, &message, receipt.listed.first().and_then(|first| first.line))
-            }
+            Self::V1 => v1(refused, &message()),
+            Self::V2 => v2(refused, &message(), receipt.listed.first().and_then(|first| first.line)),
             Self::V3 => {
                 let mut lines = bad_lines(&receipt.listed, body);
                 let (error, data) = if partial {

@@ -70,7 +70,7 @@ async fn write_lines(
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
-    let WriteParams { precision, partial } = match WriteParams::of(version, uri) {
+    let (precision, partial) = match read_parameters(version, uri) {
         Ok(params) => params,
         Err(problem) => return version.failed(&problem),
     };
@@ -87,30 +87,19 @@ async fn write_lines(
     }
 }
 
-/// The parameters of a write request that have an effect.
-struct WriteParams {
-    precision: Precision,
-    /// Whether valid lines are accepted beside rejected ones.
-    partial: bool,
-}
-
-impl WriteParams {
-    fn of(version: Version, uri: &Uri) -> Result<Self, Problem> {
-        let mut params = Params::of(uri, parameters(version));
-        let (read, default, known): (fn(&str) -> Option<Precision>, _, _) = match version {
-            Version::V1 => (Precision::from_v1, Precision::Nanoseconds, "n, u, ms, s, m or h"),
-            Version::V2 => (Precision::from_v2, Precision::Nanoseconds, "ns, us, ms or s"),
-            Version::V3 => {
-                (Precision::from_v3, Precision::Auto, "auto, second, millisecond, microsecond or nanosecond")
-            }
-        };
-        let precision = match params.one("precision")?.as_deref() {
-            None | Some("") => default,
-            Some(name) => read(name).ok_or_else(|| {
-                Problem::invalid_parameter("precision", format!("expected {known}, found \"{name}\""))
-            })?,
-        };
-        let partial = version != Version::V3 || params.boolean("accept_partial", true)?;
-        Ok(Self { precision, partial })
-    }
+/// Reads the unit of the times, and whether valid lines are accepted beside rejected ones.
+fn read_parameters(version: Version, uri: &Uri) -> Result<(Precision, bool), Problem> {
+    let mut params = Params::of(uri, parameters(version));
+    let (read, default, known): (fn(&str) -> Option<Precision>, _, _) = match version {
+        Version::V1 => (Precision::from_v1, Precision::Nanoseconds, "n, u, ms, s, m or h"),
+        Version::V2 => (Precision::from_v2, Precision::Nanoseconds, "ns, us, ms or s"),
+        Version::V3 => (Precision::from_v3, Precision::Auto, "auto, second, millisecond, microsecond or nanosecond"),
+    };
+    let precision = match params.one("precision")?.as_deref() {
+        None | Some("") => default,
+        Some(name) => read(name)
+            .ok_or_else(|| Problem::invalid_parameter("precision", format!("expected {known}, found \"{name}\"")))?,
+    };
+    let partial = version != Version::V3 || params.boolean("accept_partial", true)?;
+    Ok((precision, partial))
 }

@@ -1,9 +1,16 @@
-//! Counts of samples, for the answers to remote write and OTLP.
+//! Counts of samples, and answers, for the senders of remote write and OTLP.
 //!
-//! Their senders count samples. Admission counts readings, and a reading may have many samples.
+//! These senders count samples. Admission counts readings, and a reading may have many samples.
 
-use crate::ingest::Admission;
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::http::problem::{MOMENT, Problem, set_retry_after};
+use crate::ingest::{Admission, Listed, Receipt};
 use crate::wire::{Ignored, Incoming, Limits, Rejection, Sink};
+
+/// The number of rejections that an answer describes.
+const MAX_DESCRIBED: usize = 5;
 
 /// The samples of a request. A histogram is one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,7 +29,7 @@ pub(super) struct SampleCounts {
 #[derive(Debug)]
 pub(super) struct SampleCounter<'a, 'r> {
     admission: &'a mut Admission<'r>,
-    counts: SampleCounts,
+    pub(super) counts: SampleCounts,
     /// The histograms of the next reading, and those of its values that are theirs.
     histograms: (u64, u64),
 }
@@ -30,10 +37,6 @@ pub(super) struct SampleCounter<'a, 'r> {
 impl<'a, 'r> SampleCounter<'a, 'r> {
     pub(super) fn new(admission: &'a mut Admission<'r>) -> Self {
         Self { admission, counts: SampleCounts::default(), histograms: (0, 0) }
-    }
-
-    pub(super) const fn counts(&self) -> SampleCounts {
-        self.counts
     }
 }
 
@@ -76,4 +79,30 @@ impl Sink for SampleCounter<'_, '_> {
     fn ignore(&mut self, what: Ignored, name: &str) {
         self.admission.ignore(what, name);
     }
+}
+
+/// The answer to a refused request, which `answer` makes of a status and a text.
+///
+/// Senders repeat no request after 408, so a body that was too slow gets 503.
+pub(super) fn failed(problem: &Problem, answer: impl FnOnce(StatusCode, &str) -> Response) -> Response {
+    let is_slow = problem.status() == StatusCode::REQUEST_TIMEOUT;
+    let status = if is_slow { StatusCode::SERVICE_UNAVAILABLE } else { problem.status() };
+    let mut response = answer(status, problem.detail());
+    problem.mark(&mut response);
+    if is_slow {
+        set_retry_after(&mut response, Some(MOMENT));
+    }
+    response
+}
+
+/// The number of rejected samples, and the first rejections.
+pub(super) fn described(receipt: &Receipt, counts: SampleCounts) -> String {
+    let SampleCounts { accepted, rejected, .. } = counts;
+    let others = if accepted > 0 { ", the others are stored" } else { "" };
+    let describe = |listed: &Listed| match &listed.device {
+        Some(device) => format!("device {device}: {}", listed.rejection.detail),
+        None => listed.rejection.detail.clone(),
+    };
+    let listed: Vec<_> = receipt.listed.iter().take(MAX_DESCRIBED).map(describe).collect();
+    format!("{rejected} of {} samples are rejected{others}: {}", accepted + rejected, listed.join("; "))
 }
