@@ -1,4 +1,4 @@
-//! The list of all routes, with the access that each requires and its description.
+//! The list of all routes, each with its handler, its access and its description.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use super::{App, dashboard, influxql, read};
 use crate::config::{OWN_PATHS, Scope};
 
 const INGEST: Need = Need::Scope(Scope::Ingest);
-const METADATA_OF_DEVICE: &str = "/v1/devices/{deviceId}/metadata";
 const QUERY: Need = Need::Scope(Scope::Query);
 const METADATA: Need = Need::Scope(Scope::Metadata);
 const ADMIN: Need = Need::Scope(Scope::Admin);
 
-/// The routes, each with the access that it requires and its description, and the answers where no route
-/// matches.
+const METADATA_OF_DEVICE: &str = "/v1/devices/{deviceId}/metadata";
+
+/// Makes the router of all routes, with answers for unknown paths and methods.
 ///
 /// The routes of the webhooks come last.
 pub(super) fn router(app: Arc<App>) -> Router {
@@ -43,7 +43,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .add_query("/v1/devices/{deviceId}/readings", get(read::readings), read::describe_readings())
         .add_query("/v1/devices/{deviceId}/latest", get(read::latest), read::describe_latest())
         .add(QUERY, METADATA_OF_DEVICE, get(metadata::get), [metadata::describe_get()])
-        .add(METADATA, METADATA_OF_DEVICE, put(metadata::put).patch(metadata::patch), metadata::describe_changes())
+        .add(METADATA, METADATA_OF_DEVICE, put(metadata::change).patch(metadata::change), metadata::describe_changes())
         .add(QUERY, "/v1/metadata", get(metadata::list), [metadata::describe_list()])
         .add(METADATA, "/v1/metadata", post(metadata::post), [metadata::describe_post()])
         .add(ADMIN, "/v1/devices/{deviceId}", delete(deletion::device), [deletion::describe_device()])
@@ -78,7 +78,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// A list of routes in which every route has a [`Need`] and a description.
+/// Routes that are being listed, each with a [`Need`] and a description.
 struct Routes {
     app: Arc<App>,
     router: Router<Arc<App>>,
@@ -91,7 +91,7 @@ impl Routes {
         Self { app: Arc::clone(app), router: Router::new(), paths: Vec::new(), descriptions: Paths::default() }
     }
 
-    /// Adds a query, which also needs a place among the running queries.
+    /// Adds a route of a query, which waits for a place among the running queries.
     fn add_query(self, path: &str, methods: MethodRouter<Arc<App>>, operation: Operation) -> Self {
         let limited = methods.route_layer(middleware::from_fn_with_state(Arc::clone(&self.app), limit_query));
         self.add(QUERY, path, limited, [operation])
@@ -103,7 +103,9 @@ impl Routes {
         self.add(Need::InfluxWrite(version), path, influx::write(version), [operation])
     }
 
-    /// Adds the route of the document that describes the routes before it, and itself.
+    /// Adds the route of the OpenAPI document.
+    ///
+    /// The document describes the routes that were added before, and itself.
     fn add_document(mut self, need: Need, path: &str) -> Self {
         self.descriptions.add(need, path, [openapi::describe()], &self.app.limits);
         let document = Bytes::from(self.descriptions.to_json().to_string());
@@ -111,7 +113,9 @@ impl Routes {
         self.add(need, path, methods, [openapi::describe()])
     }
 
-    /// Adds a route. Only a webhook has no operations, because the configuration names it.
+    /// Adds a route with a description of each method.
+    ///
+    /// Only a webhook has no `operations`, because the configuration names its path.
     fn add<const N: usize>(
         mut self,
         need: Need,

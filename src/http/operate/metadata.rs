@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH, LINK};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ use crate::http::openapi::parameter::{CURSOR_OF_DEVICES, LIMIT_OF_DEVICES, PREFI
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::read::check_prefix;
-use crate::http::request::body::{self, Received};
+use crate::http::request::body;
 use crate::http::request::device_id::{DeviceInPath, normalized};
 use crate::http::request::params::Params;
 use crate::ingest::IngestError;
@@ -112,16 +112,10 @@ pub(in crate::http) fn describe_changes() -> [Operation; 2] {
 
 /// Describes `GET /v1/metadata`.
 pub(in crate::http) fn describe_list() -> Operation {
+    let text = json!({ "type": "string" });
     Operation::get(Tag::Queries, "listMetadata", "What operators have set of all devices")
         .parameters(LIST)
-        .answers_as(
-            200,
-            "A line for each device, as `POST /v1/metadata` takes it.",
-            "application/x-ndjson",
-            &json!({
-                "type": "string",
-            }),
-        )
+        .answers_as(200, "A line for each device, as `POST /v1/metadata` takes it.", "application/x-ndjson", &text)
         .answer_header(200, "Link", "The address of the next page (`rel=\"next\"`), if there is one.")
         .queries()
         .problems(&[ProblemCode::TooManyDevices])
@@ -162,38 +156,52 @@ pub(in crate::http) async fn get(
     .await
 }
 
-/// `PUT /v1/devices/{deviceId}/metadata`
-pub(in crate::http) async fn put(
+/// `PUT` and `PATCH /v1/devices/{deviceId}/metadata`
+pub(in crate::http) async fn change(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
     DeviceInPath(device): DeviceInPath,
+    method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    check_type(&headers, &["application/json"])?;
-    let (object, body) = receive(&app, &grant, &uri, &headers, body).await?;
-    if let Some((key, _)) = object.iter().find(|(_, value)| value.is_null()) {
+    let is_patch = method == Method::PATCH;
+    let types: &[&str] =
+        if is_patch { &["application/merge-patch+json", "application/json"] } else { &["application/json"] };
+    check_type(&headers, types)?;
+    Params::of(&uri, &[]).end()?;
+    body::require_length(&headers)?;
+    let body = body::receive(&app, &grant.quota, Format::Json, &headers, body).await?;
+    let (limits, text) = (app.ingest.rules().limits, body.bytes.trim_ascii());
+    let object = limits.check_metadata(text.len()).and_then(|()| json::parse_metadata(text, &limits));
+    let object = object.map_err(|rejection| Problem::invalid_metadata(rejection.detail))?;
+    if !is_patch && let Some((key, _)) = object.iter().find(|(_, value)| value.is_null()) {
         let why = format!("{key:?} is null: PUT sets all keys, and leaves out those that it removes");
         return Err(Problem::invalid_metadata(why));
     }
-    let replace = move |_: &OperatorMetadata, at_ms| OperatorMetadata::replacement(object, at_ms);
-    change(app, grant, device, headers, body, replace).await
-}
-
-/// `PATCH /v1/devices/{deviceId}/metadata`
-pub(in crate::http) async fn patch(
-    State(app): State<Arc<App>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    DeviceInPath(device): DeviceInPath,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Problem> {
-    check_type(&headers, &["application/merge-patch+json", "application/json"])?;
-    let (object, body) = receive(&app, &grant, &uri, &headers, body).await?;
-    let patch = move |known: &OperatorMetadata, at_ms| known.patched(object, at_ms);
-    change(app, grant, device, headers, body, patch).await
+    let stored = stored_id(&grant.device_scope, &device)?;
+    on_main(Arc::clone(&app), async move {
+        let _body = body; // keeps its memory
+        let _place = app.query_limits.enter(&grant.quota).await?;
+        let _turn = app.pipeline.metadata_turn().await;
+        let known = app.queries.metadata(&stored).await?;
+        check_preconditions(&headers, &known.operator)?;
+        let at_ms = known.operator.next_ms(app.clock.now_ms());
+        let change =
+            if is_patch { known.operator.patched(object, at_ms) } else { OperatorMetadata::replacement(object, at_ms) };
+        let mut after = known;
+        after.operator.merge(change.clone());
+        if !change.is_empty() {
+            check_size(&app, &after.operator)?;
+            if !after.is_known {
+                admit(&app, &grant, std::slice::from_ref(&stored))?;
+            }
+            append(&app, vec![MetadataRecord { device: stored, by: by(&grant), change }]).await?;
+        }
+        Ok(respond(device, &after))
+    })
+    .await
 }
 
 /// `GET /v1/metadata`
@@ -377,53 +385,6 @@ fn read_line(line: &[u8], limits: &Limits) -> Result<(String, OperatorMetadata),
         Ok((key, of))
     };
     Ok((device_id, OperatorMetadata { replaced_ms, keys: keys.into_iter().map(read).collect::<Result<_, _>>()? }))
-}
-
-/// Receives the object of a request.
-async fn receive(
-    app: &App,
-    grant: &Grant,
-    uri: &Uri,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(Map<String, Value>, Received), Problem> {
-    Params::of(uri, &[]).end()?;
-    body::require_length(headers)?;
-    let body = body::receive(app, &grant.quota, Format::Json, headers, body).await?;
-    let (limits, text) = (app.ingest.rules().limits, body.bytes.trim_ascii());
-    let object = limits.check_metadata(text.len()).and_then(|()| json::parse_metadata(text, &limits));
-    Ok((object.map_err(|rejection| Problem::invalid_metadata(rejection.detail))?, body))
-}
-
-/// Makes a change, if the preconditions hold, and answers with what it has left.
-async fn change(
-    app: Arc<App>,
-    grant: Arc<Grant>,
-    device: String,
-    headers: HeaderMap,
-    body: Received,
-    make: impl FnOnce(&OperatorMetadata, i64) -> OperatorMetadata + Send + 'static,
-) -> Result<Response, Problem> {
-    let stored = stored_id(&grant.device_scope, &device)?;
-    on_main(Arc::clone(&app), async move {
-        let _body = body; // keeps its memory
-        let _place = app.query_limits.enter(&grant.quota).await?;
-        let _turn = app.pipeline.metadata_turn().await;
-        let known = app.queries.metadata(&stored).await?;
-        check_preconditions(&headers, &known.operator)?;
-        let change = make(&known.operator, known.operator.next_ms(app.clock.now_ms()));
-        let mut after = known;
-        after.operator.merge(change.clone());
-        if !change.is_empty() {
-            check_size(&app, &after.operator)?;
-            if !after.is_known {
-                admit(&app, &grant, std::slice::from_ref(&stored))?;
-            }
-            append(&app, vec![MetadataRecord { device: stored, by: by(&grant), change }]).await?;
-        }
-        Ok(respond(device, &after))
-    })
-    .await
 }
 
 /// Charges new devices to their sender, as admission charges those that send.
