@@ -10,7 +10,7 @@
 //! - The host name, unless access requires more than the address. A foreign page can rebind only a name that
 //!   its owner registered. IP addresses and names that cannot be registered always belong to this server.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -82,8 +82,7 @@ impl Hosts {
     fn is_own(&self, host: &str) -> bool {
         let name = bare(host);
         let address = name.trim_start_matches('[').trim_end_matches(']');
-        let is_address = address.parse::<Ipv4Addr>().is_ok() || address.parse::<Ipv6Addr>().is_ok();
-        is_address
+        address.parse::<IpAddr>().is_ok()
             || !name.contains('.')
             || PRIVATE_ENDS.iter().any(|end| name.ends_with(end))
             || name == self.machine
