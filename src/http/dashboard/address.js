@@ -18,6 +18,9 @@ export function go(view, params, { replace = false } = {}) {
   dispatchEvent(new Event("hashchange"));
 }
 
+// The part of a query that gives a key several values: `&device=a&device=b`.
+export const repeated = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
+
 // A copy of parameters with some changed: undefined removes a key, a list sets all its values.
 export function changed(params, changes) {
   const copy = new URLSearchParams(params);

@@ -1,6 +1,6 @@
 // One chart: the plot, the values at the cursor, and the table.
 
-import { changed, go } from "./address.js";
+import { changed, go, repeated } from "./address.js";
 import { save, token } from "./api.js";
 import { csvForm, exact, fill, h, workbookForm } from "./page.js";
 import { Plot } from "./plot.js";
@@ -44,8 +44,7 @@ export function makeCard(first, handlers) {
   }
 
   function drawLinks() {
-    const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
-    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${select("device", ids)}${select("metric", group.names)}`;
+    const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${repeated("device", ids)}${repeated("metric", group.names)}`;
     const local = `&tz=${encodeURIComponent(zone)}`;
     const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `file ${name}`, onclick: (event) => {
       if (!token.get()) return;
@@ -83,7 +82,7 @@ export function makeCard(first, handlers) {
     const found = cursor ?? { values: group.lines.map(lastOf) };
     legend.querySelector("thead .at")?.replaceChildren(cursor ? stamp(cursor.instant, true) : "Last");
     const cells = legend.querySelectorAll("tbody .at");
-    const texts = found.values.map((value) => valueText(value));
+    const texts = found.values.map(valueText);
     cells.forEach((cell, nth) => {
       const { value, min, max } = found.values[nth] ?? {};
       const hasBand = (min ?? null) !== null;

@@ -1,14 +1,14 @@
 // The view of charts: a range, some devices, and a chart for each unit of what they measure.
 
-import { changed, go, href } from "./address.js";
+import { changed, go, href, repeated } from "./address.js";
 import { Poll, get, token } from "./api.js";
 import { makeCard } from "./card.js";
 import { editor } from "./editor.js";
-import { fill, h } from "./page.js";
+import { areSame, fill, h } from "./page.js";
 import { COLOURS, DASHES } from "./plot.js";
 import {
-  COMPARISONS, STEPS, chartsOf, comparisonOf, isCounter, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, nameOf, offsetOf, onlyGrows, parseSeries, rangeOf,
-  stepFor, stepOfBars, unitOf,
+  COMPARISONS, STEPS, chartsOf, comparisonOf, isCounter, isObject, lengthOfStep, limitsOf, linesOfIncreases, linesOfReadings, linesOfRollups, nameOf, offsetOf, onlyGrows, parseSeries,
+  rangeOf, stepFor, stepOfBars, total, unitOf,
 } from "./series.js";
 import { failureNotice, failurePanel, notice, panel, remarksOn } from "./states.js";
 import { DAY, HOUR, ageElement, clock, lengthOf, now, stamp, toInput, zone } from "./time.js";
@@ -33,7 +33,6 @@ export function chartView(root, start) {
   let isRaw; // undefined: it depends on the number of readings
   let shown; // the last answer and its time
   let drawnRaw, drawnHead; // what the head and the ranges show
-  const devices = () => [...new Set(params.getAll("device"))].slice(0, MAX_DEVICES);
   const remarks = h("div", { "aria-live": "polite" });
   const head = h("div", { class: "chart-head" }), more = h("div", { class: "chart-head" }), ranges = h("div", { class: "ranges" }), charts = h("div", { class: "charts" });
   const controls = h("details", { class: "controls" }, h("summary", { class: "button" }, "Devices, range and step"), more, ranges);
@@ -59,8 +58,7 @@ export function chartView(root, start) {
     const answer = await load(asked, isRaw, signal);
     if (asked !== params) return;
     isRaw = answer.isRaw;
-    const isSame = shown && shown.asked === asked && shown.sources.length === answer.sources.length
-      && answer.sources.every((source, nth) => source === shown.sources[nth]);
+    const isSame = shown && shown.asked === asked && areSame(answer.sources, shown.sources);
     const isNewRange = answer.range.isLive;
     shown = { ...answer, asked, at: now() };
     drawLive();
@@ -107,7 +105,7 @@ export function chartView(root, start) {
       cards.set(group.key, card);
     }
     const order = groups.map((group) => cards.get(group.key).element);
-    if (isFirst || order.some((element, nth) => charts.children[nth] !== element) || charts.children.length !== order.length) fill(charts, order);
+    if (isFirst || !areSame(order, charts.children)) fill(charts, order);
     for (const group of groups) cards.get(group.key).show(group, range, group.isBars ? shown.bars : query, params, known.map((device) => device.deviceId));
   }
 
@@ -119,7 +117,7 @@ export function chartView(root, start) {
 
   function nothing(known, unknown, range) {
     if (known.length === 0) {
-      const names = unknown.length ? unknown : devices();
+      const names = unknown.length ? unknown : devicesOf(params);
       return panel({ kind: "unknown", title: names.length ? "No such device" : "No device chosen",
         text: names.length ? `The server has no readings of ${names.join(", ")}${token.get() ? ", or this token does not cover it" : ""}.` : "Choose one in the list of devices.",
         actions: [h("a", { class: "button", href: href("devices") }, "All devices")] });
@@ -133,7 +131,7 @@ export function chartView(root, start) {
   }
 
   function drawHead(known, unknown, allNames) {
-    const chosen = devices();
+    const chosen = devicesOf(params);
     const byId = new Map(known.map((device) => [device.deviceId, device]));
     const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => [device.metadata, isSilent(device)])]);
     if (drawnHead === content) { // only the ages are new, and a text that is being typed stays
@@ -142,7 +140,7 @@ export function chartView(root, start) {
     }
     drawnHead = content;
     const seen = (device) => {
-      const time = ageElement(Date.parse(device.lastSeen), h);
+      const time = ageElement(Date.parse(device.lastSeen));
       time.dataset.device = device.deviceId;
       return [time, isSilent(device) && h("span", { class: "tag warn" }, "silent")];
     };
@@ -266,28 +264,29 @@ export function chartView(root, start) {
   };
 }
 
+// The devices that an address names.
+const devicesOf = (params) => [...new Set(params.getAll("device"))].slice(0, MAX_DEVICES);
+
 // Metadata as pairs of texts; members of objects have dots in their keys.
 export function flat(metadata, prefix = "") {
-  return Object.entries(metadata ?? {}).flatMap(([key, value]) => (value !== null && typeof value === "object" && !Array.isArray(value)
+  return Object.entries(metadata ?? {}).flatMap(([key, value]) => (isObject(value)
     ? flat(value, `${prefix}${key}.`) : [[prefix + key, Array.isArray(value) ? value.join(", ") : String(value)]]));
 }
 
 // Metadata without what the values and the charts show: units, kinds and limits. Limits that are not understood stay.
 export function described(metadata) {
   const { units, kind, limits, ...others } = metadata ?? {};
-  const isTable = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-  const invalid = isTable(limits) ? Object.fromEntries(Object.entries(limits).filter(([name]) => !limitsOf(name, metadata))) : limits;
-  const rest = { units: isTable(units) ? undefined : units, kind: isTable(kind) ? undefined : kind, limits: invalid };
+  const invalid = isObject(limits) ? Object.fromEntries(Object.entries(limits).filter(([name]) => !limitsOf(name, metadata))) : limits;
+  const rest = { units: isObject(units) ? undefined : units, kind: isObject(kind) ? undefined : kind, limits: invalid };
   return flat({ ...others, ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)) });
 }
 
 // Asks for everything that the view shows. `sources` are the answers, which are the same objects if nothing changed.
 async function load(params, wasRaw, signal) {
   const range = rangeOf(params, now());
-  const asked = [...new Set(params.getAll("device"))].slice(0, MAX_DEVICES);
-  const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
+  const asked = devicesOf(params);
   if (asked.length === 0) return { range, known: [], unknown: [], groups: [], allNames: [], names: [], sources: [] };
-  const listed = await get(`/v1/devices?limit=${MAX_DEVICES}${select("device", asked)}`, { signal });
+  const listed = await get(`/v1/devices?limit=${MAX_DEVICES}${repeated("device", asked)}`, { signal });
   const known = asked.map((id) => listed.devices.find((device) => device.deviceId === id)).filter(Boolean);
   const unknown = asked.filter((id) => !known.some((device) => device.deviceId === id));
   const { names, allNames } = metricsOf(known, params.getAll("metric"));
@@ -297,7 +296,7 @@ async function load(params, wasRaw, signal) {
   // An open range ends at the next step, so that its address, and the tag that belongs to it, stay for a while.
   const times = range.isLive ? `from=-${Math.round((range.to - range.from) / 1_000)}s` : `from=${range.from}&to=${range.to}`;
   const ids = known.map((device) => device.deviceId);
-  const series = select("metric", names);
+  const series = repeated("metric", names);
   const group = (lines) => colours(chartsOf(lines, known), ids);
   const metadataOf = new Map(known.map((device) => [device.deviceId, device.metadata]));
   // Replaces the lines of counters by the increases of each step.
@@ -310,7 +309,7 @@ async function load(params, wasRaw, signal) {
     const counters = charts.flatMap((chart) => chart.names);
     if (counters.length === 0) return { ...answer, groups: group(answer.lines) };
     const step = chosen ?? stepOfBars(range.to - range.from);
-    const selection = `${times}${select("device", ids)}${select("metric", counters)}`;
+    const selection = `${times}${repeated("device", ids)}${repeated("metric", counters)}`;
     const rolled = await rollups(selection, step, params, "count,increase", signal).catch((failure) => {
       if (failure.kind !== "refused") throw failure;
       return undefined; // the readings have expired or are too many: the values are drawn
@@ -332,13 +331,13 @@ async function load(params, wasRaw, signal) {
     if (answer) return withBars(answer);
   }
   const step = chosen ?? stepFor(range.to - range.from);
-  const rolled = await rollups(`${times}${select("device", ids)}${series}`, step, params, "count,min,max,avg,last", signal);
+  const rolled = await rollups(`${times}${repeated("device", ids)}${series}`, step, params, "count,min,max,avg,last", signal);
   const lines = linesOfRollups(rolled.devices);
   const most = Math.max(0, ...lines.map((line) => line.count));
   if (!chosen && !isCompared && most <= MAX_RAW && most > 0 && wasRaw === undefined) {
     const answer = await raw();
     const isWhole = answer && lines.every((line) => answer.lines.find((other) => other.device === line.device && other.series === line.series));
-    if (isWhole && sum(answer.lines) >= sum(lines) - edges(lines)) return withBars(answer);
+    if (isWhole && total(answer.lines) >= total(lines) - edges(lines)) return withBars(answer);
   }
   return withBars({ ...base, lines, isRaw: false, query: rolled.query, sources: [listed, ...rolled.pages], ...flags([listed, ...rolled.pages]) });
 }
@@ -348,10 +347,9 @@ const flags = (answers) => {
   const { partial, partialReason, laggingSeconds } = answers.find((answer) => answer.partial || answer.laggingSeconds) ?? {};
   return { partial, partialReason, laggingSeconds };
 };
-const sum = (lines) => lines.reduce((total, line) => total + line.count, 0);
 
 // About how many readings steps at the ends of the range have outside of it.
-const edges = (lines) => lines.reduce((total, { count, ts }) => total + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
+const edges = (lines) => lines.reduce((sum, { count, ts }) => sum + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
 
 // All pages of the rollups of some devices, and the part of the query that makes the steps. Steps that the zone makes
 // too expensive follow UTC.

@@ -1,9 +1,9 @@
 // The view of devices: search, filters by metadata, pages, the latest values and their age.
 
-import { changed, go, href } from "./address.js";
+import { changed, go, href, repeated } from "./address.js";
 import { Poll, get } from "./api.js";
 import { described, flat } from "./chart.js";
-import { exact, fill, h, short } from "./page.js";
+import { areSame, exact, fill, h, short } from "./page.js";
 import { labelText, limitsOf, nameOf, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
 import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now, stamp } from "./time.js";
@@ -72,7 +72,7 @@ export function devicesView(root, start) {
     const found = await load(asked, signal, (number) => asked === params && !shown && fill(list, h("p", { class: "muted" }, `Looking… ${number} found so far`)));
     if (asked !== params) return;
     root.classList.remove("waiting");
-    if (!shown || shown.asked !== asked || shown.sources.length !== found.sources.length || found.sources.some((source, nth) => source !== shown.sources[nth])) {
+    if (!shown || shown.asked !== asked || !areSame(found.sources, shown.sources)) {
       shown = { latest: shown?.asked === asked ? shown.latest : undefined, ...found, asked };
       draw();
     }
@@ -186,7 +186,7 @@ export function devicesView(root, start) {
           more.append(`meta.${name}`, text.replace(/[\\*]/g, "\\$&"));
           go("devices", more);
         } }, h("span", { class: "muted" }, `${name} `), text)), metadata.length > MAX_METADATA && h("span", { class: "muted" }, `+${metadata.length - MAX_METADATA}`)),
-      h("td", { class: "age" }, ageElement(instant, h), isSilent && h("span", { class: "tag warn" }, "silent"),
+      h("td", { class: "age" }, ageElement(instant), isSilent && h("span", { class: "tag warn" }, "silent"),
         isAhead && h("span", { class: "tag warn", title: "The last reading is from the future: the clock of the device is wrong." }, "clock ahead")));
   }
 
@@ -264,8 +264,7 @@ async function load(params, signal, progress) {
 // Asks for the last day of the values that the list shows, in steps of an hour.
 function linesPath(devices) {
   const names = new Set(devices.flatMap(({ metrics }) => newest(metrics).map(([series]) => parseSeries(series).name)));
-  const select = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
-  return `/v1/rollups?from=-${DAY / HOUR}h&step=1h&fn=avg${select("device", devices.map(({ deviceId }) => deviceId))}${select("metric", [...names].slice(0, MAX_NAMES))}`;
+  return `/v1/rollups?from=-${DAY / HOUR}h&step=1h&fn=avg${repeated("device", devices.map(({ deviceId }) => deviceId))}${repeated("metric", [...names].slice(0, MAX_NAMES))}`;
 }
 
 // A small line of the last day, without axes.
@@ -284,6 +283,6 @@ function lineOf(points) {
 }
 
 function latestPath(devices) {
-  const ids = devices.map(({ deviceId }) => `&device=${encodeURIComponent(deviceId)}`).join("");
+  const ids = repeated("device", devices.map(({ deviceId }) => deviceId));
   return ids ? `/v1/latest?limit=${devices.length}${ids}` : "/v1/latest?limit=1";
 }

@@ -2,7 +2,7 @@
 
 import { patch } from "./api.js";
 import { fill, h } from "./page.js";
-import { parseSeries } from "./series.js";
+import { isObject, parseSeries } from "./series.js";
 
 // `saved` is called when the server has the change.
 export function editor(device, isOpen, saved) {
@@ -17,7 +17,7 @@ export function editor(device, isOpen, saved) {
   function form({ metadata, tag }) {
     fill(said);
     const text = (value) => (typeof value === "string" ? value : "");
-    const units = metadata.units !== null && typeof metadata.units === "object" && !Array.isArray(metadata.units) ? metadata.units : {};
+    const units = isObject(metadata.units) ? metadata.units : {};
     const input = (label, key, value, maxlength) => h("label", {}, h("span", {}, label), h("input", { value, maxlength, autocomplete: "off", "data-key": `edit ${key}` }));
     const [name, place] = ["name", "place"].map((key) => input(key === "name" ? "Name" : "Place", key, text(metadata[key]), 128));
     const metrics = [...new Set(device.metrics.filter((series) => !parseSeries(series).labels.unit).map((series) => parseSeries(series).name))];

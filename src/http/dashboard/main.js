@@ -6,7 +6,7 @@ import { chartView } from "./chart.js";
 import { devicesView } from "./devices.js";
 import { fill, h } from "./page.js";
 import { serviceView } from "./service.js";
-import { notice } from "./states.js";
+import { STATES, notice } from "./states.js";
 import { SECOND, clockDifference, inWords, tick } from "./time.js";
 
 const VIEWS = { devices: devicesView, chart: chartView, service: serviceView };
@@ -94,13 +94,6 @@ function setService(isVisible) {
   service = isVisible ? "visible" : "hidden";
   document.querySelector('nav a[data-view="service"]').hidden = !isVisible;
 }
-
-const STATES = {
-  ok: ["good", "Ready"],
-  degraded: ["warn", "Store away"],
-  overloaded: ["bad", "Refusing readings"],
-  failed: ["bad", "Failed"],
-};
 
 // Looks regularly whether the server answers, and how it is.
 async function heartbeat() {

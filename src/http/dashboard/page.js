@@ -26,10 +26,13 @@ function present(children) {
   return children.flat(Infinity).filter((child) => child !== undefined && child !== null && child !== false);
 }
 
+// Whether two lists have the same items in the same order.
+export const areSame = (one, other) => one.length === other.length && one.every((item, nth) => item === other[nth]);
+
 // Copies a text, also where the page is not from a secure context.
-export async function copy(text) {
+async function copy(text) {
   if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);
-  const area = h("textarea", { class: "hidden", "aria-hidden": "true", value: text });
+  const area = h("textarea", { class: "visually-hidden", "aria-hidden": "true", value: text });
   document.body.append(area);
   area.select();
   document.execCommand("copy");

@@ -34,7 +34,8 @@ export function limitsOf(name, metadata) {
   return isLimit ? limits : undefined;
 }
 
-const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+// Whether a value of JSON is an object, and no array.
+export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 // Whether `kind` in the metadata of the device, for all metrics or by their names, says that a metric is a counter.
 export const isCounter = (name, metadata) => (isObject(metadata?.kind) ? metadata.kind[name] : metadata?.kind) === "counter";
@@ -129,7 +130,8 @@ export function linesOfRollups(devices) {
 // Points that are there for their comparison have no readings.
 const withReadings = (points) => (points[0]?.compared ? points.filter(({ count }) => count > 0) : points);
 
-const total = (points) => points.reduce((sum, { count }) => sum + count, 0);
+// The number of readings of points or lines.
+export const total = (parts) => parts.reduce((sum, { count }) => sum + count, 0);
 
 // The line of the earlier steps beside those of a series, if the answer compares.
 function earlierLine(device, series, points, column, isSteps = false) {

@@ -3,7 +3,7 @@
 import { Poll, getAnyStatus, getText } from "./api.js";
 import { bytes, count, fill, h, short } from "./page.js";
 import { COLOURS, Plot } from "./plot.js";
-import { failureNotice, failurePanel, notice } from "./states.js";
+import { STATES, failureNotice, failurePanel, notice } from "./states.js";
 import { brief, clock, now, SECOND } from "./time.js";
 
 const WINDOW_MS = 10 * 60 * SECOND, MIN_WINDOW_MS = 60 * SECOND;
@@ -110,9 +110,8 @@ export function serviceView(root) {
     const store = one("store_up") === 1;
     const away = ready.storeAwaySeconds;
     const build = samples.get("tidegauge_build_info")?.[0]?.labels ?? {};
-    const stateTexts = { ok: "Ready", degraded: "Store away", overloaded: "Refusing readings", failed: "Failed" };
     fill(cards,
-      figure("State", stateTexts[ready.status] ?? "Unknown", { kind: ready.status === "ok" ? "good" : "bad", note: [`up for ${brief(at - started * SECOND)}, version ${build.version ?? "unknown"}`] }),
+      figure("State", STATES[ready.status]?.[1] ?? "Unknown", { kind: ready.status === "ok" ? "good" : "bad", note: [`up for ${brief(at - started * SECOND)}, version ${build.version ?? "unknown"}`] }),
       figure("Store", store ? "Answers" : "Away", { kind: store ? "good" : "bad", note: [[away !== undefined && `for ${brief(away * SECOND)}`, one("store_bytes") > 0 && `${bytes(one("store_bytes"))} on disk`].filter(Boolean).join(", ")] }),
       figure("Stored", count(one("readings_stored_total")), { note: [`readings, and ${things(one("readings_duplicate_total"), "duplicate")}`] }),
       figure("Pending", count(one("readings_pending")), { note: [one("readings_pending") > 0 ? `readings; the oldest waits for ${brief(one("oldest_pending_seconds") * SECOND)}` : "readings wait for the store"], share: [one("pending_bytes"), one("pending_limit_bytes")] }),

@@ -3,6 +3,14 @@
 import { token } from "./api.js";
 import { copyButton, h } from "./page.js";
 
+// The states of the service, each with its colour and its words.
+export const STATES = {
+  ok: ["good", "Ready"],
+  degraded: ["warn", "Store away"],
+  overloaded: ["bad", "Refusing readings"],
+  failed: ["bad", "Failed"],
+};
+
 // A panel in place of data.
 export function panel({ title, text, body, actions = [], kind = "plain" }) {
   return h("section", { class: `panel ${kind}`, "data-state": kind },

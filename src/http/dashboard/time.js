@@ -3,6 +3,8 @@
 // Ages and ranges count by the clock of the server, which the header `Date` of each answer shows. So a wrong clock
 // of the viewer's machine changes nothing; the page only says that it is wrong.
 
+import { h } from "./page.js";
+
 export const SECOND = 1_000, MINUTE = 60_000, HOUR = 3_600_000, DAY = 86_400_000;
 
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -92,8 +94,8 @@ export function axisTexts(instants, increment) {
 }
 
 // An element with an age that a tick of the page keeps current.
-export function ageElement(instant, make) {
-  const element = make("time", { datetime: new Date(instant).toISOString(), title: stamp(instant, true) }, age(instant));
+export function ageElement(instant) {
+  const element = h("time", { datetime: new Date(instant).toISOString(), title: stamp(instant, true) }, age(instant));
   element.dataset.instant = instant;
   return element;
 }
