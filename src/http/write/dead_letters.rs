@@ -1,9 +1,8 @@
-//! `POST /v1/dead-letters`: readings that were refused once.
+//! `POST /v1/dead-letters`: takes readings that the store once refused.
 //!
-//! A reading is older if the server has accepted another one of the same device, time and series since. Older
-//! readings are left out.
-//!
-//! `tidegauge dead-letters retry` sends the lines of a dead-letter file to it.
+//! `tidegauge dead-letters retry` sends the lines of a dead-letter file to this path. A line may be days old.
+//! If the server has meanwhile accepted another value of the same device, time and series, the value of the
+//! line is *older*, and the server leaves it out.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,7 +27,7 @@ use crate::ingest::{Admitted, Known, KnownValues, Receipt, Repetition};
 use crate::query::{Missing, QueryError, ReadingSlices};
 use crate::wire::{self, Format};
 
-/// The devices whose metadata is read at once.
+/// The number of devices whose metadata one query reads.
 const DEVICES_AT_ONCE: usize = 1_000;
 
 /// Describes `POST /v1/dead-letters`.
@@ -46,13 +45,13 @@ pub(in crate::http) fn describe() -> Operation {
         .queries()
 }
 
-/// The values that the readings of a line were to replace.
+/// The part of a line that says which stored values its readings may replace.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Replacing<'b> {
     #[serde(borrow)]
     device_id: Cow<'b, str>,
-    /// By instant and series.
+    /// The values that the store had at the refusal, by instant (Unix ms) and series.
     replaces: BTreeMap<i64, BTreeMap<String, f64>>,
 }
 
@@ -74,7 +73,7 @@ pub(in crate::http) async fn repeat(
         Ok(replaced_by(bytes, &of_token.device_scope))
     });
     let (readings, body, replaced) = parsed.await?;
-    // On the main runtime, as queries: on the thread of its connection it would delay other connections.
+    // Runs on the main runtime, as queries do: on the thread of its connection it would delay others.
     let appended = {
         let app = Arc::clone(&app);
         async move {
@@ -86,7 +85,7 @@ pub(in crate::http) async fn repeat(
     answer(appended.await.map_err(|error| Problem::internal(&error.to_string()))??, true)
 }
 
-/// Appends the readings but the older ones, and waits until they are durable.
+/// Appends the readings without older values, and waits until they are durable.
 async fn append(app: &App, grant: &Grant, readings: Admitted, replaced: &KnownValues) -> Result<Receipt, Problem> {
     let place = app.query_limits.enter(&grant.quota).await?;
     place.reserve(ReadingSlices::MAX_BYTES).await?;
@@ -102,7 +101,7 @@ async fn append(app: &App, grant: &Grant, readings: Admitted, replaced: &KnownVa
     }
 }
 
-/// The values that the lines of a body were to replace, by stored ID.
+/// Reads which stored values the lines of a body may replace, by stored ID.
 fn replaced_by(body: &[u8], scope: &DeviceScope) -> KnownValues {
     let mut replaced = KnownValues::default();
     for line in body.split(|&byte| byte == b'\n') {
@@ -117,7 +116,7 @@ fn replaced_by(body: &[u8], scope: &DeviceScope) -> KnownValues {
     replaced
 }
 
-/// The values that the server has at the instants of the readings, and the metadata of their devices.
+/// Reads the values at the instants of the readings, and the devices' metadata.
 async fn known(app: &App, repetition: &Repetition<'_>) -> Result<Known, QueryError> {
     let queries = &app.queries;
     if queries.catch_up().await.is_some() {

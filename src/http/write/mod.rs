@@ -2,8 +2,8 @@
 //!
 //! The file of a protocol checks parameters and media type, and calls `receive` with its parser (from the
 //! room `wire`). `receive` reads the body, parses it into the admission of the room `ingest`, and waits until
-//! the accepted readings are durable. The file of the protocol makes the answer of the receipt, with
-//! `receipt_notes` in JSON and the counts of `samples` for senders of samples.
+//! the accepted readings are durable. The file of the protocol makes the answer from the receipt. Answers in
+//! JSON have `receipt_notes`; answers to senders of samples have the counts of `samples`.
 
 pub(super) mod dead_letters;
 pub(super) mod influx;

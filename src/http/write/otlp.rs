@@ -1,7 +1,7 @@
 //! `POST /v1/metrics`: OTLP over HTTP.
 //!
 //! Answers have the encoding of the request: an `ExportMetricsServiceResponse`, or a `google.rpc.Status` for
-//! a refused request. Clients repeat a request after 429, 502, 503 and 504 only.
+//! a refused request. OTLP clients repeat a request only after 429, 502, 503 and 504.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(in crate::http) enum Encoding {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OtlpStatus)]
 pub(in crate::http) struct Status<'a> {
-    /// The `google.rpc.Code`.
+    /// The `google.rpc.Code`, such as 8 for a rate limit.
     code: u8,
     /// The reason in words.
     message: &'a str,
@@ -57,9 +57,9 @@ struct Exported<'a> {
 #[serde(rename_all = "camelCase")]
 #[schema(as = OtlpPartialSuccess)]
 struct PartialSuccess<'a> {
-    /// Their number: a text, as all whole numbers of 64 bits in the JSON of protobuf.
+    /// The number of rejected data points, as text: so protobuf writes it in JSON.
     rejected_data_points: String,
-    /// Why they are not stored.
+    /// Why the data points are rejected.
     error_message: &'a str,
 }
 
@@ -83,7 +83,7 @@ pub(in crate::http) fn describe() -> Operation {
         .problems(&[ProblemCode::InvalidOtlp])
 }
 
-/// Takes data points.
+/// `POST /v1/metrics`: stores data points.
 pub(in crate::http) async fn metrics(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
@@ -118,7 +118,7 @@ pub(in crate::http) async fn metrics(
 }
 
 impl Encoding {
-    /// The encoding of answers: that of the request, or protobuf if the request has neither.
+    /// The encoding of the answer: the request's, or protobuf if that is unknown.
     pub(in crate::http) fn of(headers: &HeaderMap) -> Self {
         Self::expect(headers).unwrap_or(Self::Protobuf)
     }
@@ -138,7 +138,9 @@ impl Encoding {
         }
     }
 
-    /// The answer to a request whose body was parsed.
+    /// Answers a request whose body was parsed.
+    ///
+    /// The status is 429 at a rate limit, 400 if all data points are rejected, else 200.
     fn exported(self, receipt: &Receipt, counts: SampleCounts) -> Response {
         let message = if counts.rejected > 0 { described(receipt, counts) } else { String::new() };
         let mut response = if receipt.retry_after.is_some() {
@@ -187,7 +189,7 @@ impl Encoding {
     }
 }
 
-/// The code of `google.rpc.Code` for a status of HTTP.
+/// Translates a status of HTTP to a `google.rpc.Code`.
 const fn code_of(status: StatusCode) -> u8 {
     match status {
         StatusCode::UNAUTHORIZED => 16,

@@ -1,7 +1,7 @@
-//! `POST /v1/readings`.
+//! `POST /v1/readings`: takes readings as JSON, NDJSON or `SenML`.
 //!
-//! A browser sends `text/plain`, and bodies without a type, for pages of any site without asking first.
-//! `access` refuses such requests before they get here, whatever their type.
+//! A page of any site can make a browser send `text/plain`, or a body without a type, without a CORS
+//! preflight. `access` refuses the requests of other sites' pages before they reach this handler.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ use crate::http::{App, Formats};
 use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::{Code, Format, Protocol, json, senml};
 
-/// All readings were accepted.
+/// The answer to a request whose readings were all accepted.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Accepted {
-    /// The number of readings.
+    /// The number of accepted readings.
     accepted: u32,
     #[serde(flatten)]
     notes: ReceiptNotes,
@@ -60,7 +60,7 @@ pub(in crate::http) fn describe() -> Operation {
         .problems(&[ProblemCode::InvalidJson, ProblemCode::InvalidSenml, ProblemCode::UnsupportedSenml])
 }
 
-/// Takes readings as JSON, NDJSON or `SenML`.
+/// `POST /v1/readings`: stores readings.
 pub(in crate::http) async fn readings(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
@@ -81,7 +81,7 @@ pub(in crate::http) async fn readings(
     answer(receive_readings(request, parse).await?.receipt, partial)
 }
 
-/// The answer to a request whose body was parsed.
+/// Answers with the number of readings, or with a problem if one is rejected.
 pub(super) fn answer(receipt: Receipt, partial: bool) -> Result<Json<Accepted>, Problem> {
     if receipt.is_whole() {
         return Ok(Json(Accepted { accepted: receipt.accepted, notes: ReceiptNotes::of(&receipt) }));
@@ -89,7 +89,7 @@ pub(super) fn answer(receipt: Receipt, partial: bool) -> Result<Json<Accepted>, 
     Err(Problem::rejected(receipt, partial))
 }
 
-/// Refuses a body that is not NDJSON by its type.
+/// Refuses a body whose media type is not NDJSON.
 pub(super) fn check_lines(headers: &HeaderMap) -> Result<(), Problem> {
     match MediaType::of(headers)? {
         MediaType::Lines => Ok(()),
@@ -97,7 +97,7 @@ pub(super) fn check_lines(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// The format of a request that is refused before its body is read: JSON unless its media type is known.
+/// The format of a request by its media type; JSON if that is unknown.
 pub(in crate::http) fn format_of(headers: &HeaderMap) -> Format {
     MediaType::of(headers).map_or(Format::Json, MediaType::format)
 }
@@ -111,7 +111,7 @@ enum MediaType {
 }
 
 impl MediaType {
-    /// The media types by name. A body without one, or of plain text, as small clients send it, must be JSON.
+    /// The known media types. Small clients send JSON as plain text or without a type.
     const ALL: [(&str, Self); 9] = [
         ("application/json", Self::Json),
         ("", Self::Json),

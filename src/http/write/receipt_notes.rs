@@ -1,4 +1,4 @@
-//! The notes on accepted readings: ignored fields and overwritten values, as JSON answers have them.
+//! The notes of JSON answers: ignored fields, and values that replaced others.
 
 use std::num::NonZeroU32;
 
@@ -8,31 +8,31 @@ use utoipa::ToSchema;
 use crate::common::clock::rfc3339;
 use crate::ingest::{OverwrittenValue, Receipt};
 
-/// Notes on the readings of a request.
+/// Notes on the accepted readings of a request.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Remarks)]
 pub(in crate::http) struct ReceiptNotes {
-    /// The number of parts of the body that were dropped on purpose.
+    /// The number of ignored parts of the body, such as texts among the values.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u32, required = false)]
     ignored: Option<NonZeroU32>,
-    /// The first of these parts.
+    /// The names of the first ignored parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     ignored_fields: Vec<Box<str>>,
-    /// The number of readings that replaced values of others in the same request.
+    /// The number of readings that replaced a value of the same request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u32, required = false)]
     overwritten: Option<NonZeroU32>,
-    /// The first of these readings.
+    /// The first readings that replaced a value.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overwritten_readings: Vec<Overwriting>,
-    /// The number of repeated readings that are older than others that the server has.
+    /// The number of repeated readings left out, because the server has newer ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u32, required = false)]
     older: Option<NonZeroU32>,
-    /// The number of older values of other repeated readings.
+    /// The number of values left out of other repeated readings for the same reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u32, required = false)]
     older_values: Option<NonZeroU32>,
@@ -45,10 +45,10 @@ struct Overwriting {
     /// The ID of the device.
     #[schema(value_type = String)]
     device_id: Box<str>,
-    /// The instant.
+    /// The time of the reading, as RFC 3339.
     #[schema(format = DateTime)]
     ts: String,
-    /// The series.
+    /// The series whose value was replaced.
     #[schema(value_type = String)]
     metric: Box<str>,
 }

@@ -1,4 +1,4 @@
-//! The common path of all requests with readings: receive the body, admit the readings, return the receipt.
+//! The common path of all requests with readings: from the body to the receipt.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,15 +14,17 @@ use crate::http::{App, Threads};
 use crate::ingest::{Admission, Admitted, IngestError, Receipt};
 use crate::wire::{Code, Format, Source};
 
-/// The largest body that is parsed on the thread that received it, within milliseconds. A larger body would
-/// delay other requests, so a blocking thread parses it.
+/// The size in bytes up to which the thread of the connection parses a body.
+///
+/// Parsing it takes milliseconds. A larger body would delay other requests, so a blocking thread parses it.
 const INLINE_BYTES: usize = 256 << 10;
 
-/// Limits the large bodies that are parsed at once to the number of processors, so that requests with small
-/// bodies are not delayed.
+/// The permits to parse a large body: one for each processor.
+///
+/// More threads that parse at once would delay the requests with small bodies.
 static PARSERS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(Threads::count()));
 
-/// A body that is not in the format that it claims: the code that counts it, and the answer.
+/// The error of a body that cannot be parsed: the counted code, and the answer.
 pub(super) type UnreadableBody = (Code, Problem);
 
 /// A request with readings, before its body is read.
@@ -32,22 +34,22 @@ pub(super) struct IngestRequest<'a> {
     pub(super) format: Format,
     pub(super) headers: &'a HeaderMap,
     pub(super) body: Body,
-    /// Whether valid readings are accepted beside rejected ones.
+    /// Whether valid readings are accepted if others of the request are rejected.
     pub(super) partial: bool,
 }
 
-/// The outcome of a request whose body was parsed. Some or all of its readings may be rejected.
+/// The outcome of a request whose body was parsed. Its readings may be rejected.
 #[derive(Debug)]
 pub(super) struct IngestOutcome<T = ()> {
     /// The accepted and rejected readings.
     pub(super) receipt: Receipt,
     /// The body, decompressed.
     pub(super) body: Received,
-    /// The result of the parser.
+    /// The value that the parser returned.
     pub(super) parsed: T,
 }
 
-/// Receives the body of a request, parses it with `parse`, and waits until the accepted readings are durable.
+/// Receives and parses a body, and waits until the accepted readings are durable.
 pub(super) async fn receive_readings<T: Send + 'static>(
     request: IngestRequest<'_>,
     parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<T, UnreadableBody> + Send + 'static,
@@ -61,12 +63,12 @@ pub(super) async fn receive_readings<T: Send + 'static>(
     }
 }
 
-/// The answer to a request of which no reading was accepted.
+/// Makes the answer to a request that was refused as a whole.
 pub(super) fn refused(app: &App, error: IngestError) -> Problem {
     Problem::refused(error, app.pipeline.store_away().is_some())
 }
 
-/// Receives the body of a request, and parses it with `parse`. Nothing is accepted yet.
+/// Receives the body of a request, and parses it. Nothing is in the log yet.
 pub(super) async fn admit_readings<T: Send + 'static>(
     request: IngestRequest<'_>,
     parse: impl FnOnce(&App, &[u8], &mut Admission<'_>) -> Result<T, UnreadableBody> + Send + 'static,
@@ -90,7 +92,7 @@ pub(super) async fn admit_readings<T: Send + 'static>(
         move || {
             let mut admission = app.ingest.admission(permit, &grant.device_scope, &grant.quota);
             let parsed = parse(&app, &body.bytes, &mut admission);
-            (parsed.map(|parsed| (admission.end(), parsed)), body) // the body keeps its memory until here
+            (parsed.map(|parsed| (admission.end(), parsed)), body) // while the body lives, its memory is reserved
         }
     };
     let (admitted, body) = run(body_bytes, read).await?;
@@ -101,7 +103,7 @@ pub(super) async fn admit_readings<T: Send + 'static>(
     Ok((admitted, body, parsed))
 }
 
-/// Runs the work on a body of this size: here if it is small, else on a blocking thread.
+/// Runs `work` on this thread if the body is small, else on a blocking thread.
 async fn run<T: Send + 'static>(body_bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     if body_bytes <= INLINE_BYTES {
         return Ok(work());
@@ -121,7 +123,7 @@ mod tests {
     #[tokio::test]
     async fn other_requests_go_on_while_a_large_body_is_parsed() {
         let (others_go_on, goes_on) = mpsc::channel();
-        // Returns when the other task has run, and this test has one thread only.
+        // The test has one thread. So the other task runs only while a blocking thread parses.
         let parse = move || goes_on.recv_timeout(Duration::from_secs(60)).is_ok();
         let large = run(INLINE_BYTES + 1, parse);
         let other = async move { others_go_on.send(()).unwrap() };

@@ -1,8 +1,8 @@
 //! `POST /api/v1/write`: Prometheus remote write, versions 1.0 and 2.0.
 //!
-//! Senders drop a request with a status of 4xx, except 429 if they are configured so, and repeat one with
-//! 5xx. So a request of which some samples are rejected gets 400: the others are stored, and the sender does
-//! not repeat the rejected ones forever. Answers are plain text, which senders write to their logs.
+//! Senders repeat a request after a status of 5xx and drop it after 4xx. They repeat it after 429 only if
+//! configured so. A request with rejected samples gets 400: its other samples are stored, and the sender does
+//! not repeat the rejected ones forever. Answers are plain text, which senders log.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::remote_write::{self, Options, Version};
 use crate::wire::{Code, Format, Protocol};
 
-/// The headers with the numbers of written samples, in version 2.0.
+/// Headers of version 2.0: the numbers of stored samples, histograms, exemplars.
 const WRITTEN: [HeaderName; 3] = [
     HeaderName::from_static("x-prometheus-remote-write-samples-written"),
     HeaderName::from_static("x-prometheus-remote-write-histograms-written"),
@@ -41,7 +41,7 @@ pub(in crate::http) fn describe() -> Operation {
         .problems(&[ProblemCode::InvalidRemoteWrite])
 }
 
-/// Takes samples.
+/// `POST /api/v1/write`: stores samples.
 pub(in crate::http) async fn write(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
@@ -81,7 +81,7 @@ pub(in crate::http) async fn write(
     response
 }
 
-/// The message that the content type names.
+/// Reads the version of the protobuf message from the content type.
 fn version_of(headers: &HeaderMap) -> Result<Version, Problem> {
     const EXPECTED: &str = "application/x-protobuf, or application/x-protobuf;proto=io.prometheus.write.v2.Request";
     let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());

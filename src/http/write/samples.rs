@@ -1,4 +1,4 @@
-//! Counts of samples, and answers, for the senders of remote write and OTLP.
+//! Counts and answers for senders of samples: remote write and OTLP.
 //!
 //! These senders count samples. Admission counts readings, and a reading may have many samples.
 
@@ -12,25 +12,25 @@ use crate::wire::{Ignored, Incoming, Limits, Rejection, Sink};
 /// The number of rejections that an answer describes.
 const MAX_DESCRIBED: usize = 5;
 
-/// The samples of a request. A histogram is one.
+/// The numbers of samples in a request. A histogram counts as one sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SampleCounts {
     /// The samples of accepted readings.
     pub(super) accepted: u64,
-    /// The rejected samples, by themselves or with their reading.
+    /// The samples that were rejected, alone or with their whole reading.
     pub(super) rejected: u64,
     /// The accepted samples that are histograms.
     pub(super) histograms: u64,
 }
 
-/// Passes on what a parser finds, and counts its samples.
+/// A sink that counts samples, and passes everything on to admission.
 ///
-/// The parser has checked each series and value, so admission rejects a whole reading or nothing of it.
+/// The parser has checked each series and value, so admission never rejects only a part of one.
 #[derive(Debug)]
 pub(super) struct SampleCounter<'a, 'r> {
     admission: &'a mut Admission<'r>,
     pub(super) counts: SampleCounts,
-    /// The histograms of the next reading, and those of its values that are theirs.
+    /// The numbers of the next reading's histograms, and of the values of these.
     histograms: (u64, u64),
 }
 
@@ -81,9 +81,9 @@ impl Sink for SampleCounter<'_, '_> {
     }
 }
 
-/// The answer to a refused request, which `answer` makes of a status and a text.
+/// Answers a refused request. `answer` makes the answer from a status and a text.
 ///
-/// Senders repeat no request after 408, so a body that was too slow gets 503.
+/// Senders do not repeat a request after 408. So a request whose body was too slow gets 503.
 pub(super) fn failed(problem: &Problem, answer: impl FnOnce(StatusCode, &str) -> Response) -> Response {
     let is_slow = problem.status() == StatusCode::REQUEST_TIMEOUT;
     let status = if is_slow { StatusCode::SERVICE_UNAVAILABLE } else { problem.status() };
@@ -95,7 +95,7 @@ pub(super) fn failed(problem: &Problem, answer: impl FnOnce(StatusCode, &str) ->
     response
 }
 
-/// The number of rejected samples, and the first rejections.
+/// Describes the number of rejected samples and the first rejections.
 pub(super) fn described(receipt: &Receipt, counts: SampleCounts) -> String {
     let SampleCounts { accepted, rejected, .. } = counts;
     let others = if accepted > 0 { ", the others are stored" } else { "" };

@@ -24,14 +24,14 @@ use crate::wire::{Code, Format};
 pub struct Webhook {
     pub(in crate::http) path: String,
     hook: Arc<Hook>,
-    /// The parameter of the query string that is the device ID.
+    /// The query parameter with the device ID, if it is there.
     device_parameter: Option<String>,
-    /// The parameters that have no effect.
+    /// The query parameters that are allowed and have no effect.
     ignored_parameters: Vec<String>,
 }
 
 impl Webhook {
-    /// A webhook of the configuration.
+    /// Makes a webhook from its section of the configuration.
     #[must_use]
     pub fn new(webhook: &config::Webhook) -> Self {
         let with_preset = webhook.with_preset();
@@ -44,7 +44,7 @@ impl Webhook {
     }
 }
 
-/// Takes the payloads of the webhook with this number.
+/// The handler of a webhook, by its index in the configuration.
 pub(in crate::http) fn webhook(number: usize) -> MethodRouter<Arc<App>> {
     post(
         async move |State(app): State<Arc<App>>,
@@ -60,7 +60,9 @@ pub(in crate::http) fn webhook(number: usize) -> MethodRouter<Arc<App>> {
     )
 }
 
-/// Takes a payload. The media type has no meaning: the configuration names the form of the payload.
+/// Stores the readings of a payload.
+///
+/// The media type has no meaning: the configuration says how to read the payload.
 async fn receive(
     app: &Arc<App>,
     grant: &Arc<Grant>,

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::http::problem::{Problem, Refusals, set_retry_after};
 use crate::ingest::{Listed, Receipt};
 
-/// The number of lines that a message of version 1 or 2 describes. It counts the others.
+/// The number of rejected lines that a message of version 1 or 2 describes.
 const MAX_DESCRIBED: usize = 10;
 
 /// The longest `original_line` of version 3, in characters.
@@ -35,11 +35,11 @@ pub(in crate::http) struct ErrorV1<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InfluxError2)]
 pub(in crate::http) struct ErrorV2<'a> {
-    /// The kind of the error.
+    /// The kind of the error, such as `invalid`.
     code: &'static str,
     /// The reason in words.
     message: &'a str,
-    /// The first rejected line.
+    /// The number of the first rejected line, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     line: Option<u64>,
@@ -56,7 +56,7 @@ pub(in crate::http) struct ErrorV3<'a> {
     data: Option<Data>,
 }
 
-/// The rejected lines, or the first of them.
+/// All rejected lines; with `accept_partial=false` only the first.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = InfluxRejectedLines)]
@@ -69,9 +69,9 @@ enum Data {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InfluxRejectedLine)]
 struct BadLine {
-    /// The start of the line.
+    /// The first 256 characters of the line.
     original_line: String,
-    /// Its number, from 1.
+    /// The number of the line, from 1.
     #[schema(required)]
     line_number: Option<u64>,
     /// Why it is rejected.
@@ -91,9 +91,9 @@ impl Version {
         response
     }
 
-    /// The answer to a request with rejected lines. With `partial` the other lines are accepted.
+    /// Answers a request with rejected lines. With `partial` the others are accepted.
     ///
-    /// If a rate rejected some lines, the status makes clients send the whole request again.
+    /// If a rate limit rejected lines, the status is 429, and clients send the whole request again.
     pub(in crate::http) fn rejected(self, receipt: &Receipt, body: &[u8], partial: bool) -> Response {
         let refused = match (self, receipt.retry_after) {
             (_, Some(_)) => StatusCode::TOO_MANY_REQUESTS,
@@ -126,7 +126,7 @@ fn v1(status: StatusCode, error: &str) -> Response {
     response
 }
 
-/// Adds the header of version 1 with an error. It is one line of ASCII; the body has the unchanged message.
+/// Adds the error header of version 1. `?` replaces all but printable ASCII.
 pub(in crate::http) fn set_error(headers: &mut HeaderMap, error: &str) {
     let ascii = error.replace(|character: char| !matches!(character, ' '..='~'), "?");
     if let Ok(value) = HeaderValue::from_str(&ascii) {
@@ -149,7 +149,7 @@ fn v2(status: StatusCode, message: &str, line: Option<u64>) -> Response {
     (status, Json(ErrorV2 { code, message, line })).into_response()
 }
 
-/// The errors of the first rejected lines and fields, and the number of the others.
+/// Describes the first rejected lines and fields, and counts the others.
 fn described(receipt: &Receipt) -> String {
     let describe = |listed: &Listed| match listed.line {
         Some(line) => format!("line {line}: {}", listed.rejection.detail),
@@ -162,7 +162,7 @@ fn described(receipt: &Receipt) -> String {
     }
 }
 
-/// The listed lines with their text. They are in the order of the body.
+/// Finds the texts of the listed lines, which are in the order of the body.
 fn bad_lines(listed: &[Listed], body: &[u8]) -> impl Iterator<Item = BadLine> {
     let mut lines = (1..).zip(body.split(|&byte| byte == b'\n')).peekable();
     listed.iter().map(move |listed| {

@@ -1,4 +1,4 @@
-//! The write paths of `InfluxDB` 1, 2 and 3, which accept line protocol from unchanged clients.
+//! The write paths of `InfluxDB` 1, 2 and 3, for unchanged clients.
 //!
 //! Each version of the API has its own names for units of time and its own error bodies. Everything else is
 //! the same as for all requests with readings. Databases, buckets, organisations, retention policies and

@@ -41,7 +41,7 @@ pub(in crate::http) struct Health {
     name: &'static str,
     /// The state in words.
     message: String,
-    /// Nothing.
+    /// Always empty. `InfluxDB` lists its own checks there.
     #[schema(value_type = Vec<Object>)]
     checks: [(); 0],
     /// `pass` or `fail`.

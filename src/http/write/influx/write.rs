@@ -22,7 +22,7 @@ use crate::ingest::Admission;
 use crate::wire::Format;
 use crate::wire::line_protocol::{self, Options, Precision};
 
-/// The parameters of the write path of one version that have an effect.
+/// The query parameters that have an effect in a version.
 const fn parameters(version: Version) -> Parameters {
     match version {
         Version::V1 => &[&PRECISION_1],
@@ -51,7 +51,7 @@ pub(in crate::http) fn describe(version: Version) -> Operation {
     }
 }
 
-/// The write path of one version of `InfluxDB`.
+/// The handler of the write path of a version.
 pub(in crate::http) fn write(version: Version) -> MethodRouter<Arc<App>> {
     post(
         async move |State(app): State<Arc<App>>,
@@ -87,7 +87,7 @@ async fn write_lines(
     }
 }
 
-/// Reads the unit of the times, and whether valid lines are accepted beside rejected ones.
+/// Reads the unit of times, and whether rejected lines leave the others accepted.
 fn read_parameters(version: Version, uri: &Uri) -> Result<(Precision, bool), Problem> {
     let mut params = Params::of(uri, parameters(version));
     let (read, default, known): (fn(&str) -> Option<Precision>, _, _) = match version {
