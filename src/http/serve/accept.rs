@@ -1,4 +1,6 @@
-//! The sockets that listen, and the accept loop, with a limit on connections and a graceful shutdown.
+//! The listening socket and the accept loop.
+//!
+//! The loop limits the number of connections. A shutdown is graceful.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +21,7 @@ use crate::http::router::router;
 use crate::telemetry::{Limit, Metrics, Sender};
 use crate::tls::{Failure, Tls};
 
-/// The wait after the system failed to accept a connection, mostly because it is out of files.
+/// The wait after a failed `accept`, mostly because the process has no free file.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The number of connections that the system queues until the server accepts them.
@@ -28,18 +30,18 @@ const BACKLOG: u32 = 1024;
 /// Listens on `address`.
 ///
 /// # Errors
-/// The address is in use, not of this machine, or needs privileges.
+/// The address is in use, is not an address of this machine, or needs privileges.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?; // or a restart would have to wait for old connections in TIME_WAIT
+    socket.set_reuseaddr(true)?; // else a restart waits for old connections in TIME_WAIT
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves on `threads` until `shutdown` is cancelled, then completes the requests in progress.
+/// Serves until `shutdown` is cancelled, then completes the requests in progress.
 ///
-/// A connection that was accepted by then gets the answer to a request that arrives within moments. Returns
-/// when the last connection is closed. With `tls` all connections use TLS.
+/// After the shutdown, each connection may send one more request within moments. `serve` returns when the
+/// last connection is closed. With `tls`, all connections use TLS.
 pub async fn serve(
     listener: TcpListener,
     threads: Threads,
@@ -107,7 +109,7 @@ pub async fn serve(
     tasks.wait().await;
 }
 
-/// Counts a connection as open until it is dropped, also by a panic.
+/// Counts a connection in the metric of open connections until this is dropped.
 struct OpenConnection(Gauge);
 
 impl OpenConnection {

@@ -1,8 +1,8 @@
-//! Detection of clients that have disconnected while their query runs.
+//! Detection of clients that disconnect while their query runs.
 //!
-//! A client that has closed its side may still wait for an answer (half-close), and nothing tells it from one
-//! that has left. So a query ends some time after its client has closed its side. While a query watches its
-//! connection, the connection is read ahead of its next request, by a byte.
+//! The server sees that a client has closed its side of the connection. It does not see whether the client
+//! still waits for the answer (half-close) or has left. So a query ends [`GRACE`] after its client has closed
+//! its side. To see that, the server reads one byte of the next request ahead while the query runs.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
-/// How long a client that has closed its side may wait for an answer.
+/// How long a query runs on after its client has closed its side.
 pub(in crate::http) const GRACE: Duration = Duration::from_secs(2);
 
 /// Tells whether the client of a connection has closed its side.
@@ -34,7 +34,7 @@ impl Disconnect {
         Watch(self.clone())
     }
 
-    /// Whether the connection has to be read to find out.
+    /// Whether a query watches the connection, and the client has not closed its side.
     fn is_watched(&self) -> bool {
         self.0.watches.load(Ordering::Relaxed) > 0 && !self.0.has_closed.is_cancelled()
     }
@@ -45,12 +45,12 @@ impl Disconnect {
     }
 }
 
-/// The connection is watched until this is dropped.
+/// A query's watch of its connection, until this is dropped.
 #[derive(Debug)]
 pub(in crate::http) struct Watch(Disconnect);
 
 impl Watch {
-    /// Waits until the client counts as gone.
+    /// Waits until the client counts as gone: [`GRACE`] after it has closed its side.
     pub(in crate::http) async fn client_left(&self) {
         self.0.0.has_closed.cancelled().await;
         tokio::time::sleep(GRACE).await;
@@ -63,12 +63,12 @@ impl Drop for Watch {
     }
 }
 
-/// The stream of a connection that may be watched.
+/// The stream of a connection, which can read ahead of the next request.
 #[derive(Debug)]
 pub(super) struct WatchedStream<S> {
     stream: S,
     disconnect: Disconnect,
-    /// A byte that was read to find out whether the client has left.
+    /// The first byte of the next request, if it was read ahead.
     ahead: Option<u8>,
 }
 
@@ -77,8 +77,9 @@ impl<S: AsyncRead + Unpin> WatchedStream<S> {
         Self { stream, disconnect, ahead: None }
     }
 
-    /// Reads a byte ahead if the connection is watched. At the end of the stream, the client has closed its
-    /// side.
+    /// Reads a byte ahead if the connection is watched.
+    ///
+    /// The end of the stream means that the client has closed its side.
     fn read_ahead(&mut self, cx: &mut Context<'_>) {
         if self.ahead.is_some() || !self.disconnect.is_watched() {
             return;
@@ -106,7 +107,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
-    /// hyper flushes its stream whenever it waits for an answer.
+    /// Reads ahead too: hyper flushes its stream whenever it waits for an answer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.read_ahead(cx);
         Pin::new(&mut self.stream).poll_flush(cx)

@@ -26,14 +26,13 @@ use crate::http::Limits;
 use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::tls::Tls;
 
-/// The size limit of the head of a request, and of one read of a body: the buffer of each connection.
+/// The buffer of a connection: the largest head of a request, and read of a body.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// How long a connection without a request may stay open after the shutdown. Its client has connected to
-/// send one.
+/// How long after a shutdown a connection may send its first request.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a connection that has had requests may stay open after the shutdown, for one that is under way.
+/// How long after a shutdown a connection may send a further request.
 const NEXT_REQUEST_WAIT: Duration = Duration::from_millis(50);
 
 /// The answer to plain HTTP on a TLS port.
@@ -57,7 +56,7 @@ impl Connections {
         self.refusals.record(sender, RefusalEntry { what: What::Connections, code, count: 1, example }, None);
     }
 
-    /// Serves a connection until its end, after the TLS handshake if the listener has TLS.
+    /// Serves a connection until its end. The TLS handshake is first, if there is TLS.
     pub(super) async fn serve(&self, stream: TcpStream, address: IpAddr) {
         let _ = stream.set_nodelay(true); // if this fails, it costs only latency
         let (service, disconnect) = (TowerToHyperService::new(self.router.clone()), Disconnect::default());
@@ -85,7 +84,7 @@ impl Connections {
         }
     }
 
-    /// Serves the requests of a connection until it ends, or until moments after the shutdown.
+    /// Serves requests until the connection ends, or until moments after the shutdown.
     async fn requests<S, T>(&self, stream: T, service: FromPeer<S>)
     where
         S: Service<Request<Incoming>, Response = Response, Error = Infallible>,
@@ -94,11 +93,11 @@ impl Connections {
         let requests = Arc::clone(&service.requests);
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
-        // With `half_close`, a client that has closed its sending side still gets answers, unless they take
-        // long (see `client_disconnect`).
+        // `half_close`: a client that has closed its sending side still gets an answer, unless the query
+        // takes too long (see `client_disconnect`).
         http.max_buf_size(MAX_HEAD_BYTES).half_close(true);
         let mut stream = TimeoutStream::new(stream);
-        // Without it, a client that does not read its answers would hold the connection.
+        // Without this timeout, a client that does not read its answers would hold the connection.
         stream.set_write_timeout(Some(self.limits.body_timeout));
         let stream = WatchedStream::new(Box::pin(stream), service.peer.disconnect.clone());
         let connection =
@@ -117,18 +116,18 @@ impl Connections {
     }
 }
 
-/// The client of a connection, as each of its requests carries it.
+/// The client of a connection. Each request has it as an extension.
 #[derive(Debug, Clone)]
 pub(in crate::http) struct Peer {
     pub(in crate::http) address: IpAddr,
     pub(in crate::http) is_over_tls: bool,
     /// The verified certificate of the client, if it presented one.
     pub(in crate::http) certificate: Option<Arc<Certificate>>,
-    /// Tells when it has left.
+    /// Tells when the client has closed its side.
     pub(in crate::http) disconnect: Disconnect,
 }
 
-/// The requests of a connection.
+/// Records that requests of a connection begin.
 #[derive(Debug, Default)]
 struct Requests {
     has_begun: AtomicBool,
@@ -141,9 +140,9 @@ impl Requests {
         self.begun.notify_waiters();
     }
 
-    /// Waits for the shutdown, and then for the next request or until it is too late for one.
+    /// Waits for the shutdown, and then a while for one more request.
     ///
-    /// A connection that closed at once would lose a request that its client has just sent.
+    /// Closed at once, the connection would lose a request that its client has just sent.
     async fn last_begun(&self, shutdown: &CancellationToken) {
         shutdown.cancelled().await;
         let next = self.begun.notified();
@@ -152,7 +151,7 @@ impl Requests {
     }
 }
 
-/// Adds the [`Peer`] of a connection to each of its requests, and notes that they begin.
+/// Adds the [`Peer`] of a connection to each request, and records its beginning.
 struct FromPeer<S> {
     service: S,
     peer: Peer,

@@ -1,7 +1,7 @@
 //! The answer to connections above `http.max_connections`.
 //!
-//! The server answers 503 without reading a request, and closes the connection. Each answer holds a little
-//! memory for a moment, so their number is limited; the server closes further connections without an answer.
+//! The server answers 503 without reading a request, and closes the connection. Each answer takes some
+//! memory, so at most [`MAX_ANSWERING`] are sent at once. Further connections are closed without an answer.
 
 use std::sync::Arc;
 
@@ -14,10 +14,14 @@ use tokio_util::task::TaskTracker;
 use crate::common::lingering_close::LingeringClose;
 use crate::http::problem::{MOMENT, Problem};
 
-/// The number of connections that are answered at once. Each takes some KiB for at most two seconds.
+/// The number of connections that get an answer at once.
+///
+/// Each of them takes some KiB for at most two seconds.
 const MAX_ANSWERING: usize = 256;
 
-/// The number of connections for which `files` suffice, together with those that are being refused.
+/// The largest `http.max_connections` for which `files` open files suffice.
+///
+/// The refused connections that get an answer need files too.
 #[must_use]
 pub const fn connections_within(files: usize) -> usize {
     match files.div_ceil(2) {
@@ -60,7 +64,7 @@ impl OverCapacity {
         tasks.spawn(async move {
             let mut stream = LingeringClose::new(stream, stop);
             if stream.write_all(&answer).await.is_ok() {
-                let _ = stream.shutdown().await; // an error closes it too
+                let _ = stream.shutdown().await; // an error closes the connection too
             }
             drop(permit);
         });

@@ -1,10 +1,10 @@
-//! The threads that serve connections: one for each processor, each with a runtime of its own.
+//! The threads that serve connections: one per processor, each with a runtime.
 //!
-//! A connection stays on its thread. A runtime of several threads would wake a second thread for each answer:
-//! whenever a woken thread finds work, it wakes another one in case there is more. On a quiet service there
-//! is none, and each of these wake-ups costs as much as a read from the socket.
+//! A connection stays on its thread. In a runtime of several threads, a thread that wakes for a request wakes
+//! a second thread, in case there is more work. On a quiet service there is none, and each wake-up costs as
+//! much as a read from the socket.
 //!
-//! Queries may compute for a while, so they run on the main runtime, whose threads share their work.
+//! A query may compute for a while. So queries run on the main runtime, whose threads share the work.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -16,34 +16,34 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::task::TaskTracker;
 
-/// The interval of a timer that each runtime always has.
+/// The interval of a timer that runs on each runtime at all times.
 ///
-/// A timer that ends before all others interrupts the wait for events. Without this one, the timeout for the
-/// next head of a connection would do so after each request.
+/// A new timer that ends before all others interrupts the wait for events. After each request, the timeout
+/// for the next head would be such a timer if this one did not end before it.
 const TIMER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The threads.
+/// The threads that serve connections.
 pub struct Threads(Vec<Thread>);
 
 struct Thread {
-    /// It is not dropped, because that would cancel tasks that still count the readings of lost clients.
+    /// Never dropped: its tasks still count readings of clients that have left.
     runtime: ManuallyDrop<Runtime>,
     connections: Arc<AtomicUsize>,
 }
 
-/// The place of a connection on a thread.
+/// Counts a connection among those of its thread, until this is dropped.
 pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Threads {
     /// Starts the threads.
     ///
     /// # Errors
-    /// If the system starts no more threads.
+    /// The system starts no more threads.
     pub fn start() -> io::Result<Self> {
         (0..Self::count()).map(|_| Thread::start()).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The number of threads.
+    /// The number of threads: that of the processors.
     #[must_use]
     pub fn count() -> usize {
         std::thread::available_parallelism().map_or(1, NonZero::get)

@@ -1,9 +1,9 @@
 //! Detection of request bodies that were not read to the end.
 //!
-//! The server may answer a request before it has read the whole body: without a valid token, above a limit,
-//! or without memory for it. The server does not wait for the rest of the body: it closes the connection
-//! after the answer, which says so with `Connection: close`. Otherwise the client would send its next request
-//! into a connection that is being closed.
+//! The server may answer a request before it has read the whole body, for example if the token is invalid or
+//! the body too large. It does not wait for the rest of the body, but closes the connection after the answer.
+//! The answer says so with `Connection: close`. Otherwise the client would send its next request into a
+//! connection that is being closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-/// A body that records when it was read to its end.
+/// A body that records that it was read to its end.
 struct Observed {
     body: Body,
     is_read: Arc<AtomicBool>,
