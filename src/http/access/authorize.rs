@@ -1,9 +1,9 @@
-//! Authentication, authorization and the rate of requests, by token or client certificate.
+//! Middleware that authenticates and authorizes requests, and limits their rate.
 //!
-//! Each route states a [`Need`]. A request that meets it continues with its [`Grant`], which the handler gets
-//! as an `Extension`; this middleware answers all others, before it reads their body. It reads tokens only
-//! from the header `Authorization`. The logs of proxies contain URLs, so tokens in the query string, `u` and
-//! `p` of version 1 of `InfluxDB` included, are ignored.
+//! Each route states a [`Need`]. If the token or client certificate of a request meets the need, the handler
+//! gets its [`Grant`] as an `Extension`. The middleware answers all other requests, before it reads their
+//! body. It reads tokens only from the header `Authorization`. Tokens in the query string are ignored, also
+//! `u` and `p` of `InfluxDB` 1, because the logs of proxies contain URLs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,13 +36,15 @@ use crate::wire::{Format, Source};
 /// The access that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) enum Need {
-    /// This scope.
+    /// A token with this scope.
     Scope(Scope),
-    /// The scope `ingest`, for a writer of `InfluxDB`, with its schemes of `Authorization` and its format of
-    /// errors.
+    /// The scope `ingest`, for a writer of `InfluxDB`.
+    ///
+    /// `Authorization` and errors have the forms of `InfluxDB`.
     InfluxWrite(Version),
-    /// The scope `query`, for a client of `InfluxDB`. Its writers first create a database: `ingest` is enough
-    /// to be heard.
+    /// The scope `query` or `ingest`, for a client of InfluxQL.
+    ///
+    /// Writers of `InfluxDB` have only `ingest`, and send `CREATE DATABASE` before they write.
     InfluxQl,
     /// The scope `ingest`, for a sender of remote write.
     RemoteWrite,
@@ -60,7 +62,7 @@ pub(in crate::http) enum Need {
     Nothing,
 }
 
-/// Middleware: passes an authorized request to its handler, and refuses all others.
+/// Passes an authorized request to its handler, and refuses all others.
 pub(in crate::http) async fn authorize(
     State((app, need)): State<(Arc<App>, Need)>,
     mut request: Request,
@@ -104,15 +106,16 @@ fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
     name.map(Sender::Named).or(address.map(Sender::Address)).unwrap_or(Sender::All)
 }
 
-/// Logs the refusals of an answer: readings, unauthorized requests, and queries without a store.
+/// Logs the refusals of an answer that operators should see.
 ///
-/// Other refused queries are not logged: their sender sees the error.
+/// These are refused readings, unauthorized requests, and queries that the store failed. The senders of other
+/// refused queries see the error themselves.
 fn log_refusals(app: &App, need: Need, sender: &Sender, request: Option<RequestId>, response: &mut Response) {
     let is_authorized = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
     let is_server_error = response.status().is_server_error();
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
     let is_logged = |refusal: &RefusalEntry| match refusal.what {
-        What::Queries => app.pipeline.store_away().is_none(), // the absence of the store is logged once
+        What::Queries => app.pipeline.store_away().is_none(), // elsewhere, the log says once that the store is away
         _ => need.carries_readings() || !is_authorized,
     };
     for refusal in refusals.into_iter().filter(is_logged) {
@@ -123,9 +126,9 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, request: Option<RequestI
 /// The upper bound of the delay before a 429.
 const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
-/// Delays a 429 for a rate that has room again after `wait`. Returns the rest of `wait`.
+/// Sleeps for a part of `wait`, at most a second, before a 429. Returns the rest.
 ///
-/// The delay slows clients that retry immediately. Its jitter keeps them from retrying in step.
+/// The delay slows clients that retry at once. Its jitter keeps them from retrying in step.
 pub(in crate::http) async fn delay_refusal(wait: Duration) -> Duration {
     let delay = jittered(wait.min(MAX_REFUSAL_DELAY));
     tokio::time::sleep(delay).await;
@@ -143,7 +146,7 @@ enum AccessError {
     MalformedAuthorization(&'static str),
     /// The token lacks this scope.
     MissingScope(Scope),
-    /// The token has reached its rate of requests, which has room again after this time.
+    /// The token has reached its rate of requests, until this time has passed.
     RateLimited(Duration),
 }
 
@@ -226,7 +229,7 @@ pub(in crate::http) fn token_of(headers: &HeaderMap, influx: bool) -> Result<Opt
     Err("expected Authorization: Bearer TOKEN")
 }
 
-/// The password after the user name, which is ignored.
+/// The password of `user:password`, or the whole text if it has no colon.
 ///
 /// Clients of version 2 that use the API of version 1 send `Token user:password`.
 fn password(credentials: &str) -> &str {
@@ -245,7 +248,7 @@ impl Need {
         )
     }
 
-    /// The format under which a refused ingest request is counted; `None` for other routes.
+    /// The format under which a refused write is counted; `None` for other routes.
     fn format_of_readings(self, headers: &HeaderMap) -> Option<Format> {
         match self {
             Self::Scope(Scope::Ingest) => Some(readings::format_of(headers)),
@@ -257,9 +260,9 @@ impl Need {
         }
     }
 
-    /// Charges a request to the token. Requests for metrics, health and the dashboard have no limit.
+    /// Charges a request to the token, or returns how long the token must wait.
     ///
-    /// The error is the time until the rate has room.
+    /// Requests for metrics, health and the dashboard have no limit.
     fn charge_request(self, quota: &Quota, now: Instant) -> Result<(), Duration> {
         match &quota.requests {
             Some(limiter) if !matches!(self, Self::Metrics | Self::Health | Self::Nothing) => limiter.take(now),
@@ -313,7 +316,9 @@ impl AccessError {
         }
     }
 
-    /// The challenge of RFC 6750, section 3: without a token in the request it contains no error.
+    /// The value of `WWW-Authenticate` (RFC 6750, section 3).
+    ///
+    /// It contains no error if the request has no token.
     const fn challenge(&self) -> &'static str {
         match self {
             Self::Unauthenticated(AuthError::UnknownToken | AuthError::ExpiredToken)

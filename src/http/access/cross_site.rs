@@ -1,14 +1,13 @@
-//! Requests that a browser sends for a page of another site.
+//! The refusal of requests that a browser sends for a page of another site.
 //!
-//! A browser sends requests for every page that it shows. A foreign page needs only a form to write to a
-//! server that its reader can reach (CSRF). With a DNS name that first points at its own server and then at
-//! this one (DNS rebinding) the page could also read answers, because the browser takes both servers for one
-//! site. Two checks precede all others:
+//! A foreign page needs only a form to make its reader's browser write to this server (CSRF). It could also
+//! read answers if its DNS name points first at its own server and then at this one (DNS rebinding): the
+//! browser takes both servers for one site. Two checks precede all others:
 //!
-//! - The origin, by the headers that browsers set and pages cannot change: `Sec-Fetch-Site`, or `Origin` if
-//!   that is missing. Devices, agents and `curl` send neither.
-//! - The host name, unless access requires more than the address. A foreign page can rebind only a name that
-//!   its owner registered. IP addresses and names that cannot be registered always belong to this server.
+//! - The origin. Browsers send `Sec-Fetch-Site`, or at least `Origin`, and pages cannot change these headers.
+//!   Devices, agents and `curl` send neither, and pass.
+//! - The host name, unless access requires more than to reach the server. A foreign page can rebind only a
+//!   name that its owner has registered. So IP addresses, and names that cannot be registered, always pass.
 
 use std::net::IpAddr;
 
@@ -20,14 +19,15 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// The endings of names that cannot be registered (RFC 6761, 6762, 8375, and ICANN's reservation of
-/// `internal`).
+/// The endings of names that cannot be registered.
+///
+/// RFC 6761, 6762 and 8375 reserve them, and ICANN reserves `internal`.
 const PRIVATE_ENDS: [&str; 5] = [".localhost", ".local", ".internal", ".home.arpa", ".test"];
 
 /// The entry of `http.allowed_hosts` that allows every name.
 const ANY: &str = "*";
 
-/// Why a request may have been caused by a foreign page.
+/// Why a request may come from a page of another site.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::http) enum CrossSiteError {
     /// A browser sent the request for a page of another origin.
@@ -43,7 +43,7 @@ pub(in crate::http) enum CrossSiteError {
     InvalidHost,
 }
 
-/// The host names of the server, in addition to names that cannot be registered.
+/// The registered host names that belong to this server.
 #[derive(Debug)]
 pub struct Hosts {
     allowed: Vec<String>,
@@ -51,7 +51,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// The names in `http.allowed_hosts` and the name of the machine.
+    /// The names of `http.allowed_hosts`, and the name of the machine.
     #[must_use]
     pub fn new(allowed: &[String], machine: &str) -> Self {
         Self { allowed: allowed.iter().map(|name| bare(name)).collect(), machine: bare(machine) }
@@ -59,8 +59,8 @@ impl Hosts {
 
     /// Refuses a request that a browser may have sent for a foreign page.
     ///
-    /// `needs_more_than_the_address`: a rebound name gives no access, because the request needs a token too,
-    /// or because the server's certificate does not contain the name.
+    /// `needs_more_than_the_address` is true if a rebound name gives no access: the request needs a token
+    /// too, or the server's certificate does not contain the name.
     pub(in crate::http) fn check(
         &self,
         request: &Request,
@@ -90,12 +90,12 @@ impl Hosts {
     }
 }
 
-/// A name in the form for comparison: lower case, without the dot of the root.
+/// A host name for comparisons: lower case, without a dot at the end.
 fn bare(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// The header `Host`; `None` if it is empty, or missing in a request of HTTP/1.0.
+/// Reads the header `Host`. It may be empty, and missing in HTTP/1.0: then `None`.
 fn host_of(request: &Request) -> Result<Option<Authority>, CrossSiteError> {
     let mut values = request.headers().get_all(header::HOST).iter();
     match (values.next(), values.next()) {
@@ -111,7 +111,7 @@ fn host_of(request: &Request) -> Result<Option<Authority>, CrossSiteError> {
 
 /// Whether a browser sent the request for a page of another origin.
 ///
-/// A followed link is allowed: the browser shows the answer, and the page with the link cannot read it.
+/// A link that a person follows is allowed: the page with the link cannot read the answer.
 fn is_for_foreign_page(method: &Method, headers: &HeaderMap, host: Option<&Authority>) -> bool {
     let is = |name: &HeaderName, value: &str| headers.get(name).is_some_and(|found| found == value);
     match headers.get(SEC_FETCH_SITE) {
@@ -121,7 +121,9 @@ fn is_for_foreign_page(method: &Method, headers: &HeaderMap, host: Option<&Autho
     }
 }
 
-/// Whether `origin` is the origin of `host`. Schemes are not compared, because a proxy may terminate TLS.
+/// Whether `origin` is the origin of `host`.
+///
+/// The schemes may differ, because a proxy may terminate TLS.
 fn is_origin_of(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
     authority.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host.as_str()))
