@@ -21,10 +21,12 @@ use crate::ingest::IngestError;
 use crate::model::{Deletion, SeriesFilter};
 use crate::query::QueryError;
 
-/// How long a client waits until a deletion is executed. Then it goes on without the client.
+/// The longest wait of a client for a deletion, which is then executed without it.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// The same while the store is known to be away: pending readings are removed within that time.
+/// The longest wait while the store is away.
+///
+/// Readings that are only pending are removed within that time.
 const SHORT_WAIT: Duration = Duration::from_millis(500);
 
 /// The result of a deletion.
@@ -39,14 +41,14 @@ pub(in crate::http) struct Receipt {
     /// Whether the readings were only counted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
-    /// Whether readings are still to be deleted.
+    /// Whether readings are still to be deleted, after the answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pending: bool,
-    /// The instances that run and still have to delete what they have.
+    /// The running instances that still have to delete their part.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     waits_for: Vec<Arc<str>>,
-    /// The instances that do not run, and delete what they have when they start again.
+    /// The stopped instances, which delete their part when they start again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     absent: Vec<Arc<str>>,

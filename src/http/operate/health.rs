@@ -1,4 +1,4 @@
-//! `GET /healthz` and `GET /readyz`: whether the process works, and whether it accepts readings.
+//! `GET /healthz`: does the process work? `GET /readyz`: does it accept readings?
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(in crate::http) struct Health {
 }
 
 impl Health {
-    /// Keeps the reason for administrators, because it names paths and hosts.
+    /// Makes the answer. Only administrators see the reason: it names paths and hosts.
     fn visible_to(grant: &Grant, status: &'static str, reason: Option<String>) -> Json<Self> {
         Json(Self { status, reason: reason.filter(|_| grant.allows(Scope::Admin)) })
     }
@@ -56,29 +56,31 @@ const NEARLY_FULL: f64 = 0.95;
 /// The readiness of the service.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Readiness {
-    /// `ok`; `degraded`: accepted readings wait in the log; `overloaded`: the log is full or nearly full;
-    /// `failed`.
+    /// `ok`, `degraded`, `overloaded` or `failed`.
+    ///
+    /// `degraded`: the store is away, and readings wait in the log. `overloaded`: the log is full or nearly
+    /// full.
     status: &'static str,
     #[serde(flatten)]
     #[schema(value_type = ReadinessDetail)]
     detail: Option<ReadinessDetail>,
 }
 
-/// The reasons of a state that is not `ok`, and the share of the log in use, for administrators.
+/// Details of the readiness, for administrators.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct ReadinessDetail {
-    /// All reasons, separated by semicolons.
+    /// Why the status is not `ok`: all reasons, separated by semicolons.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<String>,
-    /// The time since the store stopped answering.
+    /// The seconds since the store stopped answering.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     store_away_seconds: Option<u64>,
     /// The share of `log.max_bytes` in use: 0 to 1, with four decimals.
     log_used: f64,
-    /// The accepted readings that are not stored yet.
+    /// The number of accepted readings that are not stored yet.
     pending_readings: u64,
 }
 
@@ -91,7 +93,7 @@ pub(in crate::http) fn describe_readyz() -> Operation {
 
 /// `GET /readyz`: whether the service accepts readings.
 ///
-/// A store that is away does not change that until the log is nearly full.
+/// It does so while the store is away, until the log is nearly full.
 pub(in crate::http) async fn readyz(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,

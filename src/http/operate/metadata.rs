@@ -1,8 +1,11 @@
-//! `/v1/devices/{deviceId}/metadata` and `/v1/metadata`: what operators set in the metadata of devices.
+//! The metadata of devices, and its keys that operators set.
 //!
-//! The changes of this instance have turns: each is made of what all before it have left. So a patch has its
-//! effect on the newest state, and `If-Match` holds between two changes. Of two changes that two instances
-//! make at the same time, each key has the value of the later instant.
+//! `/v1/devices/{deviceId}/metadata` reads and changes one device. `/v1/metadata` lists the keys of all
+//! devices, and merges changes from another server.
+//!
+//! An instance makes one change at a time. So a patch applies to the result of all changes before it, and no
+//! other change comes between the check of `If-Match` and the change. Two instances may change a device at
+//! the same time: then each key has the value of the later instant.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,15 +40,15 @@ use crate::query::{Missing, QueryError, TwoAuthors};
 use crate::telemetry::Limit;
 use crate::wire::{Format, Limits, json};
 
-/// The most lines of a request to `/v1/metadata`.
+/// The most lines in a request to `POST /v1/metadata`.
 const MAX_LINES: usize = 500;
 
-/// The most devices outside of the device scope that one page looks at.
+/// The most devices outside of the grant's device scope that one page skips.
 const MAX_OUTSIDE: usize = 10_000;
 
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
-/// The metadata of a device by its authors.
+/// The metadata of a device, and which author has set which key.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DeviceMetadata)]
 #[serde(rename_all = "camelCase")]
@@ -64,15 +67,15 @@ pub(in crate::http) struct Answer {
     partial_reason: Option<String>,
 }
 
-/// The accepted lines of a request.
+/// The answer to a request whose lines were all accepted.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AcceptedChanges)]
 pub(in crate::http) struct Accepted {
-    /// The number of lines.
+    /// The number of accepted lines.
     accepted: usize,
 }
 
-/// A line of `/v1/metadata`: all that operators have set of a device.
+/// A line of `GET /v1/metadata`: the keys of a device that operators have set.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -182,7 +185,7 @@ pub(in crate::http) async fn change(
     }
     let stored = stored_id(&grant.device_scope, &device)?;
     on_main(Arc::clone(&app), async move {
-        let _body = body; // keeps its memory
+        let _body = body; // while it lives, its memory is reserved
         let _place = app.query_limits.enter(&grant.quota).await?;
         let _turn = app.pipeline.metadata_turn().await;
         let known = app.queries.metadata(&stored).await?;
@@ -311,7 +314,7 @@ pub(in crate::http) async fn post(
     .await
 }
 
-/// Reads the lines of `/v1/metadata`: the number of the line, the stored ID, the change.
+/// Reads the lines of `POST /v1/metadata`: line number, stored ID, change.
 fn changes_in(
     app: &App,
     scope: &DeviceScope,
@@ -320,7 +323,7 @@ fn changes_in(
     let rules = app.ingest.rules();
     let ahead = i64::try_from(rules.max_future.as_millis()).unwrap_or(i64::MAX);
     let latest_ms = app.clock.now_ms().saturating_add(ahead);
-    // A line also has instants, and keys that operators have removed.
+    // A line is longer than the metadata itself: it also has instants, and removed keys.
     let max_line = rules.limits.max_metadata_bytes.saturating_mul(4).saturating_add(1_024);
     let limits = Limits { max_metadata_bytes: max_line, ..rules.limits };
     let mut changes = Vec::new();
@@ -348,8 +351,9 @@ fn changes_in(
     Ok(changes)
 }
 
-/// Reads a line of `/v1/metadata` by the rules for metadata. serde would read arrays as objects, and take the
-/// last of two equal keys.
+/// Reads a line of `POST /v1/metadata`: the device ID and the change.
+///
+/// It refuses what serde would accept: an array in place of an object, and two equal keys.
 fn read_line(line: &[u8], limits: &Limits) -> Result<(String, OperatorMetadata), String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -387,13 +391,13 @@ fn read_line(line: &[u8], limits: &Limits) -> Result<(String, OperatorMetadata),
     Ok((device_id, OperatorMetadata { replaced_ms, keys: keys.into_iter().map(read).collect::<Result<_, _>>()? }))
 }
 
-/// Charges new devices to their sender, as admission charges those that send.
+/// Charges new devices to the sender, as admission does for readings.
 fn admit(app: &App, grant: &Grant, new: &[Arc<str>]) -> Result<(), Problem> {
     let admitted = app.ingest.admit_new_devices(&grant.quota, new);
     admitted.map_err(|wait| Problem::rate_limited(Limit::NewDevices, wait))
 }
 
-/// Checks what operators have set of a device after a change.
+/// Checks the size of the keys that operators have set of a device, and `limits`.
 fn check_size(app: &App, after: &OperatorMetadata) -> Result<(), Problem> {
     let text = Value::from(after.object()).to_string();
     let is_short = app.ingest.rules().limits.check_metadata(text.len());
@@ -421,7 +425,7 @@ fn check_preconditions(headers: &HeaderMap, known: &OperatorMetadata) -> Result<
     Ok(())
 }
 
-/// The tag of what operators have set.
+/// The entity tag of the keys that operators have set: a hash.
 fn tag(metadata: &OperatorMetadata) -> String {
     format!("{:032x}", xxh3_128(Value::from(metadata.object()).to_string().as_bytes()))
 }
@@ -455,7 +459,7 @@ async fn append(app: &App, records: Vec<MetadataRecord>) -> Result<(), Problem> 
     })
 }
 
-/// The name for the log of who makes a change.
+/// The author of a change, as the log records it: the name of the token.
 fn by(grant: &Grant) -> Arc<str> {
     grant.name.as_deref().unwrap_or("anonymous").into()
 }
@@ -464,7 +468,9 @@ fn stored_id(scope: &DeviceScope, device: &str) -> Result<Arc<str>, Problem> {
     Ok(scope.to_stored_id(device).map_err(QueryError::from)?.as_ref().into())
 }
 
-/// Runs work on the main runtime, as queries. It ends also if the client leaves: a change may be in the log.
+/// Runs `work` on the main runtime, where queries run.
+///
+/// The work goes on if the client leaves, because its change may be in the log already.
 async fn on_main<T: Send + 'static>(
     app: Arc<App>,
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
@@ -472,7 +478,7 @@ async fn on_main<T: Send + 'static>(
     app.main.spawn(work).await.map_err(|error| Problem::internal(&error.to_string()))?
 }
 
-/// Refuses a body of another type.
+/// Refuses a body whose media type is none of `expected`.
 fn check_type(headers: &HeaderMap, expected: &[&str]) -> Result<(), Problem> {
     let found = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
     let essence = found.split(';').next().unwrap_or_default().trim();

@@ -1,4 +1,4 @@
-//! Paths for operators and for checks of the service: metrics, health, version, clock, deletions, metadata.
+//! Paths for operators: metrics, health, version, clock, deletions, metadata.
 
 pub(super) mod deletion;
 pub(super) mod health;

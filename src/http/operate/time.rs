@@ -11,7 +11,7 @@ use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::openapi::{Operation, Tag};
 
-/// The time in both forms that a reading may have.
+/// The time, in the two forms that readings may have.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::http) struct Now {
@@ -27,7 +27,7 @@ pub(in crate::http) fn describe() -> Operation {
     Operation::get(Tag::Readings, "getTime", "The clock of the server").answers::<Now>(200, "The time.")
 }
 
-/// Answers with the clock that ages and readings without a time refer to.
+/// `GET /v1/time`: the clock that gives a time to readings without one.
 pub(in crate::http) async fn time(State(app): State<Arc<App>>) -> Json<Now> {
     let unix_ms = app.clock.now_ms();
     Json(Now { ts: rfc3339(unix_ms), unix_ms })

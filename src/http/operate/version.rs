@@ -18,11 +18,13 @@ use crate::telemetry::REVISION;
 pub(in crate::http) struct Build {
     /// The name of the program.
     name: &'static str,
-    /// Its version.
+    /// The version of the program.
     version: &'static str,
-    /// Its commit.
+    /// The commit that the program was built from.
     revision: &'static str,
-    /// The ID of the store, the same for all instances that share it; absent until the store has answered.
+    /// The ID of the store. All instances that share a store show the same.
+    ///
+    /// It is absent until the store has answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     store_id: Option<String>,

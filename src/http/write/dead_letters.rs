@@ -77,7 +77,7 @@ pub(in crate::http) async fn repeat(
     let appended = {
         let app = Arc::clone(&app);
         async move {
-            let _body = body; // keeps its memory
+            let _body = body; // while it lives, its memory is reserved
             append(&app, &grant, readings, &replaced).await
         }
     };
