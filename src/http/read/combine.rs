@@ -1,7 +1,7 @@
-//! `combine`: the rollups of many devices folded into one, or into one for each group of devices.
+//! `combine`: folds the rollups of all devices, or of each group of devices.
 //!
-//! The devices are grouped by the values of keys of their metadata. One pass over the device index finds both
-//! the devices and these values.
+//! The devices of a group have the same values of some keys of their metadata. One pass over the device index
+//! finds both the devices and these values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missing};
 
-/// The most keys of metadata by which devices are combined.
+/// The most keys of metadata that `combine=by:` may name.
 const MAX_KEYS: usize = 8;
 
-/// The longest key.
+/// The longest key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
 
-/// The most pages of a list of devices that are read for one combined answer.
+/// The most pages of the list of devices that one combined answer reads.
 const PAGES_MAX: usize = 10;
 
-/// The bytes of metadata in a row of a combined answer, about: what a device ID may have.
+/// The bytes of metadata that a row may have, on average: as many as a device ID.
 const BYTES_OF_VALUES: usize = 128;
 
-/// The devices whose rollups are combined.
+/// The choice of devices whose rollups are combined.
 #[derive(Debug, PartialEq)]
 pub(super) enum Combine {
     No,
     All,
-    /// The devices with the same values of these keys of their metadata.
+    /// The devices whose metadata has the same values of these keys.
     By(Vec<String>),
 }
 
-/// The devices of a combined answer.
+/// The devices of a combined answer, and their groups.
 struct Devices {
     ids: Vec<Arc<str>>,
     groups: DeviceGroups,
-    /// Whether some may be missing.
+    /// The part that the answer lacks, if any.
     partial: Option<Missing>,
 }
 
 impl Combine {
-    /// Reads `combine`.
+    /// Reads `combine`: `true`, or `by:floor,hall`.
     pub(super) fn of(params: &mut Params<'_>) -> Result<Self, Problem> {
         match params.one("combine")?.as_deref() {
             None | Some("false" | "0") => Ok(Self::No),
@@ -69,12 +69,12 @@ impl Combine {
         }
     }
 
-    /// The keys of metadata by which devices are combined.
+    /// Returns the keys of metadata by which devices are grouped.
     fn keys(&self) -> &[String] {
         if let Self::By(keys) = self { keys } else { &[] }
     }
 
-    /// Answers for the devices of the question.
+    /// Answers with the combined rollups of the devices.
     pub(super) async fn answer(
         self,
         app: &App,
@@ -110,7 +110,7 @@ impl Combine {
     }
 }
 
-/// Refuses rows that would be much longer because each has the values of its group.
+/// Refuses rows that are too long because each repeats the values of its group.
 fn check_values(subjects: &[Subject<'_>], rollups: &[Compared], max_points: usize) -> Result<(), Problem> {
     let bytes = |(subject, rollups): (&Subject<'_>, &Compared)| {
         let Subject::Group(_, values) = subject else { return 0 };
@@ -153,7 +153,9 @@ impl Devices {
         Err(Problem::invalid_parameter("combine", why))
     }
 
-    /// Groups devices. Those that are named keep their order, and have nulls if they are not found.
+    /// Groups devices by the values that were found.
+    ///
+    /// Devices that the request names keep its order, and have nulls if they were not found.
     fn of(
         named: Option<Vec<Arc<str>>>,
         found: Vec<(Arc<str>, MetadataValues)>,

@@ -1,4 +1,6 @@
-//! `GET /v1/devices` and `GET /v1/devices/{deviceId}`, and the parameters that select devices.
+//! The handlers of `GET /v1/devices` and `GET /v1/devices/{deviceId}`.
+//!
+//! Other queries read the parameters that select devices with `request`, `first_page` and `named`.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -29,13 +31,13 @@ use crate::http::request::params::Params;
 use crate::model::{Metric, check_device_id, check_device_prefix};
 use crate::query::{self, Answer, DeviceSelection, DevicesRequest, Listed, QueryError};
 
-/// The estimated memory of a device, with its metadata and its metrics.
+/// The estimated memory of a device in a list, with its metadata and metrics.
 pub(super) const BYTES_PER_DEVICE: usize = 2 << 10;
 
-/// The estimated memory of the values that a page compares with their limits.
+/// The estimated memory of the values of a page that are compared with limits.
 const BYTES_OF_COMPARED: usize = 2 << 20;
 
-/// The memory of a device with the most metrics.
+/// The memory of one device with as many metrics as the device index keeps.
 const ONE_DEVICE_BYTES: usize = 2 << 20;
 
 /// A page of devices.
@@ -159,7 +161,7 @@ impl List for DeviceList {
         table(self.format, &self.cells)
     }
 
-    /// Metadata and metrics are JSON.
+    /// Adds the row of a device. Metadata and metrics are cells with JSON.
     fn add_rows(device: query::Device, table: &mut Table) {
         table.text(&device.id);
         table.instant(device.first_ts_ms);
@@ -201,13 +203,17 @@ pub(in crate::http) async fn device(
     Ok(answer(Answer { body: found, lagging, partial }, Device::from))
 }
 
-/// The estimated memory of a page of devices, whose values may be compared with their limits.
+/// Estimates the memory of a page of at most `limit` devices.
+///
+/// `beyond_limits` says whether the query compares their values with limits.
 pub(super) fn bytes_of_page(limit: usize, beyond_limits: bool) -> usize {
     let of_compared = if beyond_limits { BYTES_OF_COMPARED } else { 0 };
     limit.saturating_mul(BYTES_PER_DEVICE) + of_compared
 }
 
-/// Reads the parameters that select devices, and `cursor`: a page of a list in the order of the IDs.
+/// Reads the parameters that select devices, and `cursor`.
+///
+/// The request is for the page of the list that begins after the device `cursor`.
 pub(super) fn request(
     app: &App,
     grant: &Grant,
@@ -221,7 +227,9 @@ pub(super) fn request(
     Ok(DevicesRequest { after, ..first_page(app, grant, params, limit)? })
 }
 
-/// Reads the parameters that select devices: the first page of a list in the order of the IDs.
+/// Reads the parameters that select devices: `prefix`, `device` and `meta.KEY`.
+///
+/// The request is for the first page of the list.
 pub(super) fn first_page(
     app: &App,
     grant: &Grant,
@@ -239,7 +247,7 @@ pub(super) fn first_page(
     Ok(DevicesRequest { selection, after: None, limit, now_ms: app.clock.now_ms(), skips_any: false })
 }
 
-/// Reads all parameters `device`, each ID once. `None`: there is none.
+/// Reads all parameters `device`, each ID once; `None`: the request has none.
 pub(super) fn named(app: &App, grant: &Grant, params: &mut Params<'_>) -> Result<Option<Vec<Arc<str>>>, Problem> {
     let named = params.all("device");
     if named.len() > app.limits.max_devices {
@@ -260,14 +268,14 @@ pub(super) fn named(app: &App, grant: &Grant, params: &mut Params<'_>) -> Result
     Ok(if named.is_empty() { None } else { Some(devices) })
 }
 
-/// Reads `silent_for`, in milliseconds.
+/// Reads `silent_for`, and returns it in milliseconds.
 fn silent_for(params: &mut Params<'_>) -> Result<Option<i64>, Problem> {
     let Some(text) = params.one("silent_for")? else { return Ok(None) };
     let period = text.parse::<Period>().map_err(|why| Problem::invalid_parameter("silent_for", why))?;
     Ok(Some(i64::try_from(period.as_millis()).unwrap_or(i64::MAX)))
 }
 
-/// Reads `beyond`.
+/// Reads `beyond=limits`: whether only devices beyond their limits are wanted.
 pub(super) fn beyond_limits(params: &mut Params<'_>) -> Result<bool, Problem> {
     match params.one("beyond")?.as_deref() {
         None => Ok(false),
@@ -276,7 +284,7 @@ pub(super) fn beyond_limits(params: &mut Params<'_>) -> Result<bool, Problem> {
     }
 }
 
-/// Refuses a prefix with which no device ID can start, because it must be a mistake.
+/// Refuses a prefix with which no device ID can start: a probable mistake.
 pub(in crate::http) fn check_prefix(prefix: &str) -> Result<(), Problem> {
     match check_device_prefix(prefix) {
         Err(error) if !prefix.is_empty() => Err(Problem::invalid_parameter("prefix", error)),
@@ -284,8 +292,9 @@ pub(in crate::http) fn check_prefix(prefix: &str) -> Result<(), Problem> {
     }
 }
 
-/// The metadata of a device in its one form: without spaces and line feeds, its keys sorted. Devices write it
-/// as they like, and pending and stored metadata differ in that.
+/// Returns the metadata of a device without spaces and line feeds, keys sorted.
+///
+/// Devices write JSON in many forms, and the store may keep another form than pending has.
 fn metadata_of(device: &query::Device) -> Option<Box<RawValue>> {
     let object: Map<String, Value> = serde_json::from_str(device.metadata.as_deref()?).ok()?;
     serde_json::value::to_raw_value(&object).ok()

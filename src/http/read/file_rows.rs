@@ -1,7 +1,8 @@
 //! The rows of files: readings as cells of CSV or of a workbook, or as NDJSON.
 //!
-//! Cells have one row per instant and one column per series if all readings are of one device, else one row
-//! per value. NDJSON has one line per instant, in the form that `POST /v1/readings` takes.
+//! A file of cells about one device has a row for each instant and a column for each series. A file about
+//! several devices has a row for each value. NDJSON has a line for each instant, in the form that `POST
+//! /v1/readings` takes.
 
 use std::collections::HashMap;
 
@@ -11,19 +12,21 @@ use crate::http::answer::format::{Cells, write_number};
 use crate::model::{Metric, Sample};
 use crate::query::{Slice, SliceHour};
 
-/// Writes cells of one device: `ts` and a column for each series. A cell without a value is empty.
+/// Writes cells of one device: the column `ts`, and one for each series.
+///
+/// A cell without a value is empty.
 pub(super) struct Columns {
     metrics: Vec<Metric>,
     places: HashMap<Metric, usize>,
-    /// The values of a row. NaN, which no reading has, stands for no value.
+    /// The values of the current row. NaN, which no reading has, means no value.
     row: Vec<f64>,
     cells: Cells,
 }
 
-/// Writes cells with one row per value: `deviceId,ts,series,value`.
+/// Writes cells with a row for each value: `deviceId,ts,series,value`.
 pub(super) struct Values(pub(super) Cells);
 
-/// Writes NDJSON with one line per instant: `{"deviceId","ts","values"}`.
+/// Writes NDJSON with a line for each instant: `{"deviceId","ts","values"}`.
 pub(super) struct Lines;
 
 impl Columns {
@@ -111,7 +114,7 @@ fn between_leads(cells: &Cells, metric: &Metric) -> Vec<u8> {
     text
 }
 
-/// Writes an instant of an hour.
+/// Writes the instant `offset` milliseconds after the start of an hour.
 fn write_instant(cells: &Cells, text: &mut Vec<u8>, instants: &mut HourInstants, hour: &SliceHour<'_>, offset: u32) {
     if cells.is_local() {
         cells.instant(text, hour.hour.instant_ms(offset));
@@ -152,14 +155,14 @@ impl Rows for Lines {
     }
 }
 
-/// A text as JSON.
+/// Returns a text as JSON.
 fn json(text: &str) -> String {
     serde_json::to_string(text).expect("a text is JSON")
 }
 
-/// The order of the series of an hour by their text.
+/// The order of the series of an hour by their texts.
 struct Order {
-    /// The rank of each metric of the table; `None`: the table is sorted.
+    /// The rank of each metric of the hour's table; `None`: the table is sorted.
     ranks: Option<Vec<u32>>,
 }
 
@@ -177,7 +180,7 @@ impl Order {
         Self { ranks: Some(ranks) }
     }
 
-    /// The values of one instant, sorted by their series.
+    /// Returns the values of one instant, sorted by their series.
     fn sort<'s>(&self, samples: &'s [Sample], sorted: &'s mut Vec<Sample>) -> &'s [Sample] {
         match &self.ranks {
             Some(ranks) if samples.len() > 1 => {

@@ -1,4 +1,4 @@
-//! `GET /v1/devices/{deviceId}/latest` and `GET /v1/latest`.
+//! The handlers of `GET /v1/devices/{deviceId}/latest` and `GET /v1/latest`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::http::request::params::Params;
 use crate::model::{Bound, Metric, SeriesFilter, ValueLimits};
 use crate::query::{self, Answer, DevicesRequest, Listed, QueryError};
 
-/// The memory of an answer with some thousands of metrics.
+/// The memory of the latest values of one device with some thousands of metrics.
 const ANSWER_BYTES: usize = 2 << 20;
 
 /// The latest values of a device.
@@ -161,7 +161,7 @@ pub(in crate::http) async fn latest_of_devices(
     respond_list(LatestList { app, grant, request, series, format, cells }, reply).await
 }
 
-/// The latest values of devices.
+/// The list of the latest values of devices.
 struct LatestList {
     app: Arc<App>,
     grant: Arc<Grant>,
@@ -199,7 +199,7 @@ impl List for LatestList {
     }
 }
 
-/// A table with a row for each value.
+/// Makes a table that has a row for each latest value.
 fn table(format: Format, cells: &Cells) -> Table {
     Table::new(format, cells, ["deviceId", "ts", "series", "value", "beyond"])
 }

@@ -1,7 +1,8 @@
 //! `GET /metrics/latest`: the latest values as metrics for Prometheus.
 //!
-//! Prometheus asks for all of them at once and takes a series that is absent for one that has ended. So the
-//! answer is complete, or a problem: it has no pages, and is refused if the store is away.
+//! Prometheus asks for all values at once, and takes a series that is absent for one that has ended. So the
+//! answer is complete, or a problem: it has no pages, and the server refuses the request if the store is
+//! away.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,16 +24,16 @@ use crate::model::{Metric, find_member};
 use crate::query::Latest;
 use crate::telemetry::Exposition;
 
-/// The memory of a value: its line and that of its age.
+/// The memory of a value in bytes: its line and the line of its age.
 const BYTES_PER_VALUE: usize = 300;
 
-/// The most keys of metadata that are labels.
+/// The most keys of metadata that can be labels.
 const MAX_LABELS: usize = 8;
 
 /// The most pages of devices in one answer.
 const MAX_PAGES: usize = 10;
 
-/// The names that labels of a series and metadata cannot have.
+/// The labels that the answer uses itself, so no other label may have their names.
 const OWN_LABELS: [&str; 4] = ["device", "metric", "series", "bound"];
 
 const PARAMETERS: Parameters = &[&DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &METADATA_LABEL];
@@ -90,14 +91,14 @@ fn too_many(what: &str) -> Problem {
     Problem::invalid_parameter("prefix", why)
 }
 
-/// A key of metadata, and the name of its label.
+/// A key of metadata, and the name of its label: `at.city` and `at_city`.
 struct MetadataLabel {
     key: String,
     name: String,
 }
 
 impl MetadataLabel {
-    /// Reads all parameters `label`.
+    /// Reads all parameters `label`, which name keys of metadata.
     fn all(params: &mut Params<'_>) -> Result<Vec<Self>, Problem> {
         let mut labels: Vec<Self> = Vec::new();
         for key in params.all("label") {
@@ -133,14 +134,16 @@ impl MetadataLabel {
     }
 }
 
-/// The name of a label for a key: what Prometheus does not allow is `_`.
+/// Returns the name of a label for a key: `at_city` for `at.city`.
+///
+/// Each character that Prometheus does not allow becomes `_`.
 pub(super) fn label_name(key: &str) -> String {
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || character == '_';
     let name: String = key.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect();
     if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 
-/// The families of metrics, as text.
+/// The families of metrics in the text format, line by line.
 #[derive(Default)]
 struct Families {
     values: Vec<u8>,
@@ -150,7 +153,7 @@ struct Families {
 }
 
 impl Families {
-    /// Adds the values of a device.
+    /// Adds the latest values, ages and limits of a device.
     fn add(
         &mut self,
         device: &str,
@@ -186,7 +189,7 @@ impl Families {
         Ok(())
     }
 
-    /// The text of all families.
+    /// Returns the text of all families.
     fn finish(self) -> Vec<u8> {
         let families = [
             ("tidegauge_latest_value", "The latest value of a series.", self.values),
@@ -207,10 +210,10 @@ impl Families {
     }
 }
 
-/// Returns the labels of a series of a device: those of the series, before metadata of the same name.
+/// Returns the labels of a series of a device.
 ///
-/// A series with a label that Prometheus does not allow has its text as the label `series`, so that two
-/// series never have the same labels.
+/// A label of the series precedes metadata of the same name. A series with a label that Prometheus does not
+/// allow has its text as the label `series`, so that two series never have the same labels.
 fn labels_of<'a>(
     device: &'a str,
     series: &'a Metric,
@@ -240,7 +243,7 @@ fn labels_of<'a>(
     labels
 }
 
-/// Writes a line of the text format.
+/// Writes a line of the text format: `name{label="x"} 1.5`.
 fn write_sample(text: &mut Vec<u8>, name: &str, labels: &[(&str, impl AsRef<str>)], value: f64) {
     text.extend_from_slice(name.as_bytes());
     for (nth, (label, value)) in labels.iter().enumerate() {

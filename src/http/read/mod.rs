@@ -1,9 +1,10 @@
 //! Queries: readings, rollups, latest values, devices.
 //!
 //! Each query passes `query_limits` first. `devices`, `latest`, `readings` and `rollups` have the handlers of
-//! their paths. A list is JSON or a `table`. The readings of a range may be a file: `file_rows` writes its
-//! rows, and `streamed_file` sends them in constant memory. Rollups have writers of their own
-//! (`rollups_json`, `rollups_table`), and `combine` folds those of many devices.
+//! their paths. The answer is JSON or a `table`. The readings of a range may be a file: `file_rows` writes
+//! its rows, and `streamed_file` sends them in constant memory. Rollups have writers of their own
+//! (`rollups_json`, `rollups_table`), and `combine` folds the rollups of many devices. Prometheus reads the
+//! latest values (`latest_metrics`) and series (`remote_read`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,10 +50,12 @@ pub(super) use readings::{
 pub(super) use remote_read::{describe as describe_remote_read, remote_read};
 pub(super) use rollups::{describe_rollups, describe_rollups_of_devices, of_devices as rollups_of_devices, rollups};
 
-/// The default length of a range: one day.
+/// The length of a range without `from`: one day.
 const DEFAULT_RANGE_MS: i64 = 24 * MS_PER_HOUR;
 
-/// The parts of a query that its handler uses, without a device ID in the path.
+/// The head of a request for data, and what the middleware adds to it.
+///
+/// `running` is the place of the request among the running queries.
 pub(super) struct QueryParts {
     app: Arc<App>,
     grant: Arc<Grant>,
@@ -108,10 +111,10 @@ fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     Json(Body { answer: make(answer.body), notes: Notes { lagging_seconds, partial, partial_reason } })
 }
 
-/// The header of answers without a place for `laggingSeconds`.
+/// The header for the lag of answers in formats without `laggingSeconds`.
 const LAGGING_SECONDS: HeaderName = HeaderName::from_static("tidegauge-lagging-seconds");
 
-/// Notes in a header that acknowledged readings may be missing.
+/// Notes in a header that the newest acknowledged readings may be missing.
 fn mark_lagging(response: &mut Response, lagging: Option<Duration>) {
     if let Some(lagging) = lagging {
         let seconds = HeaderValue::try_from(lagging.as_secs_f64().to_string()).expect("a number is ASCII");
@@ -119,14 +122,16 @@ fn mark_lagging(response: &mut Response, lagging: Option<Duration>) {
     }
 }
 
-/// Marks a response as the file `name`, and notes its lag.
+/// Marks a response as the file `name`, and notes the lag of its data.
 fn as_file(mut response: Response, format: Format, name: &str, lagging: Option<Duration>) -> Response {
     format.mark_file(&mut response, name);
     mark_lagging(&mut response, lagging);
     response
 }
 
-/// Reads `from` (inclusive) and `to` (exclusive), and their `tz`; the default is the last day up to now.
+/// Reads the range `from` (inclusive) to `to` (exclusive), in the zone `tz`.
+///
+/// By default it is the day before `to`, and `to` is now.
 fn range(params: &mut Params<'_>, clock: &Clock) -> Result<(i64, i64), Problem> {
     let zone = params.zone()?;
     let (from_ms, to_ms) = open_range(params, clock, zone.as_ref())?;

@@ -1,9 +1,10 @@
-//! The limits of queries: how many run at once, per token and in total, and how much memory they use.
+//! The limits of queries: how many run at once, and how much memory they use.
 //!
-//! A query that exceeds a limit waits for a moment, in order of arrival, and is then refused. Once its answer
-//! exists, it frees its place and all memory except that of the answer, which it frees after sending it. A
-//! file holds all of it until its end, so it needs a place among the files too. One token gets at most its
-//! [`Share`] of the files and of the memory, so that others find some.
+//! Both are limited in total and for each token. A query that exceeds a limit waits for a moment, in order of
+//! arrival, and is then refused. When its answer exists, a query frees its place and all memory except that
+//! of the answer, which it frees after sending the answer. A file holds its place and its memory until its
+//! end, so it also needs a place among the files. One token gets at most its [`Share`] of the files and of
+//! the memory, so that other tokens find some.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +27,7 @@ use crate::http::serve::connection::Peer;
 use crate::limits::{QUERY_BLOCK_BYTES as BLOCK_BYTES, Quota, Share};
 use crate::telemetry::Limit;
 
-/// The limits of all queries together.
+/// The limits of all queries together. Memory is counted in blocks.
 #[derive(Debug)]
 pub struct QueryLimits {
     queries: Arc<Semaphore>,
@@ -35,7 +36,7 @@ pub struct QueryLimits {
     max_blocks: u32,
 }
 
-/// The place and the memory that one query holds.
+/// The place and the memory that one running query holds.
 #[derive(Debug)]
 pub(in crate::http) struct RunningQuery {
     files: Arc<Semaphore>,
@@ -47,14 +48,14 @@ pub(in crate::http) struct RunningQuery {
     _places: Vec<OwnedSemaphorePermit>,
 }
 
-/// A part of the memory of all queries, and of the share of a token.
+/// Memory that a query holds, of that of all queries and of its token's share.
 #[derive(Debug)]
 pub(in crate::http) struct QueryMemory {
     of_all: OwnedSemaphorePermit,
     of_token: Option<OwnedSemaphorePermit>,
 }
 
-/// The places and the memory of a query whose answer is a file. They are free when the file has ended.
+/// The places and the memory of a file, which are free once the file has ended.
 #[derive(Debug)]
 pub(in crate::http) struct FileReservation {
     _running: Arc<RunningQuery>,
@@ -63,8 +64,9 @@ pub(in crate::http) struct FileReservation {
 }
 
 impl QueryLimits {
-    /// Lets `queries` queries run at once, which together use up to `bytes`. Of these, `files` may answer
-    /// with a file.
+    /// Limits queries to `queries` at once, which together use up to `bytes`.
+    ///
+    /// Up to `files` of them may answer with a file.
     pub fn new(queries: usize, files: usize, bytes: usize) -> Self {
         let max_blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         Self {
@@ -75,7 +77,9 @@ impl QueryLimits {
         }
     }
 
-    /// Waits for a place among the queries.
+    /// Waits for a place among the running queries.
+    ///
+    /// Fails if none is free after a moment.
     pub(in crate::http) async fn enter(&self, quota: &Quota) -> Result<RunningQuery, Problem> {
         let mut places = Vec::new();
         if let Some(queries) = &quota.queries {
@@ -98,15 +102,16 @@ impl QueryLimits {
 }
 
 impl RunningQuery {
-    /// Reserves memory for the query, at most the whole limit.
+    /// Reserves memory for the query: `bytes`, but at most the whole limit.
     pub(in crate::http) async fn reserve(&self, bytes: usize) -> Result<(), Problem> {
         let memory = self.take(bytes.min(self.max_blocks as usize * BLOCK_BYTES)).await?;
         self.keep(memory);
         Ok(())
     }
 
-    /// Takes memory out of that of all queries, and out of the share of the token. A query that needs more
-    /// than the share takes all of it.
+    /// Takes memory, of that of all queries and of the share of the token.
+    ///
+    /// A query that needs more than the share takes all of it.
     pub(in crate::http) async fn take(&self, bytes: usize) -> Result<QueryMemory, Problem> {
         let blocks = blocks(bytes);
         let of_token = share(self.blocks_of_token.as_ref(), blocks, Limit::QueryBytes).await?;
@@ -115,7 +120,7 @@ impl RunningQuery {
         Ok(QueryMemory { of_all, of_token })
     }
 
-    /// Takes memory if it is there at once.
+    /// Takes memory if enough is free at once.
     pub(in crate::http) fn try_take(&self, bytes: usize) -> Result<QueryMemory, Problem> {
         let blocks = blocks(bytes);
         let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_many_owned(blocks).ok();
@@ -140,21 +145,23 @@ impl RunningQuery {
         Ok(FileReservation { _running: self, _places: places, _memory: memory })
     }
 
-    /// Reserves a place among the files for an answer whose memory is reserved.
+    /// Reserves a place among the files for a query that has reserved its memory.
     pub(in crate::http) async fn reserve_file_place(self: Arc<Self>) -> Result<FileReservation, Problem> {
         let places = self.place_of_file().await?;
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(FileReservation { _running: self, _places: places, _memory: memory })
     }
 
-    /// Reserves a place among the files, of all and of the token.
+    /// Reserves a place among all files, and among the files of the token.
     async fn place_of_file(&self) -> Result<[Option<OwnedSemaphorePermit>; 2], Problem> {
         let of_token = share(self.files_of_token.as_ref(), 1, Limit::Files).await?;
         let of_all = acquire(&self.files, 1).await.ok_or_else(|| Problem::too_many_queries(Limit::Files))?;
         Ok([of_token, Some(of_all)])
     }
 
-    /// Finishes an answer, and keeps its memory until it has been sent. A file keeps its own.
+    /// Tags and compresses an answer, and keeps its memory until it has been sent.
+    ///
+    /// A file holds its memory itself, so `memory` is `None` and the answer stays as it is.
     async fn hand_over(&self, answer: Response, negotiation: Negotiation) -> Response {
         let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
         let (mut head, mut body) = answer.into_parts();
@@ -177,7 +184,7 @@ impl RunningQuery {
     }
 }
 
-/// A piece of an answer that is being sent. All pieces of an answer share its memory.
+/// A piece of an answer. All pieces of an answer share its memory.
 struct Sent {
     bytes: Bytes,
     _memory: Arc<QueryMemory>,
@@ -210,7 +217,7 @@ fn blocks(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// Acquires permits of a token's share, at most all of it.
+/// Acquires permits of a token's share, but never more than all of the share.
 async fn share(of: Option<&Share>, permits: u32, limit: Limit) -> Result<Option<OwnedSemaphorePermit>, Problem> {
     let Some(of) = of else { return Ok(None) };
     let held = acquire(&of.places, permits.min(of.max)).await;
@@ -222,10 +229,10 @@ async fn acquire(semaphore: &Arc<Semaphore>, permits: u32) -> Option<OwnedSemaph
     tokio::time::timeout(MOMENT, Arc::clone(semaphore).acquire_many_owned(permits)).await.ok()?.ok()
 }
 
-/// Middleware: waits for a place among the queries and hands it to the handler as an `Extension`, or refuses
-/// the query.
+/// Middleware: lets a query wait for a place, and hands the place to its handler.
 ///
-/// The query runs on the main runtime: on the thread of its connection it would delay other connections.
+/// The handler gets it as an `Extension`; a query without a place is refused. The query runs on the main
+/// runtime: on the thread of its connection it would delay other connections.
 pub(in crate::http) async fn limit_query(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let Some(grant) = request.extensions().get::<Arc<Grant>>().cloned() else {
         return Problem::internal("a query without a grant").into_response();
@@ -239,7 +246,9 @@ pub(in crate::http) async fn limit_query(State(app): State<Arc<App>>, mut reques
     run(&app, &grant.quota, negotiation, disconnect, answer).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// Answers a query on the main runtime, once it has a place. It ends when the client has left.
+/// Answers a query on the main runtime, once the query has a place.
+///
+/// The query ends when the client has left.
 pub(in crate::http) async fn run<A>(
     app: &App,
     quota: &Quota,

@@ -1,4 +1,4 @@
-//! `GET /v1/devices/{deviceId}/readings` and `GET /v1/readings`.
+//! The handlers of `GET /v1/devices/{deviceId}/readings` and `GET /v1/readings`.
 
 use std::sync::Arc;
 
@@ -27,17 +27,21 @@ use crate::http::request::params::Params;
 use crate::model::{Metric, SeriesFilter, Wanted};
 use crate::query::{DevicesRequest, ExportRequest, ExportedDevices, ReadingsRequest};
 
-/// The most columns of a file of one device.
+/// The most series that a file of one device may have as columns.
 const MAX_COLUMNS: usize = 1_000;
 
-/// The memory of a value and of a reading, without the names of metrics.
+/// The memory of a value and of a reading of a page, without names of metrics.
 const BYTES_PER_VALUE: usize = 160;
 const BYTES_PER_READING: usize = 160;
 
-/// The assumed number of metrics of a reading: the default of `ingest.max_metrics_per_reading`.
+/// The assumed number of metrics of a reading.
+///
+/// It is the default of `ingest.max_metrics_per_reading`.
 const METRICS_OF_READING: usize = 256;
 
-/// The assumed number of series of a metric in a reading: one for each core, disk or network interface.
+/// The assumed number of series of a metric in a reading.
+///
+/// A metric has a series for each core, disk or network interface, for example.
 const SERIES_OF_METRIC: usize = 16;
 
 /// A page of readings.
@@ -129,7 +133,7 @@ pub(in crate::http) fn describe_readings_of_devices() -> Operation {
         .problems(&[ProblemCode::HttpVersionNotSupported])
 }
 
-/// The rest of a request for readings, beside its parameters.
+/// A request for readings, without its parameters.
 struct Asked {
     app: Arc<App>,
     grant: Arc<Grant>,
@@ -163,7 +167,7 @@ pub(in crate::http) async fn of_devices(
 }
 
 impl Asked {
-    /// A page of readings as JSON.
+    /// Answers with a page of readings as JSON.
     async fn page(self, device: String, mut params: Params<'_>) -> Result<Response, Problem> {
         let Self { app, grant, running, .. } = self;
         let (mut from_ms, to_ms) = range(&mut params, &app.clock)?;
@@ -191,7 +195,7 @@ impl Asked {
         Ok(page.into_response())
     }
 
-    /// All readings of a device in a range, as a file.
+    /// Answers with a file of all readings of a device in a range.
     async fn file(self, device: String, params: Params<'_>) -> Result<Response, Problem> {
         let devices = ExportedDevices::Named(vec![device.as_str().into()]);
         params.exclude(&["cursor"], "a format that has no pages")?;
@@ -209,7 +213,7 @@ impl Asked {
         Ok(as_file(response, self.format, &name, lagging))
     }
 
-    /// All readings of several devices in a range, as a file.
+    /// Answers with a file of all readings of several devices in a range.
     async fn file_of_devices(self, mut params: Params<'_>) -> Result<Response, Problem> {
         params.exclude(&["cursor"], "a format that has no pages")?;
         let devices = if params.has("device") && !params.has_metadata() {
@@ -231,7 +235,7 @@ impl Asked {
         Ok(as_file(response, self.format, "readings", lagging))
     }
 
-    /// Reads the parameters except those that select the devices.
+    /// Reads the parameters that do not select devices.
     fn export_request(&self, devices: ExportedDevices, mut params: Params<'_>) -> Result<ExportRequest, Problem> {
         let (from_ms, to_ms) = range(&mut params, &self.app.clock)?;
         let limit = params.limit(usize::MAX, usize::MAX)?;
@@ -257,7 +261,9 @@ impl Asked {
     }
 }
 
-/// The largest memory of a page: stored and pending samples, the readings made of them, and their JSON.
+/// Estimates the most memory of a page.
+///
+/// It has stored and pending samples, the readings made of them, and their JSON.
 fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
     let of_wanted = |wanted| if matches!(wanted, Wanted::Name(_)) { SERIES_OF_METRIC } else { 1 };
     let of_reading = series.metrics().map_or(METRICS_OF_READING, |metrics| metrics.map(of_wanted).sum());

@@ -1,12 +1,13 @@
 //! `POST /api/v1/read`: Prometheus remote read, with samples or with chunks.
 //!
 //! A series has the labels that remote write has taken apart: `__name__`, its own labels, and the device as
-//! `instance`. Prometheus allows fewer names: other characters are `_`, and a series with a changed name also
-//! has its text as the label `series`, so that two series never have the same labels.
+//! `instance`. Prometheus allows fewer characters in names, so each other character becomes `_`. A series
+//! whose names have changed also has its text as the label `series`, so that two series never have the same
+//! labels.
 //!
-//! Prometheus computes with an answer as a whole. So the answer is complete, or an error: it has no pages.
-//! Its series must be sorted by their labels, and each device is read once, so an answer is in memory before
-//! it is sent. A sample takes some bytes of a chunk, so an answer with chunks has many more of them.
+//! Prometheus computes with an answer as a whole. So the answer is complete, or an error: it has no pages. It
+//! is in memory before it is sent, because its series must be sorted by their labels, and each device is read
+//! once. An answer with chunks may have many more samples, because a sample takes only some bytes of a chunk.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -40,19 +41,23 @@ use crate::wire::remote_read::{self, ReadMatcher, ReadQuery, ReadRequest, ReadSe
 
 const METRIC: &str = "__name__";
 const DEVICE: &str = "instance";
-/// The text of a series whose names Prometheus does not allow.
+/// The label with the text of a series, if Prometheus does not allow its names.
 const TEXT: &str = "series";
 
-/// The memory of a sample in the series, in the message, and compressed. Chunks share the same memory.
+/// The memory of a sample: in the series, in the message, and compressed.
+///
+/// Chunks share the same memory.
 const BYTES_PER_SAMPLE: usize = 64;
 
-/// The bytes of labels for each sample that an answer may have: as many series with one sample are usual.
+/// The bytes of labels that an answer may have for each sample of its limit.
+///
+/// Many answers have series with only one sample.
 const LABEL_BYTES_PER_SAMPLE: usize = 256;
 
-/// The bytes of a series beside the text of its labels.
+/// The memory of a series without the text of its labels, in bytes.
 const BYTES_PER_SERIES: usize = 160;
 
-/// The series of a device of which the labels are compared without a pause.
+/// The number of series whose labels are compared without a pause.
 const SERIES_WITHOUT_PAUSE: usize = 100;
 
 /// Describes `POST /api/v1/read`.
@@ -91,7 +96,7 @@ pub(in crate::http) async fn remote_read(
         };
         answer.await.unwrap_or_else(Problem::into_response)
     };
-    // The answer is compressed already, whatever the headers wish.
+    // The answer is compressed already, so `Accept-Encoding` must not count.
     run(&app, &quota, Negotiation::of(&HeaderMap::new()), disconnect, answer).await
 }
 
@@ -135,7 +140,7 @@ async fn blocking<T: Send + 'static>(
     written.map_err(|error| Problem::internal(&error.to_string()))
 }
 
-/// The series of each query.
+/// Reads the series of each query.
 async fn read_all<S: Samples>(
     app: &App,
     grant: &Grant,
@@ -154,7 +159,7 @@ async fn read_all<S: Samples>(
     read.map_err(|_| QueryError::Timeout(app.queries.limits().timeout))?
 }
 
-/// The samples of an answer so far, and the bytes of its chunks and of its labels.
+/// The samples and bytes of an answer so far, and their limit.
 struct Budget {
     max: usize,
     of_chunks: bool,
@@ -196,7 +201,7 @@ impl Budget {
     }
 }
 
-/// The series of a query, sorted by their labels.
+/// Reads the series of a query, sorted by their labels.
 async fn read<S: Samples>(
     app: &App,
     grant: &Grant,
@@ -243,7 +248,7 @@ async fn read_device<S: Samples>(
     if from_ms >= to_ms || (known.is_empty() && !device.has_more_metrics) {
         return Ok(());
     }
-    // The index keeps some thousand series of a device. Of a device with more, all are read.
+    // The index keeps some thousand series of a device. If a device has more, all are read.
     let series = if device.has_more_metrics {
         SeriesFilter::ALL
     } else {
@@ -283,7 +288,7 @@ async fn read_device<S: Samples>(
     Ok(())
 }
 
-/// A matcher with its compiled expression.
+/// A matcher of labels, with its compiled expression.
 struct Matcher<'b> {
     matcher: &'b ReadMatcher<'b>,
     pattern: Option<Pattern>,
@@ -308,12 +313,12 @@ impl<'b> Matcher<'b> {
     }
 }
 
-/// Whether all matchers of a label match.
+/// Whether `value` matches all matchers of the label `name`.
 fn all_match(matchers: &[Matcher<'_>], name: &str, value: &str) -> bool {
     matchers.iter().filter(|matcher| matcher.matcher.name == name).all(|matcher| matcher.matches(value))
 }
 
-/// The only devices that can match; `None` if any may.
+/// Returns the only devices that can match; `None`: any device may match.
 fn devices_of(matchers: &[Matcher<'_>]) -> Option<Vec<Arc<str>>> {
     let mut ids = matchers.iter().filter(|it| it.matcher.name == DEVICE && !it.matcher.is_negative).find_map(|it| {
         match &it.pattern {
@@ -326,7 +331,7 @@ fn devices_of(matchers: &[Matcher<'_>]) -> Option<Vec<Arc<str>>> {
     Some(ids.into_iter().map(Arc::from).collect())
 }
 
-/// The labels of a series, sorted by name, if all matchers match.
+/// Returns the labels of a series, sorted by name, if all matchers match.
 fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> Option<Vec<(String, String)>> {
     let metric = metric_of(series);
     let name = metric_name(metric);
@@ -352,7 +357,9 @@ fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> O
     matchers.iter().all(|matcher| matcher.matches(value(matcher.matcher.name))).then_some(labels)
 }
 
-/// The name of a metric as Prometheus allows it. It may have colons, which labels may not.
+/// Returns the name of a metric as Prometheus allows it.
+///
+/// It may have colons, which names of labels may not.
 fn metric_name(metric: &str) -> Cow<'_, str> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
     if metric.bytes().all(is_allowed) && !metric.starts_with(|first: char| first.is_ascii_digit()) {

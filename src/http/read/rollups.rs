@@ -1,4 +1,4 @@
-//! `GET /v1/rollups` and `GET /v1/devices/{deviceId}/rollups`.
+//! The handlers of `GET /v1/rollups` and `GET /v1/devices/{deviceId}/rollups`.
 
 use std::sync::Arc;
 
@@ -30,19 +30,19 @@ use crate::query::{
     QueryError, RollupsRequest, Step, StepError, Zone,
 };
 
-/// The memory of the stats of one step, with the JSON of the usual columns.
+/// The memory of the stats of one step, and their JSON with the default columns.
 const BYTES_PER_POINT: usize = 330;
 
-/// The memory of the JSON of an instant, with another value.
+/// The memory of a further instant in the JSON of a step, with its value.
 const BYTES_PER_INSTANT: usize = 70;
 
-/// The memory of the device ID and the series in each row.
+/// The memory of the device ID and the series, which each row of a table repeats.
 const BYTES_OF_NAMES: usize = 200;
 
-/// The memory of the elements of XML in a row of a sheet.
+/// The memory of the XML elements in a row of a sheet.
 const BYTES_OF_MARKUP: usize = 350;
 
-/// The memory of a page of readings that a query for rollups reads.
+/// The memory of a page of readings, which a query for rollups may read.
 const BYTES_OF_READINGS: usize = 4 << 20;
 
 const OF_ONE: Parameters = &[
@@ -154,7 +154,7 @@ pub(in crate::http) async fn of_devices(
     }
 }
 
-/// The rollups of devices.
+/// The list of the rollups of devices.
 struct RollupsList {
     app: Arc<App>,
     grant: Arc<Grant>,
@@ -206,14 +206,14 @@ impl List for RollupsList {
     }
 }
 
-/// The parameters that both paths have in common.
+/// A question for rollups, and the form of its answer.
 pub(super) struct Question {
     pub(super) request: RollupsRequest,
     pub(super) form: Form,
 }
 
 impl Question {
-    /// Reads all parameters except the devices.
+    /// Reads all parameters except those that select devices.
     fn of(params: &mut Params<'_>, headers: &HeaderMap, clock: &Clock) -> Result<Self, Problem> {
         let format = Format::choose(params, headers, &Format::ALL)?;
         let cells = Cells::of(params, format)?;
@@ -233,7 +233,7 @@ impl Question {
         Ok(Self { request, form })
     }
 
-    /// The largest memory of an answer.
+    /// Estimates the most memory of an answer, in bytes.
     fn bytes(&self, max_points: usize) -> usize {
         let Form { columns, is_local, is_compared, format, .. } = self.form;
         let of_names = match format {
@@ -243,20 +243,22 @@ impl Question {
         };
         let instants = [columns.has(Column::First), columns.has(Column::Last), is_local];
         let instants = instants.into_iter().filter(|has| *has).count();
-        // Two answers are in memory before they are one.
+        // `compare` makes two answers, which are in memory before they are joined.
         let sides = if is_compared { 2 } else { 1 };
         let per_point = BYTES_PER_POINT + of_names + instants * BYTES_PER_INSTANT;
         max_points.saturating_mul(sides * per_point) + BYTES_OF_READINGS
     }
 
-    /// Returns the function that writes the rollups of the device at an index.
+    /// Returns a function that writes the rollups of one device.
+    ///
+    /// The function gets the index of the device in the request.
     fn to_json(&self) -> impl Fn(usize, &Compared, &LocalTime) -> OfDevice + use<> {
         let (devices, form) = (self.request.devices.clone(), self.form.clone());
         move |at, rollups, local| OfDevice::new(&devices[at], &form, rollups, local)
     }
 }
 
-/// The devices of a query.
+/// The devices of a query: named one by one, or listed page by page.
 pub(super) enum Which {
     Named(Vec<Arc<str>>),
     Listed(DevicesRequest),
@@ -283,14 +285,14 @@ impl Which {
     }
 }
 
-/// Reads `step`, by default one hour.
+/// Reads `step`, by default one hour. Also returns its text.
 fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     let Some(text) = params.one("step")? else { return Ok((Step::HOUR, "1h".to_owned())) };
     let step = text.parse().map_err(|why: StepError| Problem::invalid_parameter("step", why))?;
     Ok((step, text.into_owned()))
 }
 
-/// Reads `offset`, and returns the step with it.
+/// Reads `offset`, and returns the step that begins later by it.
 fn offset(params: &mut Params<'_>, step: Step) -> Result<Step, Problem> {
     let Some(text) = params.one("offset")? else { return Ok(step) };
     let why = |why: &str| {
@@ -302,7 +304,7 @@ fn offset(params: &mut Params<'_>, step: Step) -> Result<Step, Problem> {
     step.beginning_later(offset_ms).map_err(|error: OffsetError| why(&error.to_string()))
 }
 
-/// Reads `compare`.
+/// Reads `compare`, such as `-7d`: how much earlier the compared steps are.
 fn compare(params: &mut Params<'_>, step: Step) -> Result<Option<Earlier>, Problem> {
     let Some(text) = params.one("compare")? else { return Ok(None) };
     let why = |why: EarlierError| Problem::invalid_parameter("compare", why);
@@ -311,14 +313,14 @@ fn compare(params: &mut Params<'_>, step: Step) -> Result<Option<Earlier>, Probl
     Ok(Some(earlier))
 }
 
-/// Reads `fill`.
+/// Reads `fill`: the points of steps without readings.
 fn fill(params: &mut Params<'_>) -> Result<Fill, Problem> {
     let Some(text) = params.one("fill")? else { return Ok(Fill::None) };
     let why = || Problem::invalid_parameter("fill", format!("expected one of {}", Fill::VARIANTS.join(", ")));
     text.parse().map_err(|_| why())
 }
 
-/// Reads `fn`: columns, separated by commas, in one parameter or in several.
+/// Reads `fn`, the columns of a point: `fn=min,max` or `fn=min&fn=max`.
 fn columns(params: &mut Params<'_>) -> Result<Columns, Problem> {
     let values = params.all("fn");
     let mut columns = Columns::NONE;

@@ -1,6 +1,6 @@
-//! The JSON of rollups.
+//! Rollups as JSON.
 //!
-//! An answer has tens of thousands of points. Written here, field by field into one buffer, they take a
+//! An answer has tens of thousands of points. This file writes them field by field into one buffer, in a
 //! fraction of the time that serde needs.
 
 use axum::body::{Body, Bytes};
@@ -14,27 +14,27 @@ use crate::http::answer::format::{Cells, Format, write_json, write_number};
 use crate::model::ValueAt;
 use crate::query::{Answer, Column, Columns, Compared, DeviceGroup, Listed, LocalTime, Point, Series};
 
-/// The usual length of a point, to reserve memory.
+/// The usual length of a point in bytes, by which memory is reserved.
 const POINT_BYTES: usize = 120;
 
-/// The form of the answer to a question.
+/// The form of an answer with rollups, whatever its format.
 #[derive(Debug, Clone)]
 pub(super) struct Form {
-    /// The step in the words of the client.
+    /// The step as the client wrote it: `1h`.
     pub(super) step: String,
     /// The columns of each point.
     pub(super) columns: Columns,
-    /// Whether each point has the local time at which it starts.
+    /// Whether each point has the local time at which its step starts.
     pub(super) is_local: bool,
-    /// Whether each point has one of an earlier step beside it.
+    /// Whether each point is compared with the point of an earlier step.
     pub(super) is_compared: bool,
     pub(super) format: Format,
     pub(super) cells: Cells,
 }
 
-/// The rollups of one device.
+/// The rollups of one device, written in the format of the answer.
 pub(super) struct OfDevice {
-    /// An object, and before it the comma that separates it from others; or, in other formats, rows.
+    /// A comma and a JSON object, or in the other formats rows.
     pub(super) text: Vec<u8>,
     /// Whether the device has no points.
     pub(super) is_empty: bool,
@@ -57,7 +57,7 @@ impl OfDevice {
     }
 }
 
-/// The response for one device.
+/// Makes the response for one device.
 pub(super) fn of_device(answer: Answer<OfDevice>) -> Response {
     let Answer { body: OfDevice { text: mut json, .. }, lagging, partial } = answer;
     json.pop();
@@ -67,7 +67,7 @@ pub(super) fn of_device(answer: Answer<OfDevice>) -> Response {
     response([Bytes::from(json).slice(1..)])
 }
 
-/// The response for several devices.
+/// Makes the response for several devices.
 pub(super) fn of_devices(answer: Answer<Listed<OfDevice>>) -> Response {
     let Answer { body: Listed { devices, next }, lagging, partial } = answer;
     let mut end = vec![b']'];
@@ -81,7 +81,7 @@ pub(super) fn of_devices(answer: Answer<Listed<OfDevice>>) -> Response {
     response([start].into_iter().chain(devices).chain([end.into()]))
 }
 
-/// The response for `devices` devices whose rollups are combined.
+/// Makes the response for the combined rollups of `devices` devices.
 pub(super) fn combined(answer: &Answer<(Vec<Compared>, LocalTime)>, devices: usize, form: &Form) -> Response {
     let (rollups, local) = &answer.body;
     let mut json = Vec::new();
@@ -94,7 +94,9 @@ pub(super) fn combined(answer: &Answer<(Vec<Compared>, LocalTime)>, devices: usi
     response([json.into()])
 }
 
-/// The response for groups of devices by `keys` of their metadata, each combined.
+/// Makes the response for groups of devices, each with its combined rollups.
+///
+/// The devices of a group have the same values of `keys` in their metadata.
 pub(super) fn combined_groups(
     answer: &Answer<(Vec<Compared>, LocalTime)>,
     groups: &[DeviceGroup],
@@ -120,7 +122,7 @@ pub(super) fn combined_groups(
     response([json.into()])
 }
 
-/// Writes the fields of combined rollups.
+/// Writes the fields of the combined rollups of `devices` devices.
 fn write_combined(object: &mut Object<'_>, devices: usize, form: &Form, rollups: &Compared, local: &LocalTime) {
     object.json.reserve(256 + rollups.points() * POINT_BYTES);
     write_json(object.field("devices"), &devices);
@@ -128,7 +130,7 @@ fn write_combined(object: &mut Object<'_>, devices: usize, form: &Form, rollups:
     write_metrics(object.field("metrics"), form, rollups, local);
 }
 
-/// Writes what may be missing in an answer.
+/// Writes notes on what may be missing in the answer.
 fn write_notes<T>(object: &mut Object<'_>, answer: &Answer<T>) {
     if let Some(lagging) = answer.lagging {
         write_json(object.field("laggingSeconds"), &lagging.as_secs_f64());
@@ -187,7 +189,7 @@ fn write_points(
     });
 }
 
-/// Writes the field of a column, and the comma before it.
+/// Writes a comma and the field of a column: `,"min":20.5`.
 fn write_column(json: &mut Vec<u8>, column: Column, point: &Point) {
     let (name, stats): (&str, _) = (column.into(), &point.stats);
     for part in [",\"", name, "\":"] {
@@ -205,7 +207,7 @@ fn write_column(json: &mut Vec<u8>, column: Column, point: &Point) {
     }
 }
 
-/// Writes a value with its instant; null for a point without values.
+/// Writes a value with its instant, or null for a point without values.
 fn write_value_at(json: &mut Vec<u8>, ValueAt { ts_ms, value }: ValueAt) {
     if value.is_nan() {
         return json.extend_from_slice(b"null");
@@ -217,14 +219,14 @@ fn write_value_at(json: &mut Vec<u8>, ValueAt { ts_ms, value }: ValueAt) {
     json.push(b'}');
 }
 
-/// An object that is being written.
+/// A JSON object that is being written.
 struct Object<'a> {
     json: &'a mut Vec<u8>,
     is_empty: bool,
 }
 
 impl Object<'_> {
-    /// Writes a key. Its value must follow.
+    /// Writes a key. The caller must write its value into the returned buffer.
     fn field(&mut self, key: &str) -> &mut Vec<u8> {
         if !std::mem::take(&mut self.is_empty) {
             self.json.push(b',');

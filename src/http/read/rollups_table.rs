@@ -1,4 +1,4 @@
-//! Rollups as rows: CSV and NDJSON.
+//! Rollups as rows of CSV, NDJSON or a workbook.
 
 use std::borrow::Cow;
 
@@ -10,14 +10,14 @@ use crate::common::clock::write_local_rfc3339;
 use crate::model::ValueAt;
 use crate::query::{Column, Compared, LocalTime, Point};
 
-/// The devices that a row is about, in its first columns.
+/// The device or the devices of a row, which its first columns name.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subject<'a> {
-    /// All devices of the query together.
+    /// All devices of the query together. No column names them.
     All,
-    /// The device with this ID.
+    /// The device with this ID, in the column `deviceId`.
     Device(&'a str),
-    /// The devices whose metadata has these values for these keys.
+    /// The group of devices with these keys and values in their metadata.
     Group(&'a [String], &'a [Value]),
 }
 
@@ -26,7 +26,7 @@ impl<'a> Subject<'a> {
         match self {
             Self::All => Vec::new(),
             Self::Device(_) => vec!["deviceId".into()],
-            // The name of the parameter that selects these devices; no other column has a dot.
+            // `meta.floor` is also the parameter that selects these devices. No other column has a dot.
             Self::Group(keys, _) => keys.iter().map(|key| format!("meta.{key}").into()).collect(),
         }
     }
@@ -47,7 +47,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The rows of a subject: one for each point.
+/// Writes the rows of a subject, one for each point.
 pub(super) fn rows(subject: Subject<'_>, form: &Form, rollups: &Compared, local: &LocalTime) -> Vec<u8> {
     let mut table = table(subject, form);
     let columns: Vec<Column> = form.columns.iter().collect();
@@ -76,7 +76,7 @@ pub(super) fn rows(subject: Subject<'_>, form: &Form, rollups: &Compared, local:
     table.into_rows()
 }
 
-/// The table without rows, for subjects like this one.
+/// Makes a table without rows, for subjects of the same kind.
 pub(super) fn table(subject: Subject<'_>, form: &Form) -> Table {
     let mut columns = subject.columns();
     columns.push("ts".into());
@@ -113,7 +113,7 @@ fn write_column(table: &mut Table, column: Column, point: &Point) {
     }
 }
 
-/// Writes a value and its instant; null twice for a point without values.
+/// Writes a value and its instant: two nulls for a point without values.
 fn write_value_at(table: &mut Table, ValueAt { ts_ms, value }: ValueAt) {
     table.number(value);
     if value.is_nan() { table.json("null") } else { table.instant(ts_ms) }

@@ -1,13 +1,13 @@
 //! Streamed files: answers of any size in constant memory.
 //!
 //! Three stages work at the same time, with a short queue between them. A task reads the next slice from the
-//! store and pending, a blocking thread turns the slice before it into compressed pieces of text, and the
+//! store and pending. A blocking thread turns the slice before it into compressed pieces of text. The
 //! connection sends the pieces. When the client reads slowly, the queues fill and the stages wait. A client
-//! that takes longer than `http.body_timeout` for a piece loses its file, and so the memory and the place
-//! that it holds.
+//! that takes longer than `http.body_timeout` for a piece loses its file, which frees the memory and the
+//! place of the file.
 //!
-//! The status of an answer is sent before its end is known. So if a stage fails, the body ends with an error:
-//! the server closes the connection without the last chunk, and every client can tell such an answer from a
+//! The status of an answer is sent before its end is known. So if a stage fails, the body ends with an error,
+//! and the server closes the connection without the last chunk. Every client can tell such an answer from a
 //! complete one.
 
 use std::io;
@@ -30,16 +30,18 @@ use crate::http::problem::Problem;
 use crate::model::Metric;
 use crate::query::{Export, QueryError, ReadingSlices, Slice};
 
-/// The size of a piece before compression, about.
+/// The bytes of a piece before compression, about.
 pub(in crate::http) const PIECE_BYTES: usize = 64 << 10;
 
-/// The pieces that wait for the connection.
+/// The most pieces that wait for the connection.
 const PIECES_AHEAD: usize = 2;
 
-/// The memory of a file: the slice that is read, the one that is written, one between them, and text.
+/// The most memory of a file with readings, in bytes.
+///
+/// It has a slice that is being read, one that is being written, one that waits between them, and text.
 pub(in crate::http) const FILE_BYTES: usize = ReadingSlices::MAX_BYTES + 2 * Slice::MAX_BYTES + TEXT_BYTES;
 
-/// The memory of the text of a file.
+/// The most memory of the text of a file, in bytes.
 pub(super) const TEXT_BYTES: usize = Encoding::MAX_BYTES + (PIECES_AHEAD + 2) * PIECE_BYTES;
 
 /// Why a file ended early.
@@ -57,12 +59,12 @@ pub(in crate::http) enum FileError {
     Gone,
 }
 
-/// Turns slices into text.
+/// Turns slices of readings into the text of a file.
 pub(super) trait Rows: Send + 'static {
-    /// Writes what precedes the first slice.
+    /// Writes the text before the first slice.
     fn begin(&mut self, out: &mut Output) -> Result<(), FileError>;
 
-    /// Writes the readings of a device.
+    /// Writes a slice of the readings of a device.
     fn write(&mut self, device: &str, slice: &Slice, out: &mut Output) -> Result<(), FileError>;
 }
 
@@ -75,8 +77,9 @@ pub(in crate::http) struct Output {
     timeout: Duration,
 }
 
-/// An element that one stage passes to the next one. A queue that closes without an end means that the stage
-/// failed.
+/// An element that one stage passes to the next stage.
+///
+/// If a queue closes without [`Step::End`], the stage before it has failed.
 enum Step<T> {
     Next(T),
     End,
@@ -84,12 +87,16 @@ enum Step<T> {
 
 type Slices = mpsc::Receiver<Result<Step<(Arc<str>, Slice)>, QueryError>>;
 
-/// Refuses a client of HTTP/1.0, which could not tell an interrupted file from a complete one.
+/// Refuses a client of HTTP/1.0.
+///
+/// Such a client could not tell an interrupted file from a complete one.
 pub(super) fn check_version(version: Version) -> Result<(), Problem> {
     if version < Version::HTTP_11 { Err(Problem::file_over_http_1_0()) } else { Ok(()) }
 }
 
-/// The response whose body is a file. It fails before it begins if the first slice cannot be read.
+/// Makes a response whose body is a file of `rows`.
+///
+/// It fails before it begins if the first slice cannot be read.
 pub(super) async fn respond(
     reservation: FileReservation,
     mut export: Export,
@@ -122,7 +129,9 @@ pub(super) async fn respond(
     })
 }
 
-/// The response whose body `write` writes on a blocking thread. `guard` is dropped with the body.
+/// Makes a response whose body `write` writes on a blocking thread.
+///
+/// `guard` is dropped with the body.
 pub(in crate::http) fn stream(
     encoding: Encoding,
     timeout: Duration,
@@ -165,7 +174,7 @@ impl Output {
         Ok(())
     }
 
-    /// Waits for the next part of an answer, unless the client leaves meanwhile.
+    /// Waits for the next part of the data, unless the client leaves meanwhile.
     pub(in crate::http) fn wait<T>(&self, next: impl Future<Output = Result<T, QueryError>>) -> Result<T, FileError> {
         self.runtime.block_on(async {
             tokio::select! {
@@ -175,7 +184,9 @@ impl Output {
         })
     }
 
-    /// Sends the text if it is long enough for a piece. Waits until the connection takes it.
+    /// Sends the text once it is long enough for a piece.
+    ///
+    /// Waits until the connection takes the piece.
     pub(in crate::http) fn send_if_full(&mut self) -> Result<(), FileError> {
         if self.text.len() < PIECE_BYTES {
             return Ok(());
@@ -226,7 +237,7 @@ struct FileBody {
     _guard: Box<dyn Send>,
 }
 
-/// The end of a body whose file failed.
+/// Why the body of a failed file ends.
 #[derive(Debug, thiserror::Error)]
 #[error("the file ended early")]
 struct Interrupted;

@@ -1,11 +1,11 @@
 //! Tables: answers as CSV, NDJSON or a workbook.
 //!
-//! CSV and a sheet have a row per entry, with a header. NDJSON has an object per entry, with the same columns
-//! as keys.
+//! CSV and a sheet have a header, and a row for each entry. NDJSON has an object for each entry, with the
+//! names of the columns as keys.
 //!
-//! Programs that open a table do not look at headers, so they would take a page for the whole. So a table is
-//! one page only if the request has a `limit` or a `cursor`. Otherwise the rows of all pages follow each
-//! other; if they are more than one, the answer is a file, of which one page at a time is in memory.
+//! Programs that open a table do not look at headers of HTTP, so they would take a page for the whole list.
+//! So a table is one page only if the request has a `limit` or a `cursor`. Otherwise it has the rows of all
+//! pages. If the list has more than one page, the answer is a file, of which one page at a time is in memory.
 //!
 //! [`respond`] and [`respond_list`] choose between JSON and a table, for every query except readings.
 
@@ -28,52 +28,54 @@ use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::query::{Answer, Listed, QueryError};
 
-/// Rows of a table that are being written.
+/// The rows of a table that are being written.
 pub(super) struct Table {
     format: Format,
     of_cells: Cells,
     /// The row with the names of the columns.
     header: Vec<u8>,
-    /// The text before the cell of each column.
+    /// The text before the cell of each column: a delimiter, or in NDJSON `,"name":`.
     leads: Vec<Vec<u8>>,
-    /// Rows that were written before `text`.
+    /// The rows that precede `text`.
     parts: Vec<Vec<u8>>,
     text: Vec<u8>,
-    /// The number of cells of the last row.
+    /// The number of cells that the last row has so far.
     cells: usize,
 }
 
-/// A list whose answer has pages.
+/// A list of devices, whose answer has pages.
 pub(super) trait List: Send + 'static {
     /// A device with its data.
     type Item: Send;
 
-    /// The first page, or the one after [`Self::go_on_after`].
+    /// Returns the first page, or the page that [`Self::go_on_after`] has chosen.
     fn page(&mut self) -> impl Future<Output = Result<Answer<Listed<Self::Item>>, QueryError>> + Send;
 
-    /// Lets the next page begin after this client ID.
+    /// Makes the next page begin after this client ID.
     fn go_on_after(&mut self, last: &str);
 
-    /// A table without rows.
+    /// Makes a table without rows.
     fn table(&self) -> Table;
 
     /// Adds the rows of a device.
     fn add_rows(item: Self::Item, table: &mut Table);
 
-    /// The answer as JSON.
+    /// Makes the answer as JSON.
     fn to_json(found: Answer<Listed<Self::Item>>) -> Response;
 }
 
-/// How a request asks for a list.
+/// The answer to a request for a list: one page, or a table of all pages.
 pub(super) struct ListReply {
-    /// The name of the file.
+    /// The name of the file, without extension.
     name: &'static str,
     uri: Uri,
-    /// `None` if the answer is one page: JSON, or one that the request asks for with `limit` or `cursor`.
+    /// `Some`: a table of all pages. `None`: one page.
+    ///
+    /// One page is JSON, or a table for a request with `limit` or `cursor`.
     whole: Option<Whole>,
 }
 
-/// A table that has all pages.
+/// The means to send a table of all pages as a file.
 struct Whole {
     running: Arc<RunningQuery>,
     version: Version,
@@ -82,6 +84,8 @@ struct Whole {
 }
 
 impl ListReply {
+    /// Chooses between one page and a table of all pages.
+    ///
     /// `timeout` is the longest time that a client may take for a piece of a file.
     pub(super) fn new(
         name: &'static str,
@@ -102,13 +106,13 @@ impl ListReply {
         self.whole.is_some()
     }
 
-    /// The memory beside that of a page.
+    /// Returns the memory that the answer needs beside the memory of a page.
     pub(super) const fn bytes(&self) -> usize {
         if self.whole.is_some() { TEXT_BYTES } else { 0 }
     }
 }
 
-/// Answers with JSON, or with the rows of the file `name` in `table`.
+/// Answers with JSON, or with a file `name` that has the rows of the data.
 pub(super) async fn respond<T>(
     mut table: Table,
     name: &str,
@@ -142,7 +146,7 @@ pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Resu
 }
 
 impl Table {
-    /// A table without rows. With JSON as its format it stays so.
+    /// Makes a table without rows. If its format is JSON, it never gets rows.
     pub(super) fn new<'c>(
         format: Format,
         of_cells: &Cells,
@@ -166,22 +170,22 @@ impl Table {
         Self { format, of_cells: of_cells.clone(), header, leads, parts: Vec::new(), text: Vec::new(), cells: 0 }
     }
 
-    /// Writes a text.
+    /// Writes a cell with a text.
     pub(super) fn text(&mut self, text: &str) {
         self.cell(|cells, row| cells.cell(row, text), |row| write_json(row, text));
     }
 
-    /// Writes JSON: a cell with its text, or without one for null.
+    /// Writes a cell with JSON, which is empty for null.
     pub(super) fn json(&mut self, json: &str) {
         self.cell(|cells, row| cells.json(row, json), |row| row.extend_from_slice(json.as_bytes()));
     }
 
-    /// Writes an instant, in Unix milliseconds.
+    /// Writes a cell with an instant, given in Unix milliseconds.
     pub(super) fn instant(&mut self, ts_ms: i64) {
         self.cell(|cells, row| cells.instant(row, ts_ms), |row| write_json(row, &rfc3339(ts_ms)));
     }
 
-    /// Writes a number. One that is not finite is null.
+    /// Writes a cell with a number, or with null if the number is not finite.
     pub(super) fn number(&mut self, number: f64) {
         if !number.is_finite() {
             return self.json("null");
@@ -204,13 +208,13 @@ impl Table {
         }
     }
 
-    /// Adds rows of a table with the same columns.
+    /// Adds rows that another table with the same columns has written.
     pub(super) fn append(&mut self, rows: Vec<u8>) {
         debug_assert_eq!(self.cells, 0, "the last row is complete");
         self.parts.extend([std::mem::take(&mut self.text), rows]);
     }
 
-    /// The rows, without a header.
+    /// Returns the rows without the header.
     pub(super) fn into_rows(self) -> Vec<u8> {
         debug_assert!(self.cells == 0 && self.parts.is_empty(), "the last row is complete, and none was appended");
         self.text
@@ -224,13 +228,13 @@ impl Table {
         self
     }
 
-    /// The rows in parts.
+    /// Returns the rows in the parts in which they were written.
     fn into_parts(mut self) -> Vec<Vec<u8>> {
         self.append(Vec::new());
         self.parts
     }
 
-    /// The response of the file `name`. `next` is the address of the next page.
+    /// Makes the response: a file `name`, with the address `next` of the next page.
     async fn into_response(
         mut self,
         name: &str,
@@ -250,7 +254,7 @@ impl Table {
         Ok(response)
     }
 
-    /// The response with these rows, and those of all pages of `list` after the device `after`.
+    /// Makes the response with these rows, and the rows of all pages after `after`.
     async fn into_file<L: List>(mut self, mut list: L, after: Arc<str>, whole: Whole) -> Result<Response, Problem> {
         let Whole { running, version, encoding, timeout } = whole;
         streamed_file::check_version(version)?;
@@ -272,13 +276,15 @@ impl Table {
     }
 }
 
-/// Refuses a partial answer: a table or metrics have no place to say so.
+/// Refuses a partial answer.
+///
+/// A table or metrics have no place for the note that readings are missing.
 pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
     let Answer { body, lagging, partial } = answer;
     partial.map_or(Ok((body, lagging)), |missing| Err(QueryError::incomplete(missing)))
 }
 
-/// The address of the next page: that of `uri` with another cursor.
+/// Returns the address of the next page: `uri` with another cursor.
 fn next_page(uri: &Uri, cursor: &str) -> String {
     let mut params = Params::of_any(uri);
     params.all("cursor");
