@@ -1,6 +1,7 @@
 //! Bodies of answers that consist of several pieces of memory.
 //!
-//! Tasks write the pieces at the same time. They are sent as they are: to join them would copy megabytes.
+//! Tasks write the pieces at the same time. The body sends each piece as it is: joining the pieces would copy
+//! megabytes.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,7 +11,7 @@ use std::task::{Context, Poll};
 use axum::body::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-/// A body of known length.
+/// A body of several pieces, whose length is known.
 pub(in crate::http) struct BodyInPieces {
     rest: VecDeque<Bytes>,
     bytes: u64,

@@ -1,9 +1,9 @@
 //! Entity tags and compression of whole answers of queries.
 //!
-//! The tag is a hash (XXH3, 128 bits) of the answer before compression. So it changes exactly when the
-//! answer changes, on each instance and in each store: by a late reading, by another value, by a note that
-//! readings are missing. It saves the transfer, not the query. Files of readings have no tag, because their
-//! headers are sent before their end is known.
+//! The tag is a hash (XXH3, 128 bits) of the answer before compression. So it changes exactly when the answer
+//! changes, on each instance and with each store: by a late reading, another value, or a note that readings
+//! are missing. A tag saves the transfer, not the query. Files of readings have no tag, because their headers
+//! are sent before their end is known.
 //!
 //! A late reading may change any range. So no answer is fresh for a time (`no-cache`): a client keeps it, and
 //! asks whether it is still the same.
@@ -19,10 +19,10 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::format::{Encoding, XLSX, encoded};
 
-/// The smallest answer that is compressed.
+/// The fewest bytes of an answer that is compressed.
 const COMPRESS_FROM: usize = 1 << 10;
 
-/// The compression that a client takes, and the tags of the answers that it already has.
+/// The compression that a client takes, and the tags of answers that it has.
 #[derive(Debug)]
 pub(in crate::http) struct Negotiation {
     encoding: Encoding,
@@ -36,9 +36,9 @@ impl Negotiation {
         Self { encoding: Encoding::choose(headers), known }
     }
 
-    /// Tags an answer and compresses its body. Answers 304 if the client has the same answer.
+    /// Tags an answer and compresses its body, or answers 304.
     ///
-    /// Only answers with the status 200 are tagged.
+    /// The status is 304 if the client has the same answer. Only answers with the status 200 are tagged.
     pub(in crate::http) async fn finish(self, head: &mut response::Parts, body: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
         let bytes: usize = body.iter().map(Bytes::len).sum();
         let is_compressed = head.headers.get(CONTENT_TYPE).is_some_and(|media| media == XLSX);
@@ -46,7 +46,7 @@ impl Negotiation {
         if head.status == StatusCode::OK {
             let tag = tag(&body);
             let is_known = self.known.iter().any(|list| has_tag(list, &tag));
-            // A compressed answer may have other bytes on another instance, so its tag is a weak one.
+            // A compressed answer may have other bytes on another instance, so its tag is weak.
             let value = if encoding == Encoding::Identity { format!("\"{tag}\"") } else { format!("W/\"{tag}\"") };
             head.headers.insert(ETAG, HeaderValue::try_from(value).expect("hexadecimal digits"));
             head.headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -63,7 +63,7 @@ impl Negotiation {
     }
 }
 
-/// Notes on which headers of a request the answer depends.
+/// Sets `Vary`: the answer depends on these headers of the request.
 pub(in crate::http) fn vary(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
 }

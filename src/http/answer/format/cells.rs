@@ -6,33 +6,38 @@ use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::query::Zone;
 
-/// How the cells of a table are written.
+/// The form of the cells of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) enum Cells {
     Csv(Csv),
     Xlsx(Xlsx),
 }
 
-/// How the cells of a sheet are written: texts as texts, never as formulas, and times as dates.
+/// The form of the cells of a sheet.
+///
+/// Texts are never formulas, and times are dates.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) struct Xlsx {
-    /// The zone of times: a date of a spreadsheet has no offset.
+    /// The zone of dates. A date of a spreadsheet has no offset.
     zone: Zone,
 }
 
-/// The most characters of a cell in Excel, in UTF-16.
+/// The most characters of a cell in Excel, as UTF-16 counts them.
 const MAX_CELL: usize = 32_767;
 
-/// The days from the zero of Excel to 1970-01-01.
+/// The days from Excel's day 0 to 1970-01-01.
 const EPOCH_DAYS: i64 = 25_569;
 
 const MS_PER_DAY: i64 = 86_400_000;
 
-/// The instants that are dates in Excel, from 1900-03-01 on: before it, Excel counts a day that never was.
-/// The last one is 9999-12-31.
+/// The local times that Excel has as dates: 1900-03-01 to 9999-12-31.
+///
+/// Before them, Excel counts a day that never was: 1900-02-29.
 const DATES_MS: std::ops::Range<i64> = (61 - EPOCH_DAYS) * MS_PER_DAY..(2_958_466 - EPOCH_DAYS) * MS_PER_DAY;
 
-/// The start of a sheet whose first row stays in sight, up to the widths of its columns.
+/// The XML of a sheet before the widths of its columns.
+///
+/// Its first row stays in sight when the rows are scrolled.
 const SHEET_START: &str = concat!(
     r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>"#,
     r#"<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetViews>"#,
@@ -48,7 +53,9 @@ impl Default for Cells {
 }
 
 impl Cells {
-    /// Reads the parameters of CSV; of these, a sheet has `times`. By default its times are those of `tz`.
+    /// Reads the parameters of CSV, and `times` and `tz` for a workbook.
+    ///
+    /// The dates of a workbook are in `tz`, unless the request has `times=utc`.
     pub(in crate::http) fn of(params: &mut Params<'_>, format: Format) -> Result<Self, Problem> {
         let is_utc = params.has("times");
         let csv = Csv::of(params, format)?;
@@ -67,7 +74,7 @@ impl Cells {
         }
     }
 
-    /// Appends the row with the names of the columns, and what precedes it.
+    /// Appends the row with the names of the columns, and the text before it.
     pub(in crate::http) fn header<'n>(&self, text: &mut Vec<u8>, columns: impl Iterator<Item = &'n str> + Clone) {
         match self {
             Self::Csv(csv) => csv.begin(text),
@@ -83,7 +90,7 @@ impl Cells {
         self.end_row(text);
     }
 
-    /// The text before the cell in this column.
+    /// Returns the text before the cell of this column.
     pub(in crate::http) fn lead(&self, column: usize) -> &[u8] {
         match self {
             Self::Csv(csv) if column > 0 => csv.delimiter(),
@@ -105,7 +112,7 @@ impl Cells {
         text.extend_from_slice(if matches!(self, Self::Xlsx(_)) { b"<c/>" } else { b"" });
     }
 
-    /// Appends a text.
+    /// Appends a cell with a text.
     pub(in crate::http) fn cell(&self, text: &mut Vec<u8>, cell: &str) {
         match self {
             Self::Csv(csv) => csv.cell(text, cell),
@@ -113,7 +120,9 @@ impl Cells {
         }
     }
 
-    /// Appends JSON: a number, a boolean or null as such, the rest as a text.
+    /// Appends a cell with JSON: `[1,2]`.
+    ///
+    /// In a sheet, numbers and booleans have these types. Null is an empty cell.
     pub(in crate::http) fn json(&self, text: &mut Vec<u8>, json: &str) {
         match (self, json.as_bytes().first()) {
             _ if json == "null" => self.empty(text),
@@ -123,7 +132,7 @@ impl Cells {
         }
     }
 
-    /// Appends a finite number.
+    /// Appends a cell with a finite number.
     pub(in crate::http) fn number(&self, text: &mut Vec<u8>, number: f64) {
         match self {
             Self::Csv(csv) => csv.number(text, number),
@@ -135,7 +144,7 @@ impl Cells {
         }
     }
 
-    /// Appends an instant, in Unix milliseconds.
+    /// Appends a cell with an instant, given in Unix milliseconds.
     pub(in crate::http) fn instant(&self, text: &mut Vec<u8>, ts_ms: i64) {
         let zone = match self {
             Self::Csv(csv) => return csv.instant(text, ts_ms),
@@ -159,7 +168,7 @@ fn value(text: &mut Vec<u8>, attributes: &str, value: &[u8]) {
     }
 }
 
-/// Begins a sheet whose first row stays in sight.
+/// Begins a sheet with the widths of its columns.
 fn begin_sheet<'n>(text: &mut Vec<u8>, columns: impl Iterator<Item = &'n str>) {
     text.extend_from_slice(SHEET_START.as_bytes());
     for (name, nth) in columns.zip(1..) {
@@ -172,7 +181,7 @@ fn begin_sheet<'n>(text: &mut Vec<u8>, columns: impl Iterator<Item = &'n str>) {
     text.extend_from_slice(b"</cols><sheetData>");
 }
 
-/// Appends a text. What exceeds the longest cell is cut, which `…` shows.
+/// Appends a cell of a sheet with a text. A text that is too long ends with `…`.
 fn text_cell(text: &mut Vec<u8>, cell: &str, attributes: &str) {
     text.extend_from_slice(b"<c t=\"inlineStr\"");
     text.extend_from_slice(attributes.as_bytes());
@@ -186,7 +195,8 @@ fn text_cell(text: &mut Vec<u8>, cell: &str, attributes: &str) {
             '>' => text.extend_from_slice(b"&gt;"),
             '\t' => text.push(b'\t'),
             '\n' => text.extend_from_slice(b"&#10;"),
-            // XML has no such characters. Excel writes them so, and an underscore that would begin one too.
+            // XML has none of these characters: Excel writes `_x0001_` for U+0001. In a text such as
+            // `_x0041_`, it writes `_x005F_` for the underscore.
             '\0'..' ' | '\u{fffe}' | '\u{ffff}' => {
                 text.extend_from_slice(format!("_x{:04X}_", u32::from(char)).as_bytes());
             }
@@ -202,7 +212,7 @@ fn is_escape(text: &[u8]) -> bool {
     matches!(text, [_, b'x', a, b, c, d, b'_', ..] if [a, b, c, d].into_iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The part of a text that a cell can have, and whether it is a part only.
+/// Returns the part of a text that fits into a cell, and whether it is cut.
 fn shortened(cell: &str) -> (&str, bool) {
     if cell.len() <= MAX_CELL {
         return (cell, false);

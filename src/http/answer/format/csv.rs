@@ -1,4 +1,6 @@
-//! CSV (RFC 4180), also as spreadsheets of some languages read it.
+//! CSV (RFC 4180), and its forms for spreadsheets of other languages.
+//!
+//! Such a spreadsheet reads `0,5;20,1` as two numbers.
 
 use super::{Format, write_number};
 use crate::common::clock::write_rfc3339;
@@ -9,17 +11,17 @@ use crate::query::Zone;
 /// The byte order mark of UTF-8, by which some spreadsheets recognise it.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// How CSV is written.
+/// The form of CSV: its delimiter, decimal mark and times.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) struct Csv {
     delimiter: u8,
     decimal: u8,
     has_mark: bool,
-    /// The zone of times, which then have no offset. `None`: RFC 3339 in UTC.
+    /// The zone of local times, which have no offset. `None`: RFC 3339 in UTC.
     clock: Option<Zone>,
 }
 
-/// The usual form, which programs read.
+/// The default form, which programs read.
 impl Default for Csv {
     fn default() -> Self {
         Self { delimiter: b',', decimal: b'.', has_mark: false, clock: None }
@@ -27,8 +29,9 @@ impl Default for Csv {
 }
 
 impl Csv {
-    /// Reads `delimiter`, `decimal`, `bom` and `times`, and for local times `tz`. Other formats have the
-    /// usual form only, but a workbook may have local times.
+    /// Reads `delimiter`, `decimal`, `bom` and `times`, and `tz` for local times.
+    ///
+    /// Formats other than CSV take only the default values, but a workbook also takes `times=local`.
     pub(super) fn of(params: &mut Params<'_>, format: Format) -> Result<Self, Problem> {
         let usual = Self::default();
         let one_of = |name: &str, known: &str| Problem::invalid_parameter(name, format!("expected {known}"));
@@ -69,7 +72,7 @@ impl Csv {
         }
     }
 
-    /// The zone of local times.
+    /// Returns the zone of local times; `None`: times are UTC.
     pub(super) fn into_zone(self) -> Option<Zone> {
         self.clock
     }
@@ -79,19 +82,19 @@ impl Csv {
         self.clock.is_some()
     }
 
-    /// Appends what precedes the header.
+    /// Appends the byte order mark, if the request asks for it.
     pub(super) fn begin(&self, text: &mut Vec<u8>) {
         text.extend_from_slice(if self.has_mark { BYTE_ORDER_MARK } else { b"" });
     }
 
-    /// The text between two cells.
+    /// Returns the text between two cells.
     pub(super) const fn delimiter(&self) -> &[u8] {
         std::slice::from_ref(&self.delimiter)
     }
 
-    /// Appends a cell, in quotes if its text would be read as more than one cell.
+    /// Appends a cell, in quotes if a reader would take its text for several cells.
     ///
-    /// The text of a series and a device ID never have line breaks, but metadata may.
+    /// Series and device IDs never have line breaks, but metadata may.
     pub(super) fn cell(&self, row: &mut Vec<u8>, text: &str) {
         let is_special = |byte: u8| matches!(byte, b'"' | b'\r' | b'\n') || byte == self.delimiter;
         if !text.bytes().any(is_special) {
@@ -114,8 +117,10 @@ impl Csv {
         self.set_decimal(&mut row[start..]);
     }
 
-    /// Appends an instant, in Unix milliseconds: `2026-10-25T00:30:00.000Z`, or `2026-10-25 02:30:00` by a
-    /// local clock, with milliseconds unless they are zero.
+    /// Appends an instant, given in Unix milliseconds.
+    ///
+    /// It is `2026-10-25T00:30:00.000Z` in UTC, and `2026-10-25 02:30:00` by a local clock. Local times have
+    /// milliseconds only if they are not zero.
     pub(super) fn instant(&self, row: &mut Vec<u8>, ts_ms: i64) {
         let Some(zone) = &self.clock else { return write_rfc3339(row, ts_ms) };
         let mut text = Vec::with_capacity(24);

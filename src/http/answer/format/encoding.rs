@@ -1,7 +1,7 @@
 //! The compression of answers: gzip or zstd, as `Accept-Encoding` asks for.
 //!
-//! The levels are the cheapest ones. An encoder holds 0.3 MiB (gzip) or 1 MiB (zstd) whatever the length of
-//! the answer.
+//! The levels are the fastest ones. An encoder takes 0.3 MiB (gzip) or 1 MiB (zstd) for an answer of any
+//! length.
 
 use std::io::{self, Write};
 
@@ -14,10 +14,10 @@ use flate2::write::GzEncoder;
 use super::weights::weights;
 use super::workbook::Workbook;
 
-/// The level of zstd.
+/// The compression level of zstd.
 const ZSTD_LEVEL: i32 = 1;
 
-/// The largest answer that is encoded without the way to a blocking thread.
+/// The most bytes of an answer that is encoded without a blocking thread.
 const INLINE_MAX: usize = 32 << 10;
 
 /// The encoding of an answer.
@@ -26,15 +26,17 @@ pub(in crate::http) enum Encoding {
     Identity,
     Gzip,
     Zstd,
-    /// The rows of a sheet in the archive that a workbook is. No content coding.
+    /// The archive of a workbook. It has no `Content-Encoding`.
     Workbook,
 }
 
 impl Encoding {
-    /// The memory of an encoder, at most.
+    /// The most memory of an encoder, in bytes.
     pub(in crate::http) const MAX_BYTES: usize = 3 << 20;
 
-    /// The encoding that a client prefers: of several with the same weight zstd, then gzip.
+    /// Returns the encoding that a client prefers.
+    ///
+    /// At the same weight, zstd precedes gzip.
     pub(in crate::http) fn choose(headers: &HeaderMap) -> Self {
         let lists = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
         let choices: Vec<(&str, u16)> = lists.flat_map(weights).collect();
@@ -49,7 +51,7 @@ impl Encoding {
         if weight == 0 { Self::Identity } else { best } // at the same weight, the last one
     }
 
-    /// The value of `Content-Encoding`; `None` without one.
+    /// Returns the value of `Content-Encoding`; `None`: the answer has no such header.
     pub(in crate::http) const fn header(self) -> Option<HeaderValue> {
         match self {
             Self::Identity | Self::Workbook => None,
@@ -67,7 +69,7 @@ pub(in crate::http) enum Encoder {
 }
 
 impl Encoder {
-    /// `None`: the answer is not compressed.
+    /// Makes an encoder; `None`: the answer is not compressed.
     pub(in crate::http) fn new(encoding: Encoding) -> io::Result<Option<Self>> {
         Ok(match encoding {
             Encoding::Identity => None,
@@ -77,7 +79,7 @@ impl Encoder {
         })
     }
 
-    /// Encodes a piece, and returns the bytes that are ready: perhaps none.
+    /// Encodes a piece, and returns the bytes that are ready, perhaps none.
     pub(in crate::http) fn encode(&mut self, piece: &[u8]) -> io::Result<Vec<u8>> {
         Ok(match self {
             Self::Gzip(encoder) => {
@@ -102,7 +104,7 @@ impl Encoder {
     }
 }
 
-/// Encodes the pieces of a whole answer, a long one on a blocking thread.
+/// Encodes the pieces of a whole answer. A blocking thread encodes a long answer.
 pub(in crate::http) async fn encoded(encoding: Encoding, pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
     let bytes: usize = pieces.iter().map(Bytes::len).sum();
     let encode = move || {

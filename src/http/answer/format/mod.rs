@@ -44,7 +44,7 @@ impl Format {
     /// The formats of answers that are always a file, the default first.
     pub(in crate::http) const FILES: [Self; 3] = [Self::Ndjson, Self::Csv, Self::Xlsx];
 
-    /// Chooses one of the `offered` formats by the parameter `format`, or else by `Accept`.
+    /// Chooses an `offered` format by the parameter `format`, or else by `Accept`.
     pub(in crate::http) fn choose(
         params: &mut Params<'_>,
         headers: &HeaderMap,
@@ -65,22 +65,26 @@ impl Format {
         })
     }
 
-    /// The name of the format in the parameter `format`, which is also the extension of its files.
+    /// Returns the name of the format: `csv`.
+    ///
+    /// The parameter `format` has this name, and files have it as extension.
     pub(in crate::http) const fn name(self) -> &'static str {
         self.into_str()
     }
 
-    /// Whether an entry is a row of cells.
+    /// Whether the format consists of rows of cells.
     pub(in crate::http) const fn has_cells(self) -> bool {
         matches!(self, Self::Csv | Self::Xlsx)
     }
 
-    /// The encoding of a file: a workbook is compressed already.
+    /// Returns the encoding of a file. A workbook is compressed already.
     pub(in crate::http) fn encoding(self, headers: &HeaderMap) -> Encoding {
         if self == Self::Xlsx { Encoding::Workbook } else { Encoding::choose(headers) }
     }
 
-    /// The media types by which a client may ask for the format; answers have the first one.
+    /// Returns the media types by which a client may ask for the format.
+    ///
+    /// Answers have the first one.
     const fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Json => &["application/json"],
@@ -90,7 +94,7 @@ impl Format {
         }
     }
 
-    /// Marks an answer as a file of this format. JSON is not one.
+    /// Marks an answer as a file of this format. JSON gets no file name.
     pub(in crate::http) fn mark_file(self, response: &mut Response, name: &str) {
         let content_type = match self {
             Self::Json => "application/json",
@@ -109,8 +113,10 @@ impl Format {
     }
 }
 
-/// The format that a client prefers. Of those with the same weight, a format that the client names goes
-/// before one that a wildcard covers, and then the earlier one of `offered`.
+/// Returns the `offered` format that a client prefers.
+///
+/// At the same weight, a format that the client names precedes one that a wildcard covers. Then the earlier
+/// one of `offered` precedes.
 fn best(accept: &str, offered: &[Format]) -> Option<Format> {
     if accept.trim().is_empty() {
         return offered.first().copied();
@@ -118,18 +124,20 @@ fn best(accept: &str, offered: &[Format]) -> Option<Format> {
     let ranges: Vec<_> = weights(accept).collect();
     let rank = |format: &Format| format.media_types().iter().filter_map(|media| rank(media, &ranges)).max();
     let ranked = offered.iter().rev().filter_map(|format| Some((rank(format)?, *format)));
-    let (rank, format) = ranked.max_by_key(|(rank, _)| *rank)?; // the last one of several, so the order is reversed
+    let (rank, format) = ranked.max_by_key(|(rank, _)| *rank)?; // takes the last one, hence rev()
     (rank.weight > 0).then_some(format)
 }
 
-/// The preference of a client for a media type.
+/// The preference of a client for a media type. The greater rank is preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     weight: u16,
     precision: u8,
 }
 
-/// The preference for `media` by the most precise of the ranges that cover it; `None`: no range does.
+/// Returns the rank of `media` by the most precise range that covers it.
+///
+/// `None`: no range covers it.
 fn rank(media: &str, ranges: &[(&str, u16)]) -> Option<Rank> {
     let (kind, _) = media.split_once('/')?;
     let precision_of = |range: &str| match range.split_once('/')? {

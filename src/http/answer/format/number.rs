@@ -1,14 +1,17 @@
-//! JSON as text, numbers faster than by serde: the shortest decimal that is the same 64-bit float.
+//! Numbers and other values as JSON.
+//!
+//! A number is the shortest decimal that is the same 64-bit float.
 
 use serde::Serialize;
 
-/// The place of the point in the longest text: after a sign and the digits of a number below 10^12.
+/// The place of the decimal point in the longest text, `-999999999999.999`.
 const POINT: usize = 13;
 
-/// Writes a number like serde, and faster if it has at most three decimals, as values of sensors have.
+/// Appends a number as serde writes it, but usual values of sensors faster.
 ///
-/// Two decimals of at most 15 digits are never the same double. So if the double next to such a decimal is
-/// the number, no shorter text is the number, and serde writes this decimal too.
+/// These have at most three decimals. Two different decimals of at most 15 digits are never the same double.
+/// So if a decimal with three digits after the point is the number, no shorter text is, and serde writes this
+/// decimal too.
 pub(in crate::http) fn write_number(text: &mut Vec<u8>, number: f64) {
     let magnitude = number.abs();
     let thousandths = (magnitude * 1e3 + 0.5) as u64;

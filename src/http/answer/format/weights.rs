@@ -1,8 +1,9 @@
-//! Lists of choices with weights, as `Accept` and `Accept-Encoding` have them.
+//! Lists of choices with weights: `Accept` and `Accept-Encoding`.
 
-/// The choices of a list, each with its weight in thousandths.
+/// Returns the choices of a list, each with its weight in thousandths.
 ///
-/// Parameters other than `q` do not count. A weight that is no number from 0 to 1 counts as 1.
+/// For `gzip;q=0.5, br`, it returns `("gzip", 500)` and `("br", 1000)`. Parameters other than `q` are
+/// ignored. A weight that is no number from 0 to 1 counts as 1.
 pub(super) fn weights(list: &str) -> impl Iterator<Item = (&str, u16)> {
     list.split(',').map(|choice| {
         let mut parts = choice.split(';').map(str::trim);

@@ -1,8 +1,8 @@
 //! The container of an XLSX file: sheets in a ZIP archive, written as a stream.
 //!
-//! A workbook may have any number of rows, in the memory of one compressor: rows that exceed a sheet are in
-//! further ones with the same header. The archive is of the kind that writers of streams use, with the sizes
-//! behind each entry (bit 3). It avoids ZIP64, which not every spreadsheet reads.
+//! A workbook may have any number of rows, in the memory of one compressor. When a sheet is full, the next
+//! rows are in a further sheet with the same header. The sizes of an entry follow its data (bit 3), as they
+//! do in archives that are written as a stream. The archive avoids ZIP64, which not every spreadsheet reads.
 //!
 //! Sources: APPNOTE.TXT of PKWARE, ECMA-376 part 2 (packages).
 
@@ -14,15 +14,21 @@ use flate2::write::DeflateEncoder;
 /// The most rows of a sheet in Excel, its header included.
 const MAX_ROWS: u32 = 1_048_576;
 
-/// The most bytes of the XML of a sheet, about: far below the 4 GiB of an entry without ZIP64.
+/// The most bytes of the XML of a sheet, about.
+///
+/// An entry without ZIP64 has at most 4 GiB.
 const MAX_SHEET_BYTES: u32 = 1 << 31;
 
-/// The date of each entry, 1980-01-01: the same readings are the same bytes.
+/// The date of each entry, 1980-01-01.
+///
+/// It is always the same, so the same readings make the same bytes.
 const DOS_DATE: u16 = 0x21;
 
 const SHEET_END: &[u8] = b"</sheetData></worksheet>";
 
-/// The styles that [`super::Cells`] names by their index: none, a time, a time with milliseconds, bold.
+/// The styles, which [`super::Cells`] names by index.
+///
+/// They are: 0 none, 1 a time, 2 a time with milliseconds, 3 bold.
 const STYLES: &str = concat!(
     r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>"#,
     r#"<styleSheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><numFmts count="2">"#,
@@ -41,7 +47,7 @@ const STYLES: &str = concat!(
     r#"<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles></styleSheet>"#,
 );
 
-/// The content types of the parts without one of their own.
+/// The content types of parts that have no type of their own.
 const DEFAULT_TYPES: &str = concat!(
     r#"<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>"#,
     r#"<Default Extension="xml" ContentType="application/xml"/>"#,
@@ -52,19 +58,21 @@ const MAIN: &str = "http://schemas.openxmlformats.org/spreadsheetml/2006/main";
 const PACKAGE: &str = "http://schemas.openxmlformats.org/package/2006";
 const KIND: &str = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
 
-/// Makes an archive of the text of one table: a line with the start of a sheet and its header, then a line
-/// for each row. A line feed is the end of a line, and nothing else.
+/// Makes an archive of the text of one table.
+///
+/// The first line of the text is the start of a sheet with its header. Each further line is a row. No row has
+/// a line feed inside.
 pub(in crate::http) struct Workbook {
-    /// The entry that is written. Finished bytes wait in its `Vec`.
+    /// Compresses the entry that is being written. Finished bytes wait in its `Vec`.
     encoder: DeflateEncoder<Vec<u8>>,
     crc: crc32fast::Hasher,
     entries: Vec<Entry>,
-    /// The bytes of the archive that were returned.
+    /// The number of bytes that the archive has returned so far.
     passed: usize,
-    /// The first line.
+    /// The first line, with which each sheet begins.
     head: Vec<u8>,
     sheets: usize,
-    /// The rows of the last sheet.
+    /// The rows of the last sheet, with its header.
     rows: u32,
     max_rows: u32,
     is_within_row: bool,
@@ -169,7 +177,7 @@ impl Workbook {
         self.end()
     }
 
-    /// Begins an entry: its local header, without sizes.
+    /// Begins an entry with its local header, which has no sizes yet.
     fn begin(&mut self, name: String) -> io::Result<()> {
         let start = self.position()?;
         let out = self.encoder.get_mut();
@@ -189,7 +197,7 @@ impl Workbook {
         self.encoder.write_all(text)
     }
 
-    /// Ends an entry: its data descriptor.
+    /// Ends an entry with its data descriptor, which has the sizes.
     fn end(&mut self) -> io::Result<()> {
         *self.encoder.get_mut() = self.encoder.reset(Vec::new())?;
         let end = self.passed + self.encoder.get_ref().len();
@@ -238,7 +246,9 @@ impl Workbook {
     }
 }
 
-/// Writes what the two headers of an entry have in common, from the version that is needed to the lengths.
+/// Writes the fields that both headers of an entry have.
+///
+/// These are all fields from the needed version to the lengths.
 fn write_attributes(out: &mut Vec<u8>, crc_and_sizes: [u32; 3], name_length: usize) {
     out.extend_from_slice(&[20, 0, 8, 0, 8, 0, 0, 0]); // version 2.0; sizes follow; deflated; midnight
     out.extend_from_slice(&DOS_DATE.to_le_bytes());
@@ -249,12 +259,12 @@ fn write_attributes(out: &mut Vec<u8>, crc_and_sizes: [u32; 3], name_length: usi
     out.extend_from_slice(&[0; 2]); // no extra field
 }
 
-/// The relationship to a part, with the identifier `rId{nth}`.
+/// Returns the relationship to a part, with the identifier `rId{nth}`.
 fn relation(nth: usize, kind: &str, target: &str) -> String {
     format!(r#"<Relationship Id="rId{nth}" Type="{KIND}/{kind}" Target="{target}"/>"#)
 }
 
-/// The content type of a part of the package.
+/// Returns the content type of a part of the package.
 fn part(name: &str, kind: &str) -> String {
     let media = "application/vnd.openxmlformats-officedocument.spreadsheetml";
     format!(r#"<Override PartName="/xl/{name}.xml" ContentType="{media}.{kind}+xml"/>"#)
