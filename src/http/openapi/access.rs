@@ -1,4 +1,4 @@
-//! The security schemes and refusals that the access of a route adds to its operations.
+//! The security schemes and refusals of operations, by the access of their route.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::http::problem::{self, ProblemCode};
 use crate::http::write::influx::{self, Version};
 use crate::http::write::otlp;
 
-/// The problems of every request.
+/// The problems that a request to any route may have.
 const OF_ALL: [ProblemCode; 7] = [
     ProblemCode::InvalidHost,
     ProblemCode::Unauthorized,
@@ -22,7 +22,7 @@ const OF_ALL: [ProblemCode; 7] = [
     ProblemCode::TooManyConnections,
 ];
 
-/// The problems of every request with readings.
+/// The problems that a request with readings may have.
 pub(super) const OF_READINGS: [ProblemCode; 12] = [
     ProblemCode::InvalidParameter,
     ProblemCode::InvalidBody,
@@ -38,7 +38,7 @@ pub(super) const OF_READINGS: [ProblemCode; 12] = [
     ProblemCode::LogFailed,
 ];
 
-/// The problems of every body.
+/// The problems that a body may have.
 pub(super) const OF_BODIES: [ProblemCode; 7] = [
     ProblemCode::InvalidBody,
     ProblemCode::LengthRequired,
@@ -49,7 +49,7 @@ pub(super) const OF_BODIES: [ProblemCode; 7] = [
     ProblemCode::Overloaded,
 ];
 
-/// The problems of every query.
+/// The problems that a query may have.
 pub(super) const OF_QUERIES: [ProblemCode; 6] = [
     ProblemCode::InvalidParameter,
     ProblemCode::DeviceForbidden,
@@ -59,7 +59,7 @@ pub(super) const OF_QUERIES: [ProblemCode; 6] = [
     ProblemCode::StoreUnavailable,
 ];
 
-/// The problems of every request to a route with this access.
+/// Returns the problems that a request to any route with this access may have.
 ///
 /// Requests for metrics, health and the dashboard have no rate limit.
 pub(super) fn problems(need: Need) -> impl Iterator<Item = ProblemCode> {
@@ -67,7 +67,7 @@ pub(super) fn problems(need: Need) -> impl Iterator<Item = ProblemCode> {
     OF_ALL.into_iter().chain(has_rate.then_some(ProblemCode::RateLimited))
 }
 
-/// The status of a problem in the error format of the route.
+/// Returns the status of a problem in the error format of the route.
 pub(super) fn status(need: Need, code: ProblemCode) -> u16 {
     match (need, code) {
         (Need::RemoteWrite | Need::Otlp, ProblemCode::BodyTimeout) => 503,
@@ -75,7 +75,7 @@ pub(super) fn status(need: Need, code: ProblemCode) -> u16 {
     }
 }
 
-/// The response object of refusals with this status.
+/// Returns the response object of refusals with this status.
 pub(super) fn refusal(need: Need, status: u16, codes: &BTreeSet<&'static str>, operation: &mut Operation) -> Value {
     let listed: Vec<String> = codes.iter().map(|code| format!("`{code}`")).collect();
     let content = match need {
@@ -106,7 +106,9 @@ pub(super) fn refusal(need: Need, status: u16, codes: &BTreeSet<&'static str>, o
     response
 }
 
-/// The schema of a problem with one of these codes. One with rejected readings counts them.
+/// Returns the schema of a problem with one of these codes.
+///
+/// A problem about rejected readings also counts them.
 fn problem(codes: &BTreeSet<&'static str>, operation: &mut Operation) -> Value {
     let problem = operation.refer::<problem::Document<'_>>();
     let with = |codes: Vec<&&str>, more: &[Value]| {
@@ -128,7 +130,9 @@ fn problem(codes: &BTreeSet<&'static str>, operation: &mut Operation) -> Value {
     if plain.is_empty() { counted } else { json!({ "anyOf": [with(plain, &[]), counted] }) }
 }
 
-/// The security requirements of a route: alternatives, with the scope of the token.
+/// Returns the security requirements of a route.
+///
+/// They are alternatives: for example a token with the scope `ingest`, or a certificate.
 pub(super) fn security(need: Need) -> Value {
     match need {
         Need::Scope(Scope::Ingest) | Need::RemoteWrite | Need::Otlp | Need::Webhook => {
@@ -147,7 +151,7 @@ pub(super) fn security(need: Need) -> Value {
     }
 }
 
-/// The security schemes.
+/// Returns the security schemes that the requirements name.
 pub(super) fn schemes() -> Value {
     let about = "A token of `auth.tokens`, with the scopes that the operation lists. Without tokens in the \
                  configuration, none is needed.";

@@ -22,7 +22,7 @@ impl Conformance {
         Self { path: path.to_owned(), operations }
     }
 
-    /// Why the description of the route lacks this answer.
+    /// Returns what the description of the route lacks for this answer, if anything.
     fn missing(&self, method: &Method, response: &Response) -> Option<String> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let of_method = |operation: &&Expected| operation.method.eq_ignore_ascii_case(method.as_str());

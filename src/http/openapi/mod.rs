@@ -1,12 +1,12 @@
 //! The description of the API: an OpenAPI 3.1 document.
 //!
-//! Each route has the description of its operations (`router` takes no route without one), and the document
-//! is made of them when the service starts. It cannot differ from the code:
+//! Each route has the description of its operations (`router` takes no route without one). The service makes
+//! the document of them when it starts. So it cannot differ from the code:
 //! - The schemas of answers are derived from the types that handlers write.
-//! - A handler reads only those query parameters that its description lists; a debug build panics at another.
+//! - A handler reads only the query parameters that its description lists: a debug build panics at any other.
 //! - A debug build panics at an answer with a status or a problem that the description of its route lacks
 //!   (`conformance`). So every test of the real binary checks both.
-//! - Limits are those of the configuration. So the document is that of this server, and needs a token as the
+//! - The limits are the configured ones. So each server has its own document, which needs a token as the
 //!   other paths do.
 //!
 //! `tests/openapi` executes each example and checks each answer, with every field, against its schema.
@@ -42,7 +42,7 @@ const DESCRIPTION: &str = "Readings of devices in, readings, rollups and latest 
     [docs/http-api.md](https://github.com/tidegauge/tidegauge/blob/main/docs/http-api.md) has examples and rules. The \
     webhooks of the configuration are not in this document.";
 
-/// The descriptions of routes, from which the document is made.
+/// The descriptions of routes, of which the document is made.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: BTreeMap<String, BTreeMap<&'static str, Value>>,
@@ -50,7 +50,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Adds the operations of a route, and returns what its answers may be.
+    /// Adds the operations of a route, and returns the answers that it may give.
     pub(super) fn add<const N: usize>(
         &mut self,
         need: Need,
@@ -68,7 +68,7 @@ impl Paths {
         Conformance::new(path, expected)
     }
 
-    /// The document.
+    /// Makes the document.
     pub(super) fn to_json(&self) -> Value {
         let mut schemas = self.schemas.clone();
         schemas.extend(schemas::components().map(|(name, schema)| (name.to_owned(), schema)));
@@ -109,7 +109,7 @@ pub(super) fn describe() -> Operation {
     )
 }
 
-/// The answer of `GET /v1/openapi.json`.
+/// Answers `GET /v1/openapi.json` with the document.
 pub(super) fn respond(document: Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], document).into_response()
 }

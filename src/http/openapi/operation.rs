@@ -1,4 +1,4 @@
-//! One operation: a method of a path.
+//! The description of one operation: a method of a path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,11 @@ use crate::http::answer::format::XLSX;
 use crate::http::problem::ProblemCode;
 use crate::http::read::Notes;
 
-/// The description of an operation, without what its path and its access add.
+/// An operation, without the parts that its path and its access add.
 #[derive(Debug, Clone)]
 pub(in crate::http) struct Operation {
     pub(super) method: &'static str,
-    /// The name of the operation in generated clients.
+    /// The name of the operation in generated clients: `getDevice`.
     id: &'static str,
     tag: Tag,
     summary: &'static str,
@@ -34,7 +34,7 @@ pub(in crate::http) struct Operation {
     schemas: BTreeMap<String, Value>,
 }
 
-/// The groups of operations.
+/// The groups of operations in the document.
 #[derive(Debug, Clone, Copy, strum::IntoStaticStr, strum::EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub(in crate::http) enum Tag {
@@ -45,7 +45,7 @@ pub(in crate::http) enum Tag {
     Operation,
 }
 
-/// An answer that is no refusal.
+/// An answer other than a refusal.
 #[derive(Debug, Clone, Default)]
 struct Answer {
     description: &'static str,
@@ -100,47 +100,48 @@ impl Operation {
         }
     }
 
-    /// Describes the operation in Markdown.
+    /// Sets the description, in Markdown.
     pub(in crate::http) fn description(self, description: &'static str) -> Self {
         Self { description, ..self }
     }
 
-    /// The parameters that the handler reads.
+    /// Sets the parameters that the handler reads.
     pub(in crate::http) fn parameters(self, parameters: Parameters) -> Self {
         Self { parameters, ..self }
     }
 
-    /// A media type of the body, with an example that a test sends.
+    /// Adds a media type of the body, with an example that a test sends.
     pub(in crate::http) fn body(mut self, media_type: &'static str, schema: &Value, example: &Value) -> Self {
         self.body.insert(media_type, json!({ "schema": schema, "example": example }));
         self
     }
 
-    /// A media type of binary bodies.
+    /// Adds a media type of binary bodies.
     pub(in crate::http) fn binary_body(mut self, media_type: &'static str) -> Self {
         self.body.insert(media_type, json!({}));
         self
     }
 
-    /// The body may be empty.
+    /// Allows requests without a body.
     pub(in crate::http) fn may_have_no_body(self) -> Self {
         Self { is_body_required: false, ..self }
     }
 
-    /// An answer in JSON with this status.
+    /// Adds an answer in JSON with this status.
     pub(in crate::http) fn answers<T: ToSchema>(mut self, status: u16, description: &'static str) -> Self {
         let schema = self.refer::<T>();
         self.add_answer(status, description, [("application/json", json!({ "schema": schema }))])
     }
 
-    /// The answer of a query in JSON, with notes on what may be missing. `example` is the answer to the query
-    /// of the examples.
+    /// Adds the answer of a query in JSON, with notes on what may be missing.
+    ///
+    /// `example` is the answer to the query that the examples of the parameters make.
     pub(in crate::http) fn answers_query<T: ToSchema>(mut self, description: &'static str, example: &Value) -> Self {
         let answer = self.refer::<T>();
         self.answers_query_as(description, &answer, example)
     }
 
-    /// As `answers_query`, with a schema.
+    /// As `answers_query`, with the schema of the answer in place of its type.
     pub(in crate::http) fn answers_query_as(
         mut self,
         description: &'static str,
@@ -152,7 +153,7 @@ impl Operation {
         self.add_answer(200, description, [("application/json", json!({ "schema": schema, "example": example }))])
     }
 
-    /// The answer may also be CSV, NDJSON or a workbook.
+    /// Adds CSV, NDJSON and workbooks as formats of an answer in JSON.
     pub(in crate::http) fn answers_table(self) -> Self {
         let mut operation = self.answers_file("");
         let next = "The address of the next page of a table (`rel=\"next\"`).";
@@ -160,7 +161,7 @@ impl Operation {
         operation
     }
 
-    /// The answer is CSV, NDJSON or a workbook.
+    /// Adds a file as the answer: CSV, NDJSON or a workbook.
     pub(in crate::http) fn answers_file(self, description: &'static str) -> Self {
         let text = json!({ "schema": { "type": "string" } });
         let files = [("text/csv", text.clone()), ("application/x-ndjson", text), (XLSX, json!({}))];
@@ -172,7 +173,7 @@ impl Operation {
         operation
     }
 
-    /// An answer of another media type, with a schema.
+    /// Adds an answer of another media type, with a schema.
     pub(in crate::http) fn answers_as(
         self,
         status: u16,
@@ -183,54 +184,54 @@ impl Operation {
         self.add_answer(status, description, [(media_type, json!({ "schema": schema }))])
     }
 
-    /// Another media type of an answer, which is binary.
+    /// Adds a binary media type to an answer.
     pub(in crate::http) fn answers_binary(self, status: u16, media_type: &'static str) -> Self {
         self.add_answer(status, "", [(media_type, json!({}))])
     }
 
-    /// A header of the answer with this status.
+    /// Adds a header to the answer with this status.
     pub(in crate::http) fn answer_header(mut self, status: u16, name: &'static str, about: &'static str) -> Self {
         self.answers.entry(status).or_default().headers.insert(name, about);
         self
     }
 
-    /// An answer without a body.
+    /// Adds an answer without a body.
     pub(in crate::http) fn answers_nothing(self, status: u16, description: &'static str) -> Self {
         self.add_answer(status, description, [])
     }
 
-    /// The problems that the handler adds to those of the access.
+    /// Adds problems to those that the access of the route has.
     pub(in crate::http) fn problems(mut self, problems: &[ProblemCode]) -> Self {
         self.problems.extend_from_slice(problems);
         self
     }
 
-    /// The problems of each request with readings.
+    /// Adds the problems of requests with readings.
     pub(in crate::http) fn takes_readings(self) -> Self {
         self.problems(&access::OF_READINGS)
     }
 
-    /// The problems of each body.
+    /// Adds the problems of bodies.
     pub(in crate::http) fn takes_body(self) -> Self {
         self.problems(&access::OF_BODIES)
     }
 
-    /// The answer has an `ETag`.
+    /// Adds the header `ETag` to the answer.
     pub(in crate::http) fn tagged(self) -> Self {
         Self { is_tagged: true, ..self }
     }
 
-    /// The problems of each query.
+    /// Adds the problems of queries.
     pub(in crate::http) fn queries(self) -> Self {
         self.problems(&access::OF_QUERIES)
     }
 
-    /// Whether the handler adds this problem.
+    /// Whether the description has this problem.
     pub(super) fn has_problem(&self, code: ProblemCode) -> bool {
         self.problems.contains(&code)
     }
 
-    /// A reference to the schema of a type, which joins the components.
+    /// Returns a reference to the schema of a type, and adds the schema.
     pub(in crate::http) fn refer<T: ToSchema>(&mut self) -> Value {
         let mut found: Vec<(String, RefOr<Schema>)> = vec![(T::name().into_owned(), T::schema())];
         T::schemas(&mut found);
@@ -254,7 +255,7 @@ impl Operation {
         self
     }
 
-    /// The answers that the operation may give, for a route with this access.
+    /// Returns the answers that the operation may give on a route with this access.
     pub(super) fn expected(&self, need: Need) -> Expected {
         let refusals = self.refusals(need).into_keys();
         let mut statuses: BTreeSet<u16> = self.answers.keys().copied().chain(refusals).collect();
@@ -263,7 +264,7 @@ impl Operation {
         Expected { method: self.method, statuses, problems }
     }
 
-    /// The codes of the problems by the status of the answer.
+    /// Returns the codes of the problems by the status of the answer.
     fn refusals(&self, need: Need) -> BTreeMap<u16, BTreeSet<&'static str>> {
         let mut by_status: BTreeMap<u16, BTreeSet<&'static str>> = BTreeMap::new();
         for code in self.problems.iter().copied().chain(access::problems(need)) {
@@ -272,7 +273,7 @@ impl Operation {
         by_status
     }
 
-    /// The operation object, and the schemas that it refers to.
+    /// Returns the operation object, and the schemas that it refers to.
     pub(super) fn into_json(mut self, need: Need, path: &str, limits: &Limits) -> (Value, BTreeMap<String, Value>) {
         let mut parameters: Vec<Value> = path.split('/').filter_map(in_path).collect();
         parameters.extend(self.parameters.iter().map(|parameter| parameter.to_json(limits)));
@@ -327,7 +328,7 @@ impl Operation {
     }
 }
 
-/// Adds the refusals of a status to the other answers with it.
+/// Adds the refusals with a status to the answer with the same status.
 fn join(response: &mut Value, refusal: &Value) {
     let texts = [&response["description"], &refusal["description"]].map(|text| text.as_str().unwrap_or_default());
     let description = texts.join(if texts[0].is_empty() { "" } else { " Or a refusal: " });
@@ -357,7 +358,7 @@ pub(super) fn header(about: &str, of_type: &str) -> Value {
     json!({ "description": about, "schema": { "type": of_type } })
 }
 
-/// The parameter that a segment of a path is, if it is one.
+/// Returns the parameter of a segment such as `{deviceId}`.
 fn in_path(segment: &str) -> Option<Value> {
     let name = segment.strip_prefix('{')?.strip_suffix('}')?;
     let (description, schema, example) = match name {

@@ -1,4 +1,4 @@
-//! The parameters of query strings: what handlers may read is what the document describes.
+//! The parameters of query strings, for handlers and for the document.
 
 use serde_json::{Value, json};
 use strum::{IntoEnumIterator, VariantNames};
@@ -12,27 +12,27 @@ use crate::query::{Column, Fill, Step};
 /// A handler names the parameters that it reads, and its description lists the same ones.
 #[derive(Debug)]
 pub(in crate::http) struct Parameter {
-    /// The name, or the start of names and `KEY`.
+    /// The name, or with `KEY` at its end the start of many names: `label.KEY`.
     name: &'static str,
     description: &'static str,
     schema: fn(&Limits) -> Value,
-    /// JSON. A test executes it.
+    /// The example value, as JSON. A test sends it.
     example: &'static str,
 }
 
-/// The parameters of a path.
+/// The parameters that a route may have.
 pub(in crate::http) type Parameters = &'static [&'static Parameter];
 
-/// The end of names that stand for many.
+/// The end of a name that stands for many names.
 const KEY: &str = "KEY";
 
 impl Parameter {
-    /// Whether a handler may read `name`, or the names that start with it.
+    /// Whether a handler may read `name`, or the names that start with `name`.
     pub(in crate::http) fn describes(&self, name: &str) -> bool {
         self.name.strip_suffix(KEY).unwrap_or(self.name) == name
     }
 
-    /// The parameter object.
+    /// Returns the parameter object.
     pub(super) fn to_json(&self, limits: &Limits) -> Value {
         let schema = (self.schema)(limits);
         let example: Value = serde_json::from_str(self.example).expect("the example is JSON");
@@ -42,7 +42,7 @@ impl Parameter {
         });
         if is_list || self.name.ends_with(KEY) {
             object["style"] = json!("form");
-            object["explode"] = json!(self.name != FN.name); // its values are separated by commas
+            object["explode"] = json!(self.name != FN.name); // fn=min,max, but metric=a&metric=b
         }
         object
     }

@@ -1,6 +1,7 @@
-//! JSON Schemas of what the server reads, which its own parsers check.
+//! JSON Schemas of parameters, bodies and rollups, written by hand.
 //!
-//! The schemas of answers are derived from the types that are written.
+//! No type of Rust has them: parsers read the fields of bodies, and `read::rollups_json` writes rollups. The
+//! schemas of other answers are derived from their types.
 
 use serde_json::{Map, Value, json};
 use strum::IntoEnumIterator;
@@ -8,7 +9,7 @@ use strum::IntoEnumIterator;
 use crate::query::Column;
 use crate::wire::json::key_names;
 
-/// The names of the schemas here, in `components`.
+/// The names in `components` of the schemas of this file.
 const NEW_READING: &str = "NewReading";
 const NEW_READINGS: &str = "NewReadingsOfDevice";
 const POINT: &str = "Point";
@@ -20,27 +21,27 @@ const GROUPS: &str = "GroupsOfRollups";
 /// The largest 64-bit float.
 const LARGEST: f64 = f64::MAX;
 
-/// A reference to a schema in `components`.
+/// Returns a reference to a schema in `components`.
 pub(super) fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// The characters that no device ID has, within brackets of a regular expression.
+/// The characters that no device ID has, for the brackets of a regular expression.
 const NOT_IN_IDS: &str = r"\u0000-\u001F\u007F-\u009F\u2028-\u202E\u2066-\u2069\uFEFF";
 
-/// The ID of a device.
+/// Returns the schema of a device ID.
 pub(super) fn device_id() -> Value {
     let pattern = format!(r"^[^\s{NOT_IN_IDS}]([^{NOT_IN_IDS}]*[^\s{NOT_IN_IDS}])?$");
     json!({ "type": "string", "pattern": pattern, "maxLength": 128, "not": { "enum": [".", ".."] } })
 }
 
-/// The start of the IDs of devices.
+/// Returns the schema of the start of a device ID.
 pub(super) fn device_prefix() -> Value {
     let pattern = format!(r"^([^\s{NOT_IN_IDS}][^{NOT_IN_IDS}]*)?$");
     json!({ "type": "string", "pattern": pattern, "maxLength": 128, "default": "" })
 }
 
-/// A metric, or a series by its text.
+/// Returns the schema of a metric, or of a series as text.
 pub(super) fn series() -> Value {
     let name = r"[^\u0000-\u001F\u007F-\u009F{}\uFF0E\uFF04]+";
     let text = r"([^\u0000-\u001F\u007F-\u009F{}\\,=\uFF0E\uFF04]|\\[\\{},=])+";
@@ -48,7 +49,7 @@ pub(super) fn series() -> Value {
     json!({ "type": "string", "pattern": pattern, "maxLength": 128 })
 }
 
-/// An instant in a query string.
+/// Returns the schema of an instant in a query string.
 pub(super) fn instant_of_query() -> Value {
     json!({ "anyOf": [
         { "type": "string", "format": "date-time" },
@@ -58,12 +59,14 @@ pub(super) fn instant_of_query() -> Value {
     ] })
 }
 
-/// A boolean of a query string.
+/// Returns the schema of a boolean in a query string.
 pub(super) fn boolean(default: bool) -> Value {
     json!({ "anyOf": [{ "type": "boolean" }, { "type": "integer", "enum": [0, 1] }], "default": default })
 }
 
-/// An object whose members are parameters: those that start with `start` and a dot.
+/// Returns the schema of an object whose members are parameters.
+///
+/// Their names start with `start` and a dot: `label.cpu`.
 pub(super) fn members(start: &str) -> Value {
     let text = json!({ "type": "string", "minLength": 1 });
     let values = json!({ "anyOf": [text, { "type": "array", "items": text, "minItems": 1 }] });
@@ -74,13 +77,15 @@ pub(super) fn members(start: &str) -> Value {
     })
 }
 
-/// A body of `POST /v1/readings` in JSON: an object, or an array of objects.
+/// Returns the schema of a JSON body of `POST /v1/readings`.
+///
+/// It is an object, or an array of objects.
 pub(in crate::http) fn body_of_readings() -> Value {
     let [one, of_device] = [NEW_READING, NEW_READINGS].map(reference);
     json!({ "anyOf": [one, of_device, { "type": "array", "items": { "anyOf": [one, of_device] } }] })
 }
 
-/// The schemas in `components` that bodies and hand-written answers refer to.
+/// Returns the schemas of this file that `components` has.
 pub(super) fn components() -> [(&'static str, Value); 7] {
     [
         (NEW_READING, new_reading()),
@@ -93,17 +98,17 @@ pub(super) fn components() -> [(&'static str, Value); 7] {
     ]
 }
 
-/// The answer of `GET /v1/devices/{deviceId}/rollups`.
+/// Returns the schema of the answer of `GET /v1/devices/{deviceId}/rollups`.
 pub(in crate::http) fn answer_of_rollups() -> Value {
     reference(ROLLUPS)
 }
 
-/// The answers of `GET /v1/rollups`.
+/// Returns the schema of the answers of `GET /v1/rollups`.
 pub(in crate::http) fn answers_of_rollups_of_devices() -> Value {
     json!({ "anyOf": [reference(ROLLUPS_OF_DEVICES), reference(COMBINED), reference(GROUPS)] })
 }
 
-/// One reading.
+/// Returns the schema of one reading.
 fn new_reading() -> Value {
     let mut reading = reading_without(&["readings"]);
     reading["description"] = json!("One reading of a device.");
@@ -111,7 +116,7 @@ fn new_reading() -> Value {
     reading
 }
 
-/// Several readings of a device.
+/// Returns the schema of several readings of a device.
 fn new_readings_of_device() -> Value {
     let inner = reading_without(&["readings", "seq"]);
     let mut outer = properties(&["readings"]);
@@ -130,7 +135,7 @@ fn new_readings_of_device() -> Value {
     })
 }
 
-/// A reading with at least one value.
+/// Returns the schema of a reading with at least one value.
 fn reading_without(absent: &[&str]) -> Value {
     let value = json!({ "required": ["value"], "properties": { "value": { "type": ["number", "boolean"] } } });
     let some = json!({ "type": "object", "not": { "additionalProperties": { "type": "null" } } });
@@ -142,7 +147,9 @@ fn reading_without(absent: &[&str]) -> Value {
     })
 }
 
-/// The keys of a reading, each with its other names in its description.
+/// Returns the schemas of the keys of a reading, but those in `absent`.
+///
+/// The description of a key lists its other names.
 fn properties(absent: &[&str]) -> Map<String, Value> {
     let keys = key_names().filter(|names| !absent.contains(&names[0]));
     keys.map(|names| {
@@ -157,7 +164,7 @@ fn properties(absent: &[&str]) -> Map<String, Value> {
     .collect()
 }
 
-/// The schema of a key of a reading. Null is no value.
+/// Returns the schema of a key of a reading. Null is no value.
 fn key(name: &str) -> Value {
     let about = |text: &str, mut schema: Value| {
         schema["description"] = json!(text);
@@ -211,7 +218,7 @@ fn key(name: &str) -> Value {
     }
 }
 
-/// A point of rollups, which `query::rollups_json` writes without a type of its own.
+/// Returns the schema of a point, which `read::rollups_json` writes.
 fn point() -> Value {
     let mut properties = json!({
         "ts": { "type": "string", "format": "date-time", "description": "The start of the step." },
@@ -250,7 +257,9 @@ fn point() -> Value {
     })
 }
 
-/// Rollups with their fields before `step`. `query::rollups_json` writes them without a type of their own.
+/// Returns the schema of rollups, with `fields` before `step`.
+///
+/// `read::rollups_json` writes rollups.
 fn rollups(fields: &[(&str, Value)]) -> Value {
     let step = json!({ "type": "string", "description": "The length of a step, as the request names it." });
     let points = json!({ "type": "array", "items": reference(POINT) });
