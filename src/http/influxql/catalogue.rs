@@ -1,4 +1,6 @@
-//! The series of the device index, as InfluxQL has them: by measurement, with tags and fields.
+//! The series of the device index as InfluxQL has them.
+//!
+//! A series belongs to a measurement, and has tags and fields.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,34 +15,36 @@ use crate::influxql::{Aliases, Series, mapping};
 use crate::model::{Metric, series};
 use crate::query::Device;
 
-/// The start of the tag of a label that has a name which only the device can have.
+/// The start of the tag of a label whose key would name the device.
+///
+/// The label `device_id` becomes the tag `label.device_id`.
 const LABEL: &str = "label.";
 
 type Tags = Vec<(Arc<str>, Arc<str>)>;
 
-/// A series, and where its values are.
+/// A series, and the place of its values.
 #[derive(Debug)]
 pub(super) struct Indexed {
     pub(super) series: Series,
     pub(super) place: Place,
 }
 
-/// Where the values of a series are.
+/// The place of the values of a series: a device and its metrics.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// The client ID.
+    /// The client ID of the device.
     pub(super) device: Arc<str>,
-    /// The metrics of the fields, in their order.
+    /// The metrics of the fields of the series, in the order of the fields.
     pub(super) metrics: Vec<Metric>,
-    /// All readings of the device are inside, in Unix milliseconds.
+    /// A range that has all readings of the device, in Unix milliseconds.
     pub(super) span_ms: Range<i64>,
 }
 
-/// The rule that names tags.
+/// The rules by which devices, labels and metadata become tags.
 #[derive(Debug)]
 pub(super) struct Catalogue {
     device_tag: Arc<str>,
-    /// The tag that line protocol looks for first, so that no label of it has this name.
+    /// The tag in which line protocol looks for a device first. No label has its name.
     first_tag: Arc<str>,
     aliases: Arc<Aliases>,
 }
@@ -55,12 +59,14 @@ impl Catalogue {
         Self { device_tag: device_tag.into(), first_tag: first_tag.into(), aliases }
     }
 
-    /// Whether only the device can have this tag.
+    /// Whether a tag always names the device.
     pub(super) fn is_of_device(&self, tag: &str) -> bool {
         *self.device_tag == *tag || *self.first_tag == *tag
     }
 
-    /// The series of a device in the measurements that `is_meant` admits, by measurement. Their keys are 0.
+    /// Returns the series of a device, each with its measurement.
+    ///
+    /// `is_meant` chooses the measurements. The caller sets the keys of the series, which are 0.
     pub(super) fn series_of(
         &self,
         device: &Device,
@@ -100,7 +106,7 @@ impl Catalogue {
 }
 
 impl Place {
-    /// The memory that it takes with its series, about.
+    /// Estimates the memory that a series and its place take, in bytes.
     pub(super) fn bytes(&self, series: &Series) -> usize {
         const OF_SERIES: usize = 256;
         const OF_TAG: usize = 64;
@@ -109,7 +115,7 @@ impl Place {
     }
 }
 
-/// The members of metadata that are a text, a number or a boolean.
+/// Returns the members of metadata that are a text, a number or a boolean.
 fn tags_of(metadata: Option<&str>) -> Tags {
     let metadata: Map<String, Value> =
         metadata.and_then(|metadata| serde_json::from_str(metadata).ok()).unwrap_or_default();

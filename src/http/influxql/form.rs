@@ -1,4 +1,4 @@
-//! The parameters of a request to `/query`, in the query string or in a form.
+//! The parameters of a request to `/query`: of the query string and of a form.
 
 use std::borrow::Cow;
 
@@ -13,16 +13,16 @@ use crate::http::request::body;
 use crate::influxql::{Epoch, Format, QUERY_MAX_BYTES};
 use crate::wire;
 
-/// The rows of a chunk if the request does not say, as in InfluxDB.
+/// The default of `chunk_size`, as in InfluxDB.
 const CHUNK_ROWS: usize = 10_000;
 
-/// The most rows of a chunk.
+/// The most rows of a chunk. A larger `chunk_size` means this many.
 const CHUNK_ROWS_MAX: usize = 100_000;
 
-/// The longest text of `params`, in bytes: parsed, it takes up to a hundred times as much.
+/// The most bytes of `params`. Its values take up to a hundred times as much.
 const PARAMS_MAX_BYTES: usize = 64 << 10;
 
-/// The longest form or query string, in bytes. Encoding may take three bytes for one.
+/// The most bytes of a form or query string. Encoding may make three bytes of one.
 const FORM_MAX_BYTES: usize = 3 * (QUERY_MAX_BYTES + PARAMS_MAX_BYTES) + (4 << 10);
 
 /// The most parameters of a form and a query string together.
@@ -31,23 +31,25 @@ const PAIRS_MAX: usize = 100;
 /// The parameters that have an effect.
 const KNOWN: [&str; 7] = ["q", "params", "db", "epoch", "chunked", "chunk_size", "pretty"];
 
-/// A request, as its parameters describe it.
+/// A request to `/query`, as its parameters describe it.
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) query: String,
-    /// The JSON of the bound parameters.
+    /// The JSON object with the values of `$name` in the query.
     pub(super) parameters: Option<String>,
     pub(super) database: Option<String>,
     pub(super) epoch: Option<Epoch>,
-    /// The rows of a chunk of the answer; `None`: the answer is one document.
+    /// The most rows of a chunk of the answer; `None`: the answer is one document.
     pub(super) chunk_rows: Option<usize>,
     pub(super) is_pretty: bool,
     pub(super) format: Format,
 }
 
 impl Form {
-    /// Receives the parameters. Those of a form precede those of the query string. Other parameters, such as
-    /// `u`, `p` and `rp`, have no effect.
+    /// Receives the parameters of the form and of the query string.
+    ///
+    /// If both have a parameter, the form counts. Parameters without an effect, such as `u`, `p` and `rp`,
+    /// are ignored.
     pub(super) async fn receive(
         app: &App,
         grant: &Grant,
@@ -117,12 +119,14 @@ impl Form {
     }
 }
 
-/// Whether a request has a body. Clients also post with all parameters in the query string.
+/// Whether a request has a body.
+///
+/// A client may also post with all parameters in the query string.
 fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
 }
 
-/// The format that `Accept` names first, by default JSON.
+/// Returns the format that `Accept` names first, by default JSON.
 fn format_of(headers: &HeaderMap) -> Format {
     let lists = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let types = lists.flat_map(|list| list.split(',')).map(|item| item.split(';').next().unwrap_or_default().trim());

@@ -1,10 +1,11 @@
-//! The series of statements: those of the device index.
+//! The series that statements want, from the device index.
 //!
-//! The index keeps some thousand series of a device. Of a device with more, statements that name their fields
-//! also get the series of these fields that have stats in their range. The index alone knows which part of a
-//! metric is the measurement. A metric that it lacks belongs to the measurement of the same metric with other
-//! labels, or else to the longest measurement of the device with which its name begins, or else to the one
-//! that the statement names.
+//! The index keeps some thousand series of a device. If a device has more, a statement that names its fields
+//! also gets the series of these fields that have stats in its range.
+//!
+//! Only the index knows which part of a metric is the measurement. So for a metric that the index lacks, the
+//! measurement is, in this order: that of the same metric with other labels; the longest measurement of the
+//! device with which the metric begins; the measurement that the statement names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
@@ -19,11 +20,11 @@ use crate::influxql::{Found, Series, Source, StatementError, Wanted, WantedTag};
 use crate::model::{Metric, SeriesFilter};
 use crate::query::{Column, Columns, Device, DevicesRequest, HoursRequest, Listed, MAX_METRICS, Rollups};
 
-/// The memory of a metric beside its text: its places in sets and lists.
+/// The memory of a metric in sets and lists, without its text, in bytes.
 const BYTES_PER_METRIC: usize = 128;
 
 impl Stored<'_> {
-    /// Visits the devices of the scope: those with these client IDs, or all.
+    /// Visits devices in the scope of the token: those with these client IDs, or all.
     pub(super) fn each_device(
         &mut self,
         ids: Option<Vec<Arc<str>>>,
@@ -41,7 +42,9 @@ impl Stored<'_> {
         }
     }
 
-    /// Refuses a device of which the index lacks series. An answer about the index itself notes it.
+    /// Refuses a device with more series than the index keeps.
+    ///
+    /// An answer about the index itself notes such a device instead.
     fn check_complete(&mut self, device: &Device) -> Result<(), StatementError> {
         if device.has_more_metrics && !self.is_of_index {
             let id = &device.id;
@@ -57,7 +60,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// The metrics with these names that a device has in some ranges.
+    /// Returns the metrics with these names that a device has in some ranges.
     fn metrics_in_stats<'n>(
         &mut self,
         device: &Device,
@@ -74,7 +77,7 @@ impl Stored<'_> {
         }
         let (mut found, mut bytes) = (HashSet::new(), 0);
         let runs = runs(ranges_ms.iter(), Order::Ascending).map(|(run, _)| run);
-        // A name may be that of any number of series, so a page has a day.
+        // Any number of series may have a name, so a page has a day.
         for range_ms in runs.flat_map(|run| pages(&run, usize::MAX)) {
             let columns = Columns::NONE.with(Column::Count);
             let request = HoursRequest { range_ms, series: series.clone(), columns };
@@ -99,26 +102,29 @@ impl Stored<'_> {
     }
 }
 
-/// The series that are found for the parts of a statement.
+/// The series that were found for the parts of a statement.
+///
+/// Each [`Wanted`] is a part, by its index. A statement with subqueries has several parts.
 pub(super) struct Gathered<'w> {
     wanted: &'w [Wanted],
-    /// The only devices that can have the tags that each part wants; `None` if any may have them.
+    /// For each part the only client IDs that it may want; `None`: any device.
     ids: Vec<Option<HashSet<&'w str>>>,
-    /// The parts that want a device by its client ID.
+    /// The parts that want a device, by its client ID.
     of_device: HashMap<&'w str, Vec<usize>>,
-    /// The parts that name a measurement, and those that have an expression for names, or want all.
+    /// The parts that name a measurement, by its name.
     named: HashMap<&'w str, Vec<usize>>,
+    /// The parts that want all measurements, or those that match a regular expression.
     with_unknown: Vec<usize>,
-    /// The parts that mean a measurement, by its name.
+    /// The parts that want a measurement, by its name, as far as they are known.
     meant: HashMap<Arc<str>, Meant>,
     found: Vec<BTreeMap<Arc<str>, Found>>,
-    /// The number of series, that of names of fields and tags, and their memory.
+    /// The numbers of series and of names of fields and tags, and their memory.
     series: usize,
     names: usize,
     bytes: usize,
 }
 
-/// The parts of a statement that mean a measurement.
+/// The parts of a statement that want a measurement.
 struct Meant {
     of_any_device: Vec<usize>,
     of_some_devices: Vec<usize>,
@@ -154,7 +160,7 @@ impl<'w> Gathered<'w> {
         }
     }
 
-    /// The client IDs of the only devices that can have what is wanted; `None` if any may have it.
+    /// Returns the only client IDs that any part may want; `None`: any device.
     pub(super) fn ids(&self) -> Option<Vec<Arc<str>>> {
         let of_parts: Option<Vec<&HashSet<&str>>> = self.ids.iter().map(Option::as_ref).collect();
         let all: BTreeSet<&str> = of_parts?.into_iter().flatten().copied().collect();
@@ -168,7 +174,7 @@ impl<'w> Gathered<'w> {
         self.found
     }
 
-    /// Adds what a device has of what is wanted.
+    /// Adds the series of a device that parts of the statement want.
     pub(super) fn add(&mut self, source: &mut Stored<'_>, mut device: Device) -> Result<(), StatementError> {
         source.check()?;
         if device.has_more_metrics {
@@ -207,7 +213,7 @@ impl<'w> Gathered<'w> {
         Ok(())
     }
 
-    /// Whether a part of the statement means a measurement.
+    /// Whether a part of the statement wants a measurement.
     fn is_meant(&mut self, name: &str) -> bool {
         let is_some = |meant: &Meant| !meant.of_any_device.is_empty() || !meant.of_some_devices.is_empty();
         if let Some(meant) = self.meant.get(name) {
@@ -223,7 +229,7 @@ impl<'w> Gathered<'w> {
         is_meant
     }
 
-    /// The parts that want a measurement of a device.
+    /// Returns the parts that want a measurement of a device.
     fn parts_of(&self, measurement: &str, device: &str) -> Vec<usize> {
         let Some(Meant { of_any_device, of_some_devices }) = self.meant.get(measurement) else { return Vec::new() };
         let of_device = self.of_device.get(device).map_or(&[][..], Vec::as_slice);
@@ -238,9 +244,9 @@ impl<'w> Gathered<'w> {
         parts
     }
 
-    /// Adds the wanted series that the index of a device lacks.
+    /// Adds the wanted series of a device that the index lacks.
     fn complete(&mut self, source: &mut Stored<'_>, device: &mut Device) -> Result<(), StatementError> {
-        // The measurements that name a metric.
+        // The measurements of which a metric with this name may be a field.
         let mut names: HashMap<String, BTreeSet<&str>> = HashMap::new();
         let (mut ranges_ms, mut bytes) = (Vec::new(), 0);
         for (wanted, ids) in self.wanted.iter().zip(&self.ids) {
@@ -281,9 +287,9 @@ impl<'w> Gathered<'w> {
     }
 }
 
-/// The measurements of the metrics that the index has of a device.
+/// The measurements of a device, of the metrics that the index has.
 struct Known<'m> {
-    /// By the name of the metric without labels.
+    /// The measurement of each metric, by the metric's name without labels.
     by_name: HashMap<&'m str, Option<&'m str>>,
     all: HashSet<&'m str>,
 }
@@ -294,7 +300,9 @@ impl<'m> Known<'m> {
         Self { by_name, all: metrics.iter().filter_map(Metric::measurement).collect() }
     }
 
-    /// A metric that the index lacks, with its measurement. `named`: the one that the statement names.
+    /// Returns a metric that the index lacks with its measurement.
+    ///
+    /// `named` is the measurement that the statement names.
     fn assign(&self, metric: &Metric, named: &str) -> Metric {
         let name = name_of(metric);
         let begins = |at: usize| Some(&name[..at]).filter(|start| self.all.contains(*start));
@@ -307,7 +315,7 @@ impl<'m> Known<'m> {
     }
 }
 
-/// The name of a metric without its labels.
+/// Returns the name of a metric without its labels.
 pub(super) fn name_of(metric: &Metric) -> &str {
     metric.split('{').next().unwrap_or_default()
 }

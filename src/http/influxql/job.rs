@@ -1,7 +1,7 @@
 //! The evaluation of a request on a blocking thread.
 //!
-//! The memory of the data and of the answer grows with them, and is taken from that of all queries. The
-//! evaluation ends when the client is gone.
+//! The memory of the data and of the answer grows with them, and counts as memory of queries. The evaluation
+//! ends when the client is gone.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,20 +25,20 @@ use crate::http::serve::client_disconnect::Disconnect;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Format, Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
 
-/// The name of the database if a request names none. All data is in it.
+/// The name of the database if a request names none. It has all data.
 const DATABASE: &str = "tidegauge";
 
-/// The memory of a query without data.
+/// The memory of a query before it has data, in bytes.
 const LEAST_BYTES: usize = 64 << 10;
 
-/// The statements of a request, and what they may use.
+/// The statements of a request, and the means to evaluate them.
 pub(super) struct Job {
     app: Arc<App>,
     grant: Arc<Grant>,
     statements: Vec<Statement>,
     form: Form,
     runtime: Handle,
-    /// The end of the time for all statements of an answer that is one document.
+    /// The deadline of all statements, if the answer is one document.
     deadline: Instant,
     cancelled: CancellationToken,
     memory: Held,
@@ -89,7 +89,7 @@ impl Job {
         Ok(shape.respond(Body::from(text)))
     }
 
-    /// The answer as one document.
+    /// Writes the answer as one document.
     fn write(&self) -> Vec<u8> {
         let mut text = Vec::new();
         let mut writer = self.writer(&mut text);
@@ -173,7 +173,7 @@ impl Job {
         sent
     }
 
-    /// The memory of the rows and the text of a chunk.
+    /// Estimates the memory of the rows and the text of a chunk, in bytes.
     fn bytes_of_chunk(&self, columns: usize) -> usize {
         const OF_ROW: usize = 64;
         const OF_VALUE: usize = 64;
@@ -185,7 +185,7 @@ impl Job {
         Writer::new(format, epoch, is_pretty, chunk_rows, self.statements.len(), text)
     }
 
-    /// Evaluates a statement with its data. Also returns notes on what may be missing.
+    /// Evaluates a statement with its data. Also returns notes on missing data.
     fn evaluate<T>(
         &self,
         statement: &Statement,
@@ -228,7 +228,7 @@ impl Job {
     }
 }
 
-/// Takes the memory of the text of a result before it is written.
+/// Takes memory for the text of a result before the text is written.
 fn charge_text(
     writer: &Writer,
     series: &[OutSeries],
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use crate::influxql::Value;
 
-    /// Memory of 16 MiB.
+    /// At most 16 MiB of memory.
     #[derive(Debug, Default)]
     struct Few(Mutex<usize>);
 

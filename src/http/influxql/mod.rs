@@ -1,8 +1,9 @@
 //! `/query`: InfluxQL, for clients of InfluxDB 1.
 //!
-//! The room `influxql` has the language. Here are the parameters of a request (`form`), and the data that
-//! statements ask for (`source`): `catalogue` and `index` have measurements, tags and fields of the device
-//! index, `reading` reads the values. `job` evaluates the statements on a blocking thread.
+//! The room `influxql` parses and evaluates the language. This room reads the parameters of a request
+//! (`form`), and gives statements their data (`source`): `catalogue` and `index` find measurements, tags and
+//! fields in the device index, and `reading` reads the values. `job` evaluates the statements on a blocking
+//! thread.
 
 mod catalogue;
 mod form;
@@ -40,7 +41,9 @@ use crate::config::Scope;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Format, Parameters, ParseError, Writer, parse};
 
-/// The longest statements and parameters of a token that may only create databases.
+/// The most bytes of statements and parameters without the scope `query`.
+///
+/// A token without this scope may only create databases.
 const INGEST_MAX_BYTES: usize = 1_024;
 
 /// The parameters that [`Form`] reads.
@@ -90,14 +93,14 @@ pub(super) async fn query(
     }
 }
 
-/// The form of an answer.
+/// The form of an answer: its format, and whether it is indented.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     format: Format,
     is_pretty: bool,
 }
 
-/// Why a request as a whole has no answer.
+/// Why a request as a whole is refused.
 #[derive(Debug)]
 enum Refusal {
     Problem(Problem),
@@ -118,7 +121,7 @@ impl From<ParseError> for Refusal {
 }
 
 impl Refusal {
-    /// The answer in the format of InfluxDB, with the message in a header too.
+    /// Makes the answer in the format of InfluxDB. A header has the message too.
     fn into_response(self, shape: Shape) -> Response {
         let (status, message) = match &self {
             Self::Problem(problem) => (problem.status(), problem.detail()),
@@ -169,7 +172,9 @@ async fn answer(
     Ok(query_limits::run(app, &quota, Negotiation::of(headers), disconnect, answer).await?)
 }
 
-/// Parses the statements of a request. Without the scope `query` only short ones that create databases.
+/// Parses the statements of a request.
+///
+/// Without the scope `query`, it refuses all but short ones that create databases.
 fn statements(form: &Form, may_query: bool) -> Result<Vec<Statement>, Refusal> {
     let forbidden = || Problem::forbidden("the token lacks the scope \"query\"".to_owned());
     if !may_query && form.query.len() + form.parameters.as_ref().map_or(0, String::len) > INGEST_MAX_BYTES {

@@ -1,7 +1,10 @@
-//! Values for InfluxQL statements: readings and the stats of hours, each read once for all requests.
+//! Values for InfluxQL statements: readings, and the stats of hours.
 //!
-//! A device has a part in each request that wants some of its series. Its hours are divided into runs, in
-//! which the same parts matter. A run is read once, with the series of these parts.
+//! Several requests of a statement may want data of one device. A [`Part`] is the data that one request wants
+//! of one device. The hours of a device are divided into runs: in all hours of a run, the same parts want
+//! data. A run is read once for all its parts, with their series.
+//!
+//! Values are passed to the reader of the statement, or to a closure `take`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
@@ -16,16 +19,17 @@ use crate::influxql::{HourStats, Next, Read, Reader, Request, Row, StatementErro
 use crate::model::{MS_PER_HOUR, Metric, SeriesFilter};
 use crate::query::{Column, Columns, HoursRequest, Point, QueryError, ReadingsRequest, Rollups, SliceHour};
 
-/// The hours that are counted first for the newest rows of a series. Each further look counts eight times as
-/// many.
+/// The hours in which the newest rows of a series are looked for first.
+///
+/// Each further look covers eight times as many hours.
 const FIRST_HOURS: i64 = 24;
 
-/// The most stats that are asked for at once, unless one device has more in a day.
+/// The most stats that one query asks for, unless a device has more in a day.
 const STATS_AT_ONCE: usize = 200_000;
 
 const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
-/// A device, and the values of it that the requests want.
+/// A device, and its values that the requests want.
 pub(super) struct OfDevice {
     device: Arc<str>,
     parts: Vec<Part>,
@@ -33,34 +37,34 @@ pub(super) struct OfDevice {
     targets: Vec<Target>,
 }
 
-/// The part of a device in a request.
+/// The data that one request wants of one device.
 struct Part {
     request: usize,
-    /// The places of its series among those of the device.
+    /// The indices of its series among the `series` of the device.
     series: Range<usize>,
-    /// The instants of the request that the device may have, in Unix milliseconds.
+    /// The instants of the request in the span of the device, in Unix milliseconds.
     shown_ms: Range<i64>,
-    /// The instants that are read, in Unix milliseconds.
+    /// The instants that are read, in Unix milliseconds. They may be fewer or more.
     read_ms: Range<i64>,
-    /// The number of values that are read.
+    /// The number of values that were read so far.
     read: u64,
 }
 
 /// A series of a device in a request.
 struct OneSeries {
     part: usize,
-    /// Its place in the request.
+    /// Its index in the request.
     place: usize,
-    /// The places of its targets among those of the device.
+    /// The indices of its targets among the `targets` of the device.
     targets: Range<usize>,
 }
 
-/// Where the values of a metric belong.
+/// The field of a series in a request to which the values of a metric belong.
 struct Target {
     metric: Metric,
-    /// The place of the series among those of the device.
+    /// The index of the series among the `series` of the device.
     series: usize,
-    /// The place of the field in the request.
+    /// The index of the field in the request.
     field: usize,
 }
 
@@ -68,15 +72,15 @@ struct Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Ascending,
-    /// The hours that are passed at once ascend all the same.
+    /// Later hours first. The hours that one query returns are ascending all the same.
     NewestFirst,
 }
 
-/// Stats of hours that were read.
+/// Stats of hours that were read, as they are passed on.
 pub(super) enum Stats<'p> {
-    /// The stats of a target: the place of its device, and its place in the device.
+    /// Stats of a target: the index of its device, its index in the device, the stats.
     Of(usize, usize, &'p [Point]),
-    /// The number of others, or of series that are asked for once more.
+    /// The number of stats of no target, or of series that a further query asks for.
     Others(usize),
 }
 
@@ -90,14 +94,16 @@ pub(super) struct Asked {
 }
 
 impl Part {
-    /// The whole hours of its instants.
+    /// Returns the whole hours that cover the instants of the part.
     fn hours_ms(&self) -> Range<i64> {
         floor(self.shown_ms.start)..ceiling(self.shown_ms.end)
     }
 }
 
 impl OfDevice {
-    /// The targets of some parts that `is_wanted` admits by their series, ascending by metric.
+    /// Returns the targets of some parts, ascending by metric.
+    ///
+    /// `is_wanted` chooses the series by their indices.
     fn targets(&self, parts: &[usize], is_wanted: impl Fn(usize) -> bool) -> Vec<usize> {
         let series = parts.iter().flat_map(|part| self.parts[*part].series.clone());
         let mut targets: Vec<_> =
@@ -111,7 +117,7 @@ impl OfDevice {
         targets.iter().map(|target| &self.targets[*target].metric)
     }
 
-    /// The places of a metric in targets that ascend by metric.
+    /// Returns the range of `targets` that have a metric. They ascend by metric.
     fn places(&self, targets: &[usize], metric: &Metric) -> Range<usize> {
         let start = targets.partition_point(|target| self.targets[*target].metric < *metric);
         let same = targets[start..].iter().take_while(|target| self.targets[**target].metric == *metric).count();
@@ -120,7 +126,7 @@ impl OfDevice {
 }
 
 impl Stored<'_> {
-    /// The devices of the requests.
+    /// Returns the devices that have data for the requests.
     pub(super) fn devices(&self, requests: &[Request<'_>]) -> Result<Vec<OfDevice>, StatementError> {
         let mut devices: Vec<OfDevice> = Vec::new();
         let mut known: HashMap<&str, usize> = HashMap::new();
@@ -170,7 +176,7 @@ impl Stored<'_> {
         Ok(devices)
     }
 
-    /// Passes the stats of hours to `take`.
+    /// Passes the stats of all hours that are asked for to `take`.
     pub(super) fn each_hour(
         &mut self,
         devices: &[OfDevice],
@@ -207,7 +213,9 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Passes the stats of the hours of some devices, each with its place and its targets.
+    /// Passes the stats of the hours of some devices to `take`.
+    ///
+    /// `some` has the index of each device, and its targets.
     fn hours_of_some(
         &mut self,
         devices: &[OfDevice],
@@ -259,8 +267,9 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Moves the start of each part that needs only its newest rows to an hour from which on each of its
-    /// series has enough of them, or all.
+    /// Moves the start of each part of which only the newest rows matter.
+    ///
+    /// From the new start on, each series of the part has enough rows, or all that it has.
     pub(super) fn find_newest(
         &mut self,
         requests: &[Request<'_>],
@@ -276,7 +285,8 @@ impl Stored<'_> {
         let Some(end) = left.iter().map(|(at, part)| floor(devices[*at].parts[*part].shown_ms.end)).max() else {
             return Ok(());
         };
-        // The number of values of each target so far, and the hour from which on each series has enough.
+        // For each target the number of values so far, and for each series the hour from which on it has
+        // enough.
         let mut counts: Vec<Vec<u64>> = devices.iter().map(|of_device| vec![0; of_device.targets.len()]).collect();
         let mut starts: Vec<Vec<Option<i64>>> = devices.iter().map(|of| vec![None; of.series.len()]).collect();
         let (mut to, mut hours) = (end, FIRST_HOURS);
@@ -307,7 +317,7 @@ impl Stored<'_> {
             left.retain(|(at, part)| {
                 let part = &mut devices[*at].parts[*part];
                 let Some(start) = starts[*at][part.series.clone()].iter().min().copied().flatten() else { return true };
-                // One of few starts, so that the device has few runs.
+                // Rounding to few different starts keeps the runs of the device few.
                 let hours = ((end - start) / MS_PER_HOUR).unsigned_abs().next_power_of_two().cast_signed();
                 part.read_ms.start = part.shown_ms.start.max(end - hours * MS_PER_HOUR);
                 false
@@ -318,8 +328,10 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Reads the whole hours of the parts beside stats, of which only whole hours can be compared with their
-    /// stats. Returns the number of values that these hours have, by device and part.
+    /// Counts the values in the hours of parts beside stats, by device and part.
+    ///
+    /// The whole hours of these parts are then read, because stats exist of whole hours only. So
+    /// [`OfDevice::check_read`] can compare the numbers of values.
     pub(super) fn count_beside_stats(
         &mut self,
         requests: &[Request<'_>],
@@ -353,7 +365,7 @@ impl Stored<'_> {
         Ok(counts)
     }
 
-    /// Passes the rows of a device.
+    /// Passes the rows of a device to the reader, run by run.
     pub(super) fn read_device(
         &mut self,
         of_device: &mut OfDevice,
@@ -367,7 +379,7 @@ impl Stored<'_> {
         let ranges_ms: Vec<Range<i64>> = of_device.parts.iter().map(|part| part.read_ms.clone()).collect();
         for (nth, (run_ms, active)) in runs(ranges_ms.iter(), Order::Ascending).enumerate() {
             if nth > 0 {
-                // The series that are asked for once more.
+                // The series that a further query asks for.
                 reader(Read::Others(active.iter().map(|part| of_device.parts[*part].series.len()).sum()))?;
             }
             if self.read_run(of_device, &run_ms, &active, &mut rows, &mut done, reader)? == Next::End {
@@ -377,8 +389,9 @@ impl Stored<'_> {
         Ok(Next::Row)
     }
 
-    /// Passes the rows of a device in a run, in which some parts are active. The rows of series that are done
-    /// are passed over.
+    /// Passes the rows of a device in a run, in which the parts `active` want data.
+    ///
+    /// Rows of series that are done are skipped.
     fn read_run(
         &mut self,
         of_device: &mut OfDevice,
@@ -426,8 +439,9 @@ impl Stored<'_> {
 }
 
 impl OfDevice {
-    /// Passes the rows of an hour whose values belong to some targets. `left` is the number of series that
-    /// are not done.
+    /// Passes the rows of an hour whose values belong to `targets`.
+    ///
+    /// `left` is the number of series that are not done.
     fn read_hour(
         &mut self,
         hour: SliceHour<'_>,
@@ -482,7 +496,7 @@ impl OfDevice {
         if others > 0 { reader(Read::Others(others)) } else { Ok(Next::Row) }
     }
 
-    /// Checks that all values were read which the stats of the hours have.
+    /// Checks that all values were read that the stats of the hours count.
     pub(super) fn check_read(&self, nth: usize, counts: &HashMap<(usize, usize), u64>) -> Result<(), StatementError> {
         for (at, part) in self.parts.iter().enumerate() {
             if counts.get(&(nth, at)).is_some_and(|count| part.read < *count) {
@@ -499,7 +513,9 @@ impl OfDevice {
     }
 }
 
-/// Lists the hours of all parts, within the ranges of their requests and the hours of all devices.
+/// Lists the hours of all parts.
+///
+/// The hours of a part are those of its request, but within the hours of all devices together.
 pub(super) fn all_hours(requests: &[Request<'_>], devices: &[OfDevice]) -> Vec<Asked> {
     let hours = || devices.iter().flat_map(|of_device| &of_device.parts).map(Part::hours_ms);
     let start = hours().map(|hours| hours.start).min().unwrap_or_default();
@@ -518,7 +534,9 @@ pub(super) fn all_hours(requests: &[Request<'_>], devices: &[OfDevice]) -> Vec<A
     asked
 }
 
-/// The stats of an hour of a target. The first and the last value are unknown if no request needs them.
+/// Returns the stats of an hour of a target.
+///
+/// The first and the last value are unknown if no request needs them.
 pub(super) fn stats_of(of_device: &OfDevice, target: usize, point: &Point) -> HourStats {
     let Target { series, field, .. } = of_device.targets[target];
     let OneSeries { part, place, .. } = of_device.series[series];
@@ -538,8 +556,9 @@ pub(super) fn stats_of(of_device: &OfDevice, target: usize, point: &Point) -> Ho
     }
 }
 
-/// Divides the hours of some ranges into runs in which the same of them matter. Each run has the places of
-/// its ranges.
+/// Divides the hours of ranges into runs in which the same ranges matter.
+///
+/// Each run has the indices of its ranges.
 pub(super) fn runs<'r>(
     ranges: impl Iterator<Item = &'r Range<i64>>,
     order: Order,
@@ -568,8 +587,10 @@ pub(super) fn runs<'r>(
     })
 }
 
-/// Divides whole hours, each with so many stats, into pages of at most [`STATS_AT_ONCE`] stats, ascending.
-/// Each page has at least a day, and the last ones begin with a day.
+/// Divides whole hours into pages of at most [`STATS_AT_ONCE`] stats, ascending.
+///
+/// Each hour has `per_hour` stats. A page has at least a day, except at the ends of the range. All pages but
+/// the first begin with a day.
 pub(super) fn pages(range_ms: &Range<i64>, per_hour: usize) -> Vec<Range<i64>> {
     let most_hours = i64::try_from(STATS_AT_ONCE / per_hour.max(1)).unwrap_or(i64::MAX);
     if (range_ms.end - range_ms.start) / MS_PER_HOUR <= most_hours {
@@ -591,12 +612,12 @@ fn filter<'m>(metrics: impl Iterator<Item = &'m Metric>) -> Result<SeriesFilter,
     SeriesFilter::new(metrics, []).map_err(|error| StatementError::new(error.to_string()))
 }
 
-/// The start of the hour of an instant.
+/// Returns the start of the hour of an instant.
 const fn floor(ms: i64) -> i64 {
     ms - ms.rem_euclid(MS_PER_HOUR)
 }
 
-/// The start of the hour at an instant, or else of the next hour.
+/// Returns the start of the hour at an instant, or else of the next hour.
 const fn ceiling(ms: i64) -> i64 {
     floor(ms.saturating_add(MS_PER_HOUR - 1))
 }

@@ -1,9 +1,9 @@
-//! The data of InfluxQL statements: the device index and the queries of a token's devices.
+//! The data of InfluxQL statements, from the device index and from queries.
 //!
-//! Statements are evaluated on a blocking thread, which waits here for each answer of a query. Every wait
-//! ends at the deadline of the statement, and when the client is gone. An answer without the stored part is
-//! an error, so that no statement has a wrong result. So is one without devices that the device index lacks,
-//! if the format has no place to note it.
+//! A blocking thread evaluates the statements, and waits here for the answer of each query. Each wait ends at
+//! the deadline of the statement, and when the client is gone. An answer without stored readings is an error,
+//! so that no statement has a wrong result. An answer that lacks devices, because the device index lacks
+//! them, is an error only if the format of the answer has no place for a note.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,37 +21,39 @@ use crate::access::DeviceScope;
 use crate::influxql::{Found, Memory, Next, Read, Reader, Request, Source, StatementError, Wanted};
 use crate::query::{Answer, Column, Columns, MAX_METRICS, Missing, Queries, QueryError};
 
-/// The data of one statement.
+/// The data of one statement, for the devices of one token.
 #[expect(clippy::struct_excessive_bools, reason = "each says something else of a statement or of its answer")]
 pub(super) struct Stored<'s> {
     pub(super) queries: &'s Queries,
     pub(super) scope: &'s DeviceScope,
     pub(super) runtime: &'s Handle,
     pub(super) deadline: Instant,
-    /// Whether the statement is answered in parts: then each device of a part has the time of a statement.
+    /// Whether the answer is sent in parts. Then each device has its own deadline.
     pub(super) is_in_parts: bool,
     pub(super) cancelled: &'s CancellationToken,
     pub(super) catalogue: &'s Catalogue,
     pub(super) memory: &'s dyn Memory,
     pub(super) now_ms: i64,
-    /// The most series of a statement.
+    /// The most series that the statement may use.
     pub(super) max_series: usize,
-    /// Where the values of each series are, by its key.
+    /// The place of the values of each series, by the key of the series.
     pub(super) places: Vec<Place>,
-    /// Readings acknowledged within this time may be missing.
+    /// Readings that were acknowledged within this time may be missing.
     pub(super) lagging: Option<Duration>,
-    /// Whether the answer is about the device index itself, so that it may lack what the index lacks.
+    /// Whether the statement lists the device index.
+    ///
+    /// If so, the answer may lack series that the index lacks, and notes it.
     pub(super) is_of_index: bool,
-    /// A device of which the index lacks series, so that the answer may.
+    /// A device with more series than the index keeps. The answer then has a note.
     pub(super) incomplete: Option<Arc<str>>,
-    /// Whether the format of the answer has a place for notes on what is missing.
+    /// Whether the format of the answer has a place for notes on missing data.
     pub(super) notes_missing: bool,
-    /// Whether the device index lacks devices, so that the answer may.
+    /// Whether the device index lacks devices. The answer then has a note.
     pub(super) lacks_devices: bool,
 }
 
 impl Stored<'_> {
-    /// Waits for an answer of a query.
+    /// Waits for the answer of a query.
     pub(super) fn wait<T>(&self, answer: impl Future<Output = Result<T, QueryError>>) -> Result<T, StatementError> {
         let timeout = || QueryError::Timeout(self.queries.limits().timeout);
         let answer = async { tokio::time::timeout_at(self.deadline, answer).await.map_err(|_| timeout())? };
@@ -61,7 +63,9 @@ impl Stored<'_> {
         }
     }
 
-    /// Waits for an answer that must be whole, except for devices that the device index lacks.
+    /// Waits for an answer that must be complete.
+    ///
+    /// Devices that the device index lacks are noted if the format has a place for notes.
     pub(super) fn wait_for_all<T>(
         &mut self,
         answer: impl Future<Output = Result<Answer<T>, QueryError>>,
@@ -76,7 +80,7 @@ impl Stored<'_> {
         Ok(body)
     }
 
-    /// Notes on what may be missing in the answer.
+    /// Returns notes on data that may be missing in the answer.
     pub(super) fn warnings(&self) -> Vec<String> {
         let lagging = |lagging: Duration| format!("readings of the last {:.1} s may be missing", lagging.as_secs_f64());
         let of_index = |device: &Arc<str>| {
@@ -111,7 +115,7 @@ impl Source for Stored<'_> {
     fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
         let mut devices = self.devices(requests)?;
         self.find_newest(requests, &mut devices, reader)?;
-        // The stats are counted first: readings may follow.
+        // The stats are counted first: readings that arrive later may be read, but must not count.
         let counts = self.count_beside_stats(requests, &mut devices, reader)?;
         for (nth, of_device) in devices.iter_mut().enumerate() {
             if self.read_device(of_device, reader)? == Next::End {
@@ -142,7 +146,7 @@ fn gone() -> StatementError {
     "the client is gone".into()
 }
 
-/// Fails when the client is gone, and at the deadline.
+/// Fails if the client is gone, or the deadline has passed.
 pub(super) fn check(cancelled: &CancellationToken, deadline: Instant, timeout: Duration) -> Result<(), StatementError> {
     if cancelled.is_cancelled() {
         return Err(gone());
@@ -153,7 +157,9 @@ pub(super) fn check(cancelled: &CancellationToken, deadline: Instant, timeout: D
     Ok(())
 }
 
-/// Takes memory for what is found, some of it in advance.
+/// Takes memory for `more` bytes of data. `bytes` is the total so far.
+///
+/// It takes whole MiB in advance.
 pub(super) fn grow(memory: &dyn Memory, bytes: &mut usize, more: usize) -> Result<(), StatementError> {
     const STEP: usize = 1 << 20;
     let before = bytes.div_ceil(STEP);

@@ -1,4 +1,4 @@
-//! Statements that stretch one thing each.
+//! Statements that each stretch one thing, such as the number of fields.
 
 use super::Case;
 use crate::model::{BucketWrite, Hour, Metric, Sample};
@@ -6,7 +6,7 @@ use crate::model::{BucketWrite, Hour, Metric, Sample};
 /// The first instant of all data: 2026-04-20T00:00:00Z.
 pub(super) const START_MS: i64 = 1_776_643_200_000;
 
-/// The values of a metric in an hour, unless a case has others.
+/// The number of values of a metric in an hour, unless a case has others.
 const VALUES: u32 = 4;
 
 /// A range of whole hours that has all data.
@@ -23,7 +23,7 @@ fn case(
     Case { name, data, statement: Box::new(statement), is_in_parts: false }
 }
 
-/// A statement whose text does not depend on the number.
+/// A case whose statement does not depend on the number.
 fn fixed(name: &'static str, data: fn(usize) -> Vec<BucketWrite>, statement: &str) -> Case {
     let statement = statement.replace("WHOLE", WHOLE).replace("PARTIAL", PARTIAL);
     case(name, data, move |_| statement.clone())
@@ -33,13 +33,14 @@ fn in_parts(name: &'static str, data: fn(usize) -> Vec<BucketWrite>, statement: 
     Case { is_in_parts: true, ..fixed(name, data, statement) }
 }
 
-/// Texts of the numbers up to `count`, with a text between them.
+/// Joins the texts of the numbers below `count`.
 pub(super) fn list(count: usize, between: &str, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(between)
 }
 
-/// A bucket in which each metric has a value at each of `offsets`, moved by `shift_ms` for each further
-/// metric.
+/// Makes a bucket in which each metric has a value at each of `offsets`.
+///
+/// The offsets of each further metric are `shift_ms` later.
 fn bucket(
     device: &str,
     hour: i32,
@@ -61,12 +62,12 @@ fn bucket(
     BucketWrite::new(device.into(), hour, Some(r#"{"room":"r"}"#.into()), metrics, arrived.collect::<Vec<_>>())
 }
 
-/// The offsets of a metric with few values in an hour.
+/// Returns the offsets of a metric with few values in an hour.
 fn few() -> impl Iterator<Item = u32> {
     (0..VALUES).map(|at| at * 600_000)
 }
 
-/// Two hours of one device with these metrics.
+/// Makes two hours of one device with these metrics.
 fn of_metrics(metrics: &[Metric], shift_ms: u32) -> Vec<BucketWrite> {
     (0..2).map(|hour| bucket("d", hour, metrics.to_vec(), few(), shift_ms)).collect()
 }
@@ -75,57 +76,59 @@ fn metrics(count: usize, metric: impl Fn(usize) -> Metric) -> Vec<Metric> {
     (0..count).map(metric).collect()
 }
 
-/// A device with so many measurements.
+/// A device with `count` measurements.
 fn many_measurements(count: usize) -> Vec<BucketWrite> {
     of_metrics(&metrics(count, |at| format!("m{at}").into()), 0)
 }
 
-/// A device with so many fields of a measurement.
+/// A device with `count` fields of one measurement.
 fn many_fields(count: usize) -> Vec<BucketWrite> {
     of_metrics(&metrics(count, |at| Metric::of_measurement(&format!("plc_f{at}"), 3)), 0)
 }
 
-/// The same, but no two fields have a value at one instant.
+/// Like `many_fields`, but no two fields have a value at one instant.
 fn fields_by_turns(count: usize) -> Vec<BucketWrite> {
     of_metrics(&metrics(count, |at| Metric::of_measurement(&format!("plc_f{at}"), 3)), 7)
 }
 
-/// A device with so many label sets of a metric.
+/// A device with `count` label sets of one metric.
 fn many_label_sets(count: usize) -> Vec<BucketWrite> {
     of_metrics(&metrics(count, |at| format!("m{{nr={at}}}").into()), 0)
 }
 
-/// The same, each with a field of its own.
+/// Like `many_label_sets`, but each label set has a field of its own.
 fn label_sets_with_own_fields(count: usize) -> Vec<BucketWrite> {
     of_metrics(&metrics(count, |at| Metric::of_measurement(&format!("plc_f{at}{{nr={at}}}"), 3)), 0)
 }
 
-/// As many devices, with two measurements each.
+/// `count` devices with two measurements each.
 fn many_devices(count: usize) -> Vec<BucketWrite> {
     let of_device =
         |at: usize| (0..2).map(move |hour| bucket(&format!("d{at}"), hour, vec!["m".into(), "n".into()], few(), 0));
     (0..count).flat_map(of_device).collect()
 }
 
-/// As many devices, each with a measurement of its own.
+/// `count` devices, each with a measurement of its own.
 fn devices_with_own_measurements(count: usize) -> Vec<BucketWrite> {
     (0..count).map(|at| bucket(&format!("d{at}"), 0, vec![format!("m{at}").into()], few(), 0)).collect()
 }
 
-/// A device with so many values of one metric, one a minute.
+/// A device with about `count` values of one metric, one a minute.
 fn many_values(count: usize) -> Vec<BucketWrite> {
     let hours = 0..count.div_ceil(60);
     let of_hour = |hour: usize| bucket("d", hour as i32, vec!["m".into()], (0..60).map(|at| at * 60_000), 0);
     hours.map(of_hour).collect()
 }
 
-/// A device with a measurement of each age: each begins and ends an hour later than the one before.
+/// A device with a measurement of each age.
+///
+/// Each measurement begins and ends an hour later than the one before.
 pub(super) fn measurements_of_each_age(count: usize) -> Vec<BucketWrite> {
     let of_hour = |hour: usize| bucket("d", hour as i32, vec![format!("m{hour}").into()], few(), 0);
     (0..count).map(of_hour).collect()
 }
 
-/// Always the same data.
+/// The same data for each `count`.
 fn same(_: usize) -> Vec<BucketWrite> {
     many_values(60)
 }

@@ -1,10 +1,12 @@
-//! The cost of a statement is proportional to its text, the data that it asks for and its answer: statements
-//! that stretch one thing each, at two sizes.
+//! Tests that the cost of a statement is proportional to its size.
 //!
-//! The counts do not depend on the machine: values, stats and entries of the device index that the store
-//! scans, work of the evaluator ([`work`]), and bytes that it allocates. The first is a multiple of what the
-//! store has, the others are multiples of the size. Each multiple is the same for four times as much. The
-//! statements ask a real store in a file.
+//! The size is that of its text, of the data that it asks for, and of its answer. Each statement stretches
+//! one thing, such as the number of fields, and runs at two sizes.
+//!
+//! The counts do not depend on the machine: the values, stats and entries of the device index that the store
+//! scans; the work of the evaluator ([`work`]); the bytes that it allocates. Each count stays below a
+//! multiple of the size, and the multiple is the same for four times the size. The statements ask a real
+//! store in a file.
 
 mod cases;
 mod store;
@@ -30,34 +32,36 @@ use crate::query::{self, Queries};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
-/// The time of the statements: after all data.
+/// The time of the statements, which is after all data, in Unix milliseconds.
 const NOW_MS: i64 = cases::START_MS + 40 * 24 * 3_600_000;
 
-/// The smaller number of what a case stretches. The larger one is four times that.
+/// The smaller number of things in a case. The larger one is four times that.
 const COUNT: usize = 250;
 
-/// How much a statement may cost.
+/// The most that a statement may cost of one count: `multiple * size + fixed`.
 struct Most {
     what: &'static str,
-    /// For each unit of the size.
+    /// The most for each unit of the size.
     multiple: usize,
-    /// Besides that.
+    /// The most beside that, at any size.
     fixed: usize,
 }
 
+/// The most that a statement may cost.
+///
 /// The newest rows are found by the stats of their hours, and statements in parts may read hours again. A
-/// value of the answer has few bytes, and takes some hundred while the statement is evaluated; so does a byte
-/// of a regular expression.
+/// value of the answer has few bytes, but takes some hundred bytes while the statement is evaluated. So does
+/// a byte of a regular expression.
 const MOST: [Most; 3] = [
     Most { what: "scanned", multiple: 3, fixed: 100 },
     Most { what: "work", multiple: 6, fixed: 1_000 },
     Most { what: "allocated", multiple: 1_000, fixed: 64 << 10 },
 ];
 
-/// A statement that stretches one thing.
+/// A statement that stretches one thing, such as the number of fields.
 struct Case {
     name: &'static str,
-    /// The buckets of this many things.
+    /// Makes the buckets with this many of the things.
     data: fn(usize) -> Vec<BucketWrite>,
     statement: Box<dyn Fn(usize) -> String>,
     /// Whether the answer is sent in parts.
@@ -67,9 +71,9 @@ struct Case {
 /// The cost of a statement.
 #[derive(Debug)]
 struct Cost {
-    /// The values, the stats and the entries of the index.
+    /// The values, stats and entries of the index that the store has.
     data: usize,
-    /// The size of the data, the text and the answer, the latter two in bytes.
+    /// The size of the data, the text and the answer. Text and answer count in bytes.
     size: usize,
     scanned: usize,
     work: usize,
@@ -77,18 +81,18 @@ struct Cost {
 }
 
 impl Cost {
-    /// The counts, each after the size that bounds it.
+    /// Returns the counts, each after the size that bounds it.
     const fn counts(&self) -> [(usize, usize); 3] {
         [(self.data, self.scanned), (self.size, self.work), (self.size, self.allocated)]
     }
 
-    /// The count that is too large for the size, if any.
+    /// Returns the count that is too large for the size, if any.
     fn excess(&self) -> Option<&'static str> {
         let is_beyond = |&((size, count), most): &((usize, usize), &Most)| count > most.multiple * size + most.fixed;
         self.counts().into_iter().zip(&MOST).find(is_beyond).map(|(_, most)| most.what)
     }
 
-    /// The count that grows faster than the size, if any.
+    /// Returns the count that grows faster than the size, if any.
     fn growth(&self, small: &Self) -> Option<&'static str> {
         for ((large, small), most) in self.counts().into_iter().zip(small.counts()).zip(&MOST) {
             let times = large.0.div_ceil(small.0) + 2; // a statement has parts that do not grow
@@ -110,7 +114,7 @@ impl Memory for NoLimit {
     }
 }
 
-/// Queries over a store that has some buckets.
+/// A store with some buckets, and the queries over it.
 struct Service {
     runtime: Runtime,
     queries: Queries,
@@ -164,7 +168,7 @@ impl Service {
         Self { runtime, queries, store, _folder: folder }
     }
 
-    /// The answer of a statement that may read so many values.
+    /// Answers a statement that may read at most `max_values` values.
     fn ask(&self, text: &str, is_in_parts: bool, max_values: usize) -> Result<Vec<OutSeries>, StatementError> {
         let statements = parse(text, &Parameters::default()).unwrap();
         let limits = self.queries.limits();
@@ -209,7 +213,7 @@ impl Service {
     }
 }
 
-/// The bytes of an answer as JSON.
+/// Returns the number of bytes of an answer as JSON.
 fn text_of(answer: &[OutSeries]) -> usize {
     let mut text = Vec::new();
     let mut writer = Writer::new(Format::Json, None, false, None, 1, &mut text);
@@ -218,7 +222,9 @@ fn text_of(answer: &[OutSeries]) -> usize {
     text.len()
 }
 
-/// Answers a statement about so many things. Also checks that the values that the store passes are counted.
+/// Returns the cost of the statement of a case for `count` things.
+///
+/// Also checks that the values that the store passes count as read.
 fn cost_of(case: &Case, count: usize) -> Cost {
     let (service, text) = (Service::new((case.data)(count)), (case.statement)(count));
     let (work_before, scanned_before) = (work::so_far(), service.store.scanned());
@@ -237,8 +243,9 @@ fn cost_of(case: &Case, count: usize) -> Cost {
     Cost { data, size, scanned, work, allocated: allocated.total }
 }
 
-/// Asserts that each case stays within the multiples at both sizes and grows no faster. Reports all that do
-/// not.
+/// Asserts that each case stays within its limits.
+///
+/// The limits hold at both sizes, and no count may grow faster than the size. Reports all cases that fail.
 fn check(cases: Vec<Case>) {
     let mut excesses = Vec::new();
     for case in cases {
@@ -299,8 +306,9 @@ fn no_list_of_the_index_costs_more_than_its_entries() {
     check(cases::shows());
 }
 
-/// Subqueries whose ranges begin at different hours and end late: the statement asks for the square of their
-/// number.
+/// Subqueries whose ranges begin at different hours and end late.
+///
+/// The statement asks for as many hours as the square of their number.
 #[test]
 fn hours_that_are_asked_for_again_count_as_values() {
     let inner = |at| format!("(SELECT mean(value) AS v FROM m{at} WHERE time >= 1776643200000000000 + {at}h - 3h)");

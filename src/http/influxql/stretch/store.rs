@@ -1,4 +1,4 @@
-//! A store that counts what it scans and what it passes.
+//! A store that counts the values and stats that it scans and returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,14 +15,14 @@ use crate::store::{
     ReadingsQuery, StatsNeeds, Store, StoreError, Written,
 };
 
-/// The number of values and of series of a device in an hour.
+/// The numbers of values and of series of a device in an hour.
 type OfHour = (usize, usize);
 
-/// A real store with some buckets.
+/// A real store with some buckets, and counts of the data that was read.
 pub(super) struct Counted {
     store: SqliteStore,
     hours: BTreeMap<Arc<str>, BTreeMap<Hour, OfHour>>,
-    /// The values, the stats and the entries of the index.
+    /// The number of values, stats and entries of the index that the store has.
     size: usize,
     scanned: AtomicUsize,
     passed: AtomicUsize,
@@ -51,12 +51,12 @@ impl Counted {
         self.size
     }
 
-    /// The number of values, stats and entries of the index that were scanned.
+    /// Returns the number of values, stats and entries of the index that were scanned.
     pub(super) fn scanned(&self) -> usize {
         self.scanned.load(Ordering::Relaxed)
     }
 
-    /// The number of values and stats that were passed.
+    /// Returns the number of values and stats that were returned.
     pub(super) fn passed(&self) -> usize {
         self.passed.load(Ordering::Relaxed)
     }
