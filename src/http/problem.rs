@@ -1,5 +1,6 @@
-//! Errors as RFC 9457 problem documents, each with a stable code. All of them are made here
-//! (`of_error`: those of the errors of other rooms).
+//! Errors as RFC 9457 problem documents, each with a stable code.
+//!
+//! This room makes all of them: the problems of errors of other rooms in `of_error`, all others here.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -25,27 +26,28 @@ mod tests;
 
 pub(super) use code::ProblemCode;
 
-/// The wait before another try where a shortage ends within moments: memory for bodies, connections, a store
-/// that answers.
+/// The `Retry-After` of a shortage that ends within moments.
+///
+/// Examples are memory for bodies, connections, and a store that is slow to answer.
 pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
-/// The wait before another try where nothing improves until the store is back, which may take long.
+/// The `Retry-After` of a refusal that lasts until the store is back.
 const STORE_AWAY: Duration = Duration::from_secs(10);
 
-/// A problem: the code, the text, and what the answer has beside its body.
+/// A problem: the document, and notes for headers, metrics and the log.
 #[derive(Debug)]
 pub(super) struct Problem {
     code: ProblemCode,
     detail: String,
-    /// The readings of a request of which some are rejected.
+    /// The counts of accepted and rejected readings, if some were rejected.
     counts: Option<Box<Counts>>,
-    /// The wait before another try, where that may help.
+    /// The `Retry-After`, if a later try may succeed.
     retry_after: Option<Duration>,
-    /// The limit that the request has reached, for the metrics.
+    /// The limit that the request has reached, which the metrics count.
     limit: Option<Limit>,
-    /// The entries for the log, where they are not the code and the detail.
+    /// The refusals for the log; `None`: one refusal, with the code and the detail.
     refusals: Option<Box<Refusals>>,
-    /// Why the server failed.
+    /// Why the server failed, for the log.
     internal: Option<Box<str>>,
 }
 
@@ -134,7 +136,7 @@ impl Problem {
         &self.detail
     }
 
-    /// The document, as JSON.
+    /// Returns the problem document as JSON.
     pub(super) fn to_json(&self) -> Vec<u8> {
         let Self { code, detail, counts, .. } = self;
         let (status, title) = (code.status().as_u16(), code.title());
@@ -142,8 +144,10 @@ impl Problem {
         serde_json::to_vec(&document).unwrap_or_default()
     }
 
-    /// Adds to `response` when to try again, for the metrics the limit, and for the log the refusals and the
-    /// error of the server.
+    /// Adds to `response` its `Retry-After`, and notes for metrics and log.
+    ///
+    /// The middleware of metrics and log finds the limit, the refusals and the error of the server in the
+    /// extensions of the response.
     pub(super) fn mark(&self, response: &mut Response) {
         set_retry_after(response, self.retry_after);
         if self.code == ProblemCode::LengthRequired {
@@ -163,13 +167,15 @@ impl Problem {
         }
     }
 
-    /// The sender has reached a limit of its token.
+    /// Refuses a sender that has reached a limit of its token.
     pub(super) fn rate_limited(limit: Limit, wait: Duration) -> Self {
         let detail = format!("more was sent with this token than {} allows; try again later", limit.key());
         Self::new(ProblemCode::RateLimited, detail).after(wait).at(limit)
     }
 
-    /// The token has reached its rate of readings, which admission has counted.
+    /// Refuses a sender that has reached its rate of readings.
+    ///
+    /// Admission has counted this limit already.
     pub(super) fn readings_rate_limited(retry_after: Duration) -> Self {
         Self { limit: None, ..Self::rate_limited(Limit::TokenReadings, retry_after) }
     }
@@ -216,7 +222,7 @@ impl Problem {
         Self::new(ProblemCode::InvalidMetadata, why)
     }
 
-    /// The same problem, of a line of the body.
+    /// Adds the line of the body in which the problem is.
     pub(super) fn in_line(self, line: usize) -> Self {
         Self { detail: format!("line {line}: {}", self.detail), ..self }
     }
@@ -262,13 +268,13 @@ impl Problem {
         Self::new(ProblemCode::TooManyConnections, detail).after(MOMENT)
     }
 
-    /// The running queries have reached a limit of all queries together.
+    /// Refuses a query because all running queries together have reached `limit`.
     pub(super) fn too_many_queries(limit: Limit) -> Self {
         let detail = format!("the running queries have reached {}; try again later", limit.key());
         Self::new(ProblemCode::Overloaded, detail).after(MOMENT).at(limit)
     }
 
-    /// The running queries of a token have reached its share of a limit of all queries.
+    /// Refuses a query because the queries of its token use their share of `limit`.
     pub(super) fn share_is_used(limit: Limit) -> Self {
         let detail = format!(
             "the running queries of this token have reached their share, three quarters of {}; try again later",
@@ -287,20 +293,20 @@ impl Problem {
         Self::new(ProblemCode::UnsupportedMediaType, detail)
     }
 
-    /// The client accepts none of the media types that the path offers.
+    /// Refuses a client that accepts none of the media types that the path offers.
     pub(super) fn not_acceptable(offered: &[&str], accepted: &str) -> Self {
         let detail = format!("this path answers with {}, the request accepts \"{accepted}\"", offered.join(", "));
         Self::new(ProblemCode::NotAcceptable, detail)
     }
 
-    /// A client of HTTP/1.0 asks for a file.
+    /// Refuses to send a file to a client of HTTP/1.0.
     pub(super) fn file_over_http_1_0() -> Self {
         let detail = "a file needs HTTP/1.1, because HTTP/1.0 cannot show that an answer was interrupted; a proxy \
                       must use HTTP/1.1 too (nginx: proxy_http_version 1.1)";
         Self::new(ProblemCode::HttpVersionNotSupported, detail)
     }
 
-    /// The content type is none of those that the path takes.
+    /// Refuses a body whose content type the path does not take.
     pub(super) fn expected_media_type(expected: &str, found: &str) -> Self {
         Self::new(ProblemCode::UnsupportedMediaType, format!("expected {expected}, found \"{found}\""))
     }
@@ -311,7 +317,7 @@ impl Problem {
     }
 }
 
-/// Sets `Retry-After`, rounded up to whole seconds, at least one.
+/// Sets `Retry-After` to whole seconds: rounded up, and at least 1.
 pub(super) fn set_retry_after(response: &mut Response, wait: Option<Duration>) {
     if let Some(wait) = wait {
         let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);

@@ -2,7 +2,9 @@
 
 use axum::http::StatusCode;
 
-/// The stable code of a problem. Clients tell errors apart by it; docs/http-api.md lists all of them.
+/// The stable code of a problem, by which clients tell errors apart.
+///
+/// docs/http-api.md lists all codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 #[cfg_attr(test, derive(strum::EnumIter))]
 #[strum(serialize_all = "snake_case", const_into_str)]
@@ -54,17 +56,17 @@ pub(in crate::http) enum ProblemCode {
 }
 
 impl ProblemCode {
-    /// The code as clients read it.
+    /// Returns the code as clients read it, such as `body_too_large`.
     pub(in crate::http) const fn as_str(self) -> &'static str {
         self.into_str()
     }
 
-    /// The title as people read it.
+    /// Returns the title as people read it, such as `Body too large`.
     pub(super) const fn title(self) -> &'static str {
         self.status_and_title().1
     }
 
-    /// The status of the answer.
+    /// Returns the status of an answer with this code.
     pub(in crate::http) const fn status(self) -> StatusCode {
         self.status_and_title().0
     }

@@ -1,4 +1,4 @@
-//! The problems of the errors of other rooms.
+//! Problems made of the errors of other rooms.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use crate::log::AppendError;
 use crate::query::QueryError;
 use crate::telemetry::{Limit, RefusalEntry, What};
 
-/// The wait before a request is repeated that needs a complete device index.
+/// The `Retry-After` of a query that needs a complete device index.
 const UNTIL_REBUILT: Duration = Duration::from_secs(60);
 
 impl Problem {
-    /// Some or all readings of a request are rejected.
+    /// Refuses a request of which some or all readings are rejected.
     ///
-    /// If a rate rejected some of them, the client should send the whole request again later: readings that
-    /// were accepted are not stored twice.
+    /// `partial` says whether the valid readings are accepted all the same. If a rate rejected some of the
+    /// readings, the client should send the whole request again later: accepted readings are not stored
+    /// twice.
     pub(in crate::http) fn rejected(receipt: Receipt, partial: bool) -> Self {
         let refusals = Some(Box::new(Refusals(receipt.refusals())));
         let (rejected, received, values) = (receipt.rejected, receipt.received, receipt.rejected_values());
@@ -62,7 +63,9 @@ impl Problem {
         Self { counts, retry_after: receipt.retry_after, refusals, ..Self::new(code, detail) }
     }
 
-    /// No reading of a request was accepted. A full log has space again only when the store is back.
+    /// Refuses a request of which no reading was accepted.
+    ///
+    /// A full log has space again only when the store is back.
     pub(in crate::http) fn refused(error: IngestError, is_store_away: bool) -> Self {
         let detail = error.to_string();
         match error {

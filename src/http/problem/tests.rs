@@ -20,7 +20,9 @@ use crate::store::{Cause, StoreError};
 use crate::wire::remote_read::RemoteReadError;
 use crate::wire::{Code, ProtobufError, Rejection};
 
-/// A request of which one reading is rejected; with `wait`, by a rate.
+/// The receipt of a request with one rejected reading.
+///
+/// With `wait`, a rate has rejected it.
 fn receipt(accepted: u32, wait: Option<Duration>) -> Receipt {
     let (code, detail) = match wait {
         Some(_) => (Code::DeviceRateLimited, "device \"S1\" sends too fast"),
@@ -35,7 +37,7 @@ fn receipt(accepted: u32, wait: Option<Duration>) -> Receipt {
     receipt
 }
 
-/// The problems of rollups.
+/// Returns the problems that only queries for rollups have.
 fn of_rollups(code: ProblemCode) -> Vec<Problem> {
     let [hour, after] = ["2026-04-20T18:00:00.000Z", "2026-04-20T19:00:00.000Z"].map(str::to_owned);
     let expired = |increases| QueryError::ReadingsExpired { hour: hour.clone(), after: after.clone(), increases };
@@ -50,7 +52,7 @@ fn of_rollups(code: ProblemCode) -> Vec<Problem> {
     errors.into_iter().map(Into::into).collect()
 }
 
-/// The problems of the protocols of Prometheus.
+/// Returns the problems that only the protocols of Prometheus have.
 fn of_prometheus(code: ProblemCode) -> Vec<Problem> {
     vec![match code {
         ProblemCode::InvalidRemoteRead => Problem::invalid_remote_read(&RemoteReadError::Types),
@@ -62,7 +64,7 @@ fn range_too_long() -> Problem {
     QueryError::RangeTooLong { max: 8_784, asked: 9_000, is_compared: false }.into()
 }
 
-/// The problems of changes of metadata.
+/// Returns the problems that only changes of metadata have.
 fn of_metadata(code: ProblemCode) -> Vec<Problem> {
     match code {
         ProblemCode::PreconditionFailed => vec![Problem::precondition_failed("the metadata has changed")],
@@ -70,7 +72,7 @@ fn of_metadata(code: ProblemCode) -> Vec<Problem> {
     }
 }
 
-/// At least one problem of each code, and one of each text that this room makes of an error.
+/// Returns problems with this code: one for each text that is made of an error.
 fn examples(code: ProblemCode) -> Vec<Problem> {
     let seconds = Duration::from_secs;
     let overloaded = |error, is_store_away| Problem::refused(IngestError::Overloaded(error), is_store_away);
@@ -172,7 +174,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
     }
 }
 
-/// The status, the headers and the body of an answer.
+/// Returns the status, the headers and the body of an answer as text.
 async fn text(response: Response) -> String {
     let mut text = format!("{}\n", response.status());
     for (name, value) in response.headers() {
