@@ -1,4 +1,4 @@
-//! Request bodies: received within limits, decompressed within limits.
+//! Request bodies: received and decompressed within limits.
 
 use std::io::Read;
 
@@ -13,13 +13,13 @@ use crate::ingest::RefusalReason;
 use crate::limits::{Exhausted, Quota, Reservation};
 use crate::wire::Format;
 
-/// The memory that a decompressed body gets at first. It doubles as needed.
+/// The first memory for a decompressed body, in bytes. It doubles as needed.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// The largest compressed body that is decompressed on the thread of its connection.
+/// The most bytes of a body that the thread of its connection decompresses.
 ///
-/// It may expand a thousandfold, which takes some milliseconds. A larger body would delay other requests, so
-/// a blocking thread decompresses it.
+/// Such a body may expand a thousandfold, which takes some milliseconds. A larger body would delay other
+/// requests, so a blocking thread decompresses it.
 const INLINE_BYTES: usize = 4 << 10;
 
 /// The largest window of a zstd stream, as a power of two: 8 MiB.
@@ -28,10 +28,12 @@ const INLINE_BYTES: usize = 4 << 10;
 /// would allocate it.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
-/// The most bytes that one byte of snappy expands to: an element of three bytes copies at most 64.
+/// The most bytes that a byte of snappy expands to.
+///
+/// An element of three bytes copies at most 64 bytes.
 const SNAPPY_MAX_RATIO: usize = 22;
 
-/// A body in memory, with its part of the memory of all bodies.
+/// A body in memory, and the memory that it holds of that of all bodies.
 #[derive(Debug)]
 pub(in crate::http) struct Received {
     pub(in crate::http) bytes: Bytes,
@@ -69,7 +71,7 @@ pub(in crate::http) enum BodyError {
 }
 
 impl BodyError {
-    /// The reason under which the request is counted.
+    /// Returns the reason under which the metrics count the request.
     pub(in crate::http) const fn reason(&self) -> RefusalReason {
         match self {
             Self::LengthRequired | Self::Broken(_) | Self::NotDecompressed(_) => RefusalReason::InvalidBody,
@@ -92,7 +94,7 @@ pub(in crate::http) fn require_length(headers: &HeaderMap) -> Result<(), BodyErr
     if is_stated { Ok(()) } else { Err(BodyError::LengthRequired) }
 }
 
-/// Receives a body of readings in this format, and decodes its `Content-Encoding`.
+/// Receives a body of readings in `format`, and decodes its `Content-Encoding`.
 pub(in crate::http) async fn receive(
     app: &App,
     quota: &Quota,
@@ -158,8 +160,10 @@ enum Encoding {
 }
 
 impl Encoding {
-    /// The encoding that the headers name. Remote write is snappy unless they name another one, and no other
-    /// format is: elsewhere `snappy` often means a stream with frames.
+    /// Returns the encoding of a body by its headers; `None`: not compressed.
+    ///
+    /// Remote write is snappy unless the headers name another encoding. No other format may be snappy,
+    /// because elsewhere `snappy` often means a stream with frames.
     fn of(headers: &HeaderMap, format: Format) -> Result<Option<Self>, BodyError> {
         let is_remote_write = format == Format::RemoteWrite;
         let Some(value) = headers.get(header::CONTENT_ENCODING) else {
@@ -192,7 +196,7 @@ fn decompress(bytes: &Bytes, encoding: Encoding, max: usize, reservation: Reserv
     }
 }
 
-/// Decompresses a block of snappy, which begins with its decompressed length.
+/// Decompresses a block of snappy, which begins with the decompressed length.
 fn unsnap(bytes: &[u8], max: usize, mut reservation: Reservation) -> Result<Received, BodyError> {
     let not_decompressed = |error: snap::Error| BodyError::NotDecompressed(error.into());
     let length = snap::raw::decompress_len(bytes).map_err(not_decompressed)?;
@@ -209,7 +213,9 @@ fn unsnap(bytes: &[u8], max: usize, mut reservation: Reservation) -> Result<Rece
     Ok(Received { bytes: whole.into(), reservation })
 }
 
-/// RFC 1950, section 2.2: the method is 8, and the first two bytes are a multiple of 31.
+/// Whether a deflated body has the header of zlib (RFC 1950, section 2.2).
+///
+/// The method is 8, and the first two bytes are a multiple of 31.
 fn is_zlib(bytes: &[u8]) -> bool {
     matches!(bytes, [first, second, ..] if first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0)
 }

@@ -1,4 +1,4 @@
-//! Device IDs in paths and parameters.
+//! The device IDs of paths and parameters.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::access::{DeviceScope, Grant};
 use crate::http::App;
 use crate::http::problem::Problem;
 
-/// The client ID of a device from a path, normalized.
+/// The client ID in the path of a request, normalized.
 #[derive(Debug)]
 pub(in crate::http) struct DeviceInPath(pub(in crate::http) String);
 
@@ -26,7 +26,7 @@ impl FromRequestParts<Arc<App>> for DeviceInPath {
     }
 }
 
-/// The client ID of a device from the parameter `name`, normalized.
+/// Normalizes the client ID of a device in the parameter `name`.
 pub(in crate::http) fn normalized(scope: &DeviceScope, name: &str, device: &str) -> Result<String, Problem> {
     let device = scope.normalize(device).map_err(|error| Problem::invalid_parameter(name, error))?;
     Ok(device.into_owned())

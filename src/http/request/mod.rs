@@ -1,6 +1,7 @@
-//! The parts of requests that several handlers read: query parameters, device IDs, bodies.
+//! The parts of requests that several handlers read.
 //!
-//! `body` receives and decompresses a body within its limits.
+//! `params` reads query parameters, `device_id` device IDs, and `body` receives and decompresses a body
+//! within its limits.
 
 pub(super) mod body;
 pub(super) mod device_id;

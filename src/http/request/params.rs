@@ -1,4 +1,4 @@
-//! Query parameters. A handler reads each by its name; an unknown one is refused.
+//! Query parameters. A handler reads each by its name, and refuses unknown ones.
 //!
 //! Otherwise a misspelled parameter would silently mean its default. The description of the route (`openapi`)
 //! lists the parameters that its handler may read.
@@ -15,47 +15,53 @@ use crate::model::{MS_PER_HOUR, MetadataFilter, SeriesFilter};
 use crate::query::{LocalInstant, Zone, is_local_time};
 use crate::wire::timestamp;
 
-/// The years 0 to 9999, in Unix milliseconds.
+/// The instants of parameters: the years 0 to 9999, in Unix milliseconds.
 const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
 
-/// The number of metrics that one query may name, and the number of labels.
+/// The most metrics that a query may name, and the most labels.
 const MAX_METRICS: usize = 256;
 
-/// The characters of the name of an unknown parameter that a problem shows.
+/// The most characters of an unknown parameter's name that a problem shows.
 const MAX_SHOWN: usize = 64;
 
-/// The start of the parameters that name a label. The key of the label follows.
+/// The start of `label.KEY`, a parameter that names a label.
 const LABEL: &str = "label.";
 
-/// The start of the parameters that name metadata. The key follows, and `!` if the value is excluded.
+/// The start of `meta.KEY`, a parameter that selects devices by their metadata.
+///
+/// The key ends with `!` if devices with the value are excluded: `meta.floor!=2`.
 const METADATA: &str = "meta.";
 
-/// Numbers that are probably Unix seconds: 2008 to 2049. As milliseconds they are in January 1970.
+/// The numbers that are probably Unix seconds: of the years 2008 to 2049.
+///
+/// As milliseconds they would be in January 1970.
 const SECONDS: RangeInclusive<i64> = 1_200_000_000..=2_500_000_000;
 
 /// The parameters of a request that no handler has read yet.
 #[derive(Debug)]
 pub(in crate::http) struct Params<'a> {
-    /// The parameters that the handler may read; `None` if the configuration names them.
+    /// The parameters that the handler may read; `None`: any.
     described: Option<Parameters>,
     left: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// The zone that a handler has read.
+    /// The value of `tz`, once the handler has read it.
     zone: Option<Zone>,
 }
 
 impl<'a> Params<'a> {
-    /// The parameters of a route with this description.
+    /// Returns the parameters of a request to a route that describes them.
     pub(in crate::http) fn of(uri: &'a Uri, described: Parameters) -> Self {
         Self { described: Some(described), ..Self::of_any(uri) }
     }
 
-    /// The parameters of a route without a description.
+    /// Returns the parameters of a request to a route without a description.
+    ///
+    /// The configuration names the parameters of such a route.
     pub(in crate::http) fn of_any(uri: &'a Uri) -> Self {
         let query = uri.query().unwrap_or_default();
         Self { described: None, left: form_urlencoded::parse(query.as_bytes()).collect(), zone: None }
     }
 
-    /// In debug builds, panics if the description of the route lacks a parameter that the handler reads.
+    /// Panics in debug builds if the route does not describe the parameter.
     fn check_described(&self, name: &str) {
         debug_assert!(
             self.described.is_none_or(|described| described.iter().any(|parameter| parameter.describes(name))),
@@ -76,7 +82,7 @@ impl<'a> Params<'a> {
         if values.is_empty() { Ok(value) } else { Err(Problem::invalid_parameter(name, "is present more than once")) }
     }
 
-    /// Reads `tz`, the name of a time zone. It may be read several times.
+    /// Reads `tz`, the name of a time zone. May be called several times.
     pub(in crate::http) fn zone(&mut self) -> Result<Option<Zone>, Problem> {
         if let Some(name) = self.one("tz")? {
             let why = "expected the name of a time zone in the IANA database, such as Europe/Berlin";
@@ -85,8 +91,9 @@ impl<'a> Params<'a> {
         Ok(self.zone.clone())
     }
 
-    /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or a time before now such as `-24h`. With a
-    /// zone, it may be a local time.
+    /// Reads an instant: RFC 3339, Unix milliseconds, `now`, or `-24h`.
+    ///
+    /// With a zone, the instant may also be a local time.
     pub(in crate::http) fn instant_ms(
         &mut self,
         name: &str,
@@ -147,7 +154,7 @@ impl<'a> Params<'a> {
         limit.ok_or_else(|| Problem::invalid_parameter("limit", format!("expected a number from 1 to {max}")))
     }
 
-    /// Reads all parameters `metric` and `label.<key>`, which select series.
+    /// Reads all parameters `metric` and `label.KEY`, which select series.
     pub(in crate::http) fn series(&mut self) -> Result<SeriesFilter, Problem> {
         let metrics: HashSet<_> = self.all("metric").into_iter().collect();
         if metrics.len() > MAX_METRICS {
@@ -168,7 +175,7 @@ impl<'a> Params<'a> {
             .map_err(|why| Problem::invalid_parameter("label", why))
     }
 
-    /// Reads all parameters `meta.<key>`, which select devices by their metadata.
+    /// Reads all parameters `meta.KEY`, which select devices by their metadata.
     pub(in crate::http) fn metadata(&mut self) -> Result<MetadataFilter, Problem> {
         self.check_described(METADATA);
         let conditions: Vec<_> = self.left.extract_if(.., |(name, _)| name.starts_with(METADATA)).collect();
@@ -176,17 +183,17 @@ impl<'a> Params<'a> {
         MetadataFilter::new(conditions).map_err(|why| Problem::invalid_parameter("meta", why))
     }
 
-    /// Whether a parameter is left.
+    /// Whether the request has the parameter `name`, and the handler has not read it.
     pub(in crate::http) fn has(&self, name: &str) -> bool {
         self.left.iter().any(|(key, _)| key == name)
     }
 
-    /// Whether a parameter `meta.<key>` is left.
+    /// Whether the request has a parameter `meta.KEY` that was not read.
     pub(in crate::http) fn has_metadata(&self) -> bool {
         self.left.iter().any(|(key, _)| key.starts_with(METADATA))
     }
 
-    /// Refuses the parameters `names`, which have no meaning together with `other`.
+    /// Refuses the parameters `names`, which mean nothing together with `other`.
     pub(in crate::http) fn exclude(&self, names: &[&str], other: &str) -> Result<(), Problem> {
         match self.left.iter().find(|(name, _)| names.contains(&&**name)) {
             None => Ok(()),
@@ -194,12 +201,12 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// The parameters that were not read.
+    /// Returns the parameters that were not read.
     pub(in crate::http) fn into_rest(self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> {
         self.left.into_iter()
     }
 
-    /// Refuses the parameters that were not read.
+    /// Refuses a request with parameters that were not read.
     pub(in crate::http) fn end(self) -> Result<(), Problem> {
         match self.left.first() {
             None => Ok(()),
@@ -221,8 +228,9 @@ impl<'a> Params<'a> {
     }
 }
 
-/// Returns the instant of `now` or of a time before now; `None` if the text is neither. A time that is too
-/// long ago for an instant is the first instant of all.
+/// Returns the instant of `now`, or of a time before now such as `-24h`.
+///
+/// Other texts are `None`. A time that is too long ago for an `i64` is close to `i64::MIN`.
 fn relative_ms(text: &str, now_ms: i64) -> Option<i64> {
     if text == "now" {
         return Some(now_ms);
@@ -245,7 +253,7 @@ fn relative_ms(text: &str, now_ms: i64) -> Option<i64> {
     Some(now_ms.saturating_sub(before))
 }
 
-/// The instant of a local time in a zone, or why there is not one.
+/// Returns the instant of a local time, or why no single instant has this time.
 fn local_ms(text: &str, zone: Option<&Zone>) -> Result<i64, String> {
     let Some(zone) = zone else {
         return Err(format!(
