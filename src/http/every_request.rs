@@ -1,4 +1,4 @@
-//! The middleware around every request: its ID, the security headers of its answer, metrics, a log line.
+//! The middleware around every request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,9 +16,9 @@ use crate::telemetry::{Limit, RequestId};
 
 /// The headers of every answer, unless a handler sets its own.
 ///
-/// Answers are data for one client: caches must not store them (the client itself may keep one with an entity
-/// tag, see `etag`), and browsers must not guess their type, run or frame them, or let other sites read
-/// them. No header names the server or its version.
+/// An answer is data for one client. So caches must not store it (the client may, with an entity tag: see
+/// `etag`). Browsers must not guess its type, run or frame it, or let other sites read it. No header names
+/// the server or its version.
 const STRICT: [(HeaderName, HeaderValue); 4] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -26,16 +26,19 @@ const STRICT: [(HeaderName, HeaderValue); 4] = [
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
-/// The header of answers over TLS: for a year, a browser uses only TLS with this host.
+/// The header of answers over TLS.
+///
+/// For a year, a browser then uses only TLS with this host.
 const OVER_TLS: (HeaderName, HeaderValue) =
     (header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
 
-/// The header of an answer with the ID of its request.
+/// The header of an answer that has the ID of its request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Middleware of all requests: IDs, security headers, metrics, and the end of connections with unread bodies.
+/// Middleware: adds an ID, headers, metrics and a log line to each request.
 ///
-/// Requests without a route share one label in the metrics, because clients choose their paths freely.
+/// A connection with an unread body ends after the answer. Requests without a route share one label in the
+/// metrics, because clients choose their paths freely.
 pub(super) async fn around_every_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
     let id = request_id(request.headers());
@@ -64,14 +67,14 @@ pub(super) async fn around_every_request(State(app): State<Arc<App>>, mut reques
     response
 }
 
-/// The ID of a request: the trace ID of its only `traceparent`, if that is valid, or a new one.
+/// Returns the trace ID of the only `traceparent`, or else a new ID.
 fn request_id(headers: &HeaderMap) -> RequestId {
     let mut all = headers.get_all("traceparent").iter();
     let only = all.next().filter(|_| all.next().is_none());
     only.and_then(|header| RequestId::of_traceparent(header.as_bytes())).unwrap_or_else(RequestId::random)
 }
 
-/// Adds the missing headers.
+/// Adds the security headers that the answer lacks.
 fn harden(headers: &mut HeaderMap, is_over_tls: bool) {
     for (name, value) in STRICT.into_iter().chain(is_over_tls.then_some(OVER_TLS)) {
         headers.entry(name).or_insert(value);

@@ -1,4 +1,4 @@
-//! Invariants fuzzed on query strings, `Authorization` headers and client certificates.
+//! The invariants of fuzz targets: query strings, tokens and client certificates.
 
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use rustls::pki_types::CertificateDer;
@@ -10,7 +10,7 @@ use crate::config::{Auth, CertificateUse, Config, Scope};
 use crate::model::{check_device_id, series};
 use crate::tls::names;
 
-/// The value of the header `Authorization`.
+/// Fuzzes the value of the header `Authorization`.
 pub fn authorization(value: &[u8]) {
     let Ok(header) = HeaderValue::from_bytes(value) else { return };
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header)]);
@@ -25,7 +25,7 @@ pub fn authorization(value: &[u8]) {
     }
 }
 
-/// The query string of a request target.
+/// Fuzzes the query string of a request target.
 pub fn query_string(text: &[u8]) {
     let mut target = b"/?".to_vec();
     target.extend_from_slice(text);
@@ -51,7 +51,9 @@ pub fn query_string(text: &[u8]) {
     let _ = params.end();
 }
 
-/// The DER of a certificate. Whatever its content, it gives access to single devices only.
+/// Fuzzes the DER of a client certificate.
+///
+/// Any certificate gives access to single devices only.
 pub fn certificate(der: &[u8]) {
     let certificate = names::certificate(&CertificateDer::from(der));
     let auth = Auth { client_certificate: CertificateUse::Device, ..Auth::default() };

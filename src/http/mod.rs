@@ -76,34 +76,34 @@ pub use write::webhook::Webhook;
 /// The limits of HTTP requests and answers.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The number of connections that may be open.
+    /// The most connections that may be open at once.
     pub max_connections: usize,
-    /// The size of a body in bytes, before and after decompression.
+    /// The most bytes of a body, before and after decompression.
     pub max_body_bytes: usize,
-    /// The time for the head of a request.
+    /// The longest time that a client may take to send the head of a request.
     pub header_timeout: Duration,
-    /// The time for the body of a request.
+    /// The longest time for a body, or for a client to take a piece of a file.
     pub body_timeout: Duration,
-    /// The number of readings in a page.
+    /// The largest `limit` of a page of readings.
     pub max_readings: usize,
-    /// The number of readings in a page if the query has no `limit`.
+    /// The `limit` of a page of readings if the query has none.
     pub default_readings: usize,
-    /// The number of devices in a page.
+    /// The most devices that a page may have, and that a query may name or combine.
     pub max_devices: usize,
-    /// The number of values in an answer.
+    /// The most values in an answer (`query.max_points`).
     pub max_points: usize,
 }
 
-/// The choices that formats leave to the configuration.
+/// The settings of the formats in which clients send readings.
 #[derive(Debug, Clone)]
 pub struct Formats {
-    /// The meaning of tags and strings in line protocol.
+    /// The settings of line protocol: tags of devices, fields with strings.
     pub line_protocol: LineProtocol,
-    /// The choices of JSON.
+    /// The keys that JSON may have.
     pub json: json::Options<'static>,
-    /// The labels of remote write.
+    /// The labels of remote write that name and describe devices.
     pub remote_write: RemoteWrite,
-    /// The attributes of OTLP.
+    /// The resource attributes of OTLP that name the device.
     pub otlp: Otlp,
     /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
@@ -115,7 +115,7 @@ pub struct Formats {
 pub struct App {
     /// The tokens and what they allow.
     pub gate: Arc<Gate>,
-    /// The host names of the server.
+    /// The host names by which clients may address the server.
     pub hosts: Hosts,
     /// Admission of readings into the log.
     pub ingest: Ingest,
@@ -127,26 +127,26 @@ pub struct App {
     pub store_id: watch::Receiver<Option<String>>,
     /// The log, for its usage and health.
     pub log: Arc<Log>,
-    /// `log.max_bytes`.
+    /// The most bytes of the log (`log.max_bytes`).
     pub log_max_bytes: u64,
-    /// `pending.max_bytes`.
+    /// The most bytes of the pending readings (`pending.max_bytes`).
     pub pending_max_bytes: u64,
     /// The wall clock.
     pub clock: Clock,
-    /// The metrics.
+    /// The metrics that handlers record.
     pub metrics: Arc<Metrics>,
     /// The log lines about refused requests and rejected readings.
     pub refusals: Arc<RefusalLog>,
-    /// The export of the metrics.
+    /// The text of all metrics, for `GET /metrics`.
     pub exposition: Exposition,
-    /// The memory for request bodies.
+    /// The limit on the memory of all request bodies together.
     pub body_memory: BodyMemory,
-    /// The concurrency and the memory of queries.
+    /// The limits on running queries and their memory.
     pub query_limits: QueryLimits,
-    /// The runtime of queries.
+    /// The tokio runtime on which queries run.
     pub main: tokio::runtime::Handle,
-    /// The limits.
+    /// The limits of HTTP requests and answers.
     pub limits: Limits,
-    /// The choices that formats leave to the configuration.
+    /// The settings of the formats in which clients send readings.
     pub formats: Formats,
 }
