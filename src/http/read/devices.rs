@@ -117,14 +117,12 @@ fn example() -> Value {
 }
 
 /// `GET /v1/devices`
-pub(in crate::http) async fn devices(
-    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
-) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri, OF_DEVICES);
-    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+pub(in crate::http) async fn devices(parts: QueryParts) -> Result<Response, Problem> {
+    let mut params = Params::of(&parts.uri, OF_DEVICES);
+    let format = Format::choose(&mut params, &parts.headers, &Format::ALL)?;
     let cells = Cells::of(&mut params, format)?;
-    let request_head = (version, &headers, &uri);
-    let reply = ListReply::new("devices", format, &params, &running, request_head, app.limits.body_timeout);
+    let reply = ListReply::new("devices", format, &params, &parts);
+    let QueryParts { app, grant, running, .. } = parts;
     let limit = params.limit(100, app.limits.max_devices)?;
     let silent_for = silent_for(&mut params)?;
     let beyond_limits = beyond_limits(&mut params)?;

@@ -142,14 +142,12 @@ pub(in crate::http) async fn latest(
 }
 
 /// `GET /v1/latest`
-pub(in crate::http) async fn latest_of_devices(
-    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
-) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri, OF_DEVICES);
-    let format = Format::choose(&mut params, &headers, &Format::ALL)?;
+pub(in crate::http) async fn latest_of_devices(parts: QueryParts) -> Result<Response, Problem> {
+    let mut params = Params::of(&parts.uri, OF_DEVICES);
+    let format = Format::choose(&mut params, &parts.headers, &Format::ALL)?;
     let cells = Cells::of(&mut params, format)?;
-    let request_head = (version, &headers, &uri);
-    let reply = ListReply::new("latest", format, &params, &running, request_head, app.limits.body_timeout);
+    let reply = ListReply::new("latest", format, &params, &parts);
+    let QueryParts { app, grant, running, .. } = parts;
     let limit = params.limit(100, app.limits.max_devices)?;
     let series = params.series()?;
     let beyond_limits = super::devices::beyond_limits(&mut params)?;

@@ -132,14 +132,11 @@ pub(in crate::http) async fn rollups(
 }
 
 /// `GET /v1/rollups`
-pub(in crate::http) async fn of_devices(
-    QueryParts { app, grant, running, version, headers, uri }: QueryParts,
-) -> Result<Response, Problem> {
-    let mut params = Params::of(&uri, OF_DEVICES);
-    let question = Question::of(&mut params, &headers, &app.clock)?;
-    let request_head = (version, &headers, &uri);
-    let (format, timeout) = (question.form.format, app.limits.body_timeout);
-    let reply = ListReply::new("rollups", format, &params, &running, request_head, timeout);
+pub(in crate::http) async fn of_devices(parts: QueryParts) -> Result<Response, Problem> {
+    let mut params = Params::of(&parts.uri, OF_DEVICES);
+    let question = Question::of(&mut params, &parts.headers, &parts.app.clock)?;
+    let reply = ListReply::new("rollups", question.form.format, &params, &parts);
+    let QueryParts { app, grant, running, .. } = parts;
     let combine = Combine::of(&mut params)?;
     let mut which = Which::of(&app, &grant, &mut params, combine != Combine::No)?;
     params.end()?;

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::LINK;
-use axum::http::{HeaderMap, HeaderValue, Uri, Version};
+use axum::http::{HeaderValue, Uri, Version};
 use axum::response::Response;
 
-use super::as_file;
 use super::query_limits::RunningQuery;
 use super::streamed_file::{self, TEXT_BYTES};
+use super::{QueryParts, as_file};
 use crate::common::clock::rfc3339;
 use crate::http::answer::body_in_pieces::BodyInPieces;
 use crate::http::answer::format::{Cells, Encoding, Format, encoded, write_json, write_number};
@@ -80,25 +80,21 @@ struct Whole {
     running: Arc<RunningQuery>,
     version: Version,
     encoding: Encoding,
+    /// The longest time that the client may take for a piece of the file.
     timeout: Duration,
 }
 
 impl ListReply {
     /// Chooses between one page and a table of all pages.
-    ///
-    /// `timeout` is the longest time that a client may take for a piece of a file.
-    pub(super) fn new(
-        name: &'static str,
-        format: Format,
-        params: &Params<'_>,
-        running: &Arc<RunningQuery>,
-        (version, headers, uri): (Version, &HeaderMap, &Uri),
-        timeout: Duration,
-    ) -> Self {
+    pub(super) fn new(name: &'static str, format: Format, params: &Params<'_>, parts: &QueryParts) -> Self {
         let is_page = format == Format::Json || params.has("limit") || params.has("cursor");
-        let encoding = format.encoding(headers);
-        let whole = (!is_page).then(|| Whole { running: Arc::clone(running), version, encoding, timeout });
-        Self { name, uri: uri.clone(), whole }
+        let whole = (!is_page).then(|| Whole {
+            running: Arc::clone(&parts.running),
+            version: parts.version,
+            encoding: format.encoding(&parts.headers),
+            timeout: parts.app.limits.body_timeout,
+        });
+        Self { name, uri: parts.uri.clone(), whole }
     }
 
     /// Whether the answer has all pages.
