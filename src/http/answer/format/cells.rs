@@ -1,7 +1,7 @@
 //! Cells of tables: CSV, and sheets of a workbook (XLSX, ECMA-376 part 1).
 
 use super::{Csv, Format, write_number};
-use crate::common::clock::write_rfc3339;
+use crate::common::clock::rfc3339;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::query::Zone;
@@ -10,16 +10,8 @@ use crate::query::Zone;
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) enum Cells {
     Csv(Csv),
-    Xlsx(Xlsx),
-}
-
-/// The form of the cells of a sheet.
-///
-/// Texts are never formulas, and times are dates.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::http) struct Xlsx {
-    /// The zone of dates. A date of a spreadsheet has no offset.
-    zone: Zone,
+    /// A sheet: texts are never formulas, and times are dates of this zone, without their offset.
+    Xlsx(Zone),
 }
 
 /// The most characters of a cell in Excel, as UTF-16 counts them.
@@ -57,13 +49,13 @@ impl Cells {
     ///
     /// The dates of a workbook are in `tz`, unless the request has `times=utc`.
     pub(in crate::http) fn of(params: &mut Params<'_>, format: Format) -> Result<Self, Problem> {
-        let is_utc = params.has("times");
+        let has_times = params.has("times");
         let csv = Csv::of(params, format)?;
         if format != Format::Xlsx {
             return Ok(Self::Csv(csv));
         }
-        let zone = if is_utc { csv.into_zone() } else { params.zone()? };
-        Ok(Self::Xlsx(Xlsx { zone: zone.unwrap_or(Zone::UTC) }))
+        let zone = if has_times { csv.into_zone() } else { params.zone()? };
+        Ok(Self::Xlsx(zone.unwrap_or(Zone::UTC)))
     }
 
     /// Whether times are local, without their offset.
@@ -148,13 +140,11 @@ impl Cells {
     pub(in crate::http) fn instant(&self, text: &mut Vec<u8>, ts_ms: i64) {
         let zone = match self {
             Self::Csv(csv) => return csv.instant(text, ts_ms),
-            Self::Xlsx(Xlsx { zone }) => zone,
+            Self::Xlsx(zone) => zone,
         };
         let local_ms = ts_ms + zone.offset_ms_at(ts_ms);
         if !DATES_MS.contains(&local_ms) {
-            let mut as_text = Vec::new();
-            write_rfc3339(&mut as_text, ts_ms);
-            return text_cell(text, std::str::from_utf8(&as_text).expect("ASCII"), "");
+            return text_cell(text, &rfc3339(ts_ms), "");
         }
         let days = (local_ms + EPOCH_DAYS * MS_PER_DAY) as f64 / MS_PER_DAY as f64;
         let style = if local_ms % 1_000 == 0 { " s=\"1\"" } else { " s=\"2\"" };
@@ -233,7 +223,7 @@ mod tests {
     use super::*;
 
     fn xlsx(zone: &str) -> Cells {
-        Cells::Xlsx(Xlsx { zone: Zone::named(zone).expect("a zone") })
+        Cells::Xlsx(Zone::named(zone).expect("a zone"))
     }
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
