@@ -18,9 +18,6 @@ const ROLLUPS_OF_DEVICES: &str = "RollupsOfDevices";
 const COMBINED: &str = "CombinedRollups";
 const GROUPS: &str = "GroupsOfRollups";
 
-/// The largest 64-bit float.
-const LARGEST: f64 = f64::MAX;
-
 /// Returns a reference to a schema in `components`.
 pub(super) fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
@@ -170,7 +167,7 @@ fn key(name: &str) -> Value {
         schema["description"] = json!(text);
         schema
     };
-    let value = json!({ "type": ["number", "boolean", "null"], "minimum": -LARGEST, "maximum": LARGEST });
+    let value = json!({ "type": ["number", "boolean", "null"], "minimum": f64::MIN, "maximum": f64::MAX });
     let text = r"^[^\u0000-\u001F\u007F-\u009F{}\uFF0E\uFF04]+$";
     let mut name_of_metric = json!({ "pattern": text, "maxLength": 128, "not": { "const": "ts" } });
     match name {
