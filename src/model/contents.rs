@@ -11,15 +11,14 @@ use std::collections::HashSet;
 pub use self::bucket_write::{Arrivals, BucketWrite};
 use super::{Fold, Hour, HourOffset, Metric, MetricTable, Stats};
 
-/// One value: its offset into the hour, its metric, and the number. The metric is an index into a table
-/// beside the samples.
+/// The value of one metric at one instant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// The value, finite.
     pub value: f64,
     /// The instant, in milliseconds since the start of the hour.
     pub offset: HourOffset,
-    /// The metric: an index into the table beside the samples.
+    /// The metric, as an index into the table of metrics that is kept beside the samples.
     pub metric: u32,
 }
 
@@ -40,10 +39,10 @@ pub struct Reading<'a> {
     pub samples: &'a [Sample],
 }
 
-/// Which of several values of one identity stays.
+/// Which value stays if several have the same identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Keep {
-    /// The first value. A store that cannot change stored values keeps it.
+    /// The first value, for a store that cannot change stored values.
     First,
     /// The last value.
     #[default]
@@ -51,8 +50,10 @@ pub enum Keep {
 }
 
 impl Keep {
-    /// Sorts values by identity, and keeps one of each identity. `key` is the identity of a value, and `set`
-    /// copies a value to the kept one. Values of one identity are in the order of their arrival.
+    /// Sorts values by identity, and keeps one value of each identity.
+    ///
+    /// `values` are in the order of their arrival. `key` returns the identity of a value. `set(kept, later)`
+    /// overwrites the kept value with a later one.
     fn one_of_each<T, K: Ord>(self, values: &mut Vec<T>, key: impl Fn(&T) -> K, set: impl Fn(&mut T, &T)) {
         if values.is_sorted_by(|a, b| key(a) < key(b)) {
             return;
@@ -73,12 +74,12 @@ impl Keep {
 pub struct Contents {
     metrics: Vec<Metric>,
     samples: Vec<Sample>,
-    /// Which values stay when these contents are merged into older ones.
+    /// Which of two values with the same identity stays when these contents are merged into older ones.
     keep: Keep,
 }
 
 impl Contents {
-    /// The contents of samples in any order. Of samples with the same identity the last one stays.
+    /// Makes contents of samples in any order. If several have the same identity, the last one stays.
     ///
     /// # Panics
     /// In debug builds, when a sample's metric is not in `metrics` or `metrics` names a metric twice.
@@ -87,8 +88,8 @@ impl Contents {
         Self::keeping(Keep::Last, metrics, samples)
     }
 
-    /// The contents of samples in the order of their arrival. `keep` says which of several samples with the
-    /// same identity stays, here and in a merge into older contents.
+    /// Makes contents of samples in the order of their arrival. `keep` says which of several samples with the
+    /// same identity stays, here and in a later merge into older contents.
     ///
     /// # Panics
     /// As [`Contents::new`].
@@ -100,7 +101,7 @@ impl Contents {
         Self { metrics, samples, keep }
     }
 
-    /// Which values stay when these contents are merged into older ones.
+    /// Which of two values with the same identity stays when these contents are merged into older ones.
     #[must_use]
     pub const fn keep(&self) -> Keep {
         self.keep
@@ -147,14 +148,14 @@ impl Contents {
         self.readings().count()
     }
 
-    /// The first and the last instant; `None` if empty.
+    /// The offsets of the first and the last reading; `None` if there is none.
     #[must_use]
     pub fn span(&self) -> Option<(HourOffset, HourOffset)> {
         Some((self.samples.first()?.offset, self.samples.last()?.offset))
     }
 
-    /// The stats of each metric that has a value, in the order of [`Contents::metrics`]. The contents are
-    /// those of `hour`.
+    /// The stats of each metric that has a value, in the order of [`Contents::metrics`]. `hour` is the hour
+    /// of these contents.
     #[must_use]
     pub fn stats(&self, hour: Hour) -> Vec<(Metric, Stats)> {
         let mut folds: Vec<Option<Fold>> = vec![None; self.metrics.len()];
@@ -168,8 +169,8 @@ impl Contents {
         named.filter_map(|(metric, fold)| Some((metric.clone(), fold?.finish(hour)))).collect()
     }
 
-    /// These contents with `newer` added. Identities that both have get the newer value, unless `newer` keeps
-    /// the first one.
+    /// Returns these contents with `newer` added. If both have an identity, the value of `newer` stays,
+    /// unless `newer` keeps first values ([`Keep::First`]).
     #[must_use]
     pub fn merge(&self, newer: &Self) -> Self {
         if self.is_empty() {
@@ -207,26 +208,26 @@ impl Contents {
         Self { metrics: self.metrics.clone(), samples, keep: self.keep }
     }
 
-    /// Finds values by the identities of samples that have another table of metrics.
+    /// Prepares lookups by samples whose metrics are indexes into `metrics`.
     #[must_use]
     pub fn values_for(&self, metrics: &[Metric]) -> Values<'_> {
         let mut own = MetricTable::new(self.metrics.clone());
         Values { samples: &self.samples, places: metrics.iter().map(|metric| own.find(metric)).collect() }
     }
 
-    /// The value of an identity. It searches all names, so it is for tests only.
+    /// The value of a metric at an instant. Each call compares all names, so it is for tests only.
     #[cfg(test)]
     pub fn value(&self, offset: HourOffset, metric: &str) -> Option<f64> {
         self.values_for(&[metric.into()]).of(&Sample { value: 0.0, offset, metric: 0 })
     }
 }
 
-/// Finds values of contents for samples with another table of metrics. The names of both tables are compared
-/// once, and not for each sample.
+/// Looks up values of contents by samples that have another table of metrics. The names of both tables are
+/// compared once, and not for each sample.
 #[derive(Debug)]
 pub struct Values<'a> {
     samples: &'a [Sample],
-    /// The place of each metric of the other table in the table of the contents.
+    /// For each metric of the other table, its index in the table of the contents.
     places: Vec<Option<u32>>,
 }
 
@@ -239,15 +240,15 @@ impl Values<'_> {
         Some(self.samples[at].value)
     }
 
-    /// Whether the identity of `sample` has its value, to the bit: 0.0 and -0.0 differ.
+    /// Whether the contents have `sample` with the same bits: 0.0 and -0.0 differ.
     #[must_use]
     pub fn has(&self, sample: &Sample) -> bool {
         self.of(sample).is_some_and(|value| value.to_bits() == sample.value.to_bits())
     }
 }
 
-/// Equal if they have the same values of the same identities, in any order of their metric tables. Values are
-/// equal if their bits are: 0.0 and -0.0 differ.
+/// Compares identities and the bits of values: 0.0 and -0.0 differ. The order of the metric tables does not
+/// matter.
 impl PartialEq for Contents {
     fn eq(&self, other: &Self) -> bool {
         if self.samples.len() != other.samples.len() {

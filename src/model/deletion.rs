@@ -17,8 +17,8 @@ use super::{Contents, Hour, SeriesFilter};
 pub struct Deletion {
     /// The stored ID of the device.
     pub device: Arc<str>,
-    /// The first instant and the end of the range, in Unix milliseconds. `None`: from the first reading to
-    /// the last.
+    /// The first instant of the range and the first instant after it, in Unix milliseconds. `None`: all
+    /// instants.
     pub range_ms: Option<Range<i64>>,
     /// The series whose values are removed.
     pub series: SeriesFilter,
@@ -38,7 +38,7 @@ impl Deletion {
         self.range_ms.is_none() && self.series.is_all()
     }
 
-    /// The hours that may have readings of the range.
+    /// The hours that the range overlaps.
     #[must_use]
     pub fn hours(&self) -> Range<Hour> {
         match &self.range_ms {
@@ -47,27 +47,27 @@ impl Deletion {
         }
     }
 
-    /// Whether the range has all of an hour.
+    /// Whether the range includes the whole hour.
     #[must_use]
     pub fn covers(&self, hour: Hour) -> bool {
         self.range_ms.as_ref().is_none_or(|range| range.start <= hour.start_ms() && hour.end_ms() <= range.end)
     }
 
-    /// Whether the range has an instant.
+    /// Whether the range includes the instant `ts_ms`, in Unix milliseconds.
     #[must_use]
     pub fn has_instant(&self, ts_ms: i64) -> bool {
         self.range_ms.as_ref().is_none_or(|range| range.contains(&ts_ms))
     }
 
-    /// Whether a value is removed, `offset` into an hour, of the series with this text.
+    /// Whether the value of `series` at `offset` in `hour` is removed.
     #[cfg(test)]
     #[must_use]
     pub fn selects(&self, hour: Hour, offset: HourOffset, series: &str) -> bool {
         self.has_instant(hour.instant_ms(offset)) && self.series.matches(series)
     }
 
-    /// Splits the contents of an hour into the values that are removed and the values that stay. Names are
-    /// compared once, and not for each value.
+    /// Splits the contents of an hour into the values that are removed and the values that stay. Each name is
+    /// compared once, and not for each of its values.
     #[must_use]
     pub fn split(&self, hour: Hour, contents: &Contents) -> (Contents, Contents) {
         let is_named: Vec<bool> = contents.metrics().iter().map(|metric| self.series.matches(metric)).collect();

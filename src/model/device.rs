@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The longest device ID, in bytes.
 pub const DEVICE_ID_MAX_BYTES: usize = 128;
 
-/// A string is not a device ID.
+/// Why a text is not a device ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceIdError {
     /// The ID has no characters.
@@ -38,7 +38,7 @@ pub fn check_device_id(id: &str) -> Result<(), DeviceIdError> {
     check(id, true)
 }
 
-/// Checks that device IDs may begin with `id`, or be `id`.
+/// Checks that `id` is a device ID, or the beginning of device IDs.
 ///
 /// # Errors
 /// The part of the rule that `id` breaks.
@@ -54,7 +54,8 @@ fn check(id: &str, is_whole: bool) -> Result<(), DeviceIdError> {
     if id.len() > DEVICE_ID_MAX_BYTES {
         return Err(DeviceIdError::TooLong(id.len()));
     }
-    // Visible ASCII is decided without decoding. Without a branch for each byte, many are compared at once.
+    // Visible ASCII needs no decoding. This loop has no branch for each byte, so the compiler compares many
+    // bytes at once.
     if id.bytes().fold(true, |is_visible, byte| is_visible & matches!(byte, b'!'..=b'~')) {
         return if is_whole && matches!(id, "." | "..") { Err(DeviceIdError::Dots) } else { Ok(()) };
     }
@@ -64,21 +65,22 @@ fn check(id: &str, is_whole: bool) -> Result<(), DeviceIdError> {
     id.chars().find(|&character| is_control(character)).map_or(Ok(()), |found| Err(DeviceIdError::Control(found)))
 }
 
-/// Whether no device ID may have the character.
+/// Whether device IDs must not have the character.
 ///
-/// Beside the control characters of Unicode (Cc), these are the line and paragraph separators, the characters
-/// that change the direction of others, and the byte order mark: with them, a line of a log or a table would
-/// show something else than the ID.
+/// These are the control characters of Unicode (Cc), the line and paragraph separators, the characters that
+/// change the direction of others, and the byte order mark. With them, a line of a log or a table would not
+/// show the ID as it is.
 fn is_control(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{FEFF}')
 }
 
-/// The smallest text, by bytes, that follows all texts with `prefix`; `None` if there is none.
+/// The first text after all texts that begin with `prefix`, in the order of bytes: `b` for `a`. `None` if no
+/// text comes after them.
 #[must_use]
 pub fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
-        // UTF-8 has the order of its characters.
+        // The bytes of UTF-8 sort as its characters do.
         if let Some(next) = (last..=char::MAX).nth(1) {
             end.push(next);
             return Some(end);
@@ -99,7 +101,7 @@ pub enum DeviceIdCase {
 }
 
 impl DeviceIdCase {
-    /// The ID with the case of a stored ID. It need not be a valid ID.
+    /// Converts `id` to the case of stored IDs. `id` need not be valid.
     #[must_use]
     pub fn apply(self, id: &str) -> Cow<'_, str> {
         match self {

@@ -9,7 +9,7 @@ use super::{DeviceIdCase, DeviceIdError, check_device_id};
 
 /// A device ID in which each `*` stands for any characters, or none: `LIGHT-*`, `*-ZONE4`, `PUMP-7`.
 ///
-/// A match takes time in proportion to the ID, whatever the pattern.
+/// A match takes time in proportion to the length of the ID, whatever the pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePattern {
     text: String,
@@ -18,7 +18,7 @@ pub struct DevicePattern {
 }
 
 impl DevicePattern {
-    /// The pattern that only this ID matches: a `*` in it is a character.
+    /// Makes a pattern that only this ID matches. A `*` in the ID is a character like others.
     #[must_use]
     pub fn one_id(id: &str) -> Self {
         Self { text: id.to_owned(), is_one_id: true }
@@ -39,7 +39,7 @@ impl DevicePattern {
         pieces.try_fold(middle, |left, piece| left.find(piece).map(|at| &left[at + piece.len()..])).is_some()
     }
 
-    /// The prefix of every ID that matches.
+    /// The text with which every matching ID begins: `LIGHT-` for `LIGHT-*`.
     #[must_use]
     pub fn start(&self) -> &str {
         if self.is_one_id { &self.text } else { self.text.split('*').next().unwrap_or_default() }
@@ -51,7 +51,7 @@ impl DevicePattern {
         self.is_one_id
     }
 
-    /// This pattern with the case of stored IDs.
+    /// This pattern in the case of stored IDs.
     #[must_use]
     pub fn in_case(&self, case: DeviceIdCase) -> Self {
         Self { text: case.apply(&self.text).into_owned(), ..*self }

@@ -8,7 +8,7 @@
 /// The most levels of nested objects and arrays in metadata, the outermost included.
 pub const METADATA_MAX_DEPTH: usize = 8;
 
-/// A JSON object is not metadata.
+/// Why a JSON object is not valid metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
     /// A key has no characters.
@@ -34,8 +34,10 @@ pub enum MetadataError {
     TooDeep,
 }
 
-/// Checks a key of an object at this `depth`. Metadata itself is at depth 1. An object around it whose keys
-/// are keys of metadata too is at depth 0.
+/// Checks a key of an object at this `depth`.
+///
+/// Metadata itself is at depth 1, and an object in it at depth 2. Depth 0 is an object with a member for each
+/// key of metadata, such as `{"floor": {"value": 2}}`.
 ///
 /// # Errors
 /// The part of the rule that `key` breaks.
@@ -59,7 +61,7 @@ pub fn check_metadata_key(key: &str, depth: usize) -> Result<(), MetadataError> 
 /// Checks a JSON number, given as its text: an integer of 64 bits, or a float of 64 bits.
 ///
 /// # Errors
-/// When a store cannot keep it.
+/// When a store cannot keep the number.
 pub fn check_metadata_number(number: &str) -> Result<(), MetadataError> {
     if number.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
         let is_finite = number.parse().is_ok_and(f64::is_finite);

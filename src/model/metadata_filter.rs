@@ -1,9 +1,10 @@
 //! The filter of devices by their metadata.
 //!
-//! A condition has a key, and the texts that the member with this key may have. `floor` is a member of the
-//! metadata; `site.floor` is one too, or the member `floor` of its object `site`. A string, `true`, `false`
-//! and `null` match their text. A number matches each spelling of the same number. An array matches if one of
-//! its elements does; an object matches no text.
+//! A condition has a key, and the texts that the member with this key may have. The key `floor` names the
+//! member `floor` of the metadata. The key `site.floor` names the member `site.floor`, and also the member
+//! `floor` of the object `site`. A string, `true`, `false` and `null` match their text. A number matches each
+//! of its spellings: 2 matches `2`, `2.0` and `2e0`. An array matches if one of its elements does; an object
+//! matches no text.
 //!
 //! A match takes time in proportion to the metadata and the number of conditions, whatever their length.
 
@@ -22,11 +23,11 @@ pub struct MetadataFilter {
 struct Condition {
     key: Box<str>,
     is_negated: bool,
-    /// One of them has to match. If the condition is negated, none may match.
+    /// At least one pattern must match. If the condition is negated, none may match.
     patterns: Vec<TextPattern>,
 }
 
-/// A text, or the start of texts.
+/// A text such as `Zone 4`, or the start of texts such as `Zone*`.
 #[derive(Debug, Clone, PartialEq)]
 struct TextPattern {
     text: Box<str>,
@@ -35,7 +36,7 @@ struct TextPattern {
     number: Option<Numeric>,
 }
 
-/// A number. Whole ones are compared exactly.
+/// A number. Whole numbers are compared exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Numeric {
     Whole(i128),
@@ -66,12 +67,15 @@ const MAX_VALUES: usize = 64;
 const MAX_BYTES: usize = 1_024;
 
 impl MetadataFilter {
-    /// Matches devices whose metadata meets all `conditions`: a key and a value, which may end with `*` for
-    /// any rest. If the key ends with `!`, the member must not have the value. Values of the same key are
-    /// alternatives.
+    /// Makes a filter of devices whose metadata meets all `conditions`.
+    ///
+    /// A condition is a key and a value: `floor` and `2`. A `*` at the end of the value stands for any rest.
+    /// With `!` at the end of the key (`floor!`), the member must not have the value. Values of the same key
+    /// are alternatives.
     ///
     /// # Errors
-    /// When a condition has no key or a misplaced `*`, one is too long, or there are too many of them.
+    /// When a condition has no key, a misplaced `*` or a text that is too long, or when there are too many
+    /// values.
     pub fn new<'a>(conditions: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MetadataFilterError> {
         let mut of_keys: Vec<Condition> = Vec::new();
         let mut values = 0;
@@ -100,7 +104,7 @@ impl MetadataFilter {
         }
     }
 
-    /// Whether devices match whatever their metadata is.
+    /// Whether all devices match.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.conditions.is_empty()
@@ -131,11 +135,11 @@ impl Condition {
     }
 }
 
-/// Returns the first result of `look` for a member of the metadata that `keys` names: by its key, or by the
-/// keys of objects inside each other, with dots in between.
+/// Calls `look` with the members that `keys` names, until it returns a result. `a.b` names the member `a.b`,
+/// and the member `b` of the object `a`.
 ///
-/// Each member is reached by one way of splitting the keys, so no member is looked at twice. The keys of an
-/// object are compared, not the places of dots, because metadata is short and `keys` may be long.
+/// Only one way of splitting `keys` leads to a member, so `look` gets no member twice. The search compares
+/// the keys of objects and does not try the dots of `keys`: metadata is short, but `keys` may be long.
 pub fn find_member<'v, T>(
     object: &'v Map<String, Value>,
     keys: &str,
@@ -152,7 +156,8 @@ pub fn find_member<'v, T>(
 impl std::str::FromStr for TextPattern {
     type Err = MetadataFilterError;
 
-    /// A backslash takes the meaning from a `*` or a backslash that follows it.
+    /// Parses the value of a condition. `\*` is a star and `\\` is a backslash. Before any other character, a
+    /// backslash stands for itself.
     fn from_str(value: &str) -> Result<Self, MetadataFilterError> {
         let (mut text, mut is_start) = (String::with_capacity(value.len()), false);
         let mut characters = value.chars().peekable();
@@ -294,7 +299,7 @@ mod tests {
         assert!(many(MAX_VALUES).is_ok());
     }
 
-    /// Counts the members that are looked at: a key of many dots finds each once.
+    /// Counts the members that `look` gets: a key of many dots leads to each member once.
     #[test]
     fn a_long_key_is_followed_along_the_members_that_exist() {
         let deep = (0..7).fold(json!(1), |inner, _| json!({ "a": inner, "a.a": 2, "b": 3 }));

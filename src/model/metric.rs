@@ -13,9 +13,9 @@ use serde::{Serialize, Serializer};
 /// The longest metric name without labels, in bytes.
 pub const METRIC_MAX_BYTES: usize = 128;
 
-/// A metric with its labels, as the canonical text of its [series](super::series). It is cheap to clone.
+/// A metric with its labels, as the canonical text of its [series](super::series). Cheap to clone.
 ///
-/// It also knows the measurement that it came from, if any. Equality, order and hash are those of the text.
+/// A metric of line protocol also knows its measurement. Equality, order and hash depend on the text only.
 #[derive(Clone)]
 pub struct Metric {
     text: Arc<str>,
@@ -23,14 +23,15 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// A metric that came from a measurement and a field. The measurement is the first `measurement_bytes`
-    /// bytes of its name; with 0 there is none.
+    /// Makes a metric whose first `measurement_bytes` bytes are its measurement: 3 for `cpu_idle`. 0 is no
+    /// measurement.
     #[must_use]
     pub fn of_measurement(text: &str, measurement_bytes: u8) -> Self {
         Self { text: text.into(), measurement_bytes }
     }
 
-    /// The measurement of the line protocol that the metric came from, if its field was not `value`.
+    /// The measurement of line protocol that the metric came from; `None` if the metric has no measurement,
+    /// or if its field was `value`.
     #[must_use]
     pub fn measurement(&self) -> Option<&str> {
         let measurement = self.text.get(..self.measurement_bytes.into())?;
@@ -135,10 +136,10 @@ impl Serialize for Metric {
     }
 }
 
-/// A table of metrics, with an index of each by its name.
+/// A table of metrics that finds the place of a metric by its name.
 ///
-/// Successive lookups tend to follow the order of the table. So a lookup first tries the place after the last
-/// one.
+/// Successive lookups tend to follow the order of the table. So a lookup first tries the place after the
+/// place that the last lookup found.
 #[derive(Debug, Default, Clone)]
 pub struct MetricTable {
     metrics: Vec<Metric>,
@@ -195,7 +196,7 @@ impl MetricTable {
     }
 }
 
-/// A string is not a metric name.
+/// Why a text is not a metric name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetricNameError {
     /// The name has no characters.
@@ -223,15 +224,16 @@ pub(super) const fn is_stored_escape(character: char) -> bool {
     matches!(character, '\u{FF0E}' | '\u{FF04}')
 }
 
-/// Whether `name` is made of the ASCII characters from `!` to `z`, which any metric name may have.
+/// Whether `name` has only the ASCII characters from `!` to `z`, which every metric name may have.
 ///
-/// It is the cheap check of the usual names. Labels begin with `{`, which comes after `z`.
+/// This is the cheap check for usual names. It fails for a text with labels, because `{` comes after `z`.
 #[inline]
 fn is_usual(name: &str) -> bool {
     name.bytes().all(|byte| matches!(byte, b'!'..=b'z'))
 }
 
-/// Whether `name` is a usual metric name without labels, which [`check_metric_name`] would find valid.
+/// Whether `name` is certainly a metric name without labels. It does not recognize names with rare
+/// characters, which [`check_metric_name`] checks.
 #[inline]
 #[must_use]
 pub fn is_usual_metric_name(name: &str) -> bool {

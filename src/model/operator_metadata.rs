@@ -1,12 +1,12 @@
 //! Metadata that operators set, beside the metadata that devices send.
 //!
-//! **Two authors.** A key that an operator has set stays until the operator removes it. A device's own value
-//! of this key is kept beneath it, and shows again then ([`OperatorMetadata::over`]).
+//! **Two authors.** A key that an operator has set stays until the operator removes it. The device's own
+//! value of this key is kept too, and takes effect again after the removal ([`OperatorMetadata::over`]).
 //!
-//! **Any order.** Each key is a last-writer-wins register: of two values, that of the later instant stays. A
-//! replacement removes all keys that were set before it. So changes may be merged in any order and any number
-//! of times, by several instances and servers, always with the same result. A change is metadata itself: the
-//! keys that it sets and removes.
+//! **Any order.** Each key is a last-writer-wins register: of two values, the one with the later instant
+//! stays. A replacement removes all keys that were set before it. So changes may be merged in any order and
+//! any number of times, by several instances and servers, always with the same result. A change has the same
+//! type as the metadata: it has the keys that it sets and removes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The most removals that a store keeps of a device.
+/// The most removed keys that a store remembers for one device.
 const MAX_REMOVED: usize = 64;
 
-/// The keys of one device that operators have set, or a change of them.
+/// The keys that operators have set for one device, or a change of these keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OperatorMetadata {
@@ -41,8 +41,8 @@ pub struct OperatorKey {
 }
 
 impl OperatorKey {
-    /// Whether this change wins over `other`: it is later. Of two changes at one instant, the greater text
-    /// wins, so that the order of merges does not matter.
+    /// Whether this change wins over `other`: the later change wins. Of two changes at the same instant, the
+    /// one with the greater text wins, so that the order of merges does not matter.
     fn stays_before(&self, other: &Self) -> bool {
         let text = |key: &Self| key.value.as_ref().map(Value::to_string);
         self.at_ms > other.at_ms || (self.at_ms == other.at_ms && text(self) > text(other))
@@ -57,8 +57,10 @@ impl OperatorMetadata {
         Self { replaced_ms: Some(at_ms), keys: object.into_iter().map(set).collect() }
     }
 
-    /// The change that a JSON merge patch (RFC 7396) makes here. It has each key of the patch as a whole,
-    /// also one that has this value already: another instance may be about to change it.
+    /// The change that a JSON merge patch (RFC 7396) makes to this metadata.
+    ///
+    /// The change has every key of the patch with its whole value, also if the key has this value already:
+    /// another instance may be changing the key.
     #[must_use]
     pub fn patched(&self, patch: Map<String, Value>, at_ms: i64) -> Self {
         let mut change = Self::default();
@@ -92,8 +94,8 @@ impl OperatorMetadata {
 
     /// Forgets the oldest removals beyond 64.
     ///
-    /// Call it on the metadata that a store keeps, and not on a change, which must reach the store whole. If
-    /// a copy from before a forgotten removal is merged later, it brings the key back.
+    /// Call this on the metadata that a store keeps, and not on a change, which must reach the store whole.
+    /// If a copy from before a forgotten removal is merged later, the key comes back.
     pub fn forget_old_removals(&mut self) {
         let removed = self.keys.iter().filter(|(_, key)| key.value.is_none());
         let mut removed: Vec<(i64, String)> = removed.map(|(key, of)| (of.at_ms, key.clone())).collect();
@@ -103,13 +105,14 @@ impl OperatorMetadata {
         }
     }
 
-    /// The instant of a change that follows all changes here.
+    /// The instant for a change after all changes here: `now_ms`, or just after the newest change if that is
+    /// later.
     #[must_use]
     pub fn next_ms(&self, now_ms: i64) -> i64 {
         self.newest_ms().map_or(now_ms, |newest_ms| now_ms.max(newest_ms.saturating_add(1)))
     }
 
-    /// The instant of the newest change.
+    /// The instant of the newest change in Unix milliseconds; `None` without changes.
     #[must_use]
     pub fn newest_ms(&self) -> Option<i64> {
         self.keys.values().map(|key| key.at_ms).chain(self.replaced_ms).max()
@@ -138,7 +141,7 @@ impl OperatorMetadata {
     }
 }
 
-/// The result of a JSON merge patch (RFC 7396) that is not null. Its depth is bounded by that of metadata.
+/// The result of a JSON merge patch (RFC 7396) that is not null. The recursion is as deep as metadata may be.
 fn merge_patch(target: Option<Value>, patch: Value) -> Value {
     let Value::Object(patch) = patch else { return patch };
     let mut target = match target {

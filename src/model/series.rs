@@ -1,4 +1,4 @@
-//! Series: metric names with labels, and their one text.
+//! Series: metric names with labels, and their canonical text.
 //!
 //! A series of a device is a metric with labels: `cpu_usage_idle` of `cpu=cpu0`. Its canonical text is the
 //! metric name alone, or the name and its labels:
@@ -22,7 +22,7 @@ pub const SERIES_MAX_LABELS: usize = 32;
 /// The longest text of a series, in bytes.
 pub const SERIES_MAX_BYTES: usize = 512;
 
-/// The labels that a series usually has at most.
+/// Up to this many labels need no allocation.
 const USUAL_LABELS: usize = 4;
 
 /// A metric name with its labels, parsed from a text.
@@ -37,7 +37,7 @@ pub struct Series<'t> {
 /// The keys and values of labels, borrowed from a text where they have no escapes.
 pub type Labels<'t> = SmallVec<[(Cow<'t, str>, Cow<'t, str>); USUAL_LABELS]>;
 
-/// A text is not a series, or labels cannot belong to one.
+/// Why a text is not a series, or labels cannot belong to a series.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesError {
     /// The metric name is not valid.
@@ -107,7 +107,7 @@ pub fn metric_of(series: &str) -> &str {
 /// Whether `text` is certainly a canonical text: a usual name, with usual labels or none.
 ///
 /// The check reads the text once and allocates nothing. It does not recognize texts with escapes or with
-/// characters beyond ASCII, which [`canonical`] checks.
+/// characters beyond ASCII; [`canonical`] checks those.
 #[inline]
 #[must_use]
 pub fn is_usual(text: &str) -> bool {
@@ -132,7 +132,7 @@ fn is_usual_labelled(text: &str) -> bool {
         && count <= SERIES_MAX_LABELS
 }
 
-/// The canonical form of the text of a series, which is nearly always `text` itself.
+/// The canonical form of the text of a series: nearly always `text` itself.
 ///
 /// # Errors
 /// When `text` is not a series.
@@ -148,10 +148,9 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, SeriesError> {
     Ok(if canonical == text { Cow::Borrowed(text) } else { Cow::Owned(canonical) })
 }
 
-/// Appends labels to `text` as the canonical text has them, braces included; nothing if there are none. The
-/// order of `labels` becomes the canonical one.
+/// Appends `{key=value,...}` in canonical form to `text`, or nothing if there are no labels. Sorts `labels`.
 ///
-/// It checks the labels, their number and their length before it appends anything.
+/// The labels, their number and their length are checked before anything is appended.
 ///
 /// # Errors
 /// When the labels cannot belong to a series.
@@ -180,7 +179,7 @@ pub fn append_labels(text: &mut String, labels: &mut [(&str, &str)]) -> Result<(
 /// Replaces `text` by the canonical text of a series.
 ///
 /// # Errors
-/// When the name or the labels are not valid, or the text would be too long. `text` is empty then.
+/// When the name or the labels are not valid, or the text would be too long. Then `text` is empty.
 pub fn write(text: &mut String, metric: &str, labels: &mut [(&str, &str)]) -> Result<(), SeriesError> {
     text.clear();
     check_metric_name(metric)?;
@@ -192,7 +191,7 @@ pub fn write(text: &mut String, metric: &str, labels: &mut [(&str, &str)]) -> Re
     written
 }
 
-/// The number of bytes that labels take in the canonical text.
+/// The number of bytes that labels take in the canonical text, braces included.
 pub fn labels_bytes<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> usize {
     let bytes: usize = labels.map(|(key, value)| ",=".len() + text_bytes(key) + text_bytes(value)).sum();
     if bytes == 0 { 0 } else { bytes + "{}".len() - ",".len() }
@@ -201,7 +200,7 @@ pub fn labels_bytes<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> usi
 /// Checks the length of the text of a series.
 ///
 /// # Errors
-/// When it is longer than [`SERIES_MAX_BYTES`].
+/// When `bytes` is more than [`SERIES_MAX_BYTES`].
 pub const fn check_length(bytes: usize) -> Result<(), SeriesError> {
     if bytes <= SERIES_MAX_BYTES { Ok(()) } else { Err(SeriesError::TooLong(bytes)) }
 }
@@ -222,13 +221,14 @@ fn check_label(key: &str, value: &str) -> Result<(), SeriesError> {
     Err(SeriesError::Label(shown))
 }
 
-/// Checks that sorted keys differ.
+/// Checks that no key occurs twice. The keys are sorted.
 fn check_keys<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> Result<(), SeriesError> {
     let repeated = keys.clone().zip(keys.skip(1)).find(|(a, b)| a == b);
     repeated.map_or(Ok(()), |(key, _)| Err(SeriesError::DuplicateLabel(key.to_owned())))
 }
 
-/// Reads a key or a value from `at` up to `end`, or, for a value, to the closing brace.
+/// Reads a key or a value without its escapes, and moves `at` to its end: the byte `end`, or for a value also
+/// `}`.
 fn read_text<'t>(text: &'t str, at: &mut usize, end: u8) -> Result<Cow<'t, str>, SeriesError> {
     let (start, mut found) = (*at, Cow::Borrowed(""));
     let mut plain = start;

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::series::{self, SeriesError};
 
-/// Selects series of a device.
+/// Selects series of a device. Cheap to clone.
 ///
-/// A series matches if it has one of the wanted names or texts, or none are wanted, and if it has, for each
-/// wanted label key, one of the values wanted for it. Cheap to clone.
+/// A series matches if it has one of the wanted names or texts (if there are any), and, for each wanted label
+/// key, one of the wanted values of this key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SeriesFilter {
@@ -21,7 +21,7 @@ pub struct SeriesFilter {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Parts {
-    /// Names of metrics. All label sets of them match.
+    /// Names of metrics: `cpu` matches `cpu` and `cpu{core=0}`.
     names: BTreeSet<Box<str>>,
     /// Canonical texts of series with labels, whose names are not among `names`.
     texts: BTreeSet<Box<str>>,
@@ -31,7 +31,7 @@ struct Parts {
     label_keys: usize,
 }
 
-/// One of the metrics that a filter names.
+/// A metric that a filter names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'f> {
     /// The series has this name, and any labels or none.
@@ -44,12 +44,13 @@ impl SeriesFilter {
     /// Matches every series.
     pub const ALL: Self = Self { parts: None };
 
-    /// Matches the series that have one of `metrics`, if there are any, and the `labels`, of which those with
-    /// the same key are alternatives. A metric is a name, which stands for all its label sets, or the text of
-    /// one series, with its labels in any order.
+    /// Makes a filter of series that have one of `metrics`, if there are any, and the `labels`.
+    ///
+    /// A metric is a name (`cpu`: with any labels or none) or the text of one series (`cpu{core=0}`, with its
+    /// labels in any order). Labels with the same key are alternatives.
     ///
     /// # Errors
-    /// When a metric is neither, or a label cannot belong to a series.
+    /// When a metric is neither a name nor the text of a series, or a label cannot belong to a series.
     pub fn new<'a>(
         metrics: impl IntoIterator<Item = &'a str>,
         labels: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -79,7 +80,7 @@ impl SeriesFilter {
         self.parts.is_none()
     }
 
-    /// Whether a series, as its canonical text, matches.
+    /// Whether the series with this canonical text matches.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         self.parts.as_ref().is_none_or(|parts| parts.matches(text))
@@ -87,7 +88,7 @@ impl SeriesFilter {
 
     /// The wanted names and texts: a series that matches has exactly one of them. `None`: all are wanted.
     ///
-    /// A store asks its database for these, and checks [`Self::matches`] itself.
+    /// A store asks its database for these metrics, and then checks each series with [`Self::matches`].
     pub fn metrics(&self) -> Option<impl Iterator<Item = Wanted<'_>>> {
         let parts = self.parts.as_ref().filter(|parts| !parts.has_all_metrics())?;
         let names = parts.names.iter().map(|name| Wanted::Name(name));

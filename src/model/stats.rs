@@ -11,7 +11,8 @@ pub struct Stats {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// The sum of the values. Infinite if it, or the sum of a part of them, is beyond a double. Never NaN.
+    /// The sum of the values, never NaN. Infinite if the sum, or the sum of some of the values, is beyond a
+    /// double.
     pub sum: f64,
     /// The value of the first instant.
     pub first: ValueAt,
@@ -28,12 +29,12 @@ pub struct ValueAt {
     pub value: f64,
 }
 
-/// Folds values in the order of time into [`Stats`], with a sum as accurate as one in twice the precision.
+/// Computes [`Stats`] of values in the order of time, with a sum as accurate as in twice the precision.
 ///
-/// It adds the rounding errors of all additions in the end: compensated summation after Kahan and Babuška, in
-/// the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26, 2005).
-/// If the sum leaves the range of a double on its way, the fold continues with a scaled sum, so that the
-/// result can be finite.
+/// The rounding errors of all additions are added at the end: compensated summation after Kahan and Babuška,
+/// in the variant of Neumaier (ZAMM 54, 1974; "Sum2" in Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26,
+/// 2005). If the sum leaves the range of a double on its way, the fold continues with a scaled sum, so that
+/// the result can be finite.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fold {
     count: u64,
@@ -75,7 +76,7 @@ impl Fold {
         self.sum = next;
     }
 
-    /// The stats of the values, which are of this hour.
+    /// The stats of the values. `hour` is their hour.
     pub(crate) fn finish(self, hour: Hour) -> Stats {
         let Self { count, min, max, sum, lost, scale, first, last } = self;
         let at = |(offset, value)| ValueAt { ts_ms: hour.instant_ms(offset), value };
@@ -91,15 +92,15 @@ impl Stats {
         Self { count: 1, min: value, max: value, sum: value, first: only, last: only }
     }
 
-    /// Whether these may be the stats of all values of `other` and perhaps more: there are as many, from the
-    /// first instant to the last.
+    /// Whether these stats may cover all values of `other`: they have no smaller count, and their first and
+    /// last instants enclose those of `other`.
     #[must_use]
     pub fn may_include(&self, other: &Self) -> bool {
         let (begins, ends) = (self.first.ts_ms <= other.first.ts_ms, self.last.ts_ms >= other.last.ts_ms);
         self.count >= other.count && begins && ends
     }
 
-    /// Adds the stats of other readings, of any time.
+    /// Adds the stats of other readings, which may be earlier or later.
     pub fn merge(&mut self, other: &Self) {
         if other.first.is_before(&self.first) {
             self.first = other.first;
@@ -138,13 +139,15 @@ impl ValueAt {
         Self { ts_ms, value: f64::NAN }
     }
 
-    /// Orders values by time. Values of different devices may share an instant; the lower one is first then.
+    /// Whether this value is before `other` in time. Values of different devices may share an instant: then
+    /// the lower value is first.
     fn is_before(&self, other: &Self) -> bool {
         (self.ts_ms, self.value) < (other.ts_ms, other.value)
     }
 }
 
-/// Adds stats to known stats, by metric, in linear time. It calls `join` for a metric that both have.
+/// Adds `more` stats to the `known` ones, by metric, in linear time. If both have a metric, this calls `join`
+/// with the known and the other stats.
 pub fn join_stats(
     known: &mut Vec<(Metric, Stats)>,
     more: impl IntoIterator<Item = (Metric, Stats)>,

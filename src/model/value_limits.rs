@@ -1,8 +1,8 @@
 //! The limits of values: a convention of metadata.
 //!
-//! The member `limits` of the metadata of a device has bounds by the name of a metric:
-//! `{"limits": {"level": {"min": 20}, "temp": {"min": -5, "max": 80}}}`. Metadata is not checked when it is
-//! written, so that no reading is lost. Limits of another form are ignored, and counted.
+//! The member `limits` of a device's metadata has the bounds of metrics, by name: `{"limits": {"level":
+//! {"min": 20}, "temp": {"min": -5, "max": 80}}}`. Metadata is not checked when it is written, so that no
+//! reading is lost. Limits of another form are ignored, and counted.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ impl ValueLimits {
         self.bounds.get(metric).copied()
     }
 
-    /// Returns the bound that a value of a series is beyond.
+    /// Returns the bound that a value of a series is beyond; `None` if the value is within the limits.
     #[must_use]
     pub fn beyond(&self, series: &Metric, value: f64) -> Option<Bound> {
         let Bounds { min, max } = self.bounds_of(metric_of(series))?;

@@ -17,15 +17,15 @@ pub struct BucketWrite {
     pub metadata: Option<Arc<str>>,
     /// The readings, each identity once.
     pub contents: Contents,
-    /// The number of accepted readings in this write, repetitions included.
+    /// The number of accepted readings in this write. A reading that adds no identity counts too.
     pub accepted: u32,
-    /// For each sample of the contents, the number of the first accepted reading with its identity.
+    /// For each sample of the contents, the number (from 0) of the first accepted reading with its identity.
     arrivals: Vec<u32>,
 }
 
 impl BucketWrite {
-    /// The write of accepted samples, in the order of their arrival. The flag of each says whether it is the
-    /// first of its reading. Of two values with the same identity the later stays.
+    /// Makes a write of samples in the order of their arrival. The flag of a sample says whether it is the
+    /// first sample of its reading. If two samples have the same identity, the later value stays.
     #[cfg(test)]
     #[must_use]
     pub fn new(
@@ -42,7 +42,7 @@ impl BucketWrite {
         Self::keeping(Keep::Last, device, hour, metadata, metrics, all)
     }
 
-    /// The write of accepted samples. `keep` says which of two values with the same identity stays.
+    /// Makes a write of samples. `keep` says which of two values with the same identity stays.
     #[must_use]
     pub fn keeping(
         keep: Keep,
@@ -68,8 +68,9 @@ impl BucketWrite {
         Self { metadata, ..self }
     }
 
-    /// Splits the write into two parts with about as many instants, the earlier one first; `None` if it has
-    /// one instant. The accepted readings of the parts add up to those of the whole.
+    /// Splits the write into an earlier and a later part with about the same number of instants.
+    ///
+    /// The accepted readings of the parts add up to those of the whole. `None` if the write has one instant.
     #[must_use]
     pub fn halves(&self) -> Option<[Self; 2]> {
         let middle = self.contents.readings().nth(self.contents.reading_count() / 2)?.offset;
@@ -83,7 +84,7 @@ impl BucketWrite {
         Some([earlier, later])
     }
 
-    /// The write of some of the samples.
+    /// The write of the samples at these indexes.
     fn part(&self, range: std::ops::Range<usize>) -> Self {
         let mut numbers = HashMap::new();
         let mut number = |arrival: &u32| {
@@ -130,7 +131,7 @@ impl BucketWrite {
     }
 }
 
-/// Samples in the order of their arrival, and the number of the accepted reading of each.
+/// Samples in the order of their arrival, each with the number of its reading.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     samples: Vec<Sample>,
@@ -141,7 +142,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// No samples, with room for some.
+    /// Makes an empty list with memory for this many samples.
     #[must_use]
     pub fn with_capacity(samples: usize) -> Self {
         let (samples, readings) = (Vec::with_capacity(samples), Vec::with_capacity(samples));
