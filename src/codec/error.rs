@@ -2,7 +2,7 @@
 
 use crate::common::cursor::EndOfBytes;
 
-/// The bytes are not what they should be: a chunk, blocks or a column.
+/// Why bytes are not a chunk, blocks or a column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// A newer program wrote the chunk.

@@ -6,7 +6,7 @@ use super::bson_column::{ColumnEncoder, Dates, Doubles};
 use super::{BlockEncoder, Blocks, Chunk, ChunkEncoder, ChunkError};
 use crate::model::{Contents, Metric, Sample};
 
-/// A chunk.
+/// Checks a chunk: its contents stay the same when they are encoded and decoded again.
 pub fn chunk(bytes: &[u8]) {
     if let Ok(contents) = decode(bytes) {
         let again = ChunkEncoder::new().expect("memory").encode(&contents);
@@ -14,7 +14,8 @@ pub fn chunk(bytes: &[u8]) {
     }
 }
 
-/// Blocks. Each is encoded and decoded again. A byte stands for a bounded number of samples.
+/// Checks blocks: samples stay the same when they are encoded and decoded again, and a byte stands for a
+/// bounded number of samples.
 pub fn blocks(bytes: &[u8]) {
     let (mut encoder, mut count) = (BlockEncoder::new(), 0);
     for block in Blocks::new(bytes).map_while(Result::ok) {
@@ -30,8 +31,8 @@ pub fn blocks(bytes: &[u8]) {
     assert!(count <= 100 * bytes.len(), "{count} samples of {} bytes", bytes.len());
 }
 
-/// A column of MongoDB. Its values are encoded and decoded again. A byte stands for a bounded number of
-/// values.
+/// Checks a column of MongoDB: values stay the same when they are encoded and decoded again, and a byte
+/// stands for a bounded number of values.
 pub fn bson_column(bytes: &[u8]) {
     let (mut encoder, most) = (ColumnEncoder::new(), 256 * bytes.len());
     let (mut dates, mut again) = (Vec::new(), Vec::new());
@@ -48,7 +49,7 @@ pub fn bson_column(bytes: &[u8]) {
     assert!(decoded.eq(doubles.into_iter().map(bits)), "encoded and decoded again");
 }
 
-/// Whether samples are the same to the bit.
+/// Whether samples have the same identities and the same bits of values.
 pub(super) fn same_bits(one: &[Sample], other: &[Sample]) -> bool {
     let is_same =
         |(one, other): (&Sample, &Sample)| one.key() == other.key() && one.value.to_bits() == other.value.to_bits();

@@ -42,7 +42,7 @@ pub(super) fn read_signed(cursor: &mut Cursor<'_>) -> Result<i64, ChunkError> {
     read(cursor).map(unzigzag)
 }
 
-/// The number of bits of a number; 0 for 0.
+/// The number of bits that a number needs: 3 for 5, and 0 for 0.
 #[inline]
 pub(super) const fn bits(number: u64) -> u32 {
     u64::BITS - number.leading_zeros()

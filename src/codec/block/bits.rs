@@ -1,6 +1,6 @@
-//! Numbers of a fixed number of bits, packed from the lowest bit of the first byte on.
+//! Packs numbers into bits, from the lowest bit of the first byte on.
 
-/// Packs numbers of any widths into bytes.
+/// Packs numbers into bytes. Each number may have another width.
 pub(super) struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
     word: u64,
@@ -34,12 +34,12 @@ impl<'a> BitWriter<'a> {
     }
 }
 
-/// The bytes that `count` numbers of `width` bits take.
+/// The number of bytes that `count` numbers of `width` bits take.
 pub(super) const fn packed_bytes(count: usize, width: u32) -> usize {
     (count * width as usize).div_ceil(8)
 }
 
-/// Reads numbers of one width. Beyond the bytes it reads zeros.
+/// Reads numbers that all have the same width. After the end of the bytes, it reads zeros.
 #[derive(Debug, Clone)]
 pub(super) struct BitReader<'a> {
     bytes: &'a [u8],
@@ -69,7 +69,7 @@ impl<'a> BitReader<'a> {
     }
 }
 
-/// Fewer than eight bytes as a word.
+/// Reads fewer than eight bytes as a little-endian word.
 fn last_word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

@@ -12,7 +12,7 @@ use crate::common::cursor::Cursor;
 use crate::model::Sample;
 use crate::model::{HourOffset, MS_PER_HOUR};
 
-/// Reads blocks that follow each other. It ends after an error.
+/// An iterator over consecutive blocks. It ends after an error.
 #[derive(Debug)]
 pub struct Blocks<'a> {
     bytes: &'a [u8],
@@ -46,15 +46,15 @@ impl<'a> Iterator for Blocks<'a> {
 /// Bytes of numbers are little-endian; bits are packed from the lowest of the first byte on.
 /// ```text
 /// blocks   = block{}                         the instants of a block follow those of the block before
-/// block    = series:number one{series}       at least one
-/// one      = metric:number times column      the difference of its metric to that of the series before
+/// block    = count:number series{count}      at least one series
+/// series   = metric:number times column      metric: the difference to the metric of the series before
 /// times    = number integers                 even: 2 * (count - 1), and the offsets, ascending
 ///          | number                          odd: 2 * place + 1: the times of the earlier series at this
 ///                                            place, which has times of its own
 /// column   = scale:u8 raw? integers          scale 0 to 14: value = integer / 10^scale
 ///                                            scale 16 to 79: integers are the bits of the values without the
-///                                            scale - 16 lowest, which are 0; after the sign bit, all bits of
-///                                            a negative value are inverted
+///                                            lowest scale - 16 bits, which are 0; in negative values, all
+///                                            bits after the sign bit are inverted
 ///                                            + 128: with `raw`
 /// raw      = count:number (distance:number f64){count}       the values at these places of the column
 /// integers = shape:u8 start:signed step:signed patches? bits
@@ -62,15 +62,16 @@ impl<'a> Iterator for Blocks<'a> {
 ///                                            prediction is a line; + 128: with `patches`
 /// patches  = count:number (distance:number number){count}    the residuals at these places
 /// bits     = width bits for each residual, and zeros to the next byte
-/// distance = places since the one before, or since the start
+/// distance = the number of places between this place and the one before, or the start
 /// signed   = number in zigzag order (0, -1, 1, -2, ...)
 /// number   = unsigned LEB128 of at most 64 bits
 /// ```
-/// An integer is its prediction plus its residual in zigzag order. The first prediction is `start`. The next
-/// one is the integer, or the prediction if it is a line, plus `step`; all modulo 2^64.
+/// An integer is its prediction plus its residual, which is in zigzag order. The first prediction is `start`.
+/// Each further prediction is the integer before it plus `step`, or, for a line, the prediction before it
+/// plus `step`. All sums are modulo 2^64.
 #[derive(Debug)]
 pub struct Block<'a> {
-    /// The times of all series that have their own, one after the other.
+    /// The times of all series with times of their own, concatenated.
     offsets: Vec<HourOffset>,
     series: Vec<Encoded<'a>>,
 }
@@ -78,7 +79,7 @@ pub struct Block<'a> {
 #[derive(Debug)]
 struct Encoded<'a> {
     metric: u32,
-    /// The place of its times in [`Block::offsets`].
+    /// The range of its times in [`Block::offsets`].
     times: Range<usize>,
     has_own_times: bool,
     values: Values<'a>,

@@ -6,20 +6,20 @@ use super::{BLOCK_INSTANTS, integers, values};
 use crate::codec::numbers;
 use crate::model::Sample;
 
-/// How many of the last columns of times a series is compared with. So a block of many series with different
-/// times costs linear work.
+/// A series is compared with the times of at most this many earlier series, so that a block of many series
+/// with different times costs linear work.
 const COMPARED_TIMES: usize = 8;
 
 /// Encodes samples as blocks. The grammar is on [`super::Block`].
 ///
-/// It has memory of its own, some KiB for each series of a block, and reuses it.
+/// It reuses its buffers, which take some KiB for each series of a block.
 #[derive(Debug, Default)]
 pub struct BlockEncoder {
     by_series: Vec<Sample>,
     numbers: Vec<i64>,
     values: Vec<f64>,
-    /// The series with times of their own, which later series may share. For each its place, and its samples
-    /// in `by_series`.
+    /// The series with times of their own, which later series may share: the place of each, and the range of
+    /// its samples in `by_series`.
     times: Vec<(usize, Range<usize>)>,
 }
 
@@ -30,7 +30,7 @@ impl BlockEncoder {
         Self::default()
     }
 
-    /// Appends blocks with `samples` to `out`.
+    /// Encodes `samples` as blocks, and appends them to `out`.
     ///
     /// # Panics
     /// In debug builds, when the samples do not ascend by [`Sample::key`].

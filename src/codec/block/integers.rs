@@ -1,10 +1,10 @@
 //! Columns of integers: a prediction, and packed residuals.
 //!
-//! Most columns are a walk or noise around a level, with few outliers. So the prediction of a number is the
-//! one before it plus a step ([`Predictor::Previous`]), or a line ([`Predictor::Line`]). The residuals, in
-//! zigzag order, are packed with one width. Residuals that are wider are patches, listed before the packed
-//! ones (patched frame of reference, after Zukowski et al., "Super-scalar RAM-CPU cache compression", 2006).
-//! The encoder computes the length of each candidate and takes the shortest.
+//! Most columns are a walk or noise around a level, with few outliers. So a number is predicted as the number
+//! before it plus a step ([`Predictor::Previous`]), or as a point of a line ([`Predictor::Line`]). The
+//! residuals, in zigzag order, are packed with one width. Wider residuals are patches, listed before the
+//! packed residuals (patched frame of reference, after Zukowski et al., "Super-scalar RAM-CPU cache
+//! compression", 2006). The encoder computes the length of each candidate and takes the shortest.
 
 use super::bits::{BitReader, BitWriter, packed_bytes};
 use crate::codec::ChunkError;
@@ -12,7 +12,7 @@ use crate::codec::numbers::{self, bits};
 use crate::common::cursor::Cursor;
 use crate::common::zigzag::{unzigzag, zigzag};
 
-/// The bits of the shape byte that are the width of the residuals. [`WIDTH_64`] stands for 64 bits.
+/// The bits of the shape byte with the width of the residuals. [`WIDTH_64`] stands for 64 bits.
 const WIDTH: u8 = 0x3f;
 const WIDTH_64: u8 = 63;
 /// The bit of the shape byte for [`Predictor::Line`].
@@ -20,7 +20,7 @@ const IS_LINE: u8 = 0x40;
 /// The bit of the shape byte for patches.
 const HAS_PATCHES: u8 = 0x80;
 
-/// The median is that of this many differences.
+/// The number of differences from which the median is estimated.
 const MEDIAN_OF: usize = 9;
 
 /// How a number is predicted.
@@ -40,11 +40,11 @@ struct Plan {
     start: i64,
     step: i64,
     width: u32,
-    /// The length of the residuals in bits, estimated for patches.
+    /// The length of the residuals in bits. The length of patches is an estimate.
     cost: usize,
 }
 
-/// Appends a column. `line_step` is the step of the line that the column may follow.
+/// Encodes a column, and appends it to `out`. `line_step` is the step of the line that the column may follow.
 pub(super) fn encode(numbers: &[i64], line_step: i64, out: &mut Vec<u8>) {
     let plan = Plan::shortest(numbers, line_step);
     let patch_count = plan.residuals(numbers).filter(|residual| bits(*residual) > plan.width).count();
@@ -105,7 +105,7 @@ impl Plan {
         if centred.cost < best.cost { centred } else { best }
     }
 
-    /// The best width for residuals of [`Predictor::Previous`].
+    /// The plan with [`Predictor::Previous`] and the best width.
     fn patched(numbers: &[i64], step: i64) -> Self {
         let start = numbers[0];
         let mut plan = Self { predictor: Predictor::Previous, start, step, width: 0, cost: 0 };
@@ -163,12 +163,12 @@ impl Range {
         self.max = self.max.max(number);
     }
 
-    /// The bits of the residuals from the centre.
+    /// The bits of the residuals, if each prediction is the centre.
     const fn width(self) -> u32 {
         bits(self.max.wrapping_sub(self.min).cast_unsigned())
     }
 
-    /// The centre. Residuals from it in zigzag order have the fewest bits.
+    /// The middle of the range. As a prediction, it leads to residuals with the fewest bits.
     const fn centre(self) -> i64 {
         let half = self.max.wrapping_sub(self.min).cast_unsigned().div_ceil(2);
         self.min.wrapping_add(half.cast_signed())
@@ -188,7 +188,7 @@ fn median_difference(numbers: &[i64]) -> i64 {
     some[count / 2]
 }
 
-/// An encoded column. It yields its numbers; after the last one, it yields `None`.
+/// An iterator over the numbers of an encoded column.
 #[derive(Debug, Clone)]
 pub(super) struct Integers<'a> {
     packed: BitReader<'a>,
@@ -236,18 +236,19 @@ impl Iterator for Integers<'_> {
 
 impl ExactSizeIterator for Integers<'_> {}
 
-/// Places in a column, each with an item: `count:number (distance:number item){count}`.
+/// The marked places of a column, each with an item (a patch or a raw value): `count:number (distance:number
+/// item){count}`.
 #[derive(Debug, Clone)]
 pub(super) struct Marks<'a> {
     bytes: &'a [u8],
-    /// How many numbers are before the next place.
+    /// How many numbers are before the next marked place; `usize::MAX` after the last.
     distance: usize,
 }
 
 impl<'a> Marks<'a> {
     pub(super) const NONE: Self = Self { bytes: &[], distance: usize::MAX };
 
-    /// Reads the places in a column of `count` numbers.
+    /// Reads the marked places of a column of `count` numbers.
     pub(super) fn read(
         cursor: &mut Cursor<'a>,
         count: usize,
@@ -269,7 +270,7 @@ impl<'a> Marks<'a> {
         Ok(marks)
     }
 
-    /// Passes a number, and returns its item if it has one.
+    /// Moves to the next number of the column. Returns its item if the number is marked.
     #[inline]
     pub(super) fn step<T>(&mut self, item: impl FnOnce(&mut Cursor<'a>) -> Option<T>) -> Option<T> {
         if self.distance > 0 {
@@ -288,7 +289,7 @@ impl<'a> Marks<'a> {
         item
     }
 
-    /// Reads the distance to the next place.
+    /// Reads the distance to the next marked place.
     fn find(&mut self) {
         let mut cursor = Cursor::new(self.bytes);
         self.distance = numbers::read(&mut cursor).map_or(usize::MAX, |distance| distance as usize);

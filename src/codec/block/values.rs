@@ -1,10 +1,10 @@
-//! Columns of values: as decimals where they are, as bits where they are not.
+//! Columns of values: decimals as integers, other values as their bits.
 //!
 //! Sensors send decimals, so most columns are integers after a multiplication by a power of ten (the idea of
 //! ALP: Afroozeh, Kuffo and Boncz, "ALP: Adaptive lossless floating-point compression", 2023). The encoder
-//! checks that each value comes back with the same bits; values that do not (-0.0, NaN, more digits) are
-//! listed raw. If many do not, the column has the bits of its values as integers in the order of the values,
-//! without the lowest bits that no value uses.
+//! checks that each value comes back with the same bits. Values that do not come back (-0.0, NaN, more
+//! digits) are listed raw. If there are many of them, the column has the bits of all values as integers, in
+//! the order of the values and without the lowest bits that no value uses.
 
 use super::integers::{self, Integers, Marks};
 use crate::codec::ChunkError;
@@ -19,7 +19,7 @@ const HAS_RAW: u8 = 0x80;
 const BITS: u8 = 16;
 const BITS_END: u8 = BITS + 64;
 
-/// The number of decimals is chosen by this many values of a column.
+/// The number of values of a column from which the number of decimals is chosen.
 const LOOK_AT: usize = 12;
 /// The bits that a decimal adds to a packed number, in tenths: log2(10).
 const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
@@ -65,7 +65,8 @@ fn decimals_of(values: &[f64], numbers: &mut Vec<i64>) -> Option<(u8, usize)> {
     (raw <= values.len() / 4).then_some((decimals, raw))
 }
 
-/// The number of decimals with which the column takes the fewest bits.
+/// The number of decimals with which the column takes the fewest bits; `None` if most values have more
+/// digits.
 fn usual_decimals<'a>(values: impl Iterator<Item = &'a f64>) -> Option<u8> {
     let mut counts = [0_usize; POWERS.len() + 1];
     let (mut seen, mut longer) = (0, 0);
@@ -98,10 +99,10 @@ fn scale(values: &[f64], decimals: u8, numbers: &mut Vec<i64>) -> usize {
     raw
 }
 
-/// The integer that stands for a value with this number of decimals, if it gives back the same bits.
+/// The value times 10^`decimals`, rounded; `None` if this integer does not give back the same bits.
 #[inline]
 fn scaled(value: f64, decimals: u8) -> Option<i64> {
-    /// Added to a small number, it leaves no bits for a fraction, so the sum is rounded.
+    /// The sum of a small number and this one has no bits for a fraction, so it is rounded.
     const ROUND: f64 = 1.5 * (1_u64 << 52) as f64;
     let scaled = value * POWERS[decimals as usize];
     let number = (scaled + ROUND - ROUND) as i64;
@@ -113,7 +114,8 @@ fn unscaled(number: i64, decimals: u8) -> f64 {
     number as f64 / POWERS[decimals as usize]
 }
 
-/// Bits as an integer in the order of the values, without the lowest `unused` bits.
+/// Converts the bits of a value to an integer that sorts as the value does. The lowest `unused` bits are left
+/// out.
 const fn to_ordered(bits: u64, unused: u32) -> i64 {
     let magnitude = (bits << 1 >> 1 >> unused).cast_signed();
     if bits >> 63 == 0 { magnitude } else { !magnitude }
@@ -126,7 +128,7 @@ const fn from_ordered(number: i64, unused: u32) -> u64 {
     magnitude << unused | (number.cast_unsigned() >> 63 << 63)
 }
 
-/// An encoded column. It yields its values.
+/// An iterator over the values of an encoded column.
 #[derive(Debug, Clone)]
 pub(super) struct Values<'a> {
     numbers: Integers<'a>,

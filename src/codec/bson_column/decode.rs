@@ -12,7 +12,7 @@ enum Item {
     Increment { mode: u8, slot: Slot },
 }
 
-/// The parts of a column, in turn.
+/// Reads the parts of a column one by one.
 #[derive(Debug, Clone)]
 struct Items<'a> {
     cursor: Cursor<'a>,
@@ -71,9 +71,10 @@ impl<'a> Items<'a> {
     }
 }
 
-/// The dates of a column, in Unix milliseconds; `None` is a missing value. It ends after an error.
+/// An iterator over the dates of a column, in Unix milliseconds. `None` is a missing value. It ends after an
+/// error.
 ///
-/// A word of a column can stand for 1,920 values: read no more than the document has.
+/// Eight bytes of a column can stand for 1,920 values: read no more values than the document has.
 #[derive(Debug, Clone)]
 pub struct Dates<'a> {
     items: Items<'a>,
@@ -106,14 +107,14 @@ impl Iterator for Dates<'_> {
     }
 }
 
-/// The doubles of a column; `None` is a missing value. It ends after an error.
+/// An iterator over the doubles of a column. `None` is a missing value. It ends after an error.
 ///
-/// A word of a column can stand for 1,920 values: read no more than the document has.
+/// Eight bytes of a column can stand for 1,920 values: read no more values than the document has.
 #[derive(Debug, Clone)]
 pub struct Doubles<'a> {
     items: Items<'a>,
     value: f64,
-    /// The value as an integer, and the mode in which it is one.
+    /// `value` as an integer and the mode of this integer; `None` if it is not computed yet.
     number: Option<(i64, u8)>,
 }
 

@@ -8,12 +8,13 @@ use crate::common::zigzag::zigzag;
 const BITS_OF_PLAIN: usize = 56;
 /// The bits that a decimal adds to an increment, in tenths: log2(10).
 const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
-/// The decimals of each of [`SCALES`].
+/// The number of decimals that each of [`SCALES`] keeps.
 const DECIMALS: [usize; SCALES.len()] = [0, 1, 2, 4, 8];
-/// A value that is not exact at the scale becomes a literal, and so does the next one.
+/// The bits that a value costs if it is not exact at the scale: it becomes a literal, and so does the next
+/// value.
 const BITS_OF_LITERALS: usize = 2 * 80;
 
-/// Encodes columns. It reuses its memory.
+/// Encodes columns, and reuses its buffer.
 #[derive(Debug, Default)]
 pub struct ColumnEncoder {
     slots: Vec<Slot>,
@@ -84,13 +85,15 @@ impl ColumnEncoder {
     }
 }
 
-/// A double as an integer in `mode`, if it is exact whichever way a server rounds the product.
+/// The integer for a double in `mode`; `None` if it is not exact, or might not be for a server that rounds
+/// the product in another way.
 fn safely_scaled(value: f64, mode: u8) -> Option<i64> {
     let product = mode.checked_sub(PLAIN + 1).map(|place| value * SCALES[place as usize]);
     scaled(value, mode).filter(|number| product.is_none_or(|product| (product - *number as f64).abs() < 0.25))
 }
 
-/// The mode of increments after the double `before`. Without an integer only missing values can follow it.
+/// The mode of the increments after a double with the integer `before`. If the double has no integer, only
+/// missing values can follow it.
 const fn mode_after(before: Option<i64>, mode: u8) -> u8 {
     if before.is_some() { mode } else { PLAIN }
 }
@@ -100,7 +103,7 @@ fn put_literal(out: &mut Vec<u8>, kind: u8, value: [u8; 8]) {
     out.extend_from_slice(&value);
 }
 
-/// The mode with the shortest column, by an estimate.
+/// Estimates which mode makes the shortest column.
 fn shortest_mode(values: impl Iterator<Item = f64>) -> u8 {
     let mut counts = [0_usize; SCALES.len() + 1];
     for value in values {

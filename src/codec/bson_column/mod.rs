@@ -15,13 +15,13 @@
 //! Selectors 1 to 14 pack 60 to 1 slots, and selector 15 repeats the last slot 120 to 1,920 times. Selectors
 //! 7 and 8 have variants whose slots leave out trailing zeros (`simple8b`).
 //!
-//! A date increments its difference to the date before, which is 0 after a literal. A double increments its
-//! bits as an integer in mode 8, and itself times 1, 10, 100, 10^4, 10^8 in modes 9 to 13; the double before
-//! must be exact at that scale.
+//! An increment of dates changes the difference between two neighbouring dates, which is 0 after a literal.
+//! An increment of doubles changes an integer: the bits of the double in mode 8, and the double times 1, 10,
+//! 100, 10^4, 10^8 in modes 9 to 13. The double before the increment must be exact at that scale.
 //!
-//! Written from descriptions of the format, with a real server as the oracle in both directions. The encoder
-//! uses one scale for a column, and no variants of selectors. It scales a double only if its product is close
-//! to an integer, because a server rounds the product by a rule of its own.
+//! This code was written from descriptions of the format, and is tested against a real server in both
+//! directions. The encoder uses one scale for a column, and no variants of selectors. It scales a double only
+//! if its product is close to an integer, because a server rounds the product by a rule of its own.
 
 mod decode;
 mod encode;
@@ -39,7 +39,7 @@ const PLAIN: u8 = 8;
 /// The powers of ten by which doubles are scaled, from mode 9 on.
 const SCALES: [f64; 5] = [1e0, 1e1, 1e2, 1e4, 1e8];
 
-/// A double as an integer in `mode`, if it is exact.
+/// The integer for a double in `mode`; `None` if this integer does not give back the same double.
 #[inline]
 fn scaled(value: f64, mode: u8) -> Option<i64> {
     let Some(place) = mode.checked_sub(PLAIN + 1) else { return Some(value.to_bits().cast_signed()) };

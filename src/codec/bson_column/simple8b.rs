@@ -1,15 +1,16 @@
 //! Simple8b: increments in words of 64 bits.
 //!
-//! The four lowest bits of a word are its selector; the slots follow, the first one in the lowest bits. The
-//! four bits after selectors 7 and 8 are the variant: variant 0 has plain slots. In the others, the lowest
-//! bits of a slot count the trailing zeros of its value, one by one with selector 7, by four with selector 8.
+//! The four lowest bits of a word are its selector. The slots follow, with the first slot in the lowest bits.
+//! In words with selectors 7 and 8, the next four bits are the variant. Variant 0 has plain slots. In the
+//! other variants, the lowest bits of a slot count the trailing zeros of its value: single zeros with
+//! selector 7, groups of four with selector 8.
 
 use super::super::ChunkError;
 
 /// Increments of this size or more do not fit into a word.
 pub(super) const TOO_LARGE: u64 = (1 << 60) - 1;
 
-/// A run of equal slots is repeated in multiples of this.
+/// A word with selector 15 repeats the last slot this many times, or a multiple of it up to [`REPEATED_MAX`].
 const REPEATED: usize = 120;
 const REPEATED_MAX: usize = 16 * REPEATED;
 const REPEAT: u64 = 15;
@@ -43,14 +44,14 @@ const BY_FOUR_LARGE: [u32; 6] = [4, 6, 9, 13, 23, 51];
 /// An increment in zigzag order, or `None` for a missing value.
 pub(super) type Slot = Option<u64>;
 
-/// The words of some slots, in turn.
+/// An iterator over the words that encode some slots.
 pub(super) struct Words<'a> {
     slots: &'a [Slot],
     at: usize,
 }
 
 impl<'a> Words<'a> {
-    /// Packs slots, all below [`TOO_LARGE`].
+    /// Encodes slots, all below [`TOO_LARGE`].
     pub(super) const fn of(slots: &'a [Slot]) -> Self {
         Self { slots, at: 0 }
     }
@@ -80,7 +81,7 @@ impl Iterator for Words<'_> {
     }
 }
 
-/// The slots of a word that are not read yet.
+/// An iterator over the slots of a word.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unpacked {
     word: u64,
@@ -89,14 +90,14 @@ pub(super) struct Unpacked {
     width: u32,
     /// The bits of the count of trailing zeros before it.
     count_width: u32,
-    /// The number of zero bits that 1 in the count stands for.
+    /// The number of trailing zeros that the count counts as one: 1 or 4.
     unit: u32,
-    /// Repeats this slot; the other fields but `left` do not matter.
+    /// The slot that the word repeats. Then only `left` of the other fields has a meaning.
     repeated: Option<Slot>,
 }
 
 impl Unpacked {
-    /// Reads a word. `last` is the slot before it.
+    /// Reads a word. `last` is the last slot of the word before.
     pub(super) fn read(word: u64, last: Slot) -> Result<Self, ChunkError> {
         let variant = (word >> 4 & 15) as usize;
         let variable = |width: Option<&u32>, count_width, unit| {

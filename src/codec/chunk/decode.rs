@@ -21,7 +21,7 @@ const MAX_WINDOW_LOG: u32 = 23;
 /// chunk  = version:u8 packing:u8 data                    version: 1
 /// data   = body                                          packing 0: plain
 ///        | len:number frame                              packing 1: a zstd frame of the body of `len` bytes
-/// body   = metrics:number name{metrics} blocks           a series of a block is the index of a metric
+/// body   = metrics:number name{metrics} blocks           the metric of a series is an index into them
 /// name   = len:number bytes{len}                         a metric name in UTF-8
 /// number = unsigned LEB128 of at most 64 bits
 /// ```
@@ -53,14 +53,14 @@ impl<'a> Chunk<'a> {
         Ok(Self { body })
     }
 
-    /// The length of the body, decompressed.
+    /// The length of the decompressed body.
     #[cfg(any(test, fuzzing))]
     pub(in crate::codec) fn bytes(&self) -> usize {
         self.body.len()
     }
 
-    /// The samples in time order. `metric_of` returns the number that the samples of a metric get, or `None`
-    /// to leave them out. Every length, and every value that is returned, is checked.
+    /// The samples in time order. `metric_of` returns the number for the samples of a metric, or `None` to
+    /// leave these samples out. All lengths and all returned values are checked.
     ///
     /// # Errors
     /// When the body breaks the grammar.

@@ -29,7 +29,7 @@ impl ChunkEncoder {
         Ok(Self { blocks: BlockEncoder::new(), zstd: Compressor::new(ZSTD_LEVEL)? })
     }
 
-    /// The chunk that holds `contents`.
+    /// Encodes `contents` as a chunk.
     pub fn encode(&mut self, contents: &Contents) -> Vec<u8> {
         let mut chunk = vec![VERSION, PLAIN];
         let body = chunk.len();
@@ -51,7 +51,8 @@ impl ChunkEncoder {
     }
 }
 
-/// Appends the names of the metrics that have samples. Returns the samples, numbered by these names.
+/// Appends the names of the metrics that have samples. In the returned samples, metrics are indexes into
+/// these names.
 fn put_names<'c>(contents: &'c Contents, out: &mut Vec<u8>) -> Cow<'c, [Sample]> {
     let metrics = contents.metrics();
     let mut is_used = vec![false; metrics.len()];
