@@ -43,7 +43,7 @@ pub struct Rules {
 /// A rejected reading or value, as the answer lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Whether the reading was accepted without one of its values.
+    /// Whether only one value was rejected, and the reading was accepted without it.
     pub is_value: bool,
     /// The position of the reading in the request, counted from 0.
     pub index: u32,
@@ -55,7 +55,7 @@ pub struct Listed {
     pub rejection: Rejection,
 }
 
-/// The kind of an admission.
+/// Whether an admission is for a request or for a batch of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// One request.
@@ -84,7 +84,7 @@ struct Owner {
     device: String,
 }
 
-/// A request or batch whose readings are being checked: the parser's [`Sink`].
+/// Checks and encodes the readings of a request or batch. It is the [`Sink`] of the parser.
 #[derive(Debug)]
 pub struct Admission<'r> {
     rules: &'r Rules,
@@ -98,8 +98,8 @@ pub struct Admission<'r> {
     source: Source,
     window: Window,
     max_readings: usize,
-    /// The owner of the last accepted reading; `None` if the parser does not number owners. The ID and the
-    /// metadata of an owner are checked once for readings that follow each other.
+    /// The owner of the last accepted reading; `None` if the parser does not number owners. If readings that
+    /// follow each other have the same owner, its ID and metadata are checked once.
     owner: Option<Owner>,
     batch: BatchBuilder,
     overwrite_check: OverwriteCheck,
@@ -109,12 +109,12 @@ pub struct Admission<'r> {
     receipt: Receipt,
     /// The rejected values of the reading that is being parsed, which may be rejected as a whole.
     rejected_values: RejectedValues,
-    /// The rejections of each code that [`Self::take_refusals`] has returned.
+    /// The number of rejections that [`Self::take_refusals`] has returned, by code.
     logged: ByCode,
 }
 
 impl Kind {
-    /// The most readings of a request. A batch has no such limit.
+    /// The most readings of an admission. A batch has no limit.
     pub(super) const fn max_readings(self, rules: &Rules) -> usize {
         match self {
             Self::Request => rules.max_readings,
@@ -159,7 +159,7 @@ impl<'r> Admission<'r> {
         self.source = source;
         (self.scope, self.quota) = (scope, quota);
         self.overwrite_check.start_datagram();
-        (self.owner, self.line) = (None, None); // the next parser counts from the start again
+        (self.owner, self.line) = (None, None); // the next parser numbers owners and lines from the start
         self.batch.forget_owners();
         if let Some(check) = &mut self.device_check {
             check.set_sender(quota);
@@ -190,7 +190,7 @@ impl<'r> Admission<'r> {
         self.receipt.rejected
     }
 
-    /// Takes the rejections since the last call, for log lines. The list of rejections starts anew.
+    /// Returns the rejections since the last call, for log lines, and clears the list of rejections.
     pub fn take_refusals(&mut self) -> Vec<RefusalEntry> {
         let listed = std::mem::take(&mut self.receipt.listed);
         let all = self.receipt.all_by_code();

@@ -30,7 +30,7 @@ pub fn admit<'a>(now_ms: i64, readings: impl ExactSizeIterator<Item = Incoming<'
     admit_all(now_ms, count, |admission| readings.for_each(|incoming| admission.reading(incoming)))
 }
 
-/// The same, for a body in line protocol with a reading in each line.
+/// Admits a body in line protocol with a reading in each line, and encodes it. All readings must be accepted.
 #[must_use]
 pub fn admit_lines(now_ms: i64, body: &str) -> Batch {
     let (mapping, count) = (LineProtocol::default(), body.lines().count());

@@ -56,7 +56,7 @@ use receipt::Accounts;
 use repetition::Watches;
 use submission::Append;
 
-/// The way into the log.
+/// Admits readings, and appends them to the log.
 #[derive(Debug, Clone)]
 pub struct Ingest {
     log: Arc<Log>,
@@ -171,7 +171,7 @@ impl Ingest {
         })
     }
 
-    /// Admits new devices, by stored ID, which have not sent anything: operators describe them.
+    /// Admits devices that operators describe before the devices send. `devices` are stored IDs.
     ///
     /// # Errors
     /// The time until the sender may make another device known (`limits.new_devices_per_minute`).
@@ -193,7 +193,7 @@ impl Ingest {
     ///
     /// The caller keeps the batch small: the limit of readings per request does not apply to it.
     pub fn admission_of_batch(&self) -> Admission<'_> {
-        let source = Source::udp(Format::LineProtocol); // until the first datagram
+        let source = Source::udp(Format::LineProtocol); // a placeholder until the first datagram
         self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
     }
 

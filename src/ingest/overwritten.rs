@@ -1,12 +1,12 @@
 //! The detection of readings that overwrite others of the same request.
 //!
-//! Two values of one request with the same device, instant and series are one value in the store: the later
-//! one. That is rarely meant, so a reading that replaces another value of its request is counted, and the
-//! first of them are named in the answer.
+//! If two values of one request have the same device, instant and series, the store keeps the later value.
+//! Senders rarely mean that. So a reading that replaces another value of its request is counted, and the
+//! answer names the first of these readings.
 //!
-//! Each reading leaves a key: a hash of its device and its instant. Only if two keys are equal, the values of
-//! their readings are compared. The keys have 64 bits with a random part, so equal keys are taken for equal
-//! devices and instants.
+//! Each reading has a key here: a hash of its device and its instant. The values of two readings are compared
+//! only if their keys are equal. The keys have 64 bits and depend on a random seed, so readings with equal
+//! keys are taken for readings of the same device and instant.
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
@@ -21,12 +21,12 @@ const MAX_NAMED: usize = 10;
 /// An odd number whose bits look random: 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The readings of a request that overwrite others of it.
+/// The readings of a request that overwrite other readings of the same request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overwritten {
     /// The number of readings that replaced at least one other value of the request.
     pub readings: u32,
-    /// The first of them.
+    /// One replaced value of each of the first of these readings.
     pub first: Vec<OverwrittenValue>,
 }
 
@@ -41,12 +41,12 @@ pub struct OverwrittenValue {
     pub metric: Box<str>,
 }
 
-/// The keys of the readings of a request or batch.
+/// Finds overwritten values by the keys of the readings of a request or batch.
 #[derive(Debug, Default)]
 pub(super) struct OverwriteCheck {
     /// One key for each accepted reading, never 0.
     keys: Vec<u64>,
-    /// Different in each datagram, so that its readings overwrite no others.
+    /// A number that differs between datagrams, so that they do not overwrite each other's readings.
     salt: u64,
 }
 
@@ -63,7 +63,7 @@ impl OverwriteCheck {
         self.keys.push((device ^ instant) | 1);
     }
 
-    /// Finds the overwritten values of the readings that were noted, which are those of `batch`.
+    /// Finds the overwritten values. `batch` has exactly the readings that were noted.
     pub(super) fn end(self, batch: &Batch, scope: &DeviceScope) -> Overwritten {
         let shared = self.shared_keys();
         if shared.is_empty() { Overwritten::default() } else { self.compare(&shared, batch, scope) }

@@ -30,7 +30,7 @@ pub struct Receipt {
     pub older: u32,
     /// The number of values that were left out of other readings for the same reason.
     pub older_values: u32,
-    /// The time until the readings that were rejected for now would be accepted, if there are any.
+    /// The time until readings that a rate rejected would be accepted; `None` if there are none.
     pub retry_after: Option<Duration>,
     /// The number of rejected readings by code.
     pub(super) by_code: ByCode,
@@ -116,7 +116,8 @@ impl Receipt {
         self.accepted -= self.older;
     }
 
-    /// Rejects the accepted readings too, with this code, and drops the remarks on them.
+    /// Rejects the accepted readings too, with this code. Forgets their rejected values, ignored fields and
+    /// overwritten values.
     pub(super) fn reject_accepted(&mut self, code: Code) {
         let accepted = std::mem::take(&mut self.accepted);
         self.rejected += accepted;
@@ -242,7 +243,8 @@ impl Accounts {
         }
     }
 
-    /// Waits for the append and counts its outcome. If the caller stops waiting, a background task does both.
+    /// Waits for the append, and counts its outcome. If the caller drops this future, a background task does
+    /// both.
     pub(super) async fn follow(self, ack: Ack) -> Result<(), AppendError> {
         let mut followed = Followed { waiting: Some((self, ack)) };
         let outcome = match &mut followed.waiting {

@@ -1,13 +1,14 @@
 //! Repeated readings, such as dead letters, which must not replace what was accepted after them.
 //!
-//! A repeated value is **older** if the server has another value of its identity (device, instant, series),
-//! unless that one is the value that the repeated one was to replace. The caller asks pending and the store
-//! for these values, so this code does not depend on the store.
+//! A repeated value is **older** if the server has another value of the same identity (device, instant,
+//! series). There is one exception: the repeated value is not older than the value that it was meant to
+//! replace. The caller reads the values of the server from pending and the store, so this code does not
+//! depend on the store.
 //!
-//! Other requests go on meanwhile. A [`Watch`] makes the comparison exact: it notes the values that they
-//! append with the same identities, from before the caller asks until the repeated readings are appended
-//! under one lock. So each other value is in the answer that the caller gets, or noted, or behind the
-//! repeated one in the log.
+//! Other requests go on meanwhile. A [`Watch`] makes the comparison exact: it notes the values that other
+//! requests append at the same instants. The watch begins before the caller reads. The repeated readings are
+//! appended under a lock that keeps out other appends, and then the watch ends. So each other value is either
+//! among the values that the caller reads, or noted, or after the repeated value in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -23,13 +24,13 @@ use crate::log::{Ack, AppendError, Batch, BatchBuilder, Log, Remaining, leave_ou
 #[cfg(test)]
 mod tests;
 
-/// Values by device, instant and series.
+/// Values that the server has, by stored ID of the device, instant and series.
 #[derive(Debug, Default)]
 pub struct KnownValues(HashMap<String, HashMap<i64, BySeries, RandomState>, RandomState>);
 
 type BySeries = HashMap<Box<str>, f64, RandomState>;
 
-/// The values and the metadata that the server has of repeated readings.
+/// The values and the metadata that the server has for the devices of repeated readings.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The values, by stored ID.
@@ -38,7 +39,7 @@ pub struct Known {
     pub metadata: HashMap<Box<str>, Arc<str>, RandomState>,
 }
 
-/// The watches of the repetitions that run.
+/// The watches of all repetitions in progress.
 #[derive(Debug, Default)]
 pub(super) struct Watches(RwLock<Vec<Arc<Watch>>>);
 
@@ -67,7 +68,7 @@ pub struct Repetition<'a> {
     watch: Watching<'a>,
 }
 
-/// A watch among those that run. It ends when this is dropped.
+/// Ends its watch when it is dropped.
 #[derive(Debug)]
 struct Watching<'a> {
     watches: &'a Watches,
@@ -87,7 +88,8 @@ impl KnownValues {
 }
 
 impl Watches {
-    /// Appends readings that are not repeated. If the log takes them, each watch notes those of its instants.
+    /// Appends readings that are not repeated. If the log takes them, each watch notes the values at its
+    /// instants.
     pub(super) fn append(&self, log: &Log, batch: Batch) -> Result<Ack, AppendError> {
         let watches = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if watches.is_empty() {
@@ -140,8 +142,8 @@ impl Watch {
 }
 
 impl Ingest {
-    /// Begins to repeat readings that may be older than others that were accepted. When this returns, all
-    /// readings that were appended before are durable, so that a query finds them.
+    /// Begins to repeat readings, which may be older than accepted readings. When this returns, all readings
+    /// that were appended before are durable, so that a query finds them.
     ///
     /// # Errors
     /// When the log takes no records. The readings are counted as refused.
@@ -177,24 +179,24 @@ impl Repetition<'_> {
         &self.watch.watch.instants
     }
 
-    /// Whether readings came with metadata.
+    /// Whether at least one reading has metadata.
     #[must_use]
     pub fn has_metadata(&self) -> bool {
         let mut steps = BatchView::new(self.admitted.batch.payload()).into_iter().flat_map(BatchView::steps).flatten();
         steps.any(|step| matches!(step, Step::Group { metadata: Some(_), .. }))
     }
 
-    /// Counts the readings as refused: it is not known which of them are older.
+    /// Counts the readings as refused, because it is not known which of them are older.
     pub fn refuse(self) {
         let Admitted { protocol, receipt, .. } = &self.admitted;
         Accounts::new(Arc::clone(&self.ingest.metrics), *protocol, receipt).refuse(RefusalReason::Overloaded);
     }
 
-    /// Appends the readings without the older values, and without metadata that is not the newest. The caller
-    /// has asked for `known` after [`Ingest::repeat`]. `replaced` has the values that the readings were to
-    /// replace.
+    /// Appends the readings, without older values and without metadata that is not the newest. The caller has
+    /// read `known` after [`Ingest::repeat`] returned. `replaced` has the values that the readings were meant
+    /// to replace.
     ///
-    /// Other requests wait meanwhile, for as long as it takes to encode the readings anew.
+    /// Appends of other requests wait while the readings are encoded anew.
     pub fn finish(self, known: &Known, replaced: &KnownValues) -> Submission {
         let Self { ingest, mut admitted, watch } = self;
         let others = ingest.watches.0.write().unwrap_or_else(PoisonError::into_inner);

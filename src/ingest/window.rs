@@ -8,10 +8,11 @@ use crate::wire::{Code, Format, Rejection, Source};
 /// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
 const YEAR_0_MS: i64 = -62_167_219_200_000;
 
-/// A rejected number is taken for an instant in another unit if that instant is at most this old: ten years.
+/// The greatest age of an instant that a rejected number may mean in another unit: ten years.
 const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
 
-/// The window of a request, from the clock at its start. All instants are Unix milliseconds.
+/// The window of a request. It depends on the clock at the start of the request. All instants are Unix
+/// milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     now: i64,

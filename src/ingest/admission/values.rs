@@ -16,7 +16,7 @@ type Values<'a> = [(Cow<'a, str>, f64)];
 #[derive(Debug, Default)]
 pub(super) struct RejectedValues {
     pub(super) by_code: ByCode,
-    /// The first of them, up to [`MAX_LISTED`].
+    /// The first rejections, up to [`MAX_LISTED`].
     pub(super) first: Vec<Rejection>,
 }
 

@@ -5,39 +5,40 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::common::prefetch::prefetch;
 
-/// The slots of a set. A set is in one cache line, and a device with the same metrics is always in the same
-/// set.
+/// The number of slots of a set, which is in one cache line. A key is only in the set that its hash selects.
 const WAYS: usize = 8;
 
-/// The number of lowest bits of a tag that tell its hour from the hours before. They are never all 0, so that
-/// no tag is like an empty slot.
+/// The number of lowest bits of a tag that are its hour, counted from 1 to [`HOURS`] again and again. They
+/// are never all 0, so no tag equals an empty slot.
 const HOUR_BITS: u32 = 3;
 const HOURS: u32 = (1 << HOUR_BITS) - 1;
 
-/// The slots for each of the devices that are known at least: at first, and at most. These are many, because
-/// far more devices may send than are known, and a slot takes a fraction of a known device's memory.
+/// The number of slots for each device of [`max_known`](super::DeviceLimits::max_known): at first, and at
+/// most. The maximum is high, because far more devices may send than are known, and a slot takes a fraction
+/// of the memory of a known device.
 const FIRST_SLOTS: usize = 2;
 const MAX_SLOTS: usize = 32;
 
-/// The devices that were admitted in this hour with the same metrics.
+/// A cache of the devices that were admitted in this hour, each with its metrics.
 ///
-/// It begins small. A table that is too small for the devices that send is replaced by an empty one of twice
-/// the size. Requests in progress end with the table that they began with.
+/// The first table is small. If a table is too small for the devices that send, an empty table of twice the
+/// size replaces it. A request in progress keeps the table that it began with.
 #[derive(Debug)]
 pub(super) struct AdmissionCache {
     admitted: RwLock<Arc<Admitted>>,
     max_sets: usize,
 }
 
-/// A table of numbers, one for each device and its metrics: a set-associative cache.
+/// A set-associative table of tags, one for each admitted device and its metrics.
 ///
-/// It takes four bytes a slot, so a reading of a known device costs one cache miss, or none if it was
-/// prefetched. False positives occur with probability 2^-26; one admits at most one reading past a limit.
+/// A slot takes four bytes. A lookup costs one cache miss, or none after a prefetch. A lookup finds a key
+/// that was not inserted with probability 2^-26; this lets at most one reading past a limit.
 #[derive(Debug)]
 pub(super) struct Admitted {
     sets: Box<[Set]>,
-    /// The insertions since the last look at them, and how many of them replaced a key of the same hour.
+    /// The number of insertions since [`Self::is_crowded`] last reset it.
     inserted: AtomicU32,
+    /// How many of these insertions replaced a key of the same hour.
     replaced: AtomicU32,
 }
 
@@ -78,7 +79,7 @@ impl AdmissionCache {
         Arc::clone(&self.admitted.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the table of a request by a larger one if it is too small.
+    /// Replaces the table by one of twice the size, if `used`, the table of a request, is too small.
     pub(super) fn fit(&self, used: &Arc<Admitted>) {
         let sets = used.sets.len();
         if sets >= self.max_sets || !used.is_crowded() {
@@ -108,7 +109,8 @@ impl Admitted {
         slots.iter().fold(false, |has, slot| has | (slot.load(Ordering::Relaxed) == key.tag))
     }
 
-    /// Adds a key. It replaces a key of another hour, or any key if all in the set are of this hour.
+    /// Adds a key in place of a key of another hour. If all keys in the set are of this hour, it replaces one
+    /// of them.
     pub(super) fn insert(&self, key: CacheKey) {
         let Set(slots) = self.set(key);
         self.inserted.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +125,8 @@ impl Admitted {
         slot.store(key.tag, Ordering::Relaxed);
     }
 
-    /// Whether a quarter of the last insertions, at least one for each set, replaced keys of the same hour.
+    /// Whether a quarter of the insertions replaced keys of the same hour. It decides this once there are as
+    /// many insertions as sets, and then resets the counts.
     fn is_crowded(&self) -> bool {
         if (self.inserted.load(Ordering::Relaxed) as usize) < self.sets.len() {
             return false;

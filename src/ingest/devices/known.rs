@@ -1,4 +1,4 @@
-//! The devices that sent lately, within bounds.
+//! The devices that sent lately, in bounded memory.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,7 +40,7 @@ pub(super) struct HourMetrics {
 }
 
 impl KnownDevices {
-    /// Knows no device. Each generation holds about `max` devices.
+    /// Begins without devices. Each generation holds about `max` devices.
     pub(super) fn new(max: usize) -> Self {
         let max_weight = (max * DEVICE_WEIGHT).div_ceil(SHARDS);
         Self((0..SHARDS).map(|_| Mutex::new(Generations::new(max_weight, Known::weight))).collect())
@@ -73,8 +73,8 @@ impl Known {
 }
 
 impl HourMetrics {
-    /// Adds the metrics of a reading of this hour, unless the hour then has more than `max`. Returns whether
-    /// it has added them.
+    /// Adds the metrics of a reading, and returns true. If the device would then have more than `max` metrics
+    /// in this hour, adds nothing and returns false. `set` is a hash of all `names`.
     pub(super) fn add(&mut self, hour: u32, set: u64, names: impl Iterator<Item = u32> + Clone, max: usize) -> bool {
         if self.hour != hour {
             *self = Self { hour, ..Self::default() };

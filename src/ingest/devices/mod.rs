@@ -1,15 +1,15 @@
 //! Limits per device: its rate of readings, its metrics per hour, and the rate of new devices.
 //!
-//! Each device that sent lately is known, with what it has used of its limits. Any other device may be new,
-//! or known to the store only, above all after a restart. The limit of new devices counts both, for each
-//! token and key by itself. Usually the rate has room. When it has none, the readings of such a device are
-//! rejected for now, and the store is asked about it in the background ([`UnknownDeviceLookup`]): a stored
-//! device is admitted at its next try. So no reading waits for the store, and while the store is away, a
-//! flood can create a bounded number of devices only. No device is known after a start, so for a while new
+//! A device that sent lately is known, with what it has used of its limits. Any other device may be new, or
+//! may be in the store only, above all after a restart. The rate of new devices counts both, for each token
+//! and key by itself. If the rate is used up, the readings of such a device are rejected for now, and the
+//! device is queued for a lookup in the store ([`UnknownDeviceLookup`]). If the store has the device, its
+//! next reading is admitted. So no reading waits for the store, and a flood of IDs can create only a bounded
+//! number of devices, also while the store is away. After a start no device is known, so for a while new
 //! devices are admitted without limit.
 //!
-//! A device's readings count when they are sent, whether they are accepted or not. If its rate has room for
-//! one, all its readings in the request are admitted, and the rest is charged as debt, as
+//! The rate of a device counts the readings that it sends, accepted or not. If the rate admits one more
+//! reading, it admits all readings of the device in the request, and charges the others as debt, as
 //! [`limits`](crate::limits) describes.
 
 use std::borrow::Cow;
@@ -41,15 +41,15 @@ pub use unknown::UnknownDeviceLookup;
 pub struct DeviceLimits {
     /// The rate of readings of one device.
     pub readings: Option<Rate>,
-    /// The most different series of one device that arrive within an hour of the clock. A series counts once
-    /// for each [`METRIC_MAX_BYTES`] of its text, begun or full, so that the document of a day stays within
-    /// the limit of MongoDB.
+    /// The most different series that one device may send within an hour of the clock. A series counts once
+    /// for each [`METRIC_MAX_BYTES`] of its text, rounded up: a text of 300 bytes counts as three. So the
+    /// document of a day stays within the limit of MongoDB.
     pub metrics_per_hour: Option<usize>,
     /// The rate of new devices, shared by all senders that have no such rate of their own.
     pub new_devices: Option<Rate>,
     /// The time after the start in which up to `max_known` new devices are admitted without limit.
     pub start_grace: Duration,
-    /// The number of devices that are known at least before one is forgotten.
+    /// At least this many devices are known before one is forgotten.
     pub max_known: usize,
 }
 
@@ -63,7 +63,7 @@ pub struct Devices {
     new_device_limiter: Option<Limiter>,
     /// How many new devices were admitted in the grace after the start.
     admitted_in_grace: AtomicUsize,
-    /// `None` if the limits count each reading.
+    /// `None` if devices have a rate, which must count each reading.
     cache: Option<AdmissionCache>,
     lookups: mpsc::Sender<Box<str>>,
 }
@@ -84,9 +84,10 @@ pub(super) struct RequestCheck<'d> {
     new_device_limiter: Option<&'d Limiter>,
     now: Instant,
     hour: u32,
-    /// `None` if the limits count each reading.
+    /// `None` if devices have a rate, which must count each reading.
     admitted: Option<Arc<Admitted>>,
-    /// The device, the metric set and the result of the last reading: the next reading usually has the same.
+    /// The hash of the device, the hash of the metrics, and the result of the last reading. The next reading
+    /// usually has the same hashes.
     last: Option<(u64, u64, Result<(), DeviceLimitError>)>,
     /// The number of readings by device, if devices have a rate.
     sent: Vec<(u64, u64)>,
@@ -138,8 +139,8 @@ impl Devices {
         }
     }
 
-    /// Admits devices that an operator makes known. As for readings, all of them are
-    /// admitted if there is room for one, and the others are charged as debt.
+    /// Admits devices that an operator names. If the rate admits one more device, it admits all of them, and
+    /// charges the others as debt.
     ///
     /// # Errors
     /// The time until the sender may make another device known.
@@ -200,8 +201,8 @@ impl<'d> RequestCheck<'d> {
         self.devices.hash(device)
     }
 
-    /// Prepares the check of a reading of the device with this stored ID, whose metrics are expected to be
-    /// those of the last reading.
+    /// Prefetches the cache entry of the device with this stored ID for the check of its reading. The metrics
+    /// are assumed to be those of the last reading.
     #[inline]
     pub(super) fn expect(&self, device: &str) {
         if let (Some(admitted), Some((_, metrics, _))) = (&self.admitted, self.last) {
@@ -221,7 +222,7 @@ impl<'d> RequestCheck<'d> {
             Ok(()) => self.count(id),
             Err(DeviceLimitError::RateLimited(wait)) => self.rate_limited_for = self.rate_limited_for.max(Some(wait)),
             Err(DeviceLimitError::TooManyNewDevices) if self.rejected_as_new.insert(id) => {
-                let _ = self.devices.lookups.try_send(device.into()); // if the queue is full, at the next try
+                let _ = self.devices.lookups.try_send(device.into()); // or at the next try, if the queue is full
             }
             Err(_) => {}
         }

@@ -27,8 +27,8 @@ impl UnknownDeviceLookup {
         (sender, Self(receiver))
     }
 
-    /// Looks up queued devices in the store, and makes those known that are stored. A lookup that fails is
-    /// not repeated before the device sends again.
+    /// Looks up queued devices in the store, and marks those that it has as known. A failed lookup is not
+    /// repeated before the device sends again.
     pub async fn run(mut self, devices: Arc<Devices>, store: Arc<dyn Store>) {
         let mut batch = Vec::with_capacity(BATCH_DEVICES);
         while self.0.recv_many(&mut batch, BATCH_DEVICES).await > 0 {

@@ -2,7 +2,7 @@
 
 use super::{Case, Format};
 
-/// A body of about `bytes`: `start`, then items by their number with `between` in between, then `end`.
+/// A body of about `bytes`: `start`, then numbered items separated by `between`, then `end`.
 pub(super) fn fill(bytes: usize, start: &str, between: &str, end: &str, item: impl Fn(usize) -> String) -> Vec<u8> {
     let mut body = start.to_owned();
     let mut number = 0;
@@ -20,7 +20,7 @@ fn case(format: Format, name: &'static str, body: impl Fn(usize) -> Vec<u8> + 's
     Case { name, format, body: Box::new(body) }
 }
 
-/// A body that is filled with items between two texts.
+/// A case whose body is filled with items: `start`, items separated by `between`, `end`.
 fn filled(
     format: Format,
     name: &'static str,
@@ -30,7 +30,7 @@ fn filled(
     case(format, name, move |bytes| fill(bytes, start, between, end, &item))
 }
 
-/// `[{"deviceId":"d","readings":[...]}]`, `{"deviceId":"d","values":{...}}` and their like.
+/// The texts around and between the items of a body: `{"deviceId":"d","readings":[...]}` and others.
 const IN_READINGS: [&str; 3] = [r#"{"deviceId":"d","readings":["#, ",", "]}"];
 const IN_VALUES: [&str; 3] = [r#"{"deviceId":"d","values":{"#, ",", "}}"];
 const IN_METADATA: [&str; 3] = [r#"{"deviceId":"d","value":1,"metadata":{"#, ",", "}}"];
@@ -131,7 +131,7 @@ pub(super) fn json_metadata() -> Vec<Case> {
     ]
 }
 
-/// Members of `labels`: so many keys, with values of so many bytes.
+/// The members of `labels`: this many keys, each with a value of this length.
 fn labels(count: usize, value_bytes: usize) -> String {
     let value = "v".repeat(value_bytes);
     (0..count).map(|key| format!(r#""{key}":"{value}""#)).collect::<Vec<_>>().join(",")
@@ -301,7 +301,7 @@ pub(super) fn line_protocol() -> Vec<Case> {
     ]
 }
 
-/// A payload of a webhook with many elements after a member that all of them share.
+/// A payload of a webhook: a member that all elements share, then many elements.
 fn elements_after(bytes: usize, shared: &str) -> Vec<u8> {
     let start = format!(r#"{{"id":"d",{shared},"list":["#);
     fill(bytes, &start, ",", "]}", |at| format!(r#"{{"x":{}}}"#, at % 10))

@@ -30,7 +30,7 @@ impl Message {
         self.bytes(number, &message.0)
     }
 
-    /// Appends what `part` makes of numbers from 0 until there are about so many bytes.
+    /// Appends `part` with the numbers 0, 1, 2 and so on, until there are about this many bytes.
     pub(super) fn fill(mut self, bytes: usize, part: impl Fn(Self, usize) -> Self) -> Self {
         let mut number = 0;
         while self.0.len() < bytes {

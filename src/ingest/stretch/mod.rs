@@ -45,7 +45,7 @@ struct Most {
     allocated: usize,
     /// Read or copied.
     work: usize,
-    /// In the record, without the table of metric names. With the fixed cost, that is two more.
+    /// In the record, without the table of metric names. For the larger body, the fixed cost allows two more.
     record: usize,
 }
 
@@ -103,7 +103,7 @@ thread_local! {
     };
 }
 
-/// A body that stretches one thing, of about so many bytes.
+/// A body that stretches one thing. `body` makes it with about this many bytes.
 struct Case {
     name: &'static str,
     format: Format,
@@ -214,8 +214,8 @@ fn check_metadata(cases: Vec<Case>) {
     check_with(&METADATA_LIMITS, cases);
 }
 
-/// Asserts that each case stays within the multiples at both sizes and grows no faster. Reports all that do
-/// not.
+/// Asserts that each case stays within the multiples at both sizes, and that the multiple does not grow with
+/// the size. Reports all cases that fail.
 fn check_with(metadata_limits: &[usize], cases: Vec<Case>) {
     let mut excesses = Vec::new();
     for Case { name, format, body } in cases {

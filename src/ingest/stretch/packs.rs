@@ -8,13 +8,13 @@ use super::{Case, Format};
 enum Field {
     Text(&'static str, String),
     Number(&'static str, u32),
-    /// `labels` with so many keys, and values of so many bytes.
+    /// `labels` with this many keys, and values of this many bytes.
     Labels(usize, usize),
 }
 
 use Field::{Labels, Number, Text};
 
-/// Writes a pack of about `bytes`: first some records, then others by their number.
+/// A pack: the records `first`, then numbered records from `record` up to the length of the pack.
 struct Pack {
     name: &'static str,
     first: fn(usize) -> Vec<Vec<Field>>,
@@ -34,7 +34,7 @@ fn measured(device: &str, metric: usize) -> Vec<Field> {
     vec![name(format!("{device}/metric-{metric:04}")), Text("u", "u".repeat(40)), value()]
 }
 
-/// The devices a and b, both with this much metadata.
+/// The devices a and b, each with units for this many metrics.
 fn units_of_two(metrics: usize) -> Vec<Vec<Field>> {
     ["a", "b"].iter().flat_map(|device| (0..metrics).map(|metric| measured(device, metric))).collect()
 }
@@ -280,7 +280,7 @@ fn put_text(body: &mut Vec<u8>, text: &str) {
     body.extend_from_slice(text.as_bytes());
 }
 
-/// A major type with its argument.
+/// Writes a major type with its argument.
 fn put_head(body: &mut Vec<u8>, major: u8, argument: usize) {
     match u8::try_from(argument) {
         Ok(small @ 0..24) => body.push(major << 5 | small),

@@ -175,7 +175,7 @@ pub(super) fn version_2() -> Vec<Case> {
     ]
 }
 
-/// A series of the labels with these references, which has the shortest sample.
+/// A series with these references to symbols as labels, and the shortest sample.
 fn referring(references: &[u8]) -> Message {
     with_sample(message().bytes(1, references))
 }
