@@ -15,8 +15,8 @@ pub(super) fn format_of(content: &[u8]) -> Format {
     }
 }
 
-/// Reads the lines of a datagram of this format. Times of line protocol are in nanoseconds. The numbers of
-/// messages go to `numbering`.
+/// Parses the lines of a datagram of this format. Times of line protocol are in nanoseconds. Sequence numbers
+/// go to `numbering`.
 pub(super) fn parse(
     content: &[u8],
     format: Format,
@@ -86,6 +86,7 @@ mod tests {
     use super::*;
     use crate::access::DeviceScope;
     use crate::wire::recording_sink::RecordingSink;
+
     /// Readings, and the codes of rejections.
     fn entries(content: &str) -> Vec<String> {
         let mut sink = RecordingSink::default();

@@ -8,7 +8,7 @@ use crate::access::DeviceScope;
 use crate::config::LineProtocol;
 use crate::wire::{fuzz::ParsedBody, json};
 
-/// The content of a datagram.
+/// Checks the content of a datagram.
 pub fn datagram(content: &[u8]) {
     let mut found = ParsedBody::default();
     let sequences = Sequences::new(4, Counter::noop());

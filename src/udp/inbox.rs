@@ -11,8 +11,8 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmms
 /// The most datagrams of one call.
 const MAX_DATAGRAMS: usize = 128;
 
-/// The most bytes of one call. The names of metrics in them always fit into a record of the log, so that no
-/// sender's readings are rejected because of others in the batch.
+/// The most bytes of one call. The names of metrics in so many bytes always fit into a record of the log, so
+/// no reading is rejected because of other readings in its batch.
 const MAX_BYTES: usize = 256 << 10;
 
 /// A socket and the datagrams of the last call.
@@ -35,7 +35,7 @@ struct Arrived {
 /// A datagram of the last call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Datagram<'i> {
-    /// The size of the datagram, also if it did not fit.
+    /// The size of the datagram, also if it did not fit into its slot.
     pub(super) bytes: usize,
     /// The content; `None` if the datagram was larger than allowed.
     pub(super) content: Option<&'i [u8]>,
@@ -54,7 +54,7 @@ impl<'s> Inbox<'s> {
         }
     }
 
-    /// Replaces the datagrams by those that the kernel has now, up to the limits. Does not wait. Returns
+    /// Replaces the datagrams by those that the kernel has now, up to the limits, without waiting. Returns
     /// whether there are any.
     pub(super) fn receive(&mut self) -> nix::Result<bool> {
         self.arrived.clear();
@@ -84,7 +84,7 @@ impl<'s> Inbox<'s> {
     /// closed.
     pub(super) fn wait(&self, shutdown: &UnixStream) -> nix::Result<bool> {
         let socket = PollFd::new(self.socket.as_fd(), PollFlags::POLLIN);
-        let mut both = [socket, PollFd::new(shutdown.as_fd(), PollFlags::empty())]; // it reports an end always
+        let mut both = [socket, PollFd::new(shutdown.as_fd(), PollFlags::empty())]; // reports a closed end in any case
         match poll(&mut both, PollTimeout::NONE) {
             Ok(_) => Ok(both[1].any().unwrap_or(true)),
             Err(Errno::EINTR) => Ok(false),

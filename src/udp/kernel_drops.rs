@@ -16,9 +16,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time between two warnings.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The sockets, and the drops of each.
+/// Counts the datagrams that the kernel dropped at each socket.
 pub(super) struct KernelDrops {
-    /// The drops by inode. The counters of the kernel have 32 bits and wrap around.
+    /// The last count of drops, by the inode of the socket. The counters of the kernel have 32 bits and wrap
+    /// around.
     seen: HashMap<u64, u32>,
     table: &'static str,
     counter: Counter,
@@ -37,7 +38,7 @@ impl KernelDrops {
         Ok(drops)
     }
 
-    /// Counts until it is dropped, or `/proc/net/udp` cannot be read.
+    /// Counts every second, until the future is dropped or `/proc/net/udp` cannot be read.
     pub(super) async fn watch(mut self) {
         let mut ticks = tokio::time::interval(INTERVAL);
         loop {

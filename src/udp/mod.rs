@@ -2,9 +2,9 @@
 //!
 //! Several sockets share the address, and the kernel distributes the senders over them. The thread of a
 //! socket receives many datagrams with one call, appends all of them to the log as one record, and goes on
-//! without waiting for the disk. It waits for the oldest record only if no more datagrams have arrived, or
-//! too many bytes are on their way. So a slow disk leads to larger batches, then to a fuller receive buffer,
-//! and at last to drops in the kernel, which are counted.
+//! without waiting for the disk. The thread waits for its oldest record only if no more datagrams have
+//! arrived, or too many bytes are on their way. So a slow disk leads to larger batches, then to a fuller
+//! receive buffer, and at last to drops in the kernel, which are counted.
 //!
 //! Before a datagram is parsed, [`access`](crate::access) decides which devices it may write: if keys are
 //! configured, it must be signed.
@@ -86,8 +86,8 @@ impl Sockets {
         Ok(Self::warned(options, bound, receive_buffer_bytes))
     }
 
-    /// Uses sockets that are bound already, at least one, all to one address. Asks the kernel for the same
-    /// buffers as [`Self::bind`].
+    /// Uses sockets that are bound already: at least one, and all to the same address. Asks the kernel for
+    /// the same buffers as [`Self::bind`].
     ///
     /// # Errors
     /// When a socket does not take its options.

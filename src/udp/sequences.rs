@@ -43,7 +43,7 @@ struct Run {
 }
 
 impl Sequences {
-    /// Remembers up to `max_devices`, and at least the last half of as many.
+    /// Remembers up to `max_devices` devices. It always remembers the half of them that sent last.
     pub(super) fn new(max_devices: usize, gaps: Counter) -> Self {
         let seen = || Mutex::new(Devices::new(max_devices.div_ceil(2), |_| 1));
         Self { seen: (max_devices > 0).then(seen), gaps }
@@ -58,8 +58,8 @@ pub(super) struct Numbering<'a> {
 }
 
 impl Numbering<'_> {
-    /// Records the number of a message, unless the scope does not cover its device: a sender must not count
-    /// gaps of the devices of others.
+    /// Records the number of a message, unless the device is outside of the scope: a sender must not count
+    /// gaps of devices that are not its own.
     pub(super) fn record(self, device: &str, number: u64) {
         let Some(seen) = &self.sequences.seen else { return };
         if let Ok(device) = self.scope.to_stored_id(device) {
@@ -69,7 +69,7 @@ impl Numbering<'_> {
     }
 }
 
-/// Notes a number of a device. Returns how many numbers are known to be missing now.
+/// Notes a number of a device. Returns how many more numbers are known to be missing now.
 fn missing_after(devices: &mut Devices, device: &str, number: u64) -> u64 {
     let missing = devices.update(device, |seen| seen.note(number));
     missing.unwrap_or_else(|| {
@@ -83,7 +83,7 @@ impl Seen {
         Self { current: Run::first(number), previous: None }
     }
 
-    /// Notes a number. Returns how many numbers are known to be missing now.
+    /// Notes a number. Returns how many more numbers are known to be missing now.
     fn note(&mut self, number: u64) -> u64 {
         if !self.current.is_near(number)
             && let Some(previous) = self.previous.filter(|previous| previous.is_near(number))
@@ -129,7 +129,7 @@ impl Run {
         bits - leaving.count_ones() as u64 + skipped
     }
 
-    /// Returns how many numbers are missing in the window, once.
+    /// Ends the run. Returns how many numbers are missing in its window. A second call returns 0.
     const fn end(&mut self) -> u64 {
         let missing = self.window.count_zeros() as u64;
         self.window = u64::MAX;

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
 
-/// Binds `count` sockets to one address. Also returns the bytes that the kernel grants to each.
+/// Binds `count` sockets to one address. Also returns the bytes of the receive buffer that the kernel grants
+/// to each.
 pub(super) fn bind(listen: SocketAddr, count: usize, buffer_bytes: usize) -> io::Result<(Vec<UdpSocket>, usize)> {
     // The first socket is bound without SO_REUSEPORT, so that the bind fails if another process uses the
     // address. Otherwise the kernel would distribute datagrams to that process too.

@@ -24,7 +24,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(50);
 /// The longest time for which datagrams are received after the shutdown.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// The memory of a batch besides its readings.
+/// The memory of a batch besides its readings, in bytes.
 const BATCH_OVERHEAD_BYTES: usize = 1 << 10;
 
 /// The counters of the threads.
@@ -88,8 +88,8 @@ struct Backlog {
 }
 
 impl Worker {
-    /// Receives until the shutdown, and then the datagrams that have arrived by then. All of them are in the
-    /// log when this returns.
+    /// Receives until the shutdown, and then the datagrams that have arrived by then. When this returns, all
+    /// of them are in the log or counted as lost.
     pub(super) fn run(self) {
         let mut inbox = Inbox::new(&self.socket, self.options.udp.max_datagram_bytes.as_usize());
         let mut backlog = Backlog::default();
