@@ -1,4 +1,4 @@
-//! The task of one broker: it connects again and again, and moves messages into the log.
+//! The task of one broker: it connects, and moves messages into the log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,19 +20,19 @@ use crate::ingest::{IngestError, Receipt};
 use crate::limits::Quota;
 use crate::telemetry::Sender;
 
-/// The most bytes of messages that wait for the log. Beyond them, nothing is read from the connection.
+/// The bytes of waiting messages at which the client stops reading.
 pub(super) const MAX_WAITING_BYTES: usize = 16 << 20;
 
-/// The most bytes of one read.
+/// The most bytes that one read takes.
 const READ_BYTES: usize = 64 << 10;
 
-/// The time for the broker's answers to the connection and to the subscriptions.
+/// The time for the broker to answer CONNECT and all subscriptions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How often the age of the oldest message is exported.
+/// The interval at which the age of the oldest message is exported.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The time in which a stop acknowledges what is on disk.
+/// The time for a stop to acknowledge the messages on their way into the log.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The client of one broker.
@@ -41,7 +41,7 @@ pub(super) struct Client {
     name: Arc<str>,
     subscriptions: SubscriptionsFile,
     intake: Intake,
-    /// The client in log lines.
+    /// The name of the client in log lines.
     sender: Sender,
     shutdown: CancellationToken,
     counters: Counters,
@@ -56,19 +56,20 @@ struct Counters {
     sessions_lost: Counter,
 }
 
-/// A connection.
+/// A connection to the broker.
 struct Connection {
     reader: ReadHalf<Box<dyn Stream>>,
     writer: WriteHalf<Box<dyn Stream>>,
     session: Session,
-    /// Whether TLS may still have bytes of the last write.
+    /// Whether the last write must be flushed: TLS may still hold bytes of it.
     must_flush: bool,
-    /// By when the broker must have answered; `None` once it has.
+    /// The deadline of the broker's answers (`HANDSHAKE_TIMEOUT`); `None` after them.
     answer_by: Option<Instant>,
+    /// Whether the broker has granted all subscriptions as asked.
     all_granted: bool,
 }
 
-/// The event that ends a turn of a connection.
+/// The event that ends a turn of the loop in [`Client::serve`].
 enum Turn {
     Stop,
     Durable(Box<Result<Receipt, IngestError>>),
@@ -95,7 +96,7 @@ impl Client {
         Self { options, name, subscriptions, intake, sender, shutdown, counters }
     }
 
-    /// Connects again and again until the shutdown.
+    /// Connects, and connects again after each failure, until the shutdown.
     pub(super) async fn run(self) {
         let (mut reconnect, mut failures) = (Reconnect::new(), 0_u64);
         let mut is_v5 = self.options.broker.version != MqttVersion::V3;
@@ -131,7 +132,7 @@ impl Client {
         }
     }
 
-    /// Logs the first failures and then fewer and fewer.
+    /// Logs a failure: the 1st, 2nd, 4th, 8th and so on in a row as a warning.
     fn log_failure(&self, error: &MqttError, failures: u64, wait: Duration) {
         let (broker, client_id, wait_ms) = (self.options.connector.url(), &*self.name, wait.as_millis() as u64);
         if failures.is_power_of_two() || matches!(error, MqttError::TakenOver) {
@@ -148,7 +149,7 @@ impl Client {
         }
     }
 
-    /// Runs one connection to its end. `Ok` is a shutdown.
+    /// Serves one connection to its end. `Ok` means that the service stops.
     async fn serve(
         &self,
         stream: Box<dyn Stream>,
@@ -211,7 +212,7 @@ impl Client {
         }
     }
 
-    /// Waits for the next thing that happens.
+    /// Waits for the next event of the connection.
     async fn turn(
         &self,
         connection: &mut Connection,
@@ -238,7 +239,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to all topics: a session may have those of an older configuration.
+    /// Subscribes to all topics, and ends the subscriptions of an older configuration.
     async fn connected(
         &self,
         session: &mut Session,
@@ -308,7 +309,7 @@ impl Client {
         noted.unwrap_or_else(|error| tracing::warn!(%error, "the topics were not noted"));
     }
 
-    /// Takes a message to the end of those that wait.
+    /// Appends a message to the queue.
     fn take(&self, message: Message, waiting: &mut Queue) {
         self.counters.messages.increment(1);
         waiting.take(message, &self.intake);
@@ -328,7 +329,7 @@ impl Client {
         Ok(())
     }
 
-    /// Acknowledges what is on its way into the log, and ends the connection in order.
+    /// Acknowledges the messages on their way into the log, and disconnects.
     async fn stop(&self, connection: &mut Connection, waiting: &mut Queue) -> Result<(), MqttError> {
         let session = &mut connection.session;
         if waiting.is_submitted() {
@@ -342,7 +343,7 @@ impl Client {
     }
 }
 
-/// Writes some of the bytes, or flushes what was written if there are none.
+/// Writes some of `bytes`. If there are none, flushes the earlier writes.
 async fn send(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<Turn, MqttError> {
     if bytes.is_empty() {
         writer.flush().await?;

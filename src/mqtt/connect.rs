@@ -16,7 +16,7 @@ use super::MqttError;
 use crate::config::Mqtt;
 use crate::tls::{PemFile, TlsError};
 
-/// The time for a connection, and for the handshake of TLS.
+/// The time to connect, and the time for the TLS handshake after that.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes connections to one broker.
@@ -28,7 +28,7 @@ pub struct Connector {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// A connection.
+/// A connection to a broker, with or without TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -39,10 +39,10 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Reads the files of a broker.
+    /// Reads the certificates and keys of a broker.
     ///
     /// # Errors
-    /// When a file cannot be used.
+    /// A file cannot be used.
     pub fn new(broker: &Mqtt) -> Result<Self, TlsError> {
         let url = &broker.url;
         let tls = if url.is_tls {
@@ -60,7 +60,7 @@ impl Connector {
         &self.url
     }
 
-    /// Connects.
+    /// Connects to the broker, with TLS if its URL says so.
     pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, MqttError> {
         let connected = TcpStream::connect((self.host.as_str(), self.port));
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected).await;

@@ -22,7 +22,7 @@ pub enum MqttError {
         "another client has connected with the same client ID and taken the session: each needs its own mqtt.client_id"
     )]
     TakenOver,
-    /// The broker sent a packet that is none.
+    /// The broker sent bytes that are not MQTT.
     #[error("the broker sent something that is not MQTT: {0}")]
     Protocol(String),
 }
@@ -43,7 +43,7 @@ impl MqttError {
         }
     }
 
-    /// Whether the broker may have failed because it does not know MQTT 5.
+    /// Whether the cause may be that the broker does not know MQTT 5.
     pub(super) const fn may_be_of_version(&self) -> bool {
         matches!(self, Self::Version | Self::Protocol(_))
     }

@@ -1,25 +1,26 @@
-//! Packets in the bytes of a connection.
+//! Finds packets in the bytes of a connection.
 //!
-//! A message that is larger than allowed is found too, with its topic and packet ID, so that it can be
-//! skipped and acknowledged: its sender would send it again after each closed connection.
+//! A message that is too large is skipped. Its topic and packet ID are found, so that it can be acknowledged.
+//! If the server closed the connection instead, the sender would send the message again each time.
 
-/// The first bits of the packet of a message.
+/// The type of PUBLISH, in the high half of the first byte of a packet.
 const PUBLISH: u8 = 0x30;
 
-/// The most memory that stays reserved for bytes of packets that are not whole yet.
+/// The capacity in bytes that an empty inbox may keep.
 const KEPT_BYTES: usize = 1 << 10;
 
-/// Bytes that are not a whole packet yet.
+/// The bytes of a packet that has not arrived as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// The bytes of a packet that is too large, still to come.
+    /// The number of bytes to come that belong to a skipped packet.
     to_skip: usize,
 }
 
 impl Inbox {
-    /// Passes each packet of the bytes on, with its first byte, until `pass` returns false. The bytes behind
-    /// the last packet stay.
+    /// Calls `pass` for each packet, with its first byte, until `pass` returns false.
+    ///
+    /// `bytes` are the bytes that have just arrived. The bytes behind the last packet stay in the inbox.
     pub(super) fn receive(
         &mut self,
         bytes: &[u8],
@@ -48,7 +49,7 @@ impl Inbox {
         self.bytes = kept;
     }
 
-    /// Passes packets on, and returns the bytes behind them.
+    /// Calls `pass` for each packet of `rest`, and returns the bytes behind them.
     fn pass_all<'b>(
         &mut self,
         mut rest: &'b [u8],
@@ -76,26 +77,27 @@ impl Inbox {
         rest
     }
 
-    /// The bytes of the packet that is not whole yet.
+    /// The number of bytes of the incomplete packet.
     pub(super) const fn len(&self) -> usize {
         self.bytes.len()
     }
 }
 
+/// The quality of service in the flags of PUBLISH.
 pub(super) const fn qos_bits(flags: u8) -> u8 {
     flags >> 1 & 3
 }
 
-/// The packet at the start of some bytes.
+/// The result of the search for a packet at the start of bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<'b> {
     /// More bytes are needed.
     Incomplete,
-    /// It has this many bytes, and these behind its length.
+    /// A whole packet: its size, and the bytes behind its length.
     Whole { bytes: usize, body: &'b [u8] },
-    /// A message that is too large, with its size.
+    /// A message that is too large. `bytes` is its size.
     TooLarge { bytes: usize, topic: &'b str, packet_id: Option<u16>, flags: u8 },
-    /// No packet begins so.
+    /// No packet begins with these bytes, for this reason.
     Invalid(&'static str),
 }
 

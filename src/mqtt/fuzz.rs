@@ -49,7 +49,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| {
     }
 });
 
-/// The bytes of a broker after its CONNACK: the first byte chooses the version.
+/// Reads the bytes of a broker after CONNACK. The first byte chooses the version.
 pub fn mqtt(bytes: &[u8]) {
     let Some((&first, bytes)) = bytes.split_first() else { return };
     let is_v5 = first & 1 == 1;
@@ -66,7 +66,7 @@ pub fn mqtt(bytes: &[u8]) {
     }
 }
 
-/// The bytes of a device that connects to the listener.
+/// Reads the bytes of a device that connects to the server.
 pub fn mqtt_device(bytes: &[u8]) {
     listener::fuzz::device(bytes, |message| parse(&message.topic, message.payload.as_ref()));
 }

@@ -8,19 +8,19 @@ use mqtt_protocol_core::mqtt::result_code::PubackReasonCode;
 
 use super::frame::qos_bits;
 
-/// A message.
+/// A message of a broker or device.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) topic: Box<str>,
-    /// `None`: the message was larger than allowed and skipped.
+    /// The payload; `None` if the message was too large, and skipped.
     pub(super) payload: Option<ArcPayload>,
-    /// The acknowledgement that it needs.
+    /// The acknowledgement that the message needs; none at quality of service 0.
     pub(super) receipt: Option<MessageReceipt>,
-    /// Whether a broker sent it because it was retained, and not because it is new.
+    /// Whether the broker has retained the message, so that it may be old.
     pub(super) is_retained: bool,
-    /// Whether the sender says that it has sent it before.
+    /// Whether the sender has sent the message before (the flag DUP).
     pub(super) is_again: bool,
-    /// Its size with all that is kept of it.
+    /// The memory of the message, in bytes.
     pub(super) bytes: usize,
     pub(super) arrived: Instant,
 }
@@ -29,18 +29,19 @@ pub(super) struct Message {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MessageReceipt {
     pub(super) packet_id: u16,
+    /// Whether the quality of service is 2, which needs PUBREC in place of PUBACK.
     pub(super) is_exactly_once: bool,
 }
 
-/// The outcome of a message, as version 5 can tell it.
+/// The outcome of a message. PUBACK of version 5 tells it to the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Outcome {
-    /// All is well.
+    /// The readings are durable, or the message has none to store.
     #[default]
     Done,
-    /// The payload or the topic has no reading that can be stored.
+    /// The topic or the payload gives no reading that can be stored.
     Invalid,
-    /// A limit does not admit it now.
+    /// A rate limit refuses the message for now.
     OverQuota,
 }
 
@@ -55,11 +56,11 @@ impl Outcome {
     }
 }
 
-/// The memory of a message besides its bytes.
+/// The memory of a message beyond the size of its packet, in bytes.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
 impl Message {
-    /// A message that was skipped.
+    /// Makes a message that was skipped because it is too large.
     pub(super) fn too_large(topic: &str, packet_id: Option<u16>, flags: u8) -> Self {
         let is_exactly_once = qos_bits(flags) == 2;
         Self {
@@ -74,7 +75,7 @@ impl Message {
     }
 }
 
-/// Makes messages of the PUBLISH packets of these versions, which are types without a common trait.
+/// Converts the PUBLISH of each version. The types have no common trait.
 macro_rules! from_publish {
     ($($version:ident),+) => {
         $(impl From<&$version::Publish> for Message {

@@ -1,25 +1,26 @@
-//! MQTT ingest: messages of brokers and devices, whose acknowledgement says that their readings are on disk.
+//! MQTT ingest: a message is acknowledged when its readings are on disk.
 //!
-//! One task owns a connection and the state of its protocol: `client` that to a broker, with `session`, and
-//! `listener` that of a device. It reads what has arrived, appends the readings of all messages that wait to
-//! the log as one record, and acknowledges the messages in the order of their arrival when the record is
-//! durable (`queue`). Meanwhile it goes on to read and to answer pings. `frame` finds packets in bytes.
+//! Each connection has one task. `client` connects to a broker, and `session` has its state of the protocol.
+//! `listener` is the server for devices. A task puts the messages that arrive into its `queue`. The queue
+//! appends the readings of all waiting messages to the log as one record. When the record is durable, the
+//! task acknowledges the messages in the order of their arrival. Meanwhile it reads on and answers pings.
+//! `frame` finds packets in bytes.
 //!
-//! `payload` makes readings of a message: its topic matches a template of the configuration (`topic`),
-//! which may name the device, the metric, labels and metadata. The payload is in a format of its own, JSON
-//! by the keys of a webhook ([`wire::webhook`](crate::wire::webhook)), or a plain number.
+//! `payload` makes readings of a message. The topic matches a template of the configuration (`topic`), which
+//! may name the device, the metric, labels and metadata. The payload is in a format of its own, JSON by the
+//! keys of a webhook ([`wire::webhook`](crate::wire::webhook)), or a plain number.
 //!
 //! Promises:
-//! - A message with quality of service 1 is acknowledged when its readings are durable, not before. The
-//!   broker keeps it until then, and sends it again after a lost connection; the identity of readings with a
-//!   time of their own makes that harmless.
+//! - A message with quality of service 1 is acknowledged when its readings are durable, not before. Until
+//!   then the broker keeps the message, and sends it again after a lost connection. Readings with a time of
+//!   their own are stored once nevertheless.
 //! - While the log refuses appends, nothing is acknowledged and nothing is dropped: the sender stops at
 //!   `receive_maximum`, and the connection stays.
 //! - A message that cannot be stored never blocks those after it: it is counted, named in a log line and
 //!   acknowledged.
-//! - Memory is bounded: one packet that is being received, and `client::MAX_WAITING_BYTES` of messages; of
-//!   devices less (`listener`).
-//! - A stop acknowledges what is on disk and leaves the rest to the sender.
+//! - Memory is bounded: a connection to a broker has one incomplete packet and `client::MAX_WAITING_BYTES` of
+//!   messages, a connection of a device less (`listener`).
+//! - A stop acknowledges the messages on disk. Their senders keep the others.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub use topic::{Kind, Topic};
 use client::Client;
 use queue::Intake;
 
-/// The reasons for which nothing of a message is stored.
+/// The reasons in the metrics for which nothing of a message is stored.
 const REFUSED: [&str; 6] = ["payload", "topic", "size", "retained", "rate", "overloaded"];
 
 /// The options of a client of a broker.
@@ -69,35 +70,37 @@ pub struct Options {
     pub broker: config::Mqtt,
     /// Makes the connections to the broker.
     pub connector: Connector,
-    /// The devices of the messages.
+    /// The device scope of the messages.
     pub scope: DeviceScope,
     /// The topics of the table, one for each template.
     pub topics: Arc<[Topic]>,
-    /// The choices of the formats.
+    /// The choices of the configuration for formats.
     pub formats: Formats,
     /// The file with the subscriptions of the broker's session.
     pub subscriptions_file: PathBuf,
 }
 
-/// The choices that payloads leave to the configuration.
+/// The choices of the configuration for formats of payloads.
 #[derive(Debug, Clone)]
 pub struct Formats {
     /// The meaning of tags and strings in line protocol.
     pub line_protocol: LineProtocol,
-    /// The choices of JSON.
+    /// The options of the JSON parser.
     pub json: json::Options<'static>,
-    /// The split of `SenML` names.
+    /// The rule that splits a `SenML` name into device and metric.
     pub senml_names: NameSplit,
 }
 
-/// The running clients.
+/// The running clients of brokers.
 #[derive(Debug)]
 pub struct Subscribing {
     tasks: TaskTracker,
 }
 
 impl Subscribing {
-    /// Starts a client for each broker, until `shutdown` is cancelled. Must be called on a runtime.
+    /// Starts a client for each broker, until `shutdown` is cancelled.
+    ///
+    /// Must be called on a runtime.
     pub fn start(
         brokers: Vec<Options>,
         ingest: &Ingest,
@@ -124,7 +127,7 @@ impl Subscribing {
         Self { tasks }
     }
 
-    /// Waits until the clients have ended, some seconds after the shutdown at the latest.
+    /// Waits until the clients have ended, at most some seconds after the shutdown.
     pub async fn ended(self) {
         self.tasks.wait().await;
     }

@@ -1,4 +1,4 @@
-//! Readings of a message: its topic, its payload, and its time.
+//! The readings of a message, by its topic and its payload.
 
 use crate::access::DeviceScope;
 use crate::config::PayloadFormat;
@@ -14,13 +14,13 @@ use super::topic::{Kind, Named, Topic, named};
 /// The longest text of a plain number, in bytes.
 const NUMBER_MAX_BYTES: usize = 64;
 
-/// Where the payload of a message belongs.
+/// The meaning of a message by its topic.
 pub(super) struct Place<'t> {
     pub(super) kind: &'t Kind,
     pub(super) named: Named<'t>,
 }
 
-/// Finds the template that a topic matches.
+/// Finds the first template that a topic matches, or says why there is none.
 pub(super) fn place<'t>(topics: &'t [Topic], topic: &'t str) -> Result<Place<'t>, String> {
     for Topic { template, kind, .. } in topics {
         match named(template, topic) {
@@ -32,12 +32,12 @@ pub(super) fn place<'t>(topics: &'t [Topic], topic: &'t str) -> Result<Place<'t>
     Err("no topic of the configuration has it".to_owned())
 }
 
-/// The counts of the readings of a message.
+/// Counts of the readings of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Readings {
     /// The readings without a time of their own.
     pub(super) untimed: u32,
-    /// The readings that were left out because they are retained.
+    /// The readings without a time that were left out of a retained message.
     pub(super) retained: u32,
 }
 
@@ -74,7 +74,7 @@ impl Place<'_> {
         Ok(sink.readings)
     }
 
-    /// Parses a payload.
+    /// Parses a payload in its format.
     pub(super) fn parse(
         &self,
         payload: &[u8],
@@ -138,7 +138,7 @@ impl Place<'_> {
     }
 }
 
-/// The number that a text is: of digits, or `on`, `off`, `true`, `false`.
+/// Reads a plain number, such as `22.4`. It may be `on`, `off`, `true` or `false`.
 fn plain_number(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= NUMBER_MAX_BYTES)?;
     if ["on", "true"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
@@ -150,10 +150,10 @@ fn plain_number(text: &[u8]) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Passes on readings, and notes which have a time of their own.
+/// A sink that passes readings on, and counts those without a time.
 struct Arrival<'s, S> {
     sink: &'s mut S,
-    /// Readings without a time are left out: a retained message is as old as it may be.
+    /// Whether to leave out readings without a time: a retained message may be old.
     is_retained: bool,
     readings: Readings,
 }

@@ -1,4 +1,4 @@
-//! Whether a broker takes this client and its subscriptions, for `tidegauge check --full`.
+//! The test of a broker by `tidegauge check --full`: does it take the client?
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The answer of a broker to a subscription.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The filter.
+    /// The topic filter, such as `plant/+/temp`.
     pub filter: String,
     /// The quality of service that the configuration asks for.
     pub asked: u8,
-    /// The one that the broker grants, or its refusal.
+    /// The quality of service that the broker grants, or why it refuses.
     pub granted: Result<u8, String>,
 }
 
-/// Connects with another client ID and a new session, subscribes to the filters, and returns the version of
-/// the protocol with the answers. Messages that arrive meanwhile are left to the client itself.
+/// Connects and subscribes. Returns the version of MQTT and the broker's answers.
 ///
-/// A shared subscription is asked for without its group, whose messages the probe would take.
+/// The probe has a client ID and a session of its own, so it takes no messages from the client. It subscribes
+/// to `$share/GROUP/FILTER` as `FILTER`, because a member of the group would take messages from the others.
 ///
 /// # Errors
-/// When the broker cannot be reached, or refuses the client.
+/// The broker cannot be reached, or refuses the client.
 pub async fn probe(options: &Options) -> Result<(&'static str, Vec<Grant>), MqttError> {
     match options.broker.version {
         MqttVersion::V3 => ask(options, false).await,

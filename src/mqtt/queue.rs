@@ -1,8 +1,8 @@
-//! The messages of one connection on their way into the log, in the order of their arrival.
+//! The queue of one connection: its messages on their way into the log.
 //!
-//! All messages that wait are submitted as one record when the one before it is durable. So a slow disk leads
-//! to larger records. A message is acknowledged when its record is durable. If the log refuses the record,
-//! its messages wait again.
+//! When a record is durable, all waiting messages become the next record. So a slow disk leads to larger
+//! records. A message is acknowledged when its record is durable, in the order of arrival. If the log refuses
+//! a record, its messages wait again.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,17 +18,18 @@ use crate::limits::Quota;
 use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::wire::Code;
 
-/// The most bytes of messages in one record. The names of metrics in them always fit into a record, so that
-/// no message is rejected because of others.
+/// The most bytes of messages in one record.
+///
+/// The names of the metrics in them always fit into a record. So no message is rejected because of others.
 const MAX_BATCH_BYTES: usize = 256 << 10;
 
-/// A message takes at most so many times its bytes in the log, together with the names in it.
+/// The most bytes in the log for each byte of a message, with the names in it.
 const RECORD_BYTES_PER_BYTE: usize = 8;
 
-/// The wait before the next look at a log that refuses appends.
+/// The wait before the next append after the log has refused one.
 const LOG_PAUSE: Duration = Duration::from_millis(500);
 
-/// The way of messages into the log.
+/// The rooms and options that bring messages into the log.
 #[derive(Debug, Clone)]
 pub(super) struct Intake {
     pub(super) topics: Arc<[Topic]>,
@@ -38,12 +39,12 @@ pub(super) struct Intake {
     pub(super) refusals: Arc<RefusalLog>,
 }
 
-/// The author of messages, as admission and log lines know it.
+/// The rights and limits of the client that sends the messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Author<'a> {
     pub(super) scope: &'a DeviceScope,
     pub(super) quota: &'a Quota,
-    /// Messages wait while the author has reached its rate of readings, because nothing can tell it.
+    /// Whether messages wait at the rate of readings: MQTT 3.1.1 cannot refuse them.
     pub(super) waits_for_rate: bool,
 }
 
@@ -52,13 +53,13 @@ pub(super) struct Author<'a> {
 pub(super) struct Queue {
     messages: VecDeque<Message>,
     bytes: usize,
-    /// The messages that need an acknowledgement, those on their way into the log included.
+    /// The number of messages that need an acknowledgement, submitted ones included.
     unacknowledged: u32,
     /// The messages on their way into the log.
     submitted: Option<Submitted>,
-    /// The end of a pause, after the log or the rate has refused the last append.
+    /// The end of a pause, after the log or the rate has refused messages.
     try_at: Option<Instant>,
-    /// Whether the pause is for the log.
+    /// Whether the log has refused the last append.
     is_log_full: bool,
 }
 
@@ -68,19 +69,19 @@ struct Submitted {
     messages: Vec<(Message, Verdict)>,
 }
 
-/// The outcome of a message.
+/// The outcome of admission for a message.
 #[derive(Default)]
 struct Verdict {
     outcome: Outcome,
     /// The reason in the metrics, if nothing of the message is stored.
     refused: Option<&'static str>,
     readings: Readings,
-    /// The log lines about it.
+    /// The log lines about the message.
     refusals: Vec<RefusalEntry>,
 }
 
 impl Queue {
-    /// Takes a message to the end of those that wait.
+    /// Appends a message to the queue.
     pub(super) fn take(&mut self, message: Message, intake: &Intake) {
         self.bytes += message.bytes;
         self.unacknowledged += u32::from(message.receipt.is_some());
@@ -90,19 +91,20 @@ impl Queue {
         self.messages.push_back(message);
     }
 
-    /// Whether messages wait that can be submitted now.
+    /// Whether a message waits, no record is on its way, and no pause lasts.
     pub(super) fn can_submit(&self) -> bool {
         let is_pausing = self.try_at.is_some_and(|at| at > Instant::now());
         !self.is_submitted() && !self.messages.is_empty() && !is_pausing
     }
 
-    /// Drops the messages that wait, and returns how many of them are lost: those without an acknowledgement.
+    /// Drops the waiting messages, and returns how many of them are lost.
+    ///
+    /// The client still has the messages that need an acknowledgement, so these are not lost.
     pub(super) fn give_up(&mut self) -> usize {
         self.messages.drain(..).filter(|message| message.receipt.is_none()).count()
     }
 
-    /// Submits the messages that wait to the log as one record, up to a size, unless others are on their way
-    /// or a pause is not over.
+    /// Submits waiting messages to the log as one record, if [`Self::can_submit`].
     pub(super) fn submit(&mut self, intake: &Intake, author: Author<'_>) {
         if !self.can_submit() {
             return;
@@ -132,7 +134,7 @@ impl Queue {
         }
     }
 
-    /// Waits for the record on its way into the log, for ever if there is none.
+    /// Waits until the submitted record is durable; forever if there is none.
     pub(super) async fn durable(&mut self) -> Result<Receipt, IngestError> {
         match &mut self.submitted {
             Some(submitted) => submitted.durable.as_mut().await,
@@ -140,8 +142,9 @@ impl Queue {
         }
     }
 
-    /// Acknowledges the messages whose readings are durable, in the order of their arrival. If the log has
-    /// refused them, they wait again.
+    /// Acknowledges the messages of a durable record, in the order of their arrival.
+    ///
+    /// If the log has refused the record, its messages wait again.
     pub(super) fn settle<E>(
         &mut self,
         result: Result<Receipt, IngestError>,
@@ -185,17 +188,17 @@ impl Queue {
         self.submitted.is_some()
     }
 
-    /// The bytes of the messages, those on their way into the log included.
+    /// The memory of all messages in bytes, submitted ones included.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The messages that need an acknowledgement.
+    /// The number of messages that need an acknowledgement.
     pub(super) const fn unacknowledged(&self) -> u32 {
         self.unacknowledged
     }
 
-    /// The end of a pause.
+    /// The end of the pause, if there is one.
     pub(super) const fn try_at(&self) -> Option<Instant> {
         self.try_at
     }
@@ -209,7 +212,7 @@ impl Queue {
 }
 
 impl Author<'_> {
-    /// When the rate has room for a message again, if the message waits for that.
+    /// When the rate admits the next message, if messages must wait for it.
     fn wait(&self) -> Option<Instant> {
         let now = Instant::now();
         let limiter = self.quota.readings.as_ref().filter(|_| self.waits_for_rate)?;
@@ -248,7 +251,7 @@ impl Intake {
             }
         };
         let has_rejected = admission.rejected() > rejected;
-        // Values that are rejected alone have log lines as well.
+        // Rejected values of accepted readings have log lines too.
         let refusals = if admission.listed().is_empty() { Vec::new() } else { admission.take_refusals() };
         let is_over_quota = refusals.iter().any(|refusal| is_for_now(refusal.code));
         let is_stored = admission.accepted() > accepted;
@@ -266,11 +269,12 @@ impl Intake {
     }
 }
 
+/// Whether a code means that a limit refuses a reading for now.
 fn is_for_now(code: &str) -> bool {
     [Code::DeviceRateLimited, Code::TooManyNewDevices].iter().any(|known| known.as_str() == code)
 }
 
-/// A topic for a log line.
+/// A topic in a log line: its first 100 characters, in quotes.
 pub(super) fn topic_for_people(topic: &str) -> String {
     let shown: String = topic.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
     format!("topic {shown:?}")

@@ -1,18 +1,23 @@
-//! The waits between connections to a broker: exponential backoff with full jitter.
+//! Waits between connections to a broker: exponential backoff with full jitter.
 
 use std::time::Duration;
 
-/// The longest first wait, and the longest of all.
+/// The longest wait after a first failure. It doubles with each further failure.
 const FIRST: Duration = Duration::from_secs(1);
+
+/// The longest wait after many failures.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// A connection that lasted so long was good. Two clients with one client ID never have one, because each
-/// takes the session from the other at once.
+/// The length of a connection after which the waits begin anew.
+///
+/// Two clients with one client ID never have such a connection, because each takes the session from the
+/// other.
 const GOOD: Duration = Duration::from_secs(60);
 
-/// The waits between connections.
+/// The state of the backoff.
 #[derive(Debug)]
 pub(super) struct Reconnect {
+    /// The longest next wait.
     next: Duration,
 }
 
@@ -21,8 +26,10 @@ impl Reconnect {
         Self { next: FIRST }
     }
 
-    /// The wait after a connection that lasted so long. If another client `took` the session, it is a long
-    /// one, so that the other keeps it for a while.
+    /// The wait after a connection that has lasted for `lasted`.
+    ///
+    /// If another client `took` the session, the wait is long, so that the other keeps the session for a
+    /// while.
     pub(super) fn wait_after(&mut self, lasted: Duration, took: bool) -> Duration {
         if lasted >= GOOD {
             self.next = FIRST;

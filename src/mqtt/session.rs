@@ -1,4 +1,4 @@
-//! The state of the protocol on one connection, without a socket: bytes in, events and bytes out.
+//! The client's side of MQTT without a socket: bytes in, events and bytes out.
 //!
 //! The packets go to the client of `mqtt-protocol-core`, which knows versions 5 and 3.1.1.
 
@@ -41,15 +41,15 @@ pub(super) struct Session {
     asked: HashMap<u16, Vec<String>>,
 }
 
-/// A packet of the broker that the client must know of.
+/// An event that the bytes of the broker cause.
 #[derive(Debug)]
 pub(super) enum Received {
     /// The broker accepts the connection.
     Connected {
-        /// Whether it still has the session of this client.
+        /// Whether the broker has kept the session of this client.
         has_session: bool,
     },
-    /// The broker's answers to subscriptions: each filter, with its quality of service or the refusal.
+    /// Answers to subscriptions: each filter with its quality of service or refusal.
     Granted(Vec<(String, Result<u8, String>)>),
     /// A message.
     Message(Message),
@@ -58,8 +58,9 @@ pub(super) enum Received {
 }
 
 impl Session {
-    /// Starts a connection: `out` has the first packet. A `clean` session is a new one, which ends with the
-    /// connection.
+    /// Starts a connection: `out` has the CONNECT.
+    ///
+    /// A clean session is a new one, which ends with the connection.
     pub(super) fn open(broker: &config::Mqtt, client_id: &str, is_v5: bool, is_clean: bool) -> Result<Self, MqttError> {
         let version = if is_v5 { Version::V5_0 } else { Version::V3_1_1 };
         let mut connection = Connection::with_options(version, ConnectionOptions::new());
@@ -95,11 +96,12 @@ impl Session {
             };
             let expiry = u32::try_from(broker.session_expiry.as_duration().as_secs()).unwrap_or(u32::MAX);
             let expiry: Property = SessionExpiryInterval::new(if is_clean { 0 } else { expiry })?.into();
-            // No maximum packet size: mosquitto 2.0 drops what is larger, but counts it as in flight for
-            // ever, and sends nothing more once `receive_maximum` messages are.
+            // CONNECT has no maximum packet size. With one, mosquitto 2.0 would drop larger messages, but
+            // count them as in flight forever: after `receive_maximum` of them it would send nothing more.
             let on_the_wire = vec![expiry.clone(), ReceiveMaximum::new(broker.receive_maximum)?.into()];
-            // mosquitto 2.0 sends more than the maximum when it resumes a session. The state of the protocol
-            // would end the connection for that each time, so only the packet on the wire has the maximum.
+            // When mosquitto 2.0 resumes a session, it sends more than `receive_maximum` messages. If
+            // `mqtt-protocol-core` knew the maximum, it would end the connection each time. So only the
+            // packet on the wire has it.
             let on_the_wire = connect(on_the_wire)?.to_continuous_buffer();
             self.send(connect(vec![expiry])?);
             self.out = on_the_wire;
@@ -117,14 +119,15 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a packet whose events need no attention.
+    /// Sends a packet, and sets the timers that it needs.
     fn send(&mut self, packet: impl Sendable<role::Client, u16>) {
         let events = self.connection.checked_send(packet);
         self.handle(events, &mut Vec::new());
     }
 
-    /// Subscribes to filters, each with its quality of service, and ends other subscriptions. Retained
-    /// messages are not asked for.
+    /// Subscribes to the `wanted` filters, and ends the `surplus` subscriptions.
+    ///
+    /// Each wanted filter has its quality of service. Version 5 sends no retained messages then.
     pub(super) fn subscribe(&mut self, wanted: &[(String, u8)], surplus: &[String]) -> Result<(), MqttError> {
         let is_v5 = self.version == Version::V5_0;
         for some in surplus.chunks(MAX_FILTERS) {
@@ -175,7 +178,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the connection in order: `out` has the last packet.
+    /// Ends the connection: `out` has the DISCONNECT.
     pub(super) fn disconnect(&mut self) {
         let events = if self.version == Version::V5_0 {
             v5_0::Disconnect::builder().build().map(|packet| self.connection.checked_send(packet))
@@ -185,19 +188,19 @@ impl Session {
         self.handle(events.unwrap_or_default(), &mut Vec::new());
     }
 
-    /// The time of the next timer.
+    /// When to call [`Self::fire_timers`].
     pub(super) fn next_timer(&self) -> Option<Instant> {
         self.ping_at.into_iter().chain(self.pong_by).min()
     }
 
-    /// Notes that nothing is read at the moment, so that no answer to a ping can arrive.
+    /// Extends the deadline of a ping's answer while the client does not read.
     pub(super) fn pause(&mut self) {
         if let Some(pong_by) = &mut self.pong_by {
             *pong_by = Instant::now() + PONG_TIMEOUT;
         }
     }
 
-    /// Sends a ping that is due, or finds that the answer to one is overdue.
+    /// Sends a ping that is due. Fails if the answer to the last ping is overdue.
     pub(super) fn fire_timers(&mut self) -> Result<(), MqttError> {
         let now = Instant::now();
         if self.pong_by.is_some_and(|at| at <= now) {
@@ -211,7 +214,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes bytes of the broker.
+    /// Reads bytes of the broker, and returns the events that they cause.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Vec<Received> {
         let (mut inbox, mut received) = (std::mem::take(&mut self.inbox), Vec::new());
         inbox.receive(bytes, self.max_packet_bytes, |_, packet, frame| {
@@ -256,7 +259,7 @@ impl Session {
                 }
             }
         }
-        // The reason of a packet that ends the connection comes first.
+        // A packet that ends the connection has a better reason, so the reason of the packet stays.
         if let Some(error) = ends
             && !matches!(received.last(), Some(Received::Ended(_)))
         {
@@ -320,7 +323,7 @@ impl Session {
     }
 }
 
-/// An error about a packet of this client, whose parts the configuration has checked.
+/// The library cannot make a packet of this client from the checked configuration.
 impl From<PacketError> for MqttError {
     fn from(error: PacketError) -> Self {
         Self::Protocol(format!("a packet to the broker cannot be made: {error:?}"))

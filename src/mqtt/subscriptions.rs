@@ -1,14 +1,15 @@
-//! The subscriptions that the session of a broker has, in a file: a broker does not tell them.
+//! The file with the subscriptions of the session at a broker.
 //!
-//! A topic that was removed from the configuration stays in the session until it is unsubscribed. Without
-//! the file (a new data folder) its messages are refused as unknown and acknowledged.
+//! A topic that was removed from the configuration stays subscribed until the client unsubscribes. The broker
+//! does not list its subscriptions, so the client keeps them in a file. Without the file (a new data folder),
+//! the messages of a removed topic still arrive, and are refused as unknown and acknowledged.
 
 use std::path::PathBuf;
 
 use crate::common::small_file::read_small_regular_file;
 use crate::disk::replace_file;
 
-/// The subscriptions of one session.
+/// The file with the subscriptions of one session.
 #[derive(Debug, Clone)]
 pub(super) struct SubscriptionsFile {
     file: PathBuf,
@@ -19,19 +20,19 @@ impl SubscriptionsFile {
         Self { file }
     }
 
-    /// Whether there was a session.
+    /// Whether the file exists: then there was a session before.
     pub(super) fn exists(&self) -> bool {
         self.file.exists()
     }
 
-    /// The filters that are subscribed and not among `wanted`. Reads the file.
+    /// Reads the filters that are subscribed and not among `wanted`.
     pub(super) fn surplus(&self, wanted: &[String]) -> Vec<String> {
         let read = read_small_regular_file(&self.file).ok();
         let known: Vec<String> = read.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
         known.into_iter().filter(|filter| !wanted.contains(filter)).collect()
     }
 
-    /// Notes that the session has these. Writes the file.
+    /// Writes the filters that the session has.
     pub(super) fn note(&self, filters: &[String]) {
         let json = serde_json::to_vec(filters).unwrap_or_default();
         if read_small_regular_file(&self.file).is_ok_and(|known| known == json) {

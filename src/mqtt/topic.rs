@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 use crate::config::{Level, MqttTopic, NamedPath, PathList, PayloadFormat, TopicTemplate, Webhook};
 use crate::wire::webhook::Hook;
 
-/// The longest level that has a meaning, in bytes.
+/// The longest level that names a device, metric, label or metadata, in bytes.
 const LEVEL_MAX_BYTES: usize = 128;
 
-/// Topics with payloads of one kind.
+/// A template of topics, and the kind of their payloads.
 #[derive(Debug)]
 pub struct Topic {
     pub(super) template: TopicTemplate,
@@ -16,16 +16,16 @@ pub struct Topic {
     pub(super) kind: Kind,
 }
 
-/// The kind of payloads.
+/// The kind of the payloads of a topic.
 #[derive(Debug)]
 pub enum Kind {
-    /// They have a format of their own, and their device or that of the topic.
+    /// A format that names the device. A payload without one has that of the topic.
     Own(PayloadFormat),
     /// JSON by the keys of the configuration, or a plain number.
     Mapped {
-        /// The hook of JSON.
+        /// Reads JSON.
         json: Box<Hook>,
-        /// The hook of a plain number, which is passed to it as the key `value` of an object.
+        /// Reads a plain number, as the JSON object `{"value": NUMBER}`.
         number: Box<Hook>,
     },
 }
@@ -75,7 +75,7 @@ impl Topic {
     }
 }
 
-/// The parts that the levels of `topic` name; `None` if it does not match the template.
+/// Reads the levels of `topic`; `None` if it does not match the template.
 pub(super) fn named<'t>(template: &'t TopicTemplate, topic: &'t str) -> Option<Result<Named<'t>, LevelTooLongError>> {
     if !matches(template, topic) {
         return None;

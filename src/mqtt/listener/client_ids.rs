@@ -1,4 +1,6 @@
-//! The client IDs in use: a second connection with the same ID and the same owner ends the first.
+//! The client IDs in use.
+//!
+//! A second connection with the same ID and the same owner ends the first one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +27,9 @@ pub(super) struct Claim {
 }
 
 impl ClientIds {
-    /// Claims a client ID for a connection, and cancels the token of the connection that has it. `end` is the
-    /// token of the new one.
+    /// Claims a client ID for a connection, and ends the connection that had it.
+    ///
+    /// A later claim cancels `end`.
     pub(super) fn claim(self: &Arc<Self>, owner: Option<Arc<str>>, client_id: &str, end: &CancellationToken) -> Claim {
         let (key, number) = ((owner, client_id.into()), self.next.fetch_add(1, Ordering::Relaxed));
         let previous = self.used(|used| used.insert(Key::clone(&key), (number, end.clone())));
@@ -36,7 +39,7 @@ impl ClientIds {
         Claim { ids: Arc::clone(self), key, number }
     }
 
-    /// A client ID for a client that has none.
+    /// Makes a client ID for a client that has none.
     pub(super) fn unused() -> String {
         format!("tidegauge-{:016x}", rand::random::<u64>())
     }

@@ -27,76 +27,77 @@ use crate::limits::{Quota, Reservation};
 use crate::mqtt::queue::{Author, Queue};
 use crate::telemetry::{Limit, RefusalEntry, Sender, What};
 
-/// The most bytes of one read.
+/// The most bytes that one read takes.
 const READ_BYTES: usize = 16 << 10;
 
-/// The bytes of one read if the memory for messages is nearly in use.
+/// The most bytes that one read takes when the memory for messages is scarce.
 const SMALL_READ_BYTES: usize = 1 << 10;
 
-/// The bytes of messages that wait for the log, from which on nothing is read from the connection.
+/// The bytes of waiting messages at which the server stops reading.
 const MAX_WAITING_BYTES: usize = 1 << 20;
 
-/// The bytes of answers that wait for the client, from which on nothing is read from the connection.
+/// The bytes of unsent answers at which the server stops reading.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// The wait before the next read when the memory for messages is in use.
+/// The wait before the next read when the memory for messages is used up.
 const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 
-/// The time in which the end of a connection acknowledges what is on disk.
+/// The time to store and acknowledge the last messages at the end of a connection.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time for the last packet, and for the client to read it and close its side.
+/// The time for the client to read the last packet and close its side.
 const LAST_PACKET_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The longest delay of the refusal of a connection.
+/// The longest delay before a connection is refused.
 const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
-/// The other end of a connection.
+/// The client of a connection, before it is authenticated.
 pub(super) struct Peer {
     pub(super) address: IpAddr,
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 
-/// A connection.
+/// A connection of a device.
 struct Connection<S> {
     stream: LingeringClose<S>,
     session: Session,
     queue: Queue,
-    /// The memory of the queue and of the packet that is not whole yet.
+    /// The reserved memory: for the queue and for the incomplete packet.
     reservation: Reservation,
     unacknowledged: Unacknowledged,
-    /// Whether TLS may still have bytes of the last write.
+    /// Whether the last write must be flushed: TLS may still hold bytes of it.
     must_flush: bool,
-    /// The end of a pause, because the memory for messages was in use.
+    /// The end of a pause for lack of memory.
     read_at: Option<Instant>,
-    /// Whether such a pause has begun since the last read.
+    /// Whether memory has been lacking since the last read.
     is_starved: bool,
-    /// By when the packet that has begun must be whole.
+    /// The deadline of the incomplete packet.
     packet_by: Option<Instant>,
-    /// By when the client must have read something of the answers that wait for it.
+    /// The deadline for the client to read some of the waiting answers.
     write_by: Option<Instant>,
-    /// The time without a packet after which the client counts as gone, and when that is.
+    /// The silence after which the client counts as gone: 1.5 times its keep-alive.
     keep_alive: Option<Duration>,
+    /// When the client counts as gone.
     silent_by: Option<Instant>,
 }
 
-/// A client that is authenticated.
+/// An authenticated client.
 struct Client {
     sender: Sender,
     password: Option<String>,
     grant: Arc<Grant>,
-    /// Cancelled when another connection takes over, or the server stops.
+    /// Cancelled when another connection takes the client ID, or the server stops.
     end: CancellationToken,
     _claim: Claim,
 }
 
-/// The part of the gauge that one connection has.
+/// The share of one connection in the gauge of unacknowledged messages.
 struct Unacknowledged {
     gauge: Gauge,
     count: u32,
 }
 
-/// The event that ends a turn of a connection.
+/// The event that ends a turn of the loop in [`Shared::run`].
 enum Turn {
     End,
     Durable(Box<Result<Receipt, IngestError>>),
@@ -200,7 +201,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the next thing that happens.
+    /// Waits for the next event of the connection.
     async fn turn<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         connection: &mut Connection<S>,
@@ -275,8 +276,9 @@ impl Shared {
         if grant.allows(Scope::Ingest) { Ok(grant) } else { Err(Refusal::Forbidden) }
     }
 
-    /// Submits the messages that wait, if the client may still write: its token may have been removed or
-    /// expired since the last ones.
+    /// Submits waiting messages, if the client may still write.
+    ///
+    /// Its token may have been removed, or may have expired, since the last messages.
     fn submit<S>(&self, connection: &mut Connection<S>, client: &mut Client, peer: &Peer) -> Result<(), Ended> {
         if !connection.queue.can_submit() {
             return Ok(());
@@ -291,8 +293,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Submits and settles all messages that have arrived: with quality of service 0, a client sends them and
-    /// disconnects at once.
+    /// Submits and settles all messages that have arrived.
+    ///
+    /// With quality of service 0, a client may send its messages and disconnect at once.
     async fn settle_all<S>(&self, connection: &mut Connection<S>, client: &mut Client, peer: &Peer) {
         while connection.queue.is_submitted()
             || self.submit(connection, client, peer).is_ok() && connection.queue.is_submitted()
@@ -313,7 +316,7 @@ impl Shared {
         unacknowledged.set(queue.unacknowledged());
     }
 
-    /// Takes messages to the end of those that wait.
+    /// Appends messages to the queue. Fails if the connection ends.
     fn take<S>(&self, received: Vec<Received>, connection: &mut Connection<S>) -> Result<(), Ended> {
         let mut result = Ok(());
         for received in received {
@@ -328,7 +331,7 @@ impl Shared {
         }
         connection.unacknowledged.set(connection.queue.unacknowledged());
         let held_bytes = connection.queue.bytes() + connection.session.partial_bytes();
-        // If the memory is in use, the next read waits for it.
+        // If no memory is left, the next read waits for it.
         let _ = connection.reservation.grow_to(held_bytes);
         connection.reservation.shrink_to(held_bytes);
         result
@@ -351,14 +354,16 @@ impl Shared {
 }
 
 impl<S> Connection<S> {
-    /// Whether more may be read. Beyond the window, nothing is: clients of version 3.1.1 do not know it, and
-    /// some of version 5 (mqtt.js) do not keep to it.
+    /// Whether the server reads on.
+    ///
+    /// It stops at `receive_maximum` unacknowledged messages. Version 3.1.1 does not tell clients this limit,
+    /// and some clients of version 5 (mqtt.js) do not keep to it.
     fn has_room(&self) -> bool {
         let is_full = self.session.is_window_full();
         self.queue.bytes() < MAX_WAITING_BYTES && self.session.out.len() < MAX_ANSWER_BYTES && !is_full
     }
 
-    /// Notes that bytes were read, and whether a packet was whole.
+    /// Sets the deadlines after a read. With `has_packet`, a packet has become whole.
     fn note_read(&mut self, has_packet: bool, packet_timeout: Duration) {
         let now = Instant::now();
         self.is_starved = false;
@@ -370,10 +375,10 @@ impl<S> Connection<S> {
         self.silent_by = self.keep_alive.map(|keep_alive| now + keep_alive);
     }
 
-    /// Notes that nothing is read at the moment, so a silent client cannot be known.
+    /// Extends the deadlines while the server does not read.
     ///
-    /// A packet that has begun can be late nevertheless if there is no memory for it: connections whose
-    /// packets are not whole could wait for each other for ever.
+    /// If it does not read for lack of memory, the deadline of the incomplete packet stays: otherwise
+    /// connections with incomplete packets could wait forever for each other's memory.
     fn pause(&mut self, packet_timeout: Duration) {
         let now = Instant::now();
         self.silent_by = self.keep_alive.map(|keep_alive| now + keep_alive);
@@ -382,6 +387,7 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Fails if a deadline has passed.
     fn check_times(&self) -> Result<(), Ended> {
         let now = Instant::now();
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -394,8 +400,8 @@ impl<S> Connection<S> {
 
 /// Writes, flushes or reads, whichever is possible first.
 ///
-/// The buffer of a read exists only while bytes are there, so that an idle connection needs none. Its memory
-/// is reserved before bytes are read, and the part without messages is returned at once.
+/// The read buffer exists only during a call, so an idle connection has none. Memory for the bytes is
+/// reserved before they are read. [`Shared::take`] returns the part that the messages do not need.
 async fn io<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut LingeringClose<S>,
     session: &mut Session,

@@ -1,4 +1,4 @@
-//! Why a connection of a device ends, and what the protocol says of it.
+//! Why a connection of a device ends, and the codes that tell the client.
 
 use std::io;
 
@@ -30,7 +30,7 @@ pub(super) enum Ended {
     /// The server stops.
     #[error("the server stops")]
     Shutdown,
-    /// The client sent a packet that is none.
+    /// The client sent bytes that are not MQTT, or a packet that is not allowed.
     #[error("the client sent something that is not MQTT: {0}")]
     Protocol(String),
     /// The topic of a message is empty or has wildcards.
@@ -79,7 +79,7 @@ pub(super) enum Refusal {
     RateLimited,
 }
 
-/// The error in the words of MQTT.
+/// The text of an error, with the words of MQTT: a token is a password.
 fn of_mqtt(error: AuthError) -> String {
     match error {
         AuthError::NoToken => "a connection needs a token as its password".to_owned(),
@@ -138,7 +138,7 @@ impl Ended {
         }
     }
 
-    /// Whether an operator should know of it.
+    /// Whether a log line tells operators about the end.
     pub(super) const fn is_logged(&self) -> bool {
         !matches!(self, Self::Client | Self::Closed | Self::Network(_) | Self::Shutdown | Self::KeepAlive)
     }

@@ -3,10 +3,10 @@
 use super::session::{Received, Session};
 use crate::mqtt::message::{Message, Outcome};
 
-/// The bytes that a device sends, cut in two. Passes each message on.
+/// Reads the bytes of a device in two parts, and calls `pass` for each message.
 ///
-/// Each whole packet that the server makes begins with a type that a server may send. The answers are few: a
-/// client can make the server send little more than it has sent itself.
+/// Invariants: the answers begin with a packet that a server may send. They have at most 512 bytes, and four
+/// for each byte of the device.
 pub(in crate::mqtt) fn device(bytes: &[u8], mut pass: impl FnMut(&Message)) {
     let mut session = Session::new(4 << 10, 10);
     let half = bytes.len() / 2;

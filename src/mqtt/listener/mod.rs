@@ -1,15 +1,15 @@
-//! The server for MQTT devices: a front door to the log, and no broker.
+//! The server for MQTT devices. It is no broker: devices only publish.
 //!
 //! Devices connect, authenticate as for HTTP, and publish. Each connection is one task (`connection`) with
-//! the state of the protocol (`session`) and its own queue of messages. Nothing is kept of a device that has
-//! disconnected: no session, no retained message, no will.
+//! the state of the protocol (`session`) and its own queue of messages. The server keeps nothing of a device
+//! that has disconnected: no session, no retained message, no will.
 //!
 //! Promises, beside those of the room:
 //! - A message with quality of service 1 is acknowledged after its readings are durable, in the order of
 //!   arrival. In version 5 the acknowledgement says why nothing of a message is stored.
 //! - Everything is bounded: connections, the time for a packet, the messages without an acknowledgement, the
-//!   answers that a client does not read. Messages count to the memory of the bodies of HTTP.
-//! - Until a client is authenticated, its connection costs at most the bytes of a CONNECT, for
+//!   answers that a client does not read. Messages and the bodies of HTTP share one limit of memory.
+//! - Until a client is authenticated, its connection has at most the bytes of one CONNECT, for at most
 //!   `packet_timeout`.
 //! - An idle connection has no buffer.
 
@@ -47,11 +47,13 @@ use client_ids::ClientIds;
 use connection::Peer;
 use ended::Ended;
 
-/// The wait after the system failed to accept a connection, mostly because it is out of files.
+/// The wait after a failed `accept`, mostly because the process has no free file.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The silence after which the system asks whether the other end is still there, in seconds. A client may
-/// switch off the keep-alive of MQTT, and its connection would stay for ever.
+/// The silence in seconds after which TCP asks whether the client is still there.
+///
+/// A client may switch off the keep-alive of MQTT. Then its connection would stay forever if the client is
+/// lost.
 const TCP_KEEP_ALIVE_SECONDS: u32 = 120;
 
 /// The options of the server for MQTT devices.
@@ -67,7 +69,7 @@ pub struct ListenerOptions {
     pub packet_timeout: Duration,
     /// The topics.
     pub topics: Arc<[Topic]>,
-    /// The choices of the formats.
+    /// The choices of the configuration for formats.
     pub formats: Formats,
 }
 
@@ -114,7 +116,7 @@ struct Shared {
 }
 
 impl Listener {
-    /// Will serve the connections of a socket that listens.
+    /// Makes a server for a socket that listens. [`Self::start`] starts it.
     #[must_use]
     pub const fn new(socket: TcpListener, options: ListenerOptions) -> Self {
         Self { socket, options }
@@ -128,7 +130,9 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Serves until `shutdown` is cancelled. With `tls` all connections use TLS. Must be called on a runtime.
+    /// Serves until `shutdown` is cancelled. With `tls`, all connections use TLS.
+    ///
+    /// Must be called on a runtime.
     pub fn start(self, rooms: &Rooms<'_>, tls: Option<Arc<Tls>>, shutdown: &CancellationToken) -> Listening {
         let Self { socket, options } = self;
         rooms.metrics.mqtt_refused_total.start_with(&REFUSED);
@@ -161,7 +165,7 @@ impl Listener {
 }
 
 impl Listening {
-    /// Waits until all connections have ended, some seconds after the shutdown at the latest.
+    /// Waits until all connections have ended: some seconds after the shutdown.
     pub async fn ended(self) {
         self.tasks.wait().await;
     }
@@ -215,7 +219,7 @@ impl Shared {
             tracing::debug!(%error, "TCP keep-alive is not set");
         }
         let Some(tls) = &self.tls else { return self.serve(stream, Peer { address, certificate: None }).await };
-        // In boxes, so that a connection has no room for the handshake, nor for copies of the state of TLS.
+        // The boxes keep the states of the handshake and of TLS out of this future, so that it stays small.
         let accepted = tokio::select! {
             accepted = Box::pin(tls.accept(stream, &self.shutdown, b"")) => accepted,
             () = self.shutdown.cancelled() => return,
@@ -237,7 +241,7 @@ impl Shared {
     }
 }
 
-/// Counts a connection as open until it is dropped.
+/// Counts a connection in the metric of open connections until this is dropped.
 struct OpenConnection(Gauge);
 
 impl OpenConnection {

@@ -1,8 +1,8 @@
-//! The server's side of the protocol on one connection, without a socket: bytes in, events and bytes out.
+//! The server's side of MQTT without a socket: bytes in, events and bytes out.
 //!
-//! The packets are read and made by the codecs of `mqtt-protocol-core`. Its state machine of a server is not
-//! used: it also keeps what a server needs that delivers messages, and in version 0.7.9 a CONNECT with a
-//! Topic Alias Maximum of 0, which MQTT 5 allows, makes it panic.
+//! The codecs of `mqtt-protocol-core` read and make the packets. Its state machine of a server is not used.
+//! It keeps state for the delivery of messages, which this server never does. And in version 0.7.9 it panics
+//! at a CONNECT with a Topic Alias Maximum of 0, which MQTT 5 allows.
 
 use std::sync::Arc;
 
@@ -19,7 +19,9 @@ use super::ended::{Ended, Refusal};
 use crate::mqtt::frame::{Frame, Inbox, qos_bits};
 use crate::mqtt::message::{Message, MessageReceipt, Outcome};
 
-/// The size of the largest CONNECT. Until it is authenticated, a connection costs no more.
+/// The size of the largest CONNECT, in bytes.
+///
+/// Until it is authenticated, a connection has no more bytes than this.
 const MAX_CONNECT_BYTES: usize = 16 << 10;
 
 /// The first byte of a CONNECT.
@@ -31,7 +33,7 @@ const CLIENT_ID_MAX_BYTES: usize = 256;
 /// The longest reason in an acknowledgement, in bytes.
 const REASON_MAX_BYTES: usize = 200;
 
-/// The smallest packet that a client must be able to take: an acknowledgement with a reason code.
+/// The smallest Maximum Packet Size of a client: an acknowledgement must fit.
 const MIN_PACKET_BYTES: usize = 32;
 
 /// The state of the protocol on one connection.
@@ -42,9 +44,9 @@ pub(super) struct Session {
     receive_maximum: u16,
     /// The size of the largest packet that the client takes.
     max_answer_bytes: usize,
-    /// Whether the client wants to read reasons.
+    /// Whether the client takes reasons in words (Request Problem Information).
     takes_reasons: bool,
-    /// The messages that are not acknowledged.
+    /// The number of unacknowledged messages.
     in_flight: u32,
     inbox: Inbox,
     /// The bytes to send.
@@ -60,10 +62,10 @@ pub(super) enum Version {
     V5,
 }
 
-/// A packet of the client that the server must know of.
+/// An event that the bytes of the client cause.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// The first packet.
+    /// The client asks to connect, with its first packet.
     Connect(Connect),
     /// A message.
     Message(Message),
@@ -77,7 +79,7 @@ pub(super) struct Connect {
     pub(super) client_id: String,
     pub(super) password: Option<Vec<u8>>,
     pub(super) keep_alive_seconds: u16,
-    /// The client asks for a session that outlives the connection.
+    /// Whether the client asks for a session that outlives the connection.
     wants_session: bool,
 }
 
@@ -101,17 +103,19 @@ impl Session {
         self.version
     }
 
-    /// The bytes of the packet that is not whole yet.
+    /// The number of bytes of the incomplete packet.
     pub(super) const fn partial_bytes(&self) -> usize {
         self.inbox.len()
     }
 
-    /// Whether the messages without an acknowledgement are as many as allowed.
+    /// Whether `receive_maximum` messages are unacknowledged.
     pub(super) fn is_window_full(&self) -> bool {
         self.in_flight >= self.receive_maximum.into()
     }
 
-    /// Takes bytes of the client. The last thing may be the end of the connection.
+    /// Reads bytes of the client, and returns the events that they cause.
+    ///
+    /// Only the last event may be the end of the connection.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Vec<Received> {
         if !self.is_connected && self.inbox.len() == 0 && bytes.first().is_some_and(|first| *first != CONNECT) {
             return vec![Received::Ended(Ended::protocol("the first packet is no CONNECT"))];
@@ -131,7 +135,7 @@ impl Session {
             match taken {
                 Ok(None) => true,
                 Ok(Some(Received::Connect(connect))) => {
-                    // The packets behind it wait until it is answered.
+                    // The packets behind CONNECT wait until it is answered.
                     received.push(Received::Connect(connect));
                     false
                 }
@@ -176,7 +180,7 @@ impl Session {
     }
 
     fn connect(&mut self, body: &[u8]) -> Result<Connect, Ended> {
-        // The answer has the form of the client's version, whose highest bit marks a bridge.
+        // A client with a later version than 5 gets an answer of version 5. The highest bit marks a bridge.
         if let [0, 4, b'M', b'Q', b'T', b'T', 5..0x80, ..] = body {
             self.version = Version::V5;
         }
@@ -220,7 +224,7 @@ impl Session {
         Connect::checked(connect.client_id(), connect.password(), connect.keep_alive(), wants_session)
     }
 
-    /// Accepts the connection. `assigned` is the client ID, if the client has none.
+    /// Accepts the connection. `assigned` is a client ID for a client without one.
     pub(super) fn accept(&mut self, connect: &Connect, assigned: Option<&str>) {
         self.is_connected = true;
         if self.version == Version::V3 {
@@ -258,7 +262,7 @@ impl Session {
         self.send_either(reason.map(|reason| puback().props(vec![reason.into()]).build()), || puback().build());
     }
 
-    /// Ends the connection: `out` has the last packet, if the version has one for this.
+    /// Ends the connection: `out` has the last packet, if the version has one.
     pub(super) fn end(&mut self, why: &Ended) {
         match (self.version, why) {
             (Version::V3, Ended::Refused(refusal)) => self.out.extend([0x20, 2, 0, refusal.return_code()]),
@@ -310,7 +314,7 @@ impl Session {
     }
 
     fn message(&mut self, mut message: Message) -> Result<Option<Received>, Ended> {
-        // The device asks to retain the message, and nothing is retained here.
+        // The flag asks the server to retain the message, which this server never does.
         message.is_retained = false;
         if message.topic.contains('\0') {
             return Err(Ended::protocol("a topic with U+0000"));
@@ -327,8 +331,9 @@ impl Session {
         Ok(Some(Received::Message(message)))
     }
 
-    /// Answers the second half of a message of quality of service 2, which a client may have left of another
-    /// server.
+    /// Answers PUBREL, the second half of a message of quality of service 2.
+    ///
+    /// A client may still have it from a session with another server.
     fn pubrel(&mut self, body: &[u8]) -> Result<(), Ended> {
         let &[high, low, ..] = body else { return Err(Ended::protocol("a PUBREL without a packet ID")) };
         check_id(u16::from_be_bytes([high, low]))?;
@@ -371,7 +376,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the packet that explains its reason in words, or the short one if the client does not take it.
+    /// Sends `explained`, or `short` if that is larger than the client takes.
     fn send_either<P: GenericPacketTrait>(
         &mut self,
         explained: Option<Result<P, PacketError>>,
@@ -385,7 +390,7 @@ impl Session {
         }
     }
 
-    /// Sends a packet, unless it cannot be made or the client does not take one of this size.
+    /// Sends a packet, unless it is larger than the client takes.
     fn send(&mut self, packet: Result<impl GenericPacketTrait, PacketError>) {
         match packet {
             Ok(packet) if packet.size() <= self.max_answer_bytes => self.out.extend(packet.to_continuous_buffer()),
@@ -414,7 +419,7 @@ fn check_id(packet_id: u16) -> Result<(), Ended> {
     if packet_id == 0 { Err(Ended::protocol("a packet ID of 0")) } else { Ok(()) }
 }
 
-/// The packet, if it is all of the bytes.
+/// Returns a parsed packet if it has the whole body.
 fn whole<T>(parsed: Result<(T, usize), PacketError>, body: &[u8]) -> Result<T, Ended> {
     match parsed {
         Ok((packet, bytes)) if bytes == body.len() => Ok(packet),
@@ -423,6 +428,7 @@ fn whole<T>(parsed: Result<(T, usize), PacketError>, body: &[u8]) -> Result<T, E
     }
 }
 
+/// Makes a reason of at most `REASON_MAX_BYTES`.
 fn reason(text: &str) -> Option<ReasonString> {
     let end = (0..=REASON_MAX_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end))?;
     ReasonString::new(&text[..end]).ok()

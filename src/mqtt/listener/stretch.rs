@@ -1,16 +1,16 @@
-//! The cost of packets is proportional to their size: bytes that stretch one part each, at two sizes.
+//! Tests that the cost of packets is proportional to their size.
 //!
-//! The counts do not depend on the machine: bytes allocated, bytes in use at once, and bytes of answers. The
-//! payloads have tests of their own (`src/ingest/stretch`).
+//! Each case stretches one part of a packet, at two sizes. The test counts bytes allocated, bytes in use at
+//! once and bytes of answers, which do not depend on the machine. `src/ingest/stretch` tests payloads.
 
 use super::session::{Received, Session};
 use crate::common::counting::counted;
 use crate::mqtt::message::Outcome;
 
-/// The smaller size. The larger one is four times that.
+/// The smaller size of a case, in bytes. The larger size is four times that.
 const BYTES: usize = 32 << 10;
 
-/// The fixed cost besides the multiple.
+/// The fixed cost in bytes, besides the cost for each byte.
 const FIXED_BYTES: usize = 32 << 10;
 
 /// The most bytes in use, allocated and answered for each byte that was sent.
@@ -19,7 +19,7 @@ const FIXED_BYTES: usize = 32 << 10;
 /// queue: some 300 bytes, which the queue counts.
 const MOST: [usize; 3] = [64, 160, 4];
 
-/// A packet of less than 268 MB.
+/// Makes a packet of less than 268 MB.
 fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     let (mut packet, mut length) = (vec![first], body.len());
     loop {
@@ -42,13 +42,13 @@ fn connect(is_v5: bool) -> Vec<u8> {
     packet(0x10, &[&text(b"MQTT"), &[if is_v5 { 5 } else { 4 }, 2, 0, 60][..], properties, &text(b"d")].concat())
 }
 
-/// Properties of about so many bytes, with their length before them.
+/// Repeats a property up to about `bytes`, with the length before all of them.
 fn properties(bytes: usize, one: &[u8]) -> Vec<u8> {
     let all = one.repeat(bytes / one.len());
     packet(0, &all)[1..].to_vec()
 }
 
-/// Bytes of about so many, by name: those of a connected device.
+/// The cases: name, whether it is MQTT 5, and about `bytes` bytes of a device.
 fn cases(bytes: usize) -> Vec<(&'static str, bool, Vec<u8>)> {
     let user_property = [0x26, 0, 1, b'k', 0, 1, b'v'];
     let long_property = [&[0x26][..], &text(b"k"), &text(&[b'v'; 1_000])].concat();
@@ -76,7 +76,7 @@ fn cases(bytes: usize) -> Vec<(&'static str, bool, Vec<u8>)> {
     ]
 }
 
-/// The cost of bytes that arrive in parts of this size: in use, allocated, answered.
+/// Counts the bytes in use, allocated and answered. `bytes` arrive in parts.
 fn cost(is_v5: bool, bytes: &[u8], part: usize) -> [usize; 3] {
     let mut session = Session::new(1 << 20, u16::MAX);
     let Some(Received::Connect(first)) = session.receive(&connect(is_v5)).pop() else { panic!("a CONNECT") };
@@ -122,7 +122,7 @@ fn what_a_device_sends_costs_no_more_than_its_size() {
     }
 }
 
-/// Until it is authenticated, a connection keeps little, whatever is sent.
+/// A connection that is not authenticated keeps little, whatever the client sends.
 #[test]
 fn a_connection_without_a_client_keeps_little() {
     for bytes in [packet(0x10, &vec![b'x'; 1 << 20]), packet(0x30, &vec![b'x'; 1 << 20]), vec![0x10; 1 << 20]] {
