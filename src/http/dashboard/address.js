@@ -1,5 +1,6 @@
-// The state of the page in its address: `#/VIEW?PARAMETERS`. The part behind `#` is not sent to the server.
+// The state of the page, which is in its address: `#/VIEW?PARAMETERS`. Browsers do not send the part behind `#`.
 
+// The view that the address names, and its parameters.
 export function read() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   return { view: path || "devices", params: new URLSearchParams(query ?? "") };
@@ -10,7 +11,7 @@ export function href(view, params) {
   return query ? `#/${view}?${query}` : `#/${view}`;
 }
 
-// Goes to a state. With `replace`, the browser's history gets no new entry.
+// Goes to a view. With `replace`, the browser's history gets no new entry.
 export function go(view, params, { replace = false } = {}) {
   const target = href(view, params);
   if (target === location.hash) return;
@@ -21,7 +22,7 @@ export function go(view, params, { replace = false } = {}) {
 // The part of a query that gives a key several values: `&device=a&device=b`.
 export const repeated = (key, values) => values.map((value) => `&${key}=${encodeURIComponent(value)}`).join("");
 
-// A copy of parameters with some changed: undefined removes a key, a list sets all its values.
+// Copies parameters with `changes`: undefined removes a key, a list gives it several values.
 export function changed(params, changes) {
   const copy = new URLSearchParams(params);
   for (const [key, value] of Object.entries(changes)) {

@@ -4,7 +4,7 @@ import { observe } from "./time.js";
 
 const TOKEN = "tidegauge.token";
 
-// The token, which the browser keeps until the tab is closed, or, if the viewer wants it, until it is forgotten.
+// The token. The browser keeps it until the tab is closed; a remembered one until the viewer forgets it.
 export const token = {
   get: () => sessionStorage.getItem(TOKEN) ?? localStorage.getItem(TOKEN),
   set: (text, isRemembered) => { token.forget(); (isRemembered ? localStorage : sessionStorage).setItem(TOKEN, text); },
@@ -20,18 +20,18 @@ export class Failure extends Error {
   }
 }
 
-// Events: `failure` with a `Failure`, `slow` with the number of requests that wait for long, and `back` when a server
-// answers again.
+// Its events are `failure` with a `Failure`, `slow` with the number of requests that wait for longer than a second, and
+// `back` when the server answers again.
 export const connection = new EventTarget();
 
 const SLOW_MS = 1_000;
 const TIMEOUT_MS = 60_000;
 
-// The answers with their tags, by path.
+// The last answers and their entity tags, by path.
 const answers = new Map();
 const REMEMBERED = 32;
 
-// GETs JSON. An answer that has not changed is the same object as before.
+// GETs JSON. If the answer has not changed, it is the same object as before.
 export async function get(path, { signal } = {}) {
   const known = answers.get(path);
   const response = await request(path, { signal, headers: known ? { "if-none-match": known.tag } : {} });
@@ -42,8 +42,8 @@ export async function get(path, { signal } = {}) {
   return data;
 }
 
-// Sends a JSON merge patch, and returns the answer and its tag. With a tag, it fails as `changed` if another one is
-// current.
+// Sends a JSON merge patch, and returns the answer and its tag. If `tag` is given and no longer current, the request
+// fails as `changed`.
 export async function patch(path, changes, tag) {
   const headers = { "content-type": "application/merge-patch+json", ...(tag && { "if-match": tag }) };
   const response = await request(path, { method: "PATCH", headers, body: JSON.stringify(changes) });
@@ -59,7 +59,7 @@ export async function getText(path, { signal } = {}) {
   return within(response.text());
 }
 
-// GETs JSON whatever the status.
+// GETs JSON, also if the status is an error.
 export async function getAnyStatus(path, { signal } = {}) {
   const response = await request(path, { signal });
   return { status: response.status, data: await within(response.json().catch(() => ({}))) };
@@ -70,7 +70,7 @@ export async function mayRead(path) {
   return (await request(path, { method: "HEAD" })).ok;
 }
 
-// Saves a file of the API. The browser fetches it itself, unless that takes a token, which no address contains.
+// Saves a file of the API. The browser fetches it itself; with a token, the script does, as a link cannot send one.
 export async function save(path, name) {
   const link = document.createElement("a");
   link.download = name;
@@ -107,7 +107,7 @@ async function request(path, { signal, headers = {}, method, body }) {
   }
 }
 
-// Counts a request among the slow ones while it waits for long.
+// Counts a request as slow from `SLOW_MS` until its end.
 class Patience {
   static #slow = 0;
   #isSlow = false;
@@ -125,7 +125,7 @@ class Patience {
   }
 }
 
-// The rest of an answer, which may also break off.
+// Reads the body of an answer, whose connection may break off.
 async function within(body) {
   try {
     return await body;
@@ -162,7 +162,7 @@ function remember(path, tag, data) {
 
 const MIN_WAIT_MS = 2_000, MAX_WAIT_MS = 60_000, RETRY_MS = [500, 1_000, 2_000, 4_000];
 
-// Repeats a piece of work while the page is visible: soon if it is fast, later if the server takes long for it.
+// Repeats `work` while the page is visible: after two seconds, or later if the server takes long for it.
 export class Poll {
   #work; #failed; #timer; #running; #failures = 0; #stopped = false;
   #wake = () => { if (!document.hidden && this.#timer !== undefined) this.now(); };
@@ -174,7 +174,7 @@ export class Poll {
     this.now();
   }
 
-  // Does the work at once, in place of the work in progress.
+  // Starts the work at once, and aborts the work in progress.
   now() {
     clearTimeout(this.#timer);
     this.#timer = undefined;

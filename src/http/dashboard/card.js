@@ -8,7 +8,7 @@ import { COMPARISONS, lengthOfStep, summary } from "./series.js";
 import { failureNotice } from "./states.js";
 import { clock, now, stamp, zone } from "./time.js";
 
-// The rows of the table at first.
+// The number of rows that the table shows at first.
 const ROWS = 100;
 
 export function makeCard(first, handlers) {
@@ -28,7 +28,7 @@ export function makeCard(first, handlers) {
     drawTable();
   });
 
-  // `nextQuery` has the steps of the chart, as a name and as parameters; undefined if it shows readings.
+  // `nextQuery` has the step of the chart, as a name and as query parameters; undefined if the chart shows readings.
   function show(next, nextRange, nextQuery, nextParams, nextIds) {
     [group, range, query, params, ids] = [next, nextRange, nextQuery, nextParams, nextIds];
     step = query?.step;
@@ -77,7 +77,7 @@ export function makeCard(first, handlers) {
       group.hidden > 0 && h("caption", {}, `${group.hidden} more series are not shown: choose fewer devices or metrics.`));
   }
 
-  // The values at the cursor, or the last ones.
+  // Shows the values at the cursor, or the last values.
   function drawValues() {
     const found = cursor ?? { values: group.lines.map(lastOf) };
     legend.querySelector("thead .at")?.replaceChildren(cursor ? stamp(cursor.instant, true) : "Last");
@@ -130,7 +130,7 @@ export function makeCard(first, handlers) {
   };
 }
 
-// A mean with the digits that mean something.
+// A mean, rounded to five significant digits.
 const mean = (value) => (value === null ? null : Number(value.toPrecision(5)));
 
 function valueText(found) {
@@ -139,7 +139,7 @@ function valueText(found) {
   return hasBand ? `${exact(mean(found.value))} (${exact(found.min)} … ${exact(found.max)})` : exact(found.value);
 }
 
-// The last value of a line, which is not the mean of its last step.
+// The last value of a line: of rollups `line.last`, else the last point.
 function lastOf(line) {
   if (line.last) return line.last;
   const at = line.ts.length - 1;

@@ -1,4 +1,4 @@
-// The view of charts: a range, some devices, and a chart for each unit of what they measure.
+// The view of charts: some devices in a range of time, with a chart for each unit of their metrics.
 
 import { changed, go, href, repeated } from "./address.js";
 import { Poll, get, token } from "./api.js";
@@ -16,23 +16,23 @@ import { DAY, HOUR, ageElement, clock, lengthOf, now, stamp, toInput, zone } fro
 const RANGES = [["1h", "1 hour"], ["12h", "12 hours"], ["24h", "24 hours"], ["1w", "1 week"], ["30d", "1 month"], ["365d", "1 year"]];
 const SHORT_RANGES = { "30d": "1m", "365d": "1y" };
 
-// The devices of one view, the lines of one chart, and the charts that are shown unless the address names metrics.
+// The most devices of a view, lines of a chart, and charts (unless the address names the metrics).
 const MAX_DEVICES = 8, MAX_LINES = 2 * COLOURS, MAX_CHARTS = 6;
 
-// A device without a reading for longer is silent.
+// A device is silent after this time without a reading.
 const SILENT = HOUR;
 const isSilent = (device) => now() - Date.parse(device.lastSeen) > SILENT;
 
 const isPhone = matchMedia("(max-width: 720px)");
 
-// A line of up to this many readings is drawn from readings, any other from rollups.
+// The most readings of a line that is drawn from readings. A longer line is drawn from rollups.
 const MAX_RAW = Math.min(800, Math.round(2 * screen.width));
 
 export function chartView(root, start) {
   let params = start;
-  let isRaw; // undefined: it depends on the number of readings
+  let isRaw; // whether lines are drawn from readings; undefined: the number of readings decides
   let shown; // the last answer and its time
-  let drawnRaw, drawnHead; // what the head and the ranges show
+  let drawnRaw, drawnHead; // the state in which the ranges and the head were drawn last
   const remarks = h("div", { "aria-live": "polite" });
   const head = h("div", { class: "chart-head" }), more = h("div", { class: "chart-head" }), ranges = h("div", { class: "ranges" }), charts = h("div", { class: "charts" });
   const controls = h("details", { class: "controls" }, h("summary", { class: "button" }, "Devices, range and step"), more, ranges);
@@ -134,7 +134,7 @@ export function chartView(root, start) {
     const chosen = devicesOf(params);
     const byId = new Map(known.map((device) => [device.deviceId, device]));
     const content = JSON.stringify([chosen, unknown, allNames, shown.names, known.map((device) => [device.metadata, isSilent(device)])]);
-    if (drawnHead === content) { // only the ages are new, and a text that is being typed stays
+    if (drawnHead === content) { // only ages have changed: a new head would drop a text that is being typed
       for (const time of root.querySelectorAll("time[data-device]")) time.dataset.instant = Date.parse(byId.get(time.dataset.device).lastSeen);
       return;
     }
@@ -164,7 +164,7 @@ export function chartView(root, start) {
       allNames.length > 1 && picker(allNames));
   }
 
-  // The input that adds a device, with IDs that begin like the text in it.
+  // The input that adds a device. It suggests IDs that begin with the typed text.
   function adder(chosen) {
     const options = h("datalist", { id: "device-ids" });
     const add = () => {
@@ -184,7 +184,7 @@ export function chartView(root, start) {
     return [input, options];
   }
 
-  // The choice of metrics.
+  // The checkboxes that choose metrics.
   function picker(allNames) {
     const named = params.getAll("metric");
     const isOn = (name) => (named.length ? named.includes(name) : shown.names.includes(name));
@@ -233,7 +233,7 @@ export function chartView(root, start) {
     drawLive();
   }
 
-  // The choice of the hour at which steps of some hours or of a day begin.
+  // The choice of the hour at which steps begin, for steps of several hours or of a day.
   function beginnings() {
     const step = params.get("step"), length = lengthOfStep(step ?? "1h");
     if (!step || length <= HOUR || length > DAY) return undefined;
@@ -244,7 +244,7 @@ export function chartView(root, start) {
       hours.map(([name, text]) => h("option", { value: name, selected: (offset ?? "") === name }, text))));
   }
 
-  // Says whether new readings come.
+  // Shows "live", or "silent" if all devices are silent.
   function drawLive() {
     const none = shown?.asked === params && shown.known.length > 0 && shown.known.every(isSilent);
     live.className = none ? "tag warn" : "live";
@@ -267,13 +267,13 @@ export function chartView(root, start) {
 // The devices that an address names.
 const devicesOf = (params) => [...new Set(params.getAll("device"))].slice(0, MAX_DEVICES);
 
-// Metadata as pairs of texts; members of objects have dots in their keys.
+// Metadata as pairs of texts. `{"a": {"b": 1}}` gives the key `a.b`.
 export function flat(metadata, prefix = "") {
   return Object.entries(metadata ?? {}).flatMap(([key, value]) => (isObject(value)
     ? flat(value, `${prefix}${key}.`) : [[prefix + key, Array.isArray(value) ? value.join(", ") : String(value)]]));
 }
 
-// Metadata without what the values and the charts show: units, kinds and limits. Limits that are not understood stay.
+// Metadata without units, kinds and limits, which values and charts show. Invalid limits stay.
 export function described(metadata) {
   const { units, kind, limits, ...others } = metadata ?? {};
   const invalid = isObject(limits) ? Object.fromEntries(Object.entries(limits).filter(([name]) => !limitsOf(name, metadata))) : limits;
@@ -281,7 +281,7 @@ export function described(metadata) {
   return flat({ ...others, ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)) });
 }
 
-// Asks for everything that the view shows. `sources` are the answers, which are the same objects if nothing changed.
+// Gets everything that the view shows. `sources` are the answers; unchanged answers are the same objects as before.
 async function load(params, wasRaw, signal) {
   const range = rangeOf(params, now());
   const asked = devicesOf(params);
@@ -293,13 +293,14 @@ async function load(params, wasRaw, signal) {
   const base = { range, known, unknown, allNames, names, ...flags([listed]) };
   if (known.length === 0) return { ...base, groups: [], sources: [listed] };
 
-  // An open range ends at the next step, so that its address, and the tag that belongs to it, stay for a while.
+  // A live range is queried without `to`. So the server ends it at the next step, and the address and its tag stay the
+  // same for a while.
   const times = range.isLive ? `from=-${Math.round((range.to - range.from) / 1_000)}s` : `from=${range.from}&to=${range.to}`;
   const ids = known.map((device) => device.deviceId);
   const series = repeated("metric", names);
   const group = (lines) => colours(chartsOf(lines, known), ids);
   const metadataOf = new Map(known.map((device) => [device.deviceId, device.metadata]));
-  // Replaces the lines of counters by the increases of each step.
+  // Replaces the lines of counters by bars: the increase in each step.
   const withBars = async (answer) => {
     const wanted = params.getAll("increase"), unwanted = params.getAll("values");
     const nameOf = (line) => parseSeries(line.series).name;
@@ -342,17 +343,17 @@ async function load(params, wasRaw, signal) {
   return withBars({ ...base, lines, isRaw: false, query: rolled.query, sources: [listed, ...rolled.pages], ...flags([listed, ...rolled.pages]) });
 }
 
-// What the first of the answers says that may be missing.
+// The flags of the first answer from which readings or devices may be missing.
 const flags = (answers) => {
   const { partial, partialReason, laggingSeconds } = answers.find((answer) => answer.partial || answer.laggingSeconds) ?? {};
   return { partial, partialReason, laggingSeconds };
 };
 
-// About how many readings steps at the ends of the range have outside of it.
+// About how many readings of the first and last steps are outside of the range.
 const edges = (lines) => lines.reduce((sum, { count, ts }) => sum + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
 
-// All pages of the rollups of some devices, and the part of the query that makes the steps. Steps that the zone makes
-// too expensive follow UTC.
+// All pages of the rollups of some devices, and the part of the query that makes the steps. If the server refuses steps
+// in the viewer's time zone, because they need expired or too many readings, the steps follow UTC.
 async function rollups(selection, step, params, columns, signal, mayBeLocal = zone !== "UTC") {
   const pages = [];
   const offset = offsetOf(params, step), compare = comparisonOf(params, step);
@@ -373,7 +374,7 @@ async function rollups(selection, step, params, columns, signal, mayBeLocal = zo
   return { pages, query, devices: pages.flatMap((page) => page.devices) };
 }
 
-// The names of the metrics of some devices, and those of them that are shown.
+// The names of all metrics of some devices, and the names of the shown ones.
 function metricsOf(known, named) {
   const charts = new Map();
   for (const device of known) {
@@ -390,7 +391,8 @@ function metricsOf(known, named) {
   return { allNames, names: chosen.length ? chosen : allNames.filter((name) => first.has(name)) };
 }
 
-// Gives each line its colour and its dashes. Of several devices each has a colour, and its lines differ by dashes.
+// Gives each line its colour and dashes. With several devices, the colour tells the device, and dashes tell its lines
+// apart.
 function colours(charts, ids) {
   for (const chart of charts) {
     const mostLines = ids.length > 1 ? DASHES.length : MAX_LINES;

@@ -10,21 +10,21 @@ import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now, stamp } from "./ti
 
 const PAGE = 50;
 
-// How many pages one search asks for before it lets the viewer decide. A filter may have pages without devices.
+// The most pages that one search gets, because pages of a filter may have no devices. The viewer may go on.
 const MAX_PAGES = 20;
 
 const MAX_SELECTED = 8, MAX_VALUES = 4, MAX_METADATA = 4, MAX_NAMES = 100;
 const SILENT = [["5m", "5 minutes"], ["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["1w", "1 week"]];
 const SILENT_DEFAULT = "1h";
 
-// How old the lines of the last day may be, and the size of their pictures.
+// The age at which the small lines of the last day are loaded again, and their size.
 const LINES_AGE = 5 * MINUTE, LINE_WIDTH = 48, LINE_HEIGHT = 14;
 
 export function devicesView(root, start) {
   let params = start;
   let shown;
   const before = []; // the cursors of the pages before this one
-  const seen = new Map(); // keys of metadata and their values, as suggestions
+  const seen = new Map(); // keys of metadata and their values, to suggest them
   const selected = new Set(params.getAll("select"));
 
   const search = h("input", { type: "search", placeholder: "Device ID begins with…", "aria-label": "Search: the device ID begins with", autocomplete: "off",
@@ -85,7 +85,7 @@ export function devicesView(root, start) {
       drawValues();
     }
     if (shown.linesOf === shown.devices && now() - shown.linesAt < LINES_AGE) return;
-    const lines = await get(linesPath(latest.devices), { signal }).catch(() => undefined); // the values are there without them
+    const lines = await get(linesPath(latest.devices), { signal }).catch(() => undefined); // the values are shown without the lines
     if (asked !== params) return;
     Object.assign(shown, { lines, linesOf: shown.devices, linesAt: now() });
     drawValues();
@@ -231,12 +231,12 @@ export function devicesView(root, start) {
   return { update, refresh: () => poll.now(), stop: () => poll.stop() };
 }
 
-// The values of a device that the list shows: the newest ones.
+// The values of a device that the list shows: the newest.
 const newest = (metrics) => Object.entries(metrics).sort(([, one], [, other]) => (one.ts < other.ts ? 1 : one.ts > other.ts ? -1 : 0)).slice(0, MAX_VALUES);
 
 const filtersOf = (params) => [...params].filter(([name]) => name.startsWith("meta."));
 
-// Asks for a page of devices. A filter may need several requests.
+// Gets a page of devices. A filter may need several requests.
 async function load(params, signal, progress) {
   const query = new URLSearchParams(filtersOf(params));
   query.set("limit", PAGE);
@@ -261,13 +261,13 @@ async function load(params, signal, progress) {
   return { devices, next: cursor, sources, partial: remark.partial, partialReason: remark.partialReason, laggingSeconds: remark.laggingSeconds };
 }
 
-// Asks for the last day of the values that the list shows, in steps of an hour.
+// The path of the last day of the listed values, in steps of an hour.
 function linesPath(devices) {
   const names = new Set(devices.flatMap(({ metrics }) => newest(metrics).map(([series]) => parseSeries(series).name)));
   return `/v1/rollups?from=-${DAY / HOUR}h&step=1h&fn=avg${repeated("device", devices.map(({ deviceId }) => deviceId))}${repeated("metric", [...names].slice(0, MAX_NAMES))}`;
 }
 
-// A small line of the last day, without axes.
+// Draws a small line of the last day, without axes.
 function lineOf(points) {
   const values = (points ?? []).filter(({ avg }) => avg !== null);
   if (values.length < 2) return undefined;

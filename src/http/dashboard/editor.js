@@ -1,4 +1,4 @@
-// The form that sets the name, the place and the units of a device, for those whose token may.
+// The form that sets the name, the place and the units of a device. The token needs the scope `metadata`.
 
 import { patch } from "./api.js";
 import { fill, h } from "./page.js";
@@ -8,7 +8,7 @@ import { isObject, parseSeries } from "./series.js";
 export function editor(device, isOpen, saved) {
   const path = `/v1/devices/${encodeURIComponent(device.deviceId)}/metadata`;
   const body = h("div"), said = h("p", { class: "muted", role: "status" });
-  // An empty patch changes nothing. Its answer says whether the token may change something.
+  // Sends an empty patch, which changes nothing. Its answer says whether the token may change metadata.
   const open = () => patch(path, {}).then((current) => fill(body, form(current)), (failure) => fill(body, h("p", { class: "muted" }, why(failure))));
   const element = h("details", { class: "editor", open: isOpen, ontoggle: () => element.open && !body.hasChildNodes() && open() },
     h("summary", { "data-key": "edit" }, "Name, place, units"), body);
@@ -30,7 +30,7 @@ export function editor(device, isOpen, saved) {
         if (valueOf(label) !== text(metadata[key])) changes[key] = valueOf(label) || null;
       }
       const changed = ofMetrics.filter(([metric, label]) => valueOf(label) !== text(units[metric]));
-      // The units of an operator stand for all of the device's own, so all of them are sent.
+      // The units of an operator replace all units of the device, so the form sends all of them.
       if (changed.length > 0) changes.units = { ...units, ...Object.fromEntries(changed.map(([metric, label]) => [metric, valueOf(label) || null])) };
       try {
         fill(body, form(await patch(path, changes, tag)));

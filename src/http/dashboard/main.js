@@ -1,4 +1,4 @@
-// The frame of the page: views by address, the state of the connection, and the token.
+// The frame of the page: it shows the view of the address, the state of the connection, and the form for the token.
 
 import { changed, go, href, read } from "./address.js";
 import { Failure, connection, getAnyStatus, mayRead, token } from "./api.js";
@@ -14,7 +14,7 @@ const HEARTBEAT_MS = 5 * SECOND;
 const SLOW_MS = 2 * SECOND;
 const RETRIES_MS = [500, 1_000, 2_000, 3_000];
 
-// A clock that differs by more than this is wrong.
+// The difference from which on the page says that the viewer's clock is wrong.
 const CLOCK_MS = 20 * SECOND;
 
 const main = document.querySelector("#main"), notices = document.querySelector("#notices");
@@ -22,7 +22,7 @@ const pill = document.querySelector("#state"), progress = document.querySelector
 const forget = document.querySelector("#forget"), leave = document.querySelector("#leave");
 
 let current; // { name, query, view }
-let service = "unknown"; // whether the service may be seen
+let service = "unknown"; // whether the token may see the view of the service
 let isGone = false, failures = 0, slow, beat;
 
 function route() {
@@ -95,14 +95,14 @@ function setService(isVisible) {
   document.querySelector('nav a[data-view="service"]').hidden = !isVisible;
 }
 
-// Looks regularly whether the server answers, and how it is.
+// Asks the server for its state, at once and then regularly.
 async function heartbeat() {
   clearTimeout(beat);
   try {
     const { data } = await getAnyStatus("/readyz");
     back();
     const [kind, text] = STATES[data.status] ?? [];
-    pill.hidden = text === undefined; // the token may not see it
+    pill.hidden = text === undefined; // the token may not see the state
     if (text) setPill(kind, text);
     if (service === "unknown") setService(await mayRead("/metrics"));
     warnOfClock();
@@ -139,7 +139,7 @@ function back() {
   if (!isGone) return;
   isGone = false;
   document.body.classList.remove("offline");
-  service = "unknown"; // it may have another configuration
+  service = "unknown"; // the server may have a new configuration
   setNotice("gone");
   connection.dispatchEvent(new Event("back"));
 }

@@ -1,13 +1,12 @@
-//! The dashboard: a page with the devices, their readings and the state of the service.
+//! The dashboard: a web page with devices, readings and the state of the service.
 //!
-//! The page is some files in the program. Its scripts ask the HTTP API for everything that they show, with
-//! the token that the viewer types in. So the files contain no data, and everyone who can reach the server
-//! may read them. The page loads nothing from other servers, and its policy (`POLICY`) makes the browser
-//! refuse that.
+//! The program contains the files of the page. The scripts get all data from the HTTP API, with the token
+//! that the viewer types in. So the files contain no data, and everyone who can reach the server may read
+//! them. The page loads nothing from other servers, and its `POLICY` makes the browser refuse to.
 //!
-//! The address of each file but the page itself contains a hash of all files, so a browser keeps them
-//! without asking again, and never combines files of two versions. The page is small; a browser asks
-//! each time whether it has changed.
+//! The address of each file, except the page, contains a hash of all files. So a browser keeps the files
+//! without asking again, and never combines files of two versions. The page is small; a browser asks each
+//! time whether it has changed.
 //!
 //! `uplot/` has the library that draws the charts, unchanged.
 
@@ -31,7 +30,9 @@ use super::answer::format::Encoding;
 use super::openapi::{Operation, Tag};
 use super::problem::{Problem, ProblemCode};
 
-/// The policy of the page: nothing from other servers, no script or style outside of the files, no frames.
+/// The policy of the page, which the browser enforces.
+///
+/// It allows nothing from other servers, no script or style outside of the files, and no frames.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -40,7 +41,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 /// The text of the page that stands for the hash of all files.
 const VERSION: &str = "{version}";
 
-/// The level of zstd: the files are compressed once.
+/// The level of zstd, a slow one: the files are compressed once.
 const ZSTD_LEVEL: i32 = 19;
 
 const SCRIPT: HeaderValue = HeaderValue::from_static("text/javascript; charset=utf-8");
@@ -68,7 +69,7 @@ const SOURCES: [(&str, HeaderValue, &str); 16] = [
     ("uplot.js", SCRIPT, include_str!("uplot/uPlot.iife.min.js")),
 ];
 
-/// All files, compressed when the first one is asked for.
+/// All files. They are compressed at the first request for one of them.
 static FILES: LazyLock<Files> = LazyLock::new(Files::new);
 
 struct Files {
@@ -163,7 +164,9 @@ impl File {
     }
 }
 
-/// A file of this project without comments and indentation. No text in these files continues on another line.
+/// Removes comments and indentation from a file of this project.
+///
+/// In these files, no string continues on another line.
 fn squeezed(name: &str, source: &str) -> String {
     if name == "uplot.js" {
         return source.to_owned();

@@ -1,6 +1,7 @@
-// Elements of the page. Texts are always text nodes, never markup.
+// Makes elements and texts of the page. Texts are always text nodes, never markup.
 
-// Makes an element. `onclick` and the like are listeners, `value` and `checked` properties, the rest attributes.
+// Makes an element. Names such as `onclick` add listeners; `value`, `checked` and `disabled` set properties; all others
+// set attributes.
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -13,7 +14,7 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-// Replaces the children of an element. An element with the same `data-key` keeps the focus.
+// Replaces the children of an element. If the focused one has a `data-key`, the new one with this key gets the focus.
 export function fill(parent, ...children) {
   const focused = document.activeElement;
   const key = parent.contains(focused) ? focused.dataset.key : undefined;
@@ -29,7 +30,7 @@ function present(children) {
 // Whether two lists have the same items in the same order.
 export const areSame = (one, other) => one.length === other.length && one.every((item, nth) => item === other[nth]);
 
-// Copies a text, also where the page is not from a secure context.
+// Copies a text to the clipboard, also if the page was loaded by plain HTTP.
 async function copy(text) {
   if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);
   const area = h("textarea", { class: "visually-hidden", "aria-hidden": "true", value: text });
@@ -39,7 +40,7 @@ async function copy(text) {
   area.remove();
 }
 
-// A button that copies a text and says so.
+// A button that copies a text, and then says "Copied".
 export function copyButton(text) {
   const button = h("button", { type: "button", class: "copy", onclick: async () => {
     await copy(text);
@@ -49,15 +50,15 @@ export function copyButton(text) {
   return button;
 }
 
-// Numbers are in the language of the browser.
+// Formats of numbers, in the language of the browser.
 const DIGITS = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 12, useGrouping: false });
 const SHORT = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 5, useGrouping: false });
 const GROUPED = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 
-// A value with all its digits; 12 of them hide the noise of binary fractions.
+// A value with 12 digits: more would show the rounding of binary fractions.
 export const exact = (value) => plain(value, DIGITS);
 
-// A value with the digits that a table has room for.
+// A value with five digits, which fit into a table.
 export const short = (value) => plain(value, SHORT);
 
 function plain(value, format) {
@@ -66,7 +67,7 @@ function plain(value, format) {
   return size !== 0 && (size >= 1e15 || size < 1e-6) ? value.toExponential(4).replace("e+", "e") : format.format(value);
 }
 
-// A number of things, with separators.
+// A number of things, with separators of thousands.
 export const count = (value) => GROUPED.format(value);
 
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -77,7 +78,7 @@ export function bytes(value) {
   return `${scaled.toFixed(power === 0 || scaled >= 100 ? 0 : 1)} ${BYTES[power]}`;
 }
 
-// How a spreadsheet in the language of the browser reads CSV, and a workbook, which needs no such form.
+// The query parameters of files for spreadsheets. CSV has the decimal mark of the browser's language.
 const mark = new Intl.NumberFormat().formatToParts(1.5).find(({ type }) => type === "decimal").value;
 export const csvForm = new URLSearchParams({ format: "csv", bom: "1", times: "local", ...(mark === "," ? { delimiter: ";", decimal: "," } : {}) });
 export const workbookForm = new URLSearchParams({ format: "xlsx" });

@@ -1,4 +1,4 @@
-// One plot: uPlot with the colours of the page, a band around each mean, and the keyboard.
+// One plot, drawn by uPlot: with the colours of the page, a band around each mean, and keys of the keyboard.
 
 import { withGaps } from "./series.js";
 import { axisTexts, clock } from "./time.js";
@@ -6,19 +6,19 @@ import { short } from "./page.js";
 
 const { uPlot } = window;
 
-// Lines differ by these colours, and lines of one colour by their dashes.
+// The number of colours of lines. Lines of the same colour differ by their dashes.
 export const COLOURS = 8;
 export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
-// How far from the pointer a value of a line may be that the pointer still shows, in pixels.
+// The longest distance from the pointer to a value that the pointer shows, in pixels.
 const REACH = 40;
 
-// Half the width of a time of day at the axis, about. It differs by language.
+// About half the width of a time of day at the axis, in pixels. It differs by language.
 const HALF_CLOCK = Math.ceil(clock(0, true).length * 3.5);
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const style = getComputedStyle(document.documentElement);
-const colours = new Map(); // read once: each look at the style after a change of the page computes it anew
+const colours = new Map(); // a cache: after each change of the page, a browser computes styles anew
 dark.addEventListener("change", () => colours.clear());
 
 function colour(name) {
@@ -31,7 +31,7 @@ export class Plot {
   #size = new ResizeObserver(() => this.#resize());
   #redraw = () => this.#plot?.redraw(false);
 
-  // `handlers`: `zoom(from, to)`, `reset()` and `cursor(indices or undefined)`.
+  // `handlers` has `zoom(from, to)`, `reset()` and `cursor(found)`: see `#pointed`.
   constructor(host, handlers, { fromZero = false } = {}) {
     [this.#host, this.#handlers, this.#fromZero] = [host, handlers, fromZero];
     this.#size.observe(host);
@@ -40,7 +40,7 @@ export class Plot {
     host.addEventListener("blur", () => this.#leave());
   }
 
-  // `limits` are values with a line across the plot.
+  // Shows lines. Each value in `limits` is a line across the plot.
   show(lines, range, step, limits = []) {
     [this.#lines, this.#range, this.#step, this.#limits] = [lines, range, step, limits];
     const tables = lines.map((line) => withGaps(line, step));
@@ -56,7 +56,7 @@ export class Plot {
     this.#plot?.destroy();
   }
 
-  // The column of the values of a line in the data.
+  // The index of the column in `#data` with the values of the line `nth`.
   #column(nth) {
     return 1 + this.#lines.slice(0, nth).reduce((sum, line) => sum + (line.min ? 3 : 1), 0);
   }
@@ -125,7 +125,7 @@ export class Plot {
     }, this.#data, this.#host);
   }
 
-  // The range of the values at the axis, with limits that are near.
+  // The range of the value axis. It includes limits that are near.
   #valuesShown(low, high) {
     if (low === null) return padded(low, high);
     const length = high - low || Math.abs(high);
@@ -166,7 +166,7 @@ export class Plot {
     if (this.#plot && (width !== this.#plot.width || height !== this.#plot.height)) this.#plot.setSize({ width, height });
   }
 
-  // Tells the handler the instant and the values of all lines at the cursor.
+  // Tells the handler the instant and the values at the cursor, or nothing if there is no cursor.
   #pointed() {
     const { idx, idxs } = this.#plot.cursor;
     if (idx === null || idx === undefined) return this.#handlers.cursor();
@@ -181,7 +181,7 @@ export class Plot {
     });
   }
 
-  // Moves the cursor to an instant of the data.
+  // Moves the cursor to the instant at an index of the data.
   #point(index) {
     const instants = this.#data[0];
     const at = Math.min(Math.max(index, 0), instants.length - 1);
@@ -220,7 +220,7 @@ export class Plot {
   }
 }
 
-// Bars that begin at their instants.
+// Bars, and steps, that begin at their instants.
 const bars = uPlot.paths.bars({ size: [0.9, Infinity], align: 1 });
 const steps = uPlot.paths.stepped({ align: 1 });
 
@@ -229,12 +229,12 @@ function point() {
   return Object.assign(document.createElement("div"), { className: "u-cursor-pt" });
 }
 
-// Whether the points of a line are drawn: where they have room.
+// Whether a point is drawn at each value: only if they are at least 14 pixels apart.
 function sparse(plot, at, first, last) {
   return last - first < plot.bbox.width / devicePixelRatio / 14;
 }
 
-// Of lines whose points are not drawn, those between two gaps are: else nothing would show them.
+// The values between two gaps. They are drawn as points in any case, because no line goes through them.
 function alone(plot, at, isSparse) {
   if (isSparse) return null;
   const values = plot.data[at], found = [];
@@ -251,7 +251,7 @@ function alone(plot, at, isSparse) {
   return found;
 }
 
-// The nearest value of a line, because lines need not share their instants.
+// The index of the value of a line that is nearest to the cursor. Lines need not share their instants.
 function nearest(plot, at, index) {
   const values = plot.data[at], instants = plot.data[0];
   if (at === 0 || values === undefined || (values[index] ?? null) !== null) return index;
@@ -265,7 +265,7 @@ function nearest(plot, at, index) {
   return null;
 }
 
-// The range of the values, with some space around it; one that begins near zero begins at zero.
+// A range of values with some space around it. If it would begin just below zero, it begins at zero.
 function padded(low, high) {
   if (low === null) return [0, 1];
   const space = (high - low) * 0.08 || Math.abs(high) * 0.1 || 1;
@@ -273,7 +273,7 @@ function padded(low, high) {
   return [bottom, high + space];
 }
 
-// The width of the texts at the axis.
+// The width of the texts at the value axis, in pixels.
 function widthOf(plot, texts) {
   const longest = Math.max(3, ...(texts ?? []).map((text) => text.length));
   return Math.max(HALF_CLOCK, Math.ceil(longest * 7.2) + 12);

@@ -1,8 +1,8 @@
-// From answers to lines: the text of a series, the step of a range, gaps, and the charts that lines belong to.
+// Makes lines and charts of answers: texts of series, steps of ranges, gaps, and the chart of each line.
 
 import { DAY, HOUR, MINUTE, lengthOf } from "./time.js";
 
-// Splits the text of a series, `name` or `name{key=value,...}`, in which a backslash precedes \ { } , and =.
+// Splits the text of a series, `name` or `name{key=value,...}`. A backslash escapes \ { } , and =.
 export function parseSeries(text) {
   const labels = {};
   let name, key, part = "";
@@ -25,7 +25,7 @@ export const nameOf = (metadata) => (typeof metadata?.name === "string" && metad
 // The unit of a metric: the label `unit`, or its entry in `units` in the metadata of the device.
 export const unitOf = (name, labels, metadata) => labels.unit ?? (typeof metadata?.units?.[name] === "string" ? metadata.units[name] : undefined);
 
-// The limits of a metric, from `limits` in the metadata of the device; undefined if they do not have the form of limits.
+// The limits of a metric, from `limits` in the metadata of the device; undefined if there are none or they are invalid.
 export function limitsOf(name, metadata) {
   const limits = isObject(metadata?.limits) && Object.hasOwn(metadata.limits, name) ? metadata.limits[name] : undefined;
   const isLimit = isObject(limits) && Object.keys(limits).length > 0
@@ -37,19 +37,19 @@ export function limitsOf(name, metadata) {
 // Whether a value of JSON is an object, and no array.
 export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-// Whether `kind` in the metadata of the device, for all metrics or by their names, says that a metric is a counter.
+// Whether `kind` in the metadata says that a metric is a counter: `"counter"`, or `{"METRIC": "counter"}`.
 export const isCounter = (name, metadata) => (isObject(metadata?.kind) ? metadata.kind[name] : metadata?.kind) === "counter";
 
-// The fewest steps of a line that tell whether it only grows.
+// The fewest steps from which `onlyGrows` tells.
 const GROWING_STEPS = 12;
 
-// Whether the values of a line of steps never become smaller, and grow.
+// Whether the values of a line of steps grow, and never become smaller.
 export function onlyGrows({ min, max }) {
   if (!min || min.length < GROWING_STEPS || !(max.at(-1) > min[0])) return false;
   return min.every((value, at) => at === 0 || value >= max[at - 1]);
 }
 
-// The labels of a series as words, without its unit, which the chart has.
+// The labels of a series as words. The unit is left out, because the chart shows it.
 export function labelText(labels) {
   return Object.entries(labels).filter(([key]) => key !== "unit").map(([key, value]) => `${key}=${value}`).join(", ");
 }
@@ -61,12 +61,13 @@ export const STEPS = [
   ["1w", 7 * DAY], ["1mo", 30 * DAY],
 ];
 
-// What the steps of a chart may be compared with, by the parameter of the address and of the query.
+// The possible comparisons of a chart, by the parameter `compare` of the address and of the query.
 export const COMPARISONS = { "-1d": "a day earlier", "-7d": "a week earlier", "-28d": "four weeks earlier", "-1y": "a year earlier" };
 
 const MAX_STEPS = 750, MAX_BARS = 62;
 
-// The shortest step that suits a range. Minutes are made from readings, so only short ranges have them.
+// The shortest step that suits a range. The server makes steps below an hour from readings, so only short ranges have
+// them.
 export function stepFor(length) {
   const suits = ([, step]) => length / step <= MAX_STEPS && (step >= HOUR || length <= 2 * DAY);
   return (STEPS.find(suits) ?? STEPS.at(-1))[0];
@@ -77,13 +78,13 @@ export function stepOfBars(length) {
   return (STEPS.find(([, step]) => length / step <= MAX_BARS) ?? STEPS.at(-1))[0];
 }
 
-// The offset of a step in an address, `6h`, if the step can have it.
+// The offset of steps in an address, such as `6h`, if it is shorter than the step.
 export function offsetOf(params, step) {
   const offset = lengthOf(params.get("offset"));
   return offset < lengthOfStep(step) && lengthOfStep(step) <= DAY ? params.get("offset") : undefined;
 }
 
-// The comparison in an address, if the step can have it: those of months are compared with months.
+// The comparison in an address, if it suits the step: steps of months are compared with a year earlier, others are not.
 export function comparisonOf(params, step) {
   const compare = params.get("compare");
   return compare && compare.endsWith("y") === step.endsWith("mo") ? compare : undefined;
@@ -100,7 +101,7 @@ export function rangeOf(params, now) {
 }
 
 // The lines of rollups: for each device and series the columns `ts`, `mean`, `min`, `max`, and the count. Lines mostly
-// share their instants, so an instant is read once and then recognised by its text.
+// share their instants. So an instant with the same text as in the line before is not parsed again.
 export function linesOfRollups(devices) {
   const lines = [];
   let points = [], ts = [];
@@ -127,13 +128,13 @@ export function linesOfRollups(devices) {
   return lines;
 }
 
-// Points that are there for their comparison have no readings.
+// Leaves out points without readings, which the answer has only for their comparison.
 const withReadings = (points) => (points[0]?.compared ? points.filter(({ count }) => count > 0) : points);
 
 // The number of readings of points or lines.
 export const total = (parts) => parts.reduce((sum, { count }) => sum + count, 0);
 
-// The line of the earlier steps beside those of a series, if the answer compares.
+// The line of the earlier steps with which the answer compares a series, if it does.
 function earlierLine(device, series, points, column, isSteps = false) {
   if (!points[0]?.compared) return [];
   const found = points.filter(({ compared }) => compared.count > 0);
@@ -141,7 +142,7 @@ function earlierLine(device, series, points, column, isSteps = false) {
   return [{ device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: values.map((value) => value[column]), count: total(values) }];
 }
 
-// The lines of the increases of counters: `ts` and `mean`, which is the increase.
+// The lines of the increases of counters. The increase is in the column `mean`.
 export function linesOfIncreases(devices) {
   return devices.flatMap(({ deviceId, metrics }) => Object.entries(metrics).flatMap(([series, points]) => {
     const own = withReadings(points);
@@ -150,7 +151,7 @@ export function linesOfIncreases(devices) {
   }));
 }
 
-// The lines of readings: `ts` and `mean`, which is the value.
+// The lines of readings. The value is in the column `mean`.
 export function linesOfReadings(pages) {
   return pages.flatMap(({ deviceId, readings }) => {
     const lines = new Map();
@@ -192,10 +193,10 @@ export function chartsOf(lines, devices) {
   return [...charts.values()].sort((one, other) => (one.title < other.title ? -1 : 1));
 }
 
-// How many times its usual distance two neighbours are apart where a line ends and begins again.
+// A line has a gap between neighbours that are this many times farther apart than usual.
 const GAP = 3.5;
 
-// The distance of neighbours from which on a line has a gap.
+// The distance of neighbours, in milliseconds, beyond which a line has a gap.
 function gapOf(ts, step) {
   if (ts.length < 3) return step ? 1.5 * step : Infinity;
   const distances = [];
@@ -205,7 +206,7 @@ function gapOf(ts, step) {
   return step ? Math.max(1.5 * step, median > 1.5 * step ? GAP * median : 0) : GAP * median;
 }
 
-// Columns of one line in which a gap is a point without a value.
+// The columns of a line, with a point without a value in each gap.
 export function withGaps(line, step) {
   const gap = gapOf(line.ts, step);
   const columns = [line.mean, ...(line.min ? [line.min, line.max] : [])];
@@ -222,7 +223,7 @@ export function withGaps(line, step) {
   return [ts, ...filled];
 }
 
-// Smallest, mean and largest value of a whole line.
+// The smallest, mean and largest value of a whole line; undefined if it has no values.
 export function summary({ mean, min = mean, max = mean }) {
   let [low, high, sum, number] = [Infinity, -Infinity, 0, 0];
   for (let at = 0; at < mean.length; at++) {

@@ -1,4 +1,4 @@
-// The view of the service itself, from /metrics and /readyz.
+// The view of the service, with data from /metrics and /readyz.
 
 import { Poll, getAnyStatus, getText } from "./api.js";
 import { bytes, count, fill, h, short } from "./page.js";
@@ -9,7 +9,7 @@ import { brief, clock, now, SECOND } from "./time.js";
 const WINDOW_MS = 10 * 60 * SECOND, MIN_WINDOW_MS = 60 * SECOND;
 const MAX_SAMPLES = 400, MAX_ERRORS = 50;
 
-// The counters whose growth is an error, with the words for it.
+// The counters whose growth is an error, each with a function that makes the text of the error.
 const ERRORS = {
   tidegauge_readings_rejected_total: (number, { reason, protocol }) => `${things(number, "reading")} rejected: ${reason} (${protocol})`,
   tidegauge_values_rejected_total: (number, { reason, protocol }) => `${things(number, "value")} rejected: ${reason} (${protocol})`,
@@ -82,7 +82,7 @@ export function serviceView(root) {
     const started = samples.get("process_start_time_seconds")?.[0]?.value;
     const isSameRun = before && started === before.samples.get("process_start_time_seconds")?.[0]?.value;
     const seconds = before ? (at - before.at) / SECOND : 0;
-    // The growth of a sample since the last answer; undefined without one.
+    // The growth of a sample since the last answer; undefined if this is the first answer.
     const growth = (name, head) => {
       if (!before) return undefined;
       const of = (from) => from.get(`tidegauge_${name}`)?.find((sample) => sample.head === head)?.value ?? 0;
@@ -121,7 +121,7 @@ export function serviceView(root) {
       silentDevices(samples.get("tidegauge_devices_silent")?.[0]?.value));
   }
 
-  // Without a sample, the server has not counted them yet, or is configured not to.
+  // Without a sample, the server has not counted silent devices yet, or is configured not to.
   function silentDevices(number) {
     if (number === undefined) return figure("Silent devices", "–", { note: ["not counted yet, or devices.silent_after is 0s"] });
     return figure("Silent devices", count(number), { kind: number > 0 ? "warn" : "", note: ["without a reading for devices.silent_after"] });
@@ -164,7 +164,7 @@ export function serviceView(root) {
       h("tbody", {}, rows.map(({ labels, value }) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, labels.reason)), h("td", {}, labels.protocol), h("td", { class: "number" }, count(value)))))));
   }
 
-  // Shown if there are brokers or the listener for devices is on.
+  // The card is shown if there are brokers, or if the server for MQTT devices is on.
   function drawMqtt(one, all, total) {
     const brokers = all("mqtt_connected"), hasListener = all("mqtt_listener_ended_total").length > 0;
     mqtt.hidden = brokers.length === 0 && !hasListener;
@@ -181,7 +181,7 @@ export function serviceView(root) {
       ...dropped.map(({ labels, value }) => [`dropped: ${labels.reason}`, value]), ["missing numbers of messages", one("udp_sequence_gaps_total")]], []);
   }
 
-  // A table of numbers. Those of `counted` behind the first are losses; those of `states` are none.
+  // Draws a table of numbers. The first of `counted` is a total, and the others are losses. `states` are no losses.
   function drawCounts(card, title, counted, states) {
     const row = ([name, value], isLoss) => h("tr", { class: isLoss && value > 0 ? "warn" : "" }, h("th", { scope: "row" }, name), h("td", { class: "number" }, count(value)));
     fill(card, h("h2", {}, title), h("table", {}, h("thead", { class: "visually-hidden" }, h("tr", {}, h("th", { scope: "col" }, "What"), h("th", { scope: "col", class: "number" }, "Number"))),

@@ -1,4 +1,4 @@
-// Panels and notices for everything that is not data: nothing yet, nothing here, and failures.
+// Panels and notices in place of data: no device yet, nothing found, and failures.
 
 import { token } from "./api.js";
 import { copyButton, h } from "./page.js";
@@ -17,10 +17,10 @@ export function panel({ title, text, body, actions = [], kind = "plain" }) {
     h("h2", {}, title), text && h("p", {}, text), body, actions.length > 0 && h("p", { class: "actions" }, actions));
 }
 
-// A line above data that is not all it could be.
+// A line above data that is old or may be incomplete.
 export const notice = (kind, ...text) => h("p", { class: `notice ${kind}`, "data-notice": kind }, text);
 
-// The first reading, as a command for this very address.
+// The panel with a command that sends a first reading to this server.
 export function firstReading() {
   const secret = token.get() ? ` \\\n  -H "Authorization: Bearer $TIDEGAUGE_TOKEN"` : "";
   const command = `curl ${location.origin}/v1/readings${secret} \\\n  --json '{"deviceId": "S1", "values": {"temp": 22.4}}'`;
@@ -51,13 +51,13 @@ export function failurePanel(failure, actions = []) {
   return panel({ kind: failure.kind, title, text, actions });
 }
 
-// The line for a failed request above data from before.
+// The line about a failed request, above data from before.
 export function failureNotice(failure, since) {
   const [title] = (PANELS[failure.kind] ?? PANELS.failed)(failure);
   return notice("bad", `${title}. This is what it said at ${since}.`);
 }
 
-// `partialReason` while the store is away.
+// The value of `partialReason` while the store is away.
 const STORE_AWAY = "the store does not answer";
 
 // The lines for an answer that may lack readings or devices.

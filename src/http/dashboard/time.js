@@ -1,7 +1,7 @@
 // Times: the clock of the server, and texts in the time zone of the viewer.
 //
-// Ages and ranges count by the clock of the server, which the header `Date` of each answer shows. So a wrong clock
-// of the viewer's machine changes nothing; the page only says that it is wrong.
+// Ages and ranges count by the clock of the server, which the header `Date` of each answer shows. So a wrong clock of
+// the viewer's machine changes nothing, except that the page says that it is wrong.
 
 import { h } from "./page.js";
 
@@ -12,7 +12,8 @@ export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 // How far the server's clock is ahead of the viewer's, in milliseconds.
 let ahead = 0;
 
-// Notes the header `Date` of an answer. It has whole seconds, so smaller differences mean nothing.
+// Reads the server's clock in the header `Date` of an answer. It has whole seconds, so a difference of up to two
+// seconds counts as none.
 export function observe(date, sent, received) {
   const server = Date.parse(date ?? "");
   if (Number.isNaN(server)) return;
@@ -27,7 +28,7 @@ export const now = () => Date.now() + ahead;
 
 const UNITS = { s: SECOND, m: MINUTE, h: HOUR, d: DAY, w: 7 * DAY };
 
-// Milliseconds of `90s`, `15m`, `24h`, `7d` or `1w`; undefined if the text is no such length.
+// The milliseconds of `90s`, `15m`, `24h`, `7d` or `1w`; undefined for other texts.
 export function lengthOf(text) {
   const [, number, unit] = /^(\d{1,6})([smhdw])$/.exec(text ?? "") ?? [];
   return number === undefined || Number(number) === 0 ? undefined : Number(number) * UNITS[unit];
@@ -41,13 +42,14 @@ export function inWords(length) {
   return `${count} ${name}${count === 1 ? "" : "s"}`;
 }
 
-// The age of an instant: `3 s ago`, `5 min ago`, `2 h ago`, `4 d ago`; `in 5 min` if it is ahead.
+// The age of an instant: `3 s ago`, `5 min ago`, `2 h ago`, `4 d ago`, or `in 5 min` in the future.
 export function age(instant) {
   const length = now() - instant;
   const text = brief(Math.abs(length));
   return length < -2 * SECOND ? `in ${text}` : `${text} ago`;
 }
 
+// A length in its largest unit: `3 s`, `5 min`, `2 h`, `4 d`.
 export function brief(length) {
   if (length < MINUTE) return `${Math.floor(length / SECOND)} s`;
   if (length < HOUR) return `${Math.floor(length / MINUTE)} min`;
@@ -55,7 +57,7 @@ export function brief(length) {
   return `${Math.floor(length / DAY)} d`;
 }
 
-// Dates and times are in the language of the browser: the time of day with minutes, with seconds, with milliseconds.
+// Formats in the language of the browser. Three formats of each kind: with minutes, with seconds, with milliseconds.
 const DAY_PARTS = { year: "numeric", month: "2-digit", day: "2-digit" };
 const CLOCK_PARTS = [{}, { second: "2-digit" }, { second: "2-digit", fractionalSecondDigits: 3 }].map((parts) => ({ hour: "2-digit", minute: "2-digit", ...parts }));
 const formatsOf = (more) => CLOCK_PARTS.map((parts) => new Intl.DateTimeFormat(undefined, { ...more, ...parts }));
@@ -63,22 +65,23 @@ const CLOCKS = formatsOf({}), STAMPS = formatsOf(DAY_PARTS);
 const YEAR = new Intl.DateTimeFormat(undefined, { year: "numeric" }), MONTH = new Intl.DateTimeFormat(undefined, { month: "short" });
 const DAY_OF_MONTH = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
-// Writes an instant with the parts that are not zero, or that are wanted.
+// Writes an instant with minutes. Seconds follow if they are not zero or wanted, milliseconds if they are not zero and
+// seconds are wanted.
 function written(formats, instant, withSeconds) {
   const [hasSeconds, hasRest] = [instant % MINUTE !== 0, instant % SECOND !== 0];
   return formats[withSeconds && hasRest ? 2 : withSeconds || hasSeconds ? 1 : 0].format(instant);
 }
 
-// The time of day, with seconds or milliseconds where they are not zero or wanted.
+// The time of day, as `written` writes it.
 export const clock = (instant, withSeconds = false) => written(CLOCKS, instant, withSeconds);
 
-// The day and the time of day.
+// The day and the time of day, as `written` writes them.
 export const stamp = (instant, withSeconds = false) => written(STAMPS, instant, withSeconds);
 
-// The value of an input of the kind `datetime-local`.
+// The value of an `<input type="datetime-local">`.
 export const toInput = (instant) => new Date(instant - new Date(instant).getTimezoneOffset() * MINUTE).toISOString().slice(0, 16);
 
-// The texts at the time axis: the time of day, and below it the day where it changes.
+// The texts at the time axis: the time of day, and where the day changes also the day.
 export function axisTexts(instants, increment) {
   let before;
   return instants.map((instant) => {
@@ -93,7 +96,7 @@ export function axisTexts(instants, increment) {
   });
 }
 
-// An element with an age that a tick of the page keeps current.
+// An element with the age of an instant. `tick` keeps it up to date.
 export function ageElement(instant) {
   const element = h("time", { datetime: new Date(instant).toISOString(), title: stamp(instant, true) }, age(instant));
   element.dataset.instant = instant;
