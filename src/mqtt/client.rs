@@ -47,7 +47,7 @@ pub(super) struct Client {
     counters: Counters,
 }
 
-/// The instruments of one client.
+/// The metrics of one client.
 struct Counters {
     connected: Gauge,
     messages: Counter,

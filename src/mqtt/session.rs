@@ -51,7 +51,7 @@ pub(super) enum Received {
     },
     /// Answers to subscriptions: each filter with its quality of service or refusal.
     Granted(Vec<(String, Result<u8, String>)>),
-    /// A message.
+    /// A message has arrived.
     Message(Message),
     /// The connection ends.
     Ended(MqttError),

@@ -19,13 +19,13 @@ pub struct Topic {
 /// The kind of the payloads of a topic.
 #[derive(Debug)]
 pub enum Kind {
-    /// A format that names the device. A payload without one has that of the topic.
+    /// A format of its own. If the payload names no device, the topic names it.
     Own(PayloadFormat),
     /// JSON by the keys of the configuration, or a plain number.
     Mapped {
-        /// Reads JSON.
+        /// The hook that reads JSON.
         json: Box<Hook>,
-        /// Reads a plain number, as the JSON object `{"value": NUMBER}`.
+        /// The hook that reads a plain number, as the JSON object `{"value": NUMBER}`.
         number: Box<Hook>,
     },
 }

@@ -23,7 +23,7 @@ const LINES_AGE = 5 * MINUTE, LINE_WIDTH = 48, LINE_HEIGHT = 14;
 export function devicesView(root, start) {
   let params = start;
   let shown;
-  const before = []; // the cursors of the pages before this one
+  const before = []; // the cursors of the previous pages
   const seen = new Map(); // keys of metadata and their values, to suggest them
   const selected = new Set(params.getAll("select"));
 

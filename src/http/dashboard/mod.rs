@@ -38,7 +38,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 );
 
-/// The text of the page that stands for the hash of all files.
+/// The placeholder in the page for the hash of all files.
 const VERSION: &str = "{version}";
 
 /// The level of zstd, a slow one: the files are compressed once.
@@ -69,7 +69,7 @@ const SOURCES: [(&str, HeaderValue, &str); 16] = [
     ("uplot.js", SCRIPT, include_str!("uplot/uPlot.iife.min.js")),
 ];
 
-/// All files. They are compressed at the first request for one of them.
+/// All files. They are compressed at the first request.
 static FILES: LazyLock<Files> = LazyLock::new(Files::new);
 
 struct Files {
@@ -119,7 +119,7 @@ pub(super) async fn page(headers: HeaderMap) -> Response {
     response
 }
 
-/// `GET /dashboard/{version}/{file}`: one of the other files.
+/// `GET /dashboard/{version}/{file}`: a script, style or icon.
 pub(super) async fn file(Path((version, name)): Path<(String, String)>, uri: Uri, headers: HeaderMap) -> Response {
     let files = &*FILES;
     let found = files.others.iter().find(|(known, _)| *known == name).filter(|_| version == files.version);

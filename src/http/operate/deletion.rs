@@ -44,11 +44,11 @@ pub(in crate::http) struct Receipt {
     /// Whether readings are still to be deleted, after the answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pending: bool,
-    /// The running instances that still have to delete their part.
+    /// The running instances that still have to execute the deletion.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     waits_for: Vec<Arc<str>>,
-    /// The stopped instances, which delete their part when they start again.
+    /// The stopped instances, which execute the deletion when they start again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     absent: Vec<Arc<str>>,

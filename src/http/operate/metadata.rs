@@ -55,7 +55,7 @@ const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 pub(in crate::http) struct Answer {
     /// The ID of the device.
     device_id: String,
-    /// The metadata in effect: the keys of operators over those of the device.
+    /// The metadata in effect. A key of operators hides the same key of the device.
     metadata: Map<String, Value>,
     /// The keys that operators have set.
     set_by_operators: Map<String, Value>,

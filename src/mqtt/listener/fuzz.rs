@@ -1,4 +1,4 @@
-//! Invariants fuzzed on the bytes of a device, from its first one on.
+//! Invariants fuzzed on all bytes of a device, from its CONNECT on.
 
 use super::session::{Received, Session};
 use crate::mqtt::message::{Message, Outcome};

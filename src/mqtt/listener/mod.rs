@@ -67,7 +67,7 @@ pub struct ListenerOptions {
     pub receive_maximum: u16,
     /// The time for a client to send its first packet, and to complete each packet.
     pub packet_timeout: Duration,
-    /// The topics.
+    /// The topics that devices may publish to, one for each template.
     pub topics: Arc<[Topic]>,
     /// The choices of the configuration for formats.
     pub formats: Formats,
@@ -76,15 +76,15 @@ pub struct ListenerOptions {
 /// The rooms that the server for MQTT devices uses.
 #[derive(Debug)]
 pub struct Rooms<'a> {
-    /// The tokens and what they allow.
+    /// The tokens and certificates that may connect.
     pub gate: &'a Arc<Gate>,
     /// Admission of readings into the log.
     pub ingest: &'a Ingest,
     /// The memory for messages and bodies.
     pub memory: &'a BodyMemory,
-    /// The wall clock.
+    /// The wall clock, for the expiry of tokens.
     pub clock: &'a Clock,
-    /// The metrics.
+    /// The metrics that the server records.
     pub metrics: &'a Arc<Metrics>,
     /// The log lines about refusals.
     pub refusals: &'a Arc<RefusalLog>,

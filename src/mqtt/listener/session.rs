@@ -56,9 +56,9 @@ pub(super) struct Session {
 /// A version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// 3.1.1.
+    /// MQTT 3.1.1.
     V3,
-    /// 5.
+    /// MQTT 5.
     V5,
 }
 
@@ -67,7 +67,7 @@ pub(super) enum Version {
 pub(super) enum Received {
     /// The client asks to connect, with its first packet.
     Connect(Connect),
-    /// A message.
+    /// A message has arrived.
     Message(Message),
     /// The connection ends.
     Ended(Ended),
@@ -248,7 +248,7 @@ impl Session {
         self.send(properties.and_then(|properties| connack.props(properties).build()));
     }
 
-    /// Acknowledges a message.
+    /// Acknowledges a message. In MQTT 5, `why` says why nothing of it is stored.
     pub(super) fn acknowledge(&mut self, receipt: MessageReceipt, outcome: Outcome, why: Option<&str>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let id = receipt.packet_id;

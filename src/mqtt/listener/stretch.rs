@@ -42,7 +42,7 @@ fn connect(is_v5: bool) -> Vec<u8> {
     packet(0x10, &[&text(b"MQTT"), &[if is_v5 { 5 } else { 4 }, 2, 0, 60][..], properties, &text(b"d")].concat())
 }
 
-/// Repeats a property up to about `bytes`, with the length before all of them.
+/// Makes about `bytes` bytes of one property, behind their length.
 fn properties(bytes: usize, one: &[u8]) -> Vec<u8> {
     let all = one.repeat(bytes / one.len());
     packet(0, &all)[1..].to_vec()

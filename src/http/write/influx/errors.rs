@@ -65,7 +65,7 @@ enum Data {
     First(BadLine),
 }
 
-/// A rejected line.
+/// A rejected line in an error of version 3.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InfluxRejectedLine)]
 struct BadLine {
