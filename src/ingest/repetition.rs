@@ -24,7 +24,7 @@ use crate::log::{Ack, AppendError, Batch, BatchBuilder, Log, Remaining, leave_ou
 #[cfg(test)]
 mod tests;
 
-/// Values that the server has, by stored ID of the device, instant and series.
+/// A map of values by the stored ID of the device, instant and series.
 #[derive(Debug, Default)]
 pub struct KnownValues(HashMap<String, HashMap<i64, BySeries, RandomState>, RandomState>);
 
