@@ -14,10 +14,10 @@ use super::{
 use crate::config::{LineProtocol, Preset};
 use crate::model::series;
 
-/// The clock of bodies.
+/// The clock for relative times in bodies, in Unix milliseconds.
 const NOW_MS: i64 = 1_776_693_610_000;
 
-/// A reading: device, metadata, time, values by name.
+/// A reading: its device, metadata, time, and values by name.
 type Reading = (String, Option<String>, Option<i64>, Vec<(String, f64)>);
 
 /// The readings and rejections of a body.
@@ -81,7 +81,7 @@ impl ParsedBody {
         }
     }
 
-    /// A reading that is written as JSON and parsed again stays the same.
+    /// Panics if a reading changes when it is written as JSON and parsed again.
     fn check_reading(reading: &Reading) {
         let (device, metadata, ts_ms, values) = reading;
         let names: BTreeSet<_> = values.iter().map(|(name, _)| name).collect();
@@ -103,13 +103,13 @@ impl ParsedBody {
     }
 }
 
-/// The options of JSON: the default, and the one that takes the most.
+/// Options of JSON: the default, and those that accept the most.
 const JSON_OPTIONS: [json_format::Options<'_>; 2] = [
     json_format::Options { device: None, ignore_unknown_keys: false, flat: false, now_ms: NOW_MS },
     json_format::Options { device: None, ignore_unknown_keys: true, flat: true, now_ms: NOW_MS },
 ];
 
-/// A body of JSON.
+/// Checks a body of JSON.
 pub fn json(body: &[u8]) {
     for options in &JSON_OPTIONS {
         let mut found = ParsedBody::default();
@@ -122,7 +122,7 @@ pub fn json(body: &[u8]) {
     }
 }
 
-/// A body of lines of JSON.
+/// Checks a body of lines of JSON.
 pub fn ndjson(body: &[u8]) {
     for options in &JSON_OPTIONS {
         let mut found = ParsedBody::default();
@@ -131,7 +131,7 @@ pub fn ndjson(body: &[u8]) {
     }
 }
 
-/// A body of line protocol, in each precision.
+/// Checks a body of line protocol, in each precision.
 pub fn line_protocol(body: &[u8]) {
     let mapping = LineProtocol::default();
     for name in ["s", "ms", "us", "ns"] {
@@ -143,12 +143,12 @@ pub fn line_protocol(body: &[u8]) {
     }
 }
 
-/// A pack of `SenML` in JSON.
+/// Checks a pack of `SenML` in JSON.
 pub fn senml_json(body: &[u8]) {
     senml(body, |options, found| senml::parse_json(body, options, found));
 }
 
-/// A pack of `SenML` in CBOR.
+/// Checks a pack of `SenML` in CBOR.
 pub fn senml_cbor(body: &[u8]) {
     senml(body, |options, found| senml::parse_cbor(body, options, found));
 }
@@ -174,19 +174,19 @@ fn senml(body: &[u8], parse: impl Fn(&senml::Options<'_>, &mut ParsedBody) -> Re
     found.check(body);
 }
 
-/// A body of remote write 1.0.
+/// Checks a body of remote write 1.0.
 pub fn remote_write_1(body: &[u8]) {
     remote_write(body, remote_write_format::Version::V1);
 }
 
-/// A request of remote read.
+/// Checks a request of remote read.
 pub fn remote_read(body: &[u8]) {
     for query in super::remote_read::parse(body).map(|request| request.queries).unwrap_or_default() {
         assert!(query.matchers.len() <= 64 && query.matchers.iter().all(|it| it.value.len() <= body.len()));
     }
 }
 
-/// A body of remote write 2.0.
+/// Checks a body of remote write 2.0.
 pub fn remote_write_2(body: &[u8]) {
     remote_write(body, remote_write_format::Version::V2);
 }
@@ -202,7 +202,7 @@ fn remote_write(body: &[u8], version: remote_write_format::Version) {
     found.check(body);
 }
 
-/// A body of OTLP in protobuf.
+/// Checks a body of OTLP in protobuf.
 pub fn otlp(body: &[u8]) {
     let mut found = ParsedBody::default();
     drop(otlp_format::parse_protobuf(body, &otlp_options(&otlp_attributes()), &mut found));
@@ -210,7 +210,7 @@ pub fn otlp(body: &[u8]) {
     found.check(body);
 }
 
-/// A body of OTLP in JSON.
+/// Checks a body of OTLP in JSON.
 pub fn otlp_json(body: &[u8]) {
     let mut found = ParsedBody::default();
     if let Err(error) = otlp_format::parse_json(body, &otlp_options(&otlp_attributes()), &mut found) {
@@ -229,7 +229,7 @@ const fn otlp_options(device_attributes: &[String]) -> otlp_format::Options<'_> 
     otlp_format::Options { device_attributes }
 }
 
-/// A payload of each preset, and of hooks that use the whole grammar of paths.
+/// Checks a payload with the hook of each preset, and with hooks that use the whole grammar of paths.
 pub fn webhook(body: &[u8]) {
     static HOOKS: LazyLock<Vec<Hook>> = LazyLock::new(|| {
         let presets = Preset::iter().map(|preset| format!("preset = \"{}\"", <&str>::from(preset)));
@@ -251,7 +251,7 @@ pub fn webhook(body: &[u8]) {
     }
 }
 
-/// A timestamp.
+/// Checks a timestamp.
 pub fn timestamp(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let Ok(ms) = parse_rfc3339(text) else { return };

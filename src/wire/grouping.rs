@@ -21,13 +21,13 @@ pub(super) struct Grouping<'s, S> {
     device: String,
     /// The device's metadata; empty without metadata.
     metadata: String,
-    /// Whether samples have a device yet.
+    /// Whether [`Self::set_device`] was called.
     has_device: bool,
     /// The number of devices so far.
     owners: u32,
     ts_ms: Option<i64>,
     values: Values,
-    /// The histograms of the reading, and those of its values that are theirs.
+    /// The number of histograms in the reading, and the number of values that belong to them.
     histograms: (u64, u64),
     /// The rejected samples of the reading.
     rejected: Vec<Rejection>,
@@ -50,7 +50,7 @@ impl<'s, S: Sink> Grouping<'s, S> {
         }
     }
 
-    /// Sets the device and the metadata of the samples that follow. Empty metadata is none.
+    /// Sets the device and the metadata of the samples that follow. Empty metadata is no metadata.
     pub(super) fn set_device(&mut self, device: &str, metadata: &str) {
         work::count(device.len() + metadata.len());
         if self.has_device && self.device == device && self.metadata == metadata {
@@ -81,20 +81,20 @@ impl<'s, S: Sink> Grouping<'s, S> {
         }
     }
 
-    /// Adds a value of a valid histogram. `begins` it is the first one of its histogram.
+    /// Adds a value of a valid histogram. `begins` says whether it is the first value of its histogram.
     pub(super) fn add_of_histogram(&mut self, ts_ms: Option<i64>, series: &str, value: f64, begins: bool) {
         self.add(ts_ms, Ok((series, value)));
         self.histograms.0 += u64::from(begins);
         self.histograms.1 += 1;
     }
 
-    /// Rejects a sample without a device: a reading of its own.
+    /// Rejects a sample without a device, as a reading of its own.
     pub(super) fn reject(&mut self, rejection: &Rejection) {
         self.emit();
         self.sink.reject(rejection.clone());
     }
 
-    /// The sink, for what is neither a reading nor a rejection.
+    /// The sink, for reports other than readings and rejections.
     pub(super) const fn sink(&mut self) -> &mut S {
         self.sink
     }
@@ -111,7 +111,7 @@ impl<'s, S: Sink> Grouping<'s, S> {
 
     fn emit(&mut self) {
         let mut rejected = self.rejected.drain(..);
-        // A reading of which no value is left is rejected as a whole.
+        // If no value is left, the reading is rejected as a whole.
         let whole = if self.values.len() == 0 { rejected.next() } else { None };
         rejected.for_each(|rejection| self.sink.reject_value(rejection));
         if let Some(whole) = whole {

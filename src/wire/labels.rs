@@ -15,7 +15,7 @@ use crate::model::series::{self, SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesErro
 /// The label that the unit of a value becomes.
 const UNIT: &str = "unit";
 
-/// The labels that a reading usually has at most.
+/// Up to this many labels are collected without an allocation.
 const USUAL_LABELS: usize = 8;
 
 /// The labels that were read so far. No more are kept than a series may have.
@@ -44,7 +44,7 @@ impl<'b> Labels<'b> {
         self.problem.get_or_insert_with(|| rejection(Code::InvalidLabel, detail()));
     }
 
-    /// Whether one of the labels is that of a unit.
+    /// Whether there is a label `unit`.
     pub(super) fn has_unit(&self) -> bool {
         self.kept.iter().any(|(key, _)| key == UNIT)
     }
@@ -69,8 +69,8 @@ pub(super) fn invalid(error: &SeriesError) -> Rejection {
     rejection(Code::from(error), error.to_string())
 }
 
-/// The canonical text of the labels of a reading and of the object around it, `{a=x,b=y}`; empty without any.
-/// A label of the reading replaces that of the object.
+/// The canonical text of labels, `{a=x,b=y}`: those of a reading, of the object around it, and of the unit.
+/// Empty without any. A label of the reading replaces the same label of the object.
 pub(super) fn text(own: Option<&Labels<'_>>, outer: Option<&Labels<'_>>, unit: Option<&str>) -> Parsed<String> {
     let own = own.map_or(Ok(&[][..]), Labels::kept)?;
     let outer = outer.map_or(Ok(&[][..]), Labels::kept)?;
@@ -83,8 +83,8 @@ pub(super) fn text(own: Option<&Labels<'_>>, outer: Option<&Labels<'_>>, unit: O
     Ok(text)
 }
 
-/// Replaces the name of a metric by `metric`, if there is one, with the labels of this text. A name may have
-/// labels already.
+/// Replaces the name of a metric by `metric`, if there is one, and adds the labels of a canonical text. A
+/// name that has labels gets more: `m{b=2}` and `{a=1}` make `m{b=2,a=1}`.
 pub(super) fn apply<'b>(name: &mut Cow<'b, str>, metric: Option<&Cow<'b, str>>, labels: &str) -> Parsed<()> {
     if metric.is_none() && labels.is_empty() {
         return Ok(());

@@ -22,7 +22,7 @@ pub(super) fn check_member(key: &str, value: &str) -> Result<(), MemberError> {
     check_metadata_key(key, 1).map_err(MemberError::Key)
 }
 
-/// The length of the text of an object with these members; 0 without members, which are no metadata.
+/// The length of the text of an object with these members. 0 without members: that is no metadata.
 pub(super) fn bytes<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> usize {
     let bytes = members.map(|(key, value)| member_bytes(key, value)).sum::<usize>();
     if bytes == 0 { 0 } else { bytes + "{}".len() - ",".len() }
@@ -33,7 +33,7 @@ pub(super) fn member_bytes(key: &str, value: &str) -> usize {
     ",:".len() + string_bytes(key) + string_bytes(value)
 }
 
-/// Replaces the content of `json` by an object. Without members it stays empty, which is no metadata.
+/// Replaces the content of `json` by an object with these members. Without members, `json` becomes empty.
 pub(super) fn write<'j, 'a>(
     json: &'j mut String,
     members: impl Iterator<Item = (&'a str, &'a str)>,
@@ -45,7 +45,7 @@ pub(super) fn write<'j, 'a>(
     Some(json)
 }
 
-/// Appends an object to `json`.
+/// Appends an object with these members to `json`.
 pub(super) fn append<'a>(json: &mut String, members: impl Iterator<Item = (&'a str, &'a str)>) {
     let start = json.len();
     json.push('{');

@@ -4,9 +4,9 @@
 //! order, and goes on after an invalid reading. The sink applies the rules that do not depend on the format
 //! (names, limits, the clock), so that all formats obey the same rules.
 //!
-//! Work and memory grow in proportion to the body, whatever its content: parsers build nothing that is too
-//! large ([`Limits`]), and copy nothing that a body has once for each of its readings. The tests in
-//! `ingest::stretch` check that for each format.
+//! Work and memory grow in proportion to the body, whatever its content: a parser builds nothing larger than
+//! the limits of the sink ([`Limits`]), and copies nothing once for each reading that the body has once for
+//! all of them. The tests in `ingest::stretch` check that for each format.
 
 use std::borrow::Cow;
 
@@ -48,15 +48,17 @@ pub struct Incoming<'a> {
     /// The device's metadata, if the body has any: the text of a JSON object that obeys the rules for
     /// metadata in `model`.
     pub metadata: Option<&'a str>,
-    /// A number for device and metadata together, counted from 0 in each body. Readings with the same number
-    /// share both, so admission checks and encodes them once. `None`: not known.
+    /// The number of the owner (device and metadata together), counted from 0 in each body. Readings with the
+    /// same number have the same owner, so admission checks and encodes it once. `None`: the parser does not
+    /// number owners.
     pub owner: Option<u32>,
     /// The instant in Unix milliseconds; `None` is the server's clock.
     pub ts_ms: Option<i64>,
     /// The metrics and values, not checked yet. Never empty. A metric with labels is a text of
-    /// [`model::series`](crate::model::series), in any order of the labels.
+    /// [`model::series`](crate::model::series), with its labels in any order.
     pub values: &'a [(Cow<'a, str>, f64)],
-    /// The length of the measurement with which each metric name begins that is longer; 0: no measurement.
+    /// The length of the measurement, in bytes, with which the metric names begin: 3 for `cpu_idle`. A name
+    /// that is not longer than this has no measurement. 0: there is no measurement.
     pub measurement_bytes: u8,
 }
 
@@ -110,12 +112,12 @@ pub trait Sink {
     fn is_over(&self) -> bool {
         false
     }
-    /// Receives the device of the next reading, as the body has it, as soon as the parser knows it: time to
-    /// fetch from memory what is known of the device. If the reading proves invalid, it does not follow.
+    /// Receives the unchecked device of the next reading before its values are parsed, so that the sink can
+    /// prefetch data of the device. If the reading proves invalid, [`Self::reading`] is not called.
     fn expect(&mut self, _device: &str) {}
     /// Receives a reading.
     fn reading(&mut self, incoming: Incoming<'_>);
-    /// Receives the number of histograms in the next reading, and how many of its values are theirs.
+    /// Receives the number of histograms in the next reading, and the number of values that belong to them.
     fn histograms(&mut self, _histograms: u64, _values: u64) {}
     /// Receives the rejection of an invalid reading.
     fn reject(&mut self, rejection: Rejection);
@@ -157,18 +159,20 @@ pub enum Ignored {
     Histogram,
     /// An example of a value.
     Exemplar,
-    /// A unit, a description or a type of a metric, or a label that does not fit into metadata.
+    /// The unit, the description or the type of a metric. Also a label of remote write that does not fit into
+    /// metadata.
     Metadata,
-    /// An attribute of a resource or a scope that is no text or number, or does not fit into metadata.
+    /// An attribute of a resource or a scope that is neither a text nor a number, or does not fit into
+    /// metadata.
     Attribute,
-    /// An array where a webhook takes all numbers.
+    /// An array below a `*` of a webhook.
     Array,
     /// A payload that meets no condition of its webhook, or whose array of readings is empty.
     Event,
 }
 
 impl Ignored {
-    /// Whether a body of this format may have such a part.
+    /// Whether a body of this format may have this part.
     #[must_use]
     pub const fn occurs_in(self, format: Format) -> bool {
         match self {

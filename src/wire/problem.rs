@@ -15,7 +15,7 @@ pub(super) fn rejection(code: Code, detail: impl Into<String>) -> Rejection {
     Rejection { code, detail: detail.into() }
 }
 
-/// A name for a detail: escaped, and shortened for an error message.
+/// A name in quotation marks for a message: escaped, and cut after 64 characters.
 pub(super) fn quoted(name: &str) -> String {
     match name.char_indices().nth(64) {
         Some((end, _)) => format!("{:?}...", &name[..end]),

@@ -7,7 +7,7 @@
 
 use crate::common::work;
 
-/// Bytes are not a message of the expected kind.
+/// Why bytes are not a message of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
     /// The message ends within a field.
@@ -44,7 +44,7 @@ enum Value<'b> {
     Bytes(&'b [u8]),
 }
 
-/// The rest of a message.
+/// The fields of a message that are not read yet.
 #[derive(Debug, Clone)]
 pub(super) struct Fields<'b>(&'b [u8]);
 
@@ -185,7 +185,7 @@ impl Varints<'_> {
     }
 }
 
-/// Appends a message to bytes.
+/// Writes a message.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -194,8 +194,8 @@ pub(crate) struct Writer(Vec<u8>);
 #[must_use = "end() writes the length"]
 pub(crate) struct Open(usize);
 
-/// The bytes of the length of a message: a variable-length integer that is padded, because the length is
-/// written last.
+/// The number of bytes for the length of a message. The length is a padded variable-length integer, because
+/// it is written last.
 const LENGTH_BYTES: usize = 5;
 
 impl Writer {

@@ -2,7 +2,7 @@
 
 use super::{Ignored, Incoming, Rejection, Sink};
 
-/// Calls a function with each reading, and panics at everything else that a parser finds.
+/// Calls a function with each reading, and panics at a rejection or an ignored part.
 pub(crate) struct ReadingsOnly<F>(pub(crate) F);
 
 impl<F: FnMut(Incoming<'_>)> Sink for ReadingsOnly<F> {

@@ -14,10 +14,10 @@ const MAX_QUERIES: usize = 16;
 /// The most matchers of a query.
 const MAX_MATCHERS: usize = 64;
 
-/// A body is not a request that can be answered.
+/// Why a request cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteReadError {
-    /// The body is not such a message.
+    /// The body is not a `prometheus.ReadRequest`.
     #[error(transparent)]
     Protobuf(#[from] ProtobufError),
     /// There are too many queries.
@@ -34,7 +34,7 @@ pub enum RemoteReadError {
     Types,
 }
 
-/// A request.
+/// A request of remote read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadRequest<'b> {
     /// The queries, each of which gets a result.
@@ -59,7 +59,7 @@ pub struct ReadQuery<'b> {
 pub struct ReadMatcher<'b> {
     /// Whether `value` is a regular expression for the whole value.
     pub is_regex: bool,
-    /// Whether the value must be another one.
+    /// Whether the label must not have the value.
     pub is_negative: bool,
     /// The name of the label.
     pub name: &'b str,
@@ -208,10 +208,11 @@ fn write_labels(writer: &mut Writer, labels: &[(String, String)]) {
 /// The most bytes of the chunks of a frame. With its labels, it has less than 1 MiB.
 const FRAME_BYTES: usize = 900 << 10;
 
-/// The bytes of a chunk beside its samples, at most.
+/// The most bytes of a chunk besides its samples.
 const BYTES_PER_CHUNK: usize = 48;
 
-/// Writes a series with chunks, for the query with this index: a frame, or several for a long series.
+/// Writes a series as chunks, for the query with this index. Calls `send` with each frame: one, or several
+/// for a long series.
 pub fn write_frames(query: usize, series: ReadSeries<Chunks>, mut send: impl FnMut(Vec<u8>)) {
     let mut chunks = series.samples.finish().peekable();
     while chunks.peek().is_some() {
@@ -234,7 +235,7 @@ pub fn write_frames(query: usize, series: ReadSeries<Chunks>, mut send: impl FnM
     }
 }
 
-/// A message after its length and its checksum.
+/// Puts the length and the checksum before a message.
 fn frame(message: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(message.len() + 9);
     write_varint(&mut frame, message.len() as u64);

@@ -120,7 +120,7 @@ impl Protocol {
         }
     }
 
-    /// Whether bodies with this label may have such a part.
+    /// Whether bodies with this label may have this part.
     #[must_use]
     pub fn may_ignore(self, what: Ignored) -> bool {
         Format::iter().any(|format| self.carries(format) && what.occurs_in(format))

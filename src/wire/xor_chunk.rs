@@ -1,8 +1,7 @@
 //! XOR chunks: the samples of a series as Prometheus keeps them.
 //!
-//! A chunk has at most 120 samples. Its first two bytes are their number. A time is the difference of
-//! differences to the two before it, a value the bits in which it differs from the one before it (Gorilla,
-//! VLDB 2015).
+//! A chunk has at most 120 samples. Its first two bytes are their number. A time is stored as the change of
+//! the interval between times, and a value as its XOR with the value before (Gorilla, VLDB 2015).
 //!
 //! Source: tsdb/chunkenc/xor.go of Prometheus.
 
@@ -11,7 +10,7 @@ use super::protobuf::write_varint;
 /// The most samples of a chunk.
 const MAX_SAMPLES: u16 = 120;
 
-/// No bits of an earlier value can be reused.
+/// The window before the first XOR. No XOR fits into it.
 const NO_WINDOW: (u32, u32) = (u32::MAX, 0);
 
 /// The samples of a series as chunks.
@@ -29,7 +28,7 @@ pub(super) struct Chunk {
     pub(super) bytes: Vec<u8>,
 }
 
-/// A chunk that takes more samples.
+/// A chunk to which samples can be appended.
 #[derive(Debug, Clone, PartialEq)]
 struct Appender {
     chunk: Chunk,
@@ -38,7 +37,8 @@ struct Appender {
     free_bits: u32,
     delta_ms: u64,
     value_bits: u64,
-    /// The leading and trailing zeros of the last difference that was written as a whole.
+    /// The leading and trailing zeros that were written last. An XOR that has at least these zeros reuses
+    /// them.
     window: (u32, u32),
 }
 
@@ -89,7 +89,7 @@ impl Appender {
         self.chunk.bytes.len() - before
     }
 
-    /// Writes by how much a difference of times differs from the one before it.
+    /// Writes the change of the interval between times.
     fn write_change(&mut self, change_ms: i64) {
         let fits = |bits: u32| (-(1 << (bits - 1)) + 1..=1 << (bits - 1)).contains(&change_ms);
         let (mark, mark_bits, bits) = match change_ms {

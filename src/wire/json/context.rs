@@ -13,8 +13,8 @@ use crate::wire::{Code, Ignored, Limits, Rejection, Sink};
 /// The most unknown keys of a body that are compared with the known ones.
 const MAX_HINTS: u32 = 100;
 
-/// How the server takes payloads that cannot be changed. It is short, because it may stand in the rejection
-/// of each reading.
+/// The end of hints for payloads that cannot be changed: how the server can take them. It is short, because
+/// the rejection of each reading may have it.
 const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 
 /// The options, the limits and the buffers of a body.
@@ -22,11 +22,12 @@ const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 pub(super) struct Context<'b> {
     pub(super) options: Options<'b>,
     pub(super) limits: Limits,
-    /// The text after a place: places in a line count from its start.
+    /// The text after a position in a message: empty, or [`OF_THE_LINE`](super::OF_THE_LINE) if positions
+    /// count from the start of a line.
     pub(super) of_the_line: &'static str,
     /// How many hints may still be computed.
     hints_left: u32,
-    /// A buffer of [`metadata::read`](super::metadata::read).
+    /// A buffer for [`metadata::read`](super::metadata::read).
     pub(super) metadata_keys: Vec<Cow<'b, str>>,
 }
 
@@ -35,7 +36,7 @@ impl<'b> Context<'b> {
         Self { options, limits, of_the_line, hints_left: MAX_HINTS, metadata_keys: Vec::new() }
     }
 
-    /// The place of a byte, for a detail.
+    /// The text of a position in a message: `at byte 5`.
     pub(super) fn place(&self, offset: usize) -> String {
         format!("at byte {}{}", offset + 1, self.of_the_line)
     }

@@ -1,4 +1,4 @@
-//! Flat objects (`ingest.json.flat`): each other key is a metric, and each nested object a part of its name.
+//! Flat objects (`ingest.json.flat`): an unknown key is a metric, and `{"a": {"b": 1}}` is the metric `a.b`.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use crate::wire::{Code, Ignored, Sink};
 /// The most levels of objects below the reading.
 const MAX_LEVELS: usize = 8;
 
-/// The keys that lead to a value, with dots in between: the beginning of the names of metrics.
+/// The keys that lead to a value, with dots in between: the name of a metric, or its beginning.
 #[derive(Debug, Default)]
 struct Path {
     text: String,
@@ -49,7 +49,7 @@ impl Path {
 }
 
 impl<'b> Reading<'b> {
-    /// Reads the value of a key that is not known.
+    /// Reads the value of an unknown key as a metric, or as an object of metrics.
     pub(super) fn read_flat(
         &mut self,
         key: Cow<'b, str>,

@@ -1,4 +1,4 @@
-//! The keys of objects: their names, and the names that are probably meant by others.
+//! The keys of objects: their names, and guesses at what unknown keys mean.
 
 /// The meaning of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ const ELSEWHERE: [(&str, &str); 17] = [
 const MAX_COMPARED_BYTES: usize = 24;
 
 impl Key {
-    /// The meaning of a key; `None` if it has none.
+    /// The meaning of a key; `None` if the key is unknown.
     #[inline]
     pub(super) fn of(name: &str) -> Option<Self> {
         match name {
@@ -83,8 +83,8 @@ impl Key {
         NAMES.iter().find(|(key, _)| *key == self).map_or(&[], |(_, names)| names)
     }
 
-    /// The key that an unknown one probably means: it differs in case, in `_`, in a letter or two, or other
-    /// programs use it.
+    /// The name of the known key that an unknown key probably means. Both differ in case, in `_` or in a
+    /// letter or two (`timestmp`), or other programs use the unknown key (`date`).
     pub(super) fn meant_by(unknown: &str) -> Option<&'static str> {
         let unknown = Bare::of(unknown)?;
         if let Some(&(_, meant)) = ELSEWHERE.iter().find(|(name, _)| name.as_bytes() == unknown.letters()) {
@@ -105,7 +105,7 @@ struct Bare {
 }
 
 impl Bare {
-    /// `None` if the name is too long to be compared.
+    /// Removes case, `_`, `-` and spaces. `None` if the name is too long to be compared.
     fn of(name: &str) -> Option<Self> {
         let mut bare = Self { letters: [0; MAX_COMPARED_BYTES], length: 0 };
         for byte in name.bytes().filter(|byte| !matches!(byte, b'_' | b'-' | b' ')) {

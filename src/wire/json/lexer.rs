@@ -3,8 +3,8 @@
 //! The caller asks for the [`Kind`] of the next value and then reads or skips it. Strings borrow from the
 //! text unless they have escapes. The lexer does not know what a reading is.
 //!
-//! JSON has no `NaN`, but programs print it where a sensor has failed (`json.dumps` in Python, `%f` in C). As
-//! a kind of its own it costs the value where it is, and not the whole body.
+//! JSON has no `NaN`, but programs print it where a sensor has failed (`json.dumps` in Python, `%f` in C).
+//! With a kind of its own, a `NaN` makes one value invalid, and not the whole body.
 
 use std::{borrow::Cow, fmt};
 
@@ -54,7 +54,7 @@ pub(in crate::wire) struct Lexer<'b> {
     /// The byte offset of the last key.
     key_at: usize,
     depth: usize,
-    /// An array or object was entered, and none of its items has been read.
+    /// Whether an array or object was entered, and none of its items has been read.
     is_fresh: bool,
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::model::{MetadataError, check_metadata_depth, check_metadata_key, check_metadata_number};
 use crate::wire::{Code, Limits, Rejection};
 
-/// Reads metadata. Null is none.
+/// Reads metadata. `null` is no metadata.
 pub(super) fn read<'b>(
     key: &str,
     lexer: &mut Lexer<'b>,
@@ -26,8 +26,8 @@ pub(super) fn read<'b>(
     Ok(check(lexer, &mut context.metadata_keys, &context.limits, 1)?.map(Some))
 }
 
-/// Reads an object of metadata that is `depth` levels deep: 1 for metadata itself. `keys` is a buffer that
-/// calls reuse.
+/// Reads an object, and checks it by the rules of metadata. `depth` is its level: 1 for metadata itself.
+/// `keys` is a buffer that calls reuse.
 pub(in crate::wire) fn check<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,
@@ -46,8 +46,10 @@ fn invalid(error: MetadataError) -> Rejection {
     rejection(Code::InvalidMetadata, error.to_string())
 }
 
-/// Skips a value at `depth` and returns the first problem in it. `keys` ends with the keys of the enclosing
-/// objects. Text beyond `limit` is too long in any case, so its keys are not kept.
+/// Skips a value at `depth` and returns the first problem in it.
+///
+/// `keys` ends with the keys of the enclosing objects. Metadata that reaches beyond the offset `limit` is too
+/// long in any case, so its further keys are not kept.
 fn problem<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,

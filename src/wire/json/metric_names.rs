@@ -1,4 +1,5 @@
-//! The fields that complete the names of metrics: `metric`, `unit` and `labels`, of a reading and around it.
+//! The fields that complete the names of metrics: `metric`, `unit` and `labels`, of a reading and of the
+//! object around it.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -15,18 +16,18 @@ pub(super) struct Names<'b> {
     pub(super) labels: Option<Parsed<Labels<'b>>>,
 }
 
-/// The texts of no labels.
+/// [`OuterNames::texts`] without labels.
 static NO_LABELS: [Parsed<String>; 2] = [Ok(String::new()), Ok(String::new())];
 
-/// The names of an object, which apply to each of its `readings` that has none.
+/// The fields beside `readings`. They apply to each reading that lacks them.
 #[derive(Debug)]
 pub(super) struct OuterNames<'o, 'b> {
     names: &'o Names<'b>,
-    /// The canonical text of the labels of metrics, and that of the metric of `value`.
+    /// The canonical texts of two sets of labels: those of all metrics, and those of `value`, with its unit.
     texts: [Parsed<String>; 2],
     /// Whether a reading had a `value`, which `metric` and `unit` describe.
     has_described: Cell<bool>,
-    /// Whether the name of a `value` was made with the `metric`, and with the `unit`.
+    /// Whether a valid `value` used the `metric` of this object, and whether one used its `unit`.
     is_used: Cell<[bool; 2]>,
 }
 
@@ -48,7 +49,8 @@ impl<'o, 'b> OuterNames<'o, 'b> {
         }
     }
 
-    /// Reports `metric` and `unit` if no reading had a `value`, and a malformed one that rejected no `value`.
+    /// Reports `metric` and `unit` as ignored if no reading had a `value`. A malformed one is reported unless
+    /// it has rejected a `value`.
     pub(super) fn finish(&self, sink: &mut impl Sink) {
         let of_value = [("metric", &self.names.metric), ("unit", &self.names.unit)];
         for ((key, found), is_used) in of_value.into_iter().zip(self.is_used.get()) {
@@ -74,8 +76,8 @@ impl<'b> Names<'b> {
         self.labels.as_ref().map(Parsed::as_ref).transpose().map_err(Clone::clone)
     }
 
-    /// Completes the names of the metrics of `values`. The value of the key `value` is at `value_at`. A value
-    /// whose name cannot be completed goes to `bad_values`.
+    /// Completes the names of the metrics in `values`. `value_at` is the index of the value of the key
+    /// `value`. If a name cannot be completed, its value is removed, and its rejection goes to `bad_values`.
     pub(super) fn complete(
         &self,
         values: &mut Vec<(Cow<'b, str>, f64)>,
@@ -112,13 +114,13 @@ impl<'b> Names<'b> {
     }
 }
 
-/// The value of the reading, or else the one of the object around it.
+/// The field of the reading, or else that field of the object around it.
 fn pick<'n, T>(own: Option<&'n Parsed<Option<T>>>, outer: Option<&'n Parsed<Option<T>>>) -> Parsed<Option<&'n T>> {
     let found = own.filter(|own| !matches!(own, Ok(None))).or(outer);
     found.map_or(Ok(None), |found| found.as_ref().map(Option::as_ref).map_err(Clone::clone))
 }
 
-/// The text of a unit. An empty one is none.
+/// The text of a unit; `None` if it is empty.
 fn text_of<'n>(unit: Option<&'n Cow<'_, str>>) -> Option<&'n str> {
     unit.map(|unit| &**unit).filter(|unit| !unit.is_empty())
 }

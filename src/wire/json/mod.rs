@@ -7,29 +7,32 @@
 //! { "deviceId": "S1", "ts": 1776693610000, "values": { "temp": 22.4, "hum": 40 } }
 //! { "deviceId": "S1", "metadata": { "floor": 2 }, "readings": [ { "ts": 1776693610000, "value": 1 } ] }
 //! ```
-//! **Keys** are in any order, and have other names too (`key`). An unknown key rejects its reading, and
-//! beside `readings` each of them, or it is ignored and counted; flat objects ([`Options::flat`]) have
-//! metrics as keys. An object that has a key twice, perhaps by two names, is rejected, because parsers differ
-//! in which of the two they use. Null stands for an absent value.
+//! **Keys** may be in any order, and have other names too (`key`). An unknown key rejects its reading; beside
+//! `readings`, it rejects all of them. By configuration, unknown keys are ignored and counted instead, or are
+//! metrics ([`Options::flat`]). An object that has a key twice, perhaps by two names, is rejected, because
+//! parsers differ in which of the two values they use. Null stands for an absent value.
 //!
-//! **Time** is an RFC 3339 text or whole Unix milliseconds, or an age in milliseconds, `ageMs`; if there is
-//! none, the server's clock counts. Beside `readings` it is the default of the readings, as are `labels`,
-//! `metric` and `unit`. `value` is the metric that `metric` names, or `value`, and may occur together with
-//! `values`. A unit becomes the label `unit` of the value: metadata would hold only the last one, and values
-//! in different units must not meet in one series. An object with both a value and `readings` has all of
-//! these readings, its own first.
+//! **Time** is an RFC 3339 text, whole Unix milliseconds, or an age in milliseconds (`ageMs`). Without a
+//! time, the server's clock counts.
 //!
-//! **Devices.** An element of `readings` may name a device, which then has the reading, and may have
-//! metadata, which is the device's from there on. An object may have a `seq`, a whole number from 0 that
-//! grows by one with each object of the device, so that lost objects are counted ([`Sink::sequence`]).
+//! **Metrics.** `values` has any number of metrics. `value` is one metric, whose name is in `metric`, or else
+//! `value`. An object may have both. The `unit` of the value becomes its label `unit`: metadata would hold
+//! only the last unit, and values in different units must not meet in one series.
+//!
+//! **Defaults.** A time, `labels`, `metric` or `unit` beside `readings` is the default of the readings. If an
+//! object has a value and `readings`, the value is one more reading, the first.
+//!
+//! **Devices.** An element of `readings` may name a device of its own, and may have metadata. If it is of the
+//! object's device, its metadata counts from this element on. An object may have a `seq`, a whole number from
+//! 0 that grows by one with each object of the device, so that lost objects are counted ([`Sink::sequence`]).
 //!
 //! Text that is not JSON is a [`SyntaxError`]. JSON that is not a valid reading is one rejection with the
 //! first problem found, and the parser goes on. A bad value is rejected by itself ([`Sink::reject_value`]). A
 //! problem with an object's device or metadata rejects each of its readings.
 //!
 //! The parser reads the text once, front to back, and allocates nothing for a plain reading. It skips
-//! `readings` at first, and reads them when device and metadata are known. So memory in use is that of one
-//! reading, whatever the size of the body.
+//! `readings` at first, and reads them when device and metadata are known. So it needs memory for one reading
+//! only, whatever the size of the body.
 
 mod context;
 mod flat;
@@ -55,17 +58,17 @@ use self::{
 use super::{Code, Limits, Rejection, Sink};
 use serde_json::{Map, Value};
 
-/// The text after a place in a line.
+/// The text after a position that counts from the start of a line.
 const OF_THE_LINE: &str = " of the line";
 
-/// The options that a body does not have.
+/// The options of the parser, which are not in the body.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options<'o> {
-    /// The device of the objects that name none.
+    /// The device of objects that do not name a device.
     pub device: Option<&'o str>,
     /// Whether unknown keys are ignored, and do not reject their readings.
     pub ignore_unknown_keys: bool,
-    /// Whether each other key of a reading is a metric.
+    /// Whether unknown keys of a reading are metrics.
     pub flat: bool,
     /// The clock that ages refer to, in Unix milliseconds.
     pub now_ms: i64,
@@ -83,7 +86,7 @@ impl Options<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail} at byte {}", .offset + 1)]
 pub struct SyntaxError {
-    /// The position, in bytes from the start of the text. Its text counts them from 1, as all places.
+    /// The position in bytes from the start of the text. The message counts from 1.
     pub offset: usize,
     /// The problem, without the position.
     pub detail: String,
@@ -103,8 +106,8 @@ pub fn parse_metadata(body: &[u8], limits: &Limits) -> Result<Map<String, Value>
     parse_object(body, limits, 1)
 }
 
-/// Parses an object with an object for each key of metadata, which has the value of the key among its
-/// members. The keys and all that is below them obey the rules of [`model`](crate::model).
+/// Parses an object with a member for each key of metadata, such as `{"floor": {"value": 2}}`. The keys and
+/// everything below them obey the rules of [`model`](crate::model).
 ///
 /// # Errors
 /// The first problem.
@@ -129,11 +132,9 @@ fn parse_object(body: &[u8], limits: &Limits, depth: usize) -> Result<Map<String
     serde_json::from_str(text).map_err(|error| not_json(&error))
 }
 
-/// Parses a body that is one JSON value: an object, or an array of objects. A byte order mark before it is
-/// skipped.
+/// Parses a body that is one JSON value: an object, or an array of objects. Skips a byte order mark.
 ///
-/// An object that ends where its line ends, and has another value on a later line, is the first line of
-/// NDJSON.
+/// If the first line is a whole object and another value follows on a later line, the body is NDJSON.
 ///
 /// # Errors
 /// When the body is not JSON. `sink` may have the readings before the error; the caller must drop them.
@@ -182,7 +183,7 @@ pub fn parse_lines(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
     read_lines(body, 1, &mut Reader::new(options, sink.limits(), OF_THE_LINE), sink);
 }
 
-/// Reads lines, of which the first has the number `first`.
+/// Reads lines. `first` is the number of the first line.
 fn read_lines<'b>(body: &'b [u8], first: u64, reader: &mut Reader<'b>, sink: &mut impl Sink) {
     for (number, line) in (first..).zip(body.split(|&byte| byte == b'\n')) {
         if line.trim_ascii().is_empty() {
@@ -201,8 +202,8 @@ fn read_lines<'b>(body: &'b [u8], first: u64, reader: &mut Reader<'b>, sink: &mu
 fn read_line<'b>(line: &'b [u8], reader: &mut Reader<'b>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
     let mut lexer = Lexer::new(line)?;
     if lexer.kind()? == Kind::Array {
-        // A line that is not JSON yields its rejection only, so an array is checked to its end before its
-        // readings are passed on.
+        // A line that is not JSON must yield a rejection and no readings. So an array is checked to its end
+        // before its readings are passed on.
         let mut ahead = lexer.clone();
         ahead.skip()?;
         ahead.end()?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::wire::{Code, Ignored, Incoming, Limits, Rejection, Sink};
 
-/// Parses objects and passes on their readings. Objects share its buffers.
+/// Parses objects and passes on their readings, with the same buffers for all objects.
 #[derive(Debug)]
 pub(super) struct Reader<'b> {
     context: Context<'b>,
@@ -30,7 +30,7 @@ pub(super) struct Reader<'b> {
 pub(super) struct Object<'b> {
     seq: Option<u64>,
     has_seq_key: bool,
-    /// A bookmark at the array, which is valid JSON.
+    /// A lexer at the array, which is known to be valid JSON.
     readings: Option<Parsed<Lexer<'b>>>,
     /// Whether the object is a line of a dead-letter file.
     is_dead_letter: bool,
@@ -179,8 +179,8 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// The reading of an object that has a device, a time and values, and nothing else. That is the usual
-    /// object, and this is its short way.
+    /// The reading of an object that has a device, a time and values only. Most objects are like this, so
+    /// they take this short way.
     fn plain(&self) -> Parsed<Incoming<'_>> {
         let device = match &self.own.device {
             Some(device) => device.as_deref().map_err(Clone::clone)?,
@@ -217,7 +217,8 @@ impl<'b> Owner<'b> {
 
     /// The owner of a reading that names a device or has metadata.
     ///
-    /// Metadata in a reading of this device is the device's from there on. Another device has only its own.
+    /// Metadata in a reading of this device is the device's from there on. A reading of another device has
+    /// only its own metadata.
     #[cold]
     fn of_reading<'o>(
         &'o mut self,
@@ -279,7 +280,7 @@ fn emit<'b>(
     }
 }
 
-/// Reads a sequence number. A value that is none is ignored.
+/// Reads a sequence number. Any other value is ignored, and counted.
 fn read_seq(lexer: &mut Lexer<'_>, sink: &mut impl Sink) -> Result<Option<u64>, SyntaxError> {
     let kind = lexer.kind()?;
     let number = lexer.skip()?.parse().ok().filter(|_| kind == Kind::Number);
@@ -289,7 +290,7 @@ fn read_seq(lexer: &mut Lexer<'_>, sink: &mut impl Sink) -> Result<Option<u64>, 
     Ok(number)
 }
 
-/// Skips `readings`: the key of their device may follow.
+/// Skips `readings`, because the key of their device may follow. Returns a lexer at the array.
 fn skip_readings<'b>(lexer: &mut Lexer<'b>) -> Result<Parsed<Lexer<'b>>, SyntaxError> {
     let kind = lexer.kind()?;
     let bookmark = lexer.clone();

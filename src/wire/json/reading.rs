@@ -23,7 +23,7 @@ pub(super) struct Reading<'b> {
     values: Vec<Value<'b>>,
     /// The number of values beyond the limit.
     surplus: usize,
-    /// The place of the value of the key `value` in `values`.
+    /// The index in `values` of the value of the key `value`.
     value_at: Option<usize>,
     has_value_key: bool,
     has_values_key: bool,
@@ -148,14 +148,14 @@ impl<'b> Reading<'b> {
         keys.into_iter().filter_map(|(key, is_present)| is_present.then_some(key))
     }
 
-    /// The names for the `readings` beside the fields of this object, if it has any.
+    /// The defaults of the names of `readings`, if this object has any.
     pub(super) fn outer_names(&self) -> Option<OuterNames<'_, 'b>> {
         let Names { metric, unit, labels } = &self.rare.names;
         let has_names = self.has_rare && (metric.is_some() || unit.is_some() || labels.is_some());
         has_names.then(|| OuterNames::new(&self.rare.names))
     }
 
-    /// The values, at least one and each metric once, and the rejections of others.
+    /// The valid values (at least one, and each metric once), and the rejections of the other values.
     pub(super) fn values(
         &mut self,
         outer: Option<&OuterNames<'_, 'b>>,

@@ -75,7 +75,7 @@ impl<'b> Lexer<'b> {
         }
     }
 
-    /// The four digits of `\uXXXX`.
+    /// Reads `\uXXXX`, and returns the number of the four digits.
     fn unicode_unit(&mut self) -> Result<u16> {
         let digits = self.text.get(self.at + 2..self.at + 6);
         let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -101,7 +101,7 @@ fn plain_length(bytes: &[u8]) -> usize {
 }
 
 /// Sets the high bit of each byte that is a quote, a backslash or a control character. A borrow may also set
-/// it in bytes above such a byte, so only the lowest set bit is reliable.
+/// the high bit of bytes above such a byte, so only the lowest set bit is reliable.
 const fn special_bytes(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xFF;
     let quotes = word ^ (ONES * b'"' as u64);

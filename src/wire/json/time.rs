@@ -51,7 +51,7 @@ pub(super) fn read_age(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, Syn
     Ok(if kind == Kind::Null { Ok(None) } else { Err(invalid(format!("{EXPECTED}, found {kind}"))) })
 }
 
-/// The largest time that may be written as a float, 2^53: up to there a float holds every millisecond.
+/// Parses whole Unix milliseconds: `1776693610000`, or a whole float such as `1.77669361e12`.
 fn unix_ms(number: &str) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     number.parse().ok().or_else(|| {
@@ -60,7 +60,7 @@ fn unix_ms(number: &str) -> Option<i64> {
     })
 }
 
-/// A number in quotation marks, as programs write it whose numbers are too short for milliseconds.
+/// Parses a number in quotation marks. Programs send it whose numbers are too short for milliseconds.
 #[cold]
 fn unix_ms_of_text(text: &str) -> Option<i64> {
     let is_number =

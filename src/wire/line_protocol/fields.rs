@@ -187,7 +187,7 @@ fn boolean(text: &str) -> Option<f64> {
     }
 }
 
-/// Keeps one of the fields with the same key: the first place with the last value.
+/// Keeps one field of each key, at its first place and with its last value.
 #[cold]
 fn keep_last(fields: &mut Vec<Field<'_>>) {
     let mut places = HashMap::with_capacity(fields.len());

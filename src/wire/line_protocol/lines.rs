@@ -104,8 +104,8 @@ pub(super) fn closing_quote(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The position of the first of `ends` from `at` on without a backslash before it, of the newline, or of the
-/// end of the body.
+/// The position of the first byte of `ends`, from `at` on, that has no backslash before it. A newline or the
+/// end of the body ends the search too.
 fn unescaped(bytes: &[u8], at: usize, ends: &[u8]) -> usize {
     let is_end = |&place: &usize| {
         let byte = bytes[place];

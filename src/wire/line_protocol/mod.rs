@@ -39,12 +39,12 @@ use super::{Code, Sink, problem::rejection};
 use crate::common::work;
 use crate::config::LineProtocol;
 
-/// The options that the body does not have.
+/// The options of the parser, which are not in the body.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'o> {
     /// The unit of the times.
     pub precision: Precision,
-    /// The device of the lines without a tag that names one.
+    /// The device of lines without a tag that names a device.
     pub device: Option<&'o str>,
     /// The meaning of tags and strings.
     pub mapping: &'o LineProtocol,

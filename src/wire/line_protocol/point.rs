@@ -26,7 +26,7 @@ const USUAL_FIELDS: usize = 16;
 /// The most tags of a line: labels, tags of metadata, and the device.
 const MAX_TAGS: usize = SERIES_MAX_LABELS + 16 + 1;
 
-/// Parses lines and passes on their readings. Lines share its buffers.
+/// Parses lines and passes on their readings, with the same buffers for all lines.
 #[derive(Debug)]
 pub(super) struct Reader<'b> {
     limits: Limits,
@@ -140,7 +140,7 @@ impl<'b> Reader<'b> {
         device_tags.iter().find_map(named)
     }
 
-    /// The device: that of its tag, or else the one that the body does not have.
+    /// The device ID: the value of the tag, or else the device of the options.
     fn device_id<'s>(&'s self, tag: Option<usize>, options: &Options<'s>) -> Option<&'s str> {
         tag.map(|tag| &*self.tags[tag].value).or(options.device)
     }
@@ -232,7 +232,7 @@ impl<'b> Reader<'b> {
         });
     }
 
-    /// Moves the numbers whose metric name is not valid or too long to the rejections.
+    /// Rejects the numbers whose metric name is invalid or too long.
     #[cold]
     fn reject_names(&mut self, Point { measurement, .. }: &Point<'_>) {
         let Fields { numbers, rejections, .. } = &mut self.fields;

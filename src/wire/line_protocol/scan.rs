@@ -12,7 +12,7 @@ use crate::wire::{
     problem::{Parsed, rejection},
 };
 
-/// The characters that end a kind of name, and that a backslash escapes in it.
+/// The characters that end a kind of name. A backslash escapes them in the name.
 pub(super) struct Ends {
     escapable: &'static [u8],
     /// The special bytes: the ends, the backslash, control characters, and braces.
@@ -66,7 +66,7 @@ impl<'b> Scanner<'b> {
         Self { text, at: indent(text.as_bytes()), has_brace: false }
     }
 
-    /// Reads up to one of `ends`. The name may be empty.
+    /// Reads a name up to one of `ends`. The name may be empty.
     #[inline]
     pub(super) fn name(&mut self, ends: &Ends) -> Parsed<Cow<'b, str>> {
         let plain = self.plain(ends);
@@ -149,7 +149,8 @@ impl<'b> Scanner<'b> {
         taken
     }
 
-    /// Reads the rest of a name after `start`, from a backslash, a brace or a control character on.
+    /// Reads the rest of a name that began with `start`, up to one of `ends`. A backslash, a brace or a
+    /// control character is next.
     #[cold]
     fn special_name(&mut self, start: &str, ends: &Ends) -> Parsed<String> {
         let mut name = String::with_capacity(start.len() + USUAL_BYTES);

@@ -38,7 +38,7 @@ impl<'b> Attribute<'b> {
 }
 
 impl<'b> AttributeValue<'b> {
-    /// Reads an `AnyValue`, of which the last field counts.
+    /// Reads an `AnyValue`. Its last field counts.
     fn read(&mut self, mut fields: Fields<'b>) -> Result<()> {
         while let Some(field) = fields.next()? {
             *self = match field.number {

@@ -1,10 +1,10 @@
-//! OTLP in JSON, changed to the same message in protobuf.
+//! Converts OTLP in JSON to the same message in protobuf.
 //!
 //! The mapping is that of proto3: keys are in lower camel case or as in the schema, whole numbers of 64 bits
 //! may be texts, `NaN` and the infinities are texts, and `null` is an absent field. Unknown keys are ignored,
 //! as OTLP demands, and reported. Fields that the parser does not need are left out. A key that occurs twice,
-//! perhaps in both forms, is an error, as are two members of one `oneof`, such as `asInt` beside `asDouble`:
-//! in JSON, neither of them is the last.
+//! perhaps in both forms, is an error. So are two members of one `oneof`, such as `asInt` beside `asDouble`:
+//! in JSON, members have no order, so neither is the last.
 //!
 //! The message has at most three times the bytes of the JSON: an empty object of two bytes becomes a key and
 //! a length of six.
@@ -20,12 +20,12 @@ struct Entry {
     name: &'static str,
     number: u32,
     is_list: bool,
-    /// Whether it is a member of the `oneof` of its message. No message has two of them.
+    /// Whether the field is a member of the `oneof` of its message. No message has two of these.
     is_choice: bool,
     form: Form,
 }
 
-/// How a value is written.
+/// The type of a field.
 #[derive(Clone, Copy)]
 enum Form {
     Message(&'static [Entry]),
@@ -164,7 +164,7 @@ const SUMMARY_POINT: &[Entry] = &[
     one("flags", 8, Form::Integer),
 ];
 
-/// Changes a body in JSON to protobuf. Calls `unknown` with each key that OTLP does not have.
+/// Converts a body in JSON to protobuf. Calls `unknown` with each key that OTLP does not have.
 pub(super) fn to_protobuf(body: &[u8], unknown: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
     let mut lexer = Lexer::new(body)?;
     let mut transcoder = Transcoder { writer: Writer::default(), unknown };
@@ -269,7 +269,7 @@ impl Transcoder<'_> {
     }
 }
 
-/// Whether a key is this name in lower camel case, or the same with underscores.
+/// Whether a key is this name in lower camel case (`asInt`) or with underscores (`as_int`).
 fn is_name(key: &str, name: &str) -> bool {
     key == name || {
         let mut rest = name.bytes();

@@ -2,26 +2,27 @@
 //!
 //! A body is an `ExportMetricsServiceRequest`: resources, their scopes, their metrics, and the data points of
 //! each. How data points become readings:
-//! - **Device** is the first attribute of [`Options::device_attributes`] that the resource has. The others of
-//!   them are labels of each series of the resource: two services of one host remain two series.
+//! - **Device** is the first attribute of [`Options::device_attributes`] that the resource has. If it has
+//!   more of these attributes, they are labels of each of its series: two services of one host remain two
+//!   series.
 //! - **Metadata** of the device are all other attributes of the resource. Those that do not fit are ignored.
 //! - **Metric** is the name as it is, with its dots.
 //! - **Labels** are the attributes of the data point, and `otel.scope.name`, the name of the scope. An
-//!   attribute with an empty value is an absent one. An attribute takes the place of a label of the resource
-//!   or the scope with its name.
+//!   attribute with an empty value counts as absent. An attribute of the data point replaces the label of the
+//!   resource or the scope with the same name.
 //! - **Value** is the number of a gauge or a sum. A sum is stored as it was sent, whether it is cumulative or
 //!   a delta. A histogram, an exponential histogram or a summary `m` has up to four values, `m_count`,
 //!   `m_sum`, `m_min` and `m_max`.
 //! - **Time** is cut off to milliseconds; no time is the server's clock.
 //! - Consecutive data points with the same device and time are passed on as one reading.
 //!
-//! Texts, numbers and booleans are attributes. A data point with any other attribute is rejected, because
-//! without the attribute it could replace another data point; in a resource such an attribute is ignored.
-//! Ignored too, and counted by [`Sink::ignore`]: the buckets of histograms and the quantiles of summaries,
-//! data points without a recorded value, exemplars, units and descriptions, and fields that OTLP does not
-//! have.
+//! An attribute is a text, a number or a boolean. A data point with an attribute of another type is rejected,
+//! because without the attribute it could replace another data point; in a resource, such an attribute is
+//! ignored. The parser also ignores, and counts with [`Sink::ignore`]: the buckets of histograms and the
+//! quantiles of summaries, data points without a recorded value, exemplars, units and descriptions, and
+//! fields that OTLP does not have.
 //!
-//! JSON is changed to protobuf first (`json`), so that one parser has all rules. The parser reads each
+//! JSON is converted to protobuf first (`json`), so that one parser has all rules. The parser reads each
 //! resource, scope and metric twice, because their fields may be in any order, and keeps one data point in
 //! memory.
 
@@ -40,14 +41,14 @@ use super::json::SyntaxError;
 use super::protobuf::{Fields, ProtobufError, Result};
 use super::{Ignored, Sink};
 
-/// The options that the body does not have.
+/// The options of the parser, which are not in the body.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'o> {
     /// The attributes of a resource that may name the device, in order of preference.
     pub device_attributes: &'o [String],
 }
 
-/// A body is not a request of OTLP.
+/// Why a body is not a request of OTLP.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OtlpError {
     /// The protobuf is malformed.
@@ -61,8 +62,8 @@ pub enum OtlpError {
 /// Parses a body in JSON.
 ///
 /// # Errors
-/// When the body is not such a request. `sink` may have the readings before the error; the caller must drop
-/// them.
+/// When the body is not a request of OTLP. `sink` may have the readings before the error; the caller must
+/// drop them.
 pub fn parse_json(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> std::result::Result<(), OtlpError> {
     let body = json::to_protobuf(body, &mut |key| sink.ignore(Ignored::UnknownKey, key))?;
     Ok(parse(&body, options, sink)?)
@@ -71,8 +72,8 @@ pub fn parse_json(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> s
 /// Parses a body in protobuf.
 ///
 /// # Errors
-/// When the body is not such a request. `sink` may have the readings before the error; the caller must drop
-/// them.
+/// When the body is not a request of OTLP. `sink` may have the readings before the error; the caller must
+/// drop them.
 pub fn parse_protobuf(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> std::result::Result<(), OtlpError> {
     Ok(parse(body, options, sink)?)
 }

@@ -22,7 +22,7 @@ const NO_RECORDED_VALUE: u64 = 1;
 /// Up to this many labels are collected without an allocation.
 const USUAL_LABELS: usize = 8;
 
-/// Reads one data point after the other. Data points share its buffers.
+/// Reads one data point after the other, with the same buffers for all.
 #[derive(Debug, Default)]
 pub(super) struct Points<'b> {
     /// The attributes of the data point, except empty ones.
@@ -54,8 +54,8 @@ struct Point {
     rejection: Option<Rejection>,
 }
 
-/// The numbers of the fields of a data point that has a distribution. All of them have the time in field 3,
-/// the count in 4 and the sum in 5.
+/// The field numbers of a data point of a histogram or summary. In all kinds, field 3 is the time, 4 the
+/// count and 5 the sum.
 #[derive(Debug, Clone, Copy)]
 struct DistributionFields {
     attributes: u32,
@@ -197,8 +197,9 @@ impl<'b> Points<'b> {
         Ok(point)
     }
 
-    /// Reads a data point of a histogram or a summary. Without a count and a sum it has no value. An absent
-    /// count is 0, and so is the sum of a summary, as protobuf leaves out zeros.
+    /// Reads a data point of a histogram or a summary. If none of the fields of values is present, the data
+    /// point has no value. Otherwise an absent count is 0, and so is an absent sum of a summary: protobuf
+    /// leaves out zeros.
     fn read_distribution(
         &mut self,
         mut fields: Fields<'b>,
@@ -298,7 +299,8 @@ impl<'b> Points<'b> {
         let outer = outer.filter(|(key, _)| !attributes().any(|(inner, _)| inner == *key));
         let mut labels: SmallVec<[(&str, &str); USUAL_LABELS]> = outer.chain(attributes()).collect();
         let surplus = point.attributes - self.attributes.len();
-        // Numbers and lengths are checked before a label is read, as a scope has many data points.
+        // The number and the length of labels are checked before a label is read, because a scope has many
+        // data points.
         let bytes = metric.name.len()
             + suffix.len()
             + labels.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>();
@@ -318,7 +320,7 @@ impl<'b> Points<'b> {
 }
 
 impl Point {
-    /// Sets a value. Of one that occurs twice, the last stays.
+    /// Sets the value with this suffix. If it occurs twice, the last value stays.
     fn set(&mut self, suffix: &'static str, value: f64) {
         match self.values.iter_mut().find(|(known, _)| *known == suffix) {
             Some((_, known)) => *known = value,
@@ -326,7 +328,7 @@ impl Point {
         }
     }
 
-    /// Rejects a data point as a whole.
+    /// Checks the data point as a whole: it needs a value, and no invalid attribute.
     fn check(&self, name: &str) -> std::result::Result<(), Rejection> {
         if let Some(rejection) = &self.rejection {
             return Err(rejection.clone());

@@ -1,4 +1,4 @@
-//! Resources: the device of data points, its metadata, and the labels that a resource gives to its series.
+//! Resources: the device of data points, its metadata, and the labels of its series.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use super::attribute::{Attribute, AttributeValue};
 use crate::model::series::{SERIES_MAX_BYTES, SeriesError};
 use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError};
 
-/// Labels whose values may be numbers.
+/// Labels. A value that was a number is an owned text.
 pub(super) type Labels<'b> = Vec<(&'b str, Cow<'b, str>)>;
 
 /// The parts of a resource that its data points need.
@@ -30,7 +30,7 @@ pub(super) enum ResourceRejection {
     Label(Rejection),
 }
 
-/// Reads one resource after the other. Resources share its buffers.
+/// Reads one resource after the other, with the same buffers for all.
 #[derive(Debug)]
 pub(super) struct ResourceReader<'b, 'o> {
     options: &'o Options<'o>,
@@ -95,7 +95,7 @@ impl<'b, 'o> ResourceReader<'b, 'o> {
         Ok(())
     }
 
-    /// Takes an attribute, the first of each key.
+    /// Takes an attribute. If a key occurs twice, the first attribute counts.
     fn put(&mut self, key: &'b str, value: Cow<'b, str>, sink: &mut impl Sink) {
         if let Some(at) = self.options.device_attributes.iter().position(|name| name == key) {
             match &mut self.named[at] {

@@ -7,9 +7,9 @@
 //! How samples become readings:
 //! - **Metric** is the label `__name__`.
 //! - **Device** is the first label of [`Options::device_labels`] that the series has.
-//! - **Metadata** of the device are the labels of [`Options::metadata_labels`]. One of more than 128 bytes,
-//!   or beyond the limit of the metadata, is ignored.
-//! - Every other label is a **label** of the series. A label with an empty value is an absent one, as in
+//! - **Metadata** of the device are the labels of [`Options::metadata_labels`]. A label of more than 128
+//!   bytes, or beyond the limit of the metadata, is ignored.
+//! - Every other label is a **label** of the series. A label with an empty value counts as absent, as in
 //!   Prometheus.
 //! - A **native histogram** of metric `m` is `m_count` and `m_sum`, as in OTLP. Its buckets are ignored and
 //!   counted.
@@ -35,10 +35,10 @@ use super::{
     problem::{quoted, rejection},
 };
 
-/// The value of a series that has ended.
+/// The bits of the NaN that marks the end of a series.
 const STALE_BITS: u64 = 0x7FF0_0000_0000_0002;
 
-/// The options that the body does not have.
+/// The options of the parser, which are not in the body.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'o> {
     /// The message of the body.
@@ -58,10 +58,10 @@ pub enum Version {
     V2,
 }
 
-/// A body is not a message of remote write.
+/// Why a body is not a message of remote write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteWriteError {
-    /// The body is not such a message.
+    /// The body is not valid protobuf.
     #[error(transparent)]
     Protobuf(#[from] ProtobufError),
     /// The body has a field of the other version.
@@ -69,7 +69,7 @@ pub enum RemoteWriteError {
     OtherVersion(&'static str, u32),
 }
 
-/// The numbers of the fields of a version.
+/// The field numbers of a version.
 struct Numbers {
     series: u32,
     histograms: u32,

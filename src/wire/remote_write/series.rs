@@ -23,13 +23,13 @@ const METADATA_VALUE_MAX_BYTES: usize = 128;
 /// Up to this many labels are collected without an allocation.
 const USUAL_METADATA: usize = 4;
 
-/// Reads the labels of one series after the other. Series share its buffers.
+/// Reads the labels of one series after the other, with the same buffers for all.
 #[derive(Debug)]
 pub(super) struct SeriesReader<'b, 'o> {
     options: &'o Options<'o>,
     symbols: &'o [&'b str],
     max_metadata_bytes: usize,
-    /// The labels that the series has, with the exception of empty ones.
+    /// The labels of the series, except empty labels.
     labels: Vec<(&'b str, &'b str)>,
     metric: &'b str,
     /// The name of the metric with a suffix.
@@ -39,7 +39,7 @@ pub(super) struct SeriesReader<'b, 'o> {
     metadata: String,
 }
 
-/// The parts of samples and histograms that are values.
+/// The values that samples and histograms have.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Sample,
@@ -53,7 +53,7 @@ pub(super) enum Part {
 #[derive(Debug, Default)]
 struct Text {
     text: String,
-    /// Whether it is valid; `None`: it is not written yet.
+    /// Whether the text is valid; `None`: it is not written yet.
     written: Option<std::result::Result<(), Rejection>>,
 }
 
@@ -69,7 +69,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         self.metric
     }
 
-    /// The canonical text of the series of a part, which is written once for all its values.
+    /// The canonical text of the series of a part. It is written once for all samples of the series.
     pub(super) fn text(&mut self, part: Part) -> std::result::Result<&str, &Rejection> {
         let suffix = match part {
             Part::Sample => "",
@@ -159,7 +159,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         })
     }
 
-    /// Adds a label, unless there are too many of them. It counts all of them.
+    /// Counts a label that is not empty, and keeps it unless there are too many.
     fn push(&mut self, key: &'b str, value: &'b str, count: &mut usize) {
         if value.is_empty() {
             return;

@@ -1,6 +1,6 @@
 //! Packs in CBOR (RFC 8949).
 //!
-//! Declared lengths are counted down and never allocated: a missing element ends the parser.
+//! Declared lengths are counted down and never allocated: a missing element is an error.
 
 use std::borrow::Cow;
 
@@ -90,7 +90,8 @@ fn read_field<'b>(decoder: &mut Decoder<'b>, record: &mut Record<'b>) -> Result<
     }
 }
 
-/// Reads the labels of a series, a map of texts. Null is none, as a map and as a value.
+/// Reads the labels of a series, a map of texts. Null is no labels, and a label with the value null is left
+/// out.
 fn labels<'b>(decoder: &mut Decoder<'b>) -> Result<Parsed<Labels<'b>>, SenmlError> {
     let mut labels = Labels::default();
     if !matches!(decoder.datatype()?, Type::Map | Type::MapIndef) {

@@ -65,7 +65,8 @@ impl Field {
         LABELS[self as usize].2 < 0
     }
 
-    /// Whether the field has the value of a record. Null stands for none: a sensor has failed.
+    /// Whether the field is a value of a record. Such a field may be null, which is no value: a sensor has
+    /// failed.
     pub(super) const fn is_value(self) -> bool {
         matches!(self, Self::Value | Self::StringValue | Self::BooleanValue | Self::DataValue | Self::Sum)
     }

@@ -1,18 +1,18 @@
 //! `SenML` (RFC 8428), as JSON and as CBOR.
 //!
-//! A body is a pack: an array of records. A record measures one thing. Base fields apply to the records after
-//! them too:
+//! A body is a pack: an array of records. A record measures one thing. Its base fields also apply to the
+//! records after it:
 //! ```json
 //! [ { "bn": "urn:dev:ow:10e2073a01080063:", "bt": 1.320067464e+09, "n": "temp", "u": "Cel", "v": 23.1 },
 //!   { "n": "hum", "u": "%RH", "v": 67 } ]
 //! ```
 //! How records become readings:
-//! - **Device and metric** follow from the name, `bn` + `n`, as [`NameSplit`] describes. If the name is that
-//!   of a device only, the metric is the unit, because the RFC distinguishes several measurements of one name
-//!   by their units (`lat`, `lon`, `%RH`), or `value` if there is no unit either. If the device is known
-//!   otherwise ([`Options::device`]), a name without a separator is that of a metric.
-//! - **Time** is `bt` + `t` seconds, rounded to the millisecond: since 1970 from 2^28 on, below that relative
-//!   to now. No time, or zero, is the server's clock.
+//! - **Device and metric** follow from the name, `bn` + `n`, as [`NameSplit`] describes. If the name has no
+//!   metric, the unit is the metric, because the RFC distinguishes several measurements of one name by their
+//!   units (`lat`, `lon`, `%RH`). Without a unit, the metric is `value`. If the options name the device
+//!   ([`Options::device`]), a name without a separator is a metric.
+//! - **Time** is `bt` + `t` seconds, rounded to the millisecond. It counts from 1970 if it is 2^28 or more,
+//!   and from now if it is less. No time, or zero, is the server's clock.
 //! - **Value** is `bv` + `v`, or 1 and 0 for `vb`. A record has one value field; strings (`vs`) and data
 //!   (`vd`) are not numbers, so they are rejected.
 //! - **Sum** is `bs` + `s`, the integral over time, stored under the metric's name and `_sum`. A record with
@@ -24,15 +24,14 @@
 //!   CBOR. They tell series of one metric apart, and apply to their record only.
 //! - Consecutive records with the same device and time are passed on as one reading.
 //!
-//! A record of base fields only is not a reading. Unknown fields are ignored, as the RFC has it, and counted;
-//! `ut` stores nothing. A value that is null is absent. A pack for newer
-//! parsers (a `bver` above 10, a label that ends with `_`) is refused whole, as is a body that is not a pack.
-//! An invalid record is one rejection. An invalid base field rejects its own record and each later record
-//! that needs it.
+//! A record of base fields only is not a reading. Unknown fields are ignored, as the RFC demands, and
+//! counted; `ut` stores nothing. A value that is null is absent. A pack for newer parsers (a `bver` above 10,
+//! a label that ends with `_`) is refused whole, as is a body that is not a pack. An invalid record is one
+//! rejection. An invalid base field rejects its own record and each later record that needs it.
 //!
 //! The parser reads the body twice: first for its form and units, then for its readings. So it passes on
-//! nothing of a refused pack, and memory in use is that of the different names and units, not of the records.
-//! It checks the lengths of names and units before it builds anything from them, and each base name once.
+//! nothing of a refused pack, and it needs memory for the different names and units, not for the records. It
+//! checks the lengths of names and units before it builds anything from them, and each base name once.
 
 mod cbor;
 mod field;
@@ -51,10 +50,10 @@ use super::{Code, Rejection, Sink};
 
 pub use name::NameSplit;
 
-/// The options that a pack does not have.
+/// The options of the parser, which are not in the pack.
 #[derive(Debug, Clone)]
 pub struct Options<'o> {
-    /// The device of the names without a separator, which are metrics then.
+    /// The device of names without a separator. These names are metrics then.
     pub device: Option<&'o str>,
     /// The split of names into device and metric.
     pub split: NameSplit,

@@ -67,7 +67,7 @@ fn namespace_length(name: &str) -> usize {
     name.match_indices(':').nth(colons - 1).map_or(name.len(), |(at, _)| at + 1)
 }
 
-/// Whether a name, whose split has this device and no metric, has no separator at all.
+/// Whether a name has no separator at all. Its split has this `device` and no metric.
 pub(super) fn is_plain(name: &str, device: &str) -> bool {
     device.len() == name.len() && namespace_length(name) == 0
 }

@@ -24,7 +24,7 @@ pub(super) enum Item<'b> {
     Text(Cow<'b, str>),
     Boolean(bool),
     Null,
-    /// A kind of value that no field has, in words.
+    /// A value of another kind, which no field may have, in words for messages.
     Other(&'static str),
 }
 
@@ -77,7 +77,7 @@ impl<'b> Record<'b> {
         }
     }
 
-    /// Adds a field without a meaning. The time until the next update, `ut`, has one that stores nothing.
+    /// Adds an unknown field. `ut`, the time until the next update, is known and ignored.
     pub(super) fn put_unknown(&mut self, label: Cow<'b, str>) {
         if label != "ut" {
             self.unknown.push(label);
@@ -135,7 +135,7 @@ impl<'b> Record<'b> {
         self.get(field, "a boolean", |item| if let Item::Boolean(boolean) = item { Some(*boolean) } else { None })
     }
 
-    /// A name or a part of one, whose length is checked.
+    /// A name, or a part of a name. Its length is checked.
     pub(super) fn name(&self, field: Field) -> Parsed<Option<&str>> {
         match self.text(field)? {
             Some(text) if text.len() > name::MAX_NAME_BYTES => Err(name::too_long(text.len())),

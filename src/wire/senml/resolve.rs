@@ -1,4 +1,4 @@
-//! Resolving records: base fields are applied to the records after them.
+//! Resolves records: applies base fields to the records after them.
 
 use super::{
     Options,
@@ -41,7 +41,7 @@ pub(super) struct Resolver<'o> {
     base_name: Parsed<usize>,
     /// The bytes of the base name that are known to be valid: all or none.
     checked: usize,
-    /// The split of the base name alone: the lengths of its device and its metric. Computed on first use.
+    /// The lengths of the device and the metric in the base name alone; `None` before the first use.
     cut: Option<(usize, Option<usize>)>,
     time: Parsed<Option<f64>>,
     unit: Parsed<Option<String>>,
@@ -167,7 +167,8 @@ impl<'o> Resolver<'o> {
     }
 }
 
-/// Replaces a base field. An invalid one stays until the next, so that no record uses an older value.
+/// Replaces a base field if the record has it. An invalid field stays until the next one, so that no record
+/// uses an older value.
 fn replace_base<T>(base: &mut Parsed<T>, is_there: bool, read: impl FnOnce() -> Parsed<T>) {
     if is_there {
         *base = read().map_err(|problem| {

@@ -15,21 +15,21 @@ use crate::wire::{Code, Ignored, Limits, Rejection};
 pub(super) struct Found<'b> {
     pub(super) device: Option<Parsed<Cow<'b, str>>>,
     pub(super) ts_ms: Option<Parsed<i64>>,
-    /// By the number of the path; `None` is absent.
+    /// The labels by the number of their path; `None`: absent.
     pub(super) labels: Vec<Option<Parsed<Cow<'b, str>>>>,
-    /// The JSON texts, by the number of the path.
+    /// The JSON texts by the number of their path; `None`: absent.
     pub(super) metadata: Vec<Option<Parsed<&'b str>>>,
     /// Whether a condition is met.
     pub(super) is_meant: bool,
     /// The values, up to the limit of a reading.
     pub(super) values: Vec<(Cow<'b, str>, f64)>,
-    /// The rejections of values, together with `values` up to the limit of a reading.
+    /// The rejections of values. Together with `values`, they stay within the limit of a reading.
     pub(super) rejected_values: Vec<Rejection>,
     /// The number of values beyond the limit.
     pub(super) surplus: usize,
     /// The ignored values, by their keys.
     pub(super) ignored: Vec<(Ignored, Cow<'b, str>)>,
-    /// An object that is read has a key twice.
+    /// The rejection of a key that occurs twice in an object on the way to the values.
     pub(super) repeated_key: Option<Rejection>,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Value<'b> {
 }
 
 impl Value<'_> {
-    /// The number that stands for the value of a metric.
+    /// The value of a metric: a number, or 1 or 0 for a boolean. `None` for anything else.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(number.parse().expect("every JSON number is one to Rust")),
@@ -96,7 +96,8 @@ impl<'b> Found<'b> {
         self.repeated_key = None;
     }
 
-    /// Takes a value that the path of a role leads to. The text of metadata follows with [`Self::metadata`].
+    /// Takes the value that the path of a role leads to. Does nothing for metadata, whose text
+    /// [`Self::metadata`] takes.
     pub(super) fn take(&mut self, role: Role, value: &Value<'b>, hook: &'b Hook, limits: &Limits) {
         match role {
             Role::Device => self.take_device(value),

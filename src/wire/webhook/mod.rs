@@ -1,22 +1,21 @@
-//! Payloads of other platforms: JSON in any form, of which the configuration says what is where.
+//! Payloads of other platforms: JSON of any form. The configuration has the paths to the parts of a reading.
 //!
 //! A [`Hook`] is compiled from a [`Webhook`] of the configuration: paths to the device, the time, the
-//! metrics, labels and metadata. A payload is one reading, or each element of the array behind `[*]` is one.
-//! A value behind `[*]` that is not an array counts as its only element.
+//! metrics, labels and metadata. A payload is one reading. If a path has `[*]`, each element of the array
+//! there is a reading. A value that is not an array counts as its only element.
 //!
 //! - `*` selects every number and boolean below it, at any depth; the names are the dotted paths from there.
-//!   Texts and arrays below it are ignored and counted, `null` is absent. Of several `*`, the first of the
-//!   configuration names a value. A value that another path has taken is no metric.
-//! - Any other path of a metric selects one number or boolean; if something else is there, that value is
-//!   rejected.
+//!   Texts and arrays below it are ignored and counted, `null` is absent. If a value is below several `*`,
+//!   the first `*` of the configuration names it. A value that another path takes is not a metric.
+//! - Any other path of a metric selects one number or boolean. Any other value there is rejected.
 //! - The device is a text or a whole number; the time RFC 3339, or a number in the unit of the hook. A table
 //!   of the hook may have another ID for a device.
 //! - A payload that meets none of the conditions of the hook, or whose array behind `[*]` is empty, is
 //!   ignored and counted.
 //!
-//! The parser reads the body once, front to back, along a tree of the paths (`tree`). It skips the array
-//! behind `[*]` and reads it when it knows what all elements share. Device, time, and each metric and label
-//! may occur once, and so may each key of an object on the way to them and below `*`.
+//! The parser reads the body once, front to back, along a tree of the paths (`tree`). It skips the array of
+//! `[*]`, and reads it when it knows what all elements share. The device, the time, and each metric and label
+//! may occur once. So may each key of an object on the way to them and below `*`.
 
 mod found;
 mod time;
@@ -34,16 +33,16 @@ use super::Sink;
 use super::json::{SyntaxError, lexer::Lexer};
 use crate::config::{Condition, DEVICE_SEGMENT, DevicePlace, JsonPath, NamedPath, TimeUnit, Webhook};
 
-/// The parts of readings that the address of a payload names: a URL, or the topic of a message.
+/// The parts of readings that are in the address of a payload: its URL, or the topic of a message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Address<'a> {
     /// The device, for hooks whose device is not in the payload.
     pub device: Option<&'a str>,
-    /// The metric of the value `value`, and with a dot the start of other names.
+    /// The metric name of the value `value`. The names of other values get it and a dot in front.
     pub metric: Option<&'a str>,
     /// The labels of all metrics.
     pub labels: &'a [(&'a str, &'a str)],
-    /// The metadata of the device. Constants and keys of the payload come first.
+    /// The metadata of the device. Constants of the hook and keys of the payload take precedence.
     pub metadata: &'a [(&'a str, &'a str)],
 }
 
@@ -74,7 +73,7 @@ pub struct Hook {
     metadata_keys: Vec<String>,
     /// The constant metadata: keys and values as JSON.
     constants: Vec<(String, String)>,
-    /// The device IDs in place of those of the platform.
+    /// The device IDs that replace IDs of the platform.
     device_ids: BTreeMap<String, String>,
     conditions: Vec<Condition>,
     /// Whether all elements of the array behind `[*]` share device and metadata.
@@ -143,7 +142,7 @@ fn json_of(value: &toml::Value) -> String {
     serde_json::to_string(value).expect("texts, numbers, lists and tables are JSON")
 }
 
-/// Parses a payload. `address` is what its URL or topic says of it.
+/// Parses a payload. `address` has the parts of readings that are in its URL or topic.
 ///
 /// # Errors
 /// When the body is not JSON. `sink` has nothing of it then.

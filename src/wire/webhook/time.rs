@@ -5,7 +5,7 @@ use super::super::timestamp::parse_rfc3339;
 use crate::config::TimeUnit;
 use crate::wire::Code;
 
-/// The digits of a number that are read. Times since 1970 have at most 19.
+/// The longest number that is read, in bytes. Times since 1970 have at most 19 digits.
 const MAX_DIGITS: usize = 40;
 
 /// The time in Unix milliseconds of a text: RFC 3339, or a number.
@@ -28,7 +28,7 @@ pub(super) fn invalid(detail: &str) -> crate::wire::Rejection {
 /// The whole milliseconds of a decimal number of units, cut off toward the past.
 ///
 /// It reads digits and not a float, which would be off by a millisecond for some fractions. `None`: the text
-/// is no such number, or beyond the range.
+/// is not a decimal number, or the time is out of range.
 fn unix_ms(text: &str, unit: TimeUnit) -> Option<i64> {
     if text.len() > MAX_DIGITS {
         return None;
@@ -41,7 +41,7 @@ fn unix_ms(text: &str, unit: TimeUnit) -> Option<i64> {
     if !(whole.bytes().chain(fraction.bytes())).all(|byte| byte.is_ascii_digit()) {
         return exponential_ms(text, unit);
     }
-    // Milliseconds have three decimals of a second; the point moves by that of the unit.
+    // How many places the decimal point moves to the right.
     let shift: i32 = match unit {
         TimeUnit::S => 3,
         TimeUnit::Ms => 0,
@@ -58,7 +58,7 @@ fn unix_ms(text: &str, unit: TimeUnit) -> Option<i64> {
     if is_negative { Some(-ms - i64::from(is_cut)) } else { Some(ms) }
 }
 
-/// As [`unix_ms`], for numbers with an exponent, which are rare.
+/// Does the same for numbers with an exponent, which are rare.
 fn exponential_ms(text: &str, unit: TimeUnit) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));

@@ -2,7 +2,7 @@
 
 use crate::config::{JsonPath, Step};
 
-/// The place of a node in the tree. The root is 0.
+/// The index of a node in the tree. The root is 0.
 pub(super) type Place = usize;
 
 /// The nodes of a tree.
@@ -14,11 +14,11 @@ pub(super) struct Tree(Vec<Node>);
 pub(super) struct Node {
     /// The keys that paths have here, ascending, with the nodes that they lead to.
     keys: Vec<(Box<str>, Place)>,
-    /// The places of an array that paths have here.
+    /// The indexes that paths have here, with the nodes that they lead to.
     indexes: Vec<(usize, Place)>,
     /// The node of `[*]`.
     pub(super) each: Option<Place>,
-    /// The number of the path of a metric that has `*` here. Smaller ones come first.
+    /// The number of the metric path that has `*` here; the smallest, if there are several.
     pub(super) any: Option<usize>,
     /// The roles of the value here.
     pub(super) roles: Vec<Role>,
@@ -51,7 +51,7 @@ impl Tree {
         self.0.iter().any(|node| node.each.is_some())
     }
 
-    /// Adds a path. `*` is always that of a metric.
+    /// Adds a path. Only paths of metrics have `*`.
     pub(super) fn add(&mut self, path: &JsonPath, role: Role) {
         let mut at = 0;
         for step in path.steps() {
@@ -87,13 +87,13 @@ impl Tree {
 }
 
 impl Node {
-    /// The node of a key of the object here.
+    /// The node of this key, if the value here is an object.
     pub(super) fn key(&self, key: &str) -> Option<Place> {
         let found = self.keys.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
         Some(self.keys[found].1)
     }
 
-    /// The node of a place of the array here.
+    /// The node of the element at `index`, if the value here is an array.
     pub(super) fn index(&self, index: usize) -> Option<Place> {
         self.indexes.iter().find(|(known, _)| *known == index).map(|&(_, place)| place)
     }

@@ -1,4 +1,4 @@
-//! The way through a payload along the tree of paths, and the readings at its end.
+//! Walks through a payload along the tree of paths, and passes on the readings that it finds.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::common::work;
 use crate::model::{DEVICE_ID_MAX_BYTES, METRIC_MAX_BYTES, series};
 use crate::wire::{Code, Ignored, Incoming, Limits, Sink};
 
-/// A way through one payload.
+/// The state of the walk through one payload.
 #[derive(Debug)]
 pub(super) struct Walk<'b> {
     hook: &'b Hook,
@@ -25,20 +25,21 @@ pub(super) struct Walk<'b> {
     found: Found<'b>,
     /// The keys of the enclosing objects below `*`, each with a dot behind it.
     prefix: String,
-    /// The keys so far of the enclosing objects, those that are read.
+    /// The keys so far of the enclosing objects, to find a key that occurs twice. Keys of skipped values are
+    /// left out.
     keys: Vec<Cow<'b, str>>,
-    /// A bookmark at the array behind `[*]`, which is valid JSON, and its node.
+    /// A lexer at the array behind `[*]`, which is known to be valid JSON, and the node of its elements.
     elements: Option<(Lexer<'b>, &'b Node)>,
-    /// The array behind `[*]` occurs twice.
+    /// Whether the array behind `[*]` occurs twice.
     has_more_elements: bool,
 }
 
 /// The `*` that names the values here.
 #[derive(Debug, Clone, Copy)]
 struct Any {
-    /// The number of its path.
+    /// The number of the path that has the `*`.
     number: usize,
-    /// The place in `prefix` where its names begin.
+    /// The index in `prefix` where the names of its values begin.
     start: usize,
 }
 

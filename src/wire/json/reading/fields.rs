@@ -16,7 +16,7 @@ use super::Reading;
 use crate::wire::{Code, Rejection, Sink};
 
 impl<'b> Reading<'b> {
-    /// Parses an element of `readings`. Returns its kind if it is not an object.
+    /// Parses an element of `readings`. If the element is not an object, returns a rejection.
     pub(in crate::wire::json) fn read(
         &mut self,
         lexer: &mut Lexer<'b>,
@@ -216,7 +216,7 @@ fn read_device<'b>(key: &str, lexer: &mut Lexer<'b>) -> Result<Parsed<Cow<'b, st
     Ok(Err(rejection(Code::InvalidDeviceId, format!("\"{key}\" must be a string, found {kind}"))))
 }
 
-/// Reads a text. Null is none.
+/// Reads a text; `None` for `null`.
 fn read_text<'b>(key: &str, code: Code, lexer: &mut Lexer<'b>) -> Result<Parsed<Option<Cow<'b, str>>>, SyntaxError> {
     let kind = lexer.kind()?;
     if kind == Kind::String {
