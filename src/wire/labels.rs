@@ -54,19 +54,11 @@ impl<'b> Labels<'b> {
             return Err(problem.clone());
         }
         if self.count > SERIES_MAX_LABELS {
-            return Err(invalid(&SeriesError::TooManyLabels(self.count)));
+            return Err(SeriesError::TooManyLabels(self.count).into());
         }
-        if self.bytes > SERIES_MAX_BYTES {
-            return Err(invalid(&SeriesError::TooLong(self.bytes)));
-        }
+        series::check_length(self.bytes)?;
         Ok(&self.kept)
     }
-}
-
-/// The rejection of labels that cannot belong to a series.
-#[cold]
-pub(super) fn invalid(error: &SeriesError) -> Rejection {
-    rejection(Code::from(error), error.to_string())
 }
 
 /// The canonical text of labels, `{a=x,b=y}`: those of a reading, of the object around it, and of the unit.
@@ -78,7 +70,7 @@ pub(super) fn text(own: Option<&Labels<'_>>, outer: Option<&Labels<'_>>, unit: O
     let labels = own.iter().chain(inherited).map(|(key, value)| (&**key, &**value));
     let mut labels: SmallVec<[_; USUAL_LABELS]> = labels.chain(unit.map(|unit| (UNIT, unit))).collect();
     let mut text = String::new();
-    series::append_labels(&mut text, &mut labels).map_err(|error| invalid(&error))?;
+    series::append_labels(&mut text, &mut labels)?;
     work::count(text.len());
     Ok(text)
 }
@@ -90,7 +82,7 @@ pub(super) fn apply<'b>(name: &mut Cow<'b, str>, metric: Option<&Cow<'b, str>>, 
         return Ok(());
     }
     let metric = metric.unwrap_or(name);
-    series::check_length(metric.len() + labels.len()).map_err(|error| invalid(&error))?;
+    series::check_length(metric.len() + labels.len())?;
     work::count(metric.len() + labels.len());
     let labelled = match metric.strip_suffix('}') {
         _ if labels.is_empty() => metric.clone(),

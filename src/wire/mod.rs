@@ -143,6 +143,13 @@ pub struct Rejection {
     pub detail: String,
 }
 
+impl From<SeriesError> for Rejection {
+    #[cold]
+    fn from(error: SeriesError) -> Self {
+        Self { code: Code::from(&error), detail: error.to_string() }
+    }
+}
+
 /// The parts of a body that a parser drops on purpose, as the `reason` of `tidegauge_fields_ignored_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]

@@ -54,7 +54,7 @@ pub(super) fn valid<'v>(
                 let detail = format!("the value of \"{name}\" is not a finite number");
                 rejected.add(Rejection { code: Code::NonFiniteValue, detail });
             }
-            Err(error) => rejected.add(Rejection { code: Code::from(&error), detail: error.to_string() }),
+            Err(error) => rejected.add(error.into()),
         }
     }
     if valid.is_empty() {

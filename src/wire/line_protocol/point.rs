@@ -152,9 +152,9 @@ impl<'b> Reader<'b> {
             .filter(|(place, tag)| Some(*place) != device && !is_metadata(tag, mapping))
             .map(|(_, tag)| (&*tag.key, &*tag.value))
             .collect();
-        let written = series::append_labels(&mut self.labels, &mut labels);
+        series::append_labels(&mut self.labels, &mut labels)?;
         work::count(self.labels.len());
-        written.map_err(|error| rejection(Code::from(&error), error.to_string()))
+        Ok(())
     }
 
     /// Writes the tags of metadata, and the strings if they are metadata too.

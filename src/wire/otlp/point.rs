@@ -11,7 +11,7 @@ use super::super::{
 use super::attribute::{Attribute, AttributeValue};
 use super::resource::{Labels, Resource, ResourceRejection};
 use crate::common::work;
-use crate::model::series::{self, SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesError};
+use crate::model::series::{self, SERIES_MAX_LABELS, SeriesError};
 
 /// The label with the name of the scope.
 const SCOPE: &str = "otel.scope.name";
@@ -299,23 +299,19 @@ impl<'b> Points<'b> {
         let outer = outer.filter(|(key, _)| !attributes().any(|(inner, _)| inner == *key));
         let mut labels: SmallVec<[(&str, &str); USUAL_LABELS]> = outer.chain(attributes()).collect();
         let surplus = point.attributes - self.attributes.len();
+        if surplus > 0 {
+            return Err(SeriesError::TooManyLabels(labels.len() + surplus).into());
+        }
         // The number and the length of labels are checked before a label is read, because a scope has many
         // data points.
         let bytes = metric.name.len()
             + suffix.len()
             + labels.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>();
-        let written = if surplus > 0 {
-            Err(SeriesError::TooManyLabels(labels.len() + surplus))
-        } else if bytes > SERIES_MAX_BYTES {
-            Err(SeriesError::TooLong(bytes))
-        } else {
-            work::count(bytes);
-            self.name.clear();
-            self.name.push_str(metric.name);
-            self.name.push_str(suffix);
-            series::write(&mut self.text, &self.name, &mut labels)
-        };
-        written.map_err(|error| rejection(Code::from(&error), error.to_string()))
+        series::check_length(bytes)?;
+        work::count(bytes);
+        self.name.clear();
+        self.name.extend([metric.name, suffix]);
+        Ok(series::write(&mut self.text, &self.name, &mut labels)?)
     }
 }
 

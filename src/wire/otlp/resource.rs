@@ -8,8 +8,7 @@ use super::super::protobuf::{Fields, Result};
 use super::super::{Code, Ignored, Limits, Rejection, Sink, metadata, problem::rejection};
 use super::Options;
 use super::attribute::{Attribute, AttributeValue};
-use crate::model::series::{SERIES_MAX_BYTES, SeriesError};
-use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError};
+use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError, series};
 
 /// Labels. A value that was a number is an owned text.
 pub(super) type Labels<'b> = Vec<(&'b str, Cow<'b, str>)>;
@@ -136,12 +135,9 @@ impl<'b, 'o> ResourceReader<'b, 'o> {
         readings.set_device(&device, &self.metadata);
         let named = self.options.device_attributes.iter().zip(&mut self.named);
         let labels: Vec<_> = named.filter_map(|(key, value)| Some((&**key, value.take()?))).collect();
-        match labels.iter().find(|(_, value)| value.len() > SERIES_MAX_BYTES) {
-            None => Ok(labels),
-            Some((_, value)) => {
-                let error = SeriesError::TooLong(value.len());
-                Err(ResourceRejection::Label(rejection(Code::from(&error), error.to_string())))
-            }
+        for (_, value) in &labels {
+            series::check_length(value.len()).map_err(|error| ResourceRejection::Label(error.into()))?;
         }
+        Ok(labels)
     }
 }

@@ -83,13 +83,11 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
             if self.metric.is_empty() {
                 return Err(rejection(Code::InvalidMetricName, format!("a series has no label {METRIC}")));
             }
-            if bytes > SERIES_MAX_BYTES {
-                return Err(of_series(&SeriesError::TooLong(bytes)));
-            }
+            series::check_length(bytes)?;
             work::count(bytes);
             self.name.clear();
             self.name.extend([self.metric, suffix]);
-            series::write(text, &self.name, &mut self.labels).map_err(|error| of_series(&error))
+            Ok(series::write(text, &self.name, &mut self.labels)?)
         });
         written.as_ref().map(|()| text.as_str())
     }
@@ -200,18 +198,18 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
     /// Checks the number of labels, and the length of each, before labels are compared.
     fn check(&self, count: usize) -> std::result::Result<(), Rejection> {
         if count > self.max_labels() {
-            return Err(of_series(&SeriesError::TooManyLabels(count)));
+            return Err(SeriesError::TooManyLabels(count).into());
         }
         let is_metadata = |key: &str| self.options.metadata_labels.iter().any(|label| label == key);
         for &(key, value) in &self.labels {
             let longest = key.len().max(value.len());
             if longest > SERIES_MAX_BYTES && (key.len() > SERIES_MAX_BYTES || !is_metadata(key)) {
-                return Err(of_series(&SeriesError::TooLong(longest)));
+                return Err(SeriesError::TooLong(longest).into());
             }
         }
         match repeated(self.labels.iter().map(|&(key, _)| key)) {
             None => Ok(()),
-            Some(key) => Err(of_series(&SeriesError::DuplicateLabel(key.to_owned()))),
+            Some(key) => Err(SeriesError::DuplicateLabel(key.to_owned()).into()),
         }
     }
 
@@ -239,8 +237,4 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         }
         metadata::write(&mut self.metadata, members.into_iter());
     }
-}
-
-fn of_series(error: &SeriesError) -> Rejection {
-    rejection(Code::from(error), error.to_string())
 }

@@ -130,9 +130,9 @@ impl<'b> Found<'b> {
                     }
                 };
                 // Each element of an array has this label, so its length is checked here and once.
-                let found = found.and_then(|text| match series::check_length(text.len()) {
-                    Ok(()) => Ok(text),
-                    Err(error) => Err(rejection(Code::from(&error), error.to_string())),
+                let found = found.and_then(|text| {
+                    series::check_length(text.len())?;
+                    Ok(text)
                 });
                 fill(&mut self.labels[path], &hook.label_names[path], found);
             }

@@ -369,8 +369,7 @@ impl<'b> Walk<'b> {
             labels.push((name, value));
         }
         let mut text = String::new();
-        series::append_labels(&mut text, &mut labels)
-            .map_err(|error| rejection(Code::from(&error), error.to_string()))?;
+        series::append_labels(&mut text, &mut labels)?;
         Ok(text)
     }
 
