@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{Incoming, Rejection, Sink, values::Values};
+use super::{Code, Incoming, Rejection, Sink, problem::rejection, values::Values};
 use crate::common::work;
+use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError};
 
 /// Readings of up to this many values are passed on without an allocation.
 const USUAL_VALUES: usize = 16;
@@ -31,6 +32,24 @@ pub(super) struct Grouping<'s, S> {
     histograms: (u64, u64),
     /// The rejected samples of the reading.
     rejected: Vec<Rejection>,
+}
+
+/// Why the samples of a series are rejected.
+#[derive(Debug)]
+pub(super) enum SampleRejection {
+    /// No device is known, so each sample is a rejected reading.
+    NoDevice(Rejection),
+    /// The series is invalid, so each sample is a rejected value.
+    Series(Rejection),
+}
+
+/// Checks the length of a device ID before it is copied. Admission checks the ID itself.
+pub(super) fn check_device_length(device: &str) -> Result<(), SampleRejection> {
+    if device.len() <= DEVICE_ID_MAX_BYTES {
+        return Ok(());
+    }
+    let what = DeviceIdError::TooLong(device.len()).to_string();
+    Err(SampleRejection::NoDevice(rejection(Code::InvalidDeviceId, what)))
 }
 
 impl<'s, S: Sink> Grouping<'s, S> {
@@ -88,10 +107,15 @@ impl<'s, S: Sink> Grouping<'s, S> {
         self.histograms.1 += 1;
     }
 
-    /// Rejects a sample without a device, as a reading of its own.
-    pub(super) fn reject(&mut self, rejection: &Rejection) {
-        self.emit();
-        self.sink.reject(rejection.clone());
+    /// Rejects a sample.
+    pub(super) fn reject(&mut self, ts_ms: Option<i64>, rejection: &SampleRejection) {
+        match rejection {
+            SampleRejection::NoDevice(rejection) => {
+                self.emit();
+                self.sink.reject(rejection.clone());
+            }
+            SampleRejection::Series(rejection) => self.add(ts_ms, Err(rejection)),
+        }
     }
 
     /// The sink, for reports other than readings and rejections.

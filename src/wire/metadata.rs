@@ -3,23 +3,12 @@
 //! Names and texts have no control characters, so JSON needs escapes for quotes and backslashes only.
 
 use crate::common::work;
-use crate::model::{MetadataError, check_metadata_key};
+use crate::model::check_metadata_key;
 
-/// Why a name and a text cannot be a member of metadata.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MemberError {
-    Key(MetadataError),
-    /// The name or the text has a control character.
-    Control,
-}
-
-/// Checks a name and a text that may have control characters.
-pub(super) fn check_member(key: &str, value: &str) -> Result<(), MemberError> {
+/// Whether a name and a text may be a member of metadata. A text with control characters may not.
+pub(super) fn is_member(key: &str, value: &str) -> bool {
     work::count(key.len() + value.len());
-    if key.bytes().chain(value.bytes()).any(|byte| byte < b' ') {
-        return Err(MemberError::Control);
-    }
-    check_metadata_key(key, 1).map_err(MemberError::Key)
+    key.bytes().chain(value.bytes()).all(|byte| byte >= b' ') && check_metadata_key(key, 1).is_ok()
 }
 
 /// The length of the text of an object with these members. 0 without members: that is no metadata.
@@ -34,15 +23,12 @@ pub(super) fn member_bytes(key: &str, value: &str) -> usize {
 }
 
 /// Replaces the content of `json` by an object with these members. Without members, `json` becomes empty.
-pub(super) fn write<'j, 'a>(
-    json: &'j mut String,
-    members: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Option<&'j str> {
+pub(super) fn write<'a>(json: &mut String, members: impl Iterator<Item = (&'a str, &'a str)>) {
     json.clear();
     let mut members = members.peekable();
-    members.peek()?;
-    append(json, members);
-    Some(json)
+    if members.peek().is_some() {
+        append(json, members);
+    }
 }
 
 /// Appends an object with these members to `json`.
@@ -91,8 +77,9 @@ mod tests {
         let mut json = "before".to_owned();
         let members = [("zone", "Zone 4"), ("a\"b", "\\"), ("ä", "\\\"x\"")];
         let text = r#"{"zone":"Zone 4","a\"b":"\\","ä":"\\\"x\""}"#;
-        assert_eq!(write(&mut json, members.into_iter()), Some(text));
-        assert_eq!(bytes(members.into_iter()), text.len());
-        assert_eq!((write(&mut json, std::iter::empty()), bytes(std::iter::empty())), (None, 0));
+        write(&mut json, members.into_iter());
+        assert_eq!((&*json, bytes(members.into_iter())), (text, text.len()));
+        write(&mut json, std::iter::empty());
+        assert_eq!((&*json, bytes(std::iter::empty())), ("", 0));
     }
 }

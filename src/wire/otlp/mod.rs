@@ -35,7 +35,7 @@ mod resource;
 mod tests;
 
 use self::point::Points;
-use self::resource::{Resource, ResourceReader};
+use self::resource::{ResourceLabels, ResourceReader};
 use super::grouping::Grouping;
 use super::json::SyntaxError;
 use super::protobuf::{Fields, ProtobufError, Result};
@@ -114,7 +114,7 @@ fn read_resource_metrics<'b, S: Sink>(
 
 fn read_scope_metrics<'b, S: Sink>(
     bytes: &'b [u8],
-    resource: &Resource<'b, '_>,
+    resource: &ResourceLabels<'b, '_>,
     points: &mut Points<'b>,
     readings: &mut Grouping<'_, S>,
 ) -> Result<()> {

@@ -9,7 +9,7 @@ use super::super::{
     problem::{quoted, rejection},
 };
 use super::attribute::{Attribute, AttributeValue};
-use super::resource::{Labels, Resource, ResourceRejection};
+use super::resource::{Labels, ResourceLabels};
 use crate::common::work;
 use crate::model::series::{self, SERIES_MAX_LABELS, SeriesError};
 
@@ -38,7 +38,7 @@ pub(super) struct Points<'b> {
 struct Metric<'b, 'r> {
     name: &'b str,
     scope: &'b str,
-    resource: &'r Resource<'b, 'r>,
+    resource: &'r ResourceLabels<'b, 'r>,
 }
 
 /// A data point, except its attributes.
@@ -115,7 +115,7 @@ impl<'b> Points<'b> {
     pub(super) fn read_metric<S: Sink>(
         &mut self,
         bytes: &'b [u8],
-        resource: &Resource<'b, '_>,
+        resource: &ResourceLabels<'b, '_>,
         scope: &'b str,
         readings: &mut Grouping<'_, S>,
     ) -> Result<()> {
@@ -263,10 +263,9 @@ impl<'b> Points<'b> {
             readings.sink().ignore(Ignored::Stale, metric.name);
             return;
         }
-        let labels = match &metric.resource.labels {
+        let labels = match metric.resource {
             Ok(labels) => labels,
-            Err(ResourceRejection::NoDevice(rejection)) => return readings.reject(rejection),
-            Err(ResourceRejection::Label(rejection)) => return readings.add(point.ts_ms, Err(rejection)),
+            Err(rejection) => return readings.reject(point.ts_ms, rejection),
         };
         if let Err(rejection) = point.check(metric.name) {
             return readings.add(point.ts_ms, Err(&rejection));

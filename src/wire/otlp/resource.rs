@@ -3,31 +3,18 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::super::grouping::Grouping;
+use super::super::grouping::{Grouping, SampleRejection, check_device_length};
 use super::super::protobuf::{Fields, Result};
-use super::super::{Code, Ignored, Limits, Rejection, Sink, metadata, problem::rejection};
+use super::super::{Code, Ignored, Limits, Sink, metadata, problem::rejection};
 use super::Options;
 use super::attribute::{Attribute, AttributeValue};
-use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError, series};
+use crate::model::series;
 
 /// Labels. A value that was a number is an owned text.
 pub(super) type Labels<'b> = Vec<(&'b str, Cow<'b, str>)>;
 
-/// The parts of a resource that its data points need.
-#[derive(Debug)]
-pub(super) struct Resource<'b, 'o> {
-    /// The labels of each of its series, or why each of its data points is rejected.
-    pub(super) labels: std::result::Result<Vec<(&'o str, Cow<'b, str>)>, ResourceRejection>,
-}
-
-/// Why the data points of a resource are rejected.
-#[derive(Debug)]
-pub(super) enum ResourceRejection {
-    /// No device is known, so each data point is a rejected reading.
-    NoDevice(Rejection),
-    /// A label is invalid, so each data point is a rejected value.
-    Label(Rejection),
-}
+/// The labels of each series of a resource, or why its data points are rejected.
+pub(super) type ResourceLabels<'b, 'o> = std::result::Result<Vec<(&'o str, Cow<'b, str>)>, SampleRejection>;
 
 /// Reads one resource after the other, with the same buffers for all.
 #[derive(Debug)]
@@ -61,7 +48,7 @@ impl<'b, 'o> ResourceReader<'b, 'o> {
         &mut self,
         resource_metrics: &'b [u8],
         readings: &mut Grouping<'_, S>,
-    ) -> Result<Resource<'b, 'o>> {
+    ) -> Result<ResourceLabels<'b, 'o>> {
         self.named.clear();
         self.named.resize(self.options.device_attributes.len(), None);
         self.members.clear();
@@ -73,7 +60,7 @@ impl<'b, 'o> ResourceReader<'b, 'o> {
                 self.read_attributes(field.message()?, readings.sink())?;
             }
         }
-        Ok(Resource { labels: self.identify(readings) })
+        Ok(self.identify(readings))
     }
 
     fn read_attributes(&mut self, mut resource: Fields<'b>, sink: &mut impl Sink) -> Result<()> {
@@ -106,7 +93,7 @@ impl<'b, 'o> ResourceReader<'b, 'o> {
         // The length is checked first, so that no text that is too long is read.
         let fits = key.len() + value.len() <= self.max_metadata_bytes
             && self.member_bytes + metadata::member_bytes(key, &value) <= self.max_metadata_bytes
-            && metadata::check_member(key, &value).is_ok()
+            && metadata::is_member(key, &value)
             && self.member_keys.insert(key);
         if fits {
             self.member_bytes += metadata::member_bytes(key, &value);
@@ -117,26 +104,20 @@ impl<'b, 'o> ResourceReader<'b, 'o> {
     }
 
     /// Sets the device. Returns the labels of its series.
-    fn identify<S: Sink>(
-        &mut self,
-        readings: &mut Grouping<'_, S>,
-    ) -> std::result::Result<Vec<(&'o str, Cow<'b, str>)>, ResourceRejection> {
+    fn identify<S: Sink>(&mut self, readings: &mut Grouping<'_, S>) -> ResourceLabels<'b, 'o> {
         let Some(at) = self.named.iter().position(Option::is_some) else {
             let looked_for = self.options.device_attributes.join(", ");
             let what = format!("no attribute of the resource names the device (looked for {looked_for})");
-            return Err(ResourceRejection::NoDevice(rejection(Code::MissingDeviceId, what)));
+            return Err(SampleRejection::NoDevice(rejection(Code::MissingDeviceId, what)));
         };
         let device = self.named[at].take().unwrap_or_default();
-        if device.len() > DEVICE_ID_MAX_BYTES {
-            let what = DeviceIdError::TooLong(device.len()).to_string();
-            return Err(ResourceRejection::NoDevice(rejection(Code::InvalidDeviceId, what)));
-        }
+        check_device_length(&device)?;
         metadata::write(&mut self.metadata, self.members.iter().map(|(key, value)| (*key, &**value)));
         readings.set_device(&device, &self.metadata);
         let named = self.options.device_attributes.iter().zip(&mut self.named);
         let labels: Vec<_> = named.filter_map(|(key, value)| Some((&**key, value.take()?))).collect();
         for (_, value) in &labels {
-            series::check_length(value.len()).map_err(|error| ResourceRejection::Label(error.into()))?;
+            series::check_length(value.len()).map_err(|error| SampleRejection::Series(error.into()))?;
         }
         Ok(labels)
     }

@@ -28,10 +28,10 @@ mod series;
 mod tests;
 
 use self::series::{Part, SeriesReader};
-use super::grouping::Grouping;
+use super::grouping::{Grouping, SampleRejection};
 use super::protobuf::{Fields, ProtobufError, Result};
 use super::{
-    Code, Ignored, Rejection, Sink,
+    Code, Ignored, Sink,
     problem::{quoted, rejection},
 };
 
@@ -173,19 +173,10 @@ fn read_series<'b, S: Sink>(
     Ok(())
 }
 
-/// Why the samples of a series are rejected.
-#[derive(Debug)]
-enum SeriesRejection {
-    /// No device is known, so each sample is a rejected reading.
-    NoDevice(Rejection),
-    /// The series is invalid, so each sample is a rejected value.
-    Series(Rejection),
-}
-
 fn read_sample<S: Sink>(
     mut fields: Fields<'_>,
     reader: &mut SeriesReader<'_, '_>,
-    series: std::result::Result<&(), &SeriesRejection>,
+    series: std::result::Result<&(), &SampleRejection>,
     readings: &mut Grouping<'_, S>,
 ) -> Result<()> {
     let (mut value, mut ts_ms) = (0f64, 0i64);
@@ -201,8 +192,7 @@ fn read_sample<S: Sink>(
         _ if value.to_bits() == STALE_BITS => readings.sink().ignore(Ignored::Stale, reader.metric()),
         _ if !value.is_finite() => readings.sink().ignore(Ignored::NonFinite, reader.metric()),
         Ok(()) => readings.add(Some(ts_ms), reader.text(Part::Sample).map(|text| (text, value))),
-        Err(SeriesRejection::Series(rejection)) => readings.add(Some(ts_ms), Err(rejection)),
-        Err(SeriesRejection::NoDevice(rejection)) => readings.reject(rejection),
+        Err(rejection) => readings.reject(Some(ts_ms), rejection),
     }
     Ok(())
 }
@@ -211,7 +201,7 @@ fn read_sample<S: Sink>(
 fn read_histogram<S: Sink>(
     mut fields: Fields<'_>,
     reader: &mut SeriesReader<'_, '_>,
-    series: std::result::Result<&(), &SeriesRejection>,
+    series: std::result::Result<&(), &SampleRejection>,
     readings: &mut Grouping<'_, S>,
 ) -> Result<()> {
     let (mut count, mut sum, mut ts_ms, mut has_buckets) = (None, 0f64, 0i64, false);
@@ -233,30 +223,28 @@ fn read_histogram<S: Sink>(
     if has_buckets {
         readings.sink().ignore(Ignored::Histogram, reader.metric());
     }
-    match series {
-        Ok(()) => {
-            let Some(count) = count else {
-                let what = format!("a histogram of {} has no count", quoted(reader.metric()));
-                readings.add(Some(ts_ms), Err(&rejection(Code::InvalidValue, what)));
-                return Ok(());
-            };
-            for (part, value) in [(Part::Count, count), (Part::Sum, sum)] {
-                if !value.is_finite() {
-                    readings.sink().ignore(Ignored::NonFinite, reader.metric());
-                    break; // without a count, the sum says nothing
-                }
-                match reader.text(part) {
-                    Ok(text) => readings.add_of_histogram(Some(ts_ms), text, value, matches!(part, Part::Count)),
-                    // The shorter name of the sum may be valid, but a histogram is rejected once.
-                    Err(rejection) => {
-                        readings.add(Some(ts_ms), Err(rejection));
-                        break;
-                    }
-                }
+    if let Err(rejection) = series {
+        readings.reject(Some(ts_ms), rejection);
+        return Ok(());
+    }
+    let Some(count) = count else {
+        let what = format!("a histogram of {} has no count", quoted(reader.metric()));
+        readings.add(Some(ts_ms), Err(&rejection(Code::InvalidValue, what)));
+        return Ok(());
+    };
+    for (part, value) in [(Part::Count, count), (Part::Sum, sum)] {
+        if !value.is_finite() {
+            readings.sink().ignore(Ignored::NonFinite, reader.metric());
+            break; // without a count, the sum says nothing
+        }
+        match reader.text(part) {
+            Ok(text) => readings.add_of_histogram(Some(ts_ms), text, value, matches!(part, Part::Count)),
+            // The shorter name of the sum may be valid, but a histogram is rejected once.
+            Err(rejection) => {
+                readings.add(Some(ts_ms), Err(rejection));
+                break;
             }
         }
-        Err(SeriesRejection::Series(rejection)) => readings.add(Some(ts_ms), Err(rejection)),
-        Err(SeriesRejection::NoDevice(rejection)) => readings.reject(rejection),
     }
     Ok(())
 }

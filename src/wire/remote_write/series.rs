@@ -5,14 +5,13 @@ use smallvec::SmallVec;
 use super::super::protobuf::{Fields, Result};
 use super::super::{
     Code, Ignored, Limits, Rejection, Sink,
-    grouping::Grouping,
+    grouping::{Grouping, SampleRejection, check_device_length},
     metadata,
     problem::{quoted, rejection, repeated},
 };
-use super::{Options, SeriesRejection, Version};
+use super::{Options, Version};
 use crate::common::work;
-use crate::model::series::{SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesError};
-use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError, series};
+use crate::model::series::{self, SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesError};
 
 /// The label with the name of the metric.
 const METRIC: &str = "__name__";
@@ -97,7 +96,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         &mut self,
         series: &'b [u8],
         readings: &mut Grouping<'_, S>,
-    ) -> Result<std::result::Result<(), SeriesRejection>> {
+    ) -> Result<std::result::Result<(), SampleRejection>> {
         self.labels.clear();
         self.metric = "";
         self.texts.iter_mut().for_each(|text| text.written = None);
@@ -177,22 +176,19 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         &mut self,
         read: std::result::Result<usize, Rejection>,
         readings: &mut Grouping<'_, S>,
-    ) -> std::result::Result<(), SeriesRejection> {
+    ) -> std::result::Result<(), SampleRejection> {
         let read = read.and_then(|count| self.check(count));
         self.metric = self.take(METRIC).unwrap_or_default();
         let device = self.options.device_labels.iter().find_map(|label| self.take(label));
         let device = device.ok_or_else(|| {
             let looked_for = self.options.device_labels.join(", ");
             let what = format!("no label of {} names the device (looked for {looked_for})", quoted(self.metric));
-            SeriesRejection::NoDevice(read.clone().err().unwrap_or_else(|| rejection(Code::MissingDeviceId, what)))
+            SampleRejection::NoDevice(read.clone().err().unwrap_or_else(|| rejection(Code::MissingDeviceId, what)))
         })?;
-        if device.len() > DEVICE_ID_MAX_BYTES {
-            let what = DeviceIdError::TooLong(device.len()).to_string();
-            return Err(SeriesRejection::NoDevice(rejection(Code::InvalidDeviceId, what)));
-        }
+        check_device_length(device)?;
         self.take_metadata(readings.sink());
         readings.set_device(device, &self.metadata);
-        read.map_err(SeriesRejection::Series)
+        read.map_err(SampleRejection::Series)
     }
 
     /// Checks the number of labels, and the length of each, before labels are compared.
@@ -228,7 +224,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
             let Some(value) = self.take(key) else { continue };
             members.push((key, value));
             let fits = value.len() <= METADATA_VALUE_MAX_BYTES
-                && metadata::check_member(key, value).is_ok()
+                && metadata::is_member(key, value)
                 && metadata::bytes(members.iter().copied()) <= self.max_metadata_bytes;
             if !fits {
                 members.pop();
