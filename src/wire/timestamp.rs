@@ -3,6 +3,9 @@
 
 use crate::common::clock;
 
+/// The largest time up to which a float holds every millisecond: 2^53.
+pub(super) const LAST_EXACT_MS: f64 = 9_007_199_254_740_992.0;
+
 /// Why a text is not a timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimestampError {

@@ -6,6 +6,7 @@
 //! Source: tsdb/chunkenc/xor.go of Prometheus.
 
 use super::protobuf::write_varint;
+use crate::common::zigzag::zigzag;
 
 /// The most samples of a chunk.
 const MAX_SAMPLES: u16 = 120;
@@ -69,7 +70,7 @@ impl Chunks {
 impl Appender {
     fn new(ts_ms: i64, value: f64) -> Self {
         let mut bytes = vec![0, 0];
-        write_varint(&mut bytes, (ts_ms << 1 ^ ts_ms >> 63).cast_unsigned());
+        write_varint(&mut bytes, zigzag(ts_ms));
         bytes.extend_from_slice(&value.to_bits().to_be_bytes());
         let chunk = Chunk { first_ms: ts_ms, last_ms: ts_ms, bytes };
         Self { chunk, samples: 1, free_bits: 0, delta_ms: 0, value_bits: value.to_bits(), window: NO_WINDOW }

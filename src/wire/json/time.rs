@@ -5,7 +5,10 @@ use super::{
     lexer::{Kind, Lexer},
     problem::{Parsed, rejection},
 };
-use crate::wire::{Code, Rejection, timestamp::parse_rfc3339};
+use crate::wire::{
+    Code, Rejection,
+    timestamp::{LAST_EXACT_MS, parse_rfc3339},
+};
 
 /// The longest text that may be a number, in bytes.
 const MAX_NUMBER_BYTES: usize = 32;
@@ -53,10 +56,9 @@ pub(super) fn read_age(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, Syn
 
 /// Parses whole Unix milliseconds: `1776693610000`, or a whole float such as `1.77669361e12`.
 fn unix_ms(number: &str) -> Option<i64> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
     number.parse().ok().or_else(|| {
         let float: f64 = number.parse().ok()?;
-        (float.fract() == 0.0 && float.abs() <= EXACT).then_some(float as i64)
+        (float.fract() == 0.0 && float.abs() <= LAST_EXACT_MS).then_some(float as i64)
     })
 }
 

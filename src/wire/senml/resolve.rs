@@ -9,13 +9,11 @@ use super::{
 use crate::wire::{
     Code,
     problem::{Parsed, rejection},
+    timestamp::LAST_EXACT_MS,
 };
 
 /// The smallest absolute time, in seconds since 1970; smaller times are relative to now.
 const FIRST_ABSOLUTE_S: f64 = 268_435_456.0; // 2^28
-
-/// The largest time up to which a float holds every millisecond.
-const LAST_EXACT_MS: f64 = 9_007_199_254_740_992.0; // 2^53
 
 /// The measurement of a record: at least a value or a sum.
 #[derive(Debug, PartialEq)]

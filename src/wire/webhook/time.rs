@@ -1,7 +1,7 @@
 //! Times as platforms write them: RFC 3339, or a number in the unit of the hook.
 
 use super::super::problem::{Parsed, quoted, rejection};
-use super::super::timestamp::parse_rfc3339;
+use super::super::timestamp::{LAST_EXACT_MS, parse_rfc3339};
 use crate::config::TimeUnit;
 use crate::wire::Code;
 
@@ -60,7 +60,6 @@ fn unix_ms(text: &str, unit: TimeUnit) -> Option<i64> {
 
 /// Does the same for numbers with an exponent, which are rare.
 fn exponential_ms(text: &str, unit: TimeUnit) -> Option<i64> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     let number: f64 = text.parse().ok().filter(|_| is_number)?;
     let per_ms = match unit {
@@ -70,7 +69,7 @@ fn exponential_ms(text: &str, unit: TimeUnit) -> Option<i64> {
         TimeUnit::Ns => 1e6,
     };
     let ms = (number / per_ms).floor();
-    (ms.abs() <= EXACT).then_some(ms as i64)
+    (ms.abs() <= LAST_EXACT_MS).then_some(ms as i64)
 }
 
 #[cfg(test)]
