@@ -5,6 +5,8 @@
 //! store. `wire` checks them key by key and number by number while it parses, so that no second pass is
 //! needed. The length of the text is a setting, not a rule.
 
+use super::metric::is_stored_escape;
+
 /// The most levels of nested objects and arrays in metadata, the outermost included.
 pub const METADATA_MAX_DEPTH: usize = 8;
 
@@ -53,7 +55,7 @@ pub fn check_metadata_key(key: &str, depth: usize) -> Result<(), MetadataError> 
     }
     key.chars().try_for_each(|character| match character {
         '\0' => Err(MetadataError::NulInKey),
-        '\u{FF0E}' | '\u{FF04}' => Err(MetadataError::EscapeInKey),
+        escape if is_stored_escape(escape) => Err(MetadataError::EscapeInKey),
         _ => Ok(()),
     })
 }

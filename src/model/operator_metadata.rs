@@ -43,7 +43,7 @@ pub struct OperatorKey {
 impl OperatorKey {
     /// Whether this change wins over `other`: the later change wins. Of two changes at the same instant, the
     /// one with the greater text wins, so that the order of merges does not matter.
-    fn stays_before(&self, other: &Self) -> bool {
+    fn wins_over(&self, other: &Self) -> bool {
         let text = |key: &Self| key.value.as_ref().map(Value::to_string);
         self.at_ms > other.at_ms || (self.at_ms == other.at_ms && text(self) > text(other))
     }
@@ -81,7 +81,7 @@ impl OperatorMetadata {
     /// Merges other changes into these.
     pub fn merge(&mut self, other: Self) {
         for (key, new) in other.keys {
-            if self.keys.get(&key).is_none_or(|known| new.stays_before(known)) {
+            if self.keys.get(&key).is_none_or(|known| new.wins_over(known)) {
                 self.keys.insert(key, new);
             }
         }

@@ -66,13 +66,11 @@ impl<'t> Series<'t> {
     /// # Errors
     /// When `text` is not a series.
     pub fn parse(text: &'t str) -> Result<Self, SeriesError> {
-        if text.len() > SERIES_MAX_BYTES && text.contains('{') {
-            return Err(SeriesError::TooLong(text.len()));
-        }
         let Some(open) = text.find('{') else {
             check_metric_name(text)?;
             return Ok(Self { metric: text, labels: Labels::new() });
         };
+        check_length(text.len())?;
         let metric = &text[..open];
         check_metric_name(metric)?;
         let mut labels = Labels::new();
@@ -159,10 +157,7 @@ pub fn append_labels(text: &mut String, labels: &mut [(&str, &str)]) -> Result<(
         return Ok(());
     }
     check_count(labels.len())?;
-    let bytes = labels_bytes(labels.iter().copied());
-    if bytes > SERIES_MAX_BYTES {
-        return Err(SeriesError::TooLong(bytes));
-    }
+    check_length(labels_bytes(labels.iter().copied()))?;
     labels.iter().try_for_each(|(key, value)| check_label(key, value))?;
     labels.sort_unstable();
     check_keys(labels.iter().map(|&(key, _)| key))?;
