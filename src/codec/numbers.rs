@@ -4,6 +4,9 @@ use super::ChunkError;
 use crate::common::cursor::Cursor;
 use crate::common::zigzag::{unzigzag, zigzag};
 
+/// The bits that one more decimal adds to a number, in tenths: log2(10).
+pub(super) const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
+
 /// Appends a number as unsigned LEB128.
 pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {

@@ -8,7 +8,7 @@
 
 use super::integers::{self, Integers, Marks};
 use crate::codec::ChunkError;
-use crate::codec::numbers;
+use crate::codec::numbers::{self, TENTHS_OF_BITS_PER_DECIMAL};
 use crate::common::cursor::Cursor;
 
 const POWERS: [f64; 15] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14];
@@ -21,8 +21,6 @@ const BITS_END: u8 = BITS + 64;
 
 /// The number of values of a column from which the number of decimals is chosen.
 const LOOK_AT: usize = 12;
-/// The bits that a decimal adds to a packed number, in tenths: log2(10).
-const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
 /// The bits that a raw value and its place add to a packed number, in tenths.
 const TENTHS_OF_BITS_OF_RAW: usize = 720;
 

@@ -2,12 +2,11 @@
 
 use super::simple8b::{Slot, TOO_LARGE, Words};
 use super::{DATE, DOUBLE, END, PLAIN, SCALES, scaled};
+use crate::codec::numbers::TENTHS_OF_BITS_PER_DECIMAL;
 use crate::common::zigzag::zigzag;
 
 /// The bits that an increment of most doubles takes in the mode [`PLAIN`].
 const BITS_OF_PLAIN: usize = 56;
-/// The bits that a decimal adds to an increment, in tenths: log2(10).
-const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
 /// The number of decimals that each of [`SCALES`] keeps.
 const DECIMALS: [usize; SCALES.len()] = [0, 1, 2, 4, 8];
 /// The bits that a value costs if it is not exact at the scale: it becomes a literal, and so does the next

@@ -93,7 +93,7 @@ fn samples_of_blocks(blocks: Blocks<'_>, metrics: &[Option<u32>]) -> Result<Vec<
             samples.extend(series.samples().map(|(offset, value)| Sample { value, offset, metric }));
         }
         if !samples[start..].iter().all(|sample| sample.value.is_finite()) {
-            return Err(NOT_FINITE);
+            return Err(ChunkError::Invalid("a value is not finite"));
         }
         if block.series().len() > 1 {
             samples[start..].sort_by_key(Sample::key); // merges the runs of the series
@@ -101,9 +101,6 @@ fn samples_of_blocks(blocks: Blocks<'_>, metrics: &[Option<u32>]) -> Result<Vec<
     }
     Ok(samples)
 }
-
-/// The error of a value that is not finite.
-const NOT_FINITE: ChunkError = ChunkError::Invalid("a value is not finite");
 
 fn read_names<'b>(body: &mut Cursor<'b>) -> Result<Vec<&'b str>, ChunkError> {
     let count = count(body)?;
