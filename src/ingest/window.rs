@@ -67,11 +67,8 @@ impl Window {
             if times(1_000_000_000).is_some() {
                 return " (the time looks like seconds, and is taken for nanoseconds: add precision=s)".to_owned();
             }
-            if let Some((unit, precision, _)) =
-                [("milliseconds", "ms", times(1_000_000)), ("microseconds", "us", times(1_000))]
-                    .into_iter()
-                    .find(|(_, _, meant)| meant.is_some())
-            {
+            let units = [("milliseconds", "ms", 1_000_000), ("microseconds", "us", 1_000)];
+            if let Some((unit, precision, _)) = units.into_iter().find(|(_, _, factor)| times(*factor).is_some()) {
                 return format!(" (is the time in {unit}? precision={precision} says so)");
             }
         }

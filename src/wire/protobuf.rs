@@ -77,11 +77,6 @@ impl<'b> Fields<'b> {
         Ok(Some(Field { number, value }))
     }
 
-    /// The next element of packed integers; `None` at the end.
-    pub(super) fn next_packed(&mut self) -> Result<Option<u64>> {
-        if self.0.is_empty() { Ok(None) } else { self.varint().map(Some) }
-    }
-
     fn varint(&mut self) -> Result<u64> {
         let mut number = 0u64;
         for (at, &byte) in self.0.iter().take(10).enumerate() {
@@ -180,7 +175,8 @@ impl Varints<'_> {
     pub(super) fn next(&mut self) -> Result<Option<u64>> {
         match self {
             Self::One(number) => Ok(number.take()),
-            Self::Packed(elements) => elements.next_packed(),
+            Self::Packed(elements) if elements.0.is_empty() => Ok(None),
+            Self::Packed(elements) => elements.varint().map(Some),
         }
     }
 }

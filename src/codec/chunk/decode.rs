@@ -103,10 +103,10 @@ fn samples_of_blocks(blocks: Blocks<'_>, metrics: &[Option<u32>]) -> Result<Vec<
 }
 
 fn read_names<'b>(body: &mut Cursor<'b>) -> Result<Vec<&'b str>, ChunkError> {
-    let count = count(body)?;
-    let mut names = Vec::with_capacity(count);
-    for _ in 0..count {
-        let len = self::count(body)?;
+    let metrics = count(body)?;
+    let mut names = Vec::with_capacity(metrics);
+    for _ in 0..metrics {
+        let len = count(body)?;
         let name = std::str::from_utf8(body.take(len)?);
         names.push(name.map_err(|_| ChunkError::Invalid("a metric name is not UTF-8"))?);
     }

@@ -2,7 +2,7 @@
 
 /// The unit of the times of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each says what its name says, but for the one that has words of its own")]
+#[expect(missing_docs, reason = "the names say it, and `Auto` has a comment")]
 pub enum Precision {
     Nanoseconds,
     Microseconds,

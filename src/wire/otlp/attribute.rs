@@ -42,7 +42,10 @@ impl<'b> AttributeValue<'b> {
     fn read(&mut self, mut fields: Fields<'b>) -> Result<()> {
         while let Some(field) = fields.next()? {
             *self = match field.number {
-                1 => Self::of(Cow::Borrowed(field.text()?)),
+                1 => match field.text()? {
+                    "" => Self::Empty,
+                    text => Self::Text(Cow::Borrowed(text)),
+                },
                 2 => Self::Text(Cow::Borrowed(if field.varint()? == 0 { "false" } else { "true" })),
                 3 => Self::Text(Cow::Owned(field.varint()?.cast_signed().to_string())),
                 4 => Self::Text(Cow::Owned(field.double()?.to_string())),
@@ -50,9 +53,5 @@ impl<'b> AttributeValue<'b> {
             };
         }
         Ok(())
-    }
-
-    fn of(text: Cow<'b, str>) -> Self {
-        if text.is_empty() { Self::Empty } else { Self::Text(text) }
     }
 }
