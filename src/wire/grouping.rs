@@ -13,8 +13,8 @@ const USUAL_VALUES: usize = 16;
 
 /// Groups consecutive samples with the same device and time, and passes them on as one reading.
 ///
-/// A rejected sample is a rejected value of its reading. A repeated series begins another reading: both have
-/// the same identity, so the last one wins.
+/// A rejected sample is a rejected value of its reading. A repeated series begins another reading. Both
+/// readings have the same identity, so the last value wins.
 #[derive(Debug)]
 pub(super) struct Grouping<'s, S> {
     sink: &'s mut S,
@@ -82,7 +82,7 @@ impl<'s, S: Sink> Grouping<'s, S> {
         self.owners += 1;
     }
 
-    /// Adds a sample of a valid series, or a rejected one.
+    /// Adds a sample: its canonical series and value, or its rejection.
     pub(super) fn add(&mut self, ts_ms: Option<i64>, sample: Result<(&str, f64), &Rejection>) {
         if self.ts_ms != ts_ms || self.values.len() + self.rejected.len() >= self.max_metrics {
             self.emit();

@@ -61,8 +61,8 @@ impl<'b> Labels<'b> {
     }
 }
 
-/// The canonical text of labels, `{a=x,b=y}`: those of a reading, of the object around it, and of the unit.
-/// Empty without any. A label of the reading replaces the same label of the object.
+/// The canonical text `{a=x,b=y}` of the labels of a reading, the labels of the object around it, and the
+/// unit. Empty without any. A label of the reading replaces the same label of the object.
 pub(super) fn text(own: Option<&Labels<'_>>, outer: Option<&Labels<'_>>, unit: Option<&str>) -> Parsed<String> {
     let own = own.map_or(Ok(&[][..]), Labels::kept)?;
     let outer = outer.map_or(Ok(&[][..]), Labels::kept)?;

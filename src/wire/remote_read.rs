@@ -37,20 +37,20 @@ pub enum RemoteReadError {
 /// A request of remote read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadRequest<'b> {
-    /// The queries, each of which gets a result.
+    /// The queries. The answer has a result for each.
     pub queries: Vec<ReadQuery<'b>>,
     /// Whether the client prefers chunks to samples.
     pub wants_chunks: bool,
 }
 
-/// A query: the samples of the series that match.
+/// A query for the samples of matching series in a range of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadQuery<'b> {
     /// The first instant, in Unix milliseconds.
     pub first_ms: i64,
     /// The last instant, inclusive, in Unix milliseconds.
     pub last_ms: i64,
-    /// The matchers, each of which a series must meet.
+    /// The matchers. A series must meet all of them.
     pub matchers: Vec<ReadMatcher<'b>>,
 }
 
@@ -63,7 +63,7 @@ pub struct ReadMatcher<'b> {
     pub is_negative: bool,
     /// The name of the label.
     pub name: &'b str,
-    /// The value.
+    /// The value of the label, or the regular expression.
     pub value: &'b str,
 }
 

@@ -35,9 +35,9 @@ pub enum Format {
 /// The transport and the format of one request, datagram or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
-    /// The transport.
+    /// How the readings arrive.
     pub transport: Transport,
-    /// The format.
+    /// How the readings are encoded.
     pub format: Format,
 }
 

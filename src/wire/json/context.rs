@@ -10,11 +10,11 @@ use super::{
 };
 use crate::wire::{Code, Ignored, Limits, Rejection, Sink};
 
-/// The most unknown keys of a body that are compared with the known ones.
+/// The most unknown keys of a body for which a hint is computed.
 const MAX_HINTS: u32 = 100;
 
-/// The end of hints for payloads that cannot be changed: how the server can take them. It is short, because
-/// the rejection of each reading may have it.
+/// The end of a hint: settings for payloads that cannot be changed. It is short, because it may be in the
+/// rejection of each reading.
 const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 
 /// The options, the limits and the buffers of a body.

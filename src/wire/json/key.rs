@@ -16,7 +16,7 @@ pub(super) enum Key {
     Sequence,
 }
 
-/// Each meaning with its names. The first is the one that the documentation uses.
+/// Each meaning with its names. The documentation uses the first name.
 const NAMES: [(Key, &[&str]); 11] = [
     (Key::Device, &["deviceId", "device_id", "deviceID", "device", "sensorId", "sensor_id"]),
     (Key::Time, &["ts", "timestamp", "time"]),
@@ -31,7 +31,7 @@ const NAMES: [(Key, &[&str]); 11] = [
     (Key::Sequence, &["seq"]),
 ];
 
-/// The names of each key, the one that the documentation uses first.
+/// The names of each key. The documentation uses the first name.
 pub fn key_names() -> impl Iterator<Item = &'static [&'static str]> {
     NAMES.iter().map(|(_, names)| *names)
 }
@@ -57,7 +57,7 @@ const ELSEWHERE: [(&str, &str); 17] = [
     ("sensor", "deviceId"),
 ];
 
-/// Longer keys are not compared with the known ones.
+/// A longer key is not compared with known keys.
 const MAX_COMPARED_BYTES: usize = 24;
 
 impl Key {

@@ -23,7 +23,8 @@ static NO_LABELS: [Parsed<String>; 2] = [Ok(String::new()), Ok(String::new())];
 #[derive(Debug)]
 pub(super) struct OuterNames<'o, 'b> {
     names: &'o Names<'b>,
-    /// The canonical texts of two sets of labels: those of all metrics, and those of `value`, with its unit.
+    /// The canonical texts of the labels of all metrics, and of the labels of `value`, which include its
+    /// unit.
     texts: [Parsed<String>; 2],
     /// Whether a reading had a `value`, which `metric` and `unit` describe.
     has_described: Cell<bool>,
@@ -49,8 +50,8 @@ impl<'o, 'b> OuterNames<'o, 'b> {
         }
     }
 
-    /// Reports `metric` and `unit` as ignored if no reading had a `value`. A malformed one is reported unless
-    /// it has rejected a `value`.
+    /// Reports `metric` and `unit` as ignored if no reading had a `value`. A malformed field is reported
+    /// unless it has rejected a `value`.
     pub(super) fn finish(&self, sink: &mut impl Sink) {
         let of_value = [("metric", &self.names.metric), ("unit", &self.names.unit)];
         for ((key, found), is_used) in of_value.into_iter().zip(self.is_used.get()) {

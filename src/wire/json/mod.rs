@@ -1,7 +1,7 @@
 //! JSON and NDJSON.
 //!
 //! An object has one reading, or the `readings` of one device. A body is one object or an array of objects.
-//! NDJSON has one such value per line:
+//! NDJSON has an object or an array on each line:
 //! ```json
 //! { "deviceId": "S1", "ts": "2026-04-20T14:00:10Z", "value": 320 }
 //! { "deviceId": "S1", "ts": 1776693610000, "values": { "temp": 22.4, "hum": 40 } }
@@ -101,7 +101,7 @@ impl SyntaxError {
 /// Parses a body that is metadata: one JSON object that obeys the rules of [`model`](crate::model).
 ///
 /// # Errors
-/// The first problem.
+/// Returns the first problem of the body.
 pub fn parse_metadata(body: &[u8], limits: &Limits) -> Result<Map<String, Value>, Rejection> {
     parse_object(body, limits, 1)
 }
@@ -110,7 +110,7 @@ pub fn parse_metadata(body: &[u8], limits: &Limits) -> Result<Map<String, Value>
 /// everything below them obey the rules of [`model`](crate::model).
 ///
 /// # Errors
-/// The first problem.
+/// Returns the first problem of the body.
 pub fn parse_metadata_keys(body: &[u8], limits: &Limits) -> Result<Map<String, Value>, Rejection> {
     parse_object(body, limits, 0)
 }

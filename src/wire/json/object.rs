@@ -25,7 +25,7 @@ pub(super) struct Reader<'b> {
     inner: Reading<'b>,
 }
 
-/// The fields of an object, except those of its own reading. `None` is an absent key.
+/// The fields of an object besides its own reading. `None` is an absent key.
 #[derive(Debug, Default)]
 pub(super) struct Object<'b> {
     seq: Option<u64>,

@@ -5,7 +5,7 @@
 //! disk,host=S1,path=/var used=22.4,free=40i 1776693610000000000
 //! measurement,tag=value,... field=value,... time
 //! ```
-//! One of the tags names the device, those in `metadata_tags` describe it, and the others are labels of the
+//! One tag names the device, the tags in `metadata_tags` describe it, and all other tags are labels of the
 //! metrics: points that differ in a tag are different series, as in InfluxDB. Field `value` of measurement
 //! `m` is metric `m`, any other field `f` is metric `m_f`. Numbers are floats (`22.4`), integers (`40i`) and
 //! unsigned integers (`40u`); booleans are 1 and 0. Strings are not stored: they are dropped, rejected or

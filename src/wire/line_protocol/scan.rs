@@ -15,7 +15,7 @@ use crate::wire::{
 /// The characters that end a kind of name. A backslash escapes them in the name.
 pub(super) struct Ends {
     escapable: &'static [u8],
-    /// The special bytes: the ends, the backslash, control characters, and braces.
+    /// The bytes at which [`Scanner::plain`] stops: the ends, the backslash, control characters, and braces.
     special: [bool; 256],
 }
 

@@ -1,10 +1,10 @@
 //! Converts OTLP in JSON to the same message in protobuf.
 //!
-//! The mapping is that of proto3: keys are in lower camel case or as in the schema, whole numbers of 64 bits
-//! may be texts, `NaN` and the infinities are texts, and `null` is an absent field. Unknown keys are ignored,
-//! as OTLP demands, and reported. Fields that the parser does not need are left out. A key that occurs twice,
-//! perhaps in both forms, is an error. So are two members of one `oneof`, such as `asInt` beside `asDouble`:
-//! in JSON, members have no order, so neither is the last.
+//! The parser follows the JSON mapping of proto3: keys are in lower camel case or as in the schema, whole
+//! numbers of 64 bits may be texts, `NaN` and the infinities are texts, and `null` is an absent field.
+//! Unknown keys are ignored, as OTLP demands, and reported. Fields that the parser does not need are left
+//! out. A key that occurs twice, perhaps in both forms, is an error. So are two members of one `oneof`, such
+//! as `asInt` beside `asDouble`: in JSON, members have no order, so neither is the last.
 //!
 //! The message has at most three times the bytes of the JSON: an empty object of two bytes becomes a key and
 //! a length of six.
@@ -36,7 +36,7 @@ enum Form {
     Integer,
     Fixed64,
     SignedFixed64,
-    /// A message of which only the presence counts.
+    /// A message that is only present or absent: its content does not matter.
     Presence,
     /// A field that the parser does not need.
     Unused,

@@ -25,7 +25,7 @@ const USUAL_LABELS: usize = 8;
 /// Reads one data point after the other, with the same buffers for all.
 #[derive(Debug, Default)]
 pub(super) struct Points<'b> {
-    /// The attributes of the data point, except empty ones.
+    /// The attributes of the data point, except empty attributes.
     attributes: Labels<'b>,
     /// The name of the metric with the suffix of a value.
     name: String,
@@ -45,10 +45,10 @@ struct Metric<'b, 'r> {
 #[derive(Debug, Default)]
 struct Point {
     ts_ms: Option<i64>,
-    /// The values, each with the suffix of its metric. A number has one, with an empty suffix.
+    /// The values, each with the suffix of its metric. A gauge or sum has one value, with an empty suffix.
     values: SmallVec<[(&'static str, f64); 4]>,
     flags: u64,
-    /// The number of attributes, except empty ones.
+    /// The number of attributes, except empty attributes.
     attributes: usize,
     /// Why the data point is rejected.
     rejection: Option<Rejection>,

@@ -18,7 +18,7 @@
 //! - **Sum** is `bs` + `s`, the integral over time, stored under the metric's name and `_sum`. A record with
 //!   an `s` needs no value.
 //! - **Units** of the whole pack become metadata of the device: `{"units":{"temp":"Cel"}}`. A sum has no
-//!   entry: its unit is that of its metric times seconds. The last unit of a metric counts. A record is
+//!   entry: its unit is the unit of its metric times seconds. The last unit of a metric counts. A record is
 //!   rejected if its unit has more than 32 bytes or control characters.
 //! - **Labels** are a field that the RFC does not have, `"labels": {"phase": "L1"}`, with text labels also in
 //!   CBOR. They tell series of one metric apart, and apply to their record only.
@@ -92,16 +92,16 @@ impl SenmlError {
 /// Parses a pack in JSON, `application/senml+json`.
 ///
 /// # Errors
-/// When the body is not a pack, or is one for newer parsers. `sink` got no readings.
+/// When the body is not a pack, or is a pack for newer parsers. Then `sink` has received no readings.
 pub fn parse_json(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<(), SenmlError> {
     parse(|take| json::read(body, take), options, sink)
 }
 
 /// Parses a pack in CBOR, `application/senml+cbor`. Lengths may be definite or not, and labels may also be
-/// those of JSON.
+/// the labels of JSON.
 ///
 /// # Errors
-/// When the body is not a pack, or is one for newer parsers. `sink` got no readings.
+/// When the body is not a pack, or is a pack for newer parsers. Then `sink` has received no readings.
 pub fn parse_cbor(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<(), SenmlError> {
     parse(|take| cbor::read(body, take), options, sink)
 }

@@ -7,14 +7,14 @@ use crate::wire::{
     problem::{Parsed, quoted, rejection},
 };
 
-/// The longest name: a device, a metric, a separator between them, and one at the end.
+/// The longest name: a device, a separator, a metric, and a separator at the end.
 pub(super) const MAX_NAME_BYTES: usize = DEVICE_ID_MAX_BYTES + METRIC_MAX_BYTES + 2;
 
 /// The split of a `SenML` name into device and metric, at its last separator.
 ///
 /// The default separators are `/` and `:`, so that `2001:db8::2/temperature` is metric `temperature` of
-/// device `2001:db8::2`. Separators at the end of a name are dropped. A name without separators is that of a
-/// device, without a metric.
+/// device `2001:db8::2`. Separators at the end of a name are dropped. A name without separators is a device,
+/// without a metric.
 ///
 /// The prefix of a URN is never a device, so the separators in `urn:uuid:` and, for device URNs (RFC 9039),
 /// in `urn:dev:ow:` do not count: `urn:dev:ow:10e2073a01080063` is a device, and
@@ -33,7 +33,7 @@ impl Default for NameSplit {
 }
 
 impl NameSplit {
-    /// Splits names at the last of these characters. Without any, each name is that of a device.
+    /// Splits names at the last of these characters. Without characters, each name is a device.
     pub fn at(separators: &str) -> Self {
         let ascii = separators.bytes().filter(u8::is_ascii);
         Self { separators: ascii.fold(0, |separators, byte| separators | 1 << byte) }

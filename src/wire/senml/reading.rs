@@ -17,8 +17,8 @@ const USUAL_VALUES: usize = 16;
 /// Groups consecutive measurements with the same device and time, and passes them on as one reading.
 ///
 /// A measurement that the sink might reject for its metric name or value is passed on alone, so that it
-/// affects no other record. A repeated metric begins another reading: both have the same identity, so the
-/// last one wins.
+/// affects no other record. A repeated metric begins another reading. Both readings have the same identity,
+/// so the last value wins.
 #[derive(Debug)]
 pub(super) struct Readings<'p, S> {
     devices: &'p DeviceTable,

@@ -11,7 +11,7 @@ use crate::wire::{
     problem::{Parsed, quoted, rejection},
 };
 
-/// The newest supported version of `SenML`, that of RFC 8428.
+/// The newest supported version of `SenML`, which RFC 8428 defines.
 const VERSION: f64 = 10.0;
 
 /// The longest unit. The units that RFC 8428 registers have up to 8 bytes.
@@ -44,7 +44,7 @@ impl fmt::Display for Item<'_> {
 /// The label of the field with the labels of the series. The RFC does not have it.
 pub(super) const LABELS: &str = "labels";
 
-/// The fields of a record, by [`Field`].
+/// The fields of a record, indexed by [`Field`].
 #[derive(Debug, Default)]
 pub(super) struct Record<'b> {
     fields: [Option<Parsed<Item<'b>>>; Field::COUNT],

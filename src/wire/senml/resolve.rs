@@ -165,8 +165,8 @@ impl<'o> Resolver<'o> {
     }
 }
 
-/// Replaces a base field if the record has it. An invalid field stays until the next one, so that no record
-/// uses an older value.
+/// Replaces a base field if the record has it. An invalid field stays until a record replaces it, so that no
+/// record uses an older value.
 fn replace_base<T>(base: &mut Parsed<T>, is_there: bool, read: impl FnOnce() -> Parsed<T>) {
     if is_there {
         *base = read().map_err(|problem| {

@@ -19,7 +19,7 @@ pub(super) struct Found<'b> {
     pub(super) labels: Vec<Option<Parsed<Cow<'b, str>>>>,
     /// The JSON texts by the number of their path; `None`: absent.
     pub(super) metadata: Vec<Option<Parsed<&'b str>>>,
-    /// Whether a condition is met.
+    /// Whether a condition of the hook is met.
     pub(super) is_meant: bool,
     /// The values, up to the limit of a reading.
     pub(super) values: Vec<(Cow<'b, str>, f64)>,

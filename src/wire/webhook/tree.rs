@@ -24,7 +24,7 @@ pub(super) struct Node {
     pub(super) roles: Vec<Role>,
 }
 
-/// The role of a value, with the number of its path among those of its kind.
+/// The role of a value. The number is the index of the path among the paths with this role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Device,

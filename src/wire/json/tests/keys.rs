@@ -1,4 +1,4 @@
-//! Keys: their other names, and those that are not known.
+//! Known keys by each of their names, and unknown keys.
 
 use super::*;
 use crate::wire::Incoming;
@@ -54,7 +54,7 @@ fn an_unknown_key_rejects_its_reading_and_says_what_may_be_meant() {
     }
 }
 
-/// The forms that most devices send at first.
+/// Bodies that users often send at first.
 #[test]
 fn an_unknown_key_of_a_flat_object_leads_to_what_takes_it() {
     let other = "(other forms: ingest.json.flat, [[webhook]])";

@@ -1,4 +1,4 @@
-//! NDJSON, also in bodies that do not say so.
+//! NDJSON, also in bodies of type `application/json`.
 
 use super::*;
 

@@ -24,7 +24,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Pieces that make a text valid or invalid JSON, depending on their place.
+/// Pieces of JSON. Their places make a text valid or invalid.
 fn any_piece() -> impl Strategy<Value = Vec<u8>> {
     let telling = prop::sample::select(vec![
         "{", "}", "[", "]", ",", ":", "\"", "\\", "\\u", "\\uD83D", "\\uDE00", "\\u00e9", "\\n", "-", "+", ".", "e",

@@ -100,7 +100,7 @@ impl Made {
     }
 }
 
-/// Pieces that make a line valid or invalid, depending on their place.
+/// Pieces of lines. Their places make a line valid or invalid.
 pub(super) fn any_piece() -> impl Strategy<Value = String> {
     let telling = prop::sample::select(vec![
         "m", ",", "=", " ", "  ", "\\", "\\ ", "\\,", "\\=", "\"", "=\"", "\\\"", "#", "host=h", ",a=b", " f=1",

@@ -48,7 +48,7 @@ impl Sink for Model {
     }
 }
 
-/// The model of the data points, one by one.
+/// The expected values, from the data points one by one.
 fn expected(request: &Request) -> Model {
     let mut model = Model::default();
     for of_resource in &request.resource_metrics {
@@ -218,7 +218,7 @@ fn any_point() -> impl Strategy<Value = Point> {
     })
 }
 
-/// A data point with a distribution, as all kinds have it.
+/// The data point of a histogram or summary, with the fields that all kinds have.
 fn any_distribution() -> impl Strategy<Value = HistogramPoint> {
     let attributes = prop::collection::vec(any_attribute(&["a", "b", "service.name"]), 0..3);
     let value = || prop::option::of(prop_oneof![5 => -1e3..1e3, 1 => Just(f64::INFINITY), 1 => Just(0.0)]);

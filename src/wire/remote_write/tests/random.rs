@@ -44,7 +44,7 @@ impl Sink for Model {
     }
 }
 
-/// The model of the samples, one by one.
+/// The expected values, from the samples one by one.
 fn expected(all: &[Series<'_>]) -> Model {
     let mut model = Model::default();
     for (labels, samples) in all {

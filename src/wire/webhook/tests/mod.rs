@@ -1,4 +1,4 @@
-//! Payloads and hooks: what is found, what is rejected, what is ignored.
+//! Readings, rejections and ignored parts of payloads, by hook.
 
 mod random;
 

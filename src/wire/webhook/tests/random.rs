@@ -97,7 +97,7 @@ fn reading(values: &[(String, f64)]) -> String {
     format!("d now {}", values.join(" "))
 }
 
-/// Whether `values` are those of an entry, in any order.
+/// Whether an entry has exactly these `values`, in any order.
 fn is_reading(entry: &str, values: &[(String, f64)]) -> bool {
     let sorted = |text: &str| {
         let mut words: Vec<_> = text.split(' ').map(str::to_owned).collect();
@@ -221,7 +221,7 @@ proptest! {
     }
 }
 
-/// Whether metadata is rejected for a reason that has tests of its own.
+/// Whether metadata is rejected. Other tests check the reasons.
 fn has_empty_key_or_is_deep(value: &Value, depth: usize) -> bool {
     depth > 6
         || match value {
