@@ -49,9 +49,9 @@ pub struct Listed {
     pub index: u32,
     /// The line of the body, counted from 1, if the format has lines.
     pub line: Option<u64>,
-    /// The client ID of its device, if the parser found one.
+    /// The client ID of the device, if the parser found it.
     pub device: Option<Box<str>>,
-    /// The reason.
+    /// The code and the text of the reason.
     pub rejection: Rejection,
 }
 
@@ -226,8 +226,8 @@ impl<'r> Admission<'r> {
         charged.map_err(|retry_after| RateLimitedError { retry_after })
     }
 
-    /// Ends the current datagram of a batch. Charges its readings after the first in any case, since they are
-    /// in the batch already.
+    /// Ends the current datagram of a batch, and charges its readings after the first. They are in the batch
+    /// already, so the charge cannot refuse them.
     pub(super) fn end_datagram(&mut self) {
         if let Some(limiter) = &self.quota.readings {
             limiter.owe(self.received_after_first(), Instant::now());

@@ -197,7 +197,7 @@ impl Ingest {
         self.start(source, (DeviceScope::all(), Quota::unlimited()), Kind::Batch)
     }
 
-    /// Charges the other readings of the last datagram or message of a batch, then begins the next one.
+    /// Charges the other readings of the last datagram or message of a batch, and begins the next datagram.
     ///
     /// # Errors
     /// See [`Ingest::begin`].

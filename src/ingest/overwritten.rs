@@ -157,7 +157,7 @@ mod tests {
         (0u8..3, 0i64..3, prop::collection::btree_map(0u8..4, 0i8..2, 1..4))
     }
 
-    /// The devices, instants and metrics of the readings that replace a value of an earlier one.
+    /// The devices, instants and metrics of readings that replace a value of an earlier reading.
     fn found(readings: &[Reading]) -> Vec<(String, i64, String)> {
         let (mut check, mut batch) = (OverwriteCheck::default(), BatchBuilder::default());
         let hasher = RandomState::default();

@@ -26,7 +26,7 @@ pub struct Receipt {
     pub ignored: IgnoredFields,
     /// The readings that overwrite others of the request.
     pub overwritten: Overwritten,
-    /// The number of repeated readings that were left out, because the server has newer ones.
+    /// The number of repeated readings that were left out, because the server has newer values.
     pub older: u32,
     /// The number of values that were left out of other readings for the same reason.
     pub older_values: u32,

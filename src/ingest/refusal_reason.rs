@@ -16,7 +16,7 @@ pub enum RefusalReason {
     InvalidBody,
     /// The body was not complete within `http.body_timeout`.
     BodyTimeout,
-    /// The server failed.
+    /// The server failed while it handled the request.
     Internal,
     /// The log or the memory for bodies is full.
     Overloaded,

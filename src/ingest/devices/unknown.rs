@@ -12,8 +12,8 @@ use crate::store::Store;
 /// The most devices that wait for their lookup. Any other device is queued when it sends again.
 const MAX_WAITING: usize = 10_000;
 
-/// The devices of one lookup, and the interval between lookups: at most 2,000 devices a second, so that a
-/// flood of new IDs does not become a flood of queries.
+/// The number of devices of a lookup, and the interval between lookups. Both bound the lookups to 2,000
+/// devices a second, so that a flood of new IDs does not become a flood of queries.
 const BATCH_DEVICES: usize = 20;
 const BATCH_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -27,7 +27,7 @@ impl UnknownDeviceLookup {
         (sender, Self(receiver))
     }
 
-    /// Looks up queued devices in the store, and marks those that it has as known. A failed lookup is not
+    /// Looks up queued devices in the store, and marks stored devices as known. A failed lookup is not
     /// repeated before the device sends again.
     pub async fn run(mut self, devices: Arc<Devices>, store: Arc<dyn Store>) {
         let mut batch = Vec::with_capacity(BATCH_DEVICES);

@@ -1,4 +1,4 @@
-//! Repetitions beside requests of others, with a real log. What the server has is the fold of the log.
+//! Repetitions beside other requests, with a real log. The values of the server are the fold of the log.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -88,7 +88,7 @@ impl Edge {
         found
     }
 
-    /// The answer of a query.
+    /// The values of the server, as a query would return them.
     fn known(&self) -> Known {
         let mut known = Known::default();
         for (device, metadata, ts_ms, series, value) in self.found() {

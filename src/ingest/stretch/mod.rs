@@ -28,7 +28,7 @@ use crate::wire::{self, Limits, Sink, Source, json};
 
 const NOW_MS: i64 = 1_776_693_610_000;
 
-/// The smaller size of the bodies. The larger one is four times that.
+/// The smaller size of the bodies. The larger size is four times as much.
 const BODY_BYTES: usize = 32 << 10;
 
 /// The fixed cost besides the multiple: tables with a size of their own, such as a device's metadata.

@@ -9,7 +9,7 @@ fn attribute(key: &str, value: &str) -> Message {
     message().bytes(1, key).message(2, &message().bytes(1, value))
 }
 
-/// The metrics of a resource with these attributes, and of one scope.
+/// A `ResourceMetrics`: a resource with these attributes, and metrics of one scope.
 fn of_resource(attributes: &[(&str, &str)], scope: &str, metrics: &Message) -> Message {
     let resource =
         attributes.iter().fold(message(), |resource, (key, value)| resource.message(1, &attribute(key, value)));
@@ -27,7 +27,7 @@ fn point() -> Message {
     message().fixed64(6, 0)
 }
 
-/// Cases with many data points or attributes of one.
+/// Cases with many data points, or with many attributes of one data point.
 pub(super) fn points() -> Vec<Case> {
     let of = Format::Otlp;
     let host: &[(&str, &str)] = &[("host.name", "a")];
@@ -69,7 +69,7 @@ pub(super) fn points() -> Vec<Case> {
     ]
 }
 
-/// Cases with many resources, or one with a part that is long.
+/// Cases with many resources, or with a resource that has a long part.
 pub(super) fn resources() -> Vec<Case> {
     let of = Format::Otlp;
     let points = |name,
