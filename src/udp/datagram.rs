@@ -87,7 +87,7 @@ mod tests {
     use crate::access::DeviceScope;
     use crate::wire::recording_sink::RecordingSink;
 
-    /// Readings, and the codes of rejections.
+    /// The readings and the codes of rejections of a datagram.
     fn entries(content: &str) -> Vec<String> {
         let mut sink = RecordingSink::default();
         let sequences = Sequences::new(0, Counter::noop());

@@ -68,7 +68,7 @@ pub struct Sockets {
     options: Options,
 }
 
-/// The receiving threads.
+/// The running threads that receive datagrams.
 #[derive(Debug)]
 pub struct Receiving {
     threads: TaskTracker,

@@ -10,9 +10,9 @@ use crate::common::generations::Generations;
 /// The last sequence numbers of each device, for a bounded number of devices.
 ///
 /// A number counts as missing if it has not arrived before a number that is at least [`WINDOW`] higher. So
-/// messages may arrive out of order within the window. A number further below the last one begins a new run:
-/// the device has restarted, or an old message has come again. A number near the end of the previous run
-/// continues that run.
+/// messages may arrive out of order within the window. A number that is [`WINDOW`] or more below the last
+/// number begins a new run: the device has restarted, or an old message has come again. A number near the end
+/// of the previous run continues that run.
 #[derive(Debug)]
 pub(super) struct Sequences {
     /// `None`: no device is remembered.

@@ -43,8 +43,8 @@ fn open(address: SocketAddr, buffer_bytes: usize) -> io::Result<(OwnedFd, usize)
     Ok((socket, granted_bytes))
 }
 
-/// Asks the kernel for a receive buffer, unless the socket has one that is as large: the process that made
-/// it may have had the right to a larger one than this process. Returns the bytes that the socket has.
+/// Asks the kernel for a receive buffer, unless the socket has at least this much. Another process may have
+/// made the socket, with the right to larger buffers. Returns the bytes of the buffer.
 pub(super) fn ensure_buffer(socket: &impl AsFd, buffer_bytes: usize) -> io::Result<usize> {
     let has_bytes = buffer_of(socket)?;
     if has_bytes < buffer_bytes { ask_for_buffer(socket, buffer_bytes) } else { Ok(has_bytes) }
