@@ -11,7 +11,7 @@ use super::{Contents, Hour, SeriesFilter};
 
 /// Removes readings of one device: the values of some series, or of all, in a range of time.
 ///
-/// A reading that loses all of its values is gone; one that keeps others stays.
+/// A reading that loses all of its values is gone. A reading that keeps a value stays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Deletion {

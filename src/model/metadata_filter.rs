@@ -6,7 +6,8 @@
 //! of its spellings: 2 matches `2`, `2.0` and `2e0`. An array matches if one of its elements does; an object
 //! matches no text.
 //!
-//! A match takes time in proportion to the metadata and the number of conditions, whatever their length.
+//! A match takes time in proportion to the length of the metadata and the number of conditions, however long
+//! the conditions are.
 
 use std::sync::Arc;
 

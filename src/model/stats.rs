@@ -25,7 +25,7 @@ pub struct Stats {
 pub struct ValueAt {
     /// The instant, in Unix milliseconds.
     pub ts_ms: i64,
-    /// The value.
+    /// The value of the metric at the instant.
     pub value: f64,
 }
 
@@ -146,8 +146,8 @@ impl ValueAt {
     }
 }
 
-/// Adds `more` stats to the `known` ones, by metric, in linear time. If both have a metric, this calls `join`
-/// with the known and the other stats.
+/// Adds `more` stats to `known` stats, by metric, in linear time. If both have a metric, this calls `join`
+/// with its known stats and the other stats.
 pub fn join_stats(
     known: &mut Vec<(Metric, Stats)>,
     more: impl IntoIterator<Item = (Metric, Stats)>,

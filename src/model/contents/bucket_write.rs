@@ -137,7 +137,7 @@ pub struct Arrivals {
     samples: Vec<Sample>,
     readings: Vec<u32>,
     accepted: u32,
-    /// Whether a sample does not follow the one before it by [`Sample::key`].
+    /// Whether a sample is out of order: its [`Sample::key`] is not greater than the key before it.
     is_unsorted: bool,
 }
 
