@@ -103,7 +103,7 @@ thread_local! {
     };
 }
 
-/// A body that stretches one thing. `body` makes it with about this many bytes.
+/// A body that stretches one thing. `body(bytes)` makes it about `bytes` long.
 struct Case {
     name: &'static str,
     format: Format,
