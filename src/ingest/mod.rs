@@ -7,7 +7,8 @@
 //!
 //! Each request and each datagram takes the same steps: [`Ingest::begin`] charges its first reading and
 //! refuses senders in debt, [`Admission`] checks the readings, [`Admission::end`] charges the rest, and
-//! [`Ingest::finish`] appends. A caller waits for the [`Submission`] or leaves that for later.
+//! [`Ingest::finish`] appends. A caller waits for the [`Submission`] or leaves that for later. `Accounts`
+//! counts the readings in the metrics when the outcome is known.
 //!
 //! Promises:
 //! - Readings are accepted when their record is durable, not before.
@@ -18,7 +19,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strum::IntoEnumIterator;
+use strum::{EnumCount, IntoEnumIterator};
 
 use crate::access::DeviceScope;
 use crate::common::clock::Clock;
@@ -38,7 +39,6 @@ mod refusal_reason;
 mod repetition;
 #[cfg(test)]
 mod stretch;
-mod submission;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -48,13 +48,11 @@ pub use overwritten::{Overwritten, OverwrittenValue};
 pub use receipt::{IgnoredFields, Receipt};
 pub use refusal_reason::RefusalReason;
 pub use repetition::{Known, KnownValues, Repetition};
-pub use submission::Submission;
 
 use admission::Kind;
 use devices::Devices;
-use receipt::Accounts;
+use receipt::ByCode;
 use repetition::Watches;
-use submission::Append;
 
 /// Admits readings, and appends them to the log.
 #[derive(Debug, Clone)]
@@ -106,6 +104,15 @@ pub enum IngestError {
     /// The log accepts no more records.
     #[error("{0}")]
     Failed(AppendError),
+}
+
+impl From<AppendError> for IngestError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles => Self::Overloaded(error),
+            AppendError::Poisoned(_) | AppendError::Closed => Self::Failed(error),
+        }
+    }
 }
 
 impl Ingest {
@@ -273,5 +280,157 @@ impl Ingest {
     fn count_one_reading(&self, protocol: Protocol, why: &'static str) {
         self.metrics.readings_received_total.of(protocol).increment(1);
         self.metrics.readings_rejected_total.of(protocol).with(why).increment(1);
+    }
+}
+
+/// A finished request or batch, on its way into the log.
+///
+/// The metrics count its readings when the outcome is known.
+#[must_use = "its readings are counted when the outcome is known"]
+pub struct Submission(Result<Append, IngestError>);
+
+/// The append of admitted readings.
+struct Append {
+    accounts: Accounts,
+    receipt: Receipt,
+    /// `None` if no reading was admitted.
+    appended: Option<Result<Ack, AppendError>>,
+}
+
+impl Submission {
+    /// Counts nothing if the log refuses the readings: their sender keeps them, and submits them again.
+    pub fn kept_by_sender(mut self) -> Self {
+        if let Ok(append) = &mut self.0 {
+            append.accounts.is_kept_by_sender = true;
+        }
+        self
+    }
+
+    /// Waits until the readings are durable. They are counted even if the caller stops waiting.
+    ///
+    /// # Errors
+    /// When the request was refused, or the readings are not in the log.
+    pub async fn durable(self) -> Result<Receipt, IngestError> {
+        let Append { accounts, receipt, appended } = self.0?;
+        match appended {
+            Some(Ok(ack)) => accounts.follow(ack).await?,
+            none_or_failed => accounts.settle(none_or_failed.map_or(Ok(()), |appended| appended.map(drop)))?,
+        }
+        Ok(receipt)
+    }
+
+    /// Waits until the readings are durable. Blocks the thread, which must not be one of a runtime.
+    ///
+    /// # Errors
+    /// When the request was refused, or the readings are not in the log.
+    pub fn wait(self) -> Result<Receipt, IngestError> {
+        let Append { accounts, receipt, appended } = self.0?;
+        accounts.settle(appended.map_or(Ok(()), |appended| appended?.wait()))?;
+        Ok(receipt)
+    }
+}
+
+/// Counts a request or batch in the metrics exactly once, whatever its outcome.
+struct Accounts {
+    metrics: Arc<Metrics>,
+    protocol: Protocol,
+    received: u32,
+    accepted: u32,
+    by_code: ByCode,
+    values_by_code: ByCode,
+    ignored: [u32; Ignored::COUNT],
+    overwritten: u32,
+    /// Whether readings that the log refuses are not counted, because their sender keeps them.
+    is_kept_by_sender: bool,
+}
+
+impl Accounts {
+    fn new(metrics: Arc<Metrics>, protocol: Protocol, receipt: &Receipt) -> Self {
+        let Receipt { received, accepted, by_code, values_by_code, .. } = *receipt;
+        let (ignored, overwritten) = (receipt.ignored.counts, receipt.overwritten.readings);
+        Self {
+            metrics,
+            protocol,
+            received,
+            accepted,
+            by_code,
+            values_by_code,
+            ignored,
+            overwritten,
+            is_kept_by_sender: false,
+        }
+    }
+
+    /// Counts the admitted readings as accepted.
+    fn accept(&self) {
+        self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
+        self.metrics.readings_accepted_total.of(self.protocol).increment(self.accepted.into());
+        self.metrics.readings_overwritten_total.of(self.protocol).increment(self.overwritten.into());
+        self.count_rejections();
+        for (code, count) in self.values_by_code.counted() {
+            let rejected = self.metrics.values_rejected_total.of(self.protocol);
+            rejected.with(code.into()).increment(count.into());
+        }
+        for (what, count) in Ignored::iter().zip(self.ignored).filter(|&(_, count)| count > 0) {
+            debug_assert!(self.protocol.may_ignore(what), "{what:?} over {:?} is not exported at zero", self.protocol);
+            self.metrics.fields_ignored_total.of(self.protocol).with(what.into()).increment(count.into());
+        }
+    }
+
+    /// Counts the admitted readings as rejected for this reason.
+    fn refuse(&self, reason: RefusalReason) {
+        let bad = self.by_code.sum();
+        self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
+        let rejected = self.metrics.readings_rejected_total.of(self.protocol);
+        rejected.with(reason.into()).increment((self.received - bad).into());
+        self.count_rejections();
+    }
+
+    fn count_rejections(&self) {
+        let rejected = self.metrics.readings_rejected_total.of(self.protocol);
+        for (code, count) in self.by_code.counted() {
+            rejected.with(code.into()).increment(count.into());
+            if let Some(limit) = Limit::of(code) {
+                self.metrics.limited_total.of(limit).increment(count.into());
+            }
+        }
+    }
+
+    /// Waits for the append, and counts its outcome. If the caller drops this future, a background task does
+    /// both.
+    async fn follow(self, ack: Ack) -> Result<(), AppendError> {
+        let mut followed = Followed { waiting: Some((self, ack)) };
+        let outcome = match &mut followed.waiting {
+            Some((_, ack)) => ack.durable().await,
+            None => return Ok(()),
+        };
+        match followed.waiting.take() {
+            Some((accounts, _)) => accounts.settle(outcome),
+            None => outcome,
+        }
+    }
+
+    /// Counts the outcome of the append, and returns it.
+    fn settle(&self, outcome: Result<(), AppendError>) -> Result<(), AppendError> {
+        match outcome {
+            Ok(()) => self.accept(),
+            Err(_) if self.is_kept_by_sender => {}
+            Err(_) => self.refuse(RefusalReason::Overloaded),
+        }
+        outcome
+    }
+}
+
+/// An append whose outcome is not counted yet. If it is dropped, a task in the background waits on.
+struct Followed {
+    waiting: Option<(Accounts, Ack)>,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let Some((accounts, mut ack)) = self.waiting.take() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { accounts.settle(ack.durable().await) });
+        }
     }
 }

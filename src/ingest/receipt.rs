@@ -1,15 +1,13 @@
-//! The outcome of a request, and its counts in the metrics.
+//! The outcome of a request or batch.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use strum::{EnumCount, IntoEnumIterator};
 
-use super::{Listed, Overwritten, RefusalReason};
-use crate::log::{Ack, AppendError};
-use crate::telemetry::{Limit, Metrics, RefusalEntry, What};
-use crate::wire::{Code, Ignored, Protocol};
+use super::{Listed, Overwritten};
+use crate::telemetry::{RefusalEntry, What};
+use crate::wire::{Code, Ignored};
 
 /// The outcome of the readings of one request: `received = accepted + rejected`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +39,7 @@ pub struct Receipt {
 /// The parts of a body that were dropped on purpose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IgnoredFields {
-    counts: [u32; Ignored::COUNT],
+    pub(super) counts: [u32; Ignored::COUNT],
     /// The first names, each once.
     names: Vec<Box<str>>,
 }
@@ -139,11 +137,11 @@ impl ByCode {
         Self(std::array::from_fn(|code| self.0[code] - earlier.0[code]))
     }
 
-    fn sum(&self) -> u32 {
+    pub(super) fn sum(&self) -> u32 {
         self.0.iter().sum()
     }
 
-    fn counted(&self) -> impl Iterator<Item = (Code, u32)> {
+    pub(super) fn counted(&self) -> impl Iterator<Item = (Code, u32)> {
         Code::iter().zip(self.0).filter(|&(_, count)| count > 0)
     }
 
@@ -169,115 +167,5 @@ impl fmt::Display for Listed {
             write!(f, ", device {device}")?;
         }
         write!(f, ": {}", self.rejection.detail)
-    }
-}
-
-/// Counts a request or batch in the metrics exactly once, whatever its outcome.
-pub(super) struct Accounts {
-    metrics: Arc<Metrics>,
-    protocol: Protocol,
-    received: u32,
-    accepted: u32,
-    by_code: ByCode,
-    values_by_code: ByCode,
-    ignored: [u32; Ignored::COUNT],
-    overwritten: u32,
-    /// Whether readings that the log refuses are not counted, because their sender keeps them.
-    is_kept_by_sender: bool,
-}
-
-impl Accounts {
-    pub(super) fn new(metrics: Arc<Metrics>, protocol: Protocol, receipt: &Receipt) -> Self {
-        let Receipt { received, accepted, by_code, values_by_code, .. } = *receipt;
-        let (ignored, overwritten) = (receipt.ignored.counts, receipt.overwritten.readings);
-        Self {
-            metrics,
-            protocol,
-            received,
-            accepted,
-            by_code,
-            values_by_code,
-            ignored,
-            overwritten,
-            is_kept_by_sender: false,
-        }
-    }
-
-    /// See [`Submission::kept_by_sender`](super::Submission::kept_by_sender).
-    pub(super) const fn keep(&mut self) {
-        self.is_kept_by_sender = true;
-    }
-
-    /// Counts the admitted readings as accepted.
-    pub(super) fn accept(&self) {
-        self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
-        self.metrics.readings_accepted_total.of(self.protocol).increment(self.accepted.into());
-        self.metrics.readings_overwritten_total.of(self.protocol).increment(self.overwritten.into());
-        self.count_rejections();
-        for (code, count) in self.values_by_code.counted() {
-            let rejected = self.metrics.values_rejected_total.of(self.protocol);
-            rejected.with(code.into()).increment(count.into());
-        }
-        for (what, count) in Ignored::iter().zip(self.ignored).filter(|&(_, count)| count > 0) {
-            debug_assert!(self.protocol.may_ignore(what), "{what:?} over {:?} is not exported at zero", self.protocol);
-            self.metrics.fields_ignored_total.of(self.protocol).with(what.into()).increment(count.into());
-        }
-    }
-
-    /// Counts the admitted readings as rejected for this reason.
-    pub(super) fn refuse(&self, reason: RefusalReason) {
-        let bad = self.by_code.sum();
-        self.metrics.readings_received_total.of(self.protocol).increment(self.received.into());
-        let rejected = self.metrics.readings_rejected_total.of(self.protocol);
-        rejected.with(reason.into()).increment((self.received - bad).into());
-        self.count_rejections();
-    }
-
-    fn count_rejections(&self) {
-        let rejected = self.metrics.readings_rejected_total.of(self.protocol);
-        for (code, count) in self.by_code.counted() {
-            rejected.with(code.into()).increment(count.into());
-            if let Some(limit) = Limit::of(code) {
-                self.metrics.limited_total.of(limit).increment(count.into());
-            }
-        }
-    }
-
-    /// Waits for the append, and counts its outcome. If the caller drops this future, a background task does
-    /// both.
-    pub(super) async fn follow(self, ack: Ack) -> Result<(), AppendError> {
-        let mut followed = Followed { waiting: Some((self, ack)) };
-        let outcome = match &mut followed.waiting {
-            Some((_, ack)) => ack.durable().await,
-            None => return Ok(()),
-        };
-        match followed.waiting.take() {
-            Some((accounts, _)) => accounts.settle(outcome),
-            None => outcome,
-        }
-    }
-
-    /// Counts the outcome of the append, and returns it.
-    pub(super) fn settle(&self, outcome: Result<(), AppendError>) -> Result<(), AppendError> {
-        match outcome {
-            Ok(()) => self.accept(),
-            Err(_) if self.is_kept_by_sender => {}
-            Err(_) => self.refuse(RefusalReason::Overloaded),
-        }
-        outcome
-    }
-}
-
-/// An append whose outcome is not counted yet. If it is dropped, a task in the background waits on.
-struct Followed {
-    waiting: Option<(Accounts, Ack)>,
-}
-
-impl Drop for Followed {
-    fn drop(&mut self) {
-        let Some((accounts, mut ack)) = self.waiting.take() else { return };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { accounts.settle(ack.durable().await) });
-        }
     }
 }

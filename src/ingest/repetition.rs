@@ -16,8 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
-use super::receipt::Accounts;
-use super::{Admitted, Ingest, IngestError, RefusalReason, Submission};
+use super::{Accounts, Admitted, Ingest, IngestError, RefusalReason, Submission};
 use crate::log::batch_view::{BatchView, Step};
 use crate::log::{Ack, AppendError, Batch, BatchBuilder, Log, Remaining, leave_out};
 
