@@ -1,6 +1,13 @@
 //! The check of each reading of a request or batch.
+//!
+//! An [`Admission`] is the sink of a parser. It checks device ID and metadata, names and values, the time,
+//! and the limits of the device, in this order. The first broken rule rejects the reading. A valid reading
+//! is pushed into the batch.
+//!
+//! A bad value is left out of its reading. It rejects the reading only if no other value is left.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
@@ -9,7 +16,7 @@ use foldhash::fast::RandomState;
 use crate::access::{DeviceScope, DeviceScopeError};
 use crate::common::work;
 use crate::log::{Batch, BatchBuilder, PushError};
-use crate::model::DEVICE_ID_MAX_BYTES;
+use crate::model::{DEVICE_ID_MAX_BYTES, series};
 use crate::telemetry::RefusalEntry;
 use crate::wire::{Code, Ignored, Incoming, Limits, Protocol, Rejection, Sink, Source};
 
@@ -19,10 +26,6 @@ use super::receipt::ByCode;
 use super::window::Window;
 use super::{Permit, RateLimitedError, Receipt};
 use crate::limits::Quota;
-
-mod values;
-
-use values::{RejectedValues, is_usual, valid};
 
 /// The most rejections that an answer lists; the others are only counted.
 const MAX_LISTED: usize = 100;
@@ -111,6 +114,14 @@ pub struct Admission<'r> {
     rejected_values: RejectedValues,
     /// The number of rejections that [`Self::take_refusals`] has returned, by code.
     logged: ByCode,
+}
+
+/// Rejected values of one reading.
+#[derive(Debug, Default)]
+struct RejectedValues {
+    by_code: ByCode,
+    /// The first rejections, up to [`MAX_LISTED`].
+    first: Vec<Rejection>,
 }
 
 impl Kind {
@@ -245,64 +256,6 @@ impl<'r> Admission<'r> {
         let overwritten = self.overwrite_check.end(&batch, self.scope);
         (batch, Receipt { overwritten, retry_after, ..self.receipt })
     }
-
-    fn admit(&mut self, incoming: &Incoming<'_>) -> Result<(), Rejection> {
-        let known = self.owner.as_ref().filter(|owner| incoming.owner == Some(owner.number));
-        let found;
-        let device = if let Some(owner) = known {
-            owner.device.as_str()
-        } else {
-            found = check_owner(self.rules, self.scope, incoming)?;
-            &*found
-        };
-        self.rules.limits.check_metrics(incoming.values.len())?;
-        let valid_values;
-        let values = if incoming.values.iter().all(is_usual) {
-            incoming.values
-        } else {
-            valid_values = valid(incoming.values, &mut self.rejected_values)?;
-            &*valid_values
-        };
-        let ts_ms = self.window.check(incoming.ts_ms, self.source)?;
-        let device_hash = match &mut self.device_check {
-            Some(check) => {
-                let hash = check.hash(device);
-                check.check(hash, device, values)?;
-                hash
-            }
-            None => self.hasher.hash_one(device),
-        };
-        let values = values.iter().map(|(name, value)| (&**name, *value));
-        let (owner, measurement_bytes) = (incoming.owner, incoming.measurement_bytes);
-        self.batch.push_of(owner, device, incoming.metadata, ts_ms, measurement_bytes, values).map_err(|error| {
-            let code = match error {
-                PushError::TooManyNames | PushError::TooLong => Code::TooManyMetrics,
-                PushError::TooLarge(_) => Code::RequestTooLarge,
-            };
-            Rejection { code, detail: error.to_string() }
-        })?;
-        self.overwrite_check.note(device_hash, ts_ms);
-        if known.is_none()
-            && let Some(number) = incoming.owner
-        {
-            self.owner = Some(Owner { number, device: device.to_owned() });
-        }
-        Ok(())
-    }
-}
-
-/// Checks device ID and metadata, before anything is copied. Returns the stored ID.
-fn check_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
-    work::count(incoming.device.len().min(DEVICE_ID_MAX_BYTES));
-    let device = scope.to_stored_id(incoming.device).map_err(|error| Rejection {
-        code: match error {
-            DeviceScopeError::Forbidden(_) => Code::DeviceForbidden,
-            DeviceScopeError::Invalid(_) | DeviceScopeError::TooLong(_) => Code::InvalidDeviceId,
-        },
-        detail: error.to_string(),
-    })?;
-    rules.limits.check_metadata(incoming.metadata.map_or(0, str::len))?;
-    Ok(device)
 }
 
 impl Sink for Admission<'_> {
@@ -358,6 +311,50 @@ impl Sink for Admission<'_> {
 }
 
 impl Admission<'_> {
+    fn admit(&mut self, incoming: &Incoming<'_>) -> Result<(), Rejection> {
+        let known = self.owner.as_ref().filter(|owner| incoming.owner == Some(owner.number));
+        let found;
+        let device = if let Some(owner) = known {
+            owner.device.as_str()
+        } else {
+            found = check_owner(self.rules, self.scope, incoming)?;
+            &*found
+        };
+        self.rules.limits.check_metrics(incoming.values.len())?;
+        let valid_values;
+        let values = if incoming.values.iter().all(is_usual) {
+            incoming.values
+        } else {
+            valid_values = valid(incoming.values, &mut self.rejected_values)?;
+            &*valid_values
+        };
+        let ts_ms = self.window.check(incoming.ts_ms, self.source)?;
+        let device_hash = match &mut self.device_check {
+            Some(check) => {
+                let hash = check.hash(device);
+                check.check(hash, device, values)?;
+                hash
+            }
+            None => self.hasher.hash_one(device),
+        };
+        let values = values.iter().map(|(name, value)| (&**name, *value));
+        let (owner, measurement_bytes) = (incoming.owner, incoming.measurement_bytes);
+        self.batch.push_of(owner, device, incoming.metadata, ts_ms, measurement_bytes, values).map_err(|error| {
+            let code = match error {
+                PushError::TooManyNames | PushError::TooLong => Code::TooManyMetrics,
+                PushError::TooLarge(_) => Code::RequestTooLarge,
+            };
+            Rejection { code, detail: error.to_string() }
+        })?;
+        self.overwrite_check.note(device_hash, ts_ms);
+        if known.is_none()
+            && let Some(number) = incoming.owner
+        {
+            self.owner = Some(Owner { number, device: device.to_owned() });
+        }
+        Ok(())
+    }
+
     /// Lists the rejected values of a reading that is accepted without them.
     #[cold]
     fn list_rejected_values(&mut self, device: &str) {
@@ -382,6 +379,69 @@ impl Admission<'_> {
         self.list(device, rejection, false);
         self.receipt.received += 1;
         self.receipt.rejected += 1;
+    }
+}
+
+/// Checks device ID and metadata, before anything is copied. Returns the stored ID.
+fn check_owner<'i>(rules: &Rules, scope: &DeviceScope, incoming: &Incoming<'i>) -> Result<Cow<'i, str>, Rejection> {
+    work::count(incoming.device.len().min(DEVICE_ID_MAX_BYTES));
+    let device = scope.to_stored_id(incoming.device).map_err(|error| Rejection {
+        code: match error {
+            DeviceScopeError::Forbidden(_) => Code::DeviceForbidden,
+            DeviceScopeError::Invalid(_) | DeviceScopeError::TooLong(_) => Code::InvalidDeviceId,
+        },
+        detail: error.to_string(),
+    })?;
+    rules.limits.check_metadata(incoming.metadata.map_or(0, str::len))?;
+    Ok(device)
+}
+
+/// Whether a value is finite, and its series has a usual text.
+#[inline]
+fn is_usual((name, value): &(Cow<'_, str>, f64)) -> bool {
+    work::count(name.len().min(series::SERIES_MAX_BYTES));
+    value.is_finite() && series::is_usual(name)
+}
+
+/// Returns the valid values of a reading, with the canonical texts of their series. Adds the others to
+/// `rejected`.
+///
+/// The reading is rejected if no value is valid, with the first of these rejections, or if a series occurs
+/// twice.
+fn valid<'v>(
+    values: &'v [(Cow<'_, str>, f64)],
+    rejected: &mut RejectedValues,
+) -> Result<Vec<(Cow<'v, str>, f64)>, Rejection> {
+    let mut valid = Vec::with_capacity(values.len());
+    for (name, value) in values {
+        work::count(name.len().min(series::SERIES_MAX_BYTES));
+        match series::canonical(name) {
+            Ok(name) if value.is_finite() => valid.push((name, *value)),
+            Ok(name) => {
+                let detail = format!("the value of \"{name}\" is not a finite number");
+                rejected.add(Rejection { code: Code::NonFiniteValue, detail });
+            }
+            Err(error) => rejected.add(error.into()),
+        }
+    }
+    if valid.is_empty() {
+        return Err(rejected.first.swap_remove(0));
+    }
+    let mut names = HashSet::with_capacity(valid.len());
+    match valid.iter().find(|(name, _)| !names.insert(&**name)) {
+        Some((name, _)) => {
+            Err(Rejection { code: Code::DuplicateKey, detail: format!("the series \"{name}\" is duplicated") })
+        }
+        None => Ok(valid),
+    }
+}
+
+impl RejectedValues {
+    fn add(&mut self, rejection: Rejection) {
+        self.by_code.count(rejection.code);
+        if self.first.len() < MAX_LISTED {
+            self.first.push(rejection);
+        }
     }
 }
 
