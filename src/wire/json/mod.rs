@@ -44,7 +44,6 @@ mod metric_names;
 mod object;
 pub(in crate::wire) mod problem;
 mod reading;
-mod string;
 #[cfg(test)]
 mod tests;
 mod time;
