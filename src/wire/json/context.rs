@@ -22,8 +22,7 @@ const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 pub(super) struct Context<'b> {
     pub(super) options: Options<'b>,
     pub(super) limits: Limits,
-    /// The text after a position in a message: empty, or [`OF_THE_LINE`](super::OF_THE_LINE) if positions
-    /// count from the start of a line.
+    /// The text after a position in a message: empty, or ` of the line` if positions count from its start.
     pub(super) of_the_line: &'static str,
     /// How many hints may still be computed.
     hints_left: u32,

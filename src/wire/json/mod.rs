@@ -24,16 +24,19 @@
 //!
 //! **Devices.** An element of `readings` may name a device of its own, and may have metadata. If it is of the
 //! object's device, its metadata counts from this element on. An object may have a `seq`, a whole number from
-//! 0 that grows by one with each object of the device, so that lost objects are counted ([`Sink::sequence`]).
+//! 0 that grows by one with each object of the device, so that lost objects are counted
+//! ([`Sink::sequence`](super::Sink::sequence)).
 //!
 //! Text that is not JSON is a [`SyntaxError`]. JSON that is not a valid reading is one rejection with the
-//! first problem found, and the parser goes on. A bad value is rejected by itself ([`Sink::reject_value`]). A
-//! problem with an object's device or metadata rejects each of its readings.
+//! first problem found, and the parser goes on. A bad value is rejected by itself
+//! ([`Sink::reject_value`](super::Sink::reject_value)). A problem with an object's device or metadata rejects
+//! each of its readings.
 //!
 //! The parser reads the text once, front to back, and allocates nothing for a plain reading. It skips
 //! `readings` at first, and reads them when device and metadata are known. So it needs memory for one reading
 //! only, whatever the size of the body.
 
+mod body;
 mod context;
 mod flat;
 mod key;
@@ -41,24 +44,22 @@ pub(in crate::wire) mod labels;
 pub(in crate::wire) mod lexer;
 pub(in crate::wire) mod metadata;
 mod metric_names;
-mod object;
 pub(in crate::wire) mod problem;
 mod reading;
 #[cfg(test)]
 mod tests;
 mod time;
 
-pub use self::key::key_names;
+pub use self::{
+    body::{parse, parse_lines},
+    key::key_names,
+};
 use self::{
     lexer::{Kind, Lexer},
-    object::Reader,
     problem::rejection,
 };
-use super::{Code, Limits, Rejection, Sink};
+use super::{Code, Limits, Rejection};
 use serde_json::{Map, Value};
-
-/// The text after a position that counts from the start of a line.
-const OF_THE_LINE: &str = " of the line";
 
 /// The options of the parser, which are not in the body.
 #[derive(Debug, Clone, Copy, Default)]
@@ -129,100 +130,4 @@ fn parse_object(body: &[u8], limits: &Limits, depth: usize) -> Result<Map<String
     };
     let text = read().map_err(|error: SyntaxError| not_json(&error))??;
     serde_json::from_str(text).map_err(|error| not_json(&error))
-}
-
-/// Parses a body that is one JSON value: an object, or an array of objects. Skips a byte order mark.
-///
-/// If the first line is a whole object and another value follows on a later line, the body is NDJSON.
-///
-/// # Errors
-/// When the body is not JSON. `sink` may have the readings before the error; the caller must drop them.
-pub fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
-    let mut lexer = Lexer::new(body)?;
-    if lexer.is_at_end() {
-        return Err(SyntaxError::new(
-            lexer.offset(),
-            "expected an object or an array of objects but the body is empty",
-        ));
-    }
-    let mut reader = Reader::new(options, sink.limits(), "");
-    if lexer.kind()? != Kind::Object {
-        return read_value(lexer, &mut reader, sink);
-    }
-    let start = lexer.offset();
-    let object = reader.read(&mut lexer, sink)?;
-    let end = lexer.offset();
-    if lexer.is_at_end() {
-        return reader.emit(object, sink);
-    }
-    let is_one_line = !body[start..end].contains(&b'\n');
-    let line_of = |offset: usize| 1 + memchr::memchr_iter(b'\n', &body[..offset]).count() as u64;
-    match body[end..lexer.offset()].iter().position(|&byte| byte == b'\n') {
-        Some(line_end) if is_one_line && matches!(lexer.byte(), Some(b'{' | b'[')) => {
-            sink.line(line_of(start));
-            reader.emit(object, sink)?;
-            reader.start_lines();
-            let rest = end + line_end + 1;
-            read_lines(&body[rest..], line_of(rest), &mut reader, sink);
-            Ok(())
-        }
-        _ if lexer.byte() == Some(b'{') => Err(SyntaxError::new(
-            lexer.offset(),
-            "expected nothing after the value, or a value on each line, which is NDJSON,",
-        )),
-        _ => lexer.end(),
-    }
-}
-
-/// Parses a body with one JSON value per line, an object or an array of objects. Blank lines are skipped.
-///
-/// It calls [`Sink::line`] before each line that is not blank. A line that is not JSON is one rejection,
-/// whose detail has the position in bytes from the start of the line.
-pub fn parse_lines(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
-    read_lines(body, 1, &mut Reader::new(options, sink.limits(), OF_THE_LINE), sink);
-}
-
-/// Reads lines. `first` is the number of the first line.
-fn read_lines<'b>(body: &'b [u8], first: u64, reader: &mut Reader<'b>, sink: &mut impl Sink) {
-    for (number, line) in (first..).zip(body.split(|&byte| byte == b'\n')) {
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        if sink.is_over() {
-            return;
-        }
-        sink.line(number);
-        if let Err(error) = read_line(line, reader, sink) {
-            sink.reject(rejection(Code::InvalidJson, format!("{error}{OF_THE_LINE}")));
-        }
-    }
-}
-
-fn read_line<'b>(line: &'b [u8], reader: &mut Reader<'b>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
-    let mut lexer = Lexer::new(line)?;
-    if lexer.kind()? == Kind::Array {
-        // A line that is not JSON must yield a rejection and no readings. So an array is checked to its end
-        // before its readings are passed on.
-        let mut ahead = lexer.clone();
-        ahead.skip()?;
-        ahead.end()?;
-    }
-    read_value(lexer, reader, sink)
-}
-
-fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
-    if lexer.kind()? == Kind::Array {
-        lexer.open()?;
-        while lexer.element()? {
-            let object = reader.read(&mut lexer, sink)?;
-            reader.emit(object, sink)?;
-            if sink.is_over() {
-                return Ok(());
-            }
-        }
-        return lexer.end();
-    }
-    let object = reader.read(&mut lexer, sink)?;
-    lexer.end()?;
-    reader.emit(object, sink)
 }

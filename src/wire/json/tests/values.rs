@@ -1,6 +1,7 @@
 //! Values, and times in other forms.
 
 use super::*;
+use crate::wire::Sink;
 
 const NOW_MS: i64 = 1_776_693_610_000;
 const NOW: Options<'_> = Options { device: None, ignore_unknown_keys: false, flat: false, now_ms: NOW_MS };

@@ -1,4 +1,8 @@
-//! One object of a body: its device, metadata and readings.
+//! Parses a body: its lines or elements, the objects in them, and their readings.
+//!
+//! [`parse`] and [`parse_lines`] find the objects. [`Reader::read`] takes the keys of one object, and
+//! [`Reader::emit`] passes its readings on. These are two steps, because keys may be in any order, and
+//! because text after the object may not be JSON. The second step also parses the array `readings`.
 
 use std::borrow::Cow;
 
@@ -13,9 +17,108 @@ use super::{
 };
 use crate::wire::{Code, Ignored, Incoming, Limits, Rejection, Sink};
 
+/// The text after a position that counts from the start of a line.
+const OF_THE_LINE: &str = " of the line";
+
+/// Parses a body that is one JSON value: an object, or an array of objects. Skips a byte order mark.
+///
+/// If the first line is a whole object and another value follows on a later line, the body is NDJSON.
+///
+/// # Errors
+/// When the body is not JSON. `sink` may have the readings before the error; the caller must drop them.
+pub fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    let mut lexer = Lexer::new(body)?;
+    if lexer.is_at_end() {
+        return Err(SyntaxError::new(
+            lexer.offset(),
+            "expected an object or an array of objects but the body is empty",
+        ));
+    }
+    let mut reader = Reader::new(options, sink.limits(), "");
+    if lexer.kind()? != Kind::Object {
+        return read_value(lexer, &mut reader, sink);
+    }
+    let start = lexer.offset();
+    let object = reader.read(&mut lexer, sink)?;
+    let end = lexer.offset();
+    if lexer.is_at_end() {
+        return reader.emit(object, sink);
+    }
+    let is_one_line = !body[start..end].contains(&b'\n');
+    let line_of = |offset: usize| 1 + memchr::memchr_iter(b'\n', &body[..offset]).count() as u64;
+    match body[end..lexer.offset()].iter().position(|&byte| byte == b'\n') {
+        Some(line_end) if is_one_line && matches!(lexer.byte(), Some(b'{' | b'[')) => {
+            sink.line(line_of(start));
+            reader.emit(object, sink)?;
+            reader.start_lines();
+            let rest = end + line_end + 1;
+            read_lines(&body[rest..], line_of(rest), &mut reader, sink);
+            Ok(())
+        }
+        _ if lexer.byte() == Some(b'{') => Err(SyntaxError::new(
+            lexer.offset(),
+            "expected nothing after the value, or a value on each line, which is NDJSON,",
+        )),
+        _ => lexer.end(),
+    }
+}
+
+/// Parses a body with one JSON value per line, an object or an array of objects. Blank lines are skipped.
+///
+/// It calls [`Sink::line`] before each line that is not blank. A line that is not JSON is one rejection,
+/// whose detail has the position in bytes from the start of the line.
+pub fn parse_lines(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
+    read_lines(body, 1, &mut Reader::new(options, sink.limits(), OF_THE_LINE), sink);
+}
+
+/// Reads lines. `first` is the number of the first line.
+fn read_lines<'b>(body: &'b [u8], first: u64, reader: &mut Reader<'b>, sink: &mut impl Sink) {
+    for (number, line) in (first..).zip(body.split(|&byte| byte == b'\n')) {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        if sink.is_over() {
+            return;
+        }
+        sink.line(number);
+        if let Err(error) = read_line(line, reader, sink) {
+            sink.reject(rejection(Code::InvalidJson, format!("{error}{OF_THE_LINE}")));
+        }
+    }
+}
+
+fn read_line<'b>(line: &'b [u8], reader: &mut Reader<'b>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    let mut lexer = Lexer::new(line)?;
+    if lexer.kind()? == Kind::Array {
+        // A line that is not JSON must yield a rejection and no readings. So an array is checked to its end
+        // before its readings are passed on.
+        let mut ahead = lexer.clone();
+        ahead.skip()?;
+        ahead.end()?;
+    }
+    read_value(lexer, reader, sink)
+}
+
+fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    if lexer.kind()? == Kind::Array {
+        lexer.open()?;
+        while lexer.element()? {
+            let object = reader.read(&mut lexer, sink)?;
+            reader.emit(object, sink)?;
+            if sink.is_over() {
+                return Ok(());
+            }
+        }
+        return lexer.end();
+    }
+    let object = reader.read(&mut lexer, sink)?;
+    lexer.end()?;
+    reader.emit(object, sink)
+}
+
 /// Parses objects and passes on their readings, with the same buffers for all objects.
 #[derive(Debug)]
-pub(super) struct Reader<'b> {
+struct Reader<'b> {
     context: Context<'b>,
     /// The number of owners that were passed on.
     owners: u32,
@@ -27,7 +130,7 @@ pub(super) struct Reader<'b> {
 
 /// The fields of an object besides its own reading. `None` is an absent key.
 #[derive(Debug, Default)]
-pub(super) struct Object<'b> {
+struct Object<'b> {
     seq: Option<u64>,
     has_seq_key: bool,
     /// A lexer at the array, which is known to be valid JSON.
@@ -54,22 +157,18 @@ struct OwnerOfReading<'o> {
 }
 
 impl<'b> Reader<'b> {
-    pub(super) fn new(options: &Options<'b>, limits: Limits, of_the_line: &'static str) -> Self {
+    fn new(options: &Options<'b>, limits: Limits, of_the_line: &'static str) -> Self {
         let context = Context::new(*options, limits, of_the_line);
         Self { context, owners: 0, own: Reading::default(), inner: Reading::default() }
     }
 
     /// From now on, places count from the start of the current line.
-    pub(super) const fn start_lines(&mut self) {
-        self.context.of_the_line = super::OF_THE_LINE;
+    const fn start_lines(&mut self) {
+        self.context.of_the_line = OF_THE_LINE;
     }
 
     /// Parses the next value, which should be an object.
-    pub(super) fn read(
-        &mut self,
-        lexer: &mut Lexer<'b>,
-        sink: &mut impl Sink,
-    ) -> Result<Parsed<Object<'b>>, SyntaxError> {
+    fn read(&mut self, lexer: &mut Lexer<'b>, sink: &mut impl Sink) -> Result<Parsed<Object<'b>>, SyntaxError> {
         let kind = lexer.kind()?;
         if kind != Kind::Object {
             lexer.skip()?;
@@ -100,7 +199,7 @@ impl<'b> Reader<'b> {
     }
 
     /// Passes on the readings of the last parsed object.
-    pub(super) fn emit(&mut self, object: Parsed<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    fn emit(&mut self, object: Parsed<Object<'b>>, sink: &mut impl Sink) -> Result<(), SyntaxError> {
         let Object { seq, readings, .. } = match object {
             Ok(object) => object,
             Err(rejection) => {
@@ -130,6 +229,18 @@ impl<'b> Reader<'b> {
             Some(Err(rejection)) => sink.reject(rejection),
         }
         Ok(())
+    }
+
+    /// The reading of an object that has a device, a time and values only. Most objects are like this, so
+    /// they take this short way.
+    fn plain(&self) -> Parsed<Incoming<'_>> {
+        let device = match &self.own.device {
+            Some(device) => device.as_deref().map_err(Clone::clone)?,
+            None => return Err(without_device()),
+        };
+        let ts_ms = self.own.plain_ts_ms()?;
+        let values = self.own.plain_values(&self.context.limits)?;
+        Ok(Incoming { device, metadata: None, owner: None, ts_ms, values, measurement_bytes: 0 })
     }
 
     fn emit_readings(
@@ -177,18 +288,6 @@ impl<'b> Reader<'b> {
             sink.reject(rejection(Code::MissingValues, "\"readings\" is empty"));
         }
         Ok(())
-    }
-
-    /// The reading of an object that has a device, a time and values only. Most objects are like this, so
-    /// they take this short way.
-    fn plain(&self) -> Parsed<Incoming<'_>> {
-        let device = match &self.own.device {
-            Some(device) => device.as_deref().map_err(Clone::clone)?,
-            None => return Err(without_device()),
-        };
-        let ts_ms = self.own.plain_ts_ms()?;
-        let values = self.own.plain_values(&self.context.limits)?;
-        Ok(Incoming { device, metadata: None, owner: None, ts_ms, values, measurement_bytes: 0 })
     }
 
     /// The device and the metadata of the object.
