@@ -68,7 +68,7 @@ mod write;
 
 pub use access::cross_site::Hosts;
 pub use read::query_limits::QueryLimits;
-pub use serve::accept::{listen, serve};
+pub use serve::connection::{listen, serve};
 pub use serve::over_capacity::connections_within;
 pub use serve::threads::Threads;
 pub use write::webhook::Webhook;

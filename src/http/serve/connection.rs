@@ -1,7 +1,15 @@
-//! One connection: the TLS handshake, its requests, and its end at a shutdown.
+//! The connections of a listening socket: accepted up to a limit, served, and closed at a shutdown.
+//!
+//! The accept loop gives each connection to one of the `threads`. There the server makes the TLS handshake,
+//! and hyper reads the requests, which the router answers.
+//!
+//! A shutdown is graceful. The server accepts no further connection, and each open one may send one more
+//! request within moments: its client may have sent it before it saw the shutdown. [`serve`] returns when
+//! the last connection is closed.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,18 +21,29 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Notify, Semaphore};
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::client_disconnect::{Disconnect, WatchedStream};
+use super::over_capacity::OverCapacity;
+use super::threads::Threads;
 use crate::access::Certificate;
 use crate::common::lingering_close::LingeringClose;
-use crate::http::Limits;
-use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
-use crate::tls::Tls;
+use crate::http::router::router;
+use crate::http::{App, Limits};
+use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::tls::{Failure, Tls};
+
+/// The wait after a failed `accept`, mostly because the process has no free file.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// The number of connections that the system queues until the server accepts them.
+const BACKLOG: u32 = 1024;
 
 /// The buffer of a connection: the largest head of a request, and read of a body.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -39,25 +58,106 @@ const NEXT_REQUEST_WAIT: Duration = Duration::from_millis(50);
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
     Content-Length: 37\r\n\r\nThis address speaks HTTPS, not HTTP.\n";
 
+/// Listens on `address`.
+///
+/// # Errors
+/// The address is in use, is not an address of this machine, or needs privileges.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?; // else a restart waits for old connections in TIME_WAIT
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Serves until `shutdown` is cancelled, then completes the requests in progress.
+///
+/// With `tls`, all connections use TLS.
+pub async fn serve(
+    listener: TcpListener,
+    threads: Threads,
+    app: Arc<App>,
+    tls: Option<Arc<Tls>>,
+    shutdown: CancellationToken,
+) {
+    let metrics = Arc::clone(&app.metrics);
+    let permits = Arc::new(Semaphore::new(app.limits.max_connections));
+    let over_capacity = tls.is_none().then(|| OverCapacity::new(app.limits.max_connections, shutdown.clone()));
+    if tls.is_some() {
+        metrics.tls_handshakes_failed_total.start_with(&Failure::REASONS);
+    }
+    let tasks = TaskTracker::new();
+    let connections = Connections {
+        limits: app.limits.clone(),
+        metrics: Arc::clone(&metrics),
+        refusals: Arc::clone(&app.refusals),
+        router: router(app),
+        tls,
+        shutdown,
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = connections.shutdown.cancelled() => break,
+        };
+        let (stream, address) = match accepted {
+            Ok((stream, from)) => (stream, from.ip().to_canonical()),
+            Err(error) => {
+                connections.log_refused_connection(Sender::All, "not_accepted", error.to_string());
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            metrics.http_connections_refused_total.increment(1);
+            metrics.limited_total.of(Limit::Connections).increment(1);
+            let example = format!("{} are open", connections.limits.max_connections);
+            connections.log_refused_connection(Sender::Address(address), "too_many_connections", example);
+            if let Some(over_capacity) = &over_capacity {
+                over_capacity.refuse(stream, &tasks); // with TLS an answer would need a handshake
+            }
+            continue;
+        };
+        let stream = match stream.into_std() {
+            Ok(stream) => stream,
+            Err(error) => {
+                connections.log_refused_connection(Sender::All, "not_accepted", error.to_string());
+                continue;
+            }
+        };
+        let connections = connections.clone();
+        threads.spawn(&tasks, |place| async move {
+            let _open = OpenConnection::count(&connections.metrics);
+            match TcpStream::from_std(stream) {
+                Ok(stream) => connections.serve(stream, address).await,
+                Err(error) => connections.log_refused_connection(Sender::All, "not_accepted", error.to_string()),
+            }
+            drop((place, permit));
+        });
+    }
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
 /// The parts that all connections share.
 #[derive(Clone)]
-pub(super) struct Connections {
-    pub(super) limits: Limits,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) refusals: Arc<RefusalLog>,
-    pub(super) router: Router,
-    pub(super) tls: Option<Arc<Tls>>,
-    pub(super) shutdown: CancellationToken,
+struct Connections {
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    refusals: Arc<RefusalLog>,
+    router: Router,
+    tls: Option<Arc<Tls>>,
+    shutdown: CancellationToken,
 }
 
 impl Connections {
     /// Logs a connection that the server did not accept.
-    pub(super) fn log_refused_connection(&self, sender: Sender, code: &'static str, example: String) {
+    fn log_refused_connection(&self, sender: Sender, code: &'static str, example: String) {
         self.refusals.record(sender, RefusalEntry { what: What::Connections, code, count: 1, example }, None);
     }
 
     /// Serves a connection until its end. The TLS handshake is first, if there is TLS.
-    pub(super) async fn serve(&self, stream: TcpStream, address: IpAddr) {
+    async fn serve(&self, stream: TcpStream, address: IpAddr) {
         let _ = stream.set_nodelay(true); // if this fails, it costs only latency
         let (service, disconnect) = (TowerToHyperService::new(self.router.clone()), Disconnect::default());
         let Some(tls) = &self.tls else {
@@ -113,6 +213,22 @@ impl Connections {
         if let Err(error) = served {
             tracing::debug!(%error, "a connection ended early");
         }
+    }
+}
+
+/// Counts a connection in the metric of open connections until this is dropped.
+struct OpenConnection(Gauge);
+
+impl OpenConnection {
+    fn count(metrics: &Metrics) -> Self {
+        metrics.http_connections.increment(1.0);
+        Self(metrics.http_connections.clone())
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
     }
 }
 
