@@ -4,10 +4,8 @@
 //! answers the connections above the limit. On its thread, `connection` makes the TLS handshake and lets
 //! hyper serve the requests, which the router answers. Two layers wrap the socket: `client_disconnect` tells
 //! running queries that the client has left, and a lingering close makes the last answer arrive.
-//! `unread_body` closes a connection after the answer to a request whose body was not read.
 
 pub(super) mod client_disconnect;
 pub(super) mod connection;
 pub(super) mod over_capacity;
 pub(super) mod threads;
-pub(super) mod unread_body;
