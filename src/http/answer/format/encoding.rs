@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::weights::weights;
+use super::weights;
 use super::workbook::Workbook;
 
 /// The compression level of zstd.

@@ -7,7 +7,6 @@ use axum::http::header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 
-use self::weights::weights;
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 
@@ -15,7 +14,6 @@ mod cells;
 mod csv;
 mod encoding;
 mod number;
-mod weights;
 mod workbook;
 
 pub(in crate::http) use self::cells::Cells;
@@ -151,6 +149,22 @@ fn rank(media: &str, ranges: &[(&str, u16)]) -> Option<Rank> {
     Some(Rank { weight, precision })
 }
 
+/// Returns the choices in `Accept` or `Accept-Encoding`, with weights in thousandths.
+///
+/// For `gzip;q=0.5, br`, it returns `("gzip", 500)` and `("br", 1000)`. Parameters other than `q` are
+/// ignored. A weight that is no number from 0 to 1 counts as 1.
+fn weights(list: &str) -> impl Iterator<Item = (&str, u16)> {
+    list.split(',').map(|choice| {
+        let mut parts = choice.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let weight =
+            parts.filter_map(|part| part.split_once('=')).find(|(key, _)| key.trim().eq_ignore_ascii_case("q"));
+        let weight = weight.and_then(|(_, weight)| weight.trim().parse::<f32>().ok());
+        let weight = weight.filter(|weight| (0.0..=1.0).contains(weight)).unwrap_or(1.0);
+        (name, (weight * 1e3) as u16)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use strum::IntoEnumIterator;
@@ -218,6 +232,13 @@ mod tests {
             all
         });
         assert_eq!(Format::choose(&mut Params::of_any(&uri), &headers, &Format::ALL).expect("CSV"), Format::Csv);
+    }
+
+    #[test]
+    fn each_choice_has_its_weight() {
+        let list = "gzip;q=0.5, br ; Q = 0 ,zstd;level=1;q=1.000,*;q=.25,x;q=2,y;q=NaN,";
+        let expected = [("gzip", 500), ("br", 0), ("zstd", 1000), ("*", 250), ("x", 1000), ("y", 1000), ("", 1000)];
+        assert!(weights(list).eq(expected));
     }
 
     #[test]
