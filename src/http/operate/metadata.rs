@@ -480,8 +480,7 @@ async fn on_main<T: Send + 'static>(
 
 /// Refuses a body whose media type is none of `expected`.
 fn check_type(headers: &HeaderMap, expected: &[&str]) -> Result<(), Problem> {
-    let found = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
-    let essence = found.split(';').next().unwrap_or_default().trim();
+    let (essence, found) = body::media_type(headers);
     if expected.iter().any(|expected| essence.eq_ignore_ascii_case(expected)) {
         return Ok(());
     }

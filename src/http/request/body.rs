@@ -85,6 +85,15 @@ impl BodyError {
     }
 }
 
+/// Returns the media type of a body, without its parameters and as `Content-Type` has it.
+///
+/// For `text/csv; charset=utf-8`, it returns `("text/csv", "text/csv; charset=utf-8")`. Both are empty if the
+/// header is missing.
+pub(in crate::http) fn media_type(headers: &HeaderMap) -> (&str, &str) {
+    let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
+    (value.split(';').next().unwrap_or_default().trim(), value)
+}
+
 /// Refuses a request that does not state the length of its body.
 ///
 /// Such a request has no body (RFC 9112, section 6.3): the server would read the bytes that follow as the

@@ -20,6 +20,7 @@ use crate::access::Grant;
 use crate::http::App;
 use crate::http::openapi::{Operation, Tag};
 use crate::http::problem::{Problem, ProblemCode, Refusals, set_retry_after};
+use crate::http::request::body::media_type;
 use crate::http::request::params::Params;
 use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::otlp::{self, Options, answer};
@@ -125,8 +126,7 @@ impl Encoding {
 
     fn expect(headers: &HeaderMap) -> Result<Self, Problem> {
         const ALL: [Encoding; 2] = [Encoding::Protobuf, Encoding::Json];
-        let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
-        let essence = value.split(';').next().unwrap_or_default().trim();
+        let (essence, value) = media_type(headers);
         let known = ALL.into_iter().find(|encoding| essence.eq_ignore_ascii_case(encoding.media_type()));
         known.ok_or_else(|| Problem::expected_media_type("application/x-protobuf or application/json", value))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, Uri};
 use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::json;
@@ -19,6 +19,7 @@ use crate::access::Grant;
 use crate::http::openapi::parameter::PARTIAL;
 use crate::http::openapi::{Operation, Parameters, Tag, body_of_readings};
 use crate::http::problem::{Problem, ProblemCode};
+use crate::http::request::body::media_type;
 use crate::http::request::params::Params;
 use crate::http::{App, Formats};
 use crate::ingest::{Admission, Receipt, RefusalReason};
@@ -125,8 +126,7 @@ impl MediaType {
     ];
 
     fn of(headers: &HeaderMap) -> Result<Self, Problem> {
-        let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
-        let essence = value.split(';').next().unwrap_or_default().trim();
+        let (essence, value) = media_type(headers);
         let known = Self::ALL.iter().find(|(name, _)| essence.eq_ignore_ascii_case(name));
         known.map(|&(_, media_type)| media_type).ok_or_else(|| Problem::unsupported_media_type(value))
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
 use super::receive::{IngestOutcome, IngestRequest, receive_readings};
@@ -19,6 +19,7 @@ use crate::config::RemoteWrite;
 use crate::http::App;
 use crate::http::openapi::{Operation, Tag};
 use crate::http::problem::{Problem, ProblemCode, Refusals, set_retry_after};
+use crate::http::request::body::media_type;
 use crate::http::request::params::Params;
 use crate::ingest::{Admission, Receipt, RefusalReason};
 use crate::wire::remote_write::{self, Options, Version};
@@ -84,10 +85,9 @@ pub(in crate::http) async fn write(
 /// Reads the version of the protobuf message from the content type.
 fn version_of(headers: &HeaderMap) -> Result<Version, Problem> {
     const EXPECTED: &str = "application/x-protobuf, or application/x-protobuf;proto=io.prometheus.write.v2.Request";
-    let value = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or_default());
-    let mut parts = value.split(';').map(str::trim);
-    let is_protobuf = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/x-protobuf"));
-    let proto = parts.find_map(|part| {
+    let (essence, value) = media_type(headers);
+    let is_protobuf = essence.eq_ignore_ascii_case("application/x-protobuf");
+    let proto = value.split(';').find_map(|part| {
         let (name, proto) = part.split_once('=')?;
         name.trim().eq_ignore_ascii_case("proto").then_some(proto.trim().trim_matches('"'))
     });
@@ -114,6 +114,8 @@ fn rejected(receipt: &Receipt, counts: SampleCounts) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header;
+
     use super::*;
 
     #[test]
