@@ -2,6 +2,7 @@
 //!
 //! This room makes all of them: the problems of errors of other rooms in `of_error`, all others here.
 
+use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -235,7 +236,7 @@ impl Problem {
         Self::new(ProblemCode::DeletionUnsupported, why)
     }
 
-    pub(super) fn invalid_parameter(name: &str, why: impl std::fmt::Display) -> Self {
+    pub(super) fn invalid_parameter(name: &str, why: impl Display) -> Self {
         Self::new(ProblemCode::InvalidParameter, format!("{name}: {why}"))
     }
 
@@ -251,7 +252,7 @@ impl Problem {
         Self::new(code, error.to_string())
     }
 
-    pub(super) fn invalid_remote_read(why: &impl std::fmt::Display) -> Self {
+    pub(super) fn invalid_remote_read(why: &impl Display) -> Self {
         Self::new(ProblemCode::InvalidRemoteRead, why.to_string())
     }
 
@@ -311,9 +312,9 @@ impl Problem {
         Self::new(ProblemCode::UnsupportedMediaType, format!("expected {expected}, found \"{found}\""))
     }
 
-    pub(super) fn internal(why: &str) -> Self {
+    pub(super) fn internal(why: impl Display) -> Self {
         let detail = "the server failed; its log has the reason, with the ID in the header x-request-id";
-        Self { internal: Some(why.into()), ..Self::new(ProblemCode::Internal, detail) }
+        Self { internal: Some(why.to_string().into()), ..Self::new(ProblemCode::Internal, detail) }
     }
 }
 

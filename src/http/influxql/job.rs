@@ -83,7 +83,7 @@ impl Job {
             return Ok(response);
         }
         let written = tokio::task::spawn_blocking(move || (job.write(), job.memory.held)).await;
-        let (text, memory) = written.map_err(|error| Problem::internal(&error.to_string()))?;
+        let (text, memory) = written.map_err(Problem::internal)?;
         drop(guard);
         running.keep(memory.into_inner().unwrap_or_else(PoisonError::into_inner));
         Ok(shape.respond(Body::from(text)))

@@ -138,7 +138,7 @@ async fn delete(
     }
     if is_dry_run {
         let dead = app.pipeline.dead_letters().count(&deletion).await;
-        let dead = dead.map_err(|error| Problem::internal(&format!("cannot count the dead letters: {error}")))?;
+        let dead = dead.map_err(|error| Problem::internal(format!("cannot count the dead letters: {error}")))?;
         let Deletion { range_ms, series, .. } = deletion;
         let count = dead + app.queries.count_readings(scope, device, range_ms, &series, app.clock.now_ms()).await?;
         return Ok((StatusCode::OK, Json(Receipt { deleted: Some(count), dry_run: true, ..Receipt::default() })));
@@ -158,6 +158,6 @@ async fn delete(
         DeletionOutcome::Accepted { waits_for } => {
             Ok((StatusCode::ACCEPTED, Json(Receipt { pending: true, waits_for, ..Receipt::default() })))
         }
-        DeletionOutcome::Failed(why) => Err(Problem::internal(&why)),
+        DeletionOutcome::Failed(why) => Err(Problem::internal(why)),
     }
 }

@@ -246,7 +246,7 @@ pub(in crate::http) async fn list(
                     continue;
                 };
                 let line = Line { device_id: id.to_owned(), change };
-                serde_json::to_writer(&mut lines, &line).map_err(|error| Problem::internal(&error.to_string()))?;
+                serde_json::to_writer(&mut lines, &line).map_err(Problem::internal)?;
                 lines.push(b'\n');
                 count += 1;
                 last = Some(line.device_id);
@@ -286,8 +286,7 @@ pub(in crate::http) async fn post(
             let (app, grant) = (Arc::clone(&app), Arc::clone(&grant));
             move || changes_in(&app, &grant.device_scope, &body.bytes)
         };
-        let changes =
-            tokio::task::spawn_blocking(read).await.map_err(|error| Problem::internal(&error.to_string()))??;
+        let changes = tokio::task::spawn_blocking(read).await.map_err(Problem::internal)??;
         let _place = app.query_limits.enter(&grant.quota).await?;
         let _turn = app.pipeline.metadata_turn().await;
         let devices: Vec<Arc<str>> = changes.iter().map(|(_, device, _)| Arc::clone(device)).collect();
@@ -475,7 +474,7 @@ async fn on_main<T: Send + 'static>(
     app: Arc<App>,
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
-    app.main.spawn(work).await.map_err(|error| Problem::internal(&error.to_string()))?
+    app.main.spawn(work).await.map_err(Problem::internal)?
 }
 
 /// Refuses a body whose media type is none of `expected`.

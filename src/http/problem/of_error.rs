@@ -105,7 +105,7 @@ impl From<BodyError> for Problem {
             BodyError::NoMemory(Exhausted::All) => {
                 Self::new(ProblemCode::Overloaded, detail).after(MOMENT).at(Limit::BytesInFlight)
             }
-            BodyError::Internal(_) => Self::internal(&detail),
+            BodyError::Internal(_) => Self::internal(detail),
         }
     }
 }

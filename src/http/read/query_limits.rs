@@ -169,12 +169,12 @@ impl RunningQuery {
         while let Some(frame) = body.frame().await {
             match frame {
                 Ok(frame) => pieces.extend(frame.into_data().ok()),
-                Err(error) => return Problem::internal(&error.to_string()).into_response(),
+                Err(error) => return Problem::internal(error).into_response(),
             }
         }
         let pieces = match negotiation.finish(&mut head, pieces).await {
             Ok(pieces) => pieces,
-            Err(error) => return Problem::internal(&error.to_string()).into_response(),
+            Err(error) => return Problem::internal(error).into_response(),
         };
         let bytes: usize = pieces.iter().map(Bytes::len).sum();
         let memory = Arc::new(memory.split(bytes.div_ceil(BLOCK_BYTES)));
@@ -270,7 +270,7 @@ where
             () = watch.client_left() => return Err(Problem::client_left()),
         },
     };
-    let mut answer = answer.unwrap_or_else(|error| Problem::internal(&error.to_string()).into_response());
+    let mut answer = answer.unwrap_or_else(|error| Problem::internal(error).into_response());
     etag::vary(answer.headers_mut());
     Ok(answer)
 }

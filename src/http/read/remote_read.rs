@@ -136,8 +136,7 @@ async fn answer(
 async fn blocking<T: Send + 'static>(
     write: impl FnOnce() -> Result<T, snap::Error> + Send + 'static,
 ) -> Result<T, Problem> {
-    let written = tokio::task::spawn_blocking(write).await.map_err(|error| Problem::internal(&error.to_string()))?;
-    written.map_err(|error| Problem::internal(&error.to_string()))
+    tokio::task::spawn_blocking(write).await.map_err(Problem::internal)?.map_err(Problem::internal)
 }
 
 /// Reads the series of each query.
@@ -252,8 +251,7 @@ async fn read_device<S: Samples>(
     let series = if device.has_more_metrics {
         SeriesFilter::ALL
     } else {
-        SeriesFilter::new(known.iter().map(|metric| &***metric), [])
-            .map_err(|error| Problem::internal(&error.to_string()))?
+        SeriesFilter::new(known.iter().map(|metric| &***metric), []).map_err(Problem::internal)?
     };
     let request = ReadingsRequest { device: device.id.to_string(), from_ms, to_ms, series, limit: usize::MAX };
     let mut slices = app.queries.reading_slices(&grant.device_scope, &request)?;

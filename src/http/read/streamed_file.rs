@@ -138,7 +138,7 @@ pub(in crate::http) fn stream(
     guard: impl Send + 'static,
     write: impl FnOnce(&mut Output) -> Result<(), FileError> + Send + 'static,
 ) -> Result<Response, Problem> {
-    let encoder = Encoder::new(encoding).map_err(|error| Problem::internal(&error.to_string()))?;
+    let encoder = Encoder::new(encoding).map_err(Problem::internal)?;
     let (pieces, received) = mpsc::channel(PIECES_AHEAD);
     let mut out = Output { text: Vec::new(), encoder, pieces, runtime: Handle::current(), timeout };
     tokio::task::spawn_blocking(move || match write(&mut out).and_then(|()| out.end()) {

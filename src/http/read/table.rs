@@ -241,7 +241,7 @@ impl Table {
         let mut pieces = [header].into_iter().chain(self.into_parts()).map(Bytes::from).collect();
         if format == Format::Xlsx {
             let workbook = encoded(Encoding::Workbook, pieces).await;
-            pieces = workbook.map_err(|error| Problem::internal(&error.to_string()))?;
+            pieces = workbook.map_err(Problem::internal)?;
         }
         let mut response = as_file(Response::new(Body::new(BodyInPieces::new(pieces))), format, name, lagging);
         if let Some(next) = next.and_then(|next| HeaderValue::try_from(format!("<{next}>; rel=\"next\"")).ok()) {

@@ -21,7 +21,7 @@ impl FromRequestParts<Arc<App>> for DeviceInPath {
         let path = Path::<String>::from_request_parts(parts, app).await;
         let Path(device) = path.map_err(|error| Problem::invalid_parameter("deviceId", error.body_text()))?;
         let grant = Extension::<Arc<Grant>>::from_request_parts(parts, app).await;
-        let Extension(grant) = grant.map_err(|error| Problem::internal(&error.body_text()))?;
+        let Extension(grant) = grant.map_err(|error| Problem::internal(error.body_text()))?;
         Ok(Self(normalized(&grant.device_scope, "deviceId", &device)?))
     }
 }

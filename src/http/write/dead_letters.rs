@@ -82,7 +82,7 @@ pub(in crate::http) async fn repeat(
         }
     };
     let appended = AbortOnDropHandle::new(app.main.spawn(appended));
-    answer(appended.await.map_err(|error| Problem::internal(&error.to_string()))??, true)
+    answer(appended.await.map_err(Problem::internal)??, true)
 }
 
 /// Appends the readings without older values, and waits until they are durable.

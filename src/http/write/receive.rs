@@ -108,9 +108,8 @@ async fn run<T: Send + 'static>(body_bytes: usize, work: impl FnOnce() -> T + Se
     if body_bytes <= INLINE_BYTES {
         return Ok(work());
     }
-    let internal = |error: &dyn std::fmt::Display| Problem::internal(&error.to_string());
-    let _turn = PARSERS.acquire().await.map_err(|error| internal(&error))?;
-    tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error))
+    let _turn = PARSERS.acquire().await.map_err(Problem::internal)?;
+    tokio::task::spawn_blocking(work).await.map_err(Problem::internal)
 }
 
 #[cfg(test)]
