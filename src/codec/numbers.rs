@@ -2,19 +2,11 @@
 
 use super::ChunkError;
 use crate::common::cursor::Cursor;
+pub(super) use crate::common::leb128::put;
 use crate::common::zigzag::{unzigzag, zigzag};
 
 /// The bits that one more decimal adds to a number, in tenths: log2(10).
 pub(super) const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
-
-/// Appends a number as unsigned LEB128.
-pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80); // the lowest eight bits
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
 
 /// Appends a signed number: zigzag, then LEB128.
 pub(super) fn put_signed(out: &mut Vec<u8>, number: i64) {

@@ -8,6 +8,7 @@ pub mod cursor;
 pub mod finding;
 pub mod generations;
 pub mod joined;
+pub mod leb128;
 pub mod lingering_close;
 pub mod once_per_change;
 pub mod one_line;

@@ -5,7 +5,7 @@
 //! field whose wire type is not that of its schema makes the message invalid, as do groups, which neither
 //! format has.
 
-use crate::common::work;
+use crate::common::{leb128, work};
 
 /// Why bytes are not a message of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -201,7 +201,7 @@ impl Writer {
 
     pub(crate) fn varint(&mut self, number: u32, value: u64) {
         self.key(number, 0);
-        write_varint(&mut self.0, value);
+        leb128::put(&mut self.0, value);
     }
 
     pub(crate) fn fixed64(&mut self, number: u32, bits: u64) {
@@ -211,7 +211,7 @@ impl Writer {
 
     pub(crate) fn bytes(&mut self, number: u32, bytes: &[u8]) {
         self.key(number, 2);
-        write_varint(&mut self.0, bytes.len() as u64);
+        leb128::put(&mut self.0, bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 
@@ -233,17 +233,8 @@ impl Writer {
     }
 
     fn key(&mut self, number: u32, wire_type: u8) {
-        write_varint(&mut self.0, u64::from(number) << 3 | u64::from(wire_type));
+        leb128::put(&mut self.0, u64::from(number) << 3 | u64::from(wire_type));
     }
-}
-
-/// Appends a variable-length integer.
-pub(super) fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
 }
 
 #[cfg(test)]

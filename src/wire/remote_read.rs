@@ -5,8 +5,9 @@
 //! Source: prompb/remote.proto, prompb/types.proto and storage/remote/chunked.go of Prometheus. The hints of
 //! a query are ignored, as the protocol allows.
 
-use super::protobuf::{Fields, ProtobufError, Writer, write_varint};
+use super::protobuf::{Fields, ProtobufError, Writer};
 pub use super::xor_chunk::Chunks;
+use crate::common::leb128;
 
 /// The most queries of a request. Prometheus sends one.
 const MAX_QUERIES: usize = 16;
@@ -238,7 +239,7 @@ pub fn write_frames(query: usize, series: ReadSeries<Chunks>, mut send: impl FnM
 /// Puts the length and the checksum before a message.
 fn frame(message: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(message.len() + 9);
-    write_varint(&mut frame, message.len() as u64);
+    leb128::put(&mut frame, message.len() as u64);
     frame.extend_from_slice(&crc32c(message).to_be_bytes());
     frame.extend_from_slice(message);
     frame

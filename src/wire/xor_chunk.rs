@@ -5,7 +5,7 @@
 //!
 //! Source: tsdb/chunkenc/xor.go of Prometheus.
 
-use super::protobuf::write_varint;
+use crate::common::leb128;
 use crate::common::zigzag::zigzag;
 
 /// The most samples of a chunk.
@@ -70,7 +70,7 @@ impl Chunks {
 impl Appender {
     fn new(ts_ms: i64, value: f64) -> Self {
         let mut bytes = vec![0, 0];
-        write_varint(&mut bytes, zigzag(ts_ms));
+        leb128::put(&mut bytes, zigzag(ts_ms));
         bytes.extend_from_slice(&value.to_bits().to_be_bytes());
         let chunk = Chunk { first_ms: ts_ms, last_ms: ts_ms, bytes };
         Self { chunk, samples: 1, free_bits: 0, delta_ms: 0, value_bits: value.to_bits(), window: NO_WINDOW }
@@ -80,7 +80,7 @@ impl Appender {
         let before = self.chunk.bytes.len();
         let delta_ms = ts_ms.wrapping_sub(self.chunk.last_ms).cast_unsigned();
         if self.samples == 1 {
-            write_varint(&mut self.chunk.bytes, delta_ms);
+            leb128::put(&mut self.chunk.bytes, delta_ms);
         } else {
             self.write_change(delta_ms.wrapping_sub(self.delta_ms).cast_signed());
         }
