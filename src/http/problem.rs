@@ -13,7 +13,6 @@ use utoipa::ToSchema;
 
 use super::serve::client_disconnect::GRACE;
 use super::write::receipt_notes::ReceiptNotes;
-use crate::flush::{ChangeError, DeletionError};
 use crate::telemetry::{Limit, RefusalEntry, What};
 use crate::wire::json::SyntaxError;
 use crate::wire::otlp::OtlpError;
@@ -211,11 +210,8 @@ impl Problem {
         Self::new(ProblemCode::UnknownDevice, format!("no reading of device \"{device}\" is known"))
     }
 
-    pub(super) fn too_many_deletions(error: &DeletionError) -> Self {
-        Self::new(ProblemCode::Overloaded, error.to_string()).after(STORE_AWAY)
-    }
-
-    pub(super) fn too_many_changes(error: &ChangeError) -> Self {
+    /// Refuses a deletion or a change of metadata because too many wait for the store.
+    pub(super) fn too_many_waiting(error: &impl Display) -> Self {
         Self::new(ProblemCode::Overloaded, error.to_string()).after(STORE_AWAY)
     }
 

@@ -148,7 +148,7 @@ async fn delete(
     let by = grant.name.as_deref().unwrap_or("anonymous");
     let outcome = app.pipeline.delete(deletion, by, wait).await;
     let outcome = outcome.map_err(|error| match error {
-        DeletionError::TooMany => Problem::too_many_deletions(&error),
+        DeletionError::TooMany => Problem::too_many_waiting(&error),
         DeletionError::Log(error) => Problem::refused(IngestError::from(error), is_away),
     });
     match outcome? {

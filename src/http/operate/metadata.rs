@@ -453,7 +453,7 @@ fn insert(response: &mut Response, name: HeaderName, value: &str) {
 /// Appends changes, and waits until they are durable.
 async fn append(app: &App, records: Vec<MetadataRecord>) -> Result<(), Problem> {
     app.pipeline.change_metadata(records).await.map_err(|error| match error {
-        ChangeError::TooMany => Problem::too_many_changes(&error),
+        ChangeError::TooMany => Problem::too_many_waiting(&error),
         ChangeError::Log(error) => Problem::refused(IngestError::from(error), app.pipeline.store_away().is_some()),
     })
 }

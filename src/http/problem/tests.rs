@@ -8,6 +8,7 @@ use strum::IntoEnumIterator;
 
 use super::*;
 use crate::access::{AuthError, DeviceScopeError};
+use crate::flush::{ChangeError, DeletionError};
 use crate::http::access::cross_site::CrossSiteError;
 use crate::http::request::body::BodyError;
 use crate::http::write::influx::Version;
@@ -126,8 +127,8 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             overloaded(AppendError::Full(4 << 30), true),
             overloaded(AppendError::DiskFull, false),
             overloaded(AppendError::OutOfFiles, false),
-            Problem::too_many_deletions(&DeletionError::TooMany),
-            Problem::too_many_changes(&ChangeError::TooMany),
+            Problem::too_many_waiting(&DeletionError::TooMany),
+            Problem::too_many_waiting(&ChangeError::TooMany),
             Problem::too_many_queries(Limit::Queries),
             Problem::too_many_queries(Limit::QueryBytes),
         ],
