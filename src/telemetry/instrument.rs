@@ -177,6 +177,36 @@ impl Instrument for LateGauge {
     }
 }
 
+/// The count that one owner adds to a gauge, until this is dropped.
+#[derive(Debug)]
+pub struct GaugeGuard {
+    gauge: Gauge,
+    count: u32,
+}
+
+impl GaugeGuard {
+    /// Adds a count to a gauge.
+    #[must_use]
+    pub fn new(gauge: &Gauge, count: u32) -> Self {
+        gauge.increment(f64::from(count));
+        Self { gauge: gauge.clone(), count }
+    }
+
+    /// Replaces the count.
+    pub fn set(&mut self, count: u32) {
+        if count != self.count {
+            self.gauge.increment(f64::from(count) - f64::from(self.count));
+            self.count = count;
+        }
+    }
+}
+
+impl Drop for GaugeGuard {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// A gauge of 1 whose labels describe the running program.
 #[derive(Debug)]
 pub struct BuildInfo(());

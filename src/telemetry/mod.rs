@@ -20,7 +20,7 @@ mod request_id;
 mod request_seconds;
 
 pub use exposition::Exposition;
-pub use instrument::{BuildInfo, Labelled, LateGauge, PerVariant};
+pub use instrument::{BuildInfo, GaugeGuard, Labelled, LateGauge, PerVariant};
 pub use limit::Limit;
 pub use metrics::Metrics;
 pub use refusals::{RefusalEntry, RefusalLog, Sender, What};

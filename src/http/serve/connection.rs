@@ -21,7 +21,6 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -36,7 +35,7 @@ use crate::access::Certificate;
 use crate::common::lingering_close::LingeringClose;
 use crate::http::router::router;
 use crate::http::{App, Limits};
-use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::telemetry::{GaugeGuard, Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::tls::{Failure, Tls};
 
 /// The wait after a failed `accept`, mostly because the process has no free file.
@@ -126,7 +125,7 @@ pub async fn serve(
         };
         let connections = connections.clone();
         threads.spawn(&tasks, |place| async move {
-            let _open = OpenConnection::count(&connections.metrics);
+            let _open = GaugeGuard::new(&connections.metrics.http_connections, 1);
             match TcpStream::from_std(stream) {
                 Ok(stream) => connections.serve(stream, address).await,
                 Err(error) => connections.log_refused_connection(Sender::All, "not_accepted", error.to_string()),
@@ -213,22 +212,6 @@ impl Connections {
         if let Err(error) = served {
             tracing::debug!(%error, "a connection ended early");
         }
-    }
-}
-
-/// Counts a connection in the metric of open connections until this is dropped.
-struct OpenConnection(Gauge);
-
-impl OpenConnection {
-    fn count(metrics: &Metrics) -> Self {
-        metrics.http_connections.increment(1.0);
-        Self(metrics.http_connections.clone())
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.decrement(1.0);
     }
 }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -25,7 +24,7 @@ use crate::config::Scope;
 use crate::ingest::{IngestError, Receipt};
 use crate::limits::{Quota, Reservation};
 use crate::mqtt::queue::{Author, Queue};
-use crate::telemetry::{Limit, RefusalEntry, Sender, What};
+use crate::telemetry::{GaugeGuard, Limit, RefusalEntry, Sender, What};
 
 /// The most bytes that one read takes.
 const READ_BYTES: usize = 16 << 10;
@@ -64,7 +63,8 @@ struct Connection<S> {
     queue: Queue,
     /// The reserved memory: for the queue and for the incomplete packet.
     reservation: Reservation,
-    unacknowledged: Unacknowledged,
+    /// The messages without an acknowledgement, in the metric of all connections.
+    unacknowledged: GaugeGuard,
     /// Whether the last write must be flushed: TLS may still hold bytes of it.
     must_flush: bool,
     /// The end of a pause for lack of memory.
@@ -89,12 +89,6 @@ struct Client {
     /// Cancelled when another connection takes the client ID, or the server stops.
     end: CancellationToken,
     _claim: Claim,
-}
-
-/// The share of one connection in the gauge of unacknowledged messages.
-struct Unacknowledged {
-    gauge: Gauge,
-    count: u32,
 }
 
 /// The event that ends a turn of the loop in [`Shared::run`].
@@ -122,10 +116,7 @@ impl Shared {
             session: Session::new(self.options.max_packet_bytes, self.options.receive_maximum),
             queue: Queue::default(),
             reservation: self.memory.reservation(Quota::unlimited()),
-            unacknowledged: Unacknowledged {
-                gauge: self.intake.metrics.mqtt_listener_unacknowledged.clone(),
-                count: 0,
-            },
+            unacknowledged: GaugeGuard::new(&self.intake.metrics.mqtt_listener_unacknowledged, 0),
             must_flush: false,
             read_at: None,
             is_starved: false,
@@ -444,19 +435,4 @@ async fn io<S: AsyncRead + AsyncWrite + Unpin>(
         Poll::Ready(result)
     })
     .await
-}
-
-impl Unacknowledged {
-    fn set(&mut self, count: u32) {
-        if count != self.count {
-            self.gauge.increment(f64::from(count) - f64::from(self.count));
-            self.count = count;
-        }
-    }
-}
-
-impl Drop for Unacknowledged {
-    fn drop(&mut self) {
-        self.set(0);
-    }
 }

@@ -18,7 +18,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::Gauge;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -31,7 +30,7 @@ use crate::access::Gate;
 use crate::common::clock::Clock;
 use crate::ingest::Ingest;
 use crate::limits::BodyMemory;
-use crate::telemetry::{Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
+use crate::telemetry::{GaugeGuard, Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::tls::{Failure, Tls};
 
 mod client_ids;
@@ -200,7 +199,7 @@ async fn accept(socket: TcpListener, shared: Arc<Shared>, tasks: TaskTracker) {
         };
         let shared = Arc::clone(&shared);
         tasks.spawn(async move {
-            let _open = OpenConnection::count(&shared.intake.metrics);
+            let _open = GaugeGuard::new(&shared.intake.metrics.mqtt_listener_connections, 1);
             shared.secure(stream, address).await;
             drop(permit);
         });
@@ -238,21 +237,5 @@ impl Shared {
     fn log_refused(&self, sender: Sender, code: &'static str, why: &dyn std::fmt::Display) {
         let entry = RefusalEntry { what: What::Connections, code, count: 1, example: format!("MQTT: {why}") };
         self.intake.refusals.record(sender, entry, None);
-    }
-}
-
-/// Counts a connection in the metric of open connections until this is dropped.
-struct OpenConnection(Gauge);
-
-impl OpenConnection {
-    fn count(metrics: &Metrics) -> Self {
-        metrics.mqtt_listener_connections.increment(1.0);
-        Self(metrics.mqtt_listener_connections.clone())
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.decrement(1.0);
     }
 }
