@@ -163,9 +163,9 @@ pub fn append_labels(text: &mut String, labels: &mut [(&str, &str)]) -> Result<(
     check_keys(labels.iter().map(|&(key, _)| key))?;
     for (at, (key, value)) in labels.iter().enumerate() {
         text.push(if at == 0 { '{' } else { ',' });
-        append_text(text, key);
+        append_escaped(text, key, is_escaped);
         text.push('=');
-        append_text(text, value);
+        append_escaped(text, value, is_escaped);
     }
     text.push('}');
     Ok(())
@@ -250,8 +250,9 @@ fn read_text<'t>(text: &'t str, at: &mut usize, end: u8) -> Result<Cow<'t, str>,
     Ok(found)
 }
 
-fn append_text(to: &mut String, mut text: &str) {
-    while let Some(at) = text.bytes().position(is_escaped) {
+/// Appends `text` to `to`, with a backslash before each special character, which is ASCII.
+pub(crate) fn append_escaped(to: &mut String, mut text: &str, is_special: impl Fn(u8) -> bool + Copy) {
+    while let Some(at) = text.bytes().position(is_special) {
         to.push_str(&text[..at]);
         to.push('\\');
         to.push_str(&text[at..=at]);

@@ -3,7 +3,7 @@
 //! Names and texts have no control characters, so JSON needs escapes for quotes and backslashes only.
 
 use crate::common::work;
-use crate::model::check_metadata_key;
+use crate::model::{check_metadata_key, series::append_escaped};
 
 /// Whether a name and a text may be a member of metadata. A text with control characters may not.
 pub(super) fn is_member(key: &str, value: &str) -> bool {
@@ -47,15 +47,9 @@ pub(super) fn append<'a>(json: &mut String, members: impl Iterator<Item = (&'a s
     work::count(json.len() - start);
 }
 
-fn append_string(json: &mut String, mut text: &str) {
+fn append_string(json: &mut String, text: &str) {
     json.push('"');
-    while let Some(at) = text.bytes().position(is_escaped) {
-        json.push_str(&text[..at]);
-        json.push('\\');
-        json.push_str(&text[at..=at]);
-        text = &text[at + 1..];
-    }
-    json.push_str(text);
+    append_escaped(json, text, is_escaped);
     json.push('"');
 }
 
