@@ -257,13 +257,9 @@ impl Shared {
     }
 
     fn grant(&self, password: Option<&str>, peer: &Peer) -> Result<Arc<Grant>, Refusal> {
-        let (tokens, now_ms) = (self.gate.tokens(), self.clock.now_ms());
-        let credentials = if tokens.authenticates() {
-            Credentials { token: password, certificate: peer.certificate.as_deref() }
-        } else {
-            Credentials::default()
-        };
-        let grant = tokens.grant(credentials, Some(Scope::Ingest), now_ms).map_err(Refusal::Unauthorized)?;
+        let credentials = Credentials { token: password, certificate: peer.certificate.as_deref() };
+        let granted = self.gate.tokens().grant(credentials, Some(Scope::Ingest), self.clock.now_ms());
+        let grant = granted.map_err(Refusal::Unauthorized)?;
         if grant.allows(Scope::Ingest) { Ok(grant) } else { Err(Refusal::Forbidden) }
     }
 
