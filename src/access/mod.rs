@@ -72,6 +72,12 @@ impl Grant {
         self.scopes.contains(&scope)
     }
 
+    /// The name of the client, as the log records the author of a change.
+    #[must_use]
+    pub fn author(&self) -> &str {
+        self.name.as_deref().unwrap_or("anonymous")
+    }
+
     fn nothing() -> Self {
         Self { name: None, scopes: Vec::new(), device_scope: DeviceScope::default(), quota: Arc::default() }
     }

@@ -145,8 +145,7 @@ async fn delete(
     }
     let is_away = app.pipeline.store_away().is_some();
     let wait = if is_away { SHORT_WAIT } else { MAX_WAIT };
-    let by = grant.name.as_deref().unwrap_or("anonymous");
-    let outcome = app.pipeline.delete(deletion, by, wait).await;
+    let outcome = app.pipeline.delete(deletion, grant.author(), wait).await;
     let outcome = outcome.map_err(|error| match error {
         DeletionError::TooMany => Problem::too_many_waiting(&error),
         DeletionError::Log(error) => Problem::refused(IngestError::from(error), is_away),

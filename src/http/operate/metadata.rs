@@ -200,7 +200,7 @@ pub(in crate::http) async fn change(
             if !after.is_known {
                 admit(&app, &grant, std::slice::from_ref(&stored))?;
             }
-            append(&app, vec![MetadataRecord { device: stored, by: by(&grant), change }]).await?;
+            append(&app, vec![MetadataRecord { device: stored, by: grant.author().into(), change }]).await?;
         }
         Ok(respond(device, &after))
     })
@@ -291,7 +291,7 @@ pub(in crate::http) async fn post(
         let _turn = app.pipeline.metadata_turn().await;
         let devices: Vec<Arc<str>> = changes.iter().map(|(_, device, _)| Arc::clone(device)).collect();
         let mut known = app.queries.all_operator_metadata(&devices).await?;
-        let (accepted, by) = (changes.len(), by(&grant));
+        let (accepted, by): (_, Arc<str>) = (changes.len(), grant.author().into());
         let is_new = |device| known.get(device).is_none_or(OperatorMetadata::is_empty);
         let new = changes.iter().filter(|(_, device, change)| !change.is_empty() && is_new(device));
         let new = new.map(|(_, device, _)| Arc::clone(device)).collect();
@@ -456,11 +456,6 @@ async fn append(app: &App, records: Vec<MetadataRecord>) -> Result<(), Problem> 
         ChangeError::TooMany => Problem::too_many_waiting(&error),
         ChangeError::Log(error) => Problem::refused(IngestError::from(error), app.pipeline.store_away().is_some()),
     })
-}
-
-/// The author of a change, as the log records it: the name of the token.
-fn by(grant: &Grant) -> Arc<str> {
-    grant.name.as_deref().unwrap_or("anonymous").into()
 }
 
 fn stored_id(scope: &DeviceScope, device: &str) -> Result<Arc<str>, Problem> {
