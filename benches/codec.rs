@@ -88,7 +88,10 @@ fn blocks(values: &[f64], readings: usize) -> Cost {
         decoded.clear();
         cost.decode += timed(|| {
             for block in Blocks::new(black_box(&bytes)) {
-                block.expect("a block").append_to(&mut decoded);
+                for series in block.expect("a block").series() {
+                    let metric = series.metric();
+                    decoded.extend(series.samples().map(|(offset, value)| Sample { value, offset, metric }));
+                }
             }
         });
         assert_eq!(decoded, samples);

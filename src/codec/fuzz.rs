@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::bson_column::{ColumnEncoder, Dates, Doubles};
-use super::{BlockEncoder, Blocks, Chunk, ChunkEncoder, ChunkError};
+use super::{Block, BlockEncoder, Blocks, Chunk, ChunkEncoder, ChunkError};
 use crate::model::{Contents, Metric, Sample};
 
 /// Checks a chunk: its contents stay the same when they are encoded and decoded again.
@@ -17,14 +17,11 @@ pub fn chunk(bytes: &[u8]) {
 /// Checks blocks: samples stay the same when they are encoded and decoded again, and a byte stands for a
 /// bounded number of samples.
 pub fn blocks(bytes: &[u8]) {
-    let (mut encoder, mut count) = (BlockEncoder::new(), 0);
+    let (mut encoder, mut count) = (BlockEncoder::default(), 0);
     for block in Blocks::new(bytes).map_while(Result::ok) {
-        let (mut samples, mut encoded, mut again) = (Vec::new(), Vec::new(), Vec::new());
-        block.append_to(&mut samples);
+        let (samples, mut encoded) = (samples_of(&block), Vec::new());
         encoder.encode(&samples, &mut encoded);
-        for block in Blocks::new(&encoded) {
-            block.expect("a block").append_to(&mut again);
-        }
+        let again: Vec<Sample> = Blocks::new(&encoded).flat_map(|block| samples_of(&block.expect("a block"))).collect();
         assert!(same_bits(&samples, &again), "encoded and decoded again");
         count += samples.len();
     }
@@ -47,6 +44,17 @@ pub fn bson_column(bytes: &[u8]) {
     let bits = |value: Option<f64>| value.map(f64::to_bits);
     let decoded = Doubles::new(&again).map(|value| bits(value.expect("a double")));
     assert!(decoded.eq(doubles.into_iter().map(bits)), "encoded and decoded again");
+}
+
+/// The samples of a block, ascending by [`Sample::key`].
+pub(super) fn samples_of(block: &Block<'_>) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for series in block.series() {
+        let metric = series.metric();
+        samples.extend(series.samples().map(|(offset, value)| Sample { value, offset, metric }));
+    }
+    samples.sort_by_key(Sample::key);
+    samples
 }
 
 /// Whether samples have the same identities and the same bits of values.

@@ -8,8 +8,6 @@ use super::values::Values;
 use crate::codec::error::TOO_MANY_VALUES;
 use crate::codec::{ChunkError, VALUES_MAX, numbers};
 use crate::common::cursor::Cursor;
-#[cfg(any(test, fuzzing, feature = "bench"))]
-use crate::model::Sample;
 use crate::model::{HourOffset, MS_PER_HOUR};
 
 /// An iterator over consecutive blocks. It ends after an error.
@@ -142,19 +140,6 @@ impl<'a> Block<'a> {
     /// The series, ascending by [`Series::metric`].
     pub fn series(&self) -> impl ExactSizeIterator<Item = Series<'_>> {
         self.series.iter().map(|encoded| Series { encoded, offsets: &self.offsets[encoded.times.clone()] })
-    }
-
-    /// Appends all samples to `samples`, ascending by [`Sample::key`].
-    #[cfg(any(test, fuzzing, feature = "bench"))]
-    pub fn append_to(&self, samples: &mut Vec<Sample>) {
-        let start = samples.len();
-        for series in self.series() {
-            let metric = series.metric();
-            samples.extend(series.samples().map(|(offset, value)| Sample { value, offset, metric }));
-        }
-        if self.series.len() > 1 {
-            samples[start..].sort_by_key(Sample::key); // merges the runs of the series
-        }
     }
 }
 

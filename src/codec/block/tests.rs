@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::codec::ChunkError;
-use crate::codec::fuzz::same_bits;
+use crate::codec::fuzz::{same_bits, samples_of};
 use crate::model::Sample;
 
 fn sample(offset: u32, metric: u32, value: f64) -> Sample {
@@ -18,7 +18,7 @@ fn encode(samples: &[Sample]) -> Vec<u8> {
 fn decode(bytes: &[u8]) -> Result<Vec<Sample>, ChunkError> {
     let mut samples = Vec::new();
     for block in Blocks::new(bytes) {
-        block?.append_to(&mut samples);
+        samples.extend(samples_of(&block?));
     }
     Ok(samples)
 }
