@@ -78,7 +78,7 @@ fn kinds() -> [(&'static str, Vec<f64>); 5] {
 
 fn blocks(values: &[f64], readings: usize) -> Cost {
     let (mut cost, mut encoder, mut bytes, mut decoded) =
-        (Cost::default(), BlockEncoder::new(), Vec::new(), Vec::new());
+        (Cost::default(), BlockEncoder::default(), Vec::new(), Vec::new());
     for hour in values.chunks(readings) {
         let offset = |at: usize| (at * (HOUR_MS as usize / readings)) as u32;
         let sample = |(at, value): (usize, &f64)| Sample { value: *value, offset: offset(at), metric: 1 };

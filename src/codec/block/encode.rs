@@ -24,12 +24,6 @@ pub struct BlockEncoder {
 }
 
 impl BlockEncoder {
-    /// Makes an encoder.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Encodes `samples` as blocks, and appends them to `out`.
     ///
     /// # Panics

@@ -11,7 +11,7 @@ fn sample(offset: u32, metric: u32, value: f64) -> Sample {
 
 fn encode(samples: &[Sample]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    BlockEncoder::new().encode(samples, &mut bytes);
+    BlockEncoder::default().encode(samples, &mut bytes);
     bytes
 }
 

@@ -26,7 +26,7 @@ impl ChunkEncoder {
     /// # Errors
     /// When the compressor gets no memory.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { blocks: BlockEncoder::new(), zstd: Compressor::new(ZSTD_LEVEL)? })
+        Ok(Self { blocks: BlockEncoder::default(), zstd: Compressor::new(ZSTD_LEVEL)? })
     }
 
     /// Encodes `contents` as a chunk.

@@ -108,7 +108,7 @@ impl Packed {
         }
         samples.sort_unstable_by_key(Sample::key);
         let mut block = Vec::new();
-        BlockEncoder::new().encode(&samples, &mut block);
+        BlockEncoder::default().encode(&samples, &mut block);
         (block.len() <= BYTES_MAX).then_some(Self { metrics, block })
     }
 
