@@ -30,6 +30,7 @@ use tidegauge::{log, mqtt, udp};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::data_dir::{self, DataDir};
 use super::settings::Settings;
@@ -194,8 +195,8 @@ struct Service {
     forwarding: Option<Forwarding>,
     app: Arc<App>,
     receiving: Option<udp::Receiving>,
-    subscribing: mqtt::Subscribing,
-    mqtt_devices: Option<mqtt::Listening>,
+    /// The clients of MQTT brokers, and the connections of MQTT devices.
+    mqtt_tasks: TaskTracker,
     /// Cancelled when the service stops accepting requests, datagrams and messages.
     closing: CancellationToken,
     /// Tasks that stop with the service.
@@ -289,7 +290,8 @@ impl Service {
             .map(|sockets| sockets.start(&app.gate, &app.ingest, &app.metrics, &app.refusals, &closing))
             .transpose();
         let receiving = receiving.context("start receiving datagrams")?;
-        let subscribing = mqtt::Subscribing::start(brokers, &app.ingest, &app.metrics, &app.refusals, &closing);
+        let mqtt_tasks = TaskTracker::new();
+        mqtt::subscribe(brokers, &app.ingest, &app.metrics, &app.refusals, &mqtt_tasks, &closing);
         let rooms = mqtt::Rooms {
             gate: &app.gate,
             ingest: &app.ingest,
@@ -298,9 +300,12 @@ impl Service {
             metrics: &app.metrics,
             refusals: &app.refusals,
         };
-        let mqtt_devices = mqtt_devices.map(|listener| listener.start(&rooms, tls, &closing));
+        if let Some(listener) = mqtt_devices {
+            listener.start(&rooms, tls, &mqtt_tasks, &closing);
+        }
+        mqtt_tasks.close();
         let app = Arc::new(app);
-        Ok(Self { store, running, forwarding, app, receiving, subscribing, mqtt_devices, closing, helpers })
+        Ok(Self { store, running, forwarding, app, receiving, mqtt_tasks, closing, helpers })
     }
 
     /// Serves until there is a reason to stop, then completes the requests in progress.
@@ -335,11 +340,7 @@ impl Service {
         {
             tracing::warn!("some datagrams were not yet in the log at the end of server.shutdown_grace");
         }
-        let messages = async {
-            self.subscribing.ended().await;
-            OptionFuture::from(self.mqtt_devices.map(mqtt::Listening::ended)).await
-        };
-        if tokio::time::timeout(grace, messages).await.is_err() {
+        if tokio::time::timeout(grace, self.mqtt_tasks.wait()).await.is_err() {
             tracing::warn!("some MQTT messages were not yet in the log at the end of server.shutdown_grace");
         }
         self.app.log.close();

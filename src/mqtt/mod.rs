@@ -53,7 +53,7 @@ mod topic;
 
 pub use connect::Connector;
 pub use error::MqttError;
-pub use listener::{Listener, ListenerOptions, Listening, Rooms};
+pub use listener::{Listener, ListenerOptions, Rooms};
 pub use probe::{Grant, probe};
 pub use topic::{Kind, Topic};
 
@@ -91,44 +91,29 @@ pub struct Formats {
     pub senml_names: NameSplit,
 }
 
-/// The running clients of brokers.
-#[derive(Debug)]
-pub struct Subscribing {
-    tasks: TaskTracker,
-}
-
-impl Subscribing {
-    /// Starts a client for each broker, until `shutdown` is cancelled.
-    ///
-    /// Must be called on a runtime.
-    pub fn start(
-        brokers: Vec<Options>,
-        ingest: &Ingest,
-        metrics: &Arc<Metrics>,
-        refusals: &Arc<RefusalLog>,
-        shutdown: &CancellationToken,
-    ) -> Self {
-        let tasks = TaskTracker::new();
-        if !brokers.is_empty() {
-            metrics.mqtt_refused_total.start_with(&REFUSED);
-            metrics.mqtt_disconnects_total.start_with(&MqttError::CODES);
-        }
-        for options in brokers {
-            let intake = Intake {
-                topics: Arc::clone(&options.topics),
-                formats: options.formats.clone(),
-                ingest: ingest.clone(),
-                metrics: Arc::clone(metrics),
-                refusals: Arc::clone(refusals),
-            };
-            tasks.spawn(Client::new(options, intake, shutdown.clone()).run());
-        }
-        tasks.close();
-        Self { tasks }
+/// Starts a client for each broker, until `shutdown` is cancelled.
+///
+/// The clients are `tasks`, which end at most some seconds after the shutdown. Must be called on a runtime.
+pub fn subscribe(
+    brokers: Vec<Options>,
+    ingest: &Ingest,
+    metrics: &Arc<Metrics>,
+    refusals: &Arc<RefusalLog>,
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+) {
+    if !brokers.is_empty() {
+        metrics.mqtt_refused_total.start_with(&REFUSED);
+        metrics.mqtt_disconnects_total.start_with(&MqttError::CODES);
     }
-
-    /// Waits until the clients have ended, at most some seconds after the shutdown.
-    pub async fn ended(self) {
-        self.tasks.wait().await;
+    for options in brokers {
+        let intake = Intake {
+            topics: Arc::clone(&options.topics),
+            formats: options.formats.clone(),
+            ingest: ingest.clone(),
+            metrics: Arc::clone(metrics),
+            refusals: Arc::clone(refusals),
+        };
+        tasks.spawn(Client::new(options, intake, shutdown.clone()).run());
     }
 }

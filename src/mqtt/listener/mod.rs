@@ -96,12 +96,6 @@ pub struct Listener {
     options: ListenerOptions,
 }
 
-/// The running server for MQTT devices.
-#[derive(Debug)]
-pub struct Listening {
-    tasks: TaskTracker,
-}
-
 /// The parts that all connections share.
 struct Shared {
     options: ListenerOptions,
@@ -131,8 +125,8 @@ impl Listener {
 
     /// Serves until `shutdown` is cancelled. With `tls`, all connections use TLS.
     ///
-    /// Must be called on a runtime.
-    pub fn start(self, rooms: &Rooms<'_>, tls: Option<Arc<Tls>>, shutdown: &CancellationToken) -> Listening {
+    /// The connections are `tasks`, which end some seconds after the shutdown. Must be called on a runtime.
+    pub fn start(self, rooms: &Rooms<'_>, tls: Option<Arc<Tls>>, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let Self { socket, options } = self;
         rooms.metrics.mqtt_refused_total.start_with(&REFUSED);
         rooms.metrics.mqtt_listener_ended_total.start_with(&Ended::CODES);
@@ -156,17 +150,7 @@ impl Listener {
             tls,
             shutdown: shutdown.clone(),
         });
-        let tasks = TaskTracker::new();
         tasks.spawn(accept(socket, shared, tasks.clone()));
-        tasks.close();
-        Listening { tasks }
-    }
-}
-
-impl Listening {
-    /// Waits until all connections have ended: some seconds after the shutdown.
-    pub async fn ended(self) {
-        self.tasks.wait().await;
     }
 }
 
