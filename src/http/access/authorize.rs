@@ -92,8 +92,9 @@ pub(in crate::http) async fn authorize(
             response
         }
         Err(error) => {
-            if let Some(format) = need.format_of_readings(request.headers()) {
-                app.ingest.count_refused_request(Source::http(format).into(), error.reason());
+            if let Some(format_of) = need.format_of_readings() {
+                let source = Source::http(format_of(request.headers()));
+                app.ingest.count_refused_request(source.into(), error.reason());
             }
             let mut response = need.answer(&error, request.headers());
             log_refusals(&app, need, &sender(None, address), id, &mut response);
@@ -116,7 +117,7 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, request: Option<RequestI
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
     let is_logged = |refusal: &RefusalEntry| match refusal.what {
         What::Queries => app.pipeline.store_away().is_none(), // elsewhere, the log says once that the store is away
-        _ => need.carries_readings() || !is_authorized,
+        _ => need.format_of_readings().is_some() || !is_authorized,
     };
     for refusal in refusals.into_iter().filter(is_logged) {
         app.refusals.record(if is_server_error { Sender::All } else { sender.clone() }, refusal, request);
@@ -241,21 +242,16 @@ impl Need {
         matches!(self, Self::InfluxWrite(_) | Self::InfluxQl | Self::Health)
     }
 
-    const fn carries_readings(self) -> bool {
-        matches!(
-            self,
-            Self::Scope(Scope::Ingest) | Self::InfluxWrite(_) | Self::RemoteWrite | Self::Otlp | Self::Webhook
-        )
-    }
-
-    /// The format under which a refused write is counted; `None` for other routes.
-    fn format_of_readings(self, headers: &HeaderMap) -> Option<Format> {
+    /// Returns the function that finds the format of a write; `None` for other routes.
+    ///
+    /// The headers of `/v1/readings` name the format. The metrics count a refused write under it.
+    fn format_of_readings(self) -> Option<fn(&HeaderMap) -> Format> {
         match self {
-            Self::Scope(Scope::Ingest) => Some(readings::format_of(headers)),
-            Self::InfluxWrite(_) => Some(Format::LineProtocol),
-            Self::RemoteWrite => Some(Format::RemoteWrite),
-            Self::Otlp => Some(Format::Otlp),
-            Self::Webhook => Some(Format::Webhook),
+            Self::Scope(Scope::Ingest) => Some(readings::format_of),
+            Self::InfluxWrite(_) => Some(|_| Format::LineProtocol),
+            Self::RemoteWrite => Some(|_| Format::RemoteWrite),
+            Self::Otlp => Some(|_| Format::Otlp),
+            Self::Webhook => Some(|_| Format::Webhook),
             _ => None,
         }
     }
