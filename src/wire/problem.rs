@@ -15,6 +15,10 @@ pub(super) fn rejection(code: Code, detail: impl Into<String>) -> Rejection {
     Rejection { code, detail: detail.into() }
 }
 
+pub(super) fn invalid_time(detail: impl Into<String>) -> Rejection {
+    rejection(Code::InvalidTimestamp, detail)
+}
+
 /// A name in quotation marks for a message: escaped, and cut after 64 characters.
 pub(super) fn quoted(name: &str) -> String {
     match name.char_indices().nth(64) {

@@ -2,7 +2,7 @@
 
 use super::key::Key;
 use super::lexer::Kind;
-pub(super) use crate::wire::problem::{Parsed, quoted, rejection, repeated};
+pub(super) use crate::wire::problem::{Parsed, invalid_time, quoted, rejection, repeated};
 use crate::wire::{Code, Rejection};
 
 pub(super) fn not_an_object(kind: Kind) -> Rejection {

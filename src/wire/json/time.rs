@@ -3,19 +3,15 @@
 use super::{
     SyntaxError,
     lexer::{Kind, Lexer},
-    problem::{Parsed, rejection},
+    problem::{Parsed, invalid_time},
 };
 use crate::wire::{
-    Code, Rejection,
+    Rejection,
     timestamp::{LAST_EXACT_MS, parse_rfc3339},
 };
 
 /// The longest text that may be a number, in bytes.
 const MAX_NUMBER_BYTES: usize = 32;
-
-fn invalid(detail: impl Into<String>) -> Rejection {
-    rejection(Code::InvalidTimestamp, detail)
-}
 
 /// Reads a time in Unix milliseconds. Null is no time.
 pub(super) fn read_ts(key: &str, lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, SyntaxError> {
@@ -24,7 +20,7 @@ pub(super) fn read_ts(key: &str, lexer: &mut Lexer<'_>) -> Result<Parsed<Option<
             let text = lexer.string()?;
             parse_rfc3339(&text).or_else(|error| unix_ms_of_text(&text).ok_or(error)).map(Some).map_err(|error| {
                 let hint = seconds_hint(&text);
-                invalid(format!("{error}{hint}"))
+                invalid_time(format!("{error}{hint}"))
             })
         }
         Kind::Number => {
@@ -37,7 +33,7 @@ pub(super) fn read_ts(key: &str, lexer: &mut Lexer<'_>) -> Result<Parsed<Option<
         }
         kind => {
             lexer.skip()?;
-            Err(invalid(format!("\"{key}\" must be an RFC 3339 string or Unix milliseconds, found {kind}")))
+            Err(invalid_time(format!("\"{key}\" must be an RFC 3339 string or Unix milliseconds, found {kind}")))
         }
     })
 }
@@ -48,10 +44,10 @@ pub(super) fn read_age(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, Syn
     let kind = lexer.kind()?;
     if kind == Kind::Number {
         let age = unix_ms(lexer.number()?).filter(|age| *age >= 0);
-        return Ok(age.map(Some).ok_or_else(|| invalid(EXPECTED)));
+        return Ok(age.map(Some).ok_or_else(|| invalid_time(EXPECTED)));
     }
     lexer.skip()?;
-    Ok(if kind == Kind::Null { Ok(None) } else { Err(invalid(format!("{EXPECTED}, found {kind}"))) })
+    Ok(if kind == Kind::Null { Ok(None) } else { Err(invalid_time(format!("{EXPECTED}, found {kind}"))) })
 }
 
 /// Parses whole Unix milliseconds: `1776693610000`, or a whole float such as `1.77669361e12`.
@@ -73,7 +69,7 @@ fn unix_ms_of_text(text: &str) -> Option<i64> {
 #[cold]
 fn not_whole(key: &str, number: &str) -> Rejection {
     let hint = seconds_hint(number);
-    invalid(format!("a \"{key}\" that is a number must be whole Unix milliseconds{hint}"))
+    invalid_time(format!("a \"{key}\" that is a number must be whole Unix milliseconds{hint}"))
 }
 
 /// A hint for a number with a fraction that is a time of this century in seconds.

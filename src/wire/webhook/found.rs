@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::super::json::{lexer::Kind, problem::fill};
-use super::super::problem::{Parsed, quoted, rejection};
+use super::super::problem::{Parsed, invalid_time, quoted, rejection};
 use super::Hook;
 use super::time;
 use super::tree::Role;
@@ -164,7 +164,7 @@ impl<'b> Found<'b> {
             Value::Null => return,
             Value::Text(text) => time::of_text(text, hook.time_unit),
             Value::Number(number) => time::of_number(number, hook.time_unit),
-            other => Err(time::invalid(&format!("the time must be a text or a number, found {}", other.kind()))),
+            other => Err(invalid_time(format!("the time must be a text or a number, found {}", other.kind()))),
         };
         fill(&mut self.ts_ms, "time", found);
     }

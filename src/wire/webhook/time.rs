@@ -1,9 +1,8 @@
 //! Times as platforms write them: RFC 3339, or a number in the unit of the hook.
 
-use super::super::problem::{Parsed, quoted, rejection};
+use super::super::problem::{Parsed, invalid_time, quoted};
 use super::super::timestamp::{LAST_EXACT_MS, parse_rfc3339};
 use crate::config::TimeUnit;
-use crate::wire::Code;
 
 /// The longest number that is read, in bytes. Times since 1970 have at most 19 digits.
 const MAX_DIGITS: usize = 40;
@@ -13,16 +12,12 @@ pub(super) fn of_text(text: &str, unit: TimeUnit) -> Parsed<i64> {
     if let Some(ms) = unix_ms(text, unit) {
         return Ok(ms);
     }
-    parse_rfc3339(text).map_err(|error| invalid(&format!("{error}; found {}", quoted(text))))
+    parse_rfc3339(text).map_err(|error| invalid_time(format!("{error}; found {}", quoted(text))))
 }
 
 /// The time in Unix milliseconds of a JSON number.
 pub(super) fn of_number(number: &str, unit: TimeUnit) -> Parsed<i64> {
-    unix_ms(number, unit).ok_or_else(|| invalid(&format!("no Unix time is {}", quoted(number))))
-}
-
-pub(super) fn invalid(detail: &str) -> crate::wire::Rejection {
-    rejection(Code::InvalidTimestamp, detail)
+    unix_ms(number, unit).ok_or_else(|| invalid_time(format!("no Unix time is {}", quoted(number))))
 }
 
 /// The whole milliseconds of a decimal number of units, cut off toward the past.
