@@ -6,7 +6,7 @@
 //! end, so it also needs a place among the files. One token gets at most its [`Share`] of the files and of
 //! the memory, so that other tokens find some.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -134,36 +134,36 @@ impl RunningQuery {
 
     /// Keeps memory until the answer has been sent.
     pub(in crate::http) fn keep(&self, memory: QueryMemory) {
-        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
+        *self.memory() = Some(memory);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Option<QueryMemory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reserves a place among the files, and memory until the end of the file.
     pub(in crate::http) async fn reserve_file(self: Arc<Self>, bytes: usize) -> Result<FileReservation, Problem> {
-        let places = self.place_of_file().await?;
+        let file = Arc::clone(&self).reserve_file_place().await?;
         self.reserve(bytes).await?;
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(FileReservation { _running: self, _places: places, _memory: memory })
+        let memory = self.memory().take();
+        Ok(FileReservation { _memory: memory, ..file })
     }
 
     /// Reserves a place among the files for a query that has reserved its memory.
+    ///
+    /// It is a place among all files, and among the files of the token.
     pub(in crate::http) async fn reserve_file_place(self: Arc<Self>) -> Result<FileReservation, Problem> {
-        let places = self.place_of_file().await?;
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(FileReservation { _running: self, _places: places, _memory: memory })
-    }
-
-    /// Reserves a place among all files, and among the files of the token.
-    async fn place_of_file(&self) -> Result<[Option<OwnedSemaphorePermit>; 2], Problem> {
         let of_token = share(self.files_of_token.as_ref(), 1, Limit::Files).await?;
         let of_all = acquire(&self.files, 1).await.ok_or_else(|| Problem::too_many_queries(Limit::Files))?;
-        Ok([of_token, Some(of_all)])
+        let memory = self.memory().take();
+        Ok(FileReservation { _running: self, _places: [of_token, Some(of_all)], _memory: memory })
     }
 
     /// Tags and compresses an answer, and keeps its memory until it has been sent.
     ///
     /// A file holds its memory itself, so `memory` is `None` and the answer stays as it is.
     async fn hand_over(&self, answer: Response, negotiation: Negotiation) -> Response {
-        let Some(mut memory) = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take() else { return answer };
+        let Some(mut memory) = self.memory().take() else { return answer };
         let (mut head, mut body) = answer.into_parts();
         let mut pieces = Vec::new();
         while let Some(frame) = body.frame().await {
