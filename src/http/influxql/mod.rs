@@ -47,7 +47,7 @@ use crate::influxql::{Format, Parameters, ParseError, Writer, parse};
 const INGEST_MAX_BYTES: usize = 1_024;
 
 /// The parameters that [`Form`] reads.
-const PARAMETERS: openapi::Parameters = &[&Q, &DB, &EPOCH, &PARAMS, &PRETTY, &CHUNKED, &CHUNK_SIZE];
+const PARAMETERS: openapi::Parameters = &[&[&Q, &DB, &EPOCH, &PARAMS, &PRETTY, &CHUNKED, &CHUNK_SIZE]];
 
 /// Describes `GET /query` and `POST /query`.
 pub(super) fn describe() -> [Operation; 2] {

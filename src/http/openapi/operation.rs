@@ -276,7 +276,7 @@ impl Operation {
     /// Returns the operation object, and the schemas that it refers to.
     pub(super) fn into_json(mut self, need: Need, path: &str, limits: &Limits) -> (Value, BTreeMap<String, Value>) {
         let mut parameters: Vec<Value> = path.split('/').filter_map(in_path).collect();
-        parameters.extend(self.parameters.iter().map(|parameter| parameter.to_json(limits)));
+        parameters.extend(self.parameters.iter().copied().flatten().map(|parameter| parameter.to_json(limits)));
         parameters.extend(self.is_tagged.then(if_none_match));
         let tag: &str = self.tag.into();
         let mut operation = json!({

@@ -20,8 +20,18 @@ pub(in crate::http) struct Parameter {
     example: &'static str,
 }
 
-/// The parameters that a route may have.
-pub(in crate::http) type Parameters = &'static [&'static Parameter];
+/// The parameters that a route may have, in groups that routes may share.
+pub(in crate::http) type Parameters = &'static [&'static [&'static Parameter]];
+
+/// The format of an answer that may be a table, and the form of its cells.
+pub(in crate::http) const TABLE: &[&Parameter] = &[&FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES];
+
+/// The format of an answer that is a file, and the form of its cells.
+pub(in crate::http) const FILE: &[&Parameter] = &[&FORMAT_OF_FILE, &DELIMITER, &DECIMAL, &BOM, &TIMES];
+
+/// The page of a list of devices, and the selection of the devices.
+pub(in crate::http) const LIST_OF_DEVICES: &[&Parameter] =
+    &[&LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA];
 
 /// The end of a name that stands for many names.
 const KEY: &str = "KEY";
@@ -48,42 +58,42 @@ impl Parameter {
     }
 }
 
-pub(in crate::http) const FORMAT: Parameter = Parameter {
+const FORMAT: Parameter = Parameter {
     name: "format",
     description: "The format of the answer. Without it, the header `Accept` chooses.",
     schema: |_| json!({ "type": "string", "enum": ["json", "csv", "ndjson", "xlsx"], "default": "json" }),
     example: r#""json""#,
 };
 
-pub(in crate::http) const FORMAT_OF_FILE: Parameter = Parameter {
+const FORMAT_OF_FILE: Parameter = Parameter {
     name: "format",
     description: "The format of the file. Without it, the header `Accept` chooses.",
     schema: |_| json!({ "type": "string", "enum": ["ndjson", "csv", "xlsx"], "default": "ndjson" }),
     example: r#""csv""#,
 };
 
-pub(in crate::http) const DELIMITER: Parameter = Parameter {
+const DELIMITER: Parameter = Parameter {
     name: "delimiter",
     description: "What is between the cells of CSV: `,`, `;` or `tab`.",
     schema: |_| json!({ "type": "string", "enum": [",", ";", "tab"], "default": "," }),
     example: r#"",""#,
 };
 
-pub(in crate::http) const DECIMAL: Parameter = Parameter {
+const DECIMAL: Parameter = Parameter {
     name: "decimal",
     description: "The decimal mark of numbers in CSV. The comma needs another `delimiter`.",
     schema: |_| json!({ "type": "string", "enum": [".", ","], "default": "." }),
     example: r#"".""#,
 };
 
-pub(in crate::http) const BOM: Parameter = Parameter {
+const BOM: Parameter = Parameter {
     name: "bom",
     description: "Whether CSV begins with the byte order mark by which some spreadsheets recognise UTF-8.",
     schema: |_| json!({ "type": "string", "enum": ["0", "1", "false", "true"], "default": "0" }),
     example: r#""0""#,
 };
 
-pub(in crate::http) const TIMES: Parameter = Parameter {
+const TIMES: Parameter = Parameter {
     name: "times",
     description: "The times of CSV: `utc`, or `local` in the zone `tz`, without an offset. A workbook has local times \
                   if there is `tz`.",

@@ -54,8 +54,8 @@ pub(in crate::http) struct Receipt {
     absent: Vec<Arc<str>>,
 }
 
-const OF_DEVICE: Parameters = &[&DRY_RUN];
-const OF_READINGS: Parameters = &[&ALL, &FROM, &TO, &TZ_OF_RANGE, &METRIC, &LABELS, &DRY_RUN];
+const OF_DEVICE: Parameters = &[&[&DRY_RUN]];
+const OF_READINGS: Parameters = &[&[&ALL, &FROM, &TO, &TZ_OF_RANGE, &METRIC, &LABELS, &DRY_RUN]];
 
 /// Describes `DELETE /v1/devices/{deviceId}`.
 pub(in crate::http) fn describe_device() -> Operation {

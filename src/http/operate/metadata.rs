@@ -83,7 +83,7 @@ struct Line {
     change: OperatorMetadata,
 }
 
-const LIST: Parameters = &[&LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &PREFIX];
+const LIST: Parameters = &[&[&LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &PREFIX]];
 
 /// Describes `GET /v1/devices/{deviceId}/metadata`.
 pub(in crate::http) fn describe_get() -> Operation {

@@ -20,10 +20,7 @@ use crate::common::clock::rfc3339;
 use crate::config::Period;
 use crate::http::App;
 use crate::http::answer::format::{Cells, Format};
-use crate::http::openapi::parameter::{
-    BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LIMIT_OF_DEVICES, METADATA, PREFIX, SILENT_FOR,
-    TIMES, TZ_OF_TIMES,
-};
+use crate::http::openapi::parameter::{BEYOND, LIST_OF_DEVICES, SILENT_FOR, TABLE, TZ_OF_TIMES};
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::device_id::{DeviceInPath, normalized};
@@ -74,21 +71,7 @@ pub(in crate::http) struct Device {
     last_seen: String,
 }
 
-const OF_DEVICES: Parameters = &[
-    &FORMAT,
-    &DELIMITER,
-    &DECIMAL,
-    &BOM,
-    &TIMES,
-    &TZ_OF_TIMES,
-    &LIMIT_OF_DEVICES,
-    &CURSOR_OF_DEVICES,
-    &DEVICE,
-    &PREFIX,
-    &METADATA,
-    &SILENT_FOR,
-    &BEYOND,
-];
+const OF_DEVICES: Parameters = &[TABLE, &[&TZ_OF_TIMES], LIST_OF_DEVICES, &[&SILENT_FOR, &BEYOND]];
 
 /// Describes `GET /v1/devices`.
 pub(in crate::http) fn describe_devices() -> Operation {

@@ -16,10 +16,7 @@ use crate::access::Grant;
 use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::answer::format::{Cells, Format};
-use crate::http::openapi::parameter::{
-    BEYOND, BOM, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FORMAT, LABELS, LIMIT_OF_DEVICES, METADATA, METRIC,
-    PREFIX, TIMES, TZ_OF_TIMES,
-};
+use crate::http::openapi::parameter::{BEYOND, LABELS, LIST_OF_DEVICES, METRIC, TABLE, TZ_OF_TIMES};
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::device_id::DeviceInPath;
@@ -76,23 +73,8 @@ enum Beyond {
     Max,
 }
 
-const OF_ONE: Parameters = &[&FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES, &TZ_OF_TIMES, &METRIC, &LABELS];
-const OF_DEVICES: Parameters = &[
-    &FORMAT,
-    &DELIMITER,
-    &DECIMAL,
-    &BOM,
-    &TIMES,
-    &TZ_OF_TIMES,
-    &LIMIT_OF_DEVICES,
-    &CURSOR_OF_DEVICES,
-    &DEVICE,
-    &PREFIX,
-    &METADATA,
-    &METRIC,
-    &LABELS,
-    &BEYOND,
-];
+const OF_ONE: Parameters = &[TABLE, &[&TZ_OF_TIMES, &METRIC, &LABELS]];
+const OF_DEVICES: Parameters = &[TABLE, &[&TZ_OF_TIMES], LIST_OF_DEVICES, &[&METRIC, &LABELS, &BEYOND]];
 
 /// Describes `GET /v1/devices/{deviceId}/latest`.
 pub(in crate::http) fn describe_latest() -> Operation {

@@ -36,7 +36,7 @@ const MAX_PAGES: usize = 10;
 /// The labels that the answer uses itself, so no other label may have their names.
 const OWN_LABELS: [&str; 4] = ["device", "metric", "series", "bound"];
 
-const PARAMETERS: Parameters = &[&DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &METADATA_LABEL];
+const PARAMETERS: Parameters = &[&[&DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &METADATA_LABEL]];
 
 /// Describes `GET /metrics/latest`.
 pub(in crate::http) fn describe() -> Operation {

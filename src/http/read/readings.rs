@@ -17,8 +17,8 @@ use crate::common::clock::rfc3339;
 use crate::http::App;
 use crate::http::answer::format::{Cells, Format};
 use crate::http::openapi::parameter::{
-    BOM, CURSOR_OF_READINGS, DECIMAL, DELIMITER, DEVICE, FORMAT, FORMAT_OF_FILE, FROM, LABELS, LIMIT_OF_FILE,
-    LIMIT_OF_READINGS, METADATA, METRIC, PREFIX, TIMES, TO, TZ_OF_RANGE,
+    CURSOR_OF_READINGS, DEVICE, FILE, FROM, LABELS, LIMIT_OF_FILE, LIMIT_OF_READINGS, METADATA, METRIC, PREFIX, TABLE,
+    TO, TZ_OF_RANGE,
 };
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
@@ -70,36 +70,10 @@ fn as_map<S: Serializer>(values: &[(Metric, f64)], serializer: S) -> Result<S::O
     serializer.collect_map(values.iter().map(|(metric, value)| (metric, value)))
 }
 
-const OF_ONE: Parameters = &[
-    &FORMAT,
-    &DELIMITER,
-    &DECIMAL,
-    &BOM,
-    &TIMES,
-    &FROM,
-    &TO,
-    &TZ_OF_RANGE,
-    &METRIC,
-    &LABELS,
-    &LIMIT_OF_READINGS,
-    &CURSOR_OF_READINGS,
-];
-const OF_DEVICES: Parameters = &[
-    &FORMAT_OF_FILE,
-    &DELIMITER,
-    &DECIMAL,
-    &BOM,
-    &TIMES,
-    &FROM,
-    &TO,
-    &TZ_OF_RANGE,
-    &DEVICE,
-    &PREFIX,
-    &METADATA,
-    &METRIC,
-    &LABELS,
-    &LIMIT_OF_FILE,
-];
+const OF_ONE: Parameters =
+    &[TABLE, &[&FROM, &TO, &TZ_OF_RANGE, &METRIC, &LABELS, &LIMIT_OF_READINGS, &CURSOR_OF_READINGS]];
+const OF_DEVICES: Parameters =
+    &[FILE, &[&FROM, &TO, &TZ_OF_RANGE, &DEVICE, &PREFIX, &METADATA, &METRIC, &LABELS, &LIMIT_OF_FILE]];
 
 /// Describes `GET /v1/devices/{deviceId}/readings`.
 pub(in crate::http) fn describe_readings() -> Operation {

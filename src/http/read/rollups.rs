@@ -18,8 +18,7 @@ use crate::config::Period;
 use crate::http::App;
 use crate::http::answer::format::{Cells, Format};
 use crate::http::openapi::parameter::{
-    BOM, COMBINE, COMPARE, CURSOR_OF_DEVICES, DECIMAL, DELIMITER, DEVICE, FILL, FN, FORMAT, FROM, LABELS,
-    LIMIT_OF_DEVICES, METADATA, METRIC, OFFSET, PREFIX, STEP, TIMES, TO, TZ,
+    COMBINE, COMPARE, FILL, FN, FROM, LABELS, LIST_OF_DEVICES, METRIC, OFFSET, Parameter, STEP, TABLE, TO, TZ,
 };
 use crate::http::openapi::{Operation, Parameters, Tag, answer_of_rollups, answers_of_rollups_of_devices};
 use crate::http::problem::{Problem, ProblemCode};
@@ -45,33 +44,9 @@ const BYTES_OF_MARKUP: usize = 350;
 /// The memory of a page of readings, which a query for rollups may read.
 const BYTES_OF_READINGS: usize = 4 << 20;
 
-const OF_ONE: Parameters = &[
-    &FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES, &FROM, &TO, &STEP, &OFFSET, &TZ, &FN, &FILL, &COMPARE, &METRIC,
-    &LABELS,
-];
-const OF_DEVICES: Parameters = &[
-    &FORMAT,
-    &DELIMITER,
-    &DECIMAL,
-    &BOM,
-    &TIMES,
-    &FROM,
-    &TO,
-    &STEP,
-    &OFFSET,
-    &TZ,
-    &FN,
-    &FILL,
-    &COMPARE,
-    &METRIC,
-    &LABELS,
-    &COMBINE,
-    &LIMIT_OF_DEVICES,
-    &CURSOR_OF_DEVICES,
-    &DEVICE,
-    &PREFIX,
-    &METADATA,
-];
+const OF_ROLLUPS: &[&Parameter] = &[&FROM, &TO, &STEP, &OFFSET, &TZ, &FN, &FILL, &COMPARE, &METRIC, &LABELS];
+const OF_ONE: Parameters = &[TABLE, OF_ROLLUPS];
+const OF_DEVICES: Parameters = &[TABLE, OF_ROLLUPS, &[&COMBINE], LIST_OF_DEVICES];
 
 /// The problems of both paths.
 const PROBLEMS: [ProblemCode; 4] =

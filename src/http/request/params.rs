@@ -64,7 +64,7 @@ impl<'a> Params<'a> {
     /// Panics in debug builds if the route does not describe the parameter.
     fn check_described(&self, name: &str) {
         debug_assert!(
-            self.described.is_none_or(|described| described.iter().any(|parameter| parameter.describes(name))),
+            self.described.is_none_or(|described| described.iter().copied().flatten().any(|one| one.describes(name))),
             "the description of the route lacks the parameter {name}"
         );
     }
@@ -216,7 +216,8 @@ impl<'a> Params<'a> {
                 } else {
                     name.chars().take(MAX_SHOWN).chain("...".chars()).collect()
                 };
-                let has_metadata = |described: Parameters| described.iter().any(|one| one.describes(METADATA));
+                let has_metadata =
+                    |described: Parameters| described.iter().copied().flatten().any(|one| one.describes(METADATA));
                 let hint = if self.described.is_some_and(has_metadata) {
                     format!("; metadata is selected with meta.{name}")
                 } else {

@@ -34,7 +34,7 @@ pub(in crate::http) struct Accepted {
     notes: ReceiptNotes,
 }
 
-const PARAMETERS: Parameters = &[&PARTIAL];
+const PARAMETERS: Parameters = &[&[&PARTIAL]];
 
 /// Describes `POST /v1/readings`.
 pub(in crate::http) fn describe() -> Operation {

@@ -25,9 +25,9 @@ use crate::wire::line_protocol::{self, Options, Precision};
 /// The query parameters that have an effect in a version.
 const fn parameters(version: Version) -> Parameters {
     match version {
-        Version::V1 => &[&PRECISION_1],
-        Version::V2 => &[&PRECISION_2],
-        Version::V3 => &[&PRECISION_3, &ACCEPT_PARTIAL],
+        Version::V1 => &[&[&PRECISION_1]],
+        Version::V2 => &[&[&PRECISION_2]],
+        Version::V3 => &[&[&PRECISION_3, &ACCEPT_PARTIAL]],
     }
 }
 
