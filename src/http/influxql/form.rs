@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::header::{ACCEPT, CONTENT_LENGTH, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Method, Uri};
 
-use super::{Refusal, Shape};
+use super::{KNOWN, Refusal, Shape};
 use crate::access::Grant;
 use crate::http::App;
 use crate::http::request::body;
@@ -27,9 +27,6 @@ const FORM_MAX_BYTES: usize = 3 * (QUERY_MAX_BYTES + PARAMS_MAX_BYTES) + (4 << 1
 
 /// The most parameters of a form and a query string together.
 const PAIRS_MAX: usize = 100;
-
-/// The parameters that have an effect.
-const KNOWN: [&str; 7] = ["q", "params", "db", "epoch", "chunked", "chunk_size", "pretty"];
 
 /// A request to `/query`, as its parameters describe it.
 #[derive(Debug)]
@@ -80,12 +77,12 @@ impl Form {
             if at == PAIRS_MAX {
                 return refused(format!("a request has at most {PAIRS_MAX} parameters"));
             }
-            if let Some(place) = KNOWN.iter().position(|known| name == *known) {
+            if let Some(place) = KNOWN.iter().position(|known| known.describes(&name)) {
                 params[place].get_or_insert(value);
             }
         }
         let find = |name: &str| {
-            let place = KNOWN.iter().position(|known| name == *known)?;
+            let place = KNOWN.iter().position(|known| known.describes(name))?;
             params[place].as_deref().map(str::trim)
         };
         let is_true = |name: &str| find(name) == Some("true");

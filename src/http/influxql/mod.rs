@@ -29,7 +29,7 @@ use self::job::Job;
 use super::App;
 use super::answer::etag::Negotiation;
 use super::answer::format::Encoding;
-use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Q};
+use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, Parameter, Q};
 use super::openapi::{self, Operation, Tag};
 use super::problem::{Problem, ProblemCode};
 use super::read::query_limits::{self, RunningQuery};
@@ -47,7 +47,8 @@ use crate::influxql::{Format, Parameters, ParseError, Writer, parse};
 const INGEST_MAX_BYTES: usize = 1_024;
 
 /// The parameters that [`Form`] reads.
-const PARAMETERS: openapi::Parameters = &[&[&Q, &DB, &EPOCH, &PARAMS, &PRETTY, &CHUNKED, &CHUNK_SIZE]];
+const KNOWN: &[&Parameter] = &[&Q, &DB, &EPOCH, &PARAMS, &PRETTY, &CHUNKED, &CHUNK_SIZE];
+const PARAMETERS: openapi::Parameters = &[KNOWN];
 
 /// Describes `GET /query` and `POST /query`.
 pub(super) fn describe() -> [Operation; 2] {
