@@ -100,11 +100,12 @@ impl Combine {
         if form.format != Format::Json {
             check_values(&subjects, &rollups.body.0, app.limits.max_points)?;
         }
-        let table = rollups_table::table(Subject::Group(keys, &[]), form);
-        respond(table, "rollups", rollups, to_json, |(rollups, local), table| {
+        respond(form.format, "rollups", rollups, to_json, |(rollups, local)| {
+            let mut table = rollups_table::table(Subject::Group(keys, &[]), form);
             for (subject, rollups) in subjects.into_iter().zip(&rollups) {
                 table.append(rollups_table::rows(subject, form, rollups, &local));
             }
+            table
         })
         .await
     }

@@ -119,8 +119,12 @@ pub(in crate::http) async fn latest(
     let name = format!("latest-{device}");
     let latest = latest.map(|latest| (device, latest.unwrap_or_default()));
     let to_json = |latest| answer(latest, |(device, latest)| Latest::new(device, latest)).into_response();
-    respond(table(format, &cells), &name, latest, to_json, |(device, latest), table| add_rows(table, &device, &latest))
-        .await
+    respond(format, &name, latest, to_json, |(device, latest)| {
+        let mut table = table(format, &cells);
+        add_rows(&mut table, &device, &latest);
+        table
+    })
+    .await
 }
 
 /// `GET /v1/latest`

@@ -102,8 +102,13 @@ pub(in crate::http) async fn rollups(
         return Err(Problem::unknown_device(device));
     }
     let name = format!("rollups-{device}");
-    let table = rollups_table::table(Subject::Device(device), &question.form);
-    respond(table, &name, found, rollups_json::of_device, |found, table| table.append(found.text)).await
+    let form = &question.form;
+    respond(form.format, &name, found, rollups_json::of_device, |found| {
+        let mut table = rollups_table::table(Subject::Device(device), form);
+        table.append(found.text);
+        table
+    })
+    .await
 }
 
 /// `GET /v1/rollups`

@@ -68,6 +68,7 @@ pub(super) trait List: Send + 'static {
 pub(super) struct ListReply {
     /// The name of the file, without extension.
     name: &'static str,
+    format: Format,
     uri: Uri,
     /// `Some`: a table of all pages. `None`: one page.
     ///
@@ -94,7 +95,7 @@ impl ListReply {
             encoding: format.encoding(&parts.headers),
             timeout: parts.app.limits.body_timeout,
         });
-        Self { name, uri: parts.uri.clone(), whole }
+        Self { name, format, uri: parts.uri.clone(), whole }
     }
 
     /// Whether the answer has all pages.
@@ -108,41 +109,39 @@ impl ListReply {
     }
 }
 
-/// Answers with JSON, or with a file `name` that has the rows of the data.
+/// Answers with JSON, or with a file `name` that has a table of the data.
 pub(super) async fn respond<T>(
-    mut table: Table,
+    format: Format,
     name: &str,
     found: Answer<T>,
     to_json: impl FnOnce(Answer<T>) -> Response,
-    add_rows: impl FnOnce(T, &mut Table),
+    to_table: impl FnOnce(T) -> Table,
 ) -> Result<Response, Problem> {
-    if table.format == Format::Json {
+    if format == Format::Json {
         return Ok(to_json(found));
     }
     let (body, lagging) = complete(found)?;
-    add_rows(body, &mut table);
-    table.into_response(name, None, lagging).await
+    to_table(body).into_response(name, None, lagging).await
 }
 
 /// Answers with a page of a list, or with a table of all pages.
 pub(super) async fn respond_list<L: List>(mut list: L, reply: ListReply) -> Result<Response, Problem> {
-    let ListReply { name, uri, whole } = reply;
+    let ListReply { name, format, uri, whole } = reply;
     let found = list.page().await?;
-    let table = list.table();
-    if table.format == Format::Json {
+    if format == Format::Json {
         return Ok(L::to_json(found));
     }
     let (Listed { devices, next }, lagging) = complete(found)?;
-    let table = table.with_rows::<L>(devices);
+    let table = list.table().with_rows::<L>(devices);
     let (Some(after), Some(whole)) = (&next, whole) else {
         return table.into_response(name, next.map(|next| next_page(&uri, &next)), lagging).await;
     };
-    let (format, after) = (table.format, Arc::clone(after));
+    let after = Arc::clone(after);
     Ok(as_file(table.into_file(list, after, whole).await?, format, name, lagging))
 }
 
 impl Table {
-    /// Makes a table without rows. If its format is JSON, it never gets rows.
+    /// Makes a table without rows, in a format other than JSON.
     pub(super) fn new<'c>(
         format: Format,
         of_cells: &Cells,
