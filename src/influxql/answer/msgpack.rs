@@ -114,23 +114,22 @@ fn write_value(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
+/// Writes an integer in one byte, or a marker and the last 1, 2, 4 or 8 bytes of the integer.
 fn integer(value: i64, out: &mut Vec<u8>) {
-    if let Ok(small) = i8::try_from(value)
-        && small >= -32
-    {
-        out.push(small as u8);
-    } else if let Ok(value) = i8::try_from(value) {
-        out.extend_from_slice(&[0xd0, value as u8]);
-    } else if let Ok(value) = i16::try_from(value) {
-        out.push(0xd1);
-        out.extend_from_slice(&value.to_be_bytes());
-    } else if let Ok(value) = i32::try_from(value) {
-        out.push(0xd2);
-        out.extend_from_slice(&value.to_be_bytes());
-    } else {
-        out.push(0xd3);
-        out.extend_from_slice(&value.to_be_bytes());
+    if (-32..128).contains(&value) {
+        return out.push(value as u8);
     }
+    let (marker, width): (u8, usize) = if i8::try_from(value).is_ok() {
+        (0xd0, 1)
+    } else if i16::try_from(value).is_ok() {
+        (0xd1, 2)
+    } else if i32::try_from(value).is_ok() {
+        (0xd2, 4)
+    } else {
+        (0xd3, 8)
+    };
+    out.push(marker);
+    out.extend_from_slice(&value.to_be_bytes()[8 - width..]);
 }
 
 fn string(text: &str, out: &mut Vec<u8>) {
@@ -138,14 +137,7 @@ fn string(text: &str, out: &mut Vec<u8>) {
     match length {
         0..32 => out.push(0xa0 | length as u8),
         32..256 => out.extend_from_slice(&[0xd9, length as u8]),
-        256..65_536 => {
-            out.push(0xda);
-            out.extend_from_slice(&(length as u16).to_be_bytes());
-        }
-        _ => {
-            out.push(0xdb);
-            out.extend_from_slice(&(length as u32).to_be_bytes());
-        }
+        _ => long(length, 0xda, out),
     }
     out.extend_from_slice(text.as_bytes());
 }
@@ -158,18 +150,22 @@ fn map(length: usize, out: &mut Vec<u8>) {
     header(length, 0x80, 0xde, out);
 }
 
-/// Writes the length of an array or a map: `short` has it in its low bits, `long` has 16 bits more, and the
-/// byte after `long` has 32.
-fn header(length: usize, short: u8, long: u8, out: &mut Vec<u8>) {
-    match length {
-        0..16 => out.push(short | length as u8),
-        16..65_536 => {
-            out.push(long);
-            out.extend_from_slice(&(length as u16).to_be_bytes());
-        }
-        _ => {
-            out.push(long + 1);
-            out.extend_from_slice(&(length as u32).to_be_bytes());
-        }
+/// Writes the length of an array or a map. The low bits of `short` hold a length up to 15.
+fn header(length: usize, short: u8, marker: u8, out: &mut Vec<u8>) {
+    if length < 16 {
+        out.push(short | length as u8);
+    } else {
+        long(length, marker, out);
+    }
+}
+
+/// Writes `marker` and a length of 16 bits, or the marker after it and a length of 32 bits.
+fn long(length: usize, marker: u8, out: &mut Vec<u8>) {
+    if let Ok(length) = u16::try_from(length) {
+        out.push(marker);
+        out.extend_from_slice(&length.to_be_bytes());
+    } else {
+        out.push(marker + 1);
+        out.extend_from_slice(&(length as u32).to_be_bytes());
     }
 }
