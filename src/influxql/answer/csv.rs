@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::eval::OutSeries;
 use super::super::text::tags_text;
 use super::super::value::Value;
+use super::number::write_text;
 use super::{Epoch, Result};
 
 /// The columns of the last table, which decide whether a header follows.
@@ -34,7 +35,7 @@ impl CsvState {
                 out.push(b',');
                 field(&tags, out);
                 if one.has_time {
-                    out.extend_from_slice(format!(",{}", epoch.of(*ns)).as_bytes());
+                    write_text(format_args!(",{}", epoch.of(*ns)), out);
                 }
                 for value in values {
                     out.push(b',');
@@ -72,9 +73,9 @@ pub(super) fn error(message: &str, out: &mut Vec<u8>) {
 /// Writes a value. Numbers have no exponent in CSV.
 fn write_value(value: &Value, out: &mut Vec<u8>) {
     match value {
-        Value::Float(value) if value.is_finite() => out.extend_from_slice(value.to_string().as_bytes()),
+        Value::Float(value) if value.is_finite() => write_text(format_args!("{value}"), out),
         Value::Null | Value::Float(_) => {}
-        Value::Integer(value) => out.extend_from_slice(value.to_string().as_bytes()),
+        Value::Integer(value) => write_text(format_args!("{value}"), out),
         Value::Text(text) => field(text, out),
         Value::Boolean(value) => out.extend_from_slice(if *value { b"true" } else { b"false" }),
     }

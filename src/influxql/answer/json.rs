@@ -1,10 +1,8 @@
 //! JSON.
 
-use std::io::Write;
-
 use super::super::eval::OutSeries;
 use super::super::value::Value;
-use super::number::{write_float, write_time};
+use super::number::{write_float, write_text, write_time};
 use super::{Epoch, Result};
 
 /// How values and documents are written.
@@ -181,8 +179,7 @@ fn write_value(value: &Value, out: &mut Vec<u8>) {
 }
 
 fn number(value: i64, out: &mut Vec<u8>) {
-    let written = write!(out, "{value}");
-    debug_assert!(written.is_ok(), "a vector takes all bytes");
+    write_text(format_args!("{value}"), out);
 }
 
 /// Writes a string. `<`, `>` and `&` are escaped, as Go's `encoding/json` does.
@@ -196,8 +193,7 @@ fn string(text: &str, out: &mut Vec<u8>) {
             '\r' => out.extend_from_slice(b"\\r"),
             '\t' => out.extend_from_slice(b"\\t"),
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
-                let written = write!(out, "\\u{:04x}", u32::from(char));
-                debug_assert!(written.is_ok(), "a vector takes all bytes");
+                write_text(format_args!("\\u{:04x}", u32::from(char)), out);
             }
             _ => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
         }

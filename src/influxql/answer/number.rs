@@ -1,36 +1,42 @@
 //! Numbers and times as text.
 
+use std::fmt;
 use std::io::Write;
 
 use jiff::tz::TimeZone;
 
 use super::super::zone;
 
+/// Writes formatted text.
+pub(super) fn write_text(text: fmt::Arguments<'_>, out: &mut Vec<u8>) {
+    let written = out.write_fmt(text);
+    debug_assert!(written.is_ok(), "a vector takes all bytes");
+}
+
 /// Writes a number as Go's `encoding/json` does: the shortest digits that mean it, with an exponent for very
 /// small and very large ones.
 pub(super) fn write_float(value: f64, out: &mut Vec<u8>) {
     let size = value.abs();
-    let written = if size != 0.0 && !(1e-6..1e21).contains(&size) {
-        let text = format!("{value:e}");
-        match text.split_once('e') {
-            Some((digits, exponent)) if !exponent.starts_with('-') => write!(out, "{digits}e+{exponent}"),
-            _ => write!(out, "{text}"),
+    if size == 0.0 || (1e-6..1e21).contains(&size) {
+        return write_text(format_args!("{value}"), out);
+    }
+    let text = format!("{value:e}");
+    match text.split_once('e') {
+        Some((digits, exponent)) if !exponent.starts_with('-') => {
+            write_text(format_args!("{digits}e+{exponent}"), out);
         }
-    } else {
-        write!(out, "{value}")
-    };
-    debug_assert!(written.is_ok(), "a vector takes all bytes");
+        _ => out.extend_from_slice(text.as_bytes()),
+    }
 }
 
 /// Writes an instant as RFC 3339, with as many digits of the second as it has.
 pub(super) fn write_time(ns: i64, in_zone: Option<&TimeZone>, out: &mut Vec<u8>) {
     let timestamp = zone::timestamp(ns);
     let offset = in_zone.map(|zone| zone.to_offset(timestamp)).filter(|offset| offset.seconds() != 0);
-    let written = match offset {
-        None => write!(out, "{timestamp}"),
-        Some(offset) => write!(out, "{}", timestamp.display_with_offset(offset)),
-    };
-    debug_assert!(written.is_ok(), "a vector takes all bytes");
+    match offset {
+        None => write_text(format_args!("{timestamp}"), out),
+        Some(offset) => write_text(format_args!("{}", timestamp.display_with_offset(offset)), out),
+    }
 }
 
 #[cfg(test)]
