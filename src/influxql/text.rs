@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::ast::{Expr, Operator};
 use super::duration;
 use super::lexer::needs_quotes;
+use crate::model::series::append_escaped;
 
 impl Operator {
     /// The operator as a query has it.
@@ -112,18 +113,13 @@ impl fmt::Display for Expr {
 
 /// Tags as line protocol writes them: `key=value,key=value`.
 pub(super) fn tags_text(tags: &[(Arc<str>, Arc<str>)]) -> String {
-    let part = |text: &str| escaped(text, &[',', ' ', '=']);
+    let part = |text: &str| escaped(text, b", =");
     tags.iter().map(|(key, value)| format!("{}={}", part(key), part(value))).collect::<Vec<_>>().join(",")
 }
 
-/// Puts a backslash before each special character.
-pub(super) fn escaped(text: &str, special: &[char]) -> String {
+/// Puts a backslash before each special character. `special` are ASCII characters.
+pub(super) fn escaped(text: &str, special: &[u8]) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        if special.contains(&char) {
-            escaped.push('\\');
-        }
-        escaped.push(char);
-    }
+    append_escaped(&mut escaped, text, |byte| special.contains(&byte));
     escaped
 }

@@ -188,7 +188,7 @@ fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'
 
 /// A series as line protocol writes it.
 fn key_of(name: &str, series: &Series) -> String {
-    let name = escaped(name, &[',', ' ']);
+    let name = escaped(name, b", ");
     if series.tags.is_empty() { name } else { format!("{name},{}", tags_text(&series.tags)) }
 }
 
