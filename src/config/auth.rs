@@ -11,13 +11,20 @@ use crate::model::DeviceIdCase;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Auth {
-    /// Whether clients without a token may do everything, even if other machines can reach the server.
+    /// Whether clients without credentials may do everything.
+    ///
+    /// These are requests without a token and datagrams without a signature. If this is `false`, a server
+    /// without tokens listens only where no other machine can reach it.
     pub allow_anonymous: bool,
-    /// The rights of a client certificate.
+    /// The rights that a client certificate gives.
     pub client_certificate: CertificateUse,
-    /// The clients that may read `/metrics` if there are tokens. The metrics cover all tenants together.
+    /// The clients that may read `/metrics` if there are tokens.
+    ///
+    /// The metrics cover all tenants together.
     pub metrics: Audience,
-    /// The clients that may read the health if there are tokens. Only `admin` sees reasons.
+    /// The clients that may read routes such as `/readyz` if there are tokens.
+    ///
+    /// Only a token with the scope `admin` sees why the server is not healthy.
     pub health: Audience,
     /// The tokens. Without any, every client that can connect may do everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -27,11 +34,11 @@ pub struct Auth {
     pub keys: Vec<Key>,
 }
 
-/// The rights of a client certificate.
+/// The rights that a client certificate gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateUse {
-    /// The certificate only lets the client connect.
+    /// None: the certificate only lets the client connect.
     Off,
     /// The client may write readings of the devices that its certificate names.
     Device,
@@ -97,9 +104,10 @@ impl Auth {
         self.check_prefixes(case)
     }
 
-    /// Checks each key, and that each ID and each secret is unique.
+    /// Checks each key, and that no two keys share an ID or a secret.
     ///
-    /// A signature does not cover the ID, so two keys with one secret could be confused.
+    /// A signature does not cover the key's ID. If two keys had the same secret, a datagram signed with one
+    /// would also be valid with the ID of the other.
     fn check_keys(&self) -> Result<(), ConfigError> {
         let (mut ids, mut secrets) = (HashSet::new(), HashSet::new());
         for (at, key) in (1..).zip(&self.keys) {
@@ -114,7 +122,9 @@ impl Auth {
         Ok(())
     }
 
-    /// Checks that no tenant prefix begins with another, so that no tenant reaches another's devices.
+    /// Checks that no tenant prefix begins with another one.
+    ///
+    /// Otherwise the tenant `a/` could use the devices of the tenant `a/b/`. Equal prefixes are one tenant.
     fn check_prefixes(&self, case: DeviceIdCase) -> Result<(), ConfigError> {
         let of_tokens = self.tokens.iter().map(|token| ("auth.tokens.device_prefix", &token.device_prefix));
         let of_keys = self.keys.iter().map(|key| ("auth.keys.device_prefix", &key.device_prefix));
@@ -136,7 +146,9 @@ impl Auth {
     }
 }
 
-/// Reads keys. The error for a value of the wrong type does not quote it, because it may be a secret.
+/// Deserializes keys, and keeps secrets out of errors.
+///
+/// An error about a value of the wrong type does not quote the value, which may be a secret.
 fn keys_without_repeating<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Key>, D::Error> {
     Vec::deserialize(deserializer).map_err(|error: D::Error| {
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! The checks that sections share.
+//! Checks of values that several sections use: ranges, names, device scopes.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -6,10 +6,12 @@ use std::ops::RangeInclusive;
 use super::ConfigError;
 use crate::model::{DevicePattern, check_device_prefix};
 
-/// The longest `device_prefix`, in bytes. It leaves the same number of bytes for the device ID.
+/// The longest `device_prefix`, in bytes: half of the longest stored ID.
 const PREFIX_MAX_BYTES: usize = 64;
 
-/// Whether a text may be the name of a token or the ID of a key: 1 to `max_bytes` of `A-Z a-z 0-9 . _ -`.
+/// Whether a text can be the name of a token or the ID of a key.
+///
+/// It has 1 to `max_bytes` characters of `A-Z a-z 0-9 . _ -`.
 pub(super) fn is_name(name: &[u8], max_bytes: usize) -> bool {
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     (1..=max_bytes).contains(&name.len()) && name.iter().all(is_name_byte)
@@ -28,7 +30,7 @@ pub(super) fn within<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
-/// Checks that `value` is at most the value of another key.
+/// Checks that `value` is at most `other`, the value of `other_key`.
 pub(super) fn not_above<T: PartialOrd + Display + Copy>(
     key: &'static str,
     value: T,
@@ -41,7 +43,7 @@ pub(super) fn not_above<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
-/// Checks that `value` is at least the value of another key.
+/// Checks that `value` is at least `other`, the value of `other_key`.
 pub(super) fn not_below<T: PartialOrd + Display + Copy>(
     key: &'static str,
     value: T,
@@ -54,7 +56,7 @@ pub(super) fn not_below<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
-/// Checks a list of names: their number, and that none is empty.
+/// Checks that the number of names is in `count`, and that no name is empty.
 pub(super) fn names(key: &'static str, names: &[String], count: RangeInclusive<usize>) -> Result<(), ConfigError> {
     if !count.contains(&names.len()) {
         let (found, min, max) = (names.len(), count.start(), count.end());
@@ -66,9 +68,10 @@ pub(super) fn names(key: &'static str, names: &[String], count: RangeInclusive<u
     Ok(())
 }
 
-/// Checks the device patterns and the tenant prefix of a token or key.
+/// Checks the device patterns and the tenant prefix of a token, key or broker.
 ///
-/// `keys` are the names of the two in the configuration, and `whose` names the token or key.
+/// For errors, `keys` are the configuration keys of the patterns and of the prefix, and `whose` names the
+/// token, key or broker.
 pub(super) fn check_device_scope(
     keys: [&'static str; 2],
     devices: Option<&[DevicePattern]>,
@@ -83,7 +86,7 @@ pub(super) fn check_device_scope(
     check_prefix(prefix).map_err(|problem| ConfigError::invalid(prefix_key, format!("{problem} ({whose})")))
 }
 
-/// Checks a tenant prefix: its length, and that a device ID may begin with it.
+/// Checks the length of a tenant prefix, and that a device ID can begin with it.
 pub(super) fn check_prefix(prefix: Option<&str>) -> Result<(), String> {
     let Some(prefix) = prefix else { return Ok(()) };
     if prefix.len() > PREFIX_MAX_BYTES {

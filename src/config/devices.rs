@@ -1,14 +1,16 @@
-//! `[devices]`: settings about all devices together.
+//! `[devices]`: the metric of silent devices.
 
 use serde::{Deserialize, Serialize};
 
 use super::Period;
 
-/// Settings about all devices together.
+/// The settings of the metric of silent devices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Devices {
-    /// The time without a reading after which `tidegauge_devices_silent` counts a device. 0s: it counts none.
+    /// The time without a reading after which a device counts as silent.
+    ///
+    /// `tidegauge_devices_silent` counts these devices. 0s: devices are not counted.
     pub silent_after: Period,
 }
 

@@ -1,4 +1,4 @@
-//! The keys on which two configurations differ.
+//! Lists the keys whose values differ between two configurations.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use toml::{Table, Value};
 use super::Config;
 
 impl Config {
-    /// The keys with another value in `other`, such as `log.max_bytes`, sorted.
+    /// The keys whose values differ between `self` and `other`, sorted.
     #[must_use]
     pub fn differing_keys(&self, other: &Self) -> Vec<String> {
         let mut keys = BTreeSet::new();
         let [this, that] = [self, other].map(|config| Table::try_from(config).unwrap_or_default());
         collect(&mut keys, "", &this, &that);
-        // The serialized values hide their secrets.
+        // These values are serialized without their secrets, so the tables do not show whether they differ.
         let with_secrets = [
             ("mongodb.uri", self.mongodb.uri != other.mongodb.uri),
             ("forward.token", self.forward.token != other.forward.token),

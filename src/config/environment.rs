@@ -1,4 +1,7 @@
-//! The environment variables that set keys, and those with our prefix that do not.
+//! Environment variables: `TIDEGAUGE_HTTP__LISTEN` sets `http.listen`.
+//!
+//! A variable with the prefix `TIDEGAUGE_` that sets no key is an error, unless it is known to mean something
+//! else: `TIDEGAUGE_TOKEN` of client commands, and variables of Kubernetes services.
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -8,13 +11,15 @@ use super::{Config, ConfigError};
 
 const PREFIX: &str = "TIDEGAUGE_";
 
-/// The token of client commands: the only variable with our prefix that sets no key.
+/// The variable with the token of client commands. It sets no key.
 const CLIENT_TOKEN: &str = "TIDEGAUGE_TOKEN";
 
-/// The variables of this process, for [`Config::load`].
+/// The variables of this process that begin with `TIDEGAUGE_`.
+///
+/// They are the `env` of [`Config::load`].
 ///
 /// # Errors
-/// A variable with our prefix is not valid UTF-8.
+/// One of these variables is not valid UTF-8.
 pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let ours = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
     let readable = ours.map(|(name, value)| {
@@ -27,12 +32,14 @@ pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     readable.collect()
 }
 
-/// The section and the key that a variable sets: `http` and `listen` for `TIDEGAUGE_HTTP__LISTEN`.
+/// The section and the key that a variable sets.
+///
+/// For `TIDEGAUGE_HTTP__LISTEN` they are `http` and `listen`.
 ///
 /// `None`: the variable does not belong to the configuration.
 ///
 /// # Errors
-/// The variable has our prefix and belongs to no other program, but names no key.
+/// The variable begins with `TIDEGAUGE_` and belongs to no other program, but has no `__`.
 pub(super) fn path_of(variable: &str, value: &str) -> Result<Option<Vec<String>>, String> {
     let Some(name) = variable.strip_prefix(PREFIX) else { return Ok(None) };
     if variable == CLIENT_TOKEN || is_service_link(name, value) {
@@ -42,10 +49,10 @@ pub(super) fn path_of(variable: &str, value: &str) -> Result<Option<Vec<String>>
     if path.len() > 1 { Ok(Some(path)) } else { Err(no_key(name)) }
 }
 
-/// Whether Kubernetes or Docker sets this variable for a service named `tidegauge` or `tidegauge-...`.
+/// Whether Kubernetes or Docker sets this variable, and not an operator.
 ///
-/// Such variables hold the service's address: `TIDEGAUGE_SERVICE_HOST`, `TIDEGAUGE_SERVICE_PORT_HTTP`,
-/// `TIDEGAUGE_PORT=tcp://10.0.0.1:8080`, `TIDEGAUGE_PORT_8080_TCP_ADDR`.
+/// For a service named `tidegauge` they set variables with its address: `TIDEGAUGE_SERVICE_HOST`,
+/// `TIDEGAUGE_SERVICE_PORT_HTTP`, `TIDEGAUGE_PORT=tcp://10.0.0.1:8080`, `TIDEGAUGE_PORT_8080_TCP_ADDR`.
 ///
 /// Source: <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
 fn is_service_link(name: &str, value: &str) -> bool {
@@ -67,7 +74,9 @@ fn no_key(name: &str) -> String {
     format!("names no key; write {PREFIX}<SECTION>__<KEY>, with two underscores{hint}")
 }
 
-/// The keys `section.key` that `section_key`, or `key` alone, may stand for.
+/// The keys that an operator may mean by `name`, for the hint in an error.
+///
+/// `http_listen` means `http.listen`, and `data_dir` means `server.data_dir`.
 fn keys_like(name: &str) -> Vec<String> {
     let sections = Table::try_from(Config::default()).unwrap_or_default();
     let mut names: Vec<String> = Vec::new();
@@ -84,7 +93,9 @@ fn keys_like(name: &str) -> Vec<String> {
     with_section.chain(alone).filter(|key| is_key(key)).collect()
 }
 
-/// Whether the configuration has this key. An error about its value shows that it has.
+/// Whether the configuration has this key.
+///
+/// The value `true` is tried. An error about this value shows that the key exists.
 fn is_key(key: &str) -> bool {
     let path: Vec<String> = key.split('.').map(str::to_owned).collect();
     let mut table = Table::new();

@@ -6,33 +6,37 @@ use std::path::PathBuf;
 
 use super::load::MAX_MISTAKES;
 
-/// Why a configuration cannot be used. The text names the place of the mistake and contains no secret.
+/// Why a configuration cannot be used.
+///
+/// The text names the place of the mistake and contains no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: cannot read the configuration: {error}", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the system.
         error: std::io::Error,
     },
-    /// The file is not TOML, or a section, key or value is unknown, in the file, a variable or a flag.
+    /// The file is not TOML, or a section, key or value is not known.
     #[error("{place}: {message}")]
     Set {
         /// The place of the mistake.
         place: Place,
-        /// The mistake, with the key if there is one.
+        /// The mistake. It names the key, if the mistake is about one.
         message: String,
     },
-    /// A value is out of range or contradicts another one.
+    /// A value is out of its range or contradicts another value.
     #[error("{}{key} {problem}", place.as_ref().map_or_else(String::new, |place| format!("{place}: ")))]
     Invalid {
-        /// The place that set the value. `None`: the value is a default, or an element of a list.
+        /// The place that set the value.
+        ///
+        /// `None`: the value is a default, or is inside a list, whose places are not recorded.
         place: Option<Place>,
-        /// The key with its section, as in `log.max_bytes`.
+        /// The key with its section, such as `log.max_bytes`.
         key: Cow<'static, str>,
-        /// The mistake, such as "is 0, must be from 1 to 10".
+        /// The mistake as it follows the key: "is 0, must be from 1 to 10".
         problem: String,
     },
     /// Several mistakes, each on its own line.
@@ -43,18 +47,18 @@ pub enum ConfigError {
 /// The place that set a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// In the configuration file.
+    /// A place in the configuration file.
     File {
-        /// The file.
+    /// The path of the file.
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
         /// The column in characters, counted from 1.
         column: usize,
     },
-    /// In an environment variable of this name.
+    /// The environment variable of this name.
     Environment(String),
-    /// By this flag, such as `--http`.
+    /// The flag, such as `--http`.
     Flag(&'static str),
 }
 
@@ -77,14 +81,17 @@ impl ConfigError {
         Self::Set { place: Place::Environment(variable), message: message.into() }
     }
 
-    /// One error for all mistakes. The mistakes of the file come first, in the order of the file. `None`:
-    /// there are no mistakes.
+    /// Makes one error of all mistakes; `None` if there are no mistakes.
+    ///
+    /// The mistakes in the file are the first, in the order of the file.
     pub(super) fn of(mut mistakes: Vec<Self>) -> Option<Self> {
         mistakes.sort_by_key(Self::line); // stable: the others keep their order
         if mistakes.len() > 1 { Some(Self::Several(mistakes)) } else { mistakes.pop() }
     }
 
-    /// The line and column of a mistake in the file; a place after all lines for other mistakes.
+    /// The line and column of a mistake, to sort by.
+    ///
+    /// Mistakes that are not in the file have a line after all lines of the file.
     fn line(&self) -> (usize, usize) {
         match self {
             Self::Set { place: Place::File { line, column, .. }, .. }
@@ -94,7 +101,7 @@ impl ConfigError {
     }
 }
 
-/// "at least " if the search for mistakes stopped before the end of the file, else nothing.
+/// "at least " if the search stopped at [`MAX_MISTAKES`], else "".
 const fn at_least(mistakes: usize) -> &'static str {
     if mistakes < MAX_MISTAKES { "" } else { "at least " }
 }

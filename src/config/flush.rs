@@ -9,21 +9,25 @@ use super::{Bytes, ConfigError, Period};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Flush {
-    /// The number of pending readings with which a bucket is due. 1 to 100,000.
+    /// The number of pending readings at which a bucket is due. 1 to 100,000.
     pub max_readings: usize,
-    /// The age of its oldest pending reading at which a bucket is due. 1ms to 1d.
+    /// The age of the oldest pending reading at which its bucket is due. 1ms to 1d.
     pub max_age: Period,
-    /// The time whose due buckets share write commands, at most a tenth of `max_age`. 0ms to 1m.
+    /// How long before `max_age` a bucket may be written. 0ms to 1m.
+    ///
+    /// Buckets that are due in this time share write commands. At most a tenth of `max_age` is used.
     pub gather: Period,
-    /// The number of concurrent write commands. 1 to 64.
+    /// The most concurrent write commands. 1 to 64.
     pub max_in_flight: usize,
-    /// The number of buckets in one write command. 1 to 100,000.
+    /// The most buckets in one write command. 1 to 100,000.
     pub max_buckets_per_write: usize,
-    /// The size of one write command. 1KiB to 16MiB.
+    /// The largest size of one write command. 1KiB to 16MiB.
     pub max_write_bytes: Bytes,
-    /// The wait before the first retry of a write. It doubles with each retry. 1ms to 1h.
+    /// The wait before the first retry of a write. 1ms to 1h.
+    ///
+    /// The wait doubles with each retry, up to `retry_max`.
     pub retry_initial: Period,
-    /// The size of the dead-letter file. 1KiB to 1TiB.
+    /// The largest size of the dead-letter file. 1KiB to 1TiB.
     pub max_dead_letter_bytes: Bytes,
     /// The longest wait between retries. At least `retry_initial`, at most 1h.
     pub retry_max: Period,

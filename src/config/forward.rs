@@ -1,4 +1,4 @@
-//! `[forward]`: sending all accepted readings to another server too.
+//! `[forward]`: the other server to which all accepted readings are sent too.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,24 +11,30 @@ use super::{Bytes, ConfigError, Period};
 
 const TOKEN_MAX_BYTES: usize = 1_024;
 
-/// Sending all accepted readings to another server too. It is on if there is a URL.
+/// The other server to which all accepted readings are sent too.
+///
+/// Forwarding is on if there is a URL.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Forward {
-    /// The other server, such as `https://centre.example.com`. `None`: readings are not forwarded.
+    /// The URL of the other server, such as `https://centre.example.com`.
+    ///
+    /// `None`: readings are not forwarded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The token for the other server. It needs the scope `ingest` there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret>,
-    /// The certificate authorities of the other server. PEM. `None`: those of the system.
+    /// The PEM file of the certificate authorities of the other server.
+    ///
+    /// `None`: the authorities of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
-    /// The bytes of compressed bodies a second. 0: no limit. At most 1GiB.
+    /// The most bytes of compressed bodies per second. 0 to 1GiB; 0: no limit.
     pub max_bytes_per_second: Bytes,
-    /// The size of a batch of readings as JSON, before its compression. 1KiB to 64MiB.
+    /// The size at which a batch is sent, as JSON before compression. 1KiB to 64MiB.
     pub max_batch_bytes: Bytes,
-    /// The time until a request is answered. 1ms to 1h.
+    /// The time for the other server to answer a request. 1ms to 1h.
     pub timeout: Period,
 }
 
@@ -51,7 +57,9 @@ impl Forward {
         self.token.as_mut().map_or(Ok(()), |token| token.read("forward.token"))
     }
 
-    /// Checks that the other server is not the one that listens here. A name is not looked up.
+    /// Checks that the URL does not name this server, which listens at `listen`.
+    ///
+    /// Host names other than `localhost` are not looked up in DNS, so they pass.
     pub(super) fn check_is_other(&self, listen: SocketAddr) -> Result<(), ConfigError> {
         let Some((url, (host, port))) = self.url.as_deref().and_then(|url| Some((url, address(url)?))) else {
             return Ok(());
@@ -87,7 +95,7 @@ impl Forward {
             return set.map_or(Ok(()), |(key, _)| Err(ConfigError::invalid(key, "is set, so forward.url must be set")));
         };
         check_url(url)?;
-        // A printed configuration shows `***` in place of a token.
+        // `***` is no token: a printed configuration has it in place of the token.
         let is_token = |text: &str| {
             (1..=TOKEN_MAX_BYTES).contains(&text.len())
                 && text.bytes().all(|byte| byte.is_ascii_graphic())
@@ -109,7 +117,9 @@ impl Forward {
     }
 }
 
-/// The host and the port of a URL whose form is checked; `None` if its port is no number.
+/// The host and the port of a URL; `None` if the port is no number.
+///
+/// [`check_url`] has accepted the URL.
 fn address(url: &str) -> Option<(&str, u16)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split('/').next()?;
@@ -120,7 +130,9 @@ fn address(url: &str) -> Option<(&str, u16)> {
     Some((host.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
-/// Checks the form of a URL. A secret belongs into the token, because URLs are logged.
+/// Checks the form of the URL of the other server.
+///
+/// It has no user, no `?` and no `#`: URLs are logged, and these parts could be secret.
 fn check_url(url: &str) -> Result<(), ConfigError> {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let is_good = rest.is_some_and(|rest| {

@@ -1,14 +1,14 @@
-//! The path of a webhook.
+//! The path of a webhook, such as `/hooks/tts/{deviceId}`.
 
 use std::fmt;
 
 /// The longest path of a hook, in bytes.
 const PATH_MAX_BYTES: usize = 128;
 
-/// The segment of a hook's path that is the device ID.
+/// The placeholder for the device ID, in paths of hooks and in MQTT topics.
 pub const DEVICE_SEGMENT: &str = "{deviceId}";
 
-/// The paths of the server's own routes, which no hook may have.
+/// The paths of the server's own routes. No hook may overlap them.
 pub const OWN_PATHS: [&str; 29] = [
     "/v1/readings",
     "/v1/dead-letters",
@@ -41,10 +41,12 @@ pub const OWN_PATHS: [&str; 29] = [
     "/v1/openapi.json",
 ];
 
-/// The first segments of paths that are kept for routes of the server.
+/// The first segments of paths that are reserved for routes of the server.
 const OWN_FOLDERS: [&str; 2] = ["v1", "dashboard"];
 
-/// The path of a hook: `/`, and segments of `A-Z a-z 0-9 . _ ~ -`, one of which may be `{deviceId}`.
+/// The path of a hook, such as `/hooks/tts` or `/hooks/tts/{deviceId}`.
+///
+/// Its segments have the characters `A-Z a-z 0-9 . _ ~ -`. One segment may be `{deviceId}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookPath(String);
 
@@ -55,19 +57,19 @@ impl HookPath {
         &self.0
     }
 
-    /// Whether a segment is the device ID.
+    /// Whether the path has the segment `{deviceId}`.
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.0.split('/').any(|segment| segment == DEVICE_SEGMENT)
     }
 
-    /// Whether a URL can match both paths.
+    /// Whether one URL can match both paths, such as `/a/{deviceId}` and `/a/b`.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         overlap(&self.0, &other.0)
     }
 }
 
-/// Whether a URL can match both paths.
+/// Whether one URL can match both paths, such as `/a/{deviceId}` and `/a/b`.
 fn overlap(one: &str, other: &str) -> bool {
     let is_variable = |segment: &str| segment.starts_with('{');
     one.split('/').count() == other.split('/').count()

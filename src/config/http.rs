@@ -17,19 +17,26 @@ pub struct Http {
     /// The address to listen on. Port 0 selects a free one.
     #[serde(deserialize_with = "socket_addr")]
     pub listen: SocketAddr,
-    /// Host names of the server, in addition to names that cannot be registered. `*`: any.
+    /// The host names of the server that requests may use. `*`: any name.
+    ///
+    /// IP addresses, the machine's own name, and names that cannot be registered in DNS, such as
+    /// `gauge.local`, are always allowed.
     pub allowed_hosts: Vec<String>,
-    /// The number of connections that may be open at once. 1 to 1,000,000.
+    /// The most connections that may be open at once. 1 to 1,000,000.
     pub max_connections: usize,
-    /// The size of a request body, after decompression. 1B to 1GiB.
+    /// The largest size of a request body, after decompression. 1B to 1GiB.
     pub max_body_bytes: Bytes,
-    /// The size of all request bodies together that are not yet in the log. At least `max_body_bytes`.
+    /// The memory for all request bodies that are not yet in the log.
+    ///
+    /// At least `max_body_bytes`.
     pub max_bytes_in_flight: Bytes,
-    /// The time for a client to send the head of a request. 1ms to 1h.
+    /// The time until the head of the next request has arrived. 1ms to 1h.
+    ///
+    /// It includes the idle time between two requests.
     pub header_timeout: Period,
-    /// The time for a client to send a body. 1ms to 1h.
+    /// The time for a client to send a body, or to read an answer. 1ms to 1h.
     pub body_timeout: Period,
-    /// TLS.
+    /// `[http.tls]`: TLS and client certificates.
     pub tls: Tls,
 }
 

@@ -1,4 +1,4 @@
-//! `[ingest]`: the rules of admission.
+//! `[ingest]`: the rules for accepting readings.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,84 +6,89 @@ use super::check::{names, within};
 use super::{Bytes, ConfigError, Otlp, Period, RemoteWrite};
 use crate::model::DeviceIdCase;
 
-/// The rules of admission.
+/// The rules for accepting readings: limits, and options of each format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ingest {
-    /// The time that a reading may be ahead of the server's clock. 0s to 365d.
+    /// How far the time of a reading may be ahead of the server's clock. 0s to 365d.
     pub max_future: Period,
-    /// The number of readings in one request. 1 to 10,000,000.
+    /// The most readings in one request. 1 to 10,000,000.
     pub max_readings_per_request: usize,
-    /// The number of metrics in one reading. 1 to 4,096.
+    /// The most metrics in one reading. 1 to 4,096.
     pub max_metrics_per_reading: usize,
-    /// The size of the metadata of a device, as JSON text. 0B to 64KiB.
+    /// The largest size of a device's metadata, as JSON text. 0B to 64KiB.
     pub max_metadata_bytes: Bytes,
-    /// Case handling of device IDs, in readings and in queries.
+    /// Whether device IDs keep their capital letters, in readings and in queries.
     pub device_id_case: DeviceIdCase,
-    /// The choices that JSON leaves to the configuration.
+    /// How JSON is read.
     pub json: Json,
-    /// The choices that line protocol leaves to the configuration.
+    /// How line protocol is read.
     pub line_protocol: LineProtocol,
-    /// The choices that `SenML` leaves to the configuration.
+    /// How `SenML` is read.
     pub senml: Senml,
-    /// The choices that Prometheus remote write leaves to the configuration.
+    /// How Prometheus remote write is read.
     pub remote_write: RemoteWrite,
-    /// The choices that OTLP leaves to the configuration.
+    /// How OTLP metrics are read.
     pub otlp: Otlp,
 }
 
-/// The choices that JSON leaves to the configuration.
+/// How JSON is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Json {
-    /// The effect of a key without a meaning on its reading.
+    /// How the server treats a reading with a key that has no meaning.
     pub unknown_keys: UnknownKeys,
-    /// Whether each other key of a reading is a metric, with dots between the keys of nested objects.
+    /// Whether each other key with a number or boolean is a metric.
+    ///
+    /// Keys of nested objects are joined with dots: `"wifi": {"rssi": -61}` is the metric `wifi.rssi`.
     pub flat: bool,
 }
 
-/// The effect of a key without a meaning on its reading.
+/// How the server treats a reading with a key that has no meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownKeys {
-    /// The reading is rejected.
+    /// The server rejects the reading.
     #[default]
     Reject,
-    /// The key is skipped and counted.
+    /// The server skips the key and counts it.
     Ignore,
 }
 
-/// The choices that line protocol leaves to the configuration.
+/// How line protocol is read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LineProtocol {
-    /// The tags that may name the device of a line, in order of preference. 1 to 16 names.
+    /// The tags that may hold the device ID, in order of preference. 1 to 16 names.
     pub device_tags: Vec<String>,
-    /// The tags that describe the device, as its metadata. 0 to 16 names. The other tags are labels.
+    /// The tags that become metadata of the device. 0 to 16 names.
+    ///
+    /// All other tags are labels.
     pub metadata_tags: Vec<String>,
-    /// The handling of fields whose value is a string.
+    /// How the server treats fields whose value is a string.
     pub strings: Strings,
 }
 
-/// The handling of fields whose value is a string. Only numbers can be stored.
+/// How the server treats fields whose value is a string. Metrics are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strings {
-    /// Drops and counts these fields.
+    /// The server drops these fields and counts them.
     Ignore,
-    /// Rejects these fields, and keeps the other fields of the line.
+    /// The server rejects these fields, and accepts the other fields of the line.
     Reject,
-    /// Stores these fields as metadata of the device.
+    /// The server stores these fields as metadata of the device.
     Metadata,
 }
 
-/// The choices that `SenML` leaves to the configuration.
+/// How `SenML` is read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Senml {
-    /// The characters that separate device and metric: some of `-`, `:`, `.`, `/` and `_`, or none.
+    /// The characters that separate device and metric: some of `- : . / _`, or none.
     ///
-    /// A name is split at the last of them.
+    /// A name is split at the last of these characters: `2001:db8::2/temp` is the metric `temp` of the device
+    /// `2001:db8::2`. Without characters, each name is a device ID.
     pub separators: String,
 }
 

@@ -1,12 +1,13 @@
-//! Paths into JSON documents, as the configuration writes them.
+//! Paths into JSON documents, such as `data.sensors[0].temp`.
 //!
 //! ```text
 //! path  = ( key | index ) { "." key | index } [ ".*" ]   or   "*"
 //! key   = 1 or more characters, none of . [ ] " * and no space, or a string in double quotes, as in JSON
 //! index = "[" digits "]" | "[*]"
 //! ```
-//! `a.b` is the key `b` of the object `a`, `a["x.y"]` does not exist: write `a."x.y"`. `a[0]` is the first
-//! element of the array `a`, `a[*]` each of them, and `a.*` everything below `a`.
+//!
+//! `a.b` is the key `b` of the object `a`. A key with a dot is quoted: `a."x.y"`. `a[0]` is the first element
+//! of the array `a`, `a[*]` is each element, and `a.*` is everything below `a`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +15,7 @@ use std::str::FromStr;
 /// The longest path, in bytes.
 const MAX_BYTES: usize = 256;
 
-/// A path into a JSON document. Its text is kept as it was written.
+/// A path into a JSON document, with its original text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonPath {
     text: String,
@@ -24,17 +25,17 @@ pub struct JsonPath {
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// The value of this key of an object.
+    /// The value of this key in an object.
     Key(String),
-    /// The element of an array at this place, from 0.
+    /// The element of an array with this index, from 0.
     Index(usize),
     /// Each element of an array: `[*]`.
     Each,
-    /// Everything below: `*`, always the last step.
+    /// All values below this place: `*`, which is always the last step.
     Any,
 }
 
-/// Why a text is not a path.
+/// A text is not a path into JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a path into JSON: {problem} at byte {offset} of {text:?} (a path looks like a.b, a[0].b, a[*].b or a.*)")]
 pub struct JsonPathError {
@@ -44,7 +45,7 @@ pub struct JsonPathError {
 }
 
 impl JsonPath {
-    /// The steps, at least one.
+    /// The steps of the path, at least one.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
@@ -56,7 +57,7 @@ impl JsonPath {
         &self.text
     }
 
-    /// The last key. `None`: the path ends with an index or with `*`.
+    /// The key that is the last step. `None`: the last step is an index, `[*]` or `*`.
     #[must_use]
     pub fn last_key(&self) -> Option<&str> {
         match self.steps.last() {
@@ -145,7 +146,7 @@ fn is_bare(c: char) -> bool {
     !matches!(c, '.' | '[' | ']' | '"' | '*') && !c.is_whitespace() && !c.is_control()
 }
 
-/// The key at the start of `text`, which is a JSON string, and what follows it.
+/// Splits `text` into the JSON string at its start and the rest.
 fn quoted_key(text: &str) -> Option<(String, &str)> {
     let mut keys = serde_json::Deserializer::from_str(text).into_iter::<String>();
     let key = keys.next()?.ok()?;

@@ -7,41 +7,43 @@ use super::limits::MAX_RATE;
 use super::{ConfigError, Expiry, KeySecret};
 use crate::model::DevicePattern;
 
-/// The longest ID of a key. Each signed datagram contains it.
+/// The longest ID of a key, in bytes. Each signed datagram contains the ID.
 pub const KEY_ID_MAX_BYTES: usize = 32;
 
 /// A key that signs datagrams: its ID, its secret and its device scope.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// The ID, which each datagram contains.
+    /// The ID of the key, which each signed datagram contains.
     ///
-    /// IDs are unique: a new key with another ID replaces an old one, and both are valid in between.
+    /// To replace a key, add a key with another ID. Both are valid until the old key is removed.
     pub id: String,
     /// The secret that only the sender and the server know.
     pub secret: KeySecret,
-    /// The devices whose readings the key may sign, by client ID. `None`: all.
+    /// The client IDs whose readings the key may sign. `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<DevicePattern>>,
-    /// The tenant prefix of the devices.
+    /// The tenant prefix, added to the device IDs in datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The instant at which the key expires. `None`: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
-    /// The readings per second, instead of `limits.token_readings_per_second`. 0 to 10,000,000; 0: no limit.
+    /// The most readings per second. 0 to 10,000,000; 0: no limit.
+    ///
+    /// `None`: `limits.token_readings_per_second`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readings_per_second: Option<u64>,
 }
 
-/// Whether `id` is valid as the ID of a key: 1 to 32 of `A-Z a-z 0-9 . _ -`.
+/// Whether `id` can be the ID of a key: 1 to 32 of `A-Z a-z 0-9 . _ -`.
 #[must_use]
 pub fn is_key_id(id: &[u8]) -> bool {
     is_name(id, KEY_ID_MAX_BYTES)
 }
 
 impl Key {
-    /// Checks the key by itself. `at` is its number in the list, from 1.
+    /// Checks this key alone. `at` is its number in the list, from 1.
     pub(super) fn check(&self, at: usize) -> Result<(), ConfigError> {
         let whose = format!("key {at}, {:?}", self.id);
         if !is_key_id(self.id.as_bytes()) {

@@ -1,4 +1,4 @@
-//! The secret of a key, which is hidden unless code asks for it by name.
+//! The secret of a key. Only [`KeySecret::expose`] shows it.
 
 use std::fmt;
 use std::io;
@@ -9,25 +9,28 @@ use serde::{Deserialize, Serialize};
 use super::ConfigError;
 use super::secret::{self, Secret};
 
-/// 32 bytes in base64 without padding.
+/// The length of 32 bytes in base64url without padding.
 const MIN_BYTES: usize = 43;
 const MAX_BYTES: usize = 256;
 
-/// The secret of a key: 43 to 256 of `A-Z a-z 0-9 - _`, at least 32 random bytes in base64url.
+/// The secret of a key: at least 32 random bytes in base64url.
 ///
-/// The secret is in the configuration or in a file of its own. The server needs the secret itself to verify
-/// signatures; of a token it needs only the hash. `Debug` and `Serialize` hide it.
+/// Its text has 43 to 256 characters of `A-Z a-z 0-9 - _`, and is in the configuration or in a file of its
+/// own. `Debug` and `Serialize` hide it. The server needs the secret itself to verify signatures, whereas the
+/// hash of a token is enough.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeySecret(Secret);
 
-/// A text is not the secret of a key. The error does not quote it, because it may be a part of one.
+/// A text is not the secret of a key.
+///
+/// The error does not quote the text, which may be a part of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not {MIN_BYTES} to {MAX_BYTES} of A-Z a-z 0-9 - _, as `tidegauge key new` prints it")]
 pub struct KeySecretError;
 
 impl KeySecret {
-    /// Makes a secret of a text.
+    /// Makes a secret of a text in the configuration.
     ///
     /// # Errors
     /// The text is not a secret.
@@ -37,7 +40,7 @@ impl KeySecret {
         Ok(secret)
     }
 
-    /// The secret in a file, without the white space around it.
+    /// Reads a secret from a file, and removes white space around it.
     ///
     /// # Errors
     /// The file cannot be read, or its content is not a secret.

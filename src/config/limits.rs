@@ -1,4 +1,6 @@
-//! `[limits]`: limits of one token and of one device, which protect the others.
+//! `[limits]`: limits per token and per device.
+//!
+//! They keep one sender from using the whole server.
 
 use std::time::Duration;
 
@@ -7,38 +9,46 @@ use serde::{Deserialize, Serialize};
 use super::check::within;
 use super::{Bytes, ConfigError, Period};
 
-/// The highest rate that can be configured.
+/// The highest rate that can be configured, per second or per minute.
 pub(super) const MAX_RATE: u64 = 10_000_000;
 
-/// Limits of one token and of one device.
+/// The limits of each token and of each device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// The readings per second with one token or one key. 0 to 10,000,000; 0: no limit.
+    /// The most readings per second of one token or key. 0 to 10,000,000; 0: no limit.
     pub token_readings_per_second: u64,
-    /// The requests per second with one token. 0 to 10,000,000; 0: no limit.
+    /// The most requests per second of one token. 0 to 10,000,000; 0: no limit.
     pub token_requests_per_second: u64,
-    /// The part of `http.max_bytes_in_flight` for one token. At least `http.max_body_bytes`.
+    /// The part of `http.max_bytes_in_flight` that one token may use.
     ///
-    /// `None`: half of it, or `http.max_body_bytes` if that is more.
+    /// At least `http.max_body_bytes`. `None`: half of `http.max_bytes_in_flight`, or `http.max_body_bytes`
+    /// if that is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_bytes_in_flight: Option<Bytes>,
-    /// The readings per second of one device. 0 to 10,000,000; 0: no limit.
+    /// The most readings per second of one device. 0 to 10,000,000; 0: no limit.
     pub device_readings_per_second: u64,
-    /// How many readings or requests may arrive at once after a quiet time: as many as their rate allows in
-    /// this time. 1s to 1h.
-    pub burst: Period,
-    /// The number of different series of one device within an hour; a text of more than 128 bytes counts as
-    /// several. 0 to 65,535; 0: no limit.
-    pub device_metrics_per_hour: usize,
-    /// The new devices per minute, with a burst of ten minutes. 0 to 10,000,000; 0: no limit.
-    pub new_devices_per_minute: u64,
-    /// The time after a start in which up to `known_devices` devices are not counted as new. 0ms to 1d.
+    /// The burst of these rates, as a time. 1s to 1h.
     ///
-    /// After a start the server knows no device, so that every device looks new.
+    /// After a quiet time, as many readings or requests may arrive at once as the rate allows in this time:
+    /// with 100 readings per second and a burst of 10s, 1,000 readings.
+    pub burst: Period,
+    /// The most series of one device within an hour. 0 to 65,535; 0: no limit.
+    ///
+    /// A series counts once for each 128 bytes of its text, rounded up: 300 bytes count as three.
+    pub device_metrics_per_hour: usize,
+    /// The most new devices per minute with one token or key; 0: no limit.
+    ///
+    /// 0 to 10,000,000. Clients without a token share one rate. Its burst is [`Self::NEW_DEVICES_BURST`].
+    pub new_devices_per_minute: u64,
+    /// The time after a start in which devices do not count as new. 0ms to 1d.
+    ///
+    /// After a start the server knows no device, so every device looks new. At most `known_devices` devices
+    /// are admitted in this way.
     pub start_grace: Period,
-    /// The number of devices that the server remembers, the most recent ones. It asks the store about others.
-    /// 1,000 to 100,000,000.
+    /// The number of devices that the server remembers. 1,000 to 100,000,000.
+    ///
+    /// It remembers the devices that sent last, and asks the store about others.
     pub known_devices: usize,
 }
 
@@ -59,7 +69,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The burst of `new_devices_per_minute`, for a fleet that is switched on at once.
+    /// The burst of `new_devices_per_minute`: ten minutes.
+    ///
+    /// It allows an operator to switch on a fleet at once.
     pub const NEW_DEVICES_BURST: Duration = Duration::from_secs(600);
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

@@ -1,7 +1,8 @@
-//! Merges the file, the environment and the flags.
+//! Merges the file, the environment variables and the flags into a [`Config`].
 //!
-//! Each value is checked when it is added, so that a new error belongs to this value. A wrong value is
-//! reported with its place and left out, so that one run finds the other mistakes too.
+//! Each value is checked when it is added. So if an error appears, the last added value is wrong. It is
+//! reported with its place and removed, and the other values are checked too. So one run reports many
+//! mistakes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,32 +18,34 @@ use super::error::Place;
 use super::{Config, ConfigError};
 use crate::common::small_file::read_small_text;
 
-/// The number of reported mistakes of a file. Each needs another pass over the file.
+/// The most mistakes that are reported. Each costs another pass over the file.
 pub(super) const MAX_MISTAKES: usize = 50;
 
-/// A value from the command line.
+/// A value that a flag of the command line sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
-    /// The flag, such as `--http`, for messages.
+    /// The name of the flag, such as `--http`, for messages.
     pub flag: &'static str,
     /// The section whose key the flag sets.
     pub section: &'static str,
     /// The key that the flag sets.
     pub key: &'static str,
-    /// The value on the command line.
+    /// The value of the flag.
     pub value: String,
 }
 
 /// A value of the file that an environment variable or a flag overrides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overridden {
-    /// The key with its section.
+    /// The key with its section, such as `http.listen`.
     pub key: String,
     /// The place of the overridden value in the file.
     pub file: Place,
-    /// The place of the value in force.
+    /// The variable or flag that overrides it.
     pub by: Place,
-    /// The value of the file and the value in force. `None` if they are secret or long.
+    /// The value in the file and the value of the variable or flag.
+    ///
+    /// `None` if they are secret, lists or tables.
     values: Option<(String, String)>,
 }
 
@@ -59,16 +62,16 @@ impl fmt::Display for Overridden {
 impl Config {
     /// Loads and checks the configuration.
     ///
-    /// The sources are the defaults, the TOML `file`, the variables of `env` named
-    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`. Each overrides those before it. Secrets in files of
-    /// their own are read too.
+    /// The values come from four sources: the defaults, the TOML `file`, the variables of `env` named
+    /// `TIDEGAUGE_<SECTION>__<KEY>`, and `overrides`. A later source overrides an earlier one. Secrets in
+    /// files of their own are read too.
     ///
-    /// A variable or override is read as a TOML value if that fits the key, else as plain text, so that text
-    /// needs no quotes. A variable with this prefix that names no key is refused, unless it is known to
-    /// belong to another program. Other variables are ignored.
+    /// The text of a variable or override is read as a TOML value if that fits the key, else as plain text.
+    /// So texts need no quotes. A variable with the prefix that names no key is an error, unless it is known
+    /// to belong to another program. Variables without the prefix are ignored.
     ///
     /// # Errors
-    /// All mistakes that do not depend on each other, each with its place in the file, variable, flag or key.
+    /// All mistakes, each with its place, except for mistakes that only follow from another one.
     pub fn load(
         file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -77,7 +80,7 @@ impl Config {
         Self::load_and_compare(file, env, overrides).map(|(config, _)| config)
     }
 
-    /// Does the same as [`Config::load`], and also returns the values of the file that are overridden.
+    /// Does the same as [`Config::load`], and also returns the overridden values.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -119,11 +122,11 @@ impl Config {
     }
 }
 
-/// The values set so far, and the resulting configuration.
+/// The values that the sources have set so far, and the resulting configuration.
 #[derive(Default)]
 pub(super) struct Layers {
     set: Table,
-    /// The last place that set each key, by section and name.
+    /// The last place that set a key, by key: `http.listen`.
     places: BTreeMap<String, Place>,
     /// The keys with a wrong value.
     wrong: BTreeSet<String>,
@@ -131,7 +134,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// The valid values of the file at `path`, and its mistakes.
+    /// Reads the text of the file at `path`: its valid values and its mistakes.
     ///
     /// # Errors
     /// The file is not TOML, or has too many mistakes.
@@ -172,7 +175,10 @@ impl Layers {
         Ok((Self { set, places, wrong, config }, mistakes))
     }
 
-    /// Sets the key at the end of `path`, or returns why a section, the key or its value is wrong.
+    /// Sets the key at the end of `path` to the value in `text`.
+    ///
+    /// # Errors
+    /// The reason why the path or the value is wrong.
     pub(super) fn set(&mut self, path: &[String], text: &str, place: &Place) -> Result<(), String> {
         let plain = Value::String(text.to_owned());
         let set = match text.parse::<Value>() {
@@ -196,9 +202,10 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds the mistakes of values that parse but are out of range or contradict others.
+    /// Adds the mistakes of values that are out of range or contradict others.
     ///
-    /// A wrong key is left out from then on, and mistakes of other keys that only follow from it are ignored.
+    /// A wrong key is reset to its default. Mistakes that name a wrong key are ignored, because they may
+    /// follow from it.
     fn check(&mut self, mistakes: &mut Vec<ConfigError>) {
         loop {
             let secrets = [self.config.auth.read_secrets().err(), self.config.forward.read_secret().err()];
@@ -218,7 +225,7 @@ impl Layers {
                 break;
             }
         }
-        // Sections can be checked together only if each is valid by itself.
+        // Sections can be checked together only if each of them is valid by itself.
         if mistakes.is_empty()
             && let Err(mistake) = self.config.check_together()
         {
@@ -243,7 +250,7 @@ impl Layers {
         }
     }
 
-    /// The values of the file that are overridden.
+    /// The values in the file that a variable or flag overrides.
     fn overridden(&self, of_file: &Config, places_in_file: &BTreeMap<String, Place>) -> Vec<Overridden> {
         let tables = [of_file, &self.config].map(|config| Table::try_from(config).unwrap_or_default());
         let differing = of_file.differing_keys(&self.config).into_iter();
@@ -265,7 +272,7 @@ fn value_at<'t>(table: &'t Table, key: &str) -> Option<&'t Value> {
     }
 }
 
-/// Removes the key at the end of a path, or the whole list if the path leads into one.
+/// Removes the key at the end of a path, or the whole list if it is in a list.
 ///
 /// Returns whether the key was present.
 fn remove<'p>(table: &mut DeTable<'_>, path: &mut impl Iterator<Item = &'p Segment>) -> bool {
@@ -278,8 +285,11 @@ fn remove<'p>(table: &mut DeTable<'_>, path: &mut impl Iterator<Item = &'p Segme
     table.remove(key.as_str()).is_some()
 }
 
-/// Removes the integers that need more than 64 bits with a sign. Returns their keys below `section`, which is
-/// empty or ends with a dot, and their places.
+/// Removes the integers that do not fit into `i64`.
+///
+/// Returns their keys and their byte offsets in the file.
+///
+/// `section` is the start of the keys, such as `http.` or an empty text.
 fn too_large(table: &mut DeTable<'_>, section: &str) -> Vec<(String, usize)> {
     let (mut found, mut removed) = (Vec::new(), Vec::new());
     for (name, value) in table.iter_mut() {
@@ -299,7 +309,9 @@ fn too_large(table: &mut DeTable<'_>, section: &str) -> Vec<(String, usize)> {
     found
 }
 
-/// Records the place of each value below `section`, which is empty or ends with a dot.
+/// Records the place of each value in `table`, by its key.
+///
+/// `section` is the start of the keys, such as `http.` or an empty text.
 fn record_places(
     places: &mut BTreeMap<String, Place>,
     section: &str,
@@ -316,9 +328,9 @@ fn record_places(
     }
 }
 
-/// Inserts `value` at the end of `path` and creates the sections on the way.
+/// Inserts `value` at the end of `path`, and creates missing sections.
 ///
-/// A value in the place of a section is replaced, so that the error names the variable.
+/// If there is a plain value in place of a section, it is replaced by the section.
 pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => {}
@@ -334,8 +346,9 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// Rewrites a message of the deserializer for people: `expected u16` becomes `expected a whole number up to
-/// 65535`.
+/// Rewrites a message of the deserializer for people who do not know Rust.
+///
+/// `expected u16` becomes `expected a whole number up to 65535`.
 fn plain(message: &str) -> String {
     let numbers = [
         ("u8", "a whole number up to 255"),
@@ -351,7 +364,7 @@ fn plain(message: &str) -> String {
     found.map_or_else(|| message.to_owned(), |(said, number)| format!("{said}expected {number}"))
 }
 
-/// The line and the column in characters, both from 1, of a byte of `text`.
+/// The line and the column, both from 1, of the byte at offset `at` of `text`.
 fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -11,21 +11,27 @@ use super::{Bytes, ConfigError, Period};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// When appended records are synced to disk.
+    /// When the log syncs appended records to disk.
     pub sync: SyncPolicy,
-    /// The time between syncs with `sync = "interval"`, which a power cut may lose. 1ms to 1h.
+    /// The time between syncs with `sync = "interval"`. 1ms to 1h.
     pub sync_interval: Period,
-    /// How long a record waits for others that are synced with it, unless they are many. 0 to 1s.
+    /// How long a record waits for other records to share its sync. 0 to 1s.
+    ///
+    /// A large group of records does not wait.
     pub group_window: Period,
     /// The size of a segment. 64KiB to 1GiB, and at most half of `max_bytes`.
     pub segment_bytes: Bytes,
-    /// The size of the log, which grows while the store does not keep up. Above it readings are refused.
+    /// The size at which the log is full, so that it refuses readings.
+    ///
+    /// The log grows while the store does not keep up.
     pub max_bytes: Bytes,
-    /// The space on its disk that the log leaves free. Below it readings are refused.
+    /// The space on its disk that the log leaves free.
+    ///
+    /// If less is free, the log refuses readings.
     pub min_free_bytes: MinFree,
 }
 
-/// The space on its disk that the log leaves free: `"auto"`, or a size such as `"2GiB"`.
+/// The space that the log leaves free on its disk: `"auto"`, or a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinFree {
     /// The space that the store needs for its next writes, at most half of the disk.
@@ -72,13 +78,13 @@ impl<'de> Deserialize<'de> for MinFree {
     }
 }
 
-/// When appended records are synced to disk.
+/// When the log syncs appended records to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SyncPolicy {
     /// Before the answer: acknowledged readings survive a power cut.
     Always,
-    /// Every `sync_interval`, after the answer: a power cut may lose the readings of that time.
+    /// Every `sync_interval`: a power cut may lose acknowledged readings.
     Interval,
 }
 
@@ -100,7 +106,8 @@ impl Log {
         within("log.sync_interval", self.sync_interval, Period::millis(1), Period::hours(1))?;
         within("log.group_window", self.group_window, Period::secs(0), Period::secs(1))?;
         within("log.segment_bytes", self.segment_bytes, Bytes::kib(64), Bytes::gib(1))?;
-        // The current segment cannot be removed, so with a single segment the log could stay full forever.
+        // The current segment cannot be removed. If one segment filled the log, the log would stay full
+        // forever.
         if self.segment_bytes.0 > self.max_bytes.0 / 2 {
             let (segment, max) = (self.segment_bytes, self.max_bytes);
             let problem = format!("is {segment}, must be at most half of log.max_bytes, which is {max}");

@@ -1,4 +1,4 @@
-//! The filter of log lines.
+//! The filter of log lines: `telemetry.log_level`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,19 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// A filter of log lines: a level, or directives such as `tidegauge::flush=debug`.
 ///
-/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; directives have the syntax of [`Targets`],
-/// separated by commas. A directive without a module sets the level of all other modules, which is `info`
-/// without such a directive. So an operator who asks for more lines of one module keeps the warnings of the
-/// others.
+/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. Directives are separated by commas and
+/// have the syntax of [`Targets`]. In `warn,tidegauge::flush=debug`, all other modules have the level `warn`;
+/// without the `warn`, they have `info`. So to see more lines of one module does not hide the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
 const EXPECTED: &str = "off, error, warn, info, debug, trace, or directives such as \"tidegauge::flush=debug\"";
 
-/// The level of modules without a directive.
+/// The level of modules that no directive names.
 const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 impl LogFilter {
-    /// The filter for a subscriber.
+    /// The filter in the form that a `tracing` subscriber needs.
     #[must_use]
     pub fn to_filter(&self) -> Targets {
         let filter: Targets = self.0.parse().unwrap_or_default(); // valid: `from_str` has parsed it
@@ -35,7 +34,7 @@ impl Default for LogFilter {
     }
 }
 
-/// A text is not a filter.
+/// A text is not a filter of log lines.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {EXPECTED}")]
 pub struct LogFilterError;
@@ -44,7 +43,8 @@ impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        // `Targets` takes a single word that is not a level for a module: a typo would silence the log.
+        // `Targets` reads a single word that is no level as the name of a module. So a typo such as `wran`
+        // would silence all other modules.
         let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let is_level = !text.is_empty() && text.parse::<LevelFilter>().is_ok();
         let good = is_level || (!is_word && text.parse::<Targets>().is_ok());

@@ -1,8 +1,10 @@
-//! The configuration: one file per section, a default for most keys, an error for every unknown key.
+//! The configuration: its keys, their defaults and their checks.
 //!
-//! A flag overrides the environment, which overrides the file, which overrides the default. [`Config::load`]
-//! checks the whole: every value is in its range, and no two settings contradict each other. An error names
-//! the place of the mistake: a line of the file, a variable, a flag or a key.
+//! Each section of the configuration has a file here: `[http]` is in `http.rs`. A flag overrides an
+//! environment variable, which overrides the configuration file, which overrides the default.
+//! [`Config::load`] merges these sources and checks the result: there is no unknown key, every value is in
+//! its range, and no two values contradict each other. An error names the place of the mistake: a line of the
+//! file, a variable, a flag or a key.
 //!
 //! `config/tidegauge.toml` documents every key. This room knows what the keys mean to an operator, and
 //! nothing of the rooms that use them.
@@ -113,15 +115,15 @@ pub struct Config {
     pub auth: Auth,
     /// `[ingest]`: the rules of admission.
     pub ingest: Ingest,
-    /// `[limits]`: the limits of one token and of one device.
+    /// `[limits]`: the limits per token and per device.
     pub limits: Limits,
     /// `[log]`: the write-ahead log.
     pub log: Log,
     /// `[pending]`: readings in memory that wait for the store.
     pub pending: Pending,
-    /// `[flush]`: writing pending buckets to the store.
+    /// `[flush]`: when and how pending buckets are written to the store.
     pub flush: Flush,
-    /// `[forward]`: sending accepted readings to another server too.
+    /// `[forward]`: the other server to which all accepted readings are sent too.
     pub forward: Forward,
     /// `[store]`: the choice of the store.
     pub store: Store,
@@ -133,33 +135,40 @@ pub struct Config {
     pub retention: Retention,
     /// `[query]`: the limits of queries.
     pub query: Query,
-    /// `[devices]`: settings about all devices together.
+    /// `[devices]`: the metric of silent devices.
     pub devices: Devices,
-    /// `[telemetry]`: the log lines of the process.
+    /// `[telemetry]`: the format and the filter of log lines.
     pub telemetry: Telemetry,
-    /// `[[webhook]]`: the paths that take payloads in the form of other platforms.
+    /// `[[webhook]]`: the paths that accept payloads of other platforms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook: Vec<Webhook>,
-    /// `[[mqtt]]`: the brokers whose messages are readings.
+    /// `[[mqtt]]`: the MQTT brokers from which the server receives readings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mqtt: Vec<Mqtt>,
 }
 
 impl Config {
-    /// The store in use: `store.kind`, else MongoDB if there is a URI, else SQLite.
+    /// The store in use.
+    ///
+    /// It is `store.kind`, else MongoDB if `mongodb.uri` is set, else SQLite.
     #[must_use]
     pub fn store_kind(&self) -> StoreKind {
         let implied = if self.mongodb.uri.is_some() { StoreKind::Mongodb } else { StoreKind::Sqlite };
         self.store.kind.unwrap_or(implied)
     }
 
-    /// The database file of the embedded store: `sqlite.file`, else `tidegauge.sqlite` in the data folder.
+    /// The database file of SQLite.
+    ///
+    /// It is `sqlite.file`, else `tidegauge.sqlite` in the data folder.
     #[must_use]
     pub fn sqlite_file(&self) -> PathBuf {
         self.sqlite.file.clone().unwrap_or_else(|| self.server.data_dir.join("tidegauge.sqlite"))
     }
 
-    /// This configuration, with a value for each key whose default follows from other keys.
+    /// This configuration, with defaults that depend on other keys filled in.
+    ///
+    /// Without `store.kind` and `mongodb.uri`, `store.kind` becomes `sqlite`. The keys of presets are filled
+    /// in too.
     #[must_use]
     pub fn filled(&self) -> Self {
         let mut filled = self.clone();
@@ -178,12 +187,12 @@ impl Config {
         filled
     }
 
-    /// Checks each section by itself, then all together.
+    /// Checks each section by itself, then the sections against each other.
     fn check(&self) -> Result<(), ConfigError> {
         self.check_sections().next().map_or_else(|| self.check_together(), Err)
     }
 
-    /// The first mistake of each section, checked without the other sections.
+    /// The first mistake in each section, if there is one.
     fn check_sections(&self) -> impl Iterator<Item = ConfigError> {
         let checked = [
             self.server.check(),
@@ -207,7 +216,7 @@ impl Config {
         checked.into_iter().filter_map(Result::err)
     }
 
-    /// Checks the sections together, once each is valid by itself.
+    /// Checks the sections against each other. Each must be valid by itself.
     fn check_together(&self) -> Result<(), ConfigError> {
         self.check_share()?;
         self.check_store()?;
@@ -216,9 +225,10 @@ impl Config {
         self.check_listen()
     }
 
-    /// The bytes of bodies in flight with one token.
+    /// The memory for the request bodies of one token.
     ///
-    /// `limits.token_bytes_in_flight`, else half of `http.max_bytes_in_flight`, but at least one body.
+    /// It is `limits.token_bytes_in_flight`, else half of `http.max_bytes_in_flight`, but at least
+    /// `http.max_body_bytes`.
     #[must_use]
     pub fn token_bytes_in_flight(&self) -> Bytes {
         let half = Bytes(self.http.max_bytes_in_flight.0 / 2);
@@ -251,7 +261,7 @@ impl Config {
         check::not_above("flush.max_readings", batch, "mongodb.max_readings_per_document", document)
     }
 
-    /// Certificates identify devices only if an authority verifies them.
+    /// Checks that certificates are verified, if they give rights.
     fn check_certificates(&self) -> Result<(), ConfigError> {
         if self.auth.client_certificate == CertificateUse::Device && self.http.tls.client_ca_file.is_none() {
             let problem = "is \"device\", so http.tls.client_ca_file must be set";
@@ -260,12 +270,12 @@ impl Config {
         Ok(())
     }
 
-    /// This configuration with the sections of `other` that a running server can reload.
+    /// This configuration with the values of `other` that can be reloaded.
     ///
-    /// These are `[auth]`, and `[http.tls]` unless that would turn TLS on or off.
+    /// These are `[auth]`, `telemetry.log_level`, and `[http.tls]` unless that would turn TLS on or off.
     ///
     /// # Errors
-    /// The combination is invalid, or it would give access without authentication that was required before.
+    /// The combination is invalid, or removes authentication that was required before.
     pub fn reloaded(&self, other: &Self) -> Result<Self, ConfigError> {
         let mut changed = Self { auth: other.auth.clone(), ..self.clone() };
         changed.telemetry.log_level = other.telemetry.log_level.clone();
@@ -277,10 +287,10 @@ impl Config {
         Ok(changed)
     }
 
-    /// This configuration with these addresses to listen on; `None` keeps an address.
+    /// This configuration with other addresses to listen on; `None` keeps an address.
     ///
-    /// # Errors
-    /// Without authentication, other machines can reach an address; or UDP is off and has an address.
+    /// # Errors Other machines can reach an address, and clients need not authenticate. Or `udp` is an
+    /// address, and UDP is off.
     pub fn listening_at(&self, http: Option<SocketAddr>, udp: Option<SocketAddr>) -> Result<Self, ConfigError> {
         let mut changed = self.clone();
         changed.http.listen = http.unwrap_or(self.http.listen);
@@ -295,9 +305,10 @@ impl Config {
         Ok(changed)
     }
 
-    /// Checks that a reload removes no authentication.
+    /// Checks that a reload does not remove authentication.
     ///
-    /// An emptied file would admit every client, and behind a reverse proxy the address gives no hint of it.
+    /// Otherwise a file that was emptied by accident would admit every client. The check of the address does
+    /// not notice this behind a reverse proxy, where the server listens on loopback.
     fn check_stays_closed(&self, changed: &Self) -> Result<(), ConfigError> {
         let (old, new) = (&self.auth, &changed.auth);
         let (old_tls, new_tls) = (&self.http.tls, &changed.http.tls);
@@ -318,7 +329,7 @@ impl Config {
         Err(ConfigError::invalid(key, format!("would remove protection: {what}; {way_out}")))
     }
 
-    /// Checks that without authentication only this machine may connect.
+    /// Checks that other machines cannot reach an address without authentication.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let is_open = |listen: SocketAddr| !self.auth.allow_anonymous && !listen.ip().to_canonical().is_loopback();
         let mqtt = self.mqtt_listener.listen.address();
@@ -328,7 +339,7 @@ impl Config {
                 return Err(within_reach(key, listen, "clients need not authenticate", way_in));
             }
         }
-        // Tokens do not protect the UDP address: a datagram carries none.
+        // Tokens do not protect the UDP address, because a datagram contains no token.
         match self.udp.listen.address() {
             Some(udp) if is_open(udp) && self.auth.keys.is_empty() => {
                 let ways_out =

@@ -11,29 +11,41 @@ use super::{Bytes, ConfigError, MongodbUri, Period, Timeseries};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mongodb {
-    /// The connection string. If it is set, this store is used unless `store.kind` selects another.
+    /// The connection string.
+    ///
+    /// If it is set, MongoDB is the store, unless `store.kind` selects another one.
     pub uri: Option<MongodbUri>,
-    /// The database, see [`Self::database`]: 1 to 63 bytes without `/\. "$*<>:|?`, not one of the server.
+    /// The database. `None`: see [`Self::database`].
+    ///
+    /// 1 to 63 bytes without `/\. "$*<>:|?`, and not `admin`, `config` or `local`.
     pub database: Option<String>,
-    /// The collection of the buckets: 1 to 128 bytes, without `$`, not starting with `system.` or a dot.
+    /// The collection of the buckets.
+    ///
+    /// 1 to 128 bytes, without `$`, not starting with `system.` or a dot.
     pub collection: String,
-    /// The collection of the rollups: different from `collection`, with the same limits.
+    /// The collection of the rollups. Its rules are those of `collection`.
     pub rollups_collection: String,
-    /// The collection of the device index: different from the others, with the same limits.
+    /// The collection of the device index. Its rules are those of `collection`.
     pub devices_collection: String,
-    /// The time for one command. 1ms to 1h.
+    /// The time limit of one command. 1ms to 1h.
     pub timeout: Period,
-    /// The layout of the documents that are written, if `store.kind` is `mongodb`.
+    /// The layout of new documents, if `store.kind` is `mongodb`.
     pub layout: BucketLayout,
-    /// The number of readings in one document. More go into another part. 1 to 100,000.
+    /// The most readings in one document. 1 to 100,000.
+    ///
+    /// A bucket with more readings continues in another document, which is another part.
     pub max_readings_per_document: usize,
-    /// The size of one document, in BSON. More goes into another part. 128KiB to 15MiB.
+    /// The largest size of one document, in BSON. 128KiB to 15MiB.
+    ///
+    /// A larger bucket continues in another document, which is another part.
     pub max_document_bytes: Bytes,
-    /// How the server compresses the collections that tidegauge creates.
+    /// How MongoDB compresses the collections that tidegauge creates.
     pub block_compressor: BlockCompressor,
-    /// Whether the collection gets a `$jsonSchema` validator of everything but the single readings.
+    /// Whether `collection` gets a `$jsonSchema` validator.
+    ///
+    /// The validator does not check the single readings in a document.
     pub validate: bool,
-    /// The native time-series collection, if `store.kind` selects it.
+    /// The native time-series collection, if `store.kind` is `mongodb-timeseries`.
     pub timeseries: Timeseries,
 }
 
@@ -48,24 +60,24 @@ pub enum BucketLayout {
     Packed,
 }
 
-/// A block compressor of `WiredTiger`, the server's storage engine.
+/// A block compressor of `WiredTiger`, the storage engine of MongoDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum BlockCompressor {
-    /// The smallest files.
+    /// Makes the smallest files.
     #[default]
     Zstd,
-    /// The server's own default, with less CPU.
+    /// The default of MongoDB: larger files than zstd, and less CPU time.
     Snappy,
-    /// Slower than zstd, and no smaller.
+    /// Slower than zstd, without smaller files.
     Zlib,
     /// No compression.
     None,
 }
 
 impl BlockCompressor {
-    /// The name for the server.
+    /// The name of the compressor in MongoDB's options.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
@@ -138,7 +150,7 @@ impl Mongodb {
     }
 }
 
-/// Checks that a collection has another name than the collection of `key`.
+/// Checks that the collection of `own_key` has another name than that of `key`.
 fn differ(own_key: &'static str, own: &str, key: &str, name: &str) -> Result<(), ConfigError> {
     if own == name {
         return Err(ConfigError::invalid(own_key, format!("is \"{own}\", must differ from {key}")));

@@ -1,4 +1,4 @@
-//! A connection string that hides its password.
+//! The connection string of MongoDB, which hides its password.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,17 +7,19 @@ use percent_encoding::percent_decode_str;
 
 /// The connection string of MongoDB.
 ///
-/// `Display`, `Debug` and `Serialize` hide the password, and the values of all options except those known not
-/// to be secret. [`MongodbUri::expose`] returns the whole text.
+/// `Display`, `Debug` and `Serialize` hide the password. Of the options they show only values that are known
+/// not to be secret. [`MongodbUri::expose`] returns the whole text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MongodbUri(String);
 
-/// A text is not a connection string. The error does not quote it, because it may be a secret.
+/// A text is not a connection string.
+///
+/// The error does not quote the text, which may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a connection string that starts with \"mongodb://\" or \"mongodb+srv://\"")]
 pub struct MongodbUriError;
 
-/// The options whose values are shown, in lower case.
+/// The options whose values are not secret and are shown, in lower case.
 const SHOWN: [&str; 34] = [
     "appname",
     "authmechanism",
@@ -55,8 +57,9 @@ const SHOWN: [&str; 34] = [
     "zlibcompressionlevel",
 ];
 
-/// The databases of the MongoDB server itself. A connection string names one to tell where its user is
-/// defined.
+/// The databases that MongoDB itself uses.
+///
+/// In a connection string, such a name tells where the user is defined, not where readings are stored.
 pub(super) const SYSTEM_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
 impl MongodbUri {
@@ -66,7 +69,9 @@ impl MongodbUri {
         &self.0
     }
 
-    /// The database for data, between the hosts and the options. `None` for a system database.
+    /// The database that the text names, such as `gauge` in `mongodb://host/gauge`.
+    ///
+    /// `None`: the text names no database, or a system database.
     pub(super) fn database(&self) -> Option<String> {
         let (_, rest) = self.0.split_once("://")?;
         let before_options = rest.split('?').next()?;
@@ -80,7 +85,9 @@ impl MongodbUri {
 impl FromStr for MongodbUri {
     type Err = MongodbUriError;
 
-    /// White space around the text is ignored: a secret that was made of a file ends with a newline.
+    /// Parses a connection string, and ignores white space around it.
+    ///
+    /// A secret that was made from a file often ends with a newline.
     fn from_str(text: &str) -> Result<Self, MongodbUriError> {
         let text = text.trim();
         let is_uri = text.starts_with("mongodb://") || text.starts_with("mongodb+srv://");
@@ -92,7 +99,7 @@ impl fmt::Display for MongodbUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("mongodb", &self.0));
         write!(f, "{scheme}://")?;
-        // the last "@", because an unescaped password may contain others
+        // split at the last "@", because an unescaped password may contain more of them
         let hosts_and_options = match rest.rsplit_once('@') {
             Some((login, _)) if login.contains('?') => return f.write_str("***"), // may contain the password
             Some((login, behind)) => {

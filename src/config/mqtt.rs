@@ -1,4 +1,4 @@
-//! `[[mqtt]]`: the brokers whose messages are readings.
+//! `[[mqtt]]`: the MQTT brokers from which the server receives readings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,54 +11,58 @@ use super::path_list::{Condition, NamedPath, PathList};
 use super::webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
 use super::{Bytes, ConfigError, DEVICE_SEGMENT, Period, Secret, TopicTemplate};
 
-/// The most topics of a broker.
+/// The most topics of a broker, and the most templates of these topics.
 const MAX_TOPICS: usize = 64;
 
-/// The longest client ID, in bytes: brokers need not accept longer ones.
+/// The longest client ID, in bytes.
+///
+/// MQTT obliges brokers to accept 23 bytes; usual brokers accept more.
 const CLIENT_ID_MAX_BYTES: usize = 64;
 
-/// A broker, and the topics of its messages.
+/// A broker, and the topics to subscribe to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mqtt {
-    /// The broker, such as `mqtt://127.0.0.1:1883`, or `mqtts://` for TLS.
+    /// The URL of the broker, such as `mqtt://127.0.0.1:1883`, or `mqtts://` for TLS.
     pub url: BrokerUrl,
-    /// The name of this client at the broker, which keeps a session for it.
+    /// The client ID of this server. The broker keeps a session for each client ID.
     pub client_id: String,
-    /// The version of the protocol.
+    /// The version of MQTT.
     #[serde(default)]
     pub version: MqttVersion,
-    /// The user.
+    /// The user name at the broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The password.
+    /// The password of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
-    /// The certificate authorities of the broker. PEM. `None`: those of the system.
+    /// The PEM file of the certificate authorities of the broker.
+    ///
+    /// `None`: the authorities of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
-    /// The certificate of this client. PEM.
+    /// The PEM file of this client's certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<PathBuf>,
-    /// The private key of the certificate. PEM.
+    /// The PEM file of the private key of this certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// The time for which the broker keeps the session of a client that is away. 1s to 365d.
+    /// How long the broker keeps the session of an absent client. 1s to 365d.
     #[serde(default = "seven_days")]
     pub session_expiry: Period,
-    /// The messages that may be unacknowledged at once. 1 to 65,535.
+    /// The most messages that may be unacknowledged at once. 1 to 65,535.
     #[serde(default = "a_thousand")]
     pub receive_maximum: u16,
-    /// The size of a message with its topic. 1KiB to 16MiB.
+    /// The largest size of a message with its topic. 1KiB to 16MiB.
     #[serde(default = "a_mebibyte")]
     pub max_packet_bytes: Bytes,
-    /// The time without a sign of life after which the connection is made again. 1s to 18h.
+    /// The time without a packet after which this client pings the broker. 1s to 18h.
     #[serde(default = "half_a_minute")]
     pub keep_alive: Period,
-    /// The tenant prefix, added to the device IDs of all messages.
+    /// The tenant prefix, added to the device IDs in all messages of this broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
-    /// The topics.
+    /// The topics to subscribe to, and the meaning of their messages.
     #[serde(default)]
     pub topics: Vec<MqttTopic>,
 }
@@ -79,77 +83,84 @@ const fn a_mebibyte() -> Bytes {
     Bytes::mib(1)
 }
 
-/// The version of the protocol.
+/// The version of MQTT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum MqttVersion {
-    /// 5, or 3.1.1 if the broker refuses that.
+    /// MQTT 5, or 3.1.1 if the broker refuses 5.
     #[default]
     #[serde(rename = "auto")]
     Auto,
-    /// 5.
+    /// MQTT 5.
     #[serde(rename = "5")]
     V5,
-    /// 3.1.1.
+    /// MQTT 3.1.1.
     #[serde(rename = "3.1.1")]
     V3,
 }
 
-/// Topics with payloads of one kind.
+/// One or more topics, and the meaning of their payloads.
+///
+/// Unless `format` says otherwise, the keys from `device` on map JSON payloads to readings, as in
+/// [`Webhook`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MqttTopic {
-    /// The templates of the topics. `None`: those of the preset.
+    /// The topics, as templates. `None`: the topics of the preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic: Option<Templates>,
-    /// The quality of service of the subscription: 0 or 1. 2 is lowered to 1. `None`: 1.
+    /// The quality of service of the subscription: 0, 1, or 2, which counts as 1.
+    ///
+    /// `None`: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qos: Option<u8>,
-    /// The format of the payloads.
+    /// The format of the payloads. `None`: see [`Self::mapping`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<PayloadFormat>,
-    /// The platform whose preset has the keys that are not set here.
+    /// The platform whose preset sets the keys that are not set here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
-    /// The path of the device ID, unless the topic has it.
+    /// The path of the device ID in the payload, unless the topic contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DevicePlace>,
-    /// A text before each device ID.
+    /// A text that is put before each device ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
-    /// The place of the time.
+    /// The place of the time in the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimePlace>,
-    /// The unit of a time that is a number.
+    /// The unit of the time, if it is a number. `None`: milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_unit: Option<TimeUnit>,
-    /// The paths of the metrics.
+    /// The paths of the metrics in the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<PathList<NamedPath>>,
-    /// The keys below `*` that are no metrics.
+    /// The keys that a path with `*` skips.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore: Option<Vec<String>>,
-    /// The paths of the labels of all metrics.
+    /// The paths of labels, which all metrics of the payload get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<PathList<NamedPath>>,
-    /// The paths of the device's metadata.
+    /// The paths of metadata of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PathList<NamedPath>>,
-    /// The metadata that every device has, whatever is in the payload.
+    /// Metadata that every device gets, in addition to that of the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constants: Option<toml::Table>,
-    /// The device IDs in place of those of the topic or the payload, which are the keys.
+    /// Device IDs that replace those in the topic or payload, which are the keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ids: Option<BTreeMap<String, String>>,
-    /// The conditions of which a payload must meet one; any other payload is ignored.
+    /// Conditions. A payload that meets none of them is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<PathList<Condition>>,
 }
 
-/// The format of payloads. All but the last may name their devices themselves.
+/// The format of payloads.
+///
+/// In all formats except [`Self::Mapped`], the payload itself can name its devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadFormat {
-    /// JSON if it begins with a brace or a bracket, else line protocol.
+    /// JSON if the payload begins with a brace or a bracket, else line protocol.
     #[default]
     Auto,
     /// JSON or NDJSON.
@@ -158,11 +169,13 @@ pub enum PayloadFormat {
     LineProtocol,
     /// `SenML` in JSON or CBOR.
     Senml,
-    /// JSON by the keys of the topics, or a plain number.
+    /// JSON of any form, or a plain number.
+    ///
+    /// The keys of [`MqttTopic`] map it to readings.
     Mapped,
 }
 
-/// One template, or a list.
+/// A list of templates. A single template may be written without the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Templates(pub Vec<TopicTemplate>);
 
@@ -172,25 +185,25 @@ pub struct BrokerUrl {
     text: String,
     /// Whether the connection uses TLS.
     pub is_tls: bool,
-    /// The name or the IP address.
+    /// The host name or IP address of the broker.
     pub host: String,
-    /// The port; 1883 and 8883 if the URL has none.
+    /// The port. If the URL has none, it is 1883, or 8883 with TLS.
     pub port: u16,
 }
 
 impl Mqtt {
-    /// Reads the password from its file.
+    /// Reads the password from its file, if it is in one.
     pub(super) fn read_secret(&mut self) -> Result<(), ConfigError> {
         self.password.as_mut().map_or(Ok(()), |password| password.read("mqtt.password"))
     }
 
-    /// The broker with the keys of the presets of its topics.
+    /// This broker, with the keys of presets filled into its topics.
     #[must_use]
     pub fn with_presets(&self) -> Self {
         Self { topics: self.topics.iter().map(MqttTopic::with_preset).collect(), ..self.clone() }
     }
 
-    /// Checks all brokers.
+    /// Checks each broker, and that no two of them share a URL and a client ID.
     pub(super) fn check_all(brokers: &[Self]) -> Result<(), ConfigError> {
         for (place, broker) in brokers.iter().enumerate() {
             let whose = format!("(mqtt {}, {})", place + 1, broker.url);
@@ -220,7 +233,7 @@ impl Mqtt {
             Some(_) if self.user.is_none() => {
                 return wrong("mqtt.password", "is set, so mqtt.user must be set".to_owned());
             }
-            // The text of a hidden password is not one.
+            // `***` is no password: a printed configuration has it in place of the password.
             Some(password) if !(1..=1_024).contains(&password.expose().len()) || password.expose() == "***" => {
                 return wrong("mqtt.password", "is not 1 to 1024 bytes".to_owned());
             }
@@ -249,7 +262,7 @@ impl Mqtt {
     }
 }
 
-/// Checks the topics of a broker or of the listener.
+/// Checks the topics of a broker, or of the listener for MQTT devices.
 pub(super) fn check_topics(topics: &[MqttTopic]) -> Result<(), (&'static str, String)> {
     if topics.is_empty() || topics.len() > MAX_TOPICS {
         return Err(("mqtt.topics", format!("is a list of {}, must have 1 to {MAX_TOPICS} topics", topics.len())));
@@ -272,7 +285,7 @@ pub(super) fn check_topics(topics: &[MqttTopic]) -> Result<(), (&'static str, St
 }
 
 impl MqttTopic {
-    /// The topics with the keys of their preset.
+    /// These topics, with the keys of their preset filled in.
     #[must_use]
     pub fn with_preset(&self) -> Self {
         let Some(preset) = self.preset else { return self.clone() };
@@ -286,20 +299,24 @@ impl MqttTopic {
         Self { device, device_prefix, time, time_unit, metrics, ignore, labels, metadata, when, ..with }
     }
 
-    /// The templates; none if they are those of a preset that is not filled in.
+    /// The templates of the topics.
+    ///
+    /// Empty if they are those of a preset that is not filled in.
     #[must_use]
     pub fn templates(&self) -> &[TopicTemplate] {
         self.topic.as_ref().map_or(&[], |topic| &topic.0)
     }
 
-    /// Whether a topic names the device.
+    /// Whether the topic contains the device ID: `{deviceId}`.
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.templates().iter().any(TopicTemplate::has_device)
     }
 
-    /// The mapping of payloads that are JSON of any form, as a webhook has it. `None`: payloads have a format
-    /// of their own, and their device, or that of the topic. Without keys, all numbers are metrics.
+    /// The mapping of payloads that are JSON of any form, as a [`Webhook`].
+    ///
+    /// `None`: the payloads have a format of tidegauge, such as line protocol. Without `metrics` and a
+    /// preset, all numbers in the payload are metrics.
     #[must_use]
     pub fn mapping(&self) -> Option<Webhook> {
         let has_device = self.has_device();
@@ -332,7 +349,7 @@ impl MqttTopic {
         Some(mapping.with_preset())
     }
 
-    /// Checks topics with the keys of their preset.
+    /// Checks these topics. The keys of their preset must be filled in.
     fn check(&self) -> Result<(), (&'static str, String)> {
         if let Some(qos) = self.qos.filter(|qos| *qos > 2) {
             return Err(("mqtt.topics.qos", format!("is {qos}, must be 0, 1 or 2")));
@@ -365,7 +382,7 @@ impl MqttTopic {
         Ok(())
     }
 
-    /// Checks topics whose payloads have a format of their own: no key says what their parts mean.
+    /// Checks topics without a mapping: the keys of a mapping must not be set.
     fn check_unmapped(&self) -> Result<(), (&'static str, String)> {
         let set = [
             ("mqtt.topics.preset", self.preset.is_some()),
@@ -402,7 +419,7 @@ impl MqttTopic {
     }
 }
 
-/// The key of a topic for that of a webhook.
+/// The key of `[[mqtt.topics]]` for a key of `[[webhook]]`, for errors.
 fn key_of_topic(key: &str) -> &'static str {
     match key {
         "webhook.device" => "mqtt.topics.device",
@@ -419,7 +436,7 @@ fn key_of_topic(key: &str) -> &'static str {
 }
 
 impl BrokerUrl {
-    /// The URL as it was written.
+    /// The URL as it is in the configuration.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text

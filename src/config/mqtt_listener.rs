@@ -1,4 +1,4 @@
-//! `[mqtt_listener]`: devices that publish to this server without a broker.
+//! `[mqtt_listener]`: the server to which MQTT devices publish without a broker.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,21 +6,23 @@ use super::check::within;
 use super::mqtt::check_topics;
 use super::{Bytes, ConfigError, Listen, MqttTopic, Period};
 
-/// The server for MQTT devices. It is off unless there is an address.
+/// The server to which MQTT devices publish without a broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MqttListener {
     /// The address to listen on, or `off`. Port 0 selects a free one.
     pub listen: Listen,
-    /// The number of connections that may be open at once. 1 to 1,000,000.
+    /// The most connections that may be open at once. 1 to 1,000,000.
     pub max_connections: usize,
-    /// The size of a message with its topic. 1KiB to 16MiB.
+    /// The largest size of a message with its topic. 1KiB to 16MiB.
     pub max_packet_bytes: Bytes,
-    /// The messages of a connection that may be unacknowledged at once. 1 to 65,535.
+    /// The most unacknowledged messages of one connection. 1 to 65,535.
     pub receive_maximum: u16,
-    /// The time for a client to send its first packet, and to complete each packet. 1ms to 1h.
+    /// The time for a client to send its first packet. 1ms to 1h.
+    ///
+    /// It is also the time to complete each packet that the client begins.
     pub packet_timeout: Period,
-    /// The topics to which devices publish.
+    /// The topics to which devices publish, and the meaning of their messages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topics: Vec<MqttTopic>,
 }
@@ -39,7 +41,7 @@ impl Default for MqttListener {
 }
 
 impl MqttListener {
-    /// The section with the keys of the presets of its topics.
+    /// This section, with the keys of presets filled into its topics.
     #[must_use]
     pub fn with_presets(&self) -> Self {
         Self { topics: self.topics.iter().map(MqttTopic::with_preset).collect(), ..self.clone() }

@@ -1,17 +1,17 @@
-//! `[ingest.otlp]`: the attributes of OTLP metrics.
+//! `[ingest.otlp]`: how OTLP metrics are read.
 
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 use super::check::names;
 
-/// The choices that OTLP leaves to the configuration.
+/// How OTLP metrics are read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Otlp {
-    /// The attributes of a resource that may name the device, in order of preference. 1 to 16 names.
+    /// The resource attributes that may hold the device ID, in order of preference.
     ///
-    /// An attribute of the list that does not name the device is a label.
+    /// 1 to 16 names. The first one that a resource has is the device ID; the others are labels.
     pub device_attributes: Vec<String>,
 }
 

@@ -1,4 +1,6 @@
-//! Lists of paths: one path, a table of names and paths, or an array of both.
+//! Lists of paths, as `[[webhook]]` and `[[mqtt.topics]]` have them.
+//!
+//! A list is one path (`"data.t"`), a table of names and paths (`{ temp = "data.t" }`), or an array of both.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,52 +11,55 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::JsonPath;
 
-/// A list whose entries are texts, or pairs of a table.
+/// A list whose entries are written as texts or as key-value pairs of tables.
+///
+/// `["data.h", { temp = "data.t" }]` has two entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathList<T>(pub Vec<T>);
 
 /// An entry of a [`PathList`].
 pub trait PathEntry: Sized {
-    /// The words after "expected" in an error.
+    /// The valid forms, as an error names them after "expected".
     const EXPECTED: &str;
 
-    /// The entry that a text stands for.
+    /// Makes an entry of a text, such as `"data.t"`.
     ///
     /// # Errors
-    /// The text stands for no entry.
+    /// The text is not a valid entry.
     fn of_text(text: &str) -> Result<Self, String>;
 
-    /// The entry that a pair of a table stands for, such as `temp = "data.t"`.
+    /// Makes an entry of a key-value pair, such as `temp = "data.t"`.
     ///
     /// # Errors
-    /// The pair stands for no entry.
+    /// The pair is not a valid entry.
     fn of_pair(key: &str, value: &str) -> Result<Self, String>;
 
-    /// The text, or the key and the value, from which the entry can be read again.
+    /// The entry as it is serialized: an optional key, and a text or value.
     fn parts(&self) -> (Option<&str>, &str);
 }
 
-/// A path, with a name if it has another one than its last key.
+/// A path to a value, and the name of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
-    /// The name that replaces the last key of the path.
+    /// The name. `None`: the last key of the path.
     pub name: Option<String>,
     /// The path to the value.
     pub path: JsonPath,
 }
 
-/// A condition on a document.
+/// A condition that a payload must meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// The path that must exist.
+    /// The path that must exist in the payload.
     pub path: JsonPath,
-    /// The text that must be at the path. `None`: any value except null.
+    /// The text that the value at the path must be. `None`: any value except null.
     pub text: Option<String>,
 }
 
 impl NamedPath {
-    /// The name, or the last key of the path. `None`: there is no name, and the path ends with an index or
-    /// with `*`.
+    /// The name of the value: the given one, or the last key of the path.
+    ///
+    /// `None`: there is no given name, and the path ends with an index or with `*`.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref().or_else(|| self.path.last_key())
@@ -119,7 +124,9 @@ impl<'de, T: PathEntry> Deserialize<'de> for PathList<T> {
     }
 }
 
-/// One element of the array: a text or a table.
+/// The entries of one element of an array.
+///
+/// A text has one entry; a table has an entry for each of its pairs.
 struct Element<T>(Vec<T>);
 
 impl<'de, T: PathEntry> Deserialize<'de> for Element<T> {
@@ -129,7 +136,7 @@ impl<'de, T: PathEntry> Deserialize<'de> for Element<T> {
 }
 
 struct Entries<T> {
-    /// Whether the entries are in an array, which may contain no other array.
+    /// Whether the entries are inside an array. An array in an array is an error.
     is_nested: bool,
     of: PhantomData<T>,
 }

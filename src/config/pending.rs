@@ -9,7 +9,9 @@ use super::{Bytes, ConfigError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pending {
-    /// The memory of pending readings. Above it readings wait in the log. 1KiB to 1024GiB.
+    /// The memory for pending readings. 1KiB to 1024GiB.
+    ///
+    /// When it is used up, further readings stay only in the log for now.
     pub max_bytes: Bytes,
 }
 

@@ -1,37 +1,41 @@
-//! `[query]`: limits of queries.
+//! `[query]`: the limits of queries.
 
 use serde::{Deserialize, Serialize};
 
 use super::check::{not_below, within};
 use super::{Bytes, ConfigError, Period};
 
-/// Limits of queries.
+/// The limits of queries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Query {
-    /// The range of one query, in hours. 1 to 876,600, which is a hundred years.
+    /// The longest time range of one query, in hours. 1 to 876,600 (a hundred years).
     pub max_hours: u32,
-    /// The number of values in one answer: hours times metrics. 1 to 10,000,000.
+    /// The most values in one answer: hours times metrics. 1 to 10,000,000.
     pub max_points: usize,
-    /// The number of values that a query for rollups may read from readings. 1 to 1,000,000,000.
+    /// The most values that a query for rollups may read. 1 to 1,000,000,000.
+    ///
+    /// Such a query reads readings where their rollups are not written yet.
     pub max_values_read: u64,
-    /// The number of readings in one page. 1 to 1,000,000.
+    /// The most readings in one page. 1 to 1,000,000.
     pub max_readings: usize,
-    /// The number of readings in one page if the query has no limit. 1 to `max_readings`.
+    /// The readings in one page if the query sets no limit. 1 to `max_readings`.
     pub default_readings: usize,
-    /// The time that a query waits for readings that were just accepted to become visible. 0s to 1m.
+    /// How long a query waits for readings that were just accepted. 0s to 1m.
+    ///
+    /// They are visible to queries once they are in memory.
     pub catch_up_timeout: Period,
-    /// The time for a query. 1ms to 1h.
+    /// The time limit of a query. 1ms to 1h.
     pub timeout: Period,
-    /// The number of devices in one page. 1 to 100,000.
+    /// The most devices in one page. 1 to 100,000.
     pub max_devices: usize,
-    /// The number of concurrent queries. 1 to 10,000.
+    /// The most concurrent queries. 1 to 10,000.
     pub max_concurrent: usize,
-    /// The number of concurrent queries with one token. 1 to 10,000.
+    /// The most concurrent queries with one token. 1 to 10,000.
     pub max_concurrent_per_token: usize,
-    /// The number of concurrent queries whose answer is a file. 1 to 10,000.
+    /// The most concurrent queries whose answer is a file, such as CSV. 1 to 10,000.
     pub max_files: usize,
-    /// The estimated memory of all concurrent queries together. 1MiB to 1024GiB.
+    /// The memory for all concurrent queries together, as estimated. 1MiB to 1024GiB.
     pub max_bytes_in_flight: Bytes,
 }
 

@@ -1,23 +1,24 @@
-//! `[ingest.remote_write]`: the labels of Prometheus remote write.
+//! `[ingest.remote_write]`: how Prometheus remote write is read.
 
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 use super::check::names;
 
-/// The choices that remote write leaves to the configuration.
+/// How Prometheus remote write is read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoteWrite {
-    /// The labels that may name the device of a series, in order of preference. 1 to 16 names.
+    /// The labels that may hold the device ID, in order of preference. 1 to 16 names.
     pub device_labels: Vec<String>,
-    /// The labels that describe the device of a series. Up to 16 names.
+    /// The labels that become metadata of the device. Up to 16 names.
     pub metadata_labels: Vec<String>,
 }
 
 impl Default for RemoteWrite {
     fn default() -> Self {
-        // In series of exporters, device and host are often disks and peers of their instance.
+        // `instance` is before `device` and `host`: in series of exporters, these are often a disk or a peer
+        // of the instance.
         let device_labels = ["deviceId", "device_id", "sensor_id", "sensorId", "instance", "host", "device"];
         Self { device_labels: device_labels.map(str::to_owned).to_vec(), metadata_labels: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! `[retention]`: the age at which readings and rollups are deleted.
+//! `[retention]`: the ages at which readings and rollups are deleted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,16 +8,17 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::check::{not_below, within};
 use super::{ConfigError, Period, UnitError};
 
-/// The age at which readings and rollups are deleted.
+/// The ages at which readings and rollups are deleted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
-    /// The retention of readings: 1h to 24855d, the maximum of a TTL index of MongoDB, or forever. In a time
-    /// series at least 2h.
-    pub readings: Keep,
-    /// The retention of rollups, at least that of readings.
+    /// The age at which readings are deleted: 1h to 24855d, or forever.
     ///
-    /// `None`: five years, or the retention of readings if that is longer.
+    /// In a native time series at least 2h.
+    pub readings: Keep,
+    /// The age at which rollups are deleted. At least `readings`.
+    ///
+    /// `None`: five years, or `readings` if that is longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollups: Option<Keep>,
 }
@@ -25,12 +26,12 @@ pub struct Retention {
 /// The default retention of rollups: five years.
 const ROLLUPS: Keep = Keep::For(Period::days(1_830));
 
-/// A retention: `"forever"`, or a period such as `"90d"`. A longer retention is greater.
+/// How long data is kept: `"forever"`, or a period such as `"90d"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keep {
-    /// Older data is deleted.
+    /// Data is deleted at this age.
     For(Period),
-    /// Nothing is deleted.
+    /// Data is never deleted.
     Forever,
 }
 
@@ -47,11 +48,11 @@ impl Retention {
         not_below("retention.rollups", self.rollups(), "retention.readings", self.readings)
     }
 
-    /// Checks that the readings of an hour stay in a time series until the hour is rolled up, with some time
-    /// left.
+    /// Checks that a time series keeps readings until their hour is rolled up.
     ///
-    /// MongoDB deletes measurements by their own time, so those at the beginning of an hour expire first.
-    /// Bucket documents stay for an hour longer, and SQLite rolls up an hour with each write.
+    /// MongoDB deletes each measurement at its own age, so those at the beginning of an hour expire before
+    /// the hour is rolled up, if the retention is short. The other stores have no such limit: bucket
+    /// documents are kept for another hour, and SQLite rolls up an hour with each write.
     pub(super) fn check_for_timeseries(&self) -> Result<(), ConfigError> {
         let (readings, min) = (self.readings, Period::hours(2));
         if readings < Keep::For(min) {
@@ -64,7 +65,7 @@ impl Retention {
         Ok(())
     }
 
-    /// The retention of rollups in use.
+    /// The retention of rollups: the configured one, or the default.
     #[must_use]
     pub fn rollups(&self) -> Keep {
         self.rollups.unwrap_or_else(|| self.readings.max(ROLLUPS))

@@ -1,4 +1,6 @@
-//! A secret in the configuration or in a file of its own, which is hidden unless code asks for it by name.
+//! A secret in the configuration or in a file of its own.
+//!
+//! Only [`Secret::expose`] shows it.
 
 use std::fmt;
 use std::fs::File;
@@ -31,7 +33,9 @@ impl Secret {
         &self.text
     }
 
-    /// Reads the secret from its file, if it has one. `key` names the secret in the error.
+    /// Reads the secret from its file, if it is in a file.
+    ///
+    /// `key` is the configuration key of the secret, for the error.
     pub(super) fn read(&mut self, key: &'static str) -> Result<(), ConfigError> {
         let Some(file) = &self.file else { return Ok(()) };
         self.text = read(file)
@@ -40,7 +44,9 @@ impl Secret {
     }
 }
 
-/// Reads a file without the white space around its content, but only the start of a long one.
+/// Reads a file and removes white space around the content.
+///
+/// It reads only the first 64 KiB of a file.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(64 << 10).read_to_string(&mut text)?;
@@ -66,7 +72,9 @@ impl Serialize for Secret {
 }
 
 impl<'de> Deserialize<'de> for Secret {
-    /// Accepts any text, so that a serialized configuration can be read. The section checks it later.
+    /// Accepts any text, also the `***` of a printed configuration.
+    ///
+    /// The section checks the secret later.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextOrFile)
     }

@@ -13,7 +13,9 @@ use super::{ConfigError, Period};
 pub struct Server {
     /// The folder of the log and of the embedded store.
     pub data_dir: PathBuf,
-    /// The time at shutdown for requests to finish and pending readings to reach the store. 0s to 1h.
+    /// The time for a shutdown. 0s to 1h.
+    ///
+    /// In this time, requests finish and pending readings are stored. The log keeps the remaining readings.
     pub shutdown_grace: Period,
 }
 

@@ -10,7 +10,7 @@ use super::ConfigError;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sqlite {
-    /// The database file. `None`: `tidegauge.sqlite` in the data folder; see [`super::Config::sqlite_file`].
+    /// The database file. `None`: see [`super::Config::sqlite_file`].
     pub file: Option<PathBuf>,
 }
 

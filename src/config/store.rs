@@ -7,7 +7,7 @@ use strum::IntoStaticStr;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Store {
-    /// The store. `None`: MongoDB if `mongodb.uri` is set, else SQLite; see [`super::Config::store_kind`].
+    /// The store. `None`: see [`super::Config::store_kind`].
     pub kind: Option<StoreKind>,
 }
 
@@ -16,16 +16,16 @@ pub struct Store {
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum StoreKind {
-    /// The embedded store.
+    /// SQLite, the embedded store.
     Sqlite,
-    /// MongoDB, one document per bucket.
+    /// MongoDB, with one document per bucket.
     Mongodb,
-    /// MongoDB, in a native time-series collection.
+    /// MongoDB, with a native time-series collection.
     MongodbTimeseries,
 }
 
 impl StoreKind {
-    /// The name of the store, as `store.kind` has it.
+    /// The name of the store, as in `store.kind`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()

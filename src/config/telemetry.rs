@@ -1,24 +1,24 @@
-//! `[telemetry]`: the log lines of the process.
+//! `[telemetry]`: the format and the filter of log lines.
 
 use serde::{Deserialize, Serialize};
 
 use super::LogFilter;
 
-/// The log lines of the process.
+/// The format and the filter of log lines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Telemetry {
-    /// The form of log lines.
+    /// The format of log lines.
     pub log_format: LogFormat,
     /// The filter of log lines.
     pub log_level: LogFilter,
 }
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object per line.
     Json,

@@ -1,8 +1,8 @@
-//! Reads and writes values of the configuration as text.
+//! `Serialize` and `Deserialize` for values that the configuration writes as text.
 
 use super::{Bytes, Expiry, HookPath, JsonPath, Keep, Listen, LogFilter, MongodbUri, Period, TokenHash, TopicTemplate};
 
-/// Serializes types with their `Display`.
+/// Implements `Serialize` by `Display`.
 macro_rules! serialize_as_text {
     ($($type:ty),+) => { $(
         impl serde::Serialize for $type {
@@ -13,7 +13,7 @@ macro_rules! serialize_as_text {
     )+ };
 }
 
-/// Deserializes types with their `FromStr`.
+/// Implements `Deserialize` by `FromStr`.
 macro_rules! deserialize_from_text {
     ($($type:ty),+) => { $(
         impl<'de> serde::Deserialize<'de> for $type {
@@ -28,6 +28,6 @@ macro_rules! deserialize_from_text {
 deserialize_from_text!(HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate);
 serialize_as_text!(HookPath, JsonPath, MongodbUri, TokenHash, TopicTemplate);
 
-// These types also take other values than text, or describe their form in errors. So each has a `Deserialize`
-// of its own.
+// These types have a `Deserialize` of their own, because they also accept other values than text, or describe
+// the valid forms in errors.
 serialize_as_text!(Bytes, Expiry, Keep, Listen, LogFilter, Period);

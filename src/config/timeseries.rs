@@ -10,25 +10,29 @@ use super::{ConfigError, Period};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeseries {
-    /// The collection of the readings: 1 to 128 bytes, without `$`, not starting with `system.`.
+    /// The collection of the readings.
+    ///
+    /// 1 to 128 bytes, without `$`, not starting with `system.` or a dot.
     pub collection: String,
-    /// The typical distance between readings of a device.
+    /// The typical time between two readings of a device.
     pub granularity: Granularity,
-    /// The time span of one bucket of the server, instead of `granularity`: 1s to 365d. Needs MongoDB 6.3.
+    /// The time span of one internal bucket of MongoDB, instead of `granularity`.
+    ///
+    /// 1s to 365d, in whole seconds. Needs MongoDB 6.3.
     pub bucket_max_span: Option<Period>,
-    /// The number of devices whose latest stored time is remembered. 1 to 100,000,000.
+    /// The most devices whose last stored time is kept in memory. 1 to 100,000,000.
     pub max_known_devices: usize,
 }
 
-/// The typical distance between readings of a device.
+/// The typical time between two readings of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Granularity {
-    /// Seconds: a bucket of the server spans an hour.
+    /// Seconds: an internal bucket of MongoDB spans an hour.
     Seconds,
-    /// Minutes: a bucket spans a day.
+    /// Minutes: an internal bucket spans a day.
     Minutes,
-    /// Hours: a bucket spans 30 days.
+    /// Hours: an internal bucket spans 30 days.
     Hours,
 }
 

@@ -1,4 +1,4 @@
-//! `[http.tls]`: HTTP over TLS, and client certificates.
+//! `[http.tls]`: TLS of the HTTP server and the MQTT listener.
 
 use std::path::{Path, PathBuf};
 
@@ -7,25 +7,29 @@ use serde::{Deserialize, Serialize};
 use super::check::within;
 use super::{ConfigError, Period};
 
-/// TLS of the HTTP server. It is on if there is a certificate; then all connections use TLS.
+/// TLS of the HTTP server and the MQTT listener.
+///
+/// TLS is on if `cert_file` is set. Then all connections use TLS.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
-    /// The server's certificate, followed by the intermediate certificates. PEM.
+    /// The PEM file of the server's certificate, then the intermediate ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<PathBuf>,
-    /// The private key of the certificate. PEM.
+    /// The PEM file of the private key of this certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// The certificate authorities of clients. PEM. `None`: clients are not asked for a certificate.
+    /// The PEM file of the certificate authorities of clients.
+    ///
+    /// `None`: the server asks clients for no certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
-    /// The revocation lists of these authorities. PEM.
+    /// The PEM file of the revocation lists of these authorities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_crl_file: Option<PathBuf>,
-    /// Whether clients need a certificate, if there are authorities.
+    /// Whether clients need a certificate, if `client_ca_file` is set.
     pub client_certificates: ClientCertificates,
-    /// The time for a handshake. 1ms to 1h.
+    /// The time limit of a handshake. 1ms to 1h.
     pub handshake_timeout: Period,
 }
 

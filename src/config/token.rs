@@ -13,26 +13,32 @@ use crate::model::DevicePattern;
 
 const NAME_MAX_BYTES: usize = 64;
 
-/// A token: its name, its hash, and what it allows.
+/// A token: its owner, its hash, and what it allows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// The name of the owner. Tokens may share it while a new token replaces an old one.
+    /// The name of the owner.
+    ///
+    /// To replace a token, add a new one with the same name. Both are valid until the old token is removed.
     pub name: String,
     /// The hash of the token.
     pub hash: TokenHash,
     /// The scopes of the token, at least one.
     pub scopes: Vec<Scope>,
-    /// The devices that the token may write and read, by client ID. `None`: all.
+    /// The client IDs of the devices that the token may write and read. `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<DevicePattern>>,
-    /// The tenant prefix, added to the device IDs of requests and removed from those of answers.
+    /// The tenant prefix of device IDs.
+    ///
+    /// The server adds it to the device IDs in requests, and removes it from those in answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The instant at which the token expires. `None`: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expiry>,
-    /// The readings per second, instead of `limits.token_readings_per_second`. 0 to 10,000,000; 0: no limit.
+    /// The most readings per second. 0 to 10,000,000; 0: no limit.
+    ///
+    /// `None`: `limits.token_readings_per_second`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readings_per_second: Option<u64>,
 }
@@ -42,13 +48,15 @@ pub struct Token {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Scope {
-    /// Write readings.
+    /// The client may write readings.
     Ingest,
-    /// Read readings, rollups and devices.
+    /// The client may read readings, rollups and devices.
     Query,
-    /// Set the metadata of devices.
+    /// The client may set the metadata of devices.
     Metadata,
-    /// Read metrics and the reasons of the health, send dead letters again, delete readings.
+    /// The client may operate the server.
+    ///
+    /// It may read metrics, read why the server is not healthy, send dead letters again, and delete readings.
     Admin,
 }
 
@@ -57,7 +65,7 @@ pub enum Scope {
 pub struct Expiry(Timestamp);
 
 impl Token {
-    /// Checks the token by itself. `at` is its number in the list, from 1.
+    /// Checks this token alone. `at` is its number in the list, from 1.
     pub(super) fn check(&self, at: usize) -> Result<(), ConfigError> {
         let wrong = |key, problem: String| {
             Err(ConfigError::invalid(key, format!("is {problem} (token {at}, {:?})", self.name)))
@@ -85,7 +93,7 @@ impl Token {
 }
 
 impl Scope {
-    /// The scope as the configuration writes it.
+    /// The name of the scope in the configuration, such as `ingest`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -99,7 +107,7 @@ impl Expiry {
         Self(instant)
     }
 
-    /// Whether the instant is `now_ms` (Unix milliseconds) or earlier.
+    /// Whether the token or key has expired at `now_ms` (Unix milliseconds).
     #[must_use]
     pub fn is_over(self, now_ms: i64) -> bool {
         self.0.as_millisecond() <= now_ms
@@ -113,7 +121,7 @@ impl fmt::Display for Expiry {
 }
 
 impl<'de> Deserialize<'de> for Expiry {
-    /// Reads RFC 3339, as a string or as a TOML date.
+    /// Reads an instant in RFC 3339, as a string or as a TOML date.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = match toml::Value::deserialize(deserializer)? {
             toml::Value::String(text) => text,

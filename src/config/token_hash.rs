@@ -1,4 +1,4 @@
-//! The hash of a token. The configuration has only the hash.
+//! The hash of a token. The configuration contains the hash and not the token.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,15 @@ const BYTES: usize = 32;
 
 /// The SHA-256 of a token, written `sha256:` and 64 hexadecimal digits.
 ///
-/// A plain hash is enough because tokens are random: an attacker cannot try 2^256 of them, so salt or a slow
-/// hash would add no safety, and a slow hash would cost time in every request. Timing of a lookup by hash
-/// does not help an attacker either, who cannot choose the hash of a token.
+/// Tokens are random, so a plain hash is enough. An attacker cannot try 2^256 tokens, so neither salt nor a
+/// slow hash would add safety, and a slow hash would cost time in every request. The time of a lookup by
+/// hash does not help an attacker either, because an attacker cannot choose the hash of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash([u8; BYTES]);
 
-/// A text is not the hash of a token. The error does not quote it, because it may be the token itself.
+/// A text is not the hash of a token.
+///
+/// The error does not quote the text, which may be the token itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected \"sha256:\" and 64 hexadecimal digits, as `tidegauge token new` and `tidegauge token hash` print it")]
 pub struct TokenHashError;
@@ -53,7 +55,9 @@ impl fmt::Display for TokenHash {
     }
 }
 
-/// The first bytes of the hash: enough to identify it, too few to test guesses of a weak token.
+/// Shows the first two bytes of the hash.
+///
+/// They are enough to identify it, but too few to test guesses of a weak token.
 impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sha256:{:02x}{:02x}...", self.0[0], self.0[1])

@@ -1,12 +1,15 @@
-//! Templates of MQTT topics: the topics to subscribe to, and the meaning of their levels.
+//! Templates of MQTT topics, such as `plant/{site}/{deviceId}/{metric}`.
+//!
+//! A template says to which topics to subscribe, and what their levels mean.
 //!
 //! ```text
 //! template    = [ "$share/" group "/" ] level { "/" level } [ "/#" ]
 //! level       = text | "{deviceId}" | "{metric}" | "{label.NAME}" | "{NAME}" | "{_}" | "+"
 //! ```
-//! `{deviceId}` is the device, `{metric}` names the metric, `{label.NAME}` is a label of each metric, and any
-//! other `{NAME}` is metadata of the device. `{_}` and `+` are any level, `#` is all levels from there on;
-//! these mean nothing.
+//!
+//! The level `{deviceId}` is the device ID, `{metric}` is the name of the metric, `{label.NAME}` is a label
+//! of each metric, and any other `{NAME}` is metadata of the device. `{_}` and `+` match any level and ignore
+//! it. `#` matches all levels from there on and ignores them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,11 +23,11 @@ const MAX_BYTES: usize = 256;
 /// The longest name of a label, in bytes.
 const LABEL_MAX_BYTES: usize = 64;
 
-/// A template of topics. Its text is kept as it was written.
+/// A template of topics, with its original text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicTemplate {
     text: String,
-    /// The group of a shared subscription.
+    /// The group of a shared subscription: `g` in `$share/g/plant/+`.
     group: Option<String>,
     levels: Vec<Level>,
 }
@@ -32,36 +35,36 @@ pub struct TopicTemplate {
 /// One level of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Level {
-    /// This text.
+    /// This text itself.
     Text(String),
-    /// Any text, which is the device.
+    /// Any text, which is the device ID.
     Device,
-    /// Any text, which names the metric.
+    /// Any text, which is the name of the metric.
     Metric,
-    /// Any text, which is the label of this name.
+    /// Any text, which is the value of the label with this name.
     Label(String),
-    /// Any text, which is metadata of this key.
+    /// Any text, which is the value of the metadata key with this name.
     Metadata(String),
-    /// Any text without a meaning.
+    /// Any text, which is ignored.
     Any,
-    /// All levels from here on, or none. Always the last level.
+    /// Any number of further levels, which are ignored. Always the last level.
     Rest,
 }
 
 impl TopicTemplate {
-    /// The levels of the topic, without `$share` and the group.
+    /// The levels of the template, without `$share` and the group.
     #[must_use]
     pub fn levels(&self) -> &[Level] {
         &self.levels
     }
 
-    /// The template as it was written.
+    /// The template as it is in the configuration.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether a level is the device.
+    /// Whether a level is the device ID.
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.levels.contains(&Level::Device)
@@ -73,20 +76,20 @@ impl TopicTemplate {
         self.levels.iter().any(|level| matches!(level, Level::Metric | Level::Label(_) | Level::Metadata(_)))
     }
 
-    /// The filter of the subscription.
+    /// The topic filter of the subscription, such as `$share/g/plant/+`.
     #[must_use]
     pub fn filter(&self) -> String {
         let shared = self.group.as_ref().map_or_else(String::new, |group| format!("$share/{group}/"));
         shared + &self.plain_filter()
     }
 
-    /// Whether it is a shared subscription.
+    /// Whether the subscription is shared, as with `$share/g/`.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         self.group.is_some()
     }
 
-    /// The filter without the group that shares it.
+    /// The topic filter without `$share` and the group, such as `plant/+`.
     #[must_use]
     pub fn plain_filter(&self) -> String {
         let levels = self.levels.iter().map(|level| match level {
@@ -97,7 +100,7 @@ impl TopicTemplate {
         levels.collect::<Vec<_>>().join("/")
     }
 
-    /// Whether a topic can match both templates.
+    /// Whether one topic can match both templates.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let (mut ours, mut theirs) = (self.levels.iter(), other.levels.iter());
         loop {
@@ -110,7 +113,7 @@ impl TopicTemplate {
         }
     }
 
-    /// The names of the labels (`true`) or of the metadata (`false`) that levels have.
+    /// The names of the labels in the levels, or of the metadata if `labels` is false.
     pub(super) fn names(&self, labels: bool) -> impl Iterator<Item = &str> {
         self.levels.iter().filter_map(move |level| match level {
             Level::Label(name) if labels => Some(name.as_str()),

@@ -1,4 +1,4 @@
-//! `[udp]`: the UDP sockets.
+//! `[udp]`: the UDP sockets that receive readings.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,21 +8,25 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::check::within;
 use super::{Bytes, ConfigError};
 
-/// The UDP sockets.
+/// The UDP sockets that receive readings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Udp {
     /// The address to listen on. Port 0 selects a free one.
     pub listen: Listen,
-    /// The number of sockets that share the address, each with its own thread. 1 to 64.
-    pub sockets: usize,
-    /// The size of the datagrams that one socket holds while the log is busy. 4KiB to 1GiB.
+    /// The number of sockets that share the address. 1 to 64.
     ///
-    /// This much in the kernel, and as much again between the kernel and the log.
+    /// Each socket has its own thread.
+    pub sockets: usize,
+    /// The memory for datagrams of one socket while the log is busy. 4KiB to 1GiB.
+    ///
+    /// It is used twice: for the buffer in the kernel, and for datagrams between the kernel and the log.
     pub receive_buffer: Bytes,
-    /// The size of a datagram. 1B to 65535B.
+    /// The largest size of a datagram. 1B to 65535B.
     pub max_datagram_bytes: Bytes,
-    /// The number of devices whose last `seq` is remembered. 0 to 10,000,000.
+    /// The most devices whose last `seq` is remembered. 0 to 10,000,000.
+    ///
+    /// The server counts missing sequence numbers of these devices.
     pub max_sequences: usize,
 }
 

@@ -1,7 +1,8 @@
-//! `[[webhook]]`: paths that take payloads in the form of other platforms.
+//! `[[webhook]]`: paths that accept payloads of other platforms.
 //!
-//! A hook says where in a payload the device, the time and the metrics are. A preset has these keys for one
-//! platform; the keys of the hook itself override them one by one. The presets are the files in `presets`.
+//! The keys of a hook say where in a payload the device ID, the time and the metrics are. A preset has these
+//! keys for one platform, such as `ChirpStack`. Keys of the hook itself override those of its preset one by
+//! one. The files in the folder `presets` are the presets.
 
 use std::collections::BTreeMap;
 
@@ -14,63 +15,63 @@ use super::path_list::{Condition, NamedPath, PathList};
 use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath, TopicTemplate};
 use crate::model::{check_device_id, check_metadata_depth, check_metadata_key, check_metric_name};
 
-/// The most paths of one key of a hook.
+/// The most paths in one key of a hook, such as `metrics`.
 const MAX_PATHS: usize = 64;
 
-/// The most keys of `ignore`, and names of `parameters`.
+/// The most entries of `ignore`, and of `parameters`.
 const MAX_NAMES: usize = 32;
 
-/// The most device IDs that take the place of others.
+/// The most entries of `device_ids`.
 const MAX_DEVICE_IDS: usize = 10_000;
 
-/// A hook: a path that takes payloads in the form of another platform.
+/// A hook: a path that accepts payloads of another platform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhook {
-    /// The path of the URL.
+    /// The path of the hook's URL, such as `/hooks/tts`.
     pub path: HookPath,
-    /// The platform whose preset has the keys that are not set here.
+    /// The platform whose preset sets the keys that are not set here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
-    /// The place of the device ID, unless the path has it.
+    /// The place of the device ID, unless `path` contains `{deviceId}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DevicePlace>,
-    /// A text before each device ID.
+    /// A text that is put before each device ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
-    /// The place of the time.
+    /// The place of the time. `None`: the server's clock counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimePlace>,
-    /// The unit of a time that is a number.
+    /// The unit of the time, if it is a number. `None`: milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_unit: Option<TimeUnit>,
-    /// The paths of the metrics.
+    /// The paths of the metrics in the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<PathList<NamedPath>>,
-    /// The keys below `*` that are no metrics.
+    /// The keys that a path with `*` skips.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore: Option<Vec<String>>,
-    /// The paths of the labels of all metrics.
+    /// The paths of labels, which all metrics of the payload get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<PathList<NamedPath>>,
-    /// The paths of the device's metadata.
+    /// The paths of metadata of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PathList<NamedPath>>,
-    /// The metadata that every device has, whatever is in the payload.
+    /// Metadata that every device gets, in addition to that of the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constants: Option<Table>,
-    /// The device IDs in place of those of the platform, which are the keys.
+    /// Device IDs that replace those of the platform, which are the keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ids: Option<BTreeMap<String, String>>,
-    /// The conditions of which a payload must meet one; any other payload is ignored.
+    /// Conditions. A payload that meets none of them is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<PathList<Condition>>,
-    /// The parameters of the query string that are accepted and ignored.
+    /// The query parameters that are ignored. Other parameters are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Vec<String>>,
 }
 
-/// A platform with a preset.
+/// A platform that has a preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumIter, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -89,7 +90,7 @@ pub enum Preset {
     Thingsboard,
 }
 
-/// The unit of a time that is a number since 1970.
+/// The unit of a time that is a number: the time since 1970-01-01.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeUnit {
@@ -103,26 +104,26 @@ pub enum TimeUnit {
     Ns,
 }
 
-/// The place of the time.
+/// The place of the time of a reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimePlace {
-    /// None: the server's clock counts. In the configuration the empty text.
+    /// The server's clock. In the configuration this is an empty text.
     Clock,
-    /// At this path of the payload.
+    /// The value at this path of the payload.
     Body(JsonPath),
 }
 
-/// The place of a device ID.
+/// The place of the device ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DevicePlace {
-    /// At this path of the payload.
+    /// The value at this path of the payload.
     Body(JsonPath),
-    /// In this parameter of the query string.
+    /// The value of this query parameter. In the configuration its name follows a `?`.
     Parameter(String),
 }
 
 impl Webhook {
-    /// The hook with the keys of its preset.
+    /// This hook, with the keys of its preset filled in.
     #[must_use]
     pub fn with_preset(&self) -> Self {
         let Some(preset) = self.preset else { return self.clone() };
@@ -146,7 +147,7 @@ impl Webhook {
         }
     }
 
-    /// The path of the time.
+    /// The path of the time in the payload, if it is there.
     #[must_use]
     pub fn time_path(&self) -> Option<&JsonPath> {
         match &self.time {
@@ -178,13 +179,13 @@ impl Webhook {
         Self::named(self.metadata.as_ref())
     }
 
-    /// The conditions.
+    /// The conditions of `when`.
     #[must_use]
     pub fn conditions(&self) -> &[Condition] {
         self.when.as_ref().map_or(&[], |list| &list.0)
     }
 
-    /// Checks all hooks.
+    /// Checks each hook, and that no two paths overlap.
     pub(super) fn check_all(hooks: &[Self]) -> Result<(), ConfigError> {
         for (place, hook) in hooks.iter().enumerate() {
             let whose = format!("(webhook {}, {})", place + 1, hook.path);
@@ -198,7 +199,7 @@ impl Webhook {
         Ok(())
     }
 
-    /// Checks one hook, with the keys of its preset.
+    /// Checks this hook. The keys of its preset must be filled in.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         self.check_device()?;
         if self.metric_paths().is_empty() {
@@ -229,7 +230,7 @@ impl Webhook {
         self.check_each()
     }
 
-    /// Checks the constants and the table of device IDs.
+    /// Checks `constants` and `device_ids`.
     fn check_tables(&self) -> Result<(), (&'static str, String)> {
         let sizes = [
             ("webhook.constants", self.constants.as_ref().map_or(0, Table::len), MAX_PATHS),
@@ -264,7 +265,7 @@ impl Webhook {
         check_prefix(self.device_prefix.as_deref()).map_err(|problem| ("webhook.device_prefix", problem))
     }
 
-    /// The path of the device in the payload.
+    /// The path of the device ID in the payload, if it is there.
     #[must_use]
     pub fn device_path(&self) -> Option<&JsonPath> {
         match &self.device {
@@ -273,7 +274,7 @@ impl Webhook {
         }
     }
 
-    /// All paths but those of metrics, with their keys.
+    /// All paths except those of metrics, each with its configuration key.
     fn other_paths(&self) -> impl Iterator<Item = (&'static str, &JsonPath)> {
         let device = self.device_path().map(|path| ("webhook.device", path));
         let time = self.time_path().map(|path| ("webhook.time", path));
@@ -283,7 +284,9 @@ impl Webhook {
         device.into_iter().chain(time).chain(labels).chain(metadata).chain(when)
     }
 
-    /// Checks that all paths with `[*]` name the same array, whose elements are the readings.
+    /// Checks that all paths with `[*]` name the same array.
+    ///
+    /// Each element of this array is a reading.
     fn check_each(&self) -> Result<(), (&'static str, String)> {
         let mut metrics = self.metric_paths().iter().map(|metric| metric.path.before_each());
         let each = metrics.next().flatten();
@@ -296,7 +299,8 @@ impl Webhook {
                 return Err((key, format!("is {path}, but webhook.metrics has no [*] behind that array")));
             }
         }
-        // Otherwise the log would repeat what all elements share for each of them.
+        // If the payload has one device for all elements, its metadata must not be in the elements, and the
+        // other way round. Otherwise the log would repeat the same metadata for each element.
         let has_each = |path: &JsonPath| path.before_each().is_some();
         let of_device = self.device_path().is_some_and(has_each);
         if self.metadata_paths().iter().any(|entry| has_each(&entry.path) != of_device) {
@@ -307,7 +311,7 @@ impl Webhook {
     }
 }
 
-/// Checks a value of metadata that is `depth` levels deep.
+/// Checks a value in `constants`, which is `depth` levels deep.
 fn check_constant(value: &Value, depth: usize) -> Result<(), String> {
     let check_depth = || check_metadata_depth(depth + 1).map_err(|error| error.to_string());
     match value {
@@ -328,7 +332,9 @@ fn check_constant(value: &Value, depth: usize) -> Result<(), String> {
     }
 }
 
-/// Checks the names of a list of paths, each by the rule of its kind.
+/// Checks the names in a list of paths.
+///
+/// `key` decides whether they are names of metrics, labels or metadata.
 fn check_names(key: &'static str, paths: &[NamedPath]) -> Result<(), (&'static str, String)> {
     if paths.len() > MAX_PATHS {
         return Err((key, format!("has more than {MAX_PATHS} paths")));
@@ -361,7 +367,7 @@ fn check_names(key: &'static str, paths: &[NamedPath]) -> Result<(), (&'static s
 }
 
 impl Preset {
-    /// The text of the preset.
+    /// The TOML text of the preset.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -374,7 +380,7 @@ impl Preset {
         }
     }
 
-    /// The topics of the platform's messages at an MQTT broker.
+    /// The topics to which the platform publishes at an MQTT broker.
     #[must_use]
     pub fn topics(self) -> Vec<TopicTemplate> {
         let table: Table = self.text().parse().expect("a preset is TOML");
@@ -382,7 +388,7 @@ impl Preset {
         topics.map(|topic| topic.parse().expect("a preset has valid topics")).collect()
     }
 
-    /// The keys of the preset; its path has no meaning.
+    /// The keys of the preset, as a hook. The path of the hook has no meaning.
     fn keys(self) -> Webhook {
         let mut table: Table = self.text().parse().expect("a preset is TOML");
         table.remove("topics");

@@ -7,10 +7,10 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::{UnitError, number_and_unit};
 
-/// A number of bytes.
+/// A number of bytes, at most [`i64::MAX`].
 ///
-/// Written as a number with a unit, `"64MiB"`: B, KiB, MiB, GiB, TiB (powers of 1024) or kB, MB, GB, TB
-/// (powers of 1000). A plain integer counts bytes. At most [`i64::MAX`].
+/// The configuration writes a number with a unit: `"64MiB"`. The units are B, KiB, MiB, GiB and TiB (powers
+/// of 1024), and kB, MB, GB and TB (powers of 1000). A plain integer is a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
@@ -37,7 +37,7 @@ impl Bytes {
         Self(count << 30)
     }
 
-    /// The size for use with buffers in memory.
+    /// The number of bytes as `usize`, for buffers in memory.
     #[must_use]
     pub const fn as_usize(self) -> usize {
         self.0 as usize

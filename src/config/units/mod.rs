@@ -1,4 +1,4 @@
-//! Values with a unit: sizes and periods.
+//! Values with a unit: sizes such as `64MiB` and periods such as `1h30m`.
 
 mod bytes;
 mod period;
@@ -11,7 +11,9 @@ pub use period::Period;
 #[error("expected {0}")]
 pub struct UnitError(&'static str);
 
-/// Splits a text into a whole number, its unit (which may be empty), and the rest from the next digit on.
+/// Splits `"1h30m"` into the number 1, its unit `"h"`, and the rest `"30m"`.
+///
+/// The unit and the rest may be empty. `None`: the text does not begin with a number that fits into `u64`.
 fn number_and_unit(text: &str) -> Option<(u64, &str, &str)> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit_and_rest) = text.split_at(digits_end);

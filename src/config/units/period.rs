@@ -10,8 +10,8 @@ use super::{UnitError, number_and_unit};
 
 /// A length of time in whole milliseconds, at most [`Period::MAX`].
 ///
-/// Written as numbers with units, `"1h30m"`: ms, s, m, h, d, w (7 days) or y (365 days), each at most once
-/// and larger units first.
+/// The configuration writes numbers with units: `"1h30m"`. The units are ms, s, m, h, d, w (7 days) and y
+/// (365 days), each at most once and larger units first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period {
     ms: u64,
@@ -22,7 +22,7 @@ const PERIOD_EXPECTED: UnitError = UnitError(
      year is 365d), at most 24855d",
 );
 
-/// The units of a period in milliseconds, larger ones first.
+/// The units of a period with their lengths in milliseconds, larger units first.
 const PERIOD_UNITS: [(u64, &str); 7] = [
     (365 * 86_400_000, "y"),
     (7 * 86_400_000, "w"),
@@ -33,11 +33,13 @@ const PERIOD_UNITS: [(u64, &str); 7] = [
     (1, "ms"),
 ];
 
-/// The number of units that are only read, never written: a year of 365 days is no calendar year.
+/// The number of units, from the first on, that `Display` does not write: y, w.
+///
+/// A year of 365 days is not a calendar year, so a printed period has days instead.
 const READ_ONLY_UNITS: usize = 2;
 
 impl Period {
-    /// The longest period, 24,855 days (68 years): the maximum of a TTL index of MongoDB.
+    /// The longest period: 24,855 days (68 years), as for a TTL index of MongoDB.
     pub const MAX: Self = Self::days(24_855);
 
     /// A period in milliseconds.
@@ -92,7 +94,7 @@ impl FromStr for Period {
         let mut rest = text;
         loop {
             let (count, unit, after) = number_and_unit(rest).ok_or(PERIOD_EXPECTED)?;
-            // `units` continues after the found unit, so that none is repeated or out of order
+            // `units` continues after the found unit, so no unit can be repeated or out of order
             let (ms_per_unit, _) = units.find(|(_, name)| *name == unit).ok_or(PERIOD_EXPECTED)?;
             let ms = count.checked_mul(*ms_per_unit).and_then(|ms| ms.checked_add(total_ms));
             total_ms = ms.filter(|&ms| ms <= Self::MAX.ms).ok_or(PERIOD_EXPECTED)?;
