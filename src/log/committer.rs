@@ -1,15 +1,31 @@
-//! Group commit: one thread writes all queued batches, syncs them once, and wakes the requests.
+//! The writer of the log: group commit, and the only code that appends to segments.
+//!
+//! One thread runs the [`Committer`]. It takes all queued batches as a group, writes the group with one call,
+//! syncs once, and only then wakes the requests. Its [`Appender`] has the file of the newest segment, and
+//! starts the next one.
+//!
+//! Promises:
+//! - A refused group leaves nothing in the log: the appender removes the bytes of a failed write, and syncs
+//!   the removal.
+//! - A lack of space or of file descriptors refuses only the group. After any other failure it is unknown
+//!   which bytes are on the disk, so the log is poisoned: it writes nothing more.
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::appender::{Appender, WriteFailure};
+use super::batch::Batch;
+use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::fullness::{self, FullnessChange};
 use super::handle::{AppendError, Instruments};
 use super::record;
-use super::spares::Spares;
+use super::recovery::Recovery;
+use super::segment;
+use super::spares::{Spares, syncs_worth_a_spare};
 use super::state::{Entry, Phase, Shared, State, Writer};
-use super::{Options, Sync};
+use super::{LogError, Options, Position, Sync};
+use crate::disk::{Folder, OpenFile, OpenMode, Space};
 
 /// The most bytes in one group commit. Further batches wait for the next one.
 const GROUP_BYTES: u64 = 8 << 20;
@@ -19,7 +35,6 @@ const GROUP_BYTES: u64 = 8 << 20;
 pub(super) struct Committer {
     shared: Arc<Shared>,
     pub(super) appender: Appender,
-    spares: Arc<Spares>,
     sync: Sync,
     group_window: Duration,
     synced_at: Instant,
@@ -27,15 +42,9 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        appender: Appender,
-        spares: Arc<Spares>,
-        options: &Options,
-        instruments: Instruments,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, appender: Appender, options: &Options, instruments: Instruments) -> Self {
         let Options { sync, group_window, .. } = *options;
-        Self { shared, appender, spares, sync, group_window, synced_at: Instant::now(), instruments }
+        Self { shared, appender, sync, group_window, synced_at: Instant::now(), instruments }
     }
 
     /// Runs until the log is closed and all queued batches are written.
@@ -133,7 +142,7 @@ impl Committer {
             self.take_space(group)?;
             let batches = || group.iter().map(|entry| &entry.batch);
             match self.appender.write(batches()) {
-                Err(WriteFailure::DiskFull(_)) if self.spares.give_back() => self.appender.write(batches())?,
+                Err(WriteFailure::DiskFull(_)) if self.appender.spares.give_back() => self.appender.write(batches())?,
                 written => written?,
             }
             self.instruments.group_records.record(group.len() as f64);
@@ -156,7 +165,7 @@ impl Committer {
         let bytes = self.appender.growth(bytes_of(group));
         if self.shared.lock().reserve.needs_update(bytes) {
             let mut space = self.appender.space();
-            if self.shared.lock().reserve.left_of(space) < bytes && self.spares.give_back() {
+            if self.shared.lock().reserve.left_of(space) < bytes && self.appender.spares.give_back() {
                 space = self.appender.space();
             }
             let change = self.shared.lock().reserve.update(space, Instant::now());
@@ -200,7 +209,7 @@ impl Committer {
             let change = failed.and_then(|(why, free)| state.reserve.failed(why, free, Instant::now()));
             (change, state.take_waiting_readers(false), state.used_bytes(), state.reserve.left())
         };
-        self.spares.fit(used_bytes, free_bytes);
+        self.appender.spares.fit(used_bytes, free_bytes);
         fullness::log_change(change);
         if wakes_readers {
             self.shared.progress.notify_all();
@@ -218,6 +227,227 @@ impl Committer {
 /// The number of bytes in the records of a group.
 fn bytes_of(group: &[Entry]) -> u64 {
     group.iter().map(|entry| record::encoded_bytes(entry.batch.payload()) as u64).sum()
+}
+
+/// A group of batches was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteFailure {
+    /// The disk is full. The log has nothing of the group, and the next group may fit.
+    #[error("{0}")]
+    DiskFull(String),
+    /// The group would have touched the reserve. The log has nothing of it.
+    #[error("the disk has too little free space")]
+    ReserveTouched,
+    /// The next segment could not be opened. The log has nothing of the group.
+    #[error("{0}")]
+    OutOfFiles(String),
+    /// It is unknown which bytes are on the disk.
+    #[error("{0}")]
+    Poisoned(String),
+}
+
+/// Writes groups of batches to the newest segment.
+#[derive(Debug)]
+pub(super) struct Appender {
+    folder: Arc<dyn Folder>,
+    saved: Arc<SavedCheckpoint>,
+    segment_bytes: u64,
+    spares: Arc<Spares>,
+    file: Box<dyn OpenFile>,
+    /// The length of the file. Its bytes behind the last record are room (`spares.rs`).
+    len: u64,
+    /// The file has grown since the last sync.
+    has_grown: bool,
+    /// How many syncs since the last spare were of a file that had grown.
+    growing_syncs: u64,
+    /// After this many such syncs a spare is due.
+    patience: u64,
+    /// The position of the newest segment.
+    pub(super) base: Position,
+    /// The position of the next record.
+    end: Position,
+    /// The end of the synced records.
+    pub(super) durable: Position,
+    buffer: Vec<u8>,
+}
+
+impl Appender {
+    /// Continues in the newest segment of a recovered log, which recovery has synced and left without room.
+    pub(super) fn resume(
+        folder: Arc<dyn Folder>,
+        saved: Arc<SavedCheckpoint>,
+        spares: Arc<Spares>,
+        segment_bytes: u64,
+        recovery: &Recovery,
+    ) -> Result<Self, LogError> {
+        let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
+        let end = recovery.end;
+        let name = segment::name(base);
+        let file = folder.open(&name, OpenMode::Write).map_err(LogError::io("open", &folder.path_of(&name)))?;
+        Ok(Self {
+            folder,
+            saved,
+            segment_bytes,
+            spares,
+            file,
+            len: end.0 - base.0,
+            has_grown: false,
+            growing_syncs: 0,
+            patience: syncs_worth_a_spare(segment_bytes),
+            base,
+            end,
+            durable: end,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Writes the batches, one record each, with one call. Does not sync them.
+    pub(super) fn write<'a>(&mut self, batches: impl Iterator<Item = &'a Batch>) -> Result<(), WriteFailure> {
+        if self.used() >= self.segment_bytes {
+            self.roll()?;
+        }
+        self.buffer.clear();
+        for batch in batches {
+            let position = Position(self.end.0 + self.buffer.len() as u64);
+            record::encode(&mut self.buffer, position, self.durable, batch.kind(), batch.readings(), batch.payload());
+        }
+        if let Err(error) = self.file.write_all_at(&self.buffer, self.used()) {
+            return Err(self.undo_write(&error));
+        }
+        self.end = Position(self.end.0 + self.buffer.len() as u64);
+        if self.used() > self.len {
+            (self.len, self.has_grown) = (self.used(), true);
+        }
+        self.buffer.shrink_to(1 << 20);
+        Ok(())
+    }
+
+    /// Syncs all written records, and returns the duration in seconds.
+    pub(super) fn sync(&mut self) -> Result<f64, WriteFailure> {
+        let start = Instant::now();
+        self.file.sync().map_err(|error| WriteFailure::Poisoned(format!("sync {}: {error}", self.path().display())))?;
+        self.durable = self.end;
+        self.growing_syncs += u64::from(std::mem::take(&mut self.has_grown));
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Removes the bytes that a failed write left behind the end, with the room, and syncs the removal. The
+    /// requests get an error, so their readings must not reappear after a restart or a crash.
+    fn undo_write(&mut self, error: &std::io::Error) -> WriteFailure {
+        let failed = format!("write {}: {error}", self.path().display());
+        let undone = self.file.set_len(self.used()).and_then(|()| self.file.sync());
+        self.len = self.used();
+        if is_disk_full(error) && undone.is_ok() {
+            WriteFailure::DiskFull(failed)
+        } else {
+            WriteFailure::Poisoned(failed)
+        }
+    }
+
+    /// Starts the next segment if the newest one has records, so that the log can remove the newest one once
+    /// its readings are stored. Otherwise it cuts off the room.
+    fn end_segment(&mut self) -> Result<(), WriteFailure> {
+        if self.used() > segment::Header::BYTES as u64 { self.roll() } else { self.finish() }
+    }
+
+    /// Syncs all written records, and cuts off the room behind them.
+    fn finish(&mut self) -> Result<(), WriteFailure> {
+        if self.room() > 0 {
+            self.file.set_len(self.used()).map_err(|error| {
+                let failed = format!("truncate {}: {error}", self.path().display());
+                if is_disk_full(&error) { WriteFailure::DiskFull(failed) } else { WriteFailure::Poisoned(failed) }
+            })?;
+            self.len = self.used();
+        } else if self.is_synced() {
+            return Ok(());
+        }
+        self.sync().map(drop)
+    }
+
+    /// Starts the next segment, in a spare if one is ready. It syncs the previous one first, and cuts off its
+    /// room, so that only the newest can have a torn tail or room.
+    ///
+    /// If the segment cannot be created, there is no file of its name, and the previous one goes on. If the
+    /// folder cannot be synced, it is unknown whether the name survives a crash: the log is poisoned.
+    fn roll(&mut self) -> Result<(), WriteFailure> {
+        self.finish()?;
+        let spare = self.spares.take();
+        let in_spare = spare.and_then(|spare| spare.into_segment(&*self.folder, self.end).ok());
+        (self.file, self.len) = match in_spare {
+            Some(segment) => {
+                self.growing_syncs = 0;
+                segment
+            }
+            None => (self.create_segment()?, segment::Header::BYTES as u64),
+        };
+        let unsynced = |error| WriteFailure::Poisoned(format!("sync {}: {error}", self.folder.path().display()));
+        self.folder.sync().map_err(unsynced)?;
+        self.base = self.end;
+        self.end = Position(self.base.0 + segment::Header::BYTES as u64);
+        self.durable = self.end;
+        // If this fails, the next cut saves it and reports the error.
+        let _ = self.saved.advance(Checkpoint { position: Position::default(), durable: self.durable });
+        Ok(())
+    }
+
+    fn create_segment(&self) -> Result<Box<dyn OpenFile>, WriteFailure> {
+        segment::create(&*self.folder, self.end).map_err(|error| match error {
+            LogError::Io { error, .. } if is_disk_full(&error) => WriteFailure::DiskFull(error.to_string()),
+            other if other.is_out_of_files() => WriteFailure::OutOfFiles(other.to_string()),
+            other => WriteFailure::Poisoned(other.to_string()),
+        })
+    }
+
+    /// Whether the log should go on in a spare: the segment has grown for long, and a spare is ready. If a
+    /// spare is due and none is ready, this requests one.
+    fn is_spare_due(&self) -> bool {
+        if self.growing_syncs < self.patience || self.room() > 0 {
+            return false;
+        }
+        let is_ready = self.spares.is_ready();
+        if !is_ready {
+            self.spares.request();
+        }
+        is_ready
+    }
+
+    fn is_synced(&self) -> bool {
+        self.durable == self.end
+    }
+
+    /// The number of bytes by which files grow at most if `bytes` are written.
+    fn growth(&self, bytes: u64) -> u64 {
+        if self.used() >= self.segment_bytes { bytes } else { bytes.saturating_sub(self.room()) }
+    }
+
+    /// The number of bytes behind the end that the file has already.
+    pub(super) fn room(&self) -> u64 {
+        self.len - self.used()
+    }
+
+    /// The bytes of the newest segment up to the end.
+    const fn used(&self) -> u64 {
+        self.end.0 - self.base.0
+    }
+
+    /// The space on the disk of the log; unlimited if the system does not report it.
+    fn space(&self) -> Space {
+        self.folder.space().unwrap_or(Space { free: u64::MAX, total: u64::MAX })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path_of(&segment::name(self.base))
+    }
+
+    /// Makes a spare due as soon as a segment has grown.
+    #[cfg(test)]
+    pub(super) const fn lose_patience(&mut self) {
+        self.patience = 1;
+    }
+}
+
+fn is_disk_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 #[cfg(test)]

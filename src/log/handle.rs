@@ -9,10 +9,9 @@ use metrics::Histogram;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::appender::Appender;
 use super::batch::{Batch, MAX_PAYLOAD_BYTES};
 use super::checkpoint::{Checkpoint, SavedCheckpoint};
-use super::committer::Committer;
+use super::committer::{Appender, Committer};
 use super::follower::{self, SavedFollower};
 use super::fullness::{self, Fullness};
 use super::reading::Readers;
@@ -146,11 +145,10 @@ impl Log {
         let (recovery, saved) = recovery::recover(&*folder)?;
         let follower = follower::resume(&*folder, &recovery)?;
         let saved = Arc::new(saved);
-        let base = *recovery.bases.last().expect("recovery leaves a segment to write to");
         let Options { segment_bytes, max_bytes, .. } = options;
         let spares = Arc::new(Spares::new(Arc::clone(&folder), segment_bytes, max_bytes));
-        let (for_appender, from) = (Arc::clone(&spares), (base, recovery.end));
-        let appender = Appender::resume(Arc::clone(&folder), Arc::clone(&saved), for_appender, segment_bytes, from)?;
+        let appender =
+            Appender::resume(Arc::clone(&folder), Arc::clone(&saved), Arc::clone(&spares), segment_bytes, &recovery)?;
         let state = State {
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -171,7 +169,7 @@ impl Log {
         let (state, work, progress, failed) =
             (Mutex::new(state), Condvar::new(), Condvar::new(), CancellationToken::new());
         let shared = Arc::new(Shared { state, work, progress, failed });
-        let committer = Committer::new(Arc::clone(&shared), appender, Arc::clone(&spares), &options, instruments);
+        let committer = Committer::new(Arc::clone(&shared), appender, &options, instruments);
         let (follower, cutting) = (Mutex::new(follower), Mutex::default());
         let (writer, maker) = (None, None);
         Ok((Self { shared, options, folder, saved, follower, cutting, spares, writer, maker }, committer, recovery))

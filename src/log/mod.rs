@@ -34,7 +34,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-mod appender;
 pub mod backup;
 pub mod batch;
 pub mod batch_view;

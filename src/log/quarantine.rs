@@ -12,9 +12,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::appender::{Appender, WriteFailure};
 use super::batch::Batch;
 use super::checkpoint::Checkpoint;
+use super::committer::{Appender, WriteFailure};
 use super::record::Kind;
 use super::recovery::{self, Damage, OpenSegment};
 use super::segment::{self, Header};
@@ -90,11 +90,10 @@ fn put_back_in(folder: Arc<dyn Folder>, copy: &Path) -> Result<PutBack, LogError
     let file = open_regular(copy).map_err(LogError::io("open", copy))?;
     let bytes = OpenFile::len(&file).map_err(LogError::io("read", copy))?;
     let (recovery, saved) = recovery::recover(&*folder)?;
-    let newest = *recovery.bases.last().expect("recovery leaves a segment to write to");
     let dir = folder.path().to_owned();
     let failed = |failure: WriteFailure| LogError::io("append to", &dir)(std::io::Error::other(failure.to_string()));
     let spares = Arc::new(Spares::new(Arc::clone(&folder), u64::MAX, 0)); // none
-    let mut appender = Appender::resume(folder, Arc::new(saved), spares, u64::MAX, (newest, recovery.end))?;
+    let mut appender = Appender::resume(folder, Arc::new(saved), spares, u64::MAX, &recovery)?;
     let copied = OpenSegment { path: copy, base, file: &file, bytes, next: None };
     recovery::for_each_record(&copied, 0, |_, header, payload| {
         if header.kind == Kind::Deletion {

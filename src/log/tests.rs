@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::appender::Appender;
 use super::backup::Snapshot;
 use super::checkpoint::{Checkpoint, CheckpointFile};
+use super::committer::Appender;
 use super::quarantine;
 use super::recovery::{self, recover};
 use super::segment::{self, Header};
@@ -181,11 +181,8 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let (recovery, saved) = recover(&*folder(dir.path())).unwrap();
         let resume = |recovery: &super::recovery::Recovery, saved| {
-            {
-                let spares = Arc::new(Spares::new(folder(dir.path()), 300, 0));
-                let from = (*recovery.bases.last().unwrap(), recovery.end);
-                Appender::resume(folder(dir.path()), saved, spares, 300, from).unwrap()
-            }
+            let spares = Arc::new(Spares::new(folder(dir.path()), 300, 0));
+            Appender::resume(folder(dir.path()), saved, spares, 300, recovery).unwrap()
         };
         let mut appender = resume(&recovery, Arc::new(saved));
         let (mut synced, mut unsynced): (Vec<Batch>, Vec<Batch>) = (Vec::new(), Vec::new());

@@ -119,7 +119,7 @@ fn old_records_do_not_come_back_when_new_ones_end_where_they_begin() {
             assert_eq!(recovery.end, at);
             let folder: Arc<dyn Folder> = Arc::new(disk.clone());
             let spares = Arc::new(Spares::new(Arc::clone(&folder), 1 << 20, 0));
-            let mut appender = Appender::resume(folder, Arc::new(saved), spares, 1 << 20, (NEW, recovery.end)).unwrap();
+            let mut appender = Appender::resume(folder, Arc::new(saved), spares, 1 << 20, &recovery).unwrap();
             appender.write(batches[count..=count].iter()).unwrap(); // it ends where the next one began
             appender.sync().unwrap();
             assert_eq!(read(&disk), payloads(&batches[..=count]));
