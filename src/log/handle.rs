@@ -1,4 +1,4 @@
-//! The handle to an open log: appends with group commit, waits for readable records, cuts.
+//! The handle to an open log: opens it, queues appends, tells how full it is, cuts.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,14 +14,14 @@ use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::committer::{Appender, Committer};
 use super::follower::{self, SavedFollower};
 use super::fullness::{self, Fullness};
-use super::reading::Readers;
+use super::reader::Readers;
 use super::record;
 use super::recovery::{self, Recovery};
 use super::reserve::Reserve;
 use super::segment;
 use super::spares::Spares;
 use super::state::{Entry, Phase, Shared, State, Writer};
-use super::{LogError, Options, Position, Reader};
+use super::{LogError, Options, Position};
 use crate::disk::{Folder, OsFolder, Space};
 
 /// An append failed. The log does not have the batch; after [`AppendError::Poisoned`] it may have it.
@@ -221,12 +221,6 @@ impl Log {
         let around = segment::Header::BYTES + record::Header::BYTES + record::ALIGNMENT;
         let max_bytes = usize::try_from(self.options.max_bytes).unwrap_or(usize::MAX);
         max_bytes.saturating_sub(around).min(MAX_PAYLOAD_BYTES)
-    }
-
-    /// Starts reading at `position`, which must be a [`Recovery::start`], the end of a record, or the
-    /// position of a cut.
-    pub fn reader(&self, position: Position) -> Reader {
-        Reader::new(Arc::clone(&self.folder), position)
     }
 
     /// How full the log is.

@@ -11,7 +11,7 @@ use super::Position;
 use super::batch::Batch;
 use super::fullness::Fullness;
 use super::handle::AppendError;
-use super::reading::Readers;
+use super::reader::Readers;
 use super::reserve::Reserve;
 
 /// A group of this many records, or bytes, does not wait for more (`log.group_window`): a load that fills it
