@@ -142,7 +142,7 @@ fn insert_record(
     record: &Record<'_>,
     replay: &mut Replay,
     runtime: &Handle,
-) -> Result<ControlFlow<()>, crate::log::batch_view::BadPayload> {
+) -> Result<ControlFlow<()>, crate::log::batch::BadPayload> {
     let remaining = replay.filter(record.payload)?;
     let mut payload = record.payload;
     if let Some(Remaining { batch, left_out, .. }) = &remaining {

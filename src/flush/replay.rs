@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::log::batch_view::{BadPayload, BatchView, Step};
+use crate::log::batch::{BadPayload, BatchView, Step};
 use crate::log::{BegunDeletion, RecoveredDeletion, Remaining, leave_out};
 use crate::model::{Deletion, Hour};
 
@@ -94,7 +94,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::batch_view::Name;
+    use crate::log::batch::Name;
     use crate::log::{Batch, BatchBuilder, Position};
     use crate::model::SeriesFilter;
 

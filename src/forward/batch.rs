@@ -4,7 +4,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use crate::common::one_line::on_one_line;
-use crate::log::batch_view::{BadPayload, BatchView, Step};
+use crate::log::batch::{BadPayload, BatchView, Step};
 
 /// The most readings of a batch: half of what a server with the default configuration takes at once.
 const MAX_READINGS: usize = 50_000;

@@ -10,7 +10,7 @@ use super::batch::Batch;
 use super::delivery::Delivery;
 use super::progress::Progress;
 use crate::common::once_per_change::OncePerChange;
-use crate::log::batch_view::BadPayload;
+use crate::log::batch::BadPayload;
 use crate::log::{DeletionRecord, Kind, Lag, Log, LogError, MetadataRecord, Position, Reader};
 
 /// How long a record waits for others, unless they are many.

@@ -23,7 +23,7 @@ use crate::client::{Client, Options};
 use crate::common::backoff::Backoff;
 use crate::common::clock::Clock;
 use crate::flush::DeadLetters;
-use crate::log::batch_view::BadPayload;
+use crate::log::batch::BadPayload;
 use crate::log::{BatchBuilder, Instruments, Log, MinFree, Sync};
 use crate::telemetry::{Exposition, Metrics};
 

@@ -13,7 +13,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::access::DeviceScope;
 use crate::log::Batch;
-use crate::log::batch_view::{BatchView, Step};
+use crate::log::batch::{BatchView, Step};
 
 /// The most overwriting readings that an answer names.
 const MAX_NAMED: usize = 10;

@@ -17,7 +17,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::{Accounts, Admitted, Ingest, IngestError, RefusalReason, Submission};
-use crate::log::batch_view::{BatchView, Step};
+use crate::log::batch::{BatchView, Step};
 use crate::log::{Ack, AppendError, Batch, BatchBuilder, Log, Remaining, leave_out};
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::super::batch_view::{BatchView, Step};
+    use super::super::batch::{BatchView, Step};
     use super::super::tests::{append, batch, open, read_all};
     use super::super::{BegunDeletion, DeletionRecord, recovery};
     use super::*;

@@ -36,7 +36,6 @@ use std::time::Duration;
 
 pub mod backup;
 pub mod batch;
-pub mod batch_view;
 #[cfg(any(test, feature = "bench"))]
 #[doc(hidden)]
 pub mod bench;
@@ -66,8 +65,7 @@ mod crash_tests;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, BatchBuilder, MAX_PAYLOAD_BYTES, PushError};
-pub use batch_view::BatchView;
+pub use batch::{Batch, BatchBuilder, BatchView, MAX_PAYLOAD_BYTES, PushError};
 pub use deletion_record::{BegunDeletion, DeletionRecord};
 pub use follower::{Followed, add_follower};
 pub use handle::{Ack, AppendError, Instruments, Log, Usage};

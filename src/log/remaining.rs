@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::batch_view::{BadPayload, BatchView, Name, Step};
-use super::{Batch, BatchBuilder};
+use super::batch::{BadPayload, Batch, BatchBuilder, BatchView, Name, Step};
 
 /// A batch without the values that were left out.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::names::Names;
 use super::slots::Key;
 use super::{ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::log::Position;
-use crate::log::batch_view::{BadPayload, BatchView, Name, Step, Steps, Text};
+use crate::log::batch::{BadPayload, BatchView, Name, Step, Steps, Text};
 use crate::model::Hour;
 
 /// With at most this many devices, they and their buckets are in the caches of the processor anyway. The

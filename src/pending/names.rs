@@ -12,7 +12,7 @@ use foldhash::fast::FixedState;
 
 use super::hash_index::HashIndex;
 use super::slots::{Key, Slots};
-use crate::log::batch_view::Name;
+use crate::log::batch::Name;
 use crate::model::Metric;
 
 /// The smallest number of names that a generation holds before the next one begins.

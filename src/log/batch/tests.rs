@@ -1,7 +1,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::batch_view::{BadPayload, BatchView, Step};
 
 type Flat = (String, Option<String>, i64, Vec<(String, f64)>);
 
