@@ -80,7 +80,7 @@ impl Replay {
 
     /// Whether a record has readings of a device with a deletion ahead.
     fn has_device(&self, payload: &[u8]) -> Result<bool, BadPayload> {
-        for step in BatchView::new(payload)?.steps() {
+        for step in BatchView::new(payload)?.steps {
             if let Step::Group { device, .. } = step?
                 && self.ahead.contains_key(device.as_str())
             {
@@ -99,9 +99,9 @@ mod tests {
     use crate::model::SeriesFilter;
 
     fn readings_of(batch: &Batch) -> Vec<String> {
-        let view = BatchView::new(batch.payload()).unwrap();
-        let (names, mut found, mut group) = (view.names().to_vec(), Vec::new(), String::new());
-        for step in view.steps() {
+        let BatchView { names, steps } = BatchView::new(batch.payload()).unwrap();
+        let (mut found, mut group) = (Vec::new(), String::new());
+        for step in steps {
             match step.unwrap() {
                 Step::Group { device, metadata } => group = format!("{} {metadata:?}", device.as_str()),
                 Step::Reading { ts_ms, values } => {

@@ -58,10 +58,9 @@ impl Batch {
         max_bytes: usize,
         mut on_full: impl FnMut(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        let view = BatchView::new(payload)?;
-        let names = view.names().to_vec();
+        let BatchView { names, steps } = BatchView::new(payload)?;
         let mut owner = None;
-        for step in view.steps() {
+        for step in steps {
             match step? {
                 Step::Group { device, metadata } => owner = Some((device, metadata)),
                 Step::Reading { ts_ms, values } => {

@@ -100,12 +100,11 @@ impl OverwriteCheck {
     #[cold]
     fn compare(&self, shared: &HashSet<u64, RandomState>, batch: &Batch, scope: &DeviceScope) -> Overwritten {
         let mut found = Overwritten::default();
-        let Ok(view) = BatchView::new(batch.payload()) else { return found };
-        let names = view.names().to_vec();
+        let Ok(BatchView { names, steps }) = BatchView::new(batch.payload()) else { return found };
         let mut known: HashMap<(u64, u16), u64, RandomState> = HashMap::default();
         let mut keys = self.keys.iter();
         let mut device = "";
-        for step in view.steps().flatten() {
+        for step in steps.flatten() {
             match step {
                 Step::Group { device: of_group, .. } => device = of_group.as_str(),
                 Step::Reading { ts_ms, values } => {

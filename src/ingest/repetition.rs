@@ -117,11 +117,10 @@ impl Drop for Watching<'_> {
 
 impl Watch {
     fn note(&self, payload: &[u8]) {
-        let Ok(view) = BatchView::new(payload) else { return };
-        let names = view.names().to_vec();
+        let Ok(BatchView { names, steps }) = BatchView::new(payload) else { return };
         let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut watched = None;
-        for step in view.steps().flatten() {
+        for step in steps.flatten() {
             match step {
                 Step::Group { device, metadata } => {
                     watched = self.instants.get_key_value(device.as_str());
@@ -149,7 +148,7 @@ impl Ingest {
     pub async fn repeat(&self, admitted: Admitted) -> Result<Repetition<'_>, IngestError> {
         let mut instants: BTreeMap<Box<str>, BTreeSet<i64>> = BTreeMap::new();
         let mut device = "";
-        for step in BatchView::new(admitted.batch.payload()).into_iter().flat_map(BatchView::steps).flatten() {
+        for step in BatchView::new(admitted.batch.payload()).into_iter().flat_map(|view| view.steps).flatten() {
             match step {
                 Step::Group { device: of_group, .. } => device = of_group.as_str(),
                 Step::Reading { ts_ms, .. } => match instants.get_mut(device) {
@@ -181,7 +180,7 @@ impl Repetition<'_> {
     /// Whether at least one reading has metadata.
     #[must_use]
     pub fn has_metadata(&self) -> bool {
-        let mut steps = BatchView::new(self.admitted.batch.payload()).into_iter().flat_map(BatchView::steps).flatten();
+        let mut steps = BatchView::new(self.admitted.batch.payload()).into_iter().flat_map(|view| view.steps).flatten();
         steps.any(|step| matches!(step, Step::Group { metadata: Some(_), .. }))
     }
 

@@ -182,8 +182,7 @@ mod tests {
 
     /// The number of a batch of this test.
     fn number_of(payload: &[u8]) -> u32 {
-        let view = BatchView::new(payload).unwrap();
-        let first = view.steps().next().unwrap().unwrap();
+        let first = BatchView::new(payload).unwrap().steps.next().unwrap().unwrap();
         let Step::Group { device, .. } = first else { panic!("{first:?}") };
         device.as_str().strip_prefix("device-").unwrap().parse().unwrap()
     }

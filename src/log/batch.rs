@@ -360,8 +360,10 @@ fn append(to: &mut Vec<u8>, bytes: &[u8]) -> Range<usize> {
 /// A payload of readings, read in place.
 #[derive(Debug)]
 pub struct BatchView<'a> {
-    names: Vec<Name<'a>>,
-    groups: Cursor<'a>,
+    /// The metric names, which values refer to by index.
+    pub names: Vec<Name<'a>>,
+    /// The groups and readings of the batch in order.
+    pub steps: Steps<'a>,
 }
 
 impl<'a> BatchView<'a> {
@@ -374,19 +376,11 @@ impl<'a> BatchView<'a> {
         let names_at = u32::from_le_bytes(head.array()?) as usize;
         let mut tail = Cursor::at(payload, names_at);
         let count = u16::from_le_bytes(tail.array()?);
-        let names = (0..count).map(|_| name(&mut tail)).collect::<Result<_, _>>()?;
+        let names: Vec<_> = (0..count).map(|_| name(&mut tail)).collect::<Result<_, _>>()?;
         let groups = payload.get(..names_at).ok_or(BadPayload(0))?;
-        Ok(Self { names, groups: Cursor::at(groups, head.offset()) })
-    }
-
-    /// The metric names, which values refer to by index.
-    pub fn names(&self) -> &[Name<'a>] {
-        &self.names
-    }
-
-    /// The groups and readings of the batch in order.
-    pub fn steps(self) -> Steps<'a> {
-        Steps { names: self.names.len(), cursor: self.groups, readings_left: 0, owners: HashMap::default() }
+        let cursor = Cursor::at(groups, head.offset());
+        let steps = Steps { names: names.len(), cursor, readings_left: 0, owners: HashMap::default() };
+        Ok(Self { names, steps })
     }
 }
 
@@ -455,6 +449,7 @@ impl From<EndOfBytes> for BadPayload {
 /// The steps through a batch. After an error, callers stop.
 #[derive(Debug)]
 pub struct Steps<'a> {
+    /// The number of names.
     names: usize,
     cursor: Cursor<'a>,
     /// The number of readings left in the group.

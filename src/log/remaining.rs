@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::batch::{BadPayload, Batch, BatchBuilder, BatchView, Name, Step};
+use super::batch::{BadPayload, Batch, BatchBuilder, BatchView, Step};
 
 /// A batch without the values that were left out.
 #[derive(Debug)]
@@ -28,13 +28,12 @@ pub fn leave_out<'p, T>(
     mut of_owner: impl FnMut(&'p str, Option<&'p str>) -> (Option<&'p str>, T),
     mut is_left_out: impl FnMut(&T, i64, &str, f64) -> bool,
 ) -> Result<Option<Remaining>, BadPayload> {
-    let view = BatchView::new(payload)?;
-    let names: Vec<Name<'_>> = view.names().to_vec();
+    let BatchView { names, steps } = BatchView::new(payload)?;
     let mut batch = BatchBuilder::default();
     let (mut left_out, mut values_left_out, mut has_changed) = (0, 0, false);
     let (mut numbers, mut owners, mut owner): (HashMap<_, u32>, Vec<_>, _) = (HashMap::new(), Vec::new(), None);
     let mut left = Vec::new();
-    for step in view.steps() {
+    for step in steps {
         match step? {
             Step::Group { device, metadata } => {
                 // The same slices mean the same owner. Comparing the texts could take quadratic time.

@@ -64,11 +64,11 @@ impl<'a> Insertion<'a> {
     /// # Errors
     /// If the payload's table of names is not valid.
     pub fn new(payload: &'a [u8], position: Position) -> Result<Self, BadPayload> {
-        let batch = BatchView::new(payload)?;
+        let BatchView { names, steps } = BatchView::new(payload)?;
         Ok(Self {
             position,
-            names: batch.names().to_vec(),
-            steps: batch.steps(),
+            names,
+            steps,
             turn: Vec::new(),
             groups: Vec::new(),
             tables: Vec::new(),

@@ -71,16 +71,15 @@ impl Edge {
         let (mut reader, readable) = (self.log.reader(self.start), self.log.usage().readable);
         let mut found = Vec::new();
         while let Some(record) = reader.next(readable).unwrap() {
-            let view = BatchView::new(record.payload).unwrap();
-            let names: Vec<String> = view.names().iter().map(|name| name.text.to_owned()).collect();
+            let BatchView { names, steps } = BatchView::new(record.payload).unwrap();
             let mut owner = (String::new(), None);
-            for step in view.steps() {
+            for step in steps {
                 match step.unwrap() {
                     Step::Group { device, metadata } => {
                         owner = (device.as_str().to_owned(), metadata.map(str::to_owned));
                     }
                     Step::Reading { ts_ms, values } => found.extend(values.map(|(name, value)| {
-                        (owner.0.clone(), owner.1.clone(), ts_ms, names[usize::from(name)].clone(), value)
+                        (owner.0.clone(), owner.1.clone(), ts_ms, names[usize::from(name)].text.to_owned(), value)
                     })),
                 }
             }

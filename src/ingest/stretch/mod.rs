@@ -158,8 +158,7 @@ fn cost_of(format: Format, body: &[u8], max_metadata_bytes: usize) -> Cost {
         admission.finish()
     });
     let work = usize::try_from(work::so_far() - work_before).unwrap();
-    let names = BatchView::new(batch.payload()).unwrap();
-    let names: usize = names.names().iter().map(|name| 4 + name.text.len()).sum();
+    let names: usize = BatchView::new(batch.payload()).unwrap().names.iter().map(|name| 4 + name.text.len()).sum();
     Cost { body: body.len(), peak: allocated.peak, total: allocated.total, work, record: batch.payload().len() - names }
 }
 

@@ -5,10 +5,9 @@ use super::*;
 type Flat = (String, Option<String>, i64, Vec<(String, f64)>);
 
 fn unpack(payload: &[u8]) -> Result<Vec<Flat>, BadPayload> {
-    let view = BatchView::new(payload)?;
-    let names = view.names().to_vec();
+    let BatchView { names, steps } = BatchView::new(payload)?;
     let (mut of_group, mut flat) = ((String::new(), None), Vec::new());
-    for step in view.steps() {
+    for step in steps {
         match step? {
             Step::Group { device, metadata } => {
                 of_group = (device.as_str().to_owned(), metadata.map(str::to_owned));
@@ -174,7 +173,7 @@ fn long_texts_and_measurements_are_read_again() {
     builder.push_of(None, "d", None, 1, 1, [("m_x", 1.0)].into_iter()).unwrap(); // known without a measurement
     let batch = builder.finish();
     let read = BatchView::new(batch.payload()).unwrap();
-    let found: Vec<_> = read.names().iter().map(|name| (name.text, name.measurement_bytes)).collect();
+    let found: Vec<_> = read.names.iter().map(|name| (name.text, name.measurement_bytes)).collect();
     assert_eq!(found, names.into_iter().zip([0, 3, 0, 3, 0]).collect::<Vec<_>>());
 }
 
