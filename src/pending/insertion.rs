@@ -1,12 +1,17 @@
 //! Inserting the readings of a record into the buckets, one turn at a time.
+//!
+//! [`Insertion::decode`] reads the steps of a turn. [`Insertion::apply`] finds or opens the bucket of each
+//! reading, and pushes the reading into it. The readings of a bucket stay in the order of the log.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use super::bucket::OpenBucket;
+use super::device_id::DeviceId;
+use super::hours::Hours;
 use super::names::Names;
 use super::slots::Key;
-use super::{ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
+use super::{Device, HourSlot, ITEMS_PER_BUCKET, ITEMS_PER_TURN, Pending};
 use crate::log::Position;
 use crate::log::batch::{BadPayload, BatchView, Name, Step, Steps, Text};
 use crate::model::Hour;
@@ -38,24 +43,17 @@ pub struct Insertion<'a> {
 
 /// Consecutive readings of one device, and what was looked up about the device before their insertion.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Group<'a> {
-    pub(super) device: Text<'a>,
+struct Group<'a> {
+    device: Text<'a>,
     metadata: Option<&'a str>,
     /// The hour of the first reading.
-    pub(super) hour: Hour,
+    hour: Hour,
     /// The hash of the device ID in the index of devices.
-    pub(super) hash: u64,
+    hash: u64,
     /// The device, if it is known.
-    pub(super) known: Option<Key>,
+    known: Option<Key>,
     /// The open bucket of the device and [`Self::hour`], if there is one.
-    pub(super) bucket: Option<Key>,
-}
-
-#[derive(Debug)]
-struct IdTable {
-    generation: Arc<Names>,
-    /// The id of each name of the batch. `None`: not looked up yet.
-    ids: Vec<Option<Key>>,
+    bucket: Option<Key>,
 }
 
 impl<'a> Insertion<'a> {
@@ -153,26 +151,6 @@ impl<'a> Insertion<'a> {
     }
 }
 
-/// Returns the index of the table of a generation. There is nearly always only one.
-#[inline]
-fn table_of(tables: &mut Vec<IdTable>, generation: &Arc<Names>, names: usize) -> usize {
-    tables.iter().position(|table| Arc::ptr_eq(&table.generation, generation)).unwrap_or_else(|| {
-        tables.push(IdTable { generation: Arc::clone(generation), ids: vec![None; names] });
-        tables.len() - 1
-    })
-}
-
-/// The work of comparing or copying metadata, in the unit of [`ITEMS_PER_TURN`].
-const fn items_of(metadata: &str) -> usize {
-    metadata.len() / 64
-}
-
-impl<'a> Group<'a> {
-    fn new(device: Text<'a>, metadata: Option<&'a str>) -> Self {
-        Self { device, metadata, hour: Hour(0), hash: 0, known: None, bucket: None }
-    }
-}
-
 impl Pending {
     /// Finds the devices and buckets of the groups, and brings them into the caches of the processor.
     ///
@@ -200,6 +178,67 @@ impl Pending {
         black_box(buckets().map(OpenBucket::touch_values).sum::<usize>());
     }
 
+    /// Returns the open bucket of a device and hour. Opens one if there is none.
+    #[inline]
+    fn bucket(&mut self, group: &Group<'_>, hour: Hour, position: Position, now_ms: u64) -> Key {
+        if let Some(bucket) = group.bucket
+            && hour == group.hour
+        {
+            return bucket;
+        }
+        let device = group.known.or_else(|| self.find_hashed(group.device.as_bytes(), group.hash));
+        let device = device.unwrap_or_else(|| self.add_device(group.device.as_str(), group.hash));
+        let hours = &mut self.devices[device].hours;
+        match hours.find(hour).and_then(|slot| slot.open) {
+            Some(bucket) => bucket,
+            None => self.open_bucket(device, hour, position, now_ms),
+        }
+    }
+
+    #[cold]
+    fn add_device(&mut self, id: &str, hash: u64) -> Key {
+        let id = DeviceId::from(id);
+        self.bytes += id.allocated_bytes();
+        let device = self.devices.insert(Device { id, hours: Hours::EMPTY });
+        self.by_id.insert(hash, device);
+        self.sorted.insert(device, |device| self.devices[device].id.as_bytes());
+        device
+    }
+
+    #[cold]
+    fn open_bucket(&mut self, device: Key, hour: Hour, position: Position, now_ms: u64) -> Key {
+        let is_deleting = self.is_deleting(device, hour);
+        let hours = &mut self.devices[device].hours;
+        // A slot without an open bucket has a write in flight.
+        let slot = hours.find_mut(hour);
+        let is_blocked = slot.is_some() || is_deleting;
+        let names = Arc::clone(self.names.current());
+        let mut bucket = OpenBucket::new(device, hour, names, position, now_ms, is_blocked);
+        bucket.is_late = hour <= self.ended;
+        self.bytes += bucket.bytes();
+        let bucket = self.open.insert(bucket);
+        if let Some(slot) = slot {
+            slot.open = Some(bucket);
+        } else {
+            hours.insert(HourSlot { hour, open: Some(bucket), in_flight: None });
+            if !is_blocked {
+                self.by_age.append(&mut self.open, bucket);
+            }
+        }
+        bucket
+    }
+
+    /// Pushes a reading into a bucket, which may then be full.
+    #[inline]
+    fn push(&mut self, bucket: Key, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (Key, f64)>) {
+        let open = &mut self.open[bucket];
+        self.bytes = self.bytes.wrapping_add_signed(open.push(metadata, offset, values));
+        self.readings += 1;
+        if open.accepted == self.limits.max_readings && !open.is_blocked {
+            self.full.push_back(bucket);
+        }
+    }
+
     /// Inserts the record at `position`, all turns in a row.
     ///
     /// # Errors
@@ -212,4 +251,31 @@ impl Pending {
         }
         Ok(())
     }
+}
+
+impl<'a> Group<'a> {
+    fn new(device: Text<'a>, metadata: Option<&'a str>) -> Self {
+        Self { device, metadata, hour: Hour(0), hash: 0, known: None, bucket: None }
+    }
+}
+
+#[derive(Debug)]
+struct IdTable {
+    generation: Arc<Names>,
+    /// The id of each name of the batch. `None`: not looked up yet.
+    ids: Vec<Option<Key>>,
+}
+
+/// Returns the index of the table of a generation. There is nearly always only one.
+#[inline]
+fn table_of(tables: &mut Vec<IdTable>, generation: &Arc<Names>, names: usize) -> usize {
+    tables.iter().position(|table| Arc::ptr_eq(&table.generation, generation)).unwrap_or_else(|| {
+        tables.push(IdTable { generation: Arc::clone(generation), ids: vec![None; names] });
+        tables.len() - 1
+    })
+}
+
+/// The work of comparing or copying metadata, in the unit of [`ITEMS_PER_TURN`].
+const fn items_of(metadata: &str) -> usize {
+    metadata.len() / 64
 }

@@ -22,7 +22,6 @@
 //! Pure: no io, no locks, and the clock is an argument, in milliseconds of any monotonic clock.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::log::Position;
@@ -61,7 +60,6 @@ use deletions::PendingDeletion;
 use device_id::DeviceId;
 use hash_index::HashIndex;
 use hours::Hours;
-use insertion::Group;
 use names::Generations;
 use slots::{Key, Slots};
 use sorted::SortedDevices;
@@ -199,70 +197,10 @@ impl Pending {
         self.by_id.find(hash, |device| self.devices[device].id.as_bytes() == id)
     }
 
-    #[cold]
-    fn add_device(&mut self, id: &str, hash: u64) -> Key {
-        let id = DeviceId::from(id);
-        self.bytes += id.allocated_bytes();
-        let device = self.devices.insert(Device { id, hours: Hours::EMPTY });
-        self.by_id.insert(hash, device);
-        self.sorted.insert(device, |device| self.devices[device].id.as_bytes());
-        device
-    }
-
     fn remove_device(&mut self, device: Key) {
         self.sorted.remove(device, |device| self.devices[device].id.as_bytes());
         let hash = self.by_id.hash(self.devices[device].id.as_bytes());
         self.by_id.remove(hash, device);
         self.bytes -= self.devices.remove(device).id.allocated_bytes();
-    }
-
-    /// Returns the open bucket of a device and hour. Opens one if there is none.
-    #[inline]
-    fn bucket(&mut self, group: &Group<'_>, hour: Hour, position: Position, now_ms: u64) -> Key {
-        if let Some(bucket) = group.bucket
-            && hour == group.hour
-        {
-            return bucket;
-        }
-        let device = group.known.or_else(|| self.find_hashed(group.device.as_bytes(), group.hash));
-        let device = device.unwrap_or_else(|| self.add_device(group.device.as_str(), group.hash));
-        let hours = &mut self.devices[device].hours;
-        match hours.find(hour).and_then(|slot| slot.open) {
-            Some(bucket) => bucket,
-            None => self.open_bucket(device, hour, position, now_ms),
-        }
-    }
-
-    #[cold]
-    fn open_bucket(&mut self, device: Key, hour: Hour, position: Position, now_ms: u64) -> Key {
-        let is_deleting = self.is_deleting(device, hour);
-        let hours = &mut self.devices[device].hours;
-        // A slot without an open bucket has a write in flight.
-        let slot = hours.find_mut(hour);
-        let is_blocked = slot.is_some() || is_deleting;
-        let names = Arc::clone(self.names.current());
-        let mut bucket = OpenBucket::new(device, hour, names, position, now_ms, is_blocked);
-        bucket.is_late = hour <= self.ended;
-        self.bytes += bucket.bytes();
-        let bucket = self.open.insert(bucket);
-        if let Some(slot) = slot {
-            slot.open = Some(bucket);
-        } else {
-            hours.insert(HourSlot { hour, open: Some(bucket), in_flight: None });
-            if !is_blocked {
-                self.by_age.append(&mut self.open, bucket);
-            }
-        }
-        bucket
-    }
-
-    #[inline]
-    fn push(&mut self, bucket: Key, metadata: Option<&str>, offset: u32, values: impl Iterator<Item = (Key, f64)>) {
-        let open = &mut self.open[bucket];
-        self.bytes = self.bytes.wrapping_add_signed(open.push(metadata, offset, values));
-        self.readings += 1;
-        if open.accepted == self.limits.max_readings && !open.is_blocked {
-            self.full.push_back(bucket);
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Pending against a plain map.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
