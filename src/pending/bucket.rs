@@ -1,14 +1,18 @@
-//! An open bucket: readings of one device and hour, in the order in which they were accepted.
+//! Buckets: the readings of one device and hour, in the order in which they were accepted.
+//!
+//! Readings are pushed into an [`OpenBucket`]. Queries get a copy of it and a write closes it: both are a
+//! [`BucketSnapshot`], which shares the memory of most values and is read without the lock of pending.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+
 use super::names::Names;
 use super::slots::Key;
-use super::snapshot::BucketSnapshot;
-use super::stream::{Arrived, Stream};
-use super::{Hour, Position};
-use crate::model::{Deletion, HourOffset, Keep};
+use super::stream::{Arrived, Packed, Stream};
+use crate::log::Position;
+use crate::model::{Arrivals, BucketWrite, Contents, Deletion, Hour, HourOffset, Keep, Metric, Sample};
 
 /// The memory of a bucket and its device without the readings and the metadata.
 ///
@@ -46,51 +50,6 @@ pub(super) struct OpenBucket {
     pub(super) newer: Option<Key>,
 }
 
-/// The readings of a bucket that a deletion leaves.
-#[derive(Debug)]
-pub(super) struct Remaining {
-    stream: Stream,
-    span: (HourOffset, HourOffset),
-    pub(super) accepted: u32,
-    /// The instants that lose a value, ascending, each once.
-    pub(super) erased: Vec<HourOffset>,
-}
-
-impl BucketSnapshot {
-    /// The readings that a deletion leaves; `None` if it removes no value.
-    pub(super) fn without(&self, deletion: &Deletion) -> Option<Remaining> {
-        let mut selected: HashMap<Key, bool> = HashMap::new();
-        // Whether the next value that stays is the first of its reading, and whether the reading lost a
-        // value.
-        let (mut left, mut starts_reading, mut has_lost) = (Remaining::default(), false, false);
-        self.stream.each(|Arrived { value, offset, metric, starts_reading: starts }| {
-            starts_reading |= starts;
-            has_lost &= !starts;
-            let of_series =
-                *selected.entry(metric).or_insert_with(|| deletion.series.matches(&self.names.name(metric).0));
-            if of_series && deletion.has_instant(self.hour.instant_ms(offset)) {
-                if !std::mem::replace(&mut has_lost, true) {
-                    left.erased.push(offset);
-                }
-                return;
-            }
-            left.stream.push(offset, starts_reading, metric, value);
-            left.accepted += u32::from(starts_reading);
-            left.span = (left.span.0.min(offset), left.span.1.max(offset));
-            starts_reading = false;
-        });
-        left.erased.sort_unstable();
-        left.erased.dedup(); // a reading may be sent again
-        (!left.erased.is_empty()).then_some(left)
-    }
-}
-
-impl Default for Remaining {
-    fn default() -> Self {
-        Self { stream: Stream::default(), span: (HourOffset::MAX, 0), accepted: 0, erased: Vec::new() }
-    }
-}
-
 impl OpenBucket {
     pub(super) fn new(
         device: Key,
@@ -115,30 +74,6 @@ impl OpenBucket {
             older: None,
             newer: None,
         }
-    }
-
-    /// Replaces the readings of the bucket. Returns the memory of the old ones, to be dropped without a lock.
-    pub(super) fn replace(&mut self, with: Remaining) -> Stream {
-        let Remaining { stream, span, accepted, .. } = with;
-        (self.span, self.accepted) = (span, accepted);
-        std::mem::replace(&mut self.stream, stream)
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        let metadata = self.metadata.as_ref().map_or(0, |text| text.len());
-        FIXED_BYTES + (self.stream.bytes() + metadata) as u64
-    }
-
-    /// Reads the parts that [`Self::push`] changes, for the processor's caches.
-    #[inline]
-    pub(super) const fn touch(&self) -> usize {
-        self.stream.pieces() + self.span.0 as usize
-    }
-
-    /// Reads the end of the stream, for the processor's caches.
-    #[inline]
-    pub(super) fn touch_values(&self) -> usize {
-        self.stream.touch()
     }
 
     /// Adds a reading, and returns by how many bytes the bucket has grown.
@@ -170,11 +105,6 @@ impl OpenBucket {
         added
     }
 
-    /// Returns the work of [`Self::snapshot`], in the unit of [`super::ITEMS_PER_TURN`].
-    pub(super) const fn snapshot_items(&self) -> usize {
-        self.stream.pieces() * ITEMS_PER_PIECE
-    }
-
     /// Returns the readings so far. Shares the sealed part of the stream and copies the rest.
     pub(super) fn snapshot(&self, keep: Keep) -> BucketSnapshot {
         BucketSnapshot {
@@ -192,5 +122,195 @@ impl OpenBucket {
     pub(super) fn into_snapshot(self, keep: Keep) -> BucketSnapshot {
         let Self { hour, accepted, metadata, span, names, stream, .. } = self;
         BucketSnapshot { hour, accepted, metadata, span, names, stream: stream.into_packed(), keep }
+    }
+
+    /// Returns the work of [`Self::snapshot`], in the unit of [`super::ITEMS_PER_TURN`].
+    pub(super) const fn snapshot_items(&self) -> usize {
+        self.stream.pieces() * ITEMS_PER_PIECE
+    }
+
+    /// Replaces the readings of the bucket. Returns the memory of the old ones, to be dropped without a lock.
+    pub(super) fn replace(&mut self, with: Remaining) -> Stream {
+        let Remaining { stream, span, accepted, .. } = with;
+        (self.span, self.accepted) = (span, accepted);
+        std::mem::replace(&mut self.stream, stream)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        let metadata = self.metadata.as_ref().map_or(0, |text| text.len());
+        FIXED_BYTES + (self.stream.bytes() + metadata) as u64
+    }
+
+    /// Reads the parts that [`Self::push`] changes, for the processor's caches.
+    #[inline]
+    pub(super) const fn touch(&self) -> usize {
+        self.stream.pieces() + self.span.0 as usize
+    }
+
+    /// Reads the end of the stream, for the processor's caches.
+    #[inline]
+    pub(super) fn touch_values(&self) -> usize {
+        self.stream.touch()
+    }
+}
+
+/// The readings of one bucket at one moment, in the order in which they were accepted.
+///
+/// It is cheap to make. Its methods do the sorting and merging.
+#[derive(Debug)]
+pub(super) struct BucketSnapshot {
+    /// The hour of the readings.
+    hour: Hour,
+    /// The number of readings that were accepted.
+    pub(super) accepted: u32,
+    pub(super) metadata: Option<Arc<str>>,
+    pub(super) span: (HourOffset, HourOffset),
+    names: Arc<Names>,
+    stream: Packed,
+    /// Which of several values of one identity is kept.
+    keep: Keep,
+}
+
+impl BucketSnapshot {
+    /// The number of values, repetitions included.
+    pub(super) const fn values(&self) -> usize {
+        self.stream.values()
+    }
+
+    /// Returns the readings, each identity once.
+    pub(super) fn contents(&self) -> Contents {
+        let (mut table, mut samples) = (Numbering::new(&self.names), Vec::with_capacity(self.values()));
+        self.stream.each(|arrived| samples.push(table.sample(&arrived)));
+        Contents::keeping(self.keep, table.metrics, samples)
+    }
+
+    /// Makes the write that stores the readings.
+    pub(super) fn to_write(&self, device: Arc<str>) -> BucketWrite {
+        let (mut table, mut arrived) = (Numbering::new(&self.names), Arrivals::with_capacity(self.values()));
+        self.stream.each(|value| arrived.push(table.sample(&value), value.starts_reading));
+        BucketWrite::keeping(self.keep, device, self.hour, self.metadata.clone(), table.metrics, arrived)
+    }
+
+    /// The metrics that have values.
+    pub(super) fn metrics(&self) -> Vec<Metric> {
+        let mut table = Numbering::new(&self.names);
+        self.stream.each(|arrived| _ = table.sample(&arrived));
+        table.metrics
+    }
+
+    /// The readings that a deletion leaves; `None` if it removes no value.
+    pub(super) fn without(&self, deletion: &Deletion) -> Option<Remaining> {
+        let mut selected: HashMap<Key, bool> = HashMap::new();
+        // Whether the next value that stays is the first of its reading, and whether the reading lost a
+        // value.
+        let (mut left, mut starts_reading, mut has_lost) = (Remaining::default(), false, false);
+        self.stream.each(|Arrived { value, offset, metric, starts_reading: starts }| {
+            starts_reading |= starts;
+            has_lost &= !starts;
+            let of_series =
+                *selected.entry(metric).or_insert_with(|| deletion.series.matches(&self.names.name(metric).0));
+            if of_series && deletion.has_instant(self.hour.instant_ms(offset)) {
+                if !std::mem::replace(&mut has_lost, true) {
+                    left.erased.push(offset);
+                }
+                return;
+            }
+            left.stream.push(offset, starts_reading, metric, value);
+            left.accepted += u32::from(starts_reading);
+            left.span = (left.span.0.min(offset), left.span.1.max(offset));
+            starts_reading = false;
+        });
+        left.erased.sort_unstable();
+        left.erased.dedup(); // a reading may be sent again
+        (!left.erased.is_empty()).then_some(left)
+    }
+}
+
+/// The readings of a bucket that a deletion leaves.
+#[derive(Debug)]
+pub(super) struct Remaining {
+    stream: Stream,
+    span: (HourOffset, HourOffset),
+    pub(super) accepted: u32,
+    /// The instants that lose a value, ascending, each once.
+    pub(super) erased: Vec<HourOffset>,
+}
+
+impl Default for Remaining {
+    fn default() -> Self {
+        Self { stream: Stream::default(), span: (HourOffset::MAX, 0), accepted: 0, erased: Vec::new() }
+    }
+}
+
+/// The most metrics among which a search takes less time than a table.
+const FEW_METRICS: usize = 8;
+
+/// Numbers the metrics of one bucket from 0.
+struct Numbering<'a> {
+    names: &'a Names,
+    /// The id in [`Names`] of each number.
+    ids: Vec<Key>,
+    /// Numbers by id, if there are more than a few.
+    numbers: HashMap<Key, u32, FixedState>,
+    metrics: Vec<Metric>,
+    /// The numbers of the metrics whose text several ids have.
+    shared: HashMap<Metric, u32, FixedState>,
+    /// The same numbers, by all ids of these texts but the first.
+    others: HashMap<Key, u32, FixedState>,
+    /// The number to try first: readings of one kind have the same metrics in the same order.
+    guess: usize,
+}
+
+impl<'a> Numbering<'a> {
+    fn new(names: &'a Names) -> Self {
+        Self {
+            names,
+            ids: Vec::new(),
+            numbers: HashMap::default(),
+            metrics: Vec::new(),
+            shared: HashMap::default(),
+            others: HashMap::default(),
+            guess: 0,
+        }
+    }
+
+    fn sample(&mut self, arrived: &Arrived) -> Sample {
+        let at =
+            if self.ids.get(self.guess) == Some(&arrived.metric) { self.guess } else { self.number(arrived.metric) };
+        self.guess = if at + 1 < self.ids.len() { at + 1 } else { 0 };
+        Sample { value: arrived.value, offset: arrived.offset, metric: at as u32 }
+    }
+
+    fn number(&mut self, id: Key) -> usize {
+        let known = if self.ids.len() <= FEW_METRICS {
+            self.ids.iter().position(|known| *known == id)
+        } else {
+            self.numbers.get(&id).map(|number| *number as usize)
+        };
+        known.or_else(|| self.others.get(&id).map(|number| *number as usize)).unwrap_or_else(|| self.add(id))
+    }
+
+    /// Numbers a new id. Ids with the same text share a number. The first id with a measurement decides the
+    /// metric's measurement.
+    fn add(&mut self, id: Key) -> usize {
+        let (number, (metric, has_other_measurements)) = (self.ids.len(), self.names.name(id));
+        if has_other_measurements {
+            if let Some(&known) = self.shared.get(&metric) {
+                self.others.insert(id, known);
+                let first = &mut self.metrics[known as usize];
+                if first.measurement().is_none() {
+                    *first = metric;
+                }
+                return known as usize;
+            }
+            self.shared.insert(metric.clone(), number as u32);
+        }
+        self.ids.push(id);
+        self.metrics.push(metric);
+        if number >= FEW_METRICS {
+            let new = self.numbers.len()..; // all of them when the table begins
+            self.numbers.extend(self.ids[new.clone()].iter().copied().zip(new.start as u32..));
+        }
+        number
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::BatchBuilder;
+use crate::log::{BatchBuilder, Position};
 use crate::model::BucketWrite;
 
 const DEVICES: [&str; 4] = ["a", "b", "c", "d"];

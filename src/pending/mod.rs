@@ -9,8 +9,8 @@
 //! - [`Pending::cut_position`] never passes a reading that is not stored, or a deletion that the store has
 //!   not executed.
 //! - Pending is used behind a lock. No call touches more than a bounded number of values, whatever clients
-//!   send: long work is done in turns of `ITEMS_PER_TURN`, and queries and writes get a [`BucketSnapshot`],
-//!   which shares the memory of most values and is read without the lock. Tables grow piece by piece.
+//!   send: long work is done in turns of `ITEMS_PER_TURN`, and queries and writes get snapshots, which
+//!   share the memory of most values and are read without the lock. Tables grow piece by piece.
 //!
 //! An open bucket is a stream of bytes (`stream`). A reading takes one to three bytes. An hour of a sensor
 //! that sends each minute takes some 420 bytes, including its entries in all tables.
@@ -24,14 +24,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::log::Position;
 use crate::model::{Hour, Keep};
 
 mod age_queue;
 mod bucket;
 mod deletions;
 mod device_id;
-mod devices;
 #[cfg(test)]
 mod due_tests;
 #[cfg(any(test, fuzzing))]
@@ -40,8 +38,8 @@ mod hash_index;
 mod hours;
 mod insertion;
 mod names;
+mod queries;
 mod slots;
-mod snapshot;
 mod sorted;
 mod stream;
 mod taking;
@@ -49,9 +47,8 @@ mod taking;
 mod tests;
 
 pub use deletions::{DeletionStep, Erased, HourErasure, NextDeletion};
-pub use devices::PendingDevice;
 pub use insertion::Insertion;
-pub use snapshot::{BucketSnapshot, PendingHour};
+pub use queries::{PendingDevice, PendingHour};
 pub use taking::{Due, Reason, Take, TakenBucket};
 
 use age_queue::AgeQueue;

@@ -19,7 +19,9 @@
 
 use std::sync::Arc;
 
-use super::{BucketSnapshot, HourSlot, Key, Pending};
+use super::bucket::BucketSnapshot;
+use super::slots::Key;
+use super::{HourSlot, Pending};
 use crate::log::Position;
 use crate::model::{BucketWrite, Hour};
 
@@ -232,8 +234,8 @@ impl Pending {
 
     /// Removes a bucket that was taken, once it is stored or dead-lettered.
     ///
-    /// Returns its readings, which may be large: drop them without the lock.
-    pub fn complete(&mut self, write: &BucketWrite) -> Arc<BucketSnapshot> {
+    /// Returns memory to be dropped without the lock.
+    pub fn complete(&mut self, write: &BucketWrite) -> impl Sized + use<> {
         let device = self.find_device(&write.device).expect("a device with a write in flight is known");
         let hours = &mut self.devices[device].hours;
         let slot = hours.find_mut(write.hour).expect("a write in flight has a slot");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::BatchBuilder;
+use crate::log::{BatchBuilder, Position};
 use crate::model::{BucketWrite, Contents};
 
 mod memory;
