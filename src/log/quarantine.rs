@@ -71,27 +71,13 @@ pub struct PutBack {
 /// When a file cannot be read or written, or the log does not open. Putting back again later is safe: a
 /// reading is stored once.
 pub fn put_back(log: &Path, copy: &Path) -> Result<PutBack, LogError> {
-    put_back_in(Arc::new(OsFolder::new(log)), copy)
-}
-
-/// The suffix of the name of a copy.
-const SUFFIX: &str = ".bytes";
-
-/// The position of the first byte of a copy, by its name: `position-length.bytes`.
-fn position_of(copy: &Path) -> Option<Position> {
-    let name = copy.file_name()?.to_str()?.strip_suffix(SUFFIX)?;
-    let position = Position(name.split_once('-')?.0.parse().ok()?);
-    position.is_possible().then_some(position)
-}
-
-fn put_back_in(folder: Arc<dyn Folder>, copy: &Path) -> Result<PutBack, LogError> {
     let mut found = PutBack::default();
     let Some(base) = position_of(copy) else { return Ok(found) };
+    let folder: Arc<dyn Folder> = Arc::new(OsFolder::new(log));
     let file = open_regular(copy).map_err(LogError::io("open", copy))?;
     let bytes = OpenFile::len(&file).map_err(LogError::io("read", copy))?;
     let (recovery, saved) = recovery::recover(&*folder)?;
-    let dir = folder.path().to_owned();
-    let failed = |failure: WriteFailure| LogError::io("append to", &dir)(std::io::Error::other(failure.to_string()));
+    let failed = |failure: WriteFailure| LogError::io("append to", log)(std::io::Error::other(failure.to_string()));
     let spares = Arc::new(Spares::new(Arc::clone(&folder), u64::MAX, 0)); // none
     let mut appender = Appender::resume(folder, Arc::new(saved), spares, u64::MAX, &recovery)?;
     let copied = OpenSegment { path: copy, base, file: &file, bytes, next: None };
@@ -108,6 +94,16 @@ fn put_back_in(folder: Arc<dyn Folder>, copy: &Path) -> Result<PutBack, LogError
     })?;
     appender.sync().map_err(failed)?;
     Ok(found)
+}
+
+/// The suffix of the name of a copy.
+const SUFFIX: &str = ".bytes";
+
+/// The position of the first byte of a copy, by its name: `position-length.bytes`.
+fn position_of(copy: &Path) -> Option<Position> {
+    let name = copy.file_name()?.to_str()?.strip_suffix(SUFFIX)?;
+    let position = Position(name.split_once('-')?.0.parse().ok()?);
+    position.is_possible().then_some(position)
 }
 
 pub(super) fn repair_checkpoint_in(folder: &dyn Folder, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {

@@ -104,7 +104,7 @@ pub struct Inspection {
     /// The deletions behind the checkpoint, in order.
     pub deletions: Vec<RecoveredDeletion>,
     /// The furthest position that a record or the checkpoint claims to be durable.
-    pub(super) claimed: Position,
+    claimed: Position,
 }
 
 /// A segment that the store or the follower needs.
