@@ -37,89 +37,6 @@ pub(super) trait Slot: Copy + Ord {
     fn of_numbers(numbers: [u64; 2]) -> Option<Self>;
 }
 
-/// Reads the state in `folder`, if there is one.
-pub(super) fn load<S: Slot>(folder: &dyn Folder) -> Result<Option<S>, LogError> {
-    Ok(read(folder)?.map(|(_, found)| found))
-}
-
-/// The newest state of a file, and its slot: 0 or 1.
-fn last_of<S: Slot>(bytes: &[u8], path: &Path) -> Result<(usize, S), LogError> {
-    if bytes.len() != FILE_BYTES {
-        return Err(bad(path, "it is not 4124 bytes long"));
-    }
-    match [decode(&bytes[..BYTES], path), decode(&bytes[SECOND..], path)] {
-        [Err(newer @ LogError::Version { .. }), _] | [_, Err(newer @ LogError::Version { .. })] => Err(newer),
-        [Ok(first), Ok(second)] if first < second => Ok((1, second)),
-        [Ok(first), _] => Ok((0, first)),
-        [Err(_), second] => second.map(|second| (1, second)),
-    }
-}
-
-fn decode<S: Slot>(bytes: &[u8], path: &Path) -> Result<S, LogError> {
-    let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-    if bytes[..4] != S::MAGIC || u32_at(24) != crc32fast::hash(&bytes[..24]) {
-        return Err(bad(path, "the checksum is wrong"));
-    }
-    match u32_at(4) {
-        VERSION => S::of_numbers([u64_at(8), u64_at(16)]).ok_or_else(|| bad(path, "its positions are impossible")),
-        found => Err(LogError::Version { path: path.to_owned(), found, known: VERSION }),
-    }
-}
-
-fn encode<S: Slot>(state: S) -> [u8; BYTES] {
-    let [first, second] = state.to_numbers();
-    let mut bytes = [0; BYTES];
-    bytes[..4].copy_from_slice(&S::MAGIC);
-    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[8..16].copy_from_slice(&first.to_le_bytes());
-    bytes[16..24].copy_from_slice(&second.to_le_bytes());
-    let crc = crc32fast::hash(&bytes[..24]);
-    bytes[24..].copy_from_slice(&crc.to_le_bytes());
-    bytes
-}
-
-pub(super) fn bad(path: &Path, detail: &'static str) -> LogError {
-    LogError::BadCheckpoint { path: path.to_owned(), detail }
-}
-
-/// Reads the newest state, and its slot: 0 or 1.
-fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, S)>, LogError> {
-    let bytes = match bytes::<S>(folder) {
-        Ok(bytes) => bytes,
-        Err(LogError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    last_of(&bytes, &folder.path_of(S::NAME)).map(Some)
-}
-
-/// Repairs an unreadable file: keeps the readable slot, or removes the file if it has none.
-pub(super) fn repair<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
-    let path = folder.path_of(S::NAME);
-    let bytes = bytes::<S>(folder)?; // of any length
-    let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
-    match slots.filter_map(|slot| decode::<S>(slot, &path).ok()).max() {
-        Some(newest) => SlotFile::create(folder, newest).map(drop),
-        None => remove::<S>(folder),
-    }
-}
-
-/// Removes the file. When this returns, the removal survives a crash.
-pub(super) fn remove<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
-    folder.remove(S::NAME).map_err(LogError::io("remove", &folder.path_of(S::NAME)))?;
-    folder.sync().map_err(LogError::io("sync", folder.path()))
-}
-
-/// The bytes of the file, but at most one more than it should have: enough to notice a longer file.
-fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
-    let path = folder.path_of(S::NAME);
-    let file = folder.open(S::NAME, OpenMode::Read).map_err(LogError::io("open", &path))?;
-    let mut bytes = vec![0; FILE_BYTES + 1];
-    let have = file.fill(&mut bytes, 0).map_err(LogError::io("read", &path))?;
-    bytes.truncate(have);
-    Ok(bytes)
-}
-
 /// The open file of a state, for writing.
 #[derive(Debug)]
 pub(super) struct SlotFile<S> {
@@ -166,6 +83,89 @@ impl<S: Slot> SlotFile<S> {
         self.next = 1 - self.next;
         Ok(())
     }
+}
+
+/// Reads the state in `folder`, if there is one.
+pub(super) fn load<S: Slot>(folder: &dyn Folder) -> Result<Option<S>, LogError> {
+    Ok(read(folder)?.map(|(_, found)| found))
+}
+
+/// Repairs an unreadable file: keeps the readable slot, or removes the file if it has none.
+pub(super) fn repair<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
+    let path = folder.path_of(S::NAME);
+    let bytes = bytes::<S>(folder)?; // of any length
+    let slots = [0, SECOND].into_iter().filter_map(|at| bytes.get(at..at + BYTES));
+    match slots.filter_map(|slot| decode::<S>(slot, &path).ok()).max() {
+        Some(newest) => SlotFile::create(folder, newest).map(drop),
+        None => remove::<S>(folder),
+    }
+}
+
+/// Removes the file. When this returns, the removal survives a crash.
+pub(super) fn remove<S: Slot>(folder: &dyn Folder) -> Result<(), LogError> {
+    folder.remove(S::NAME).map_err(LogError::io("remove", &folder.path_of(S::NAME)))?;
+    folder.sync().map_err(LogError::io("sync", folder.path()))
+}
+
+/// Reads the newest state, and its slot: 0 or 1.
+fn read<S: Slot>(folder: &dyn Folder) -> Result<Option<(usize, S)>, LogError> {
+    let bytes = match bytes::<S>(folder) {
+        Ok(bytes) => bytes,
+        Err(LogError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    last_of(&bytes, &folder.path_of(S::NAME)).map(Some)
+}
+
+/// The bytes of the file, but at most one more than it should have: enough to notice a longer file.
+fn bytes<S: Slot>(folder: &dyn Folder) -> Result<Vec<u8>, LogError> {
+    let path = folder.path_of(S::NAME);
+    let file = folder.open(S::NAME, OpenMode::Read).map_err(LogError::io("open", &path))?;
+    let mut bytes = vec![0; FILE_BYTES + 1];
+    let have = file.fill(&mut bytes, 0).map_err(LogError::io("read", &path))?;
+    bytes.truncate(have);
+    Ok(bytes)
+}
+
+/// The newest state of a file, and its slot: 0 or 1.
+fn last_of<S: Slot>(bytes: &[u8], path: &Path) -> Result<(usize, S), LogError> {
+    if bytes.len() != FILE_BYTES {
+        return Err(bad(path, "it is not 4124 bytes long"));
+    }
+    match [decode(&bytes[..BYTES], path), decode(&bytes[SECOND..], path)] {
+        [Err(newer @ LogError::Version { .. }), _] | [_, Err(newer @ LogError::Version { .. })] => Err(newer),
+        [Ok(first), Ok(second)] if first < second => Ok((1, second)),
+        [Ok(first), _] => Ok((0, first)),
+        [Err(_), second] => second.map(|second| (1, second)),
+    }
+}
+
+fn decode<S: Slot>(bytes: &[u8], path: &Path) -> Result<S, LogError> {
+    let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+    if bytes[..4] != S::MAGIC || u32_at(24) != crc32fast::hash(&bytes[..24]) {
+        return Err(bad(path, "the checksum is wrong"));
+    }
+    match u32_at(4) {
+        VERSION => S::of_numbers([u64_at(8), u64_at(16)]).ok_or_else(|| bad(path, "its positions are impossible")),
+        found => Err(LogError::Version { path: path.to_owned(), found, known: VERSION }),
+    }
+}
+
+fn encode<S: Slot>(state: S) -> [u8; BYTES] {
+    let [first, second] = state.to_numbers();
+    let mut bytes = [0; BYTES];
+    bytes[..4].copy_from_slice(&S::MAGIC);
+    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..16].copy_from_slice(&first.to_le_bytes());
+    bytes[16..24].copy_from_slice(&second.to_le_bytes());
+    let crc = crc32fast::hash(&bytes[..24]);
+    bytes[24..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+pub(super) fn bad(path: &Path, detail: &'static str) -> LogError {
+    LogError::BadCheckpoint { path: path.to_owned(), detail }
 }
 
 #[cfg(test)]
