@@ -115,39 +115,6 @@ impl TakenBucket {
 }
 
 impl Pending {
-    /// Returns when the oldest reading was inserted.
-    pub fn oldest_ms(&self) -> Option<u64> {
-        // A blocked bucket is younger than the write that blocks it.
-        let open = self.by_age.oldest().map(|bucket| self.open[bucket].since_ms);
-        let in_flight = self.in_flight.iter().map(|taken| taken.since_ms);
-        open.into_iter().chain(in_flight).chain(self.deletions_since_ms()).min()
-    }
-
-    /// Returns the position before which the log is no longer needed. `inserted` is the end of the records
-    /// that were inserted.
-    pub fn cut_position(&self, inserted: Position) -> Position {
-        let open = self.by_age.oldest().map(|bucket| self.open[bucket].position);
-        let in_flight = self.in_flight.iter().map(|taken| taken.position);
-        open.into_iter().chain(in_flight).chain(self.deletion_positions()).fold(inserted, Position::min)
-    }
-
-    /// Returns whether a bucket may be due that [`Self::due_at_ms`] does not foresee: a bucket is full, or
-    /// memory is short. All buckets may be blocked nevertheless.
-    pub fn is_urgent(&self) -> bool {
-        !self.full.is_empty() || self.is_short_of_memory()
-    }
-
-    /// Returns when the next bucket is due by age, not counting blocked ones.
-    pub fn due_at_ms(&self) -> Option<u64> {
-        let oldest = self.by_age.oldest()?;
-        Some(self.open[oldest].since_ms.saturating_add(self.max_age_ms()))
-    }
-
-    /// Returns whether a bucket waits only for a turn.
-    pub fn waits_for_turn(&self, due: &Due) -> bool {
-        self.next_turn(due).is_some()
-    }
-
     /// Takes up to `max` buckets: full ones first, then by age.
     ///
     /// They are in flight until [`Self::complete`] is called with each of them.
@@ -215,11 +182,6 @@ impl Pending {
         on_time.or_else(|| self.by_age.first_late(&self.open).filter(is_old))
     }
 
-    /// Notes which hours have ended. Buckets that are opened for these hours from now on are late.
-    pub fn note_wall_clock(&mut self, wall_ms: i64) {
-        self.ended = newest_ended(wall_ms);
-    }
-
     fn take_bucket(&mut self, bucket: Key, reason: Reason) -> TakenBucket {
         self.by_age.remove(&mut self.open, bucket);
         let open = self.open.remove(bucket);
@@ -265,6 +227,44 @@ impl Pending {
         if open.accepted >= self.limits.max_readings {
             self.full.push_back(bucket);
         }
+    }
+
+    /// Notes which hours have ended. Buckets that are opened for these hours from now on are late.
+    pub fn note_wall_clock(&mut self, wall_ms: i64) {
+        self.ended = newest_ended(wall_ms);
+    }
+
+    /// Returns when the oldest reading was inserted.
+    pub fn oldest_ms(&self) -> Option<u64> {
+        // A blocked bucket is younger than the write that blocks it.
+        let open = self.by_age.oldest().map(|bucket| self.open[bucket].since_ms);
+        let in_flight = self.in_flight.iter().map(|taken| taken.since_ms);
+        open.into_iter().chain(in_flight).chain(self.deletions_since_ms()).min()
+    }
+
+    /// Returns the position before which the log is no longer needed. `inserted` is the end of the records
+    /// that were inserted.
+    pub fn cut_position(&self, inserted: Position) -> Position {
+        let open = self.by_age.oldest().map(|bucket| self.open[bucket].position);
+        let in_flight = self.in_flight.iter().map(|taken| taken.position);
+        open.into_iter().chain(in_flight).chain(self.deletion_positions()).fold(inserted, Position::min)
+    }
+
+    /// Returns whether a bucket may be due that [`Self::due_at_ms`] does not foresee: a bucket is full, or
+    /// memory is short. All buckets may be blocked nevertheless.
+    pub fn is_urgent(&self) -> bool {
+        !self.full.is_empty() || self.is_short_of_memory()
+    }
+
+    /// Returns when the next bucket is due by age, not counting blocked ones.
+    pub fn due_at_ms(&self) -> Option<u64> {
+        let oldest = self.by_age.oldest()?;
+        Some(self.open[oldest].since_ms.saturating_add(self.max_age_ms()))
+    }
+
+    /// Returns whether a bucket waits only for a turn.
+    pub fn waits_for_turn(&self, due: &Due) -> bool {
+        self.next_turn(due).is_some()
     }
 
     fn max_age_ms(&self) -> u64 {
