@@ -1,6 +1,8 @@
-//! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it reads the log instead;
-//! with `--full`, it looks at everything that the service uses; with `--report`, it writes that and more into
-//! a file; with `--ready`, it asks the running server instead.
+//! `tidegauge check`: checks the configuration and prints it in full.
+//!
+//! Flags select another check: `--log` reads the log, `--full` examines everything that the service uses,
+//! `--report` writes the findings of `--full` and more into a file, `--ready` asks the running server.
+//! `--rebuild-device-index` repairs a MongoDB database.
 
 use std::io::Write;
 use std::path::PathBuf;

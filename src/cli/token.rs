@@ -1,6 +1,6 @@
 //! `tidegauge token`: creates, hashes and checks tokens.
 //!
-//! No token is a command-line argument, because the list of processes shows these.
+//! No token is a command-line argument, because the process list shows arguments.
 
 use std::io::{IsTerminal, Read, Write};
 
@@ -18,7 +18,7 @@ use super::settings::Settings;
 /// The start of new tokens, by which people and scanners for leaked secrets recognize one.
 const START: &str = "tg_";
 
-/// The length below which a token could be guessed. A plain hash does not protect such a token.
+/// The shortest token. A shorter one could be guessed in spite of its hash.
 const MIN_BYTES: usize = 20;
 
 /// Create, hash and check tokens.

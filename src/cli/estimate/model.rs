@@ -1,8 +1,8 @@
 //! Computes an estimate from a fleet and the measured figures. Pure.
 //!
 //! A bucket is a device and an hour in which it sends. Each figure is a sum over requests, readings, values
-//! and buckets, with a measured constant for each. A peak counts for the service and the log; the store is
-//! written to at the mean rate, because the log takes peaks.
+//! and buckets, with a measured constant for each. The service and the log are sized for the peak. The store
+//! is sized for the mean rate, because the log absorbs peaks.
 
 use serde::Serialize;
 use tidegauge::config::{Config, Period};
@@ -17,7 +17,7 @@ const DAY: f64 = 86_400.0;
 /// The outage of the store for which the log is sized.
 const OUTAGE_SECONDS: f64 = HOUR;
 
-/// The needs of a fleet. The names are those of the JSON; they end with the unit.
+/// The needs of a fleet. The fields have the names of the JSON, which end with the unit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Estimate {
     pub(super) readings_per_second: Rate,
@@ -29,7 +29,7 @@ pub(super) struct Estimate {
     /// The connections that senders keep open.
     pub(super) connections: f64,
     pub(super) new_connections_per_second: Rate,
-    /// The bytes as they were sent, of all readings that are kept.
+    /// The size of all readings that are kept, as they were sent.
     pub(super) sent_bytes: f64,
     pub(super) readings: f64,
     pub(super) readings_per_document: f64,
@@ -52,12 +52,12 @@ pub(super) struct Estimate {
     /// The writes of the log and of an embedded store, in whole pages. They wear a flash disk.
     pub(super) disk_written_bytes_per_day: f64,
     pub(super) log_bytes_per_second: Rate,
-    /// The log of an outage of an hour, and of the readings that gather before they are stored.
+    /// The size of the log after an hour of outage, with the readings that gather for a flush.
     pub(super) log_bytes: Rate,
     pub(super) service_memory_bytes: Rate,
     /// The memory while pending is full, as in an outage of the store.
     pub(super) service_memory_full_bytes: f64,
-    /// The memory of one instance if bodies and queries take all that they may, too.
+    /// The memory of one instance while pending, request bodies and queries all reach their limits.
     pub(super) instance_memory_max_bytes: f64,
     #[serde(flatten)]
     pub(super) settings: Settings,
@@ -69,17 +69,17 @@ pub(super) struct Estimate {
     pub(super) is_one_node_enough: bool,
     /// The resource of one node that runs out first.
     pub(super) first_limit: &'static str,
-    /// The use of this resource as a share of what an estimate plans with on one node. Above 1, one node is
-    /// not enough.
+    /// How much of this resource the fleet needs, divided by the share of one node that an estimate allows.
+    /// Above 1, one node is not enough.
     pub(super) first_limit_use: f64,
 }
 
-/// The memory of the service, by what takes it.
+/// The memory of the service, in two parts.
 struct Memory {
     /// Pending readings.
     pending: Rate,
     other: f64,
-    /// The share of the default limits that fits into a small node, 1 in others.
+    /// The factor that makes the default limits fit into a small node; 1 in a larger one.
     share_of_limits: f64,
 }
 
@@ -99,9 +99,9 @@ pub(super) struct Load {
     /// Buckets an hour, which is the number of devices that send in an hour.
     buckets_per_hour: f64,
     readings_per_bucket: f64,
-    /// The writes of a bucket.
+    /// How often a bucket is written.
     writes: f64,
-    /// The documents of a bucket.
+    /// The number of documents of a bucket.
     documents: f64,
     retention_hours: f64,
     bytes_per_reading: f64,
@@ -159,7 +159,7 @@ impl Load {
             + self.readings_per_bucket * (reading + value * self.metrics)
     }
 
-    /// The writes of a bucket after the first, if they change its document.
+    /// How many writes of a bucket change a document that an earlier write has made.
     fn appends(&self, layout: Layout) -> f64 {
         if layout == Layout::Readable { self.writes - 1.0 } else { 0.0 }
     }
@@ -340,8 +340,9 @@ impl Memory {
         with_room(self.pending.peak).max(instances * limit)
     }
 
-    /// The share of the default limits that one node has memory for, if all limits are reached at once; 1 in
-    /// a large node.
+    /// The factor that makes the default limits fit into the memory of one node.
+    ///
+    /// It is computed for the case that all limits are reached at once, and is 1 in a large node.
     fn share_of_limits_in(&self, fleet: &Fleet, constants: &Constants) -> f64 {
         let Config { http, query, pending, .. } = Config::default();
         let limits = (pending.max_bytes.0 + http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;

@@ -10,8 +10,9 @@ use super::stores::Stores;
 /// The devices whose metadata is copied at once.
 const DEVICES_AT_ONCE: usize = 500;
 
-/// Copies the metadata into the new store, where newer values of its keys stay. Returns the number of
-/// devices.
+/// Copies the metadata into the new store, and returns the number of devices.
+///
+/// For each key, a newer value in the new store stays.
 pub(super) async fn copy(stores: &Stores) -> anyhow::Result<u64> {
     each(stores, async |some| {
         patiently(async || stores.to.store.operator_metadata().merge_metadata(some).await).await?;

@@ -32,8 +32,9 @@ pub(super) async fn count_missing(stores: &Stores, progress: &mut Progress) -> a
     each(stores, progress, async |_: &DeviceSummary, _: &[HourStats]| Ok(())).await
 }
 
-/// Calls `found` with the hours of each device whose rollups the new store lacks and cannot derive from
-/// readings. Returns the number of these hours.
+/// Finds the hours whose rollups the new store lacks and cannot derive from readings.
+///
+/// Calls `found` with each device and its hours, and returns the number of all hours.
 async fn each(
     stores: &Stores,
     progress: &mut Progress,

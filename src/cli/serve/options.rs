@@ -54,7 +54,7 @@ pub(in super::super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOp
     }
 }
 
-/// The counter of readings that a store skips.
+/// The counter of readings that a store skips because it cannot read them.
 pub(super) fn unreadable_readings(metrics: &Metrics) -> UnreadableDocuments {
     UnreadableDocuments::new(metrics.store_unreadable_total.with("readings"))
 }
@@ -72,8 +72,9 @@ pub(super) fn mongodb_connections(config: &Config) -> u32 {
 /// the shortest retention leaves time for it (`retention.readings` in `src/config`).
 const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 
-/// The time for which a day's first readings must stay after the day could be rolled up: for days with many
-/// devices, and for a service that was down.
+/// How long the first readings of a day must still be kept after the day can be rolled up.
+///
+/// The roll-up of many devices takes time, and the service may be down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
@@ -97,8 +98,9 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
     }
 }
 
-/// Which hours are rolled up together. Each hour is rolled up by itself if the first readings of a day might
-/// expire before the day is rolled up.
+/// Whether the hours of a day are rolled up together, or each by itself.
+///
+/// Each is rolled up by itself if the first readings of a day might expire before the day is rolled up.
 fn closing(retention: config::Keep) -> Closing {
     const DAY: Duration = Duration::from_secs(86_400);
     match retention.period() {
@@ -107,8 +109,9 @@ fn closing(retention: config::Keep) -> Closing {
     }
 }
 
-/// The newest hour that is closed now. A write to this hour or to an earlier one has to roll up the written
-/// hour.
+/// The newest hour that is closed now.
+///
+/// A write to this hour or to an earlier one has to roll up the written hour.
 pub(in super::super) fn newest_closed_hour(config: &Config, clock: &Clock) -> Hour {
     closing(config.retention.readings).newest_closed(clock.now_ms(), ROLLUP_DELAY)
 }
@@ -222,7 +225,7 @@ pub(super) fn devices(config: &Config) -> DeviceLimits {
     }
 }
 
-/// The choices of JSON. The clock of a body is set when it arrives.
+/// The options of JSON. `now_ms` is set when a body arrives.
 pub(super) fn json(config: &Config) -> json::Options<'static> {
     let Json { unknown_keys, flat } = config.ingest.json;
     json::Options { device: None, ignore_unknown_keys: unknown_keys == UnknownKeys::Ignore, flat, now_ms: 0 }

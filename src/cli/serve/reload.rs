@@ -1,5 +1,5 @@
-//! SIGHUP reloads tokens and keys for further requests, certificates for further connections, and the filter
-//! of log lines.
+//! Reload by SIGHUP: tokens and keys for later requests, certificates for later connections, and the log
+//! level.
 
 use std::convert::Infallible;
 use std::sync::Arc;
