@@ -1,4 +1,4 @@
-//! Raw requests: an HTTP client would normalize them.
+//! Sends raw HTTP requests, which an HTTP client would normalize.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,7 +17,7 @@ impl Connection<TcpStream> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Uses this stream.
+    /// A connection over this stream.
     pub(crate) const fn over(stream: S) -> Self {
         Self(stream)
     }

@@ -1,8 +1,8 @@
 //! Real mongods for tests: a replica set of one member, on a free port, with a temporary folder; and one of
 //! three members ([`replica_set`]).
 //!
-//! [`uri`] is one server for all tests of a process; each test has its own database. A test that stops its
-//! server starts its own [`Mongod`]. `TEST_MONGODB_URI` names a running server for [`uri`] instead.
+//! All tests of a process share one server, [`uri`], and each test has its own database there. A test that
+//! stops its server starts its own [`Mongod`]. `TEST_MONGODB_URI` names a running server for [`uri`] instead.
 //!
 //! This file and its modules use nothing else of the harness, because the unit tests of the store include
 //! them too.
@@ -75,7 +75,7 @@ impl Mongod {
         Self::start_with(&[])
     }
 
-    /// The same, with server parameters as `name=value`.
+    /// Starts such a server with server parameters, as `name=value`.
     pub(crate) fn start_with(parameters: &'static [&'static str]) -> Self {
         let mut mongod = Self::start_uninitiated(parameters);
         mongod.wait_until(|hello| hello.contains_key("isreplicaset"));
@@ -232,7 +232,7 @@ fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
     command.process_group(0).spawn().expect("get-mongod names a mongod that runs")
 }
 
-/// The path of the program, which is fetched first if it is missing.
+/// The path of mongod, which is fetched first if it is missing.
 pub(crate) fn binary() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-mongod");
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");

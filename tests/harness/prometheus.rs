@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::mongod::{free_port, kill_on_exit::KillOnExit};
 use super::{client, wait_until};
 
-/// The samples of one instance: values by time in Unix milliseconds and text of the series.
+/// The samples of one instance, by time in Unix milliseconds and text of the series.
 pub(crate) type Samples = BTreeMap<(i64, String), f64>;
 
 /// A Prometheus. It is killed at the end.
@@ -96,12 +96,12 @@ impl Prometheus {
         prometheus
     }
 
-    /// The label `instance` of its own metrics.
+    /// The label `instance` of the metrics of this Prometheus.
     pub(crate) fn instance(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The labels of its alerts that fire.
+    /// The labels of the alerts that fire.
     pub(crate) async fn firing(&self) -> Vec<Value> {
         let request = self.client.get(format!("http://{}/api/v1/alerts", self.instance()));
         let answer = request.send().await.expect("Prometheus answers").bytes().await.expect("the whole answer");
@@ -131,7 +131,8 @@ impl Prometheus {
         answer["data"]["result"].clone()
     }
 
-    /// The samples of its own database for a selector with a range, at an instant in Unix milliseconds.
+    /// The samples in the database of this Prometheus for a range selector, at an instant in Unix
+    /// milliseconds.
     pub(crate) async fn samples(&self, selector: &str, at_ms: i64) -> Samples {
         let mut samples = Samples::new();
         for series in self.query(selector, at_ms).await.as_array().expect("series") {

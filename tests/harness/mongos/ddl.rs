@@ -26,7 +26,7 @@ impl Session {
         reply
     }
 
-    /// Shards a collection and moves the documents of other shards at once.
+    /// Shards a collection, and at once moves the documents that belong to other shards.
     pub(super) async fn shard_collection(&self, command: Command) -> Document {
         self.try_to_shard(command).await.unwrap_or_else(|refused| refused)
     }
@@ -104,7 +104,7 @@ impl Session {
         Ok(())
     }
 
-    /// Moves the documents of other shards, one value of the key after the other.
+    /// Moves the documents that belong to other shards, one value of the key after the other.
     async fn move_documents(&self, command: &Command, key: &str) -> Result<(), Document> {
         let (database, collection) = (&command.database, &command.collection);
         let by_key = doc! { "$group": { "_id": format!("${key}") } };

@@ -7,7 +7,7 @@
 //! cannot do like a mongos: it is never silently wrong.
 //!
 //! Differences from a mongos: its hash is not MongoDB's; it has no chunks, balancer, config servers or
-//! versions of routing tables; it splits a collection while no other command runs; `explain`, transactions,
+//! versions of routing tables; no other command runs while it shards a collection; `explain`, transactions,
 //! authentication and compression are missing.
 //!
 //! This folder uses nothing else of the harness, like `mongod.rs`.
@@ -50,15 +50,15 @@ const PRIMARY_SHARD: usize = 0;
 pub(crate) struct Cluster {
     shards: Vec<Mongod>,
     shared: Arc<Shared>,
-    /// The runtime of the mongoses, so that they answer while a test blocks its threads. `None` only during
-    /// drop.
+    /// The runtime of the mongoses, so that they answer while a test blocks its threads. It is `None` only
+    /// during drop.
     runtime: Option<Runtime>,
 }
 
 /// The state that the mongoses of a cluster share. A real cluster keeps it on config servers.
 struct Shared {
     shards: Shards,
-    /// Locked for writing while a collection is split.
+    /// Locked for writing while a collection is sharded.
     catalog: RwLock<Catalog>,
     record: Record,
     /// The limits and versions of the shards from their `hello`.

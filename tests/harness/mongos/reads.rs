@@ -90,8 +90,8 @@ impl Session {
             for mut document in found? {
                 let key = match document.remove(SORT_KEY) {
                     Some(Bson::Array(key)) => key,
-                    Some(value) => vec![value],          // of a view and one field
-                    None => fields_of(&document, &sort), // of a time-series collection sorted by its metadata
+                    Some(value) => vec![value],          // a view, sorted by one field
+                    None => fields_of(&document, &sort), // a time-series collection, sorted by its metadata
                 };
                 keyed.push((key, document));
             }
@@ -103,7 +103,7 @@ impl Session {
         Ok(self.cursors.serve(command.namespace(), documents, size))
     }
 
-    /// The shards run the first `$match`; the rest of the pipeline runs on their documents.
+    /// Runs the first `$match` on the shards, and the rest of the pipeline on the documents that they found.
     async fn aggregate_on(
         &self,
         shards: &[usize],
