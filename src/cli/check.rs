@@ -84,10 +84,10 @@ with its place.
 Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged, the server is not ready, \
 --full found an error or another error occurred, 2 if --full found warnings and no errors.";
 
-/// Prints the configuration in force as TOML, or fails like a server with these flags.
+/// Prints the configuration in force as TOML, or what the flags ask for instead.
 ///
-/// Secrets are hidden, and values that follow from other keys are filled in. With `--log` it reports on the
-/// log instead; damage is an error. With `--full` it prints findings instead.
+/// A wrong configuration is an error, as at the start of a server. Secrets are hidden, and values that follow
+/// from other keys are filled in. With `--log`, damage is an error.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let (config, overridden) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;

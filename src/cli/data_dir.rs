@@ -31,7 +31,7 @@ pub(super) const MISSING: &str = "and store.json beside it says that it had some
 #[derive(Debug)]
 pub(super) struct DataDir {
     path: PathBuf,
-    /// The lock lasts as long as this file is open, so it ends with the process in every case.
+    /// The open file holds the lock, so the lock ends with the process in every case.
     _lock: File,
 }
 
@@ -97,7 +97,7 @@ impl DataDir {
         self.path.join("closed-hours")
     }
 
-    /// The file with the name of this instance, for the other instances that share its store.
+    /// The file with the name of this instance among those that share its store.
     pub(super) fn instance(&self) -> PathBuf {
         self.path.join("instance")
     }
@@ -157,7 +157,9 @@ pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
     data_dir.join("dead-letters.ndjson")
 }
 
-/// The folder for damaged bytes of the log that `check --log --quarantine` sets aside, in a data folder.
+/// The folder for damaged bytes of the log, in a data folder.
+///
+/// `check --log --quarantine` writes it.
 pub(super) fn quarantine_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("quarantine")
 }

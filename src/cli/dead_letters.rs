@@ -228,7 +228,9 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
 }
 
-/// The index of the first line in the next request: it has the last 1 to `max_lines` lines that fit.
+/// The index of the first line in the next request.
+///
+/// The request has the last lines that fit, one to `max_lines`.
 fn start_of_last_request(lines: &[(u64, Range<u64>)], max_lines: usize) -> usize {
     let mut bytes = 0;
     let fits = |(_, at): &&(u64, Range<u64>)| {
@@ -243,7 +245,9 @@ fn too_long(path: &Path, number: u64) -> String {
     format!("line {number} of {} is longer than {MAX_LINE_BYTES} bytes, so it is no dead letter", path.display())
 }
 
-/// The number of readings in a line, as the server counts them; `None` if the line is no dead letter.
+/// The number of readings in a line, as the server counts them.
+///
+/// `None`: the line is no dead letter.
 fn readings_in(line: &[u8]) -> Option<u64> {
     let letter: Letter = serde_json::from_slice(line).ok()?;
     Some(letter.readings.len().max(1) as u64) // the server rejects a line without readings as one reading
@@ -277,7 +281,9 @@ impl Files {
         }
     }
 
-    /// Moves the lines at the byte ranges `kept` to the file that the server adds to, and deletes the rest.
+    /// Moves the lines at the byte ranges `kept` back, and deletes the taken file.
+    ///
+    /// They are appended to the file that the server adds to.
     fn put_back(&self, kept: &[Range<u64>]) -> anyhow::Result<()> {
         DeadLetters::put_back(&self.current, &self.taken, kept)
             .with_context(|| format!("move the kept lines of {} back", self.taken.display()))

@@ -1,4 +1,4 @@
-//! `store.json` in the data folder: the record of the store of the last start, and of its writes.
+//! `store.json` in the data folder records the store of the last start, and its writes.
 //!
 //! ```json
 //! {"version":1,"store":"sqlite","id":"0f3a…","writes":1234}

@@ -132,7 +132,9 @@ pub(super) struct Listening {
     store: &'static str,
 }
 
-/// Prints the addresses in a line for programs and, on a terminal, first commands for people.
+/// Prints the addresses in a line for programs.
+///
+/// On a terminal, it also prints first commands for people.
 fn announce(config: &Config, listening: Listening) -> anyhow::Result<()> {
     let Listening { http: address, udp, mqtt, store } = listening;
     let [udp, mqtt] = [udp, mqtt].map(|at| at.map_or_else(|| "off".to_owned(), |address| address.to_string()));

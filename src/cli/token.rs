@@ -15,7 +15,9 @@ use super::Usage;
 use super::credential::{self, GrantArgs, random_secret};
 use super::settings::Settings;
 
-/// The start of new tokens, by which people and scanners for leaked secrets recognize one.
+/// The start of new tokens.
+///
+/// By it, people and scanners for leaked secrets recognize a token.
 const START: &str = "tg_";
 
 /// The shortest token. A shorter one could be guessed in spite of its hash.

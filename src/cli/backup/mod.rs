@@ -1,4 +1,4 @@
-//! `tidegauge backup` and `tidegauge restore`: the data of a service, copied to another folder and back.
+//! `tidegauge backup` and `tidegauge restore`: copy the data of a service, and back.
 //!
 //! A backup reads the files of a service that may be running and does not notice. It first takes snapshots of
 //! the log, of the dead letters and of the SQLite file, in this order. A reading that was acknowledged before
@@ -93,8 +93,9 @@ pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a configuration with another store than the service uses: the backup would lack the readings in
-/// the store of the service.
+/// Refuses a configuration with another store than the service uses.
+///
+/// The backup would lack the readings in the store of the service.
 fn refuse_other_store(config: &Config) -> anyhow::Result<()> {
     let file = data_dir::known_store(&config.server.data_dir);
     let known = KnownStore::load(&file).with_context(|| format!("read {}", file.display()))?;
@@ -118,7 +119,7 @@ fn prepare(to: &Path) -> anyhow::Result<()> {
 /// The parts of a data folder at almost the same moment, not copied yet.
 struct Snapshots {
     log: log::backup::Snapshot,
-    /// The name of each dead-letter file, and a reader of the bytes that it had at the snapshot.
+    /// Each dead-letter file: its name, and a reader of the bytes of that moment.
     letters: Vec<(String, std::io::Take<File>)>,
     database: Option<sqlite::backup::Snapshot>,
 }
@@ -153,7 +154,7 @@ impl Snapshots {
     }
 }
 
-/// Opens the dead-letter files while their lock keeps all processes from changing them.
+/// Opens the dead-letter files, under the lock of all processes that change them.
 ///
 /// Later changes append a line, or replace or remove a whole file. So the bytes of this moment stay readable.
 fn open_letters(data_dir: &Path) -> anyhow::Result<Vec<(String, std::io::Take<File>)>> {

@@ -143,7 +143,9 @@ fn configuration(config: &Config, overridden: usize) -> Vec<Finding> {
     findings
 }
 
-/// Judges access: clients of other machines without a token, and tokens and keys that have expired.
+/// Reports open access and expired credentials.
+///
+/// Access is open if clients of other machines need no token.
 fn access(config: &Config, now_ms: i64) -> Vec<Finding> {
     let mut findings = Vec::new();
     let listens = [Some(("http.listen", config.http.listen)), config.udp.listen.address().map(|at| ("udp.listen", at))];

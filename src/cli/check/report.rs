@@ -79,7 +79,9 @@ fn file_system_of(folder: &Path) -> Option<String> {
     holding.max_by_key(|fields| fields[1].len()).map(|fields| format!("on {} ({})", fields[2], fields[3]))
 }
 
-/// Asks the server with this configuration for `/metrics`, with the token in the variable `TIDEGAUGE_TOKEN`.
+/// Asks the server with this configuration for `/metrics`.
+///
+/// The token is in the variable `TIDEGAUGE_TOKEN`.
 async fn metrics(http: &Http) -> anyhow::Result<String> {
     let url = local_url(http)?;
     // With TLS, the client connects by address, and a certificate names a host. It cannot check the

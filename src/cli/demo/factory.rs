@@ -154,7 +154,7 @@ impl Device {
         }
     }
 
-    /// The readings of a past range of time, as one line of JSON; `None` if there are none.
+    /// The readings of a past range of time, as one line of JSON, if there are any.
     ///
     /// If the clock of the device is ahead, the range ends where that began: a server would have rejected
     /// later readings.

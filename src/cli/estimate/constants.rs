@@ -97,7 +97,9 @@ pub(super) struct Stored {
     pub(super) max_readings_per_document: f64,
 }
 
-/// The bytes that the disk writes, in whole pages, for one sync or one write of SQLite.
+/// The bytes that a disk writes for one sync or one write of SQLite.
+///
+/// A disk writes whole pages.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Disk {

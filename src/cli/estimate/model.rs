@@ -44,7 +44,9 @@ pub(super) struct Estimate {
     pub(super) hot_index_bytes: f64,
     /// The reads of these index pages if no page is in the cache.
     pub(super) index_reads_per_second: f64,
-    /// The documents that the store still changes, and the data that it has not written to its disk yet.
+    /// The data that the store works with.
+    ///
+    /// These are the documents that it still changes, and the data that it has not written to its disk yet.
     pub(super) working_set_bytes: f64,
     pub(super) oplog_bytes_per_second: f64,
     pub(super) oplog_bytes_per_day: f64,
@@ -52,12 +54,16 @@ pub(super) struct Estimate {
     /// The writes of the log and of an embedded store, in whole pages. They wear a flash disk.
     pub(super) disk_written_bytes_per_day: f64,
     pub(super) log_bytes_per_second: Rate,
-    /// The size of the log after an hour of outage, with the readings that gather for a flush.
+    /// The size of the log after an outage of an hour.
+    ///
+    /// It includes the readings that gather for a flush.
     pub(super) log_bytes: Rate,
     pub(super) service_memory_bytes: Rate,
     /// The memory while pending is full, as in an outage of the store.
     pub(super) service_memory_full_bytes: f64,
-    /// The memory of one instance while pending, request bodies and queries all reach their limits.
+    /// The memory of one instance at its limits.
+    ///
+    /// Pending is full, and request bodies and queries take all that they may.
     pub(super) instance_memory_max_bytes: f64,
     #[serde(flatten)]
     pub(super) settings: Settings,
@@ -69,7 +75,8 @@ pub(super) struct Estimate {
     pub(super) is_one_node_enough: bool,
     /// The resource of one node that runs out first.
     pub(super) first_limit: &'static str,
-    /// How much of this resource the fleet needs, divided by the share of one node that an estimate allows.
+    /// The need of this resource, divided by what one node offers to an estimate.
+    ///
     /// Above 1, one node is not enough.
     pub(super) first_limit_use: f64,
 }
@@ -79,7 +86,7 @@ struct Memory {
     /// Pending readings.
     pending: Rate,
     other: f64,
-    /// The factor that makes the default limits fit into a small node; 1 in a larger one.
+    /// The factor that makes the default limits fit into a node; 1 in a large one.
     share_of_limits: f64,
 }
 
@@ -152,8 +159,9 @@ impl Load {
         }
     }
 
-    /// Adds up constants over a bucket: for each document, each metric of a document, each reading and each
-    /// value.
+    /// Adds up constants over a bucket.
+    ///
+    /// Each constant counts once for each document, metric of a document, reading or value.
     fn per_bucket(&self, document: f64, metric: f64, reading: f64, value: f64) -> f64 {
         self.documents * (document + metric * self.metrics)
             + self.readings_per_bucket * (reading + value * self.metrics)
@@ -322,7 +330,7 @@ impl Estimate {
         }
     }
 
-    /// Adds the settings of each instance, and the memory that an instance needs with them.
+    /// Adds the settings of each instance, and the memory that it needs with them.
     fn add_settings(&mut self, load: &Load, memory: &Memory) {
         let Config { http, query, .. } = Config::default();
         self.settings =

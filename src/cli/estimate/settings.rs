@@ -25,7 +25,9 @@ pub(super) struct Settings {
     /// Enough for an outage of the store at the peak.
     pub(super) log_max_bytes: f64,
     pub(super) pending_max_bytes: f64,
-    /// Below the default on a small node, so that all limits together fit into its memory.
+    /// Below the default on a small node.
+    ///
+    /// All limits together then fit into its memory.
     pub(super) http_max_bytes_in_flight: f64,
     pub(super) query_max_bytes_in_flight: f64,
     /// Enough for the connections that senders keep open.

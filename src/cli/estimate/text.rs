@@ -116,7 +116,9 @@ fn counted(count: f64, one: &str) -> String {
     format!("{} {one}{}", amount(count), if count > 1.0 { "s" } else { "" })
 }
 
-/// A size of a flag, in binary units if it is a multiple of 1 MiB, else in decimal ones.
+/// A size that a flag gives.
+///
+/// A multiple of 1 MiB is shown in binary units, any other size in decimal ones.
 fn given(size: Bytes) -> String {
     if size.0.is_multiple_of(1 << 20) { size.to_string() } else { bytes(size.0 as f64) }
 }

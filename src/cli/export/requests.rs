@@ -73,7 +73,7 @@ impl Requests {
         Ok(page)
     }
 
-    /// Replaces metadata that is too long for an import by what the device itself has sent.
+    /// Replaces metadata that is too long for an import by what the device has sent.
     ///
     /// Only keys that an operator has set can make the metadata in effect too long.
     pub(super) async fn shorten_metadata(&self, devices: &mut [Listed]) -> anyhow::Result<()> {

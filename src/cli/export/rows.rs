@@ -145,7 +145,7 @@ impl<W: Write> Rows<W> {
         Ok(())
     }
 
-    /// Moves on to the device of `row`, its first one, and returns the metadata of the device.
+    /// Moves on to the device whose first row is `row`, and returns its metadata.
     fn next_device(&mut self, row: &[u8]) -> anyhow::Result<String> {
         while let Some(Device { start, metadata }) = self.devices.pop_front() {
             if row.starts_with(&start) {

@@ -20,9 +20,13 @@ pub(in crate::cli) struct Batch {
     pub(in crate::cli) body: Bytes,
     /// For each line of the body, its number in the file.
     pub(in crate::cli) lines: Vec<u64>,
-    /// The place up to which all lines of the file are in this batch or in earlier ones, if it is known.
+    /// The place in the file that the batch reaches, if it is known.
+    ///
+    /// All lines before it are in this batch or in earlier ones.
     pub(in crate::cli) done: Option<Done>,
-    /// How many readings the body has, if that is known: lines of foreign files may have any number.
+    /// How many readings the body has, if that is known.
+    ///
+    /// Lines of foreign files may have any number.
     pub(in crate::cli) readings: Option<u64>,
 }
 
@@ -67,7 +71,7 @@ impl<'a> Batcher<'a> {
         Self { is_reading_per_line: true, ..self }
     }
 
-    /// Lets only [`Self::set_mark`] set the place that a batch reaches, and not [`Self::push`].
+    /// Lets only [`Self::set_mark`] set the place that a batch reaches.
     pub(super) fn with_marks(self) -> Self {
         Self { has_marks: true, ..self }
     }

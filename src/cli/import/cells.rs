@@ -24,7 +24,9 @@ const UNCLOSED: &str = "a quote is not closed: the row extends to the end of the
 const AFTER_QUOTE: &str =
     "text follows a closing quote: a quote before it may be wrong, and following lines in the row";
 
-/// The cells of a file, with line numbers that are right for `\n`, for `\r\n` and after blank lines.
+/// The cells of a file, with the right line numbers.
+///
+/// They are right for `\n` and `\r\n`, and after blank lines.
 ///
 /// The csv crate reports the line on which its search for a row started, which may be a blank line before the
 /// row. So the line of a row is counted back from its end: the last line that was read, minus the line ends
@@ -44,7 +46,7 @@ struct Bytes<R> {
     /// How many bytes may still be read for this row.
     left: usize,
     quotes: Quotes,
-    /// The offsets of text that follows a closing quote, in rows that are not returned yet.
+    /// The offsets of text after a closing quote, in rows that are not returned yet.
     after_quote: VecDeque<u64>,
 }
 

@@ -15,7 +15,7 @@ const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id",
 pub(super) struct Wanted {
     /// The source of the device ID.
     pub(super) device: WantedDevice,
-    /// The column of the time, or those of the date and of the time of day: `date,time`.
+    /// The column of the time, or of the date and the time of day: `date,time`.
     pub(super) time_column: Option<String>,
     /// The metrics; empty for every column of numbers.
     pub(super) metrics: Vec<WantedMetric>,
@@ -84,7 +84,9 @@ pub(super) enum ColumnsError {
     Delimiter,
     #[error(transparent)]
     Decimal(#[from] Unclear),
-    /// An ambiguous time: 01/02/2026, a number that may be a date, or a time without its zone.
+    /// An ambiguous time.
+    ///
+    /// Examples are 01/02/2026, a number that may be a date, and a time without its zone.
     #[error("line {0}: {1}")]
     Time(u64, String),
     #[error("no time column; name it with --time-column (columns: {0})")]
@@ -254,7 +256,9 @@ impl<'a> Header<'a> {
         Ok(values)
     }
 
-    /// The column of a metric: the named one, else the one with the metric's name, else the only candidate.
+    /// The column of a metric.
+    ///
+    /// It is the column that the metric names, else the one with the metric's name, else the only candidate.
     fn place(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<usize, ColumnsError> {
         if let Some(column) = &metric.column {
             return self.named(column);
@@ -273,7 +277,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The metric and the unit in a name such as `Temperatur [°C]` or `Temperatur (°C)`.
+/// The metric and the unit in a name: `Temperatur [°C]` or `Temperatur (°C)`.
 fn with_unit(name: &str) -> Option<(&str, &str)> {
     let (open, rest) = match name.strip_suffix(']') {
         Some(rest) => ('[', rest),

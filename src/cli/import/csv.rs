@@ -198,7 +198,6 @@ impl<R: BufRead> Rows<R> {
     ///
     /// `None`: only held rows may be left, which [`Self::end`] releases. A row whose local time exists twice
     /// is held, and returned after later rows of the file.
-    ///
     pub(super) fn next(&mut self, text: &mut Vec<u8>) -> Result<Option<Row>, CsvError> {
         loop {
             if let Some((row, ms)) = self.resolved.pop_front() {
@@ -266,7 +265,9 @@ impl<R: BufRead> Rows<R> {
         self.repeated
     }
 
-    /// Takes over the held rows of an earlier file, before the first call of [`Self::next`].
+    /// Takes over the held rows of an earlier file.
+    ///
+    /// Call it before the first [`Self::next`].
     pub(super) fn hold_too(&mut self, held: RepeatedHour) {
         self.repeated = held;
     }

@@ -13,7 +13,7 @@ pub(super) enum Encoding {
     Windows1252,
 }
 
-/// The characters of the bytes 0x80 to 0x9F in Windows-1252, by the Encoding Standard.
+/// The characters of the bytes 0x80 to 0x9F in Windows-1252 (Encoding Standard).
 ///
 /// Each other byte is the Unicode character of the same number.
 const FROM_0X80: [char; 32] = [

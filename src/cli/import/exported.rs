@@ -37,7 +37,9 @@ impl ValueRows {
         Self { header: header.iter().map(|name| name.trim().to_owned()).collect(), decimal: None }
     }
 
-    /// Converts a row into a line of NDJSON in `text`, without its time and its closing brace.
+    /// Converts a row into a line of NDJSON in `text`.
+    ///
+    /// The line lacks its time and its closing brace.
     pub(super) fn row<'a>(
         &self,
         row: &'a StringRecord,

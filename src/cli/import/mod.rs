@@ -392,7 +392,9 @@ fn read_ndjson(source: Source, start: u64, mut batcher: Batcher<'_>, progress: &
     Ok(batcher.finish()?)
 }
 
-/// Prints what was guessed: the form of cells and numbers, the metrics, and the columns that are not read.
+/// Prints what was guessed, and the columns.
+///
+/// It names the form of cells and numbers, the metrics, and the columns that are not read.
 fn announce<R: BufRead>(file: &str, rows: &Rows<R>, progress: &Progress) {
     if !rows.guessed().is_empty() {
         progress.note(&format!("{file}: read with {}", rows.guessed().join(" ")));

@@ -15,7 +15,9 @@ use super::source;
 /// The least time between two saves within a file.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The file and its line up to which the server has answered for all lines, and for all earlier files.
+/// The file and the line that an import has reached.
+///
+/// The server has answered for all lines up to there, and for all earlier files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) file: String,
@@ -31,7 +33,7 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// The notes in the file at `path`, for an import of `files` to the server at `url`.
+    /// The notes of an import of `files` to the server at `url`, kept at `path`.
     ///
     /// A repetition must have the same URL and files. A file is the same if its size and the time of its last
     /// change are. If the files grow (`do_grow`), only their names are compared.

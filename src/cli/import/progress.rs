@@ -73,7 +73,9 @@ impl Progress {
         self.answers().add(answer);
     }
 
-    /// The number of rejected readings, by the import and by the server, and of rejected values.
+    /// The number of rejected readings, and of rejected values.
+    ///
+    /// The import itself or the server has rejected them.
     pub(super) fn rejected(&self) -> (u64, u64) {
         let answers = self.answers();
         (load(&self.counts.rejected) + answers.rejected, answers.rejected_values)

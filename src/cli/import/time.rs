@@ -105,7 +105,7 @@ impl Times {
         Self { zone: Some(zone), format: None }
     }
 
-    /// Whether no civil time exists twice, because the offset of the zone never changes.
+    /// Whether no civil time exists twice, because the zone has one fixed offset.
     pub(super) fn is_fixed(&self) -> bool {
         self.zone.as_ref().is_none_or(|zone| zone.to_fixed_offset().is_ok())
     }
@@ -177,7 +177,9 @@ fn floor_ms(ns: i128) -> Result<i64, TimeError> {
     i64::try_from(ns.div_euclid(NS_PER_MS)).map_err(|_| TimeError::OutOfRange)
 }
 
-/// Parses a date of three numbers and a time: `25.10.2026 02:30:15`, `2026/10/25 2:30`.
+/// Parses a date of three numbers and a time.
+///
+/// Examples are `25.10.2026 02:30:15` and `2026/10/25 2:30`.
 fn usual(text: &str) -> Result<DateTime, TimeError> {
     let (date, time) = match text.split_once([' ', 'T', 't']) {
         Some((date, time)) => (date.trim_end_matches(','), time.trim_ascii_start()),

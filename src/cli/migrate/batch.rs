@@ -172,7 +172,9 @@ async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Resu
     Ok(merged.iter().map(write).collect())
 }
 
-/// The buckets that are made of a single document, and whose stats in the store equal those of the document.
+/// The buckets that need no comparison of single readings.
+///
+/// Each is made of a single document, and its stats in the store equal those of the document.
 async fn agreeing(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Result<HashSet<Key>> {
     let mut by_hour: BTreeMap<Hour, Vec<Arc<str>>> = BTreeMap::new();
     for ((device, hour), _) in merged.iter().filter(|(_, of)| of.documents == 1) {
@@ -203,7 +205,7 @@ struct RefusedKeys {
 enum Difference {
     /// The store lacks readings of the document, or their stats.
     Lacks(Remark),
-    /// The store has all readings, but some with other values, or it lacks the metadata.
+    /// The store has all readings, but with other values or without the metadata.
     Others(Remark),
 }
 

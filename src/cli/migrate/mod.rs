@@ -1,5 +1,6 @@
-//! `tidegauge migrate`: makes buckets of MongoDB documents that other programs wrote by a guide to the bucket
-//! pattern.
+//! `tidegauge migrate`: makes buckets of MongoDB documents of other programs.
+//!
+//! These programs follow a guide to the bucket pattern.
 //!
 //! **Beside a running service.** The migration writes through the trait of stores, like one more instance of
 //! the service (`target`). So the readings of a document join those that devices send to the same hour: each
@@ -109,14 +110,16 @@ Exit status: 0 if the store has the readings of every document, 1 if documents w
 struct Place {
     /// All documents with this `_id` or a larger one are done.
     before: String,
-    /// The flags that decide about documents: with other flags, the migration begins again.
+    /// The flags that decide about documents.
+    ///
+    /// With other flags, the migration begins again.
     flags: String,
     /// How many documents were left alone so far.
     left: u64,
 }
 
 impl MigrateArgs {
-    /// The flags that decide which documents are understood, and whether they are removed.
+    /// The flags that decide which documents are understood and removed, as text.
     fn that_decide(&self) -> String {
         let Self { remove, partial, ignore, metadata, .. } = self;
         format!("remove: {remove}, partial: {partial}, ignore: {ignore:?}, metadata: {metadata:?}")
@@ -240,7 +243,9 @@ impl Migration {
         if self.target.is_some() { self.file.remove() } else { Ok(()) }
     }
 
-    /// The `_id` below which the migration continues; `None`: it begins with the largest.
+    /// The `_id` below which the migration continues.
+    ///
+    /// `None`: it begins with the largest `_id`.
     fn start(&self, report: &mut Report, progress: &Progress) -> anyhow::Result<Option<DocumentId>> {
         if self.target.is_none() {
             return Ok(None);
@@ -256,7 +261,7 @@ impl Migration {
         Ok(Some(before))
     }
 
-    /// Counts the documents of a page, and makes batches of those that are to be written.
+    /// Counts the documents of a page, and makes batches of those to be written.
     fn batches(&self, page: Vec<OlderDocument>, report: &mut Report) -> Vec<Batch> {
         let most = self.args.rate.map_or(VALUES_PER_BATCH, |rate| rate.min(VALUES_PER_BATCH));
         let (mut batches, window) = (vec![Batch::default()], window(&self.config));

@@ -57,8 +57,10 @@ impl Moved {
     }
 }
 
-/// A place in the readings of a store, which are ordered by device and then by time. All readings before the
-/// place are written: those of earlier devices, and those of this device before the instant.
+/// A place in the readings of a store.
+///
+/// The readings are ordered by device and then by time. All readings before the place are written: those of
+/// earlier devices, and those of this device before the instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Place {

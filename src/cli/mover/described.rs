@@ -38,8 +38,9 @@ pub(super) async fn count_missing(stores: &Stores) -> anyhow::Result<u64> {
     .await
 }
 
-/// Calls `of_some` with the operators' metadata in the old store, some devices at a time. Returns the sum of
-/// its results.
+/// Calls `of_some` with the operators' metadata in the old store.
+///
+/// Each call has some devices. Returns the sum of the results.
 async fn each(
     stores: &Stores,
     of_some: impl AsyncFn(&[(Arc<str>, OperatorMetadata)]) -> anyhow::Result<u64>,

@@ -72,7 +72,7 @@ pub(super) fn mongodb_connections(config: &Config) -> u32 {
 /// the shortest retention leaves time for it (`retention.readings` in `src/config`).
 const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 
-/// How long the first readings of a day must still be kept after the day can be rolled up.
+/// How long a day that can be rolled up must still keep its first readings.
 ///
 /// The roll-up of many devices takes time, and the service may be down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
@@ -127,7 +127,9 @@ pub(in super::super) fn rollups(config: &Config) -> &'static str {
     }
 }
 
-/// The space that the log leaves free without an SQLite file on its disk, for dead letters and its own files.
+/// The space that the log leaves free if its disk has no SQLite file.
+///
+/// It is for dead letters and for the log's own files.
 const MIN_FREE_WITHOUT_STORE_BYTES: u64 = 16 << 20;
 
 pub(in super::super) fn min_free(config: &Config) -> MinFree {
@@ -169,7 +171,7 @@ pub(super) fn udp(config: &Config) -> udp::Options {
     udp::Options { udp: config.udp.clone(), line_protocol: config.ingest.line_protocol.clone(), json: json(config) }
 }
 
-/// The address and the options of the server for MQTT devices; `None` if that server is off.
+/// The address and the options of the server for MQTT devices, if it is on.
 pub(super) fn mqtt_listener(config: &Config) -> Option<(SocketAddr, mqtt::ListenerOptions)> {
     let listener = &config.mqtt_listener;
     let options = mqtt::ListenerOptions {

@@ -21,7 +21,9 @@ const LINE_MAX_BYTES: usize = 16 << 20;
 const CHECKED_BYTES: u64 = 4096;
 /// How many files that were read to their ends are remembered.
 const ENDED_FILES: usize = 100;
-/// The endings of compressed files, which are skipped: the import cannot continue in them.
+/// The endings of compressed files.
+///
+/// They are skipped, because the import cannot continue in them.
 const COMPRESSED: [&str; 4] = ["gz", "zst", "xz", "bz2"];
 
 /// A place at the end of a line, with a checksum of the bytes before it.
