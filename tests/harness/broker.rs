@@ -126,7 +126,9 @@ impl Broker {
         self.publish_all(&[(topic.to_owned(), payload.to_owned())]).expect("the broker is there");
     }
 
-    /// Publishes messages with quality of service 1, and waits until the broker has taken all.
+    /// Publishes messages with quality of service 1.
+    ///
+    /// It waits until the broker has acknowledged all of them.
     pub(crate) fn publish_all(&self, messages: &[(String, String)]) -> std::io::Result<()> {
         publish(self.port, messages)?.write_all(&[0xe0, 0])
     }
@@ -150,8 +152,9 @@ impl Drop for Broker {
     }
 }
 
-/// Publishes messages with quality of service 1 to a broker on this port, and waits until it has taken all.
-/// Returns the connection.
+/// Publishes messages with quality of service 1 to a broker on this port.
+///
+/// It waits until the broker has acknowledged all of them, and returns the connection.
 pub(crate) fn publish(port: u16, messages: &[(String, String)]) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(&[0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 1, b'p'])?;
@@ -186,7 +189,9 @@ fn program() -> &'static str {
     PATH.get_or_init(|| fetched("get-mosquitto"))
 }
 
-/// Publishes with `MQTT.js`, to a broker or a server on this port; see `tests/clients/mqtt_publish.js`.
+/// Publishes with `MQTT.js`, to a broker or a server on this port.
+///
+/// The program is `tests/clients/mqtt_publish.js`.
 pub(crate) async fn mqtt_js(port: u16, args: &[&str]) {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/mqtt_publish.js");
     let mut command = tokio::process::Command::new(fetched("get-mqtt-js"));

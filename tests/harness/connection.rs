@@ -22,7 +22,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self(stream)
     }
 
-    /// Sends bytes and reads one answer with a `Content-Length`: its status, head and body.
+    /// Sends bytes and reads one answer: its status, head and body.
+    ///
+    /// The answer must have a `Content-Length`.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> (u16, String, Vec<u8>) {
         self.send(request).await;
         self.answer().await

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The path of the binary: `TEST_BINARY`, or else the one that was built with these tests.
+/// The path of the binary.
+///
+/// It is `TEST_BINARY`, or else the binary that was built with these tests.
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }

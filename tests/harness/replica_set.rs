@@ -69,7 +69,9 @@ impl ReplicaSet {
         self.members[member].kill9();
     }
 
-    /// Starts a member again after [`ReplicaSet::kill9`] and waits until it has rejoined the set.
+    /// Starts a member again after [`ReplicaSet::kill9`].
+    ///
+    /// It waits until the member has rejoined the set.
     pub(crate) fn start_again(&mut self, member: usize) {
         self.members[member].spawn();
         self.members[member].wait_until(is_data_bearing);
@@ -136,7 +138,9 @@ fn is_data_bearing(hello: &Document) -> bool {
     is_primary(hello) || hello.get_bool("secondary").unwrap_or(false)
 }
 
-/// Whether a command failed because the member is no longer the primary, or is stepping down.
+/// Whether a command failed because the member is not the primary.
+///
+/// A primary that is stepping down fails so too.
 fn is_not_primary(error: &Error) -> bool {
     matches!(&*error.kind, ErrorKind::Command(command) if NOT_PRIMARY.contains(&command.code))
 }

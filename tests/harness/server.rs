@@ -230,7 +230,7 @@ impl Server {
         &self.running().first_line
     }
 
-    /// Runs `tidegauge check` with these arguments on its configuration and data folder.
+    /// Runs `tidegauge check` with these arguments on the data of the server.
     pub(crate) async fn check(&self, args: &[&str]) -> Finished {
         let args = self.args_of_check(args);
         run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await

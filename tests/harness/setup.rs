@@ -39,7 +39,7 @@ impl Setup {
         setup.set("mongodb.database", database.name.as_str())
     }
 
-    /// A native time-series collection of MongoDB, readings of any age, and immediate flushes.
+    /// MongoDB time series, readings of any age, and immediate flushes.
     pub(crate) fn timeseries(database: &Database) -> Self {
         Self::mongodb(database).set("store.kind", "mongodb-timeseries")
     }
@@ -54,7 +54,9 @@ impl Setup {
         self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)
     }
 
-    /// Adds a token: the secret is [`secret_of`] the name, and `keys` are further keys.
+    /// Adds a token with the secret [`secret_of`] the name.
+    ///
+    /// `keys` are further keys.
     pub(crate) fn token(self, name: &str, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of a token");
         table.entry("name").or_insert_with(|| name.into());
@@ -65,7 +67,9 @@ impl Setup {
         self.set("auth.tokens", tokens)
     }
 
-    /// Adds a key: the secret is [`key_of`] the ID, and `keys` are further keys.
+    /// Adds a key with the secret [`key_of`] the ID.
+    ///
+    /// `keys` are further keys.
     pub(crate) fn key(self, id: &str, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of a key");
         table.insert("id".to_owned(), id.into());
@@ -92,8 +96,9 @@ impl Setup {
         self
     }
 
-    /// Listens for MQTT devices on a free port. `keys` has the topics as tables `[[topics]]`, and further
-    /// keys.
+    /// Listens for MQTT devices on a free port.
+    ///
+    /// `keys` has the topics as tables `[[topics]]`, and further keys.
     pub(crate) fn mqtt_listener(mut self, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of the listener");
         table.entry("listen").or_insert_with(|| "127.0.0.1:0".into());
@@ -116,7 +121,9 @@ impl Setup {
         if is_set { self } else { self.set(name, value) }
     }
 
-    /// Turns on TLS with `server.pem` and `server.key` of a folder, with these further keys.
+    /// Turns on TLS with `server.pem` and `server.key` of a folder.
+    ///
+    /// `keys` are further keys of `[http.tls]`.
     pub(crate) fn tls(self, folder: &Path, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of [http.tls]");
         for (key, file) in [("cert_file", "server.pem"), ("key_file", "server.key")] {

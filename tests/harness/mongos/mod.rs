@@ -1,5 +1,6 @@
-//! A mongos simulator: it speaks MongoDB's wire protocol in front of two real mongods, as a mongos does in
-//! front of its shards. No package registry has a mongos.
+//! A mongos simulator: speaks MongoDB's wire protocol in front of two real mongods.
+//!
+//! A real mongos does so in front of its shards, but no package registry has a mongos.
 //!
 //! It answers `hello` like a mongos, knows the sharded collections (`catalog`), sends each statement to the
 //! shard of its shard key and statements without a key to all shards (`target`, `writes`, `reads`), refuses
@@ -50,8 +51,9 @@ const PRIMARY_SHARD: usize = 0;
 pub(crate) struct Cluster {
     shards: Vec<Mongod>,
     shared: Arc<Shared>,
-    /// The runtime of the mongoses, so that they answer while a test blocks its threads. It is `None` only
-    /// during drop.
+    /// The runtime of the mongoses; `None` only during drop.
+    ///
+    /// On it, they answer while a test blocks its own threads.
     runtime: Option<Runtime>,
 }
 

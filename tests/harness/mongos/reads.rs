@@ -103,7 +103,9 @@ impl Session {
         Ok(self.cursors.serve(command.namespace(), documents, size))
     }
 
-    /// Runs the first `$match` on the shards, and the rest of the pipeline on the documents that they found.
+    /// Runs a pipeline over several shards.
+    ///
+    /// The shards run the first `$match`, and one shard runs the rest on the documents that they found.
     async fn aggregate_on(
         &self,
         shards: &[usize],
@@ -136,7 +138,9 @@ impl Session {
     }
 }
 
-/// The sort key from the document's fields; shorter if the projection dropped some of them.
+/// The sort key from the document's fields.
+///
+/// It is shorter than `sort` if the projection dropped some of them.
 fn fields_of(document: &Document, sort: &Document) -> Vec<Bson> {
     sort.keys().map(|path| target::value_at(document, path)).filter(|value| *value != Bson::Null).collect()
 }
