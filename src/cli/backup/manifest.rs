@@ -183,7 +183,7 @@ fn paths_in(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Whether the log has such a file: a segment, the checkpoint or `follower`.
+/// Whether a name is that of a log file: a segment, `checkpoint` or `follower`.
 fn is_of_log(name: &str) -> bool {
     let is_position = |digits: &str| digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());
     name.strip_suffix(".log").is_some_and(is_position) || [CHECKPOINT, "follower"].contains(&name)

@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 64 << 20;
 pub(super) struct Place {
     /// The length of the part of the file that stays.
     pub(super) bytes: u64,
-    /// The first row after that part. `None`: the export begins with the first device.
+    /// The row to write next. `None`: the export begins with the first device.
     pub(super) next: Option<Next>,
 }
 

@@ -19,7 +19,7 @@ use tidegauge::common::generations::Generations;
 
 use super::time::Twice;
 
-/// How many devices' last times are remembered, in each of two generations.
+/// The number of devices whose last time is remembered, in each of two generations.
 const DEVICES: usize = 100_000;
 /// The size limit of all held rows.
 const HELD_MAX_BYTES: usize = 64 << 20;

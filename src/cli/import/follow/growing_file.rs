@@ -249,8 +249,8 @@ fn others(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// The rotated file to read next, such as `readings.csv.1`.
 ///
-/// Its name begins with the file name of `path`. Of the files whose last change is not before that of the
-/// file that ended last, it has the earliest change.
+/// Its name begins with the file name of `path`. The files that changed before the file that ended last are
+/// read already. Of the others, this one changed first.
 fn rotated_after(path: &Path, ended: &VecDeque<Version>) -> io::Result<Option<PathBuf>> {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     let Some((.., last_change)) = ended.front() else { return Ok(None) };
