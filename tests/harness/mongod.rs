@@ -78,7 +78,7 @@ impl Mongod {
         Self::start_with(&[])
     }
 
-    /// Starts such a server with server parameters, as `name=value`.
+    /// Starts it with server parameters, each as `name=value`.
     pub(crate) fn start_with(parameters: &'static [&'static str]) -> Self {
         let mut mongod = Self::start_uninitiated(parameters);
         mongod.wait_until(|hello| hello.contains_key("isreplicaset"));

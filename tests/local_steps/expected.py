@@ -99,7 +99,7 @@ class Clock:
         self.shown = list(itertools.accumulate((local for _, local, _ in self.ticks), max))
 
     def earlier(self, bound, earlier):
-        """The instant at which the clock shows what it has shown before a bound, so much earlier."""
+        """The instant of a bound when its local time is moved back by `earlier`, such as -7d."""
         at = (bound - self.ticks[0][0]) // QUARTER
         shown = self.shown[at - 1] + datetime.timedelta(milliseconds=QUARTER)
         if earlier == "-1mo":

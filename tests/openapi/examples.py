@@ -15,7 +15,7 @@ import jsonschema_rs
 URL = os.environ["TIDEGAUGE_URL"]
 HEADERS = {"Authorization": "Bearer " + os.environ["TIDEGAUGE_TOKEN"]}
 
-# The query whose answer is the example of an answer has the examples of these parameters.
+# The example of an answer is the answer to a query with the examples of these parameters.
 OF_ANSWERS = ["device", "metric", "from", "to"]
 
 
