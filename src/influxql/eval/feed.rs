@@ -49,7 +49,7 @@ pub(super) struct Feed<'p> {
     /// The value of a tag that a series does not have: one shared empty text.
     pub(super) absent: Arc<str>,
     pub(super) series: u32,
-    /// The calls of each reference: those whose argument it is.
+    /// For each reference, the calls that have it as their argument.
     pub(super) calls_of: Vec<Vec<usize>>,
     /// The work for the condition and the copied values of a row, counted as values.
     work_per_row: usize,

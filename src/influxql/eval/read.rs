@@ -12,13 +12,13 @@ struct Fed<'p> {
     feed: Feed<'p>,
     /// The series of each of its measurements.
     members: Vec<Members>,
-    /// Its subqueries: the table of each, and its index in the list of all [`Fed`].
+    /// Its subqueries: the table of each, and its index among all that are read together.
     subqueries: Vec<(&'p Table, usize)>,
 }
 
 /// A measurement that is read for a `SELECT`.
 struct Part<'p> {
-    /// The index of the `SELECT` in the list of all [`Fed`].
+    /// The index of the `SELECT` among all that are read together.
     fed: usize,
     /// The index of the measurement in [`Fed::members`].
     nth: usize,

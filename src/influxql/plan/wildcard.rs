@@ -204,7 +204,7 @@ impl Schema {
     }
 }
 
-/// Whether an expression has a wildcard or a pattern and so stands for several columns.
+/// Whether an expression has a wildcard or a pattern. Then it stands for several columns.
 pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
     match expr {
         Expr::Wildcard(_) | Expr::Regex(_) => true,
