@@ -343,7 +343,8 @@ impl Queries {
     }
 }
 
-/// Returns an entry with only those of its series that have limits. `None`: it has none.
+/// Returns an entry with only those of its series that have limits. `None`: no series has limits. An entry
+/// that lacks series is always returned, because these may have some.
 fn with_limited_series(entry: &DeviceSummary) -> Option<DeviceSummary> {
     let limits = ValueLimits::of_metadata(&entry.metadata.as_ref()?.text);
     let is_limited = |series: &&DeviceSeries| limits.bounds_of(metric_of(&series.metric)).is_some();

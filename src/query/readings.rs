@@ -157,8 +157,8 @@ impl Queries {
     ) -> Result<(), QueryError> {
         let mut left = instants.iter().copied().peekable();
         while let Some(from_ms) = left.next() {
-            // The readings between instants are read too. So instants share a range only if no hour between
-            // them is without one.
+            // Instants share a range if their hours are the same or adjacent. So no hour without an instant
+            // is read.
             let mut last_ms = from_ms;
             while let Some(next_ms) = left.next_if(|&next_ms| Hour::of(next_ms).0 <= Hour::of(last_ms).0 + 1) {
                 last_ms = next_ms;
