@@ -86,7 +86,7 @@ class Query:
         return self.choice([f"{seconds}s", f"{seconds * 10**9}", rfc3339])
 
     def between(self, first, last, is_bounded):
-        """The parts of a condition on time, in quarters of an hour."""
+        """A lower bound on time, an upper one, or both. `first` and `last` are quarters of an hour after START_S."""
         low = f"time {self.choice(['>=', '>=', '>'])} {self.instant(START_S + first * 900)}"
         high = f"time {self.choice(['<', '<', '<='])} {self.instant(START_S + last * 900)}"
         if is_bounded or self.chance(0.7):
