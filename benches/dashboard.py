@@ -5,7 +5,7 @@ Usage: benches/dashboard.py BINARY
 
 Starts BINARY with SQLite in a temporary folder, fills it, opens its page in a headless Chromium, and prints the
 median and the largest of RUNS times, each from the action to the painted frame. Server and browser share the
-processors. The first paint of an empty page, a heading from another server, is what Chromium itself takes.
+processors. For comparison, it measures the first paint of an empty page of another server: the part of Chromium.
 """
 
 import http.server
@@ -132,7 +132,7 @@ def measure(browser, url):
     threading.Thread(target=empty.serve_forever, daemon=True).start()
     paints = ["first paint of an empty page", "first paint, nothing cached", "first paint, files cached"]
     times = {name: [] for name in paints}
-    browser.open(f"{url}/")  # starts what Chromium starts once
+    browser.open(f"{url}/")  # Chromium starts some of its parts at the first page
     for _ in range(RUNS):
         browser.call("Network.clearBrowserCache")
         browser.open(f"http://127.0.0.1:{empty.server_port}/", PAINT)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures what it costs to send readings from a site to a centre: `[forward]` after an outage.
+"""Measures the cost of forwarding readings from a site to a centre: `[forward]` after an outage.
 
 Usage: benches/forward.py BINARY [READINGS]
 
 Stores READINGS (2,000,000) of a thousand devices, one each minute with one decimal, in a site with SQLite whose centre
-is away. Then it starts the centre, and measures until all are forwarded. It prints a Markdown table. All processes
-share the processors.
+is not running. Then it starts the centre, and measures until the site has forwarded all readings. It prints a Markdown
+table. All processes share the processors.
 """
 
 import http.client
@@ -23,7 +23,7 @@ START = 1_700_000_000 // 3600 * 3600
 
 
 class Server:
-    """A running service with SQLite and more variables of the configuration."""
+    """A running service with SQLite. `variables` are further environment variables of its configuration."""
 
     def __init__(self, binary, folder, **variables):
         environment = dict(
@@ -60,7 +60,7 @@ def free_port():
 
 
 def row(name, readings, seconds, sender, receiver, size):
-    """Prints a row: the two sides are seconds of CPU."""
+    """Prints a row. `sender` and `receiver` are seconds of CPU, `size` is bytes."""
     costs = f"{sender / readings * 1e6:.2f} | {receiver / readings * 1e6:.2f}"
     size = f"{size / readings:.1f}" if size else ""
     print(f"| {name} | {readings / seconds:,.0f} | {costs} | {size} |", flush=True)

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Measures what devices cost that the store knows: at rest, and after a restart until each has sent once.
+"""Measures the cost of devices that the store knows: at rest, and after a restart until each device has sent once.
 
 Usage: benches/known_devices.py rest BINARY MONGOD [DEVICES] [MINUTES]
        benches/known_devices.py restart BINARY MONGOD [DEVICES]
 
 Needs pymongo (`pip install pymongo`). Both print a Markdown table.
 
-`rest` starts, for each store, a service that knows no device, one that knows DEVICES (100,000) with a reading of this
-hour, and one with a reading of yesterday, each beside a mongod of its own. Nobody sends. It prints the CPU seconds a
-minute of the service and of mongod in the first minute after the start and in the MINUTES (10) after it.
+`rest` starts three services for each store, each beside a mongod of its own. The first knows no device. The second
+knows DEVICES (100,000) with a reading of this hour, the third with a reading of yesterday. No device sends. It prints
+the CPU seconds a minute of the service and of mongod, for the first minute after the start and for the MINUTES (10)
+after it.
 
-`restart` sends one reading of each of DEVICES (1,000,000), twice, stops the service, starts it, and sends one of each
-again. It prints the time until `/readyz` says yes, and the CPU and the commands of mongod for each reading.
+`restart` has three rounds, each with one reading of each of DEVICES (1,000,000): of new devices, of known devices, and
+after a restart of the service. It prints the time until `/readyz` answers 200 after the restart, and for each round the
+CPU a reading and the commands of mongod.
 """
 
 import http.client
@@ -134,7 +136,7 @@ def restart(programs, devices):
                 if number == 2:
                     site.service.stop()
                     ready = site.start()
-                # After a start, what the start itself costs is part of the round.
+                # The cost of the start is a part of the round after it.
                 (service, mongod), counts = site.cpu(), site.commands()
                 service = 0 if number == 2 else service
                 site.send_and_store(devices, int(time.time()))

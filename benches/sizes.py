@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures what a reading takes on disk, in the oplog and of the processors, for `tidegauge estimate`.
+"""Measures the bytes on disk and in the oplog, and the CPU time, of a reading, for `tidegauge estimate`.
 
 Usage: benches/sizes.py BINARY MONGOD [DEVICES]
 
 Needs pymongo (`pip install pymongo`). For each layout it sends yesterday's readings of DEVICES (100) devices: 60 and
-360 an hour, with 1 and 4 metrics, one decimal each. From the four sizes it computes the shares of a document, of a
-metric in it, of a reading and of a value, and prints them as they are in src/cli/estimate/constants.toml.
+360 an hour, with 1 and 4 metrics, one decimal each. From the four sizes it computes the bytes of a document, of a
+metric in it, of a reading and of a value, and prints them in the form of src/cli/estimate/constants.toml.
 """
 
 import http.client
@@ -97,7 +97,7 @@ def send(port, all_lines):
 
 
 def stats(database, name):
-    """Documents, bytes on disk, bytes of indexes."""
+    """The number of documents, the bytes on disk and the bytes of indexes of a collection."""
     found = database.command("collStats", name)
     reusable = found["wiredTiger"]["block-manager"]["file bytes available for reuse"]
     documents = found["timeseries"]["bucketCount"] if "timeseries" in found else found["count"]
@@ -170,7 +170,7 @@ def run(binary, layout, uri, client, mongod, devices, readings, metrics):
 
 
 def fit(found, key):
-    """The shares of a document, of a metric, of a reading and of a value."""
+    """The parts of a figure that each document, metric, reading and value adds, from the four cases."""
     y = {case: found[case].get(key, 0) for case in CASES}
     value = (y[360, 4] - y[60, 4] - y[360, 1] + y[60, 1]) / 900
     reading = (y[360, 1] - y[60, 1]) / 300 - value

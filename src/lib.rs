@@ -16,30 +16,31 @@
 //! ```
 //!
 //! Data flows one way. The log is the queue: the feeder reads it in order into pending, whether a reading
-//! arrived a millisecond ago or before a crash. A slow store therefore means bigger batches, then a longer
-//! log, and only a full log refuses readings.
+//! arrived a millisecond ago or before a crash. If the store is slow, batches become larger, then the log
+//! grows, and only a full log refuses readings.
 //!
-//! The rooms, from the ground up; each may use those before it:
+//! The rooms, which are the modules below, from the lowest layer up. Each room may use those before it.
+//! "Pure" means without input or output:
 //!
-//! - [`common`]: small tools, such as the wall clock.
+//! - [`common`]: small tools that every room may use, such as the wall clock.
 //! - [`model`]: devices, hours, stats, the contents of a bucket. Pure.
 //! - [`codec`]: readings as compressed columns of bytes. Pure.
-//! - [`config`]: the configuration, one file per section.
+//! - [`config`]: the configuration: keys, defaults and checks.
 //! - [`limits`]: rate limits and concurrency limits. Pure.
 //! - [`access`]: tokens, keys and certificates, and what they allow. Pure.
-//! - [`wire`]: formats, which turn bytes into readings. Pure.
+//! - [`wire`]: the parsers of all formats, which turn bytes into readings. Pure.
 //! - [`telemetry`]: the table of metrics, and log lines.
-//! - [`disk`]: durable changes to files, and a faulty disk for tests.
-//! - [`tls`]: TLS of the servers, and the names in client certificates.
+//! - [`disk`]: changes to files that survive a crash, and a faulty disk for tests.
+//! - [`tls`]: TLS of the servers for HTTP and MQTT, and the names in client certificates.
 //! - [`log`]: the write-ahead log.
 //! - [`pending`]: buckets in memory, and when they are due. Pure.
 //! - [`store`]: the stores, and what each of them promises.
-//! - [`flush`]: feeds pending from the log, and the store from pending.
+//! - [`flush`]: moves readings from the log to pending, and from pending to the store.
 //! - [`client`]: requests to another tidegauge.
-//! - [`forward`]: sends what the log accepts to another server too.
+//! - [`forward`]: sends everything that the log accepts to another server too.
 //! - [`query`]: merges pending and stored readings.
 //! - [`influxql`]: the query language of InfluxDB 1, from text to answer. Pure.
-//! - [`ingest`]: admission, the only way into the log.
+//! - [`ingest`]: the check of readings, and their only way into the log.
 //! - [`udp`]: the sockets for datagrams.
 //! - [`mqtt`]: the clients of MQTT brokers, and the server for MQTT devices.
 //! - [`http`]: the HTTP API.

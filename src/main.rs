@@ -1,4 +1,4 @@
-//! The `tidegauge` program: parse, run, exit code.
+//! The `tidegauge` program: parses the command line, runs the command, and ends with its exit code.
 
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
@@ -16,7 +16,8 @@ fn main() -> ExitCode {
     // Only the owner may read readings, dead letters and secrets, whatever the inherited umask.
     umask(Mode::from_bits_truncate(0o077));
     // A command completes all its work before it returns. The runtime is not dropped, because that would
-    // cancel the remaining tasks one by one, and some of the MongoDB driver's panic if another is gone.
+    // cancel the remaining tasks one by one, and some tasks of the MongoDB driver panic if another one is
+    // gone.
     let runtime = ManuallyDrop::new(Runtime::new().expect("the system can start threads"));
     runtime.block_on(run())
 }

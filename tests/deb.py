@@ -1,4 +1,4 @@
-"""Programs for the tests that Debian packages: fetched once, kept under target/."""
+"""Programs for the tests from Debian packages: fetched once, kept under target/."""
 
 import fcntl
 import os
@@ -12,10 +12,12 @@ from wheel import TARGET, patiently
 
 
 class Program:
-    """The program `name` of the Debian package `package`. The environment variable `variable` names another one
-    to use instead; one on the PATH is used too. Otherwise apt-get downloads the package, with its own lists of
-    packages if the system has none; that needs no root and installs nothing. The package has the program in
-    `folder`. With `libraries`, the packages of its shared libraries, the result is a script that runs it with them."""
+    """The program `name` in the folder `folder` of the Debian package `package`.
+
+    The environment variable `variable` names a program to use instead; else one on the PATH is used. Otherwise apt-get
+    downloads the package, without root and without installing it. If the system has no lists of packages, apt-get
+    fetches lists for this download. `libraries` are the packages of its shared libraries. With them, the result is a
+    script that runs the program with these libraries."""
 
     def __init__(self, name, package, variable, folder="usr/bin", libraries=()):
         self.name, self.package, self.variable, self.folder = name, package, variable, folder
@@ -28,7 +30,7 @@ class Program:
         return shutil.which(self.name) or self.cached()
 
     def cached(self):
-        """The fetched program. It appears under its name only when it is whole."""
+        """The fetched program. It gets its name only when it is complete."""
         cache = TARGET / self.name
         cache.mkdir(parents=True, exist_ok=True)
         with open(cache / "lock", "w") as lock:

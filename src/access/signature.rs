@@ -1,8 +1,8 @@
-//! The signature line of a datagram.
+//! The signature line at the start of a datagram.
 //!
-//! The line is `#tg1 KEY-ID MAC\n`, where MAC is the HMAC-SHA-256 (RFC 2104) of all bytes after the line, in
-//! base64url without padding (RFC 4648, section 5). Its key is the text of the secret. Parsers of line
-//! protocol skip the line as a comment.
+//! The line is `#tg1 KEY-ID MAC\n`. MAC is the HMAC-SHA-256 (RFC 2104) of all bytes after the line, in
+//! base64url without padding (RFC 4648, section 5). The key of the HMAC is the text of the secret, not its
+//! decoded bytes. Parsers of line protocol skip the line as a comment.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,7 +13,7 @@ use crate::config::{KEY_ID_MAX_BYTES, KeySecret, is_key_id};
 
 const START: &[u8] = b"#tg1";
 const MAC_BYTES: usize = 32;
-/// The length of a MAC in base64url.
+/// The length of a MAC in base64url, without padding.
 const MAC_CHARS: usize = 43;
 const LINE_MAX_BYTES: usize = START.len() + 1 + KEY_ID_MAX_BYTES + 1 + MAC_CHARS + 1;
 
@@ -22,15 +22,15 @@ const LINE_MAX_BYTES: usize = START.len() + 1 + KEY_ID_MAX_BYTES + 1 + MAC_CHARS
 pub(super) struct Signature<'d> {
     pub(super) key_id: &'d str,
     pub(super) mac: [u8; MAC_BYTES],
-    /// The bytes after the line, which are signed.
+    /// The signed bytes: all after the line.
     pub(super) content: &'d [u8],
 }
 
-/// The HMAC state of a secret.
+/// The state of an HMAC that has read the secret.
 #[derive(Clone)]
 pub(super) struct Signer(Hmac<Sha256>);
 
-/// Whether the datagram begins like a signature line.
+/// Whether the datagram begins with `#tg1`, as a signature line does.
 pub(super) fn is_claimed(datagram: &[u8]) -> bool {
     datagram.starts_with(START)
 }
@@ -45,12 +45,12 @@ pub(super) fn read(datagram: &[u8]) -> Option<Signature<'_>> {
     Some(Signature { key_id, mac, content: &datagram[end + 1..] })
 }
 
-/// The bytes after the first line.
+/// The datagram without its first line.
 pub(super) fn skip_line(datagram: &[u8]) -> &[u8] {
     memchr::memchr(b'\n', datagram).map_or(&[], |end| &datagram[end + 1..])
 }
 
-/// Makes the signature line that goes before `content`.
+/// Makes the signature line to put before `content`.
 #[must_use]
 pub fn sign(key_id: &str, secret: &KeySecret, content: &[u8]) -> String {
     let mac = Signer::new(secret).0.chain_update(content).finalize().into_bytes();
@@ -62,7 +62,7 @@ impl Signer {
         Self(Hmac::new_from_slice(secret.expose().as_bytes()).expect("a key of HMAC has any length"))
     }
 
-    /// Whether the signature is by this secret. The comparison takes constant time.
+    /// Whether the signature was made with this secret, compared in constant time.
     pub(super) fn verifies(&self, signature: &Signature<'_>) -> bool {
         self.0.clone().chain_update(signature.content).verify_slice(&signature.mac).is_ok()
     }

@@ -1,6 +1,8 @@
-//! `tidegauge check`: checks the configuration and prints it in full. With `--log`, it reads the log instead;
-//! with `--full`, it looks at everything that the service uses; with `--report`, it writes that and more into
-//! a file; with `--ready`, it asks the running server instead.
+//! `tidegauge check`: checks the configuration and prints it in full.
+//!
+//! Flags select another check: `--log` reads the log, `--full` examines everything that the service uses,
+//! `--report` writes the findings of `--full` and more into a file, `--ready` asks the running server.
+//! `--rebuild-device-index` repairs a MongoDB database.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -82,10 +84,10 @@ with its place.
 Exit status: 0 if all is good, 64 if the configuration is wrong, 1 if the log is damaged, the server is not ready, \
 --full found an error or another error occurred, 2 if --full found warnings and no errors.";
 
-/// Prints the configuration in force as TOML, or fails like a server with these flags.
+/// Prints the configuration in force as TOML, or what the flags ask for instead.
 ///
-/// Secrets are hidden, and values that follow from other keys are filled in. With `--log` it reports on the
-/// log instead; damage is an error. With `--full` it prints findings instead.
+/// A wrong configuration is an error, as at the start of a server. Secrets are hidden, and values that follow
+/// from other keys are filled in. With `--log`, damage is an error.
 pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let (config, overridden) = args.settings.load_and_compare()?;
     logs::init(&config.telemetry)?;

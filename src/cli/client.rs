@@ -9,7 +9,7 @@ use tidegauge::client::{Options, check_url};
 use tidegauge::common::small_file::read_small_text;
 use tidegauge::config::Http;
 
-/// The server of a configuration without `http.listen`.
+/// The address of a server whose configuration does not set `http.listen`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ impl ClientArgs {
         self.url.as_deref().unwrap_or(DEFAULT_URL)
     }
 
-    /// Takes the server with this configuration, unless a flag names one.
+    /// Selects the server with this configuration, unless `--url` names one.
     pub(super) fn or_server_of(mut self, http: &Http) -> anyhow::Result<Self> {
         if self.url.is_none() {
             if http.tls.is_on() {
@@ -69,7 +69,7 @@ impl ClientArgs {
         Ok(Options { token: self.token()?, ca_file: self.ca_file.clone(), identity, ..Options::new(url) })
     }
 
-    /// The token. It is not an argument, because the list of processes shows these.
+    /// The token. It is no command-line argument, because the process list shows arguments.
     fn token(&self) -> anyhow::Result<Option<String>> {
         let text = match &self.token_file {
             Some(file) => {

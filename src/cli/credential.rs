@@ -33,7 +33,7 @@ impl GrantArgs {
     }
 }
 
-/// Checks the only token or key of `auth` as a configuration checks it.
+/// Checks a new token or key, the only one in `auth`, like a configuration.
 pub(super) fn check(auth: Auth) -> anyhow::Result<()> {
     let alone = Config { auth, ..Config::default() };
     Config::default().reloaded(&alone).map_err(|error| Usage(error.to_string()))?;

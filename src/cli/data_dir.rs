@@ -22,7 +22,7 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 /// The file that marks a data folder whose restore has not ended.
 const RESTORING: &str = "restoring";
 
-/// The meaning of a missing log, and what to do about it.
+/// The end of the error about a missing log: what it means, and what to do.
 pub(super) const MISSING: &str = "and store.json beside it says that it had some: acknowledged readings that no \
      store has yet are missing. If its volume is not mounted, or the folder was moved, put it back; otherwise \
      `tidegauge check --log --quarantine` begins a new log without these readings";
@@ -31,7 +31,7 @@ pub(super) const MISSING: &str = "and store.json beside it says that it had some
 #[derive(Debug)]
 pub(super) struct DataDir {
     path: PathBuf,
-    /// The lock lasts as long as this file is open, so it ends with the process in every case.
+    /// The open file holds the lock, so the lock ends with the process in every case.
     _lock: File,
 }
 
@@ -54,7 +54,7 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Refuses a folder with files, into which nothing can be restored.
+    /// Refuses a folder that has other files than the lock.
     pub(super) fn expect_empty(&self) -> anyhow::Result<()> {
         let entries = std::fs::read_dir(&self.path).with_context(|| format!("read {}", self.path.display()))?;
         for entry in entries {
@@ -75,7 +75,7 @@ impl DataDir {
         replace_file(&marker, b"").with_context(|| format!("create {}", marker.display()))
     }
 
-    /// Ends a restore. When this returns, the folder is the data of a service, also after a crash.
+    /// Ends a restore: removes the marker. When this returns, the folder stays complete after a crash.
     pub(super) fn end_restore(&self) -> anyhow::Result<()> {
         let marker = self.path.join(RESTORING);
         let removed = std::fs::remove_file(&marker).and_then(|()| sync_folder(&self.path));
@@ -97,7 +97,7 @@ impl DataDir {
         self.path.join("closed-hours")
     }
 
-    /// The file with the name of this instance, for the other instances that share its store.
+    /// The file with the name of this instance among those that share its store.
     pub(super) fn instance(&self) -> PathBuf {
         self.path.join("instance")
     }
@@ -137,13 +137,15 @@ pub(super) fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
 }
 
-/// The record of the store of the last start, in a data folder.
+/// The file that records the store of the last start, in a data folder.
 pub(super) fn known_store(data_dir: &Path) -> PathBuf {
     data_dir.join("store.json")
 }
 
-/// Refuses a data folder that has been in use, and whose log is gone: the log may have had the only copy of
-/// acknowledged readings. The record of the store says that the folder has been in use.
+/// Refuses a data folder that was in use and whose log is gone.
+///
+/// The log may have had the only copy of acknowledged readings. The folder was in use if it has the record of
+/// the store.
 pub(super) fn expect_log(data_dir: &Path) -> Result<(), LogError> {
     let file = known_store(data_dir);
     let was_used = file.try_exists().map_err(|error| LogError::Io { action: "read", path: file, error })?;
@@ -155,7 +157,9 @@ pub(super) fn dead_letters(data_dir: &Path) -> PathBuf {
     data_dir.join("dead-letters.ndjson")
 }
 
-/// The folder for damaged bytes of the log that `check --log --quarantine` sets aside, in a data folder.
+/// The folder for damaged bytes of the log, in a data folder.
+///
+/// `check --log --quarantine` writes it.
 pub(super) fn quarantine_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("quarantine")
 }

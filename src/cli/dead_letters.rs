@@ -6,8 +6,9 @@
 //! server rejects to the new file, and only then deletes the renamed one. An interruption at any moment loses
 //! nothing: the next `retry` finds the renamed file, and sending a line twice is safe.
 //!
-//! The server leaves out readings that are older than others that it has (`POST /v1/dead-letters`). The last
-//! lines are sent first, so that of two values of one reading the later one stays.
+//! `retry` sends the last lines first. The server skips a value of a line if it has already accepted another
+//! value of the same device, time and series (`POST /v1/dead-letters`). So of two lines with such values, the
+//! later line wins.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Write};
@@ -36,7 +37,7 @@ const LINES_PER_REQUEST: usize = 20;
 /// The size of a request, in bytes, from which on no more lines are added.
 const BYTES_PER_REQUEST: u64 = 1 << 20;
 
-/// How long a retry waits for a server that does not answer.
+/// How long a request is repeated if the server does not answer.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
 /// List readings that the store refuses permanently, or send them again.
@@ -123,7 +124,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
                 continue;
             };
             if line.is_empty() {
-                continue; // it ends a line that was cut off
+                continue; // the end of a line that was cut off
             }
             let Ok(letter) = serde_json::from_slice::<Letter>(&line) else {
                 let line = String::from_utf8_lossy(&line);
@@ -175,7 +176,7 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
                 eprintln!("tidegauge: {}; it is kept", too_long(&files.taken, number));
                 kept.push(at);
             }
-            Some(text) if text.is_empty() => {} // it ends a line that was cut off
+            Some(text) if text.is_empty() => {} // the end of a line that was cut off
             Some(_) => lines.push((number, at)),
         }
     }
@@ -227,7 +228,9 @@ async fn retry(args: RetryArgs) -> anyhow::Result<()> {
     if kept.is_empty() { Ok(()) } else { bail!("the server does not accept all of them") }
 }
 
-/// Where the lines of the next request begin: the last ones that fit into it, one to `max_lines`.
+/// The index of the first line in the next request.
+///
+/// The request has the last lines that fit, one to `max_lines`.
 fn start_of_last_request(lines: &[(u64, Range<u64>)], max_lines: usize) -> usize {
     let mut bytes = 0;
     let fits = |(_, at): &&(u64, Range<u64>)| {
@@ -242,10 +245,12 @@ fn too_long(path: &Path, number: u64) -> String {
     format!("line {number} of {} is longer than {MAX_LINE_BYTES} bytes, so it is no dead letter", path.display())
 }
 
-/// The number of readings in a line, as the server counts them; `None` if the line is no dead letter.
+/// The number of readings in a line, as the server counts them.
+///
+/// `None`: the line is no dead letter.
 fn readings_in(line: &[u8]) -> Option<u64> {
     let letter: Letter = serde_json::from_slice(line).ok()?;
-    Some(letter.readings.len().max(1) as u64) // an empty list is one rejection
+    Some(letter.readings.len().max(1) as u64) // the server rejects a line without readings as one reading
 }
 
 /// The files of dead letters.
@@ -265,8 +270,10 @@ impl Files {
         Ok(Self { taken: DeadLetters::taken_path(&current), current })
     }
 
-    /// Takes the file away from the server, unless an earlier `retry` has left a taken file. `None`: there
-    /// are no dead letters. While the result lives, no other process can retry.
+    /// Takes the current file away from the server, by renaming it.
+    ///
+    /// If an earlier `retry` was interrupted, its taken file is continued instead. `None`: there are no dead
+    /// letters. While the result lives, no other process can retry.
     fn take(&self) -> anyhow::Result<Option<File>> {
         match DeadLetters::take(&self.current, &self.taken) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("another process is sending the dead letters"),
@@ -274,7 +281,9 @@ impl Files {
         }
     }
 
-    /// Moves the lines at the byte ranges `kept` to the file that the server adds to, and deletes the rest.
+    /// Moves the lines at the byte ranges `kept` back, and deletes the taken file.
+    ///
+    /// They are appended to the file that the server adds to.
     fn put_back(&self, kept: &[Range<u64>]) -> anyhow::Result<()> {
         DeadLetters::put_back(&self.current, &self.taken, kept)
             .with_context(|| format!("move the kept lines of {} back", self.taken.display()))

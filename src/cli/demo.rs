@@ -1,8 +1,8 @@
 //! `tidegauge demo`: serves a simulated factory from a temporary folder.
 //!
-//! The command is `serve` with a configuration of its own, and clients beside it. The server knows nothing of
-//! them: history arrives over HTTP in large requests, and live readings over HTTP and UDP in small ones, all
-//! on loopback. No file, variable or store of a real server is read or written.
+//! The command is `serve` with a configuration of its own, and clients beside it. The server treats them like
+//! any clients: history arrives over HTTP in large requests, and live readings over HTTP and UDP in small
+//! ones, all on loopback. The demo reads and writes no file, variable or store of a real server.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Write};
@@ -26,8 +26,10 @@ mod factory;
 mod random;
 mod sensor;
 
-/// The log lines of the server: warnings, but no warnings about refused readings, which the simulation sends
-/// all the time, and about readings that a stop leaves in the log.
+/// The log level of the server: warnings, except for two kinds.
+///
+/// The simulation sends bad readings all the time, so warnings about refused readings are off. So are
+/// warnings about readings that a stop leaves in the log.
 const LOG_LEVEL: &str = "warn,tidegauge::telemetry::refusals=error,tidegauge::cli::serve=error";
 
 /// Serve a simulated factory, to try tidegauge out.

@@ -1,6 +1,6 @@
 //! `tidegauge key`: creates the keys that sign datagrams, and signs with them.
 //!
-//! No secret is a command-line argument, because the list of processes shows these.
+//! No secret is a command-line argument, because the process list shows arguments.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -66,7 +66,7 @@ pub(super) fn run(args: KeyArgs) -> anyhow::Result<()> {
             let mut content = Vec::new();
             std::io::stdin().lock().take(DATAGRAM_MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
             let line = signature(&args, &content)?;
-            // In one call, unlike line-buffered standard output, so that the reader gets one datagram.
+            // Write in one call, unlike line-buffered standard output, so that the reader gets one datagram.
             let mut out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
             out.write_all(&[line.as_bytes(), &content].concat())?;
         }

@@ -1,12 +1,14 @@
-//! The record of the store in the data folder, `store.json`: the store of the last start, and its writes.
+//! `store.json` in the data folder records the store of the last start, and its writes.
 //!
 //! ```json
 //! {"version":1,"store":"sqlite","id":"0f3a…","writes":1234}
-//! ``` For MongoDB, the ID is the one of the collections, and their writes are not counted.
+//! ```
 //!
-//! A start writes the file once the log is there, and before it accepts readings. So a data folder with the
-//! file has been in use, and a missing log is a lost one. The count is read from the store before it is
-//! saved, so the file never counts a write that the store lacks.
+//! With MongoDB, the ID is that of the collections, and writes are not counted.
+//!
+//! A start writes the file after the log exists, and before it accepts readings. So a data folder with the
+//! file was in use, and if its log is missing, the log was lost. The service reads the count from the store
+//! and then saves it, so the file never counts a write that the store lacks.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -54,7 +56,8 @@ impl KnownStore {
         }
     }
 
-    /// How the store of today (`now`), which has the name in this record, differs from the recorded store.
+    /// How the store of today (`now`) differs from the recorded store of the same name.
+    ///
     /// `None`: it does not differ, or no ID is recorded. `now` is `None` if the store is not created yet.
     pub(super) fn difference(&self, now: Option<&History>) -> Option<Difference> {
         let before = self.history.as_ref()?;
@@ -62,10 +65,11 @@ impl KnownStore {
         before.writes.checked_sub(now.writes).filter(|missing| *missing > 0).map(Difference::Older)
     }
 
-    /// Why a configuration names another store than this record, for people; `None` if the stores may be the
-    /// same. It blocks on the disk, and does not ask MongoDB.
+    /// Why a configuration names another store than this record, as text.
     ///
-    /// An SQLite file that is missing or cannot be read is no reason: opening it fails with a reason.
+    /// `None`: the stores may be the same. This blocks on the disk, and does not ask MongoDB.
+    ///
+    /// A missing or unreadable SQLite file is no objection: an attempt to open it tells the reason.
     pub(super) fn objection(&self, config: &Config) -> Option<String> {
         let now = config.store_kind();
         if self.store != now.as_str() {

@@ -1,4 +1,4 @@
-//! `tidegauge man` and `tidegauge completions`: pages and scripts made from the flags themselves.
+//! `tidegauge man` and `tidegauge completions`: pages and scripts that are generated from the flags.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn write_pages(folder: &Path, command: &clap::Command, names: &mut Vec<String>) 
 
 /// Prints a script that completes commands and flags in a shell.
 pub(super) fn complete(args: &CompletionsArgs) -> anyhow::Result<()> {
-    let mut script = Vec::new(); // on standard output, the generator would panic when a pipe is closed
+    let mut script = Vec::new(); // the generator would panic if standard output were a closed pipe
     clap_complete::generate(args.shell, &mut Cli::command(), "tidegauge", &mut script);
     Ok(std::io::stdout().write_all(&script)?)
 }

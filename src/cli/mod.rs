@@ -17,13 +17,15 @@ use tidegauge::tls::TlsError;
 
 use self::settings::Settings;
 
-/// Prints a line to stderr. Unlike the macro of the standard library, this one does not panic when the reader
-/// of a pipe has gone, as in `tidegauge check 2>&1 | head`.
+/// Prints a line to stderr.
+///
+/// Unlike the macro of the standard library, this one does not panic when the reader of a pipe has gone, as
+/// in `tidegauge check 2>&1 | head`.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::print_line(&mut std::io::stderr(), format_args!($($text)*)) };
 }
 
-/// Prints a line to stdout, in the same way.
+/// Prints a line to stdout. Like `eprintln`, it does not panic at a closed pipe.
 macro_rules! println {
     ($($text:tt)*) => { $crate::cli::print_line(&mut std::io::stdout(), format_args!($($text)*)) };
 }
@@ -119,7 +121,7 @@ enum Command {
     Man(man::ManArgs),
 }
 
-/// Prints a line for people, who may have a terminal. Without a reader, the line is lost.
+/// Prints a line with its control characters escaped. If nothing reads the output, the line is lost.
 fn print_line(out: &mut impl Write, line: fmt::Arguments<'_>) {
     let line = line.to_string();
     let _ = out.write_fmt(format_args!("{}\n", printable(&line)));
@@ -156,7 +158,7 @@ pub(crate) async fn run(command_line: Cli) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     if error.downcast_ref().is_some_and(|error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe) {
-        return ExitCode::FAILURE; // the reader of the output has gone, and wants no more of it
+        return ExitCode::FAILURE; // the reader of the output has closed its pipe
     }
     match logs::json_line("ERROR", &format!("{error:#}"), &[]) {
         Some(line) => eprintln!("{line}"),

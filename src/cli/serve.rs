@@ -64,8 +64,8 @@ pub(super) async fn run(settings: &Settings) -> anyhow::Result<()> {
 
 /// Serves with a configuration until SIGTERM or SIGINT, then drains.
 ///
-/// Sockets that were passed to the process take the place of its addresses. SIGHUP reloads the settings if
-/// there are any, else it stops the server too.
+/// Sockets that were passed to the process replace the addresses of the configuration. With `settings`,
+/// SIGHUP reloads them; without, SIGHUP stops the server too.
 pub(super) async fn serve(
     configured: &Config,
     settings: Option<&Settings>,
@@ -103,7 +103,8 @@ pub(super) async fn serve(
         metrics: Arc::clone(&service.app.metrics),
         clock,
     };
-    // Before the server announces itself: by default these signals end the process at once.
+    // Handle SIGHUP and the stop signals before the server announces itself: by default they end the process
+    // at once.
     let reloading = settings.map(|settings| reload::on_hangup(settings, replaceable)).transpose()?;
     let signals = StopSignals::new(settings.is_none())?;
     tracing::info!(
@@ -131,7 +132,9 @@ pub(super) struct Listening {
     store: &'static str,
 }
 
-/// Prints the addresses in a line for programs and, on a terminal, first commands for people.
+/// Prints the addresses in a line for programs.
+///
+/// On a terminal, it also prints first commands for people.
 fn announce(config: &Config, listening: Listening) -> anyhow::Result<()> {
     let Listening { http: address, udp, mqtt, store } = listening;
     let [udp, mqtt] = [udp, mqtt].map(|at| at.map_or_else(|| "off".to_owned(), |address| address.to_string()));
@@ -180,7 +183,7 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// The ways by which readings arrive, besides HTTP.
+/// The transports of readings besides HTTP. `tls` is for MQTT devices.
 struct Transports {
     datagrams: Option<udp::Sockets>,
     brokers: Vec<mqtt::Options>,
@@ -219,7 +222,7 @@ impl Service {
         }
         let (log, recovery) = open_log(config, &log_dir, &metrics)?;
         let log = Arc::new(log);
-        // Before the first cut, which would remove what is not forwarded yet.
+        // Start forwarding before the first cut, which would remove records that are not forwarded yet.
         let forwarding = forwarding::start(config, data, forward, (&log, recovery.start), clock, &metrics)?;
         let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;

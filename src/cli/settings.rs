@@ -110,12 +110,14 @@ impl Settings {
         self.load_and_compare().map(|(config, _)| config)
     }
 
-    /// Loads the configuration, with the values of the file that are overridden.
+    /// Loads the configuration, and lists the values of the file that are overridden.
     pub(super) fn load_and_compare(&self) -> Result<(Config, Vec<Overridden>), ConfigError> {
         Config::load_and_compare(self.config.as_deref(), environment()?.into_iter(), &self.overrides())
     }
 
-    /// Whether a flag or variable sets JSON log lines. It is needed before the configuration is loaded.
+    /// Whether a flag or variable sets JSON log lines.
+    ///
+    /// This is needed before the configuration is loaded.
     pub(super) fn ask_for_json(&self) -> bool {
         let variable = std::env::var("TIDEGAUGE_TELEMETRY__LOG_FORMAT").ok();
         self.log_format.as_ref().or(variable.as_ref()).is_some_and(|format| format == "json")

@@ -1,6 +1,6 @@
 //! `tidegauge token`: creates, hashes and checks tokens.
 //!
-//! No token is a command-line argument, because the list of processes shows these.
+//! No token is a command-line argument, because the process list shows arguments.
 
 use std::io::{IsTerminal, Read, Write};
 
@@ -15,10 +15,12 @@ use super::Usage;
 use super::credential::{self, GrantArgs, random_secret};
 use super::settings::Settings;
 
-/// The start of new tokens, by which people and scanners for leaked secrets recognize one.
+/// The start of new tokens.
+///
+/// By it, people and scanners for leaked secrets recognize a token.
 const START: &str = "tg_";
 
-/// The length below which a token could be guessed. A plain hash does not protect such a token.
+/// The shortest token. A shorter one could be guessed in spite of its hash.
 const MIN_BYTES: usize = 20;
 
 /// Create, hash and check tokens.

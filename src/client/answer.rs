@@ -1,4 +1,4 @@
-//! The answer of a server to readings: how many of them it has accepted, and which it rejects.
+//! The answer to a request with readings: which of them the server accepted.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,45 +12,50 @@ use super::Trouble;
 use super::trouble::short_detail;
 use crate::wire::Code;
 
-/// An answer that judges each of the readings that were sent.
+/// An answer that says of each sent reading whether it is accepted.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The number of readings by outcome.
+    /// The numbers of readings by outcome.
     pub counts: Counts,
-    /// The rejections that the server lists, in the order of the request: of readings and of single values. A
-    /// server may not list all.
+    /// The rejections of readings and of single values, in the order of the request.
+    ///
+    /// The server may list only the first of them.
     pub listed: Vec<Listed>,
-    /// The wait before readings that are rejected for now may be sent again.
+    /// The wait that the server asks for before rejected readings are sent again.
     pub retry_after: Option<Duration>,
-    /// The answer as a trouble, if a rate of the server rejects some of the readings.
+    /// This answer as a [`Trouble`], if a rate limit rejects readings (status 429).
     pub rate_limited: Option<Trouble>,
 }
 
-/// All that an answer counts, or that several answers count together.
+/// The counts in one answer, or the sums of several answers.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// The accepted readings.
+    /// The number of accepted readings.
     pub accepted: u64,
-    /// The rejected readings.
+    /// The number of rejected readings.
     #[serde(default)]
     pub rejected: u64,
-    /// The rejected values of accepted readings.
+    /// The number of rejected values in accepted readings.
     #[serde(default)]
     pub rejected_values: u64,
-    /// The readings that replaced a value of an earlier reading of their request.
+    /// The number of readings that replaced an earlier value in the same request.
     #[serde(default)]
     pub overwritten: u64,
-    /// The parts of readings that were dropped.
+    /// The number of parts that were dropped, such as texts in line protocol.
     #[serde(default)]
     pub ignored: u64,
-    /// The repeated readings that are older than others that the server has.
+    /// The number of dead letters left out, because a later reading was accepted.
+    ///
+    /// Only an answer to dead letters that are sent again has this count.
     #[serde(default)]
     pub older: u64,
-    /// The values that are older than those that the server has, in repeated readings with newer values too.
+    /// The number of values left out for this reason, also from accepted dead letters.
     #[serde(default)]
     pub older_values: u64,
-    /// The listed rejections by code; those with an unknown code as [`Self::OTHER`].
+    /// The numbers of listed rejections by code.
+    ///
+    /// Codes that this version does not know count as [`Self::OTHER`].
     #[serde(skip)]
     pub by_code: BTreeMap<&'static str, u64>,
 }
@@ -60,16 +65,18 @@ pub struct Counts {
 pub struct Listed {
     /// The place of the reading in the request, from 0.
     pub index: usize,
-    /// The line in the body, from 1. It differs from `index + 1` if a line has several readings.
+    /// The line in the body, from 1.
+    ///
+    /// It differs from `index + 1` if a line has several readings.
     pub line: Option<usize>,
     /// The code of the rejection, such as `invalid_value`.
     pub code: String,
-    /// The beginning of the text of the server.
+    /// The start of the server's description of the rejection.
     #[serde(deserialize_with = "detail")]
     pub detail: String,
 }
 
-/// The body of an answer.
+/// The JSON body of an answer to readings.
 #[derive(Deserialize)]
 struct Body {
     #[serde(flatten)]
@@ -83,7 +90,7 @@ fn detail<'de, D: Deserializer<'de>>(text: D) -> Result<String, D::Error> {
 }
 
 impl Counts {
-    /// The code of a rejection whose code this version does not know.
+    /// The key of codes that this version does not know, in [`Self::by_code`].
     pub const OTHER: &'static str = "other";
 
     /// Adds the counts of another answer.
@@ -106,14 +113,17 @@ impl Counts {
 }
 
 impl Listed {
-    /// The code, if this version knows it.
+    /// The code; `None` if this version does not know it.
     #[must_use]
     pub fn known_code(&self) -> Option<Code> {
         Code::iter().find(|known| known.as_str() == self.code)
     }
 }
 
-/// Reads the answer to a request with readings. `sent` has the possible numbers of its readings.
+/// Reads the answer to a request with readings.
+///
+/// `sent` are the possible numbers of sent readings: 3 to 3, or 1 to 500 if the number is not known. An
+/// answer that counts another number of readings is a trouble.
 pub(super) fn read(
     url: &str,
     status: StatusCode,

@@ -1,4 +1,4 @@
-//! The connection to a server: certificates, time limits, bandwidth.
+//! The options of a client: URL, token, certificates, time limits and bandwidth.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -11,46 +11,50 @@ use super::Client;
 use crate::common::small_file::read_small_file;
 use crate::limits::{Limiter, Rate};
 
-/// The time for a connection.
+/// The time limit of making a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time until a request with readings is answered.
+/// The default time limit of a request, from its start to the end of the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The server, and how to reach it.
+/// The options of a client: the server, and how to reach it.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The URL, such as `https://centre.example.com`.
+    /// The URL of the server, such as `https://centre.example.com`.
     pub url: String,
     /// The token for the server.
     pub token: Option<String>,
-    /// The file with the certificate authorities of the server, PEM. `None`: those of the system.
+    /// The PEM file of the certificate authorities of the server.
+    ///
+    /// `None`: the authorities of the system.
     pub ca_file: Option<PathBuf>,
-    /// The flag or key that names this file, for errors.
+    /// The flag or configuration key that sets `ca_file`, for errors.
     pub ca_key: &'static str,
-    /// The files with the certificate of this client and with its private key, PEM.
+    /// The PEM files of this client's certificate and of its private key.
     pub identity: Option<[PathBuf; 2]>,
-    /// The time that the server has.
+    /// The time limit of a request.
     pub time_limit: TimeLimit,
-    /// The most bytes of bodies a second. `None`: no limit.
+    /// The most bytes of request bodies per second. `None`: no limit.
     pub bandwidth: Option<Rate>,
-    /// Whether redirects are followed.
+    /// Whether the client follows redirects.
     pub follows_redirects: bool,
-    /// Whether the server is this machine itself. Then its certificate is not checked, because the
-    /// certificate names the host and not the address. Not for requests with a token.
+    /// Whether the URL is an address of this machine.
+    ///
+    /// Then the server's certificate is not checked, because it names the host and not the address. So such a
+    /// client must not have a token.
     pub is_local: bool,
 }
 
-/// The time that a server has for an answer.
+/// The time limit of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum TimeLimit {
-    /// From the request to the end of the answer.
+    /// The limit from the start of the request to the end of the answer.
     Whole(Duration),
-    /// Between two parts of the answer, which may have any length.
+    /// The limit between two parts of the answer, which may have any length.
     Silence(Duration),
 }
 
-/// Why no client can be made of the options.
+/// The options of a client cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct BadOptions {
@@ -59,7 +63,7 @@ pub struct BadOptions {
 }
 
 impl Options {
-    /// The server with this URL, without a token, for requests with readings.
+    /// The default options for this URL: no token, redirects, a minute for a request.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self {
@@ -77,7 +81,7 @@ impl Options {
 }
 
 impl Client {
-    /// A client of a server. It does not connect yet.
+    /// Makes a client of a server. It does not connect yet.
     ///
     /// # Errors
     /// When a file of the options cannot be used.
@@ -101,7 +105,9 @@ impl Client {
     }
 }
 
-/// A builder with the certificates of the options. reqwest has no cryptography of its own.
+/// Makes a builder that has the certificates of the options.
+///
+/// reqwest is built without a cryptographic library, so it uses the one that is installed here.
 fn trusting(options: &Options) -> Result<ClientBuilder, BadOptions> {
     let _ = rustls::crypto::ring::default_provider().install_default(); // fails if there is one already
     let http = reqwest::Client::builder();
@@ -135,10 +141,12 @@ fn bad(what: String, source: Option<Box<dyn Error + Send + Sync>>) -> BadOptions
     BadOptions { what, source }
 }
 
-/// Checks the URL of a server. The scheme is required: a wrong guess could send a token in plain text.
+/// Checks the URL of a server.
+///
+/// The scheme is required, because a wrong guess could send a token in plain text.
 ///
 /// # Errors
-/// The error is a text for people: what the URL lacks, or which scheme is not supported.
+/// A text for people: what the URL lacks, or which scheme is not supported.
 pub fn check_url(text: &str) -> Result<(), String> {
     if !text.contains("://") {
         return Err(format!(

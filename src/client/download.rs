@@ -1,4 +1,4 @@
-//! Reads answers: short ones as a whole, files piece by piece.
+//! Reads the bodies of answers: short ones as a whole, files piece by piece.
 
 use std::time::Duration;
 
@@ -6,13 +6,15 @@ use bytes::Bytes;
 
 use super::trouble::{Failure, Trouble};
 
-/// The most bytes of an answer to readings, and of a refusal. A hundred rejections take a fraction of it.
+/// The most bytes of an answer to readings, and of a problem document.
+///
+/// An answer with a hundred rejections has much less.
 pub(super) const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// The time for an answer that is read as a whole.
+/// The time limit of reading an answer as a whole.
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
 
-/// The answer to a query.
+/// The answer to a query, whose body is not read yet.
 #[derive(Debug)]
 pub struct Download {
     url: String,
@@ -24,18 +26,18 @@ impl Download {
         Self { url, answer }
     }
 
-    /// The next piece of a file; `None` at its end.
+    /// Reads the next piece of the body; `None` at its end.
     ///
     /// # Errors
-    /// When the connection ends before the file, or the server is silent for too long.
+    /// When the connection ends before the body, or the server is silent for too long.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, Trouble> {
         self.answer.chunk().await.map_err(|error| Trouble::of_error(&self.url, error.into(), ""))
     }
 
-    /// The whole answer.
+    /// Reads the whole body.
     ///
     /// # Errors
-    /// When it has more than `max_bytes`, or takes more than five minutes.
+    /// When the body has more than `max_bytes`, or takes more than five minutes.
     pub async fn whole(self, max_bytes: usize) -> Result<Vec<u8>, Trouble> {
         let Self { url, answer } = self;
         let body = read_at_most(max_bytes, answer).await.map_err(|error| Trouble::of_error(&url, error, ""))?;
@@ -46,7 +48,7 @@ impl Download {
     }
 }
 
-/// Reads the body of an answer, but stops once it has more than `bytes`.
+/// Reads the body of an answer, and stops after more than `bytes`.
 pub(super) async fn read_at_most(bytes: usize, mut answer: reqwest::Response) -> Result<Vec<u8>, Failure> {
     let read = async {
         let mut body = Vec::new();

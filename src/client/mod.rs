@@ -1,22 +1,23 @@
-//! Requests to another tidegauge. It is the only HTTP client of this program.
+//! The client of another tidegauge: the only HTTP client in this program.
 //!
 //! ```text
 //! forward, import, dead-letters retry, demo ──post──┐
 //! export, check --ready ──────────────────────get───┴─> Client ──> the other server
 //! ```
 //!
-//! [`Client`] has what all requests to one server share: URL, token, certificates, time limit, bandwidth.
-//! The answer to readings is an [`Answer`] (`answer.rs`), that to a query a [`Download`] (`download.rs`).
-//! Everything else is a [`Trouble`], which says why, and whether a retry may mend it (`trouble.rs`).
-//! [`retry`] repeats a request for commands. `forward` repeats in its own way, because it must stop at once
-//! and keep its metrics.
+//! A [`Client`] has the settings of all requests to one server: URL, token, certificates, time limit,
+//! bandwidth. [`Client::post`] sends readings and returns an [`Answer`]. [`Client::get`] sends a query and
+//! returns a [`Download`]. All failures are a [`Trouble`], which says whether a retry may help. [`retry`]
+//! repeats requests of commands. `forward` has retries of its own, because it must be able to stop at once
+//! and keeps metrics.
 //!
 //! Promises:
-//! - The other server may be any program. Its answers are read up to a number of bytes and a time. Only a
-//!   file of readings may have any length; there each silence has a limit.
-//! - Readings count as accepted only if an answer in the form of this API counts as many as were sent. Any
-//!   other answer, such as that of a proxy, is a trouble.
-//! - Each wait before a retry is random, and at least as long as `Retry-After` asks for, up to five minutes.
+//! - The other server may be any program. So the size and the time of an answer are limited. Only a file of
+//!   readings may have any length; there the silence between two pieces is limited.
+//! - Readings count as accepted only if the answer has the form of this API and counts as many readings as
+//!   were sent. Any other answer, such as that of a proxy, is a trouble.
+//! - Each wait before a retry is random, and at least as long as the header `Retry-After` asks for, up to
+//!   five minutes.
 //! - An error names the server, and the key or flag that mends it, but never the token.
 //!
 //! This room knows neither devices, the log, nor the command line.
@@ -52,7 +53,7 @@ pub const READINGS: &str = "/v1/readings";
 /// The path to which changes of metadata are sent.
 pub const METADATA: &str = "/v1/metadata";
 
-/// The level of zstd: the size of a body falls little beyond it, and the work grows.
+/// The level of zstd. Higher levels cost much more work, and save few bytes.
 const LEVEL: i32 = 3;
 
 /// Sends requests to one server.
@@ -61,7 +62,7 @@ pub struct Client {
     http: reqwest::Client,
     url: String,
     token: Option<String>,
-    /// How to make the authority of the server known, for errors.
+    /// The hint in errors about a certificate of an unknown authority.
     authority_hint: String,
     bandwidth: Option<Limiter>,
 }
@@ -70,12 +71,14 @@ pub struct Client {
 #[derive(Debug)]
 pub struct Body {
     bytes: Bytes,
-    /// How many readings it may have.
+    /// The possible numbers of readings in the body.
     readings: RangeInclusive<u64>,
 }
 
 impl Body {
-    /// Compresses NDJSON with this number of readings. `None`: the number is not known, at least 1.
+    /// Compresses NDJSON with this number of readings.
+    ///
+    /// `None`: the number is not known. Then it is at least 1, and at most the number of bytes.
     ///
     /// # Panics
     /// Never: a body in memory can be compressed.
@@ -92,7 +95,7 @@ impl Body {
         self.bytes.len()
     }
 
-    /// The number of its readings, or the most that it may have.
+    /// The number of readings in the body, or the most that it may have.
     #[must_use]
     pub const fn max_readings(&self) -> u64 {
         *self.readings.end()
@@ -106,10 +109,10 @@ impl Client {
         &self.url
     }
 
-    /// Charges a body to the bandwidth.
+    /// Charges the size of a body to the bandwidth limit.
     ///
     /// # Errors
-    /// The wait until the bandwidth allows the body.
+    /// The wait until the bandwidth limit admits the body.
     pub fn charge(&self, body: &Body) -> Result<(), Duration> {
         let Some(bandwidth) = &self.bandwidth else { return Ok(()) };
         let now = Instant::now();
@@ -118,11 +121,10 @@ impl Client {
         Ok(())
     }
 
-    /// Sends readings once.
+    /// Sends readings, without retries.
     ///
     /// # Errors
-    /// When the answer does not say of each reading whether it is accepted. The same body can be sent again,
-    /// safely.
+    /// When no answer says of each reading whether it is accepted. The body can safely be sent again.
     pub async fn post(&self, path: &str, body: &Body) -> Result<Answer, Trouble> {
         let url = format!("{}{path}", self.url);
         let request = self.http.post(&url).header(CONTENT_TYPE, "application/x-ndjson");
@@ -134,7 +136,7 @@ impl Client {
         answer::read(&url, status, &text, &body.readings, retry_after)
     }
 
-    /// Sends a query once.
+    /// Sends a query, without retries.
     ///
     /// # Errors
     /// When the server does not answer `200`.

@@ -1,4 +1,4 @@
-//! Repeats the requests of a command.
+//! Retries of the requests of a command.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use tokio::time::Instant;
 use super::Trouble;
 use crate::common::backoff::Backoff;
 
-/// Repeats a request while its trouble may pass, for `retry_for` after the first one. `on_trouble` gets each
-/// trouble that a retry follows.
+/// Repeats a request until it succeeds or a retry cannot help.
+///
+/// It gives up `retry_for` after the first trouble. `on_trouble` is called before each retry.
 ///
 /// # Errors
 /// The last trouble.

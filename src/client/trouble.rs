@@ -1,4 +1,4 @@
-//! Requests without the answer that was asked for, and what a person or a retry can do about it.
+//! Failures of requests, and whether a retry may help.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,41 +9,43 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use rustls::CertificateError::{self, BadSignature, UnknownIssuer};
 use serde::Deserialize;
 
-/// The longest wait that a server may ask for. Longer ones would only delay the end of an outage.
+/// The longest wait before a retry, even if the server asks for more.
+///
+/// A longer wait would delay the recovery after an outage.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// The most characters of a problem document or a rejection that are kept.
+/// The most characters that are kept of a problem document or a rejection.
 const DETAIL_CHARS: usize = 1_000;
 
-/// The most characters that are kept of an answer that is no problem document.
+/// The most characters that are kept of any other answer.
 const SHOWN_CHARS: usize = 200;
 
-/// A request without the answer that was asked for.
+/// A failed request: no connection, no answer in time, or an unexpected answer.
 #[derive(Debug)]
 pub struct Trouble {
-    /// One of [`Self::REASONS`].
+    /// The kind of failure: one of [`Self::REASONS`].
     pub reason: &'static str,
-    /// The wait that the server asks for.
+    /// The wait before a retry that the server asks for.
     pub retry_after: Option<Duration>,
-    /// Whether the same request will fail again, until a person changes something.
+    /// Whether a retry cannot help before a person changes something.
     pub is_for_good: bool,
     url: String,
-    /// The status of the answer, if there is one.
+    /// The status of the answer; `None` without an answer.
     status: Option<StatusCode>,
     /// Whether the answer is a problem document of this API.
     is_problem: bool,
-    /// The error, or the words of the server.
+    /// The text of the error, or of the server's answer.
     said: String,
 }
 
-/// The members of a problem document that are read.
+/// The members of a problem document that this client reads.
 #[derive(Deserialize)]
 struct Problem {
     code: String,
     detail: String,
 }
 
-/// Why an answer cannot be read.
+/// An answer cannot be read.
 pub(super) enum Failure {
     Http(reqwest::Error),
     Slow,
@@ -56,15 +58,18 @@ impl From<reqwest::Error> for Failure {
 }
 
 impl Trouble {
-    /// The server has failed on this request.
+    /// The reason of answers with status 500 and the code `internal` of this API.
     pub const INTERNAL: &'static str = "internal";
 
-    /// The reasons: no connection, no answer in time, no rights, too many readings, a server that cannot take
-    /// any, one that fails on this request, or an answer of something else.
+    /// All reasons.
+    ///
+    /// They are: no connection; no answer in time; a token without the right; a rate limit; a server that
+    /// takes no readings at the moment; a server that fails on this request; and any other answer, such as
+    /// that of a proxy.
     pub const REASONS: [&'static str; 7] =
         ["connection", "timeout", "unauthorized", "rate_limited", "unavailable", Self::INTERNAL, "unexpected"];
 
-    /// The error, or the status and the words of the server.
+    /// The text of the error, or the status and the text of the server's answer.
     #[must_use]
     pub fn detail(&self) -> String {
         match self.status {
@@ -73,50 +78,55 @@ impl Trouble {
         }
     }
 
-    /// The words of the server, without the status.
+    /// The text of the error, or of the server's answer, without the status.
     #[must_use]
     pub fn said(&self) -> &str {
         &self.said
     }
 
-    /// Whether the server has failed on this request, in the form of this API. Its readings may be the cause.
+    /// Whether the server, a tidegauge, has failed with status 500.
+    ///
+    /// A reading in the request may be the cause.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         self.reason == Self::INTERNAL
     }
 
-    /// Whether the server has answered.
+    /// Whether there is an answer of the server.
     #[must_use]
     pub const fn is_answer(&self) -> bool {
         self.status.is_some()
     }
 
-    /// Whether the server does not understand the request.
+    /// Whether the answer has status 400: the request is malformed.
     #[must_use]
     pub fn is_bad_request(&self) -> bool {
         self.status == Some(StatusCode::BAD_REQUEST)
     }
 
-    /// Whether the request is too large for the server, or for a proxy.
+    /// Whether the answer of the server or a proxy has status 413: too large.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
         self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
     }
 
-    /// Whether the answer is a problem document of this API, and not that of a proxy.
+    /// Whether the answer is a problem document of this API.
     #[must_use]
     pub const fn is_problem(&self) -> bool {
         self.is_problem
     }
 
-    /// Whether the server refuses this request, in the form of this API, whatever its state is.
+    /// Whether the server, a tidegauge, will always refuse this request.
+    ///
+    /// The answer is a problem document with a status 4xx other than 401 and those that may pass, such as
+    /// 429.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         let is_of_client = |status: StatusCode| status.is_client_error() && status != StatusCode::UNAUTHORIZED;
         self.is_problem && self.is_for_good && self.status.is_some_and(is_of_client)
     }
 
-    /// An answer that is not the one of a tidegauge to this request.
+    /// A trouble with the reason `unexpected`: no tidegauge gives this answer.
     #[must_use]
     pub fn unexpected(url: &str, said: String) -> Self {
         Self {
@@ -134,7 +144,9 @@ impl Trouble {
         Self { reason: "connection", ..Self::unexpected(url, error.to_string()) }
     }
 
-    /// `hint` says how to make the authority of the server known.
+    /// The trouble of a request without a complete answer.
+    ///
+    /// `hint` is added to errors about a certificate of an unknown authority.
     pub(super) fn of_error(url: &str, error: Failure, hint: &str) -> Self {
         let error = match error {
             Failure::Http(error) => error.without_url(),
@@ -148,7 +160,7 @@ impl Trouble {
         let is_for_good = error.is_builder() || of_certificate.is_some();
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let mut said = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        // The signature is bad if another authority has the same name.
+        // If another authority has the same name, the error is `BadSignature` instead of `UnknownIssuer`.
         let is_of_unknown_authority = matches!(of_certificate, Some(UnknownIssuer | BadSignature));
         if is_of_unknown_authority && !hint.is_empty() {
             said = format!("{said}: {hint}");
@@ -159,7 +171,7 @@ impl Trouble {
     pub(super) fn of_status(url: &str, status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let problem = serde_json::from_slice::<Problem>(body).ok();
         let is_internal = problem.as_ref().is_some_and(|problem| problem.code == Self::INTERNAL);
-        // Only the beginning of a long text, because it goes to logs and dead letters.
+        // A long text is cut, because it goes into log lines and dead letters.
         let said = match &problem {
             Some(Problem { code, detail }) => beginning(&format!("{code}: {detail}"), DETAIL_CHARS),
             None => beginning(&String::from_utf8_lossy(body), SHOWN_CHARS),
@@ -191,7 +203,7 @@ impl Trouble {
         }
     }
 
-    /// The same trouble with another text.
+    /// This trouble with another text.
     pub(super) fn saying(self, said: String) -> Self {
         Self { said, ..self }
     }
@@ -208,7 +220,7 @@ impl fmt::Display for Trouble {
 
 impl Error for Trouble {}
 
-/// The beginning of the detail of a rejection.
+/// The start of the detail of a rejection, short enough to keep.
 pub(super) fn short_detail(detail: &str) -> String {
     beginning(detail, DETAIL_CHARS)
 }
@@ -217,13 +229,13 @@ fn beginning(text: &str, chars: usize) -> String {
     text.chars().take(chars).collect()
 }
 
-/// The wait that the header `Retry-After` asks for. A date in it is ignored.
+/// The wait in seconds that the header `Retry-After` asks for. A date is ignored.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     (seconds > 0).then(|| Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
 
-/// The error in the certificate of the server, if that is the cause.
+/// The fault of the server's certificate, if that is the cause of the error.
 fn certificate_error(error: &reqwest::Error) -> Option<&CertificateError> {
     let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.find_map(|cause| match cause.downcast_ref().and_then(of_tls)? {

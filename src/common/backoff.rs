@@ -1,18 +1,18 @@
-//! Exponential backoff with jitter.
+//! Exponential backoff with jitter: the waits between retries.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The waits between the attempts at one operation.
 ///
-/// Each wait is twice as long as the one before, up to the end of the range, and is then [`jittered`].
+/// Each wait is twice as long as the wait before, up to the end of the range, and is then [`jittered`].
 #[derive(Debug)]
 pub struct Backoff {
     range: RangeInclusive<Duration>,
     next: Duration,
 }
 
-/// The waits for a server or store that is away: from a tenth of a second to ten seconds.
+/// The waits for a server or store that does not answer: 100 ms to 10 s.
 impl Default for Backoff {
     fn default() -> Self {
         Self::new(Duration::from_millis(100)..=Duration::from_secs(10))
@@ -37,15 +37,18 @@ impl Backoff {
         wait
     }
 
-    /// Returns the wait before the next attempt. If the other side `asked` for a wait, this is up to a tenth
-    /// longer.
+    /// Returns the wait before the next attempt, if the other side may ask for one.
+    ///
+    /// If it `asked` for a wait, the result is this wait, lengthened at random by up to a tenth.
     pub fn next_wait_or(&mut self, asked: Option<Duration>) -> Duration {
         let own = self.next_wait();
         asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))
     }
 }
 
-/// Shortens `wait` at random by up to a half, so that clients that failed together do not retry together.
+/// Shortens `wait` at random by up to a half.
+///
+/// Without this, clients that failed at the same time would retry at the same time.
 pub fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(0.5..=1.0))
 }

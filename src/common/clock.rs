@@ -1,7 +1,7 @@
 //! The wall clock, and dates as text.
 //!
-//! [`Clock::now_ms`] is the only place that reads the wall clock of the system. The wall clock may jump, so
-//! rooms measure durations with `Instant` and ask the [`Clock`] for dates alone: the window in which readings
+//! [`Clock::now_ms`] is the only place that reads the wall clock of the system. The wall clock may jump. So
+//! rooms measure durations with `Instant`, and use the [`Clock`] only for dates: the window in which readings
 //! are accepted, the end of hours, and the expiry of tokens, certificates and stored readings.
 
 use std::ops::RangeInclusive;
@@ -30,14 +30,16 @@ impl Clock {
         }
     }
 
-    /// A clock for tests that shows `now_ms` until [`Self::set`] changes it, in all of its clones.
+    /// A clock for tests, which shows `now_ms` until [`Self::set`] changes it.
+    ///
+    /// All its clones show the same time.
     #[cfg(test)]
     #[must_use]
     pub fn fixed(now_ms: i64) -> Self {
         Self { set: Some(Arc::new(AtomicI64::new(now_ms))) }
     }
 
-    /// Sets a clock for tests.
+    /// Sets a clock for tests, and all its clones.
     #[cfg(test)]
     pub fn set(&self, now_ms: i64) {
         self.set.as_ref().expect("a clock for tests").store(now_ms, Ordering::SeqCst);
@@ -60,8 +62,8 @@ impl Clock {
 
 /// An instant as RFC 3339 in UTC with milliseconds.
 ///
-/// An instant that jiff cannot show becomes its number of milliseconds. Admission accepts hardly any of them:
-/// jiff shows its whole range but two days at the ends.
+/// An instant that jiff cannot show, such as one in the last 26 hours of the year 9999, becomes its number of
+/// milliseconds.
 #[must_use]
 pub fn rfc3339(ts_ms: i64) -> String {
     let mut text = Vec::with_capacity(24);
@@ -70,9 +72,13 @@ pub fn rfc3339(ts_ms: i64) -> String {
 }
 
 /// The instants from the year 0 to the last one that jiff can show.
+///
+/// Their texts have 24 characters.
 const USUAL_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_199_999;
 
-/// Appends an instant in the form of [`rfc3339`]. Answers have tens of thousands.
+/// Appends an instant in the form of [`rfc3339`].
+///
+/// It does not use jiff, which is slower: an answer has tens of thousands of instants.
 pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
     if !USUAL_MS.contains(&ts_ms) {
         let unusual = jiff::Timestamp::from_millisecond(ts_ms)
@@ -101,19 +107,19 @@ pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
     text.extend_from_slice(&form);
 }
 
-/// Instants as text, most of them full hours that follow each other.
+/// Writes instants as text, fast for full hours of the same day in succession.
 ///
-/// Two hours of one day differ in two digits of their texts, so only these are written again.
+/// The texts of two hours of one day differ in two digits, so only these digits are written again.
 #[derive(Debug, Default)]
 pub struct HourTexts {
     /// The text of the last instant.
     text: Vec<u8>,
-    /// The day of the last instant since 1970-01-01, if that was a full hour.
+    /// The day of the last instant, counted from 1970-01-01. `None`: it was not a full hour.
     day: Option<i64>,
 }
 
 impl HourTexts {
-    /// An instant in the form of [`rfc3339`].
+    /// The text of an instant in the form of [`rfc3339`].
     pub fn text_of(&mut self, ts_ms: i64) -> &[u8] {
         let (day, of_day) = (ts_ms.div_euclid(MS_PER_DAY), ts_ms.rem_euclid(MS_PER_DAY));
         let is_full_hour = of_day % 3_600_000 == 0;
@@ -129,7 +135,7 @@ impl HourTexts {
     }
 }
 
-/// Instants of one hour as text. Files have millions.
+/// Writes instants of one hour as text, fast for files with millions of them.
 #[derive(Debug)]
 pub struct HourInstants {
     /// The text of the last instant.
@@ -139,7 +145,7 @@ pub struct HourInstants {
 }
 
 impl HourInstants {
-    /// The instants of the hour that begins at `start_ms`.
+    /// Writes instants of the hour that begins at `start_ms`.
     #[must_use]
     pub fn new(start_ms: i64) -> Self {
         let mut text = Vec::with_capacity(24);
@@ -148,7 +154,9 @@ impl HourInstants {
         Self { text, start_ms, is_usual: is_usual && USUAL_MS.contains(&(start_ms + 3_599_999)) }
     }
 
-    /// An instant in the form of [`rfc3339`]: `offset_ms`, less than an hour, after the start.
+    /// The text of the instant `offset_ms` after the start of the hour.
+    ///
+    /// The offset is less than an hour. The form is that of [`rfc3339`].
     pub fn text_of(&mut self, offset_ms: u32) -> &[u8] {
         if !self.is_usual {
             self.text.clear();
@@ -167,7 +175,7 @@ impl HourInstants {
 
 /// The year, month and day of a number of days since 1970-01-01.
 ///
-/// Not by jiff: its dates end with the year 9999, and an hour may be later. Source:
+/// It does not use jiff, whose dates end with the year 9999: an hour may be later. Source:
 /// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
 pub fn civil_date(days: i32) -> (i32, i32, i32) {
     let days = days + 719_468;
@@ -181,7 +189,7 @@ pub fn civil_date(days: i32) -> (i32, i32, i32) {
     (year_of_era + era * 400 + i32::from(month <= 2), month, day)
 }
 
-/// The number of days from 1970-01-01 to a date: the inverse of [`civil_date`], from the same source.
+/// The number of days from 1970-01-01 to a date: the inverse of [`civil_date`].
 pub fn days_since_1970(year: i32, month: i32, day: i32) -> i32 {
     let year = year - i32::from(month <= 2);
     let era = year.div_euclid(400);
@@ -191,8 +199,9 @@ pub fn days_since_1970(year: i32, month: i32, day: i32) -> i32 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
 }
 
-/// Appends an instant in RFC 3339 with milliseconds, by a local clock with this offset from UTC. RFC 3339 has
-/// offsets of whole minutes, so the seconds of historical offsets are left out.
+/// Appends an instant as RFC 3339 with an offset from UTC, such as `+02:00`.
+///
+/// RFC 3339 has offsets of whole minutes, so the seconds of historical offsets are left out.
 pub fn write_local_rfc3339(text: &mut Vec<u8>, ts_ms: i64, offset_ms: i64) {
     let minutes = offset_ms / 60_000;
     write_rfc3339(text, ts_ms + minutes * 60_000);

@@ -1,16 +1,16 @@
-//! An allocator that counts the allocations of each thread.
+//! An allocator for tests that counts the allocations of each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The memory that some work allocated, in bytes.
+/// The memory that a piece of work allocated, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allocated {
     /// The sum of all allocations, freed or not.
     pub(crate) total: usize,
-    /// The most bytes in use at once.
+    /// The most allocated bytes in use at once.
     pub(crate) peak: usize,
-    /// The bytes that are in use afterwards.
+    /// The allocated bytes that are still in use after the work.
     pub(crate) kept: usize,
 }
 

@@ -1,10 +1,10 @@
-//! Reading bytes from front to back, with every length checked.
+//! Reads bytes from front to back, and checks that no read goes beyond the end.
 
-/// The bytes end before the end of the item that starts at this offset.
+/// The bytes end too early: in the middle of the item that starts at this offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndOfBytes(pub usize);
 
-/// Bytes that are read, and the place that the reading has reached.
+/// A slice of bytes, and the offset of the next byte to read.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -12,13 +12,13 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the first byte.
+    /// A cursor at the first byte.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self::at(bytes, 0)
     }
 
-    /// Starts at an offset, which may be beyond the end.
+    /// A cursor at an offset, which may be beyond the end.
     #[must_use]
     pub const fn at(bytes: &'a [u8], offset: usize) -> Self {
         Self { bytes, at: offset }
@@ -30,7 +30,7 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// All the bytes, those before the cursor too.
+    /// The whole slice, with the bytes before the cursor.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -42,10 +42,10 @@ impl<'a> Cursor<'a> {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// Reads `count` bytes.
+    /// Reads the next `count` bytes.
     ///
     /// # Errors
-    /// When fewer are left.
+    /// When fewer bytes are left.
     #[inline]
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], EndOfBytes> {
         let end = self.at.checked_add(count).ok_or(EndOfBytes(self.at))?;
@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// Reads an array of bytes.
+    /// Reads the next `N` bytes as an array.
     ///
     /// # Errors
     /// When fewer bytes are left.

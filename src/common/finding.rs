@@ -1,4 +1,4 @@
-//! A finding of `tidegauge check --full`: what was found, how serious it is, and how to mend it.
+//! The findings of `tidegauge check --full`, and numbers as text for people.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use strum::{Display, EnumIter};
 pub enum Severity {
     /// The part is as it should be.
     Ok,
-    /// The part works, and an operator should know the finding; or it was not checked.
+    /// The part works, but an operator should know something; or it was not checked.
     Note,
-    /// The part works only now, or only in part. An operator should mend it soon.
+    /// The part may soon fail, or works only in part. An operator should mend it.
     Warning,
     /// The part does not work, or readings are at risk.
     Error,
 }
 
-/// The part that a finding is about, by its stable name, such as `collection-expiry`.
+/// The part that a finding is about, such as `collection-expiry`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, EnumIter, Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
@@ -67,16 +67,18 @@ pub enum Part {
     LogQuarantine,
 }
 
-/// One finding, with the fields of the JSON of `tidegauge check --full --json`.
+/// What a check found, and how to mend it.
+///
+/// The fields are those in the JSON of `tidegauge check --full --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How serious the finding is.
     pub severity: Severity,
-    /// The part that was looked at.
+    /// The part that was checked.
     pub part: Part,
-    /// A sentence that says what was found, with figures, without its full stop.
+    /// A sentence with figures that says what was found, without its full stop.
     pub found: String,
-    /// The mend: what to do, with the exact command if there is one.
+    /// What an operator should do, with the exact command if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
 }
@@ -88,19 +90,19 @@ impl Finding {
         Self { severity: Severity::Ok, part, found: found.into(), mend: None }
     }
 
-    /// A finding that an operator should know.
+    /// A finding that an operator should know, without a problem.
     #[must_use]
     pub fn note(part: Part, found: impl Into<String>) -> Self {
         Self { severity: Severity::Note, part, found: found.into(), mend: None }
     }
 
-    /// The finding that the part was not checked, and why.
+    /// A finding that the part was not checked, and why.
     #[must_use]
     pub fn skipped(part: Part, why: impl std::fmt::Display) -> Self {
         Self::note(part, format!("not checked: {why}"))
     }
 
-    /// A finding that an operator should mend soon.
+    /// A finding of a problem that an operator should mend soon.
     #[must_use]
     pub fn warning(part: Part, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, part, found: found.into(), mend: Some(mend.into()) }
@@ -112,7 +114,7 @@ impl Finding {
         Self { severity: Severity::Error, part, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// Adds the mend: what to do.
+    /// Adds what an operator should do.
     #[must_use]
     pub fn with_mend(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }
@@ -131,14 +133,16 @@ pub fn count(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// A number with its noun, for people: `1 reading`, `2,000 readings`.
+/// A number and the noun `one`, for people: `1 reading`, `2,000 readings`.
 #[must_use]
 pub fn counted(number: u64, one: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {one}{plural}", HumanCount(number))
 }
 
-/// A length of time for people, in its largest unit: `2.5 days`.
+/// A length of time for people: `2.5 days`, but `40.0 hours`.
+///
+/// The unit is the largest one of which the time has at least two.
 #[must_use]
 pub fn span(length: Duration) -> String {
     let seconds = length.as_secs_f64();

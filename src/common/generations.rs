@@ -1,4 +1,4 @@
-//! A bounded cache that evicts in bulk: a generational approximation of LRU.
+//! A bounded cache that evicts many entries at once: an approximation of LRU.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -6,11 +6,12 @@ use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 
-/// A map of bounded weight that forgets the entries that were unused for longest.
+/// A map of bounded weight that forgets entries that were not updated for long.
 ///
-/// Entries are kept in two generations. New and updated entries belong to the young one. When it is full, it
-/// replaces the old one, whose entries are forgotten. So an entry survives at least one full generation after
-/// its last update, and eviction needs no list in order of use.
+/// Entries are in two generations. New and updated entries go into the young generation. When it is full, it
+/// becomes the old generation, and the entries of the former old generation are forgotten. So an entry
+/// survives at least until one generation is filled after its last update, and eviction needs no list in
+/// order of use.
 #[derive(Debug)]
 pub struct Generations<K, V> {
     young: HashMap<K, V, RandomState>,
@@ -22,15 +23,16 @@ pub struct Generations<K, V> {
 }
 
 impl<K: Eq + Hash, V> Generations<K, V> {
-    /// An empty cache whose generations weigh at most `max_weight` each, plus one entry.
+    /// An empty cache. Each of its two generations weighs at most `max_weight`.
     ///
-    /// `weigh` returns the weight of a value: 1 for each if only their number matters.
+    /// The last entry of a generation may exceed this weight. `weigh` returns the weight of a value: 1 if
+    /// only the number of entries matters.
     #[must_use]
     pub fn new(max_weight: usize, weigh: fn(&V) -> usize) -> Self {
         Self { young: HashMap::default(), old: HashMap::default(), weight: 0, max_weight, weigh }
     }
 
-    /// Updates an entry and moves it to the young generation; `None` if the cache lacks it.
+    /// Updates an entry and moves it to the young generation; `None` if it is missing.
     pub fn update<Q, T>(&mut self, key: &Q, update: impl FnOnce(&mut V) -> T) -> Option<T>
     where
         K: Borrow<Q>,

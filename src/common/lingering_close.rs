@@ -1,9 +1,10 @@
-//! The lingering close of a connection, as nginx has it, with which the last answer arrives.
+//! A lingering close of connections, as in nginx, so that the last answer arrives.
 //!
-//! The server closes the connection after an answer to a request whose body it did not read. If it closed the
-//! socket while bytes arrive, the system would reset the connection, and the client would lose the answer
-//! that it has not read yet: a broken connection instead of `401`. So the server reads and drops these bytes
-//! for a while. A stop does not wait that long for clients that keep a connection open without using it.
+//! The server may answer a request, for example with `401`, without reading its body. Then it closes the
+//! connection. If it closed the socket while the body still arrives, the system would reset the connection,
+//! and the client might see a broken connection instead of the `401`. So the server closes only its own
+//! direction, and reads and drops bytes until the client closes too, for a limited time. While the server
+//! stops, this time is shorter.
 
 use std::io;
 use std::pin::Pin;
@@ -14,24 +15,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
-/// The longest wait for the client to close its side. A client that has read the answer closes sooner.
+/// The longest wait for the client to close its direction.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest wait while the server stops.
 const LINGER_TIMEOUT_AT_STOP: Duration = Duration::from_millis(200);
 
-/// A stream whose shutdown waits until the client has closed its side, for a limited time.
+/// A stream whose shutdown waits until the client has closed its direction.
 #[derive(Debug)]
 pub struct LingeringClose<S> {
     stream: S,
     /// Cancelled when the server stops.
     stop: CancellationToken,
-    /// Set once the server has closed its side.
+    /// The end of the wait. `None`: the server has not closed its direction yet.
     timeout: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> LingeringClose<S> {
-    /// A stream that is open. `stop` is cancelled when the server stops.
+    /// Wraps an open stream. `stop` is cancelled when the server stops.
     #[must_use]
     pub const fn new(stream: S, stop: CancellationToken) -> Self {
         Self { stream, stop, timeout: None }

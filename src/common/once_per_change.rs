@@ -1,6 +1,9 @@
-//! A condition whose changes are reported once.
+//! Whether a condition holds, so that only its changes are logged.
 
-/// Whether a condition holds. It reports each change once, so that a log line appears once per change.
+/// Whether a condition holds, such as "the store is away".
+///
+/// It tells whether a new state differs from the last one. So a log line appears once for each change, and
+/// not for each attempt.
 #[derive(Debug, Default)]
 pub struct OncePerChange {
     holds: bool,
@@ -13,13 +16,13 @@ impl OncePerChange {
         self.holds
     }
 
-    /// Notes that the condition holds. Returns whether that is a change.
+    /// Notes that the condition holds. Returns whether it did not hold before.
     #[must_use]
     pub const fn begins(&mut self) -> bool {
         !std::mem::replace(&mut self.holds, true)
     }
 
-    /// Notes that the condition does not hold. Returns whether that is a change.
+    /// Notes that the condition does not hold. Returns whether it held before.
     pub const fn ends(&mut self) -> bool {
         std::mem::replace(&mut self.holds, false)
     }

@@ -1,8 +1,10 @@
-//! JSON text on one line, for files and bodies of one object a line.
+//! Puts JSON text on one line, for NDJSON.
 
 use std::borrow::Cow;
 
-/// Replaces the line ends in JSON text: there they are white space between two tokens.
+/// Replaces the line ends in JSON text by spaces.
+///
+/// In JSON, a line end can only be white space between two tokens.
 #[must_use]
 pub fn on_one_line(json: &str) -> Cow<'_, str> {
     const ENDS: [char; 2] = ['\n', '\r'];

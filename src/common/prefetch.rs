@@ -1,7 +1,8 @@
-//! Prefetching: a value in main memory comes into the caches of the processor while other work goes on.
+//! Prefetching: the processor loads a value into its caches beside other work.
 
-/// Asks the processor to bring the beginning of a value, its first 64 bytes, into its caches. Nothing waits
-/// for it. Processors other than x86-64 are not asked.
+/// Asks the processor to load the first 64 bytes of a value into its caches.
+///
+/// The call does not wait. On processors other than x86-64 it does nothing.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

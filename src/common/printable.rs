@@ -1,11 +1,11 @@
-//! Makes foreign text safe for a terminal.
+//! Makes text of other programs safe to show on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Escapes control characters, with which foreign text could rewrite what a terminal shows.
+/// Escapes control characters, except for line ends and tabs.
 ///
-/// Line ends and tabs stay.
+/// With control characters, a text could change what the terminal shows elsewhere.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     let is_control = |char: char| char.is_control() && !matches!(char, '\n' | '\t');

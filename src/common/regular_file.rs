@@ -1,7 +1,7 @@
 //! Opens regular files only.
 //!
-//! The opening of a FIFO waits for a process at its other end, and a device may have no end. So a FIFO or a
-//! device in place of a file of the data folder, or of a backup, would make a command wait forever.
+//! To open a FIFO waits for a process at its other end, and to read a device may never end. So a command
+//! would wait forever for a FIFO or a device in the data folder or in a backup.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// When it cannot be opened, or is something else. The error says what it is.
+/// When it cannot be opened, or is not a regular file. Then the error names what it is.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     open_regular_with(path, File::options().read(true))
 }
@@ -23,7 +23,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`].
 pub fn open_regular_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // With `O_NONBLOCK` no opening waits. For regular files the flag has no meaning.
+    // `O_NONBLOCK` opens a FIFO without a wait. For regular files the flag has no effect.
     let opened = options.custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits()).open(path);
     match &opened {
         Ok(file) => expect(file.metadata()?.file_type())?,
@@ -32,11 +32,12 @@ pub fn open_regular_with(path: &Path, options: &mut OpenOptions) -> io::Result<F
     opened
 }
 
-/// Fails if there is something other than a regular file at `path`. A missing file, or one without access, is
-/// no error here: opening it fails.
+/// Fails if there is something other than a regular file at `path`.
+///
+/// A file that is missing or not accessible is no error here; to open it will fail.
 ///
 /// # Errors
-/// When there is something else. The error says what it is.
+/// When there is something else, which the error names.
 pub fn expect_regular(path: &Path) -> io::Result<()> {
     path.metadata().map_or(Ok(()), |found| expect(found.file_type()))
 }

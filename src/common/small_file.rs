@@ -1,4 +1,4 @@
-//! Reads files that are small, such as a token or the progress of an import.
+//! Reads small files, such as a token or the progress of an import.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -9,18 +9,20 @@ use super::regular_file::open_regular;
 /// The most bytes of a small file.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Reads a file of at most 16 MiB that people name. It may be a FIFO, such as that of a shell.
+/// Reads a file of at most 16 MiB whose path a person gave.
+///
+/// It may be a FIFO, such as that of `<(command)` in a shell.
 ///
 /// # Errors
-/// When it cannot be read, or is longer. A device that never ends is longer, too.
+/// When it cannot be read, or is longer, as a device that never ends.
 pub fn read_small_file(path: &Path) -> io::Result<Vec<u8>> {
     read(File::open(path)?)
 }
 
-/// Reads a file of at most 16 MiB that a program has written: a regular one.
+/// Reads a regular file of at most 16 MiB.
 ///
 /// # Errors
-/// When it is no regular file, cannot be read, or is longer.
+/// When it is not a regular file, cannot be read, or is longer.
 pub fn read_small_regular_file(path: &Path) -> io::Result<Vec<u8>> {
     read(open_regular(path)?)
 }
@@ -35,7 +37,7 @@ fn read(file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a file of at most 16 MiB of text.
+/// Reads a text file of at most 16 MiB whose path a person gave.
 ///
 /// # Errors
 /// As [`read_small_file`], and when it is not UTF-8.
@@ -43,7 +45,7 @@ pub fn read_small_text(path: &Path) -> io::Result<String> {
     text_of(read_small_file(path)?)
 }
 
-/// Reads a file of at most 16 MiB of text that a program has written: a regular one.
+/// Reads a regular text file of at most 16 MiB.
 ///
 /// # Errors
 /// As [`read_small_regular_file`], and when it is not UTF-8.

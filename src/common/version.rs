@@ -1,12 +1,12 @@
-//! The version of a JSON file that the program writes for itself.
+//! The version number in JSON files that only this program reads.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The field `version` with the number 1. Another number is an error that names both.
+/// The value of a field `version`, which is always 1. Another number is an error.
 ///
-/// It is the first field of its struct, so that a file of another version is refused by its version, and not
-/// by a field that the version lacks.
+/// A struct has this field first. So the error about a file of another version names the version, and not
+/// some other field that is missing or unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Version1;
 

@@ -1,7 +1,9 @@
-//! A count of work for tests, such as the bytes that a parser reads or copies. Tests compare it with the size
-//! of what was sent; outside of tests it costs nothing.
+//! Counts work for tests, such as the bytes that a parser reads or copies.
+//!
+//! Tests compare the count with the size of the input, to find quadratic work. Outside of tests it costs
+//! nothing.
 
-/// Adds to the count of this thread.
+/// Adds `more` to the count of this thread.
 #[inline]
 pub(crate) fn count(more: usize) {
     #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Zigzag order: small numbers of either sign as small unsigned numbers.
+//! Zigzag encoding: maps numbers near 0 of either sign to small unsigned numbers.
 
-/// The place of a number in the order 0, -1, 1, -2, ...
+/// The place of a number in the order 0, -1, 1, -2, 2: `zigzag(-2)` is 3.
 #[inline]
 #[must_use]
 pub const fn zigzag(number: i64) -> u64 {

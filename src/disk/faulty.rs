@@ -1,12 +1,14 @@
 //! A disk in memory that loses unsynced changes at a power cut, and fails on demand.
 //!
-//! Each file, and the folder itself, has two states: the **current** one, which programs see, and the
-//! **durable** one. A call changes the current state and records the change; a sync applies the recorded
-//! changes to the durable state. At a power cut each unsynced change is applied, lost, or applied in part,
-//! independently of the others: later changes may survive earlier ones. A failed sync of a file applies some
-//! changes and forgets the others, as the kernel does: the current state stays, the next sync succeeds, and
-//! the forgotten changes never become durable. A failed sync of names forgets nothing, because names are in
-//! the journal of the file system.
+//! Each file has two states: the **current** bytes, which programs read, and the **durable** bytes, which
+//! survive a power cut. The folder has two such states of its names. A call changes the current state and
+//! records the change. A sync applies the recorded changes to the durable state.
+//!
+//! At a power cut each unsynced change is applied, lost, or applied in part, independently of the others: a
+//! later change may survive while an earlier one is lost. A failed sync of a file does the same, and then
+//! forgets the changes, as the kernel does: programs still read the current bytes and the next sync succeeds,
+//! but the lost changes never become durable. A failed sync of names forgets nothing, because the file system
+//! keeps names in its journal.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
@@ -18,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::{Folder, OpenFile, OpenMode, Space};
 
-/// The disk. Clones are handles to the same disk.
+/// A disk with one folder. Clones are handles to the same disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Disk(Arc<Mutex<State>>);
 
@@ -44,28 +46,28 @@ struct State {
     durable: Names,
     changes: Vec<NameChange>,
     rng: StdRng,
-    /// The next call of this kind fails.
+    /// The kind of call whose next call fails.
     failing: Option<Call>,
-    /// The number of bytes by which files may still grow.
+    /// The number of bytes by which all files together may still grow.
     free_bytes: u64,
-    /// The disk is full for some calls.
+    /// The calls that fail because the disk is full.
     full: Option<Full>,
-    /// The process has no file descriptors left.
+    /// Whether the process has no file descriptors left.
     out_of_files: bool,
     /// The most bytes that one write accepts.
     max_write: usize,
-    /// The number of calls before the power cut. After it, calls change nothing.
+    /// The number of calls before the power cut. Later calls fail and change nothing.
     calls_left: u32,
 }
 
-/// Calls that find no space, whatever they change.
+/// A number of calls that fail for lack of space, even if they need none.
 #[derive(Debug, Default)]
 struct Full {
-    /// The number of changing calls before the first one that fails.
+    /// The number of calls that succeed before the first one fails.
     after: u32,
     /// The number of calls that still fail.
     calls: u32,
-    /// The calls that have failed.
+    /// The kinds of the calls that have failed so far.
     failed: Vec<Call>,
 }
 
@@ -120,28 +122,29 @@ impl Disk {
         self.lock().failing = Some(call);
     }
 
-    /// Lets files grow by `bytes` in total.
+    /// Lets all files together grow by `bytes` more.
     pub(crate) fn set_free_bytes(&self, bytes: u64) {
         self.lock().free_bytes = bytes;
     }
 
-    /// Lets `after` changing calls pass, then makes `calls` of them fail for lack of space. Then the disk has
-    /// space again.
+    /// Makes `calls` calls fail for lack of space, after `after` calls that succeed.
+    ///
+    /// Afterwards the disk has space again. Calls that only open, read or list files do not count.
     pub(crate) fn fill_for(&self, after: u32, calls: u32) {
         self.lock().full = Some(Full { after, calls, failed: Vec::new() });
     }
 
-    /// The calls that have failed since [`Self::fill_for`].
+    /// The kinds of the calls that have failed since [`Self::fill_for`].
     pub(crate) fn failed_for_space(&self) -> Vec<Call> {
         self.lock().full.as_ref().map(|full| full.failed.clone()).unwrap_or_default()
     }
 
-    /// Makes each opening of a file fail.
+    /// Makes each call that opens a file fail, as without file descriptors.
     pub(crate) fn run_out_of_files(&self) {
         self.lock().out_of_files = true;
     }
 
-    /// Lets one write accept at most `bytes`.
+    /// Lets each write accept at most `bytes`.
     pub(crate) fn set_max_write(&self, bytes: usize) {
         self.lock().max_write = bytes;
     }
@@ -158,7 +161,7 @@ impl Disk {
         (state.full, state.out_of_files) = (None, false);
     }
 
-    /// Whether no fault is set.
+    /// Whether no fault is left that [`Self::heal`] would end.
     pub(crate) fn is_sound(&self) -> bool {
         let state = self.lock();
         state.failing.is_none() && state.free_bytes == u64::MAX && state.full.is_none() && state.calls_left == u32::MAX
@@ -169,7 +172,7 @@ impl Disk {
         self.lock().calls_left == 0
     }
 
-    /// Restarts after a power cut: each unsynced change is applied, lost, or applied in part.
+    /// Restarts after a power cut, which may lose any unsynced changes.
     pub(crate) fn crash(&self) {
         let state = &mut *self.lock();
         for change in std::mem::take(&mut state.changes) {
@@ -190,7 +193,7 @@ impl Disk {
         self.0.lock().expect("no call panics")
     }
 
-    /// Starts a call: returns the state, and an error if the call must fail.
+    /// Starts a call. Returns the state, or an error and the state if the call fails.
     fn call(&self, call: Call) -> std::result::Result<MutexGuard<'_, State>, (Error, MutexGuard<'_, State>)> {
         let mut state = self.lock();
         if state.calls_left == 0 {
@@ -211,7 +214,7 @@ impl Disk {
 }
 
 impl Full {
-    /// Counts a call, and decides whether it fails.
+    /// Counts a call. Returns whether it fails.
     fn fails(&mut self, call: Call) -> bool {
         if matches!(call, Call::Names | Call::Open | Call::Read) {
             return false;
@@ -377,7 +380,7 @@ impl OpenFile for DiskFile {
         let len = state.files[self.file].current.len() as u64;
         let fits = (len.max(offset) - offset).saturating_add(state.free_bytes) as usize;
         let count = bytes.len().min(fits).min(state.max_write);
-        // A caller that gets an error does not learn how much was written.
+        // A write that fails may have written something: here, half of the bytes.
         let count = if outcome.is_ok() { count } else { count / 2 };
         state.free_bytes -= if state.free_bytes == u64::MAX { 0 } else { (offset + count as u64).saturating_sub(len) };
         if count > 0 {

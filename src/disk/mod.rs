@@ -1,7 +1,8 @@
-//! Durable changes to files: the one interface between this program and the file system.
+//! Changes to files that survive a crash.
 //!
-//! Code that changes files knows them by their names in a `Folder`. `OsFolder` is one of the operating
-//! system. Tests use `faulty::Disk`, a disk in memory that loses unsynced changes and fails on demand.
+//! Code that changes files addresses them by their names in a `Folder`. `OsFolder` is a folder of the
+//! operating system. Tests use `faulty::Disk` in its place: a disk in memory that loses unsynced changes at a
+//! power cut, and fails on demand.
 
 use std::fmt::Debug;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -26,29 +27,32 @@ pub(crate) trait Folder: Debug + Send + Sync {
     /// The path of the folder, for messages.
     fn path(&self) -> &Path;
 
-    /// Creates the folder if it is missing. When this returns, it survives a crash.
+    /// Creates the folder if it is missing, so that it survives a crash.
     fn make(&self) -> Result<()>;
 
-    /// The names of the files in the folder, in no order.
+    /// The names of the files in the folder, in any order.
     fn names(&self) -> Result<Vec<String>>;
 
-    /// Opens a regular file. Anything else is an error.
+    /// Opens a regular file. A folder, FIFO or device is an error.
     fn open(&self, name: &str, mode: OpenMode) -> Result<Box<dyn OpenFile>>;
 
-    /// Renames a file, and replaces a file named `to`. Other processes see either the old or the new file.
+    /// Renames a file, and replaces a file named `to`.
+    ///
+    /// At any time, other processes find either the old or the new file under the name `to`.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
     /// Removes a file.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Makes changes to names survive a crash.
+    /// Makes the changes to names so far survive a crash.
     fn sync(&self) -> Result<()>;
 
     /// The space of the folder's file system.
     fn space(&self) -> Result<Space>;
 
-    /// Reserves a file descriptor, unless one is reserved. If the process runs out of them, the next
-    /// [`Self::open`] uses the reserved one.
+    /// Reserves a file descriptor, unless one is reserved already.
+    ///
+    /// If the process has no file descriptors left, the next [`Self::open`] uses the reserved one.
     fn reserve_descriptor(&self) {}
 
     /// The path of a file in the folder, for messages.
@@ -71,44 +75,49 @@ pub struct Space {
 pub(crate) enum OpenMode {
     /// Opens an existing file for reading.
     Read,
-    /// Opens an existing file for reading, and holds it until it is closed: [`OpenFile::is_held`] says so, in
-    /// any process. If the file lost its name before it was held, it does not exist.
+    /// Opens an existing file for reading, and holds it until it is closed.
+    ///
+    /// While a file is held, [`OpenFile::is_held`] is true, also in other processes, and the file is not
+    /// recycled. If the file loses its name before it is held, it counts as missing.
     Hold,
     /// Opens an existing file for reading and writing.
     Write,
     /// Opens a file for reading and writing, and creates it if it does not exist.
     Create,
-    /// Opens a file for reading and writing, and creates or empties it.
+    /// Opens a file for reading and writing, creates it if needed, and empties it.
     Truncate,
 }
 
 /// An open file.
 ///
-/// Changes to it survive a crash only after [`Self::sync`]. Until then a crash may undo any part of them, in
-/// any order.
+/// Changes to its bytes and length survive a crash only after [`Self::sync`]. Until then a crash may undo any
+/// of them, in any order, wholly or in part.
 pub(crate) trait OpenFile: Debug + Send + Sync {
-    /// Reads some bytes. It reads none only at the end of the file.
+    /// Reads at least one byte, and returns how many. 0: the end of the file.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize>;
 
-    /// Writes some bytes: at least one, or it fails.
+    /// Writes at least one byte, and returns how many.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize>;
 
     /// The length of the file in bytes.
     fn len(&self) -> Result<u64>;
 
-    /// Truncates or extends the file.
+    /// Truncates the file to `len` bytes, or extends it with zeros.
     fn set_len(&self, len: u64) -> Result<()>;
 
-    /// Makes the file's bytes and length survive a crash. After an error it is unknown which of them do.
+    /// Makes the file's bytes and length survive a crash.
+    ///
+    /// After an error, it is unknown which changes survive.
     fn sync(&self) -> Result<()>;
 
-    /// Whether another opening of the file holds it. Also true if the file system has no locks, so that this
-    /// cannot be known.
+    /// Whether the file is open with [`OpenMode::Hold`], in any process.
+    ///
+    /// Also true if the file system has no locks, so that it cannot be known.
     fn is_held(&self) -> bool;
 }
 
 impl dyn OpenFile + '_ {
-    /// Writes all the bytes. If it fails, some of them may be written.
+    /// Writes all bytes. After an error, some of them may be written.
     pub(crate) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
             match self.write_at(bytes, offset) {
@@ -124,7 +133,9 @@ impl dyn OpenFile + '_ {
         Ok(())
     }
 
-    /// Reads into `bytes` from `offset` until either ends, and returns how many bytes it read.
+    /// Reads from `offset` until `bytes` is full or the file ends.
+    ///
+    /// Returns the number of bytes read.
     pub(crate) fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
         let mut have = 0;
         while have < bytes.len() {
@@ -140,8 +151,7 @@ impl dyn OpenFile + '_ {
 }
 
 impl dyn Folder + '_ {
-    /// Creates or replaces a file. When this returns, the new contents survive a crash; before, the old
-    /// contents do.
+    /// Creates or replaces a file, as [`replace_file`] does.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let new = format!("{name}.new");
         self.write(&new, bytes)?;
@@ -149,7 +159,7 @@ impl dyn Folder + '_ {
         self.sync()
     }
 
-    /// Creates or overwrites a file and syncs its contents, but not its name.
+    /// Creates or overwrites a file and syncs its contents. Does not sync its name.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<Box<dyn OpenFile>> {
         let file = self.open(name, OpenMode::Truncate)?;
         file.write_all_at(bytes, 0)?;
@@ -160,14 +170,14 @@ impl dyn Folder + '_ {
 
 /// A folder of the operating system.
 ///
-/// While the process has no file descriptors left, a folder that was synced before can be synced again, and
-/// one file in it can be opened if [`Folder::reserve_descriptor`] was called before.
+/// Two things are possible even if the process has no file descriptors left: to sync a folder that was synced
+/// before, and to open one file after [`Folder::reserve_descriptor`].
 #[derive(Debug)]
 pub(crate) struct OsFolder {
     path: PathBuf,
-    /// The open folder, since its first sync.
+    /// The open folder, kept from its first sync on.
     handle: OnceLock<File>,
-    /// An open file that only keeps a descriptor for [`Folder::open`].
+    /// An open file that only reserves its descriptor for [`Folder::open`].
     reserved: Mutex<Option<File>>,
 }
 
@@ -177,7 +187,7 @@ impl OsFolder {
         Self { path: path.to_owned(), handle: OnceLock::new(), reserved: Mutex::default() }
     }
 
-    /// The folder of the file at `path`, and the file's name in it.
+    /// The folder that contains the file at `path`, and the name of the file.
     pub(crate) fn of_file(path: &Path) -> Result<(Self, &str)> {
         let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidFilename)?;
         Ok((Self::new(path.parent().unwrap_or(Path::new(""))), name))
@@ -276,11 +286,12 @@ impl OpenFile for File {
     }
 }
 
-/// Opens a file for [`OpenMode::Hold`].
+/// Opens a file as [`OpenMode::Hold`] does: with a shared lock.
 fn open_and_hold(path: &Path, options: &mut OpenOptions) -> Result<File> {
     loop {
         let file = open_regular_with(path, options)?;
-        // If this fails, the file is about to be recycled and has lost its name, or nothing is recycled here.
+        // This fails if another process recycles the file, which then has lost its name, or if the file
+        // system has no locks, in which case no file is recycled.
         let _ = file.try_lock_shared();
         let (held, named) = (file.metadata()?, path.metadata()?);
         if (held.dev(), held.ino()) == (named.dev(), named.ino()) {
@@ -289,8 +300,10 @@ fn open_and_hold(path: &Path, options: &mut OpenOptions) -> Result<File> {
     }
 }
 
-/// Creates or replaces the file at `path`. When this returns, the new contents survive a crash; before, the
-/// old contents do.
+/// Creates or replaces the file at `path`.
+///
+/// When this returns, the new contents survive a crash. After a crash before that, the file has the old or
+/// the new contents, never a mixture.
 ///
 /// # Errors
 /// When the file cannot be written, or its folder cannot be synced.
@@ -299,8 +312,9 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     (&folder as &dyn Folder).replace(name, bytes)
 }
 
-/// Creates a folder and its parents if they are missing. Other users cannot read them. When this returns,
-/// they survive a crash.
+/// Creates a folder and its parents if they are missing.
+///
+/// Other users cannot read a created folder. When this returns, the folders survive a crash.
 ///
 /// # Errors
 /// When the operating system fails to create or sync a folder.
@@ -345,7 +359,7 @@ pub(crate) fn is_out_of_files(error: &Error) -> bool {
     error.raw_os_error().is_some_and(|code| matches!(Errno::from_raw(code), Errno::EMFILE | Errno::ENFILE))
 }
 
-/// The path itself; for an empty path, the current folder.
+/// The path itself, or `.` if it is empty.
 fn or_current(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

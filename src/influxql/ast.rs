@@ -1,4 +1,4 @@
-//! The statements of a query, as the parser understood them.
+//! The statements of a query as a syntax tree, which the parser makes.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ pub enum Operator {
     BitAnd,
 }
 
-/// The kind or type of the columns that a reference or a wildcard means.
+/// The cast after a name or a wildcard, such as `tag` in `host::tag`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString)]
 #[strum(serialize_all = "lowercase", ascii_case_insensitive)]
 pub enum Cast {
@@ -71,11 +71,11 @@ pub enum Cast {
 /// An expression.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expr {
-    /// A field, a tag, or a column of a subquery.
+    /// The name of a field, a tag, or a column of a subquery, with its cast.
     Name(String, Option<Cast>),
-    /// A function with its arguments; the name is in small letters.
+    /// A function call: the name in lower case, and the arguments.
     Call(String, Vec<Expr>),
-    /// Two operands. The operator is not `AND` or `OR`.
+    /// An operator other than `AND` and `OR`, with its two operands.
     Binary(Operator, Box<Expr>, Box<Expr>),
     /// Two or more operands joined by `AND` or by `OR`.
     Logic(Operator, Vec<Expr>),
@@ -111,9 +111,9 @@ pub struct Column {
 /// The name of a measurement, or a pattern of names.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MeasurementName {
-    /// Exactly this one.
+    /// The measurement with this name.
     Name(String),
-    /// All that match.
+    /// All measurements whose names match.
     Regex(Pattern),
 }
 
@@ -124,20 +124,20 @@ pub struct Measurement {
     pub database: Option<String>,
     /// The retention policy, if the query names one.
     pub retention_policy: Option<String>,
-    /// The measurement.
+    /// The name of the measurement, or a pattern of names.
     pub name: MeasurementName,
 }
 
 /// A source of a `SELECT`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum From {
-    /// Measurements.
+    /// One measurement, or all that match a pattern.
     Measurement(Measurement),
     /// The rows of another `SELECT`.
     Subquery(Box<Select>),
 }
 
-/// The values of windows without points.
+/// `fill(...)`: the values of windows without points.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Fill {
     /// `fill(null)`
@@ -153,16 +153,16 @@ pub enum Fill {
     Number(f64),
 }
 
-/// `LIMIT`, `OFFSET`, `SLIMIT` and `SOFFSET`; 0 means none.
+/// `LIMIT`, `OFFSET`, `SLIMIT` and `SOFFSET`. 0: no limit, or nothing to skip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limit {
-    /// The most rows of each series.
+    /// `LIMIT`: the most rows of each series.
     pub rows: usize,
-    /// The rows to skip in each series.
+    /// `OFFSET`: the rows to skip in each series.
     pub skip_rows: usize,
-    /// The most series.
+    /// `SLIMIT`: the most series.
     pub series: usize,
-    /// The series to skip.
+    /// `SOFFSET`: the series to skip.
     pub skip_series: usize,
 }
 
@@ -188,11 +188,11 @@ pub struct Select {
     pub fill: Fill,
     /// `ORDER BY time DESC`
     pub is_descending: bool,
-    /// How many rows and series.
+    /// `LIMIT`, `OFFSET`, `SLIMIT` and `SOFFSET`
     pub limit: Limit,
-    /// The time zone of windows and times.
+    /// `tz(...)`: the time zone of windows and times.
     pub zone: Option<jiff::tz::TimeZone>,
-    /// Whether the statement has `INTO`, which is refused.
+    /// Whether the statement has `INTO`. Then its answer is an error.
     pub has_into: bool,
 }
 
@@ -207,7 +207,7 @@ pub enum Shown {
     Measurements,
     /// `SHOW TAG KEYS`
     TagKeys,
-    /// `SHOW TAG VALUES`, of the keys that the condition selects.
+    /// `SHOW TAG VALUES`, of the keys after `WITH KEY`.
     TagValues(Keys),
     /// `SHOW FIELD KEYS`
     FieldKeys,
@@ -247,7 +247,7 @@ pub enum Keys {
 /// A `SHOW`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Show {
-    /// Its subject.
+    /// The subject of the statement.
     pub shown: Shown,
     /// The database after `ON`.
     pub database: Option<String>,
@@ -255,7 +255,7 @@ pub struct Show {
     pub from: Vec<Measurement>,
     /// `WHERE`
     pub condition: Option<Expr>,
-    /// How many rows.
+    /// `LIMIT` and `OFFSET`
     pub limit: Limit,
 }
 
@@ -268,6 +268,6 @@ pub enum Statement {
     Show(Box<Show>),
     /// `CREATE DATABASE`, which succeeds and does nothing.
     CreateDatabase,
-    /// Another statement, by its words, such as `DROP MEASUREMENT`.
+    /// An unsupported statement, by its first words, such as `DROP MEASUREMENT`.
     Unsupported(String),
 }

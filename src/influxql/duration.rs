@@ -1,6 +1,6 @@
 //! Durations such as `1h30m`, in nanoseconds.
 
-/// The units, the longest first, in nanoseconds.
+/// The units, the longest first, each with its nanoseconds.
 const UNITS: &[(&str, i64)] = &[
     ("w", 604_800_000_000_000),
     ("d", 86_400_000_000_000),
@@ -13,7 +13,8 @@ const UNITS: &[(&str, i64)] = &[
     ("ns", 1),
 ];
 
-/// Parses a duration. One that is too long becomes the longest. `None`: the text is no duration.
+/// Parses a duration. `None`: the text is no duration. A duration that is too long for an `i64` of
+/// nanoseconds becomes `i64::MAX`.
 pub(super) fn parse(text: &str) -> Option<i64> {
     let mut rest = text;
     let mut total = 0_i64;
@@ -33,7 +34,7 @@ pub(super) fn parse(text: &str) -> Option<i64> {
     (!text.is_empty()).then_some(total)
 }
 
-/// Writes a duration in the longest unit of which it is a whole number.
+/// Writes a duration in its longest unit without a remainder: `90m`, not `1h30m`.
 pub(super) fn format(ns: i64) -> String {
     if ns == 0 {
         return "0s".to_owned();

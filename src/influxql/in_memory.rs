@@ -12,15 +12,15 @@ use super::{
 type Tags = Vec<(Arc<str>, Arc<str>)>;
 type Fields = BTreeMap<Arc<str>, BTreeMap<i64, f64>>;
 
-/// By instant, values with the places of their fields.
+/// By instant, the values, each with the index of its field.
 type Rows = BTreeMap<i64, Vec<(usize, f64)>>;
 
 const MS_PER_HOUR: i64 = 3_600_000;
 
-/// Points in memory, and what was read of them.
+/// Points in memory, and counts of what statements have read.
 #[derive(Default)]
 pub(super) struct Data {
-    /// By measurement and series. The place of a series is its key.
+    /// By measurement and series. The key of a series is its index.
     points: Vec<((Arc<str>, Tags), Fields)>,
     /// The number of rows that were read.
     pub(super) rows: usize,
@@ -28,9 +28,9 @@ pub(super) struct Data {
     pub(super) hours: usize,
     /// Whether stats are refused.
     pub(super) has_no_hours: bool,
-    /// How often the work asked whether it may go on.
+    /// How often a statement has called [`Source::check`].
     pub(super) checks: Cell<usize>,
-    /// The tags that were wanted.
+    /// The wanted tags of the last statement.
     pub(super) wanted: Vec<WantedTag>,
     /// Other names of a tag.
     pub(super) aliases: Arc<Aliases>,

@@ -1,7 +1,8 @@
 //! The tokens of a query.
 //!
 //! The lexer reads each character once and copies only quoted text with escapes. Whether `/` divides or opens
-//! a regular expression depends on the grammar, so the parser asks for an expression with [`Lexer::regex`].
+//! a regular expression depends on the grammar. So the parser asks for a regular expression with
+//! [`Lexer::regex`].
 
 use std::borrow::Cow;
 
@@ -14,14 +15,14 @@ pub(super) struct Position {
     pub(super) char: usize,
 }
 
-/// The kinds of tokens.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The end of the text.
     Eof,
     /// A name, quoted or not.
     Name,
-    /// A word of the language. Its text is in capitals.
+    /// A keyword. Its text is in capitals.
     Keyword,
     /// A text in single quotes.
     Text,
@@ -61,7 +62,7 @@ impl Token<'_> {
     }
 }
 
-/// The words of the language, which cannot be names without quotes. Ascending.
+/// The keywords, ascending. A name that is a keyword needs quotes.
 #[rustfmt::skip]
 const KEYWORDS: &[&str] = &[
     "ALL", "ALTER", "ANALYZE", "AND", "ANY", "AS", "ASC", "BEGIN", "BY", "CARDINALITY", "CONTINUOUS", "CREATE",
@@ -74,10 +75,11 @@ const KEYWORDS: &[&str] = &[
     "WITH", "WRITE",
 ];
 
-/// The longest keyword, in bytes.
+/// The length of the longest keyword, in bytes.
 const KEYWORD_MAX_BYTES: usize = 13;
 
-/// Whether a name needs quotes: it is empty, a keyword, or has other characters than letters, digits and `_`.
+/// Whether a name needs quotes. It needs none if it consists of ASCII letters, digits and `_`, does not begin
+/// with a digit, and is no keyword.
 pub(super) fn needs_quotes(name: &str) -> bool {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     !is_plain || name.bytes().next().is_none_or(|byte| byte.is_ascii_digit()) || keyword(name).is_some()
@@ -91,7 +93,7 @@ fn keyword(word: &str) -> Option<&'static str> {
     KEYWORDS.binary_search(&&*word).ok().map(|at| KEYWORDS[at])
 }
 
-/// Reads tokens from a text. Cheap to clone, which remembers a place to return to.
+/// Reads tokens from a text. A clone is cheap, and remembers a place to return to.
 #[derive(Debug, Clone)]
 pub(super) struct Lexer<'q> {
     text: &'q str,
@@ -105,7 +107,7 @@ impl<'q> Lexer<'q> {
         Self { text, at: 0, line: 1, char: 1 }
     }
 
-    /// The next token, after spaces and comments.
+    /// Reads the next token, after spaces and comments.
     pub(super) fn token(&mut self) -> Token<'q> {
         if let Some(illegal) = self.skip_spaces() {
             return illegal;
@@ -134,7 +136,7 @@ impl<'q> Lexer<'q> {
         }
     }
 
-    /// A regular expression, if the next token opens one.
+    /// Reads a regular expression, if `/` is next. Otherwise it reads nothing.
     pub(super) fn regex(&mut self) -> Option<Token<'q>> {
         let before = self.clone();
         self.take_while(char::is_whitespace);
@@ -167,7 +169,7 @@ impl<'q> Lexer<'q> {
         Position { line: self.line, char: self.char }
     }
 
-    /// Quoted texts are reported one character before their opening quote.
+    /// Returns the position that errors name for a quoted text: one character before its opening quote.
     fn position_of_quoted(&self) -> Position {
         Position { line: self.line, char: self.char - 1 }
     }
@@ -222,7 +224,7 @@ impl<'q> Lexer<'q> {
         }
     }
 
-    /// A text in quotes. A backslash escapes the quote, itself, and `n` for the end of a line.
+    /// Reads a text in quotes. The escapes are `\n` for a line end, `\\`, `\"` and `\'`.
     fn quoted(&mut self, quote: char) -> Token<'q> {
         let position = self.position_of_quoted();
         self.advance();
@@ -275,7 +277,7 @@ impl<'q> Lexer<'q> {
         Token { kind: Kind::Parameter, text: name.into(), position }
     }
 
-    /// Digits, digits with a point, or digits with units such as `1h30m`.
+    /// Reads digits, digits with a point, or digits with units such as `1h30m`.
     fn number(&mut self) -> Token<'q> {
         let position = self.position();
         let start = self.at;

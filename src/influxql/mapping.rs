@@ -2,22 +2,23 @@
 //!
 //! | InfluxDB | here |
 //! |---|---|
-//! | field `f` of measurement `m` | metric `m_f` that came from a measurement and a field |
+//! | field `f` of measurement `m` | metric `m_f` that was written as measurement `m` and field `f` |
 //! | field `value` of measurement `m` | any other metric `m` |
 //! | the device tag | the device |
 //! | other tags | labels of the series; metadata of the device that is a text, a number or a boolean |
 //!
 //! Line protocol joins measurement and field by `_`. The device index knows where the measurement ends, so
-//! the way back is exact. Of tags with one name, the device tag precedes labels, and labels precede metadata.
+//! the way back is exact. If several tags have one name, the device tag wins over labels, and a label over
+//! metadata.
 
-/// The field of metrics that have the name of their measurement.
+/// The field of a metric that has the same name as its measurement.
 pub const VALUE: &str = "value";
 
-/// The tag that shows the device if it is among the tags that may name it.
+/// The name of the device tag, if it is among the tags that may name a device.
 const USUAL_DEVICE_TAG: &str = "device_id";
 
-/// The measurement and the field of a metric, without its labels. `measurement` is the one that it came from,
-/// if its field was not `value`.
+/// Returns the measurement and the field of a metric without labels. `measurement` is the one that the metric
+/// was written with, unless its field was `value`.
 #[must_use]
 pub fn split<'m>(metric: &'m str, measurement: Option<&str>) -> (&'m str, &'m str) {
     let field = measurement.and_then(|measurement| metric.strip_prefix(measurement)?.strip_prefix('_'));
@@ -27,7 +28,8 @@ pub fn split<'m>(metric: &'m str, measurement: Option<&str>) -> (&'m str, &'m st
     }
 }
 
-/// The tag that shows the device, of those that may name it in line protocol. The others are its aliases.
+/// Returns the device tag: the tag that shows the device in answers. It is one of the tags that may name the
+/// device in line protocol. The others are its aliases.
 #[must_use]
 pub fn device_tag(names: &[String]) -> &str {
     let usual = names.iter().find(|name| *name == USUAL_DEVICE_TAG);

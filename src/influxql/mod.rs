@@ -7,19 +7,21 @@
 //! ```
 //!
 //! The grammar is that of the public InfluxQL specification; answers and error texts agree with InfluxDB 1.6.
-//! Dialect: `SELECT` with its clauses and subqueries, and the `SHOW` statements about measurements, tags,
-//! fields and series. The parser accepts statements that change something. Their answer is an error that
-//! names them.
+//! Supported are `SELECT` with its clauses and subqueries, and the `SHOW` statements about databases,
+//! measurements, tags, fields and series. `CREATE DATABASE` succeeds and does nothing. The parser knows the
+//! other statements of InfluxDB, such as `DROP MEASUREMENT`; the answer to them is an error.
 //!
 //! A [`Source`] has the data. It lists measurements and series, passes readings in time order, and passes the
-//! stats of whole hours. A statement asks for the series of all its measurements and subqueries at once, and
-//! then for the values of all of them, so that nothing is read twice. A window that consists of whole hours
-//! is computed from their stats, if the functions allow it and no condition concerns a field. Readings are
-//! then only read for the hours at the edges of the range. All other statements are computed from readings.
+//! stats of whole hours. A statement asks once for the series of all its measurements and subqueries, and
+//! then once for all their values, so that the source reads nothing twice.
 //!
-//! Every text is hostile. The parser limits its size, its depth and its lists before it works; regular
-//! expressions match in linear time; [`Limits`] bounds series, windows and points. A statement that exceeds a
-//! limit fails, it never gets a shorter answer.
+//! Windows of whole hours are computed from the stats of these hours, if the functions allow it and no
+//! condition concerns a field. Then the source reads readings only at both ends of the range: from 10:20 to
+//! 14:30, those from 10:20 to 11:00 and from 14:00 to 14:30. All other statements are computed from readings.
+//!
+//! A query is untrusted input. The parser limits its length, its nesting and its lists. Regular expressions
+//! match in linear time. [`Limits`] bounds series, windows and points. A statement that exceeds a limit
+//! fails: its answer is never cut silently.
 //!
 //! Pure: knows no HTTP, no store, no clock.
 

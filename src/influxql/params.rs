@@ -1,4 +1,4 @@
-//! The values of bound parameters.
+//! Bound parameters: the values that replace `$name` in a query.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::duration;
 use super::lexer::Kind;
 
-/// The kind and the text of the token that a parameter stands for, or why its value cannot be bound.
+/// The kind and the text of the token that replaces a parameter. `Err`: why its value cannot be bound.
 pub(super) type Bound = Result<(Kind, String), String>;
 
 /// The values of the parameters of a query, by name.
@@ -47,7 +47,7 @@ fn bound(value: &Value) -> Bound {
     }
 }
 
-/// The value of an object such as `{"duration": "1h"}`.
+/// Binds a value with its type, such as `{"duration": "1h"}`.
 fn bound_as(kind: &str, value: &Value) -> Bound {
     let text = value.as_str().map(str::to_owned);
     let bound = match kind {

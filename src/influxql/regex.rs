@@ -64,7 +64,8 @@ impl Pattern {
     }
 }
 
-/// The text that an expression means, if it has no operators. A backslash precedes a literal mark.
+/// Returns the only text that an expression matches. `None`: it has operators. A backslash before a
+/// punctuation mark is dropped.
 fn literal(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -78,8 +79,8 @@ fn literal(text: &str) -> Option<String> {
     Some(plain)
 }
 
-/// The reason in the last line of a message of the regex crate, in the words of RE2 if it has some, and the
-/// part of the expression that is wrong.
+/// Returns why an expression is malformed, and the part that is wrong. The reason is the last line of the
+/// message of the regex crate, translated to the words of RE2 if it is a common one.
 fn reason<'t>(message: &str, text: &'t str) -> (String, &'t str) {
     let line = message.lines().last().unwrap_or_default().trim_start_matches("error: ");
     match line {

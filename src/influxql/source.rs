@@ -1,7 +1,7 @@
-//! The data as the language needs it: a catalogue of series, readings, and stats of hours.
+//! The data that statements read: a catalogue of series, readings, and stats of hours.
 //!
-//! The language knows measurements, fields and tags. [`super::mapping`] translates them to metrics, devices
-//! and labels. All instants are Unix milliseconds, all ranges half-open.
+//! InfluxQL knows measurements, fields and tags. [`super::mapping`] says which metrics, devices and labels
+//! they are. All instants are Unix milliseconds, all ranges half-open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,20 +10,20 @@ use std::sync::Arc;
 use super::error::StatementError;
 use super::regex::Pattern;
 
-/// A series: the tags that tell it apart, and its fields.
+/// A series of a measurement: its tags and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series {
-    /// The source's own key of the series.
+    /// The number by which the source knows the series.
     pub key: usize,
     /// Tags, ascending by key. No value is empty.
     pub tags: Vec<(Arc<str>, Arc<str>)>,
     /// The names of the fields, ascending.
     pub fields: Vec<Arc<str>>,
-    /// Other names of one of the tags.
+    /// Other names of one of its tags.
     pub aliases: Arc<Aliases>,
 }
 
-/// Other names of a tag. A statement may use them for the tag where a series has no tag of that name. Lists
+/// Other names (aliases) of a tag. A statement may use an alias where a series has no tag of that name. Lists
 /// of tags and wildcards show only the tag's own name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Aliases {
@@ -43,7 +43,7 @@ impl Series {
         found.map_or("", |at| &self.tags[at].1)
     }
 
-    /// The place of a field among the fields.
+    /// The index of a field in [`Self::fields`].
     #[must_use]
     pub fn field(&self, name: &str) -> Option<usize> {
         self.fields.binary_search_by(|known| (**known).cmp(name)).ok()
@@ -59,72 +59,73 @@ pub struct WantedTag {
     pub values: BTreeSet<String>,
 }
 
-/// Which measurements a `FROM` means.
+/// The measurements that a `FROM` means.
 #[derive(Debug, Clone, Default)]
 pub struct Measurements {
-    /// The names of some.
+    /// Names of measurements.
     pub names: BTreeSet<String>,
-    /// Expressions that the names of others match.
+    /// Patterns. They mean all measurements whose names match one.
     pub patterns: Vec<Pattern>,
-    /// Whether all are meant.
+    /// Whether all measurements are meant.
     pub all: bool,
 }
 
 impl Measurements {
-    /// Whether only the source knows their names.
+    /// Whether only the source can tell the names of all these measurements.
     #[must_use]
     pub const fn has_unknown(&self) -> bool {
         self.all || !self.patterns.is_empty()
     }
 
-    /// Whether a measurement is among them.
+    /// Whether the measurement `name` is among them.
     #[must_use]
     pub fn contain(&self, name: &str) -> bool {
         self.all || self.names.contains(name) || self.patterns.iter().any(|pattern| pattern.matches(name))
     }
 }
 
-/// Which series a `SELECT` or a `SHOW` needs.
+/// The series that a `SELECT` or a `SHOW` needs.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// The measurements.
     pub measurements: Measurements,
-    /// The tags that a series must have.
+    /// The tags that a series must have, each with one of the wanted values.
     pub tags: Vec<WantedTag>,
-    /// Names that include those of all fields that matter. `None`: any field matters.
+    /// The names of the fields that matter, perhaps with names of tags. `None`: any field matters.
     pub fields: Option<BTreeSet<String>>,
     /// The instants that matter, half-open, in Unix milliseconds.
     pub range_ms: Range<i64>,
-    /// Whether the fields and the tags of all series matter, whatever the wanted tags. Statements with
-    /// wildcards need them.
+    /// Whether the statement needs all names of fields and tags. These include names that occur only in
+    /// series without the wanted tags. Wildcards need them.
     pub needs_schema: bool,
 }
 
 /// The series of one measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Found {
-    /// The series, ascending by tags: at least those that are wanted.
+    /// The series, ascending by tags. All wanted ones are among them.
     pub series: Vec<Series>,
-    /// The fields of all its series, if they are needed.
+    /// The fields of all series of the measurement, if the schema is needed.
     pub fields: BTreeSet<Arc<str>>,
-    /// The keys of the tags of all its series, if they are needed.
+    /// The tag keys of all series of the measurement, if the schema is needed.
     pub tags: BTreeSet<Arc<str>>,
 }
 
-/// Which values of which series of one measurement a statement needs.
+/// The values of one measurement that a statement needs.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// The series, as the source has listed them.
     pub series: &'a [&'a Series],
     /// The names of the fields.
     pub fields: &'a [&'a str],
-    /// The instants, half-open and not empty, in Unix milliseconds. A side without a bound is the least or
-    /// largest `i64`.
+    /// The range of instants, half-open and not empty, in Unix milliseconds. A side without a bound is
+    /// `i64::MIN` or `i64::MAX`.
     pub range_ms: Range<i64>,
-    /// `Some`: only this many rows at the end of each series matter. A source may pass all.
+    /// `Some(10)`: only the last 10 rows of each series matter. A source may pass all rows.
     pub newest: Option<usize>,
-    /// Whether the rows are those of parts of hours beside the stats of whole ones. A source fails if some of
-    /// them have expired: the stats of the other hours may have no readings either.
+    /// Whether the request is for the parts of hours beside whole ones. The whole hours are read as stats. A
+    /// source then fails if readings of the parts have expired. Otherwise the answer would mix stats of
+    /// expired readings with parts that lack them.
     pub is_beside_stats: bool,
     /// Whether the first and the last value of each hour is needed.
     pub needs_ends: bool,
@@ -133,35 +134,37 @@ pub struct Request<'a> {
 /// Values of one series at one instant.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
-    /// The place of the request among those of the reading.
+    /// The index of the request in the call of [`Source::readings`].
     pub request: usize,
-    /// The place of the series in the request.
+    /// The index of the series in the request.
     pub series: usize,
     /// The instant, in Unix milliseconds.
     pub ts_ms: i64,
-    /// The values, each with the place of its field in the request. At least one, and each field once.
+    /// The values, each with the index of its field in the request. There is at least one, and each field
+    /// occurs at most once.
     pub values: &'a [(usize, f64)],
 }
 
-/// Data that a source has read.
+/// Data that a source passes to a [`Reader`].
 #[derive(Debug, Clone, Copy)]
 pub enum Read<'a> {
     /// A row of a request.
     Row(Row<'a>),
     /// The stats of an hour of a request.
     Hour(HourStats),
-    /// The number of values or stats that no request shows.
+    /// The number of other values or stats that the source has read. They belong to no request, but they
+    /// count against the limit of points.
     Others(usize),
 }
 
 /// The stats of one field of one series in one UTC hour.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HourStats {
-    /// The place of the request among those of the reading.
+    /// The index of the request in the call of [`Source::hours`].
     pub request: usize,
-    /// The place of the series in the request.
+    /// The index of the series in the request.
     pub series: usize,
-    /// The place of the field in the request.
+    /// The index of the field in the request.
     pub field: usize,
     /// The start of the hour, in Unix milliseconds.
     pub start_ms: i64,
@@ -173,34 +176,34 @@ pub struct HourStats {
     pub max: f64,
     /// The sum of the values.
     pub sum: f64,
-    /// The instant of the first value, and the value. Any, if the request does not need the ends.
+    /// The first value, after its instant. Arbitrary unless [`Request::needs_ends`] is set.
     pub first: (i64, f64),
-    /// The instant of the last value, and the value. Any, if the request does not need the ends.
+    /// The last value, after its instant. Arbitrary unless [`Request::needs_ends`] is set.
     pub last: (i64, f64),
 }
 
-/// The next row that a reader wants.
+/// The row that a reader wants next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The next row.
     Row,
     /// The first row of the next series. A source may still pass rows of this one.
     Series,
-    /// None.
+    /// No more rows.
     End,
 }
 
-/// Receives what is read, or fails, which ends the reading.
+/// Receives the data that a source reads. An error ends the call of the source.
 pub type Reader<'r> = dyn FnMut(Read<'_>) -> Result<Next, StatementError> + 'r;
 
 /// The data that statements ask for.
 ///
 /// A statement lists its series once and then reads the values of all its requests at once, so that a source
-/// reads nothing twice. An implementation reads in pages, so that no answer of it grows with the range, and
-/// ends a reading with an error at its deadline and at its limits.
+/// reads nothing twice. An implementation reads page by page, so that the memory of a page does not grow with
+/// the range. It fails at its deadline and at its limits.
 pub trait Source {
-    /// Returns for each of `wanted` the measurements with wanted series, by name. If the schema is needed,
-    /// also the measurements with other series only.
+    /// Returns the measurements with wanted series, by name, for each of `wanted`. If the schema is needed,
+    /// measurements without a wanted series are also returned.
     ///
     /// # Errors
     /// If the data cannot be read, or there are too many series.
@@ -212,18 +215,18 @@ pub trait Source {
     /// If the deadline has passed, or the client has disconnected.
     fn check(&self) -> Result<(), StatementError>;
 
-    /// Returns a range that has all instants of a request that may have rows.
+    /// Returns a range that includes all rows of a request.
     fn span_ms(&self, request: &Request<'_>) -> Range<i64>;
 
-    /// Passes the rows of the requests that have a value, ascending by time within each series. The series
-    /// may alternate.
+    /// Passes the rows of the requests to `reader`, ascending by time in each series. Each row has a value.
+    /// Rows of several series may alternate.
     ///
     /// # Errors
     /// If the data cannot be read, or the reader fails.
     fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError>;
 
-    /// Passes the stats of the hours of the requests. Each range begins and ends with an hour. The reader
-    /// wants all of them.
+    /// Passes the stats of all hours of the requests to `reader`. Each range consists of whole hours. The
+    /// result of `reader` does not end the call early, unless it is an error.
     ///
     /// # Errors
     /// If the data cannot be read, or the reader fails.

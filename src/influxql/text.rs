@@ -1,4 +1,4 @@
-//! Expressions as text, for error messages and the names of columns, and tags as text.
+//! Texts of expressions, for error messages and column names, and of tags.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::lexer::needs_quotes;
 use crate::model::series::append_escaped;
 
 impl Operator {
-    /// The operator as a query has it.
+    /// The operator as it is written in a query.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -54,7 +54,8 @@ impl Expr {
         }
     }
 
-    /// The name of a column without an alias: that of its field or function, or those of all its operands.
+    /// The name of a column without an alias: its field or function, such as `mean`. An operation has the
+    /// names of its operands: `a_b` for `a + b`.
     pub(super) fn column_name(&self) -> String {
         match self {
             Self::Name(name, _) | Self::Call(name, _) => name.clone(),

@@ -16,18 +16,18 @@ pub enum Value {
     Integer(i64),
     /// A tag or another text.
     Text(Arc<str>),
-    /// A comparison's result or a literal.
+    /// A boolean literal, or the result of `&`, `|` or `^` on booleans.
     Boolean(bool),
 }
 
 impl Value {
-    /// Whether there is no value.
+    /// Whether this is [`Self::Null`].
     #[must_use]
     pub const fn is_null(&self) -> bool {
         matches!(self, Self::Null)
     }
 
-    /// The value as a number.
+    /// The value as a float; `None` if it is no number.
     #[must_use]
     pub const fn as_f64(&self) -> Option<f64> {
         match self {
@@ -37,7 +37,7 @@ impl Value {
         }
     }
 
-    /// The order of two numbers.
+    /// Compares two numbers, or two texts.
     pub(super) fn order(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Integer(a), Self::Integer(b)) => a.cmp(b),
@@ -46,18 +46,19 @@ impl Value {
         }
     }
 
-    /// The sum of two numbers. Integers wrap.
+    /// Returns the sum of two numbers. Integers wrap around on overflow.
     pub(super) fn plus(&self, other: &Self) -> Self {
         arithmetic(Operator::Add, self, other)
     }
 
-    /// This number less the other one.
+    /// Returns this number minus `other`.
     pub(super) fn minus(&self, other: &Self) -> Self {
         arithmetic(Operator::Subtract, self, other)
     }
 }
 
-/// Computes an operator on two values. Division by zero is 0, as in InfluxDB.
+/// Applies an operator to two values. The result is null if the operator does not apply to their types. A
+/// division by zero gives 0, as in InfluxDB.
 pub(super) fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Value {
     match (left, right) {
         (Value::Integer(a), Value::Integer(b)) => integers(operator, *a, *b),

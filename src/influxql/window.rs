@@ -4,17 +4,18 @@ use jiff::tz::TimeZone;
 
 use super::zone;
 
-/// The windows of a `SELECT`: half-open, aligned to the epoch, the offset and the time zone.
+/// The windows of a `SELECT`: half-open, and aligned to the Unix epoch, shifted by the offset and the time
+/// zone.
 #[derive(Debug, Clone)]
 pub(super) struct Windows {
-    /// The length, in nanoseconds; 0 if there is one window for all.
+    /// The length, in nanoseconds. 0: one window has all instants.
     pub(super) every_ns: i64,
     pub(super) offset_ns: i64,
     pub(super) zone: Option<TimeZone>,
 }
 
 impl Windows {
-    /// The start of the window that contains an instant; 0 if there is one window for all.
+    /// The start of the window that contains an instant; 0 if one window has all.
     pub(super) fn start_of(&self, at_ns: i64) -> i64 {
         if self.every_ns == 0 {
             return 0;
@@ -22,7 +23,7 @@ impl Windows {
         let Some(zone) = &self.zone else { return self.floor(at_ns) };
         let ahead = zone::offset_ns(zone, at_ns);
         let start = self.floor(at_ns.saturating_add(ahead));
-        // The start is shown with the offset that the zone has at the start.
+        // At the start of the window, the zone may have another offset than at the instant.
         let guess = start.saturating_sub(ahead);
         let ahead_at_start = zone::offset_ns(zone, guess);
         if ahead_at_start == ahead {
@@ -32,7 +33,7 @@ impl Windows {
         if start <= at_ns { start } else { guess }
     }
 
-    /// The start of the next window.
+    /// The start of the window after the one that begins at `start_ns`.
     pub(super) fn after(&self, start_ns: i64) -> i64 {
         let next = start_ns.saturating_add(self.every_ns);
         if self.zone.is_none() {

@@ -1,21 +1,24 @@
-//! The memory limit for the bodies of all requests, and the MQTT messages of devices, together.
+//! The memory limit of request bodies and MQTT messages, in all and per token.
 
 use std::sync::Arc;
 
 use super::{ConcurrencyGuard, ConcurrencyLimit, Quota};
 
-/// The bytes that the bodies of all requests may use at once.
+/// The limit of the memory of all request bodies and MQTT messages together.
 #[derive(Debug, Clone)]
 pub struct BodyMemory(Arc<ConcurrencyLimit>);
 
-/// The bytes that one request holds, of the limit of all requests and of its token's. Dropping returns them.
+/// The bytes that one request has reserved.
+///
+/// They count for the limit of all requests and for that of the request's token. Dropping the reservation
+/// returns them.
 #[derive(Debug)]
 pub struct Reservation {
     of_all: ConcurrencyGuard,
     of_token: Option<ConcurrencyGuard>,
 }
 
-/// The limit that has no room.
+/// The limit that has too few free bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exhausted {
     /// The limit of all requests together.
@@ -31,13 +34,13 @@ impl BodyMemory {
         Self(Arc::new(ConcurrencyLimit::new(total)))
     }
 
-    /// The number of bytes that are held.
+    /// The number of reserved bytes.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.0.held()
     }
 
-    /// A reservation that holds nothing yet.
+    /// A reservation of no bytes yet. `quota` has the limit of the token.
     #[must_use]
     pub fn reservation(&self, quota: &Quota) -> Reservation {
         let of_token = quota.bytes.clone().map(ConcurrencyLimit::hold);
@@ -46,16 +49,16 @@ impl BodyMemory {
 }
 
 impl Reservation {
-    /// The number of bytes that are held.
+    /// The number of bytes in this reservation.
     #[must_use]
     pub const fn held_bytes(&self) -> usize {
         self.of_all.held()
     }
 
-    /// Grows the reservation to at least this many bytes. After an error it holds as much as before.
+    /// Grows the reservation to at least this many bytes.
     ///
     /// # Errors
-    /// The limit that has no room.
+    /// The limit that has too few free bytes. The reservation keeps its size.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let more = bytes.saturating_sub(self.held_bytes());
         if more == 0 {

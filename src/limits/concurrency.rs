@@ -1,4 +1,4 @@
-//! Concurrency limits: how much of a resource is in use at once.
+//! Concurrency limits: how much of a resource may be in use at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ pub struct ConcurrencyLimit {
     max: usize,
 }
 
-/// The part of a limit that one user holds. Dropping it returns the part.
+/// The amount that one user holds. Dropping the guard returns it to the limit.
 #[derive(Debug)]
 pub struct ConcurrencyGuard {
     limit: Arc<ConcurrencyLimit>,
@@ -18,19 +18,19 @@ pub struct ConcurrencyGuard {
 }
 
 impl ConcurrencyLimit {
-    /// A limit of `max`, of which nothing is in use.
+    /// A limit of `max` units, of which none is in use.
     #[must_use]
     pub const fn new(max: usize) -> Self {
         Self { held: AtomicUsize::new(0), max }
     }
 
-    /// How much is in use.
+    /// The number of units in use.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// A guard that holds nothing yet.
+    /// A guard that holds no units yet.
     #[must_use]
     pub const fn hold(self: Arc<Self>) -> ConcurrencyGuard {
         ConcurrencyGuard { limit: self, count: 0 }
@@ -38,13 +38,13 @@ impl ConcurrencyLimit {
 }
 
 impl ConcurrencyGuard {
-    /// How much it holds.
+    /// The number of units that this guard holds.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.count
     }
 
-    /// Takes `more` in addition if the limit has room, and returns whether it had.
+    /// Takes `more` units if they are free. Returns whether it has taken them.
     pub fn grow(&mut self, more: usize) -> bool {
         let room = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.limit.max);
         let has_grown = self.limit.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
@@ -54,7 +54,7 @@ impl ConcurrencyGuard {
         has_grown
     }
 
-    /// Returns `less` of the part to the limit.
+    /// Returns `less` units to the limit.
     pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.count);
         self.count -= less;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Rate;
 use super::rate::nanos;
 
-/// A [`Rate`] and how far it is used.
+/// A [`Rate`] and its state: the instant up to which the rate is used.
 #[derive(Debug)]
 pub struct Limiter {
     rate: Rate,
@@ -15,36 +15,38 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter whose rate is unused. `start` is the beginning of its clock.
+    /// A limiter whose rate is unused. Its instants count from `start`.
     #[must_use]
     pub fn new(rate: Rate, start: Instant) -> Self {
         Self { rate, start, used_ns: AtomicU64::new(0) }
     }
 
-    /// The time until `count` units are admitted one after the other. `None`: they are admitted now.
+    /// The time until the rate admits `count` units. `None`: it admits them now.
     #[must_use]
     pub fn wait(&self, count: u64, now: Instant) -> Option<Duration> {
         self.rate.wait(count, self.used_ns.load(Ordering::Relaxed), self.at(now))
     }
 
-    /// Charges one unit if the rate has room for it.
+    /// Charges one unit if the rate admits it now.
     ///
     /// # Errors
-    /// The time until the rate has room.
+    /// The time until the rate admits a unit.
     pub fn take(&self, now: Instant) -> Result<(), Duration> {
         self.take_with_room_for(1, 1, now)
     }
 
-    /// Charges `count` more units after [`Self::take`], however many, unless the limiter is in debt
-    /// meanwhile.
+    /// Charges `count` more units after [`Self::take`], unless the limiter is in debt.
+    ///
+    /// Any `count` is possible; it may put the limiter into debt. If other requests have put the limiter into
+    /// debt meanwhile, it charges nothing.
     ///
     /// # Errors
-    /// The time until the rate has room for one unit.
+    /// The time until the rate admits a unit.
     pub fn take_more(&self, count: u64, now: Instant) -> Result<(), Duration> {
         self.take_with_room_for(0, count, now)
     }
 
-    /// Charges `count` more units after [`Self::take`], however many, even if the limiter is in debt.
+    /// Charges `count` more units after [`Self::take`], even in debt.
     pub fn owe(&self, count: u64, now: Instant) {
         let now_ns = self.at(now);
         let take = |used_ns| Some(self.rate.taken(count, used_ns, now_ns));

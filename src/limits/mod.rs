@@ -1,18 +1,23 @@
 //! Rate limits (GCRA, the generic cell rate algorithm) and concurrency limits.
 //!
-//! A [`Rate`] is a count per period with a burst. A [`Limiter`] is a rate and its use. A [`ConcurrencyLimit`]
-//! bounds how much of a resource is in use at once; a [`BodyMemory`] bounds the bytes of bodies and messages.
-//! A [`Quota`] has all of these that apply to one token.
+//! - A [`Rate`] is a number of units per period, with a burst. A [`Limiter`] has a rate and its state.
+//! - A [`ConcurrencyLimit`] bounds how much of a resource is in use at once. [`BodyMemory`] bounds the memory
+//!   of request bodies and MQTT messages.
+//! - A [`Quota`] has the limits of one token.
+//!
+//! The number of readings in a request is known only when the request is read. So a limiter admits a request
+//! if the rate admits one reading, and charges the others afterwards, as debt. While it is in debt, it admits
+//! nothing. With 100 readings a second and a burst of one second, a request of 1,000 readings passes, and the
+//! next one is refused for nine seconds.
 //!
 //! Promises:
-//! - A refusal names the time to wait. After it the sender is admitted, if no other request used that time.
-//! - The size of a request is known only when it is read. So a request is admitted if the rate has room for
-//!   one unit, and the rest is charged as debt: the limiter admits nothing until the debt is paid off. A
-//!   request of any size can pass, the average rate holds, and a sender in debt is refused before its request
-//!   is read.
-//! - The limiters never wait and take no lock.
+//! - A refusal names the time to wait. After this time the sender is admitted, unless other requests of the
+//!   same sender came first.
+//! - A request of any size can pass, and the average rate holds. A sender in debt is refused before its
+//!   request is read.
+//! - A limiter neither waits nor takes a lock.
 //!
-//! Pure; instants are arguments. This room does not know what is counted.
+//! Pure; instants are arguments. This room does not know what the units are.
 
 mod body_memory;
 mod concurrency;

@@ -6,39 +6,45 @@ use tokio::sync::Semaphore;
 
 use super::{ConcurrencyLimit, Limiter};
 
-/// The unit of the memory of queries: one call acquires at most 2^32 permits of a semaphore.
+/// The bytes that one permit for the memory of queries stands for.
+///
+/// One call can acquire at most 2^32 permits of a semaphore, which would be too few as bytes.
 pub const QUERY_BLOCK_BYTES: usize = 1024;
 
-/// The rates and concurrency limits of one token, key or anonymous client. `None` is no limit of its own.
+/// The limits of one token or key, or of all anonymous clients together.
+///
+/// `None` in a field: only the limits of the whole server apply.
 #[derive(Debug, Default)]
 pub struct Quota {
-    /// The rate of readings.
+    /// The limiter of readings.
     pub readings: Option<Limiter>,
-    /// The rate of requests of any kind.
+    /// The limiter of requests of any kind.
     pub requests: Option<Limiter>,
-    /// The bytes of bodies in memory.
+    /// The limit of the bytes of request bodies and messages in memory.
     pub bytes: Option<Arc<ConcurrencyLimit>>,
-    /// The queries that run at once.
+    /// The permits for concurrent queries.
     pub queries: Option<Arc<Semaphore>>,
-    /// The files that are sent at once.
+    /// The permits for files that are sent at once.
     pub files: Option<Share>,
-    /// The memory of queries, in blocks of [`QUERY_BLOCK_BYTES`].
+    /// The permits for the memory of queries, each for [`QUERY_BLOCK_BYTES`].
     pub query_blocks: Option<Share>,
-    /// The rate of new devices. Senders without this rate share one.
+    /// The limiter of new devices. Senders without it share one limiter.
     pub new_devices: Option<Limiter>,
 }
 
-/// The part of a limit of all tokens that one token may use.
+/// The part of a limit of the whole server that one token may use.
 #[derive(Debug, Clone)]
 pub struct Share {
-    /// The places that the token may still take.
+    /// The free permits of this part.
+    ///
+    /// A user takes as many permits of this part as of the whole limit.
     pub places: Arc<Semaphore>,
-    /// The number of all its places.
+    /// The number of all permits of this part.
     pub max: u32,
 }
 
 impl Share {
-    /// Three quarters of `total`, and at least one place.
+    /// A part of three quarters of `total` permits, but at least one permit.
     #[must_use]
     pub fn of(total: usize) -> Self {
         let max = u32::try_from(total / 4 * 3 + total % 4 * 3 / 4).unwrap_or(u32::MAX).max(1);

@@ -1,13 +1,13 @@
-//! The arithmetic of a GCRA rate.
+//! The arithmetic of GCRA, the generic cell rate algorithm (ITU-T I.371).
 
 use std::time::Duration;
 
-/// A count per period, with a burst.
+/// A number of units per period, with a burst.
 ///
-/// The state of a rate is one instant, up to which the rate is used (the "theoretical arrival time" of the
-/// generic cell rate algorithm, ITU-T I.371). Each unit moves it on by the interval between two units. It may
-/// be ahead of the clock by the burst. Instants are nanoseconds since a start of the caller's choice; 0 is
-/// the state of an unused rate.
+/// The caller keeps the state of a rate: `used_ns`, the instant up to which the rate is used. (GCRA calls it
+/// the "theoretical arrival time".) Each unit moves this instant forward by the interval between two units. A
+/// unit is admitted if the instant is then ahead of the clock by at most the burst. Instants are nanoseconds
+/// since a start of the caller's choice; 0 is the state of an unused rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     interval_ns: u64,
@@ -15,22 +15,25 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A rate of `count` units per `period`. As many units as fall into the time `burst` are admitted at
-    /// once, and at least one. `None` if `count` is 0: no limit.
+    /// A rate of `count` units per `period`. `None` if `count` is 0: no limit.
+    ///
+    /// After a quiet time it admits as many units at once as fall into the time `burst`, but at least one.
     #[must_use]
     pub fn new(count: u64, period: Duration, burst: Duration) -> Option<Self> {
         let interval_ns = nanos(period).checked_div(count)?.max(1);
         Some(Self { interval_ns, burst_ns: nanos(burst).max(interval_ns) })
     }
 
-    /// The number of units that are admitted at once.
+    /// The most units that the rate admits at once.
     #[must_use]
     pub const fn burst(self) -> u64 {
         self.burst_ns / self.interval_ns
     }
 
-    /// The time until a rate used up to `used_ns` has room for `count` units, one after the other. `None` if
-    /// it has room now. More units than the burst never fit, so the time is that of the burst.
+    /// The time until the rate admits `count` units. `None`: it admits them now.
+    ///
+    /// `used_ns` is the state. If `count` is more than the burst, this is the time until the whole burst is
+    /// free, because the rate never admits more at once.
     #[must_use]
     pub fn wait(self, count: u64, used_ns: u64, now_ns: u64) -> Option<Duration> {
         let fits_ns = now_ns.saturating_add(self.burst_ns);
@@ -38,7 +41,7 @@ impl Rate {
         (wanted_ns > fits_ns).then(|| Duration::from_nanos(wanted_ns - fits_ns))
     }
 
-    /// The state of the rate after `count` more units.
+    /// The state of the rate after `count` more units than at `used_ns`.
     #[must_use]
     pub fn taken(self, count: u64, used_ns: u64, now_ns: u64) -> u64 {
         used_ns.max(now_ns).saturating_add(self.interval_ns.saturating_mul(count))

@@ -4,13 +4,14 @@ use super::{DeviceSelection, DevicesRequest, Queries, QueryError, ReadingsReques
 use crate::access::DeviceScope;
 use crate::model::{MS_PER_HOUR, SeriesFilter};
 
-/// The number of readings that are held at once.
+/// The most readings of a page. They are in memory at the same time.
 const PAGE: usize = 10_000;
 
 impl Queries {
-    /// Counts the readings of a device that have a value of some series, in a range or in all of its time.
+    /// Counts the readings of a device that have a value of `series`.
     ///
-    /// It reads all of them, page by page. Each page has a deadline of its own.
+    /// `range_ms` limits them to a range. All of them are read, page by page. Each page has a deadline of its
+    /// own.
     ///
     /// # Errors
     /// If the device is outside of the scope, the store does not answer, or a page takes too long.

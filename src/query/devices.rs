@@ -1,9 +1,9 @@
 //! The list of devices.
 //!
 //! A selection by metadata, silence or limits is a scan of the device index. One request looks at a bounded
-//! number of entries, so a page may have few devices, or none, and more may follow. The index has last
-//! instants to the day, so only devices that may be silent, and those of the answer, are looked up exactly.
-//! Only the latest values of devices with limits are read.
+//! number of entries. So a page may have few devices, or none, and more may follow. Last instants in the
+//! index are exact to the day only. Exact ones are read only for devices that may be silent and for those of
+//! the answer. Latest values are read only of devices with limits.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ mod pages;
 
 pub(super) use pages::DevicePage;
 
-/// Which devices a list has. A device must meet each condition.
+/// The devices that a list has. A device must meet all conditions.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceSelection {
     /// Client IDs, each once. `None`: any.
     pub ids: Option<Vec<Arc<str>>>,
-    /// The start of the client IDs; empty for any.
+    /// The start of the client IDs. Empty: any.
     pub prefix: String,
     /// The conditions on the metadata.
     pub metadata: MetadataFilter,
@@ -47,13 +47,13 @@ pub struct DevicesRequest {
     pub limit: usize,
     /// The instant of the request, in Unix milliseconds.
     pub now_ms: i64,
-    /// Whether the list may skip any number of devices outside of the scope. Then [`Listed::next`] may be one
-    /// of these, so clients must not see it.
+    /// Whether the list may skip any number of devices outside of the scope. [`Listed::next`] may then be one
+    /// of them, so clients must not see it.
     pub skips_any: bool,
 }
 
 impl DevicesRequest {
-    /// The devices with these client IDs, or all, a thousand at once: for a query that looks at each of them.
+    /// Requests devices in pages of a thousand. `ids` are client IDs. `None`: all devices.
     pub(crate) fn of_each(ids: Option<Vec<Arc<str>>>, now_ms: i64) -> Self {
         let selection = DeviceSelection { ids, ..DeviceSelection::default() };
         Self { selection, after: None, limit: 1_000, now_ms, skips_any: true }
@@ -81,7 +81,7 @@ pub struct Device {
     pub metadata: Option<Arc<str>>,
     /// Its metrics, sorted by name, at most [`MAX_METRICS`].
     pub metrics: Vec<Metric>,
-    /// Whether it has or had other metrics, which are left out.
+    /// Whether it has or had more metrics. They are left out.
     pub has_more_metrics: bool,
     /// The first instant, in Unix milliseconds.
     pub first_ts_ms: i64,
@@ -92,20 +92,21 @@ pub struct Device {
 /// The most devices outside of the device scope that are fetched for one page.
 const MAX_FETCHED: usize = 100_000;
 
-/// The number of devices whose metadata is matched before other tasks get the thread.
+/// The number of devices to match by metadata before other tasks get the thread.
 const MATCHED_AT_ONCE: usize = 64;
 
 /// The most devices that one page looks at, unless the selection is by ID alone.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// The number of devices whose exact last instants or latest values are read, after which a page ends.
+/// A page ends after this many devices of which last instants or values were read.
 const MAX_LOOKED_UP: usize = 2_000;
 
 /// The part of each device that a list keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeping {
     Ids,
-    /// Entries with their series. They take memory, so the list ends where a page of the store ended early.
+    /// Entries with their series. Because series take memory, the list ends where a page of the store ended
+    /// early.
     Entries,
 }
 
@@ -125,8 +126,8 @@ impl DeviceSelection {
         self.metadata.matches(text) && (!self.beyond_limits || has_limits())
     }
 
-    /// Keeps the devices whose metadata matches. Returns true if the time `until` came before it had looked
-    /// at all devices. Then it has dropped those that it has not looked at, which follow `last`.
+    /// Keeps the devices whose metadata matches. Returns true if the instant `until` has passed before all
+    /// were matched. The remaining devices, which follow `last`, are then dropped.
     async fn keep_matching(
         &self,
         devices: &mut Vec<(Arc<str>, DeviceSummary)>,
@@ -158,8 +159,10 @@ impl DeviceSelection {
 }
 
 impl Queries {
-    /// Returns devices in the order of their IDs. A page has fewer devices than the limit if they have many
-    /// metrics, or if few of the first thousands match.
+    /// Returns devices in the order of their IDs.
+    ///
+    /// A page has fewer devices than the limit if they have many metrics, or if few of the entries that one
+    /// request looks at match.
     ///
     /// # Errors
     /// If too many devices outside of the scope precede the first one inside, or the store does not answer.
@@ -203,8 +206,8 @@ impl Queries {
         self.list(self.deadline(), scope, request, Keeping::Ids, |id, _| id).await
     }
 
-    /// Returns the entry of a device in the store, without pending readings. An index that may lack the
-    /// entry, or a part of it, is an error.
+    /// Returns the entry of a device in the store, without pending readings. Fails if the device index may
+    /// lack the entry or a part of it.
     pub(super) async fn entry(
         &self,
         deadline: Instant,
@@ -217,7 +220,7 @@ impl Queries {
         Ok(found.devices.pop())
     }
 
-    /// Lists devices: the result of `keep` for the client ID and the entry of each.
+    /// Lists devices. `keep` converts the client ID and the entry of each.
     pub(super) async fn list<T>(
         &self,
         deadline: Instant,
@@ -315,7 +318,8 @@ impl Queries {
         Ok(read)
     }
 
-    /// Replaces last instants that are exact to the day only, or may be of a later day, by exact ones.
+    /// Replaces the last instants of entries by exact ones. In an entry, the last instant is exact to the day
+    /// only, and may be on a later day than the last reading.
     async fn make_exact(
         &self,
         deadline: Instant,
@@ -339,7 +343,8 @@ impl Queries {
     }
 }
 
-/// Returns an entry with only the series that have limits. `None`: no series has any.
+/// Returns an entry with only those of its series that have limits. `None`: no series has limits. An entry
+/// that lacks series is always returned, because these may have some.
 fn with_limited_series(entry: &DeviceSummary) -> Option<DeviceSummary> {
     let limits = ValueLimits::of_metadata(&entry.metadata.as_ref()?.text);
     let is_limited = |series: &&DeviceSeries| limits.bounds_of(metric_of(&series.metric)).is_some();
@@ -347,7 +352,7 @@ fn with_limited_series(entry: &DeviceSummary) -> Option<DeviceSummary> {
     (!series.is_empty() || entry.has_more_series).then(|| DeviceSummary { series, ..entry.without_series() })
 }
 
-/// Returns the client ID of a device that is inside of the scope.
+/// Returns the client ID of a device. `None`: it is outside of the scope.
 fn client_id(scope: &DeviceScope, summary: &DeviceSummary) -> Option<Arc<str>> {
     let device = &summary.device;
     if scope.is_all() { Some(Arc::clone(device)) } else { Some(scope.to_client_id(device)?.into()) }
@@ -361,8 +366,8 @@ impl Device {
         Self { id, metadata, metrics, has_more_metrics: has_more_series, first_ts_ms, last_ts_ms }
     }
 
-    /// Returns a range that has all readings of the device, in Unix milliseconds. It ends with the last day,
-    /// because the last instant may be exact to the day only.
+    /// Returns a range that includes all readings of the device, in Unix milliseconds. It ends with the last
+    /// day, because the last instant may be exact to the day only.
     pub(crate) const fn span_ms(&self) -> Range<i64> {
         let last_day = Day::of(Hour::of(self.last_ts_ms));
         self.first_ts_ms..Day(last_day.0 + 1).start_ms()

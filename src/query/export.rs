@@ -37,7 +37,7 @@ pub struct Export {
     queries: Queries,
     grant: Arc<Grant>,
     request: ExportRequest,
-    /// The next devices, the last one first.
+    /// The next devices in reverse order.
     next: Vec<Arc<str>>,
     /// The request for the devices after `next`.
     list: Option<DevicesRequest>,
@@ -45,7 +45,7 @@ pub struct Export {
 }
 
 impl Queries {
-    /// Returns the readings of devices slice by slice. The range may have any length.
+    /// Returns the readings of devices, slice by slice. The range may have any length.
     ///
     /// # Errors
     /// If a named device is outside of the scope.
@@ -63,7 +63,7 @@ impl Queries {
     /// Returns the series that a device may have since `from_ms`, sorted.
     ///
     /// # Errors
-    /// If these are more than `max`, the device is outside of the scope, or the store does not answer.
+    /// If there are more than `max`, the device is outside of the scope, or the store does not answer.
     pub async fn columns(
         &self,
         scope: &DeviceScope,
@@ -73,7 +73,7 @@ impl Queries {
     ) -> Result<Vec<Metric>, QueryError> {
         let deadline = self.deadline();
         let stored_id: Arc<str> = scope.to_stored_id(device)?.as_ref().into();
-        // Pending first: a series that is stored in between is then in both, not in neither.
+        // Pending is read first. A series that is stored in between is then in both, not in neither.
         let (pipeline, of_device) = (Arc::clone(&self.pipeline), Arc::clone(&stored_id));
         let mut found: BTreeSet<Metric> = blocking(move || {
             let mut found = BTreeSet::new();

@@ -33,8 +33,10 @@ pub struct DeviceGroups {
 }
 
 impl Queries {
-    /// Returns the client IDs of devices in their order, with the values of `keys` in their metadata. A key
-    /// with dots also names a member of an object in the metadata.
+    /// Returns the client IDs of devices in order, with the values of `keys`.
+    ///
+    /// The keys are those of the metadata. A key with dots, such as `site.name`, also names a member of an
+    /// object in the metadata.
     ///
     /// # Errors
     /// Those of [`Self::devices`].
@@ -74,7 +76,7 @@ impl DeviceGroups {
     }
 }
 
-/// A value whose numbers are whole where they can be: `2` for `2.0`, `0` for `-0.0`.
+/// Returns a value with whole numbers where that is exact: `2` for `2.0`, `0` for `-0.0`.
 fn with_whole_numbers(value: &Value) -> Value {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53: up to here a float has one spelling as a whole number
     match value {

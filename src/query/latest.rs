@@ -1,9 +1,11 @@
 //! The latest values of a device.
 //!
-//! The device index says on which day each series had its last reading, or a later day: readings may be
-//! deleted, or refused by the store, after the index has counted them. Most series have their last reading in
-//! the newest hour. For the others, the stats of that day say in which hour, and each of these hours is read
-//! once. The store searches the days before for a series that has nothing on its day.
+//! The device index has the last day of each series. It may be too late: the store may refuse readings, or
+//! delete them, after the index has counted them.
+//!
+//! Most series have their last reading in the newest hour of the device. For each other series, the stats of
+//! its last day tell the hour of its last reading. Each of these hours is read once. If a series has no
+//! readings on its last day, the store searches the days before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter, ValueLimits};
 use crate::store::{DeviceMetadata, HourSamples, StatsNeeds, Store, StoreError};
 
-/// The most days, besides the newest hour, that are read for series which have been silent since.
+/// The most days that are read for series without a reading in the newest hour.
 pub(super) const MAX_DAYS: usize = 32;
 
 /// The latest values of a device.
@@ -22,9 +24,9 @@ pub(super) const MAX_DAYS: usize = 32;
 pub struct Latest {
     /// The latest value of each metric, with its instant in Unix milliseconds.
     pub values: BTreeMap<Metric, (i64, f64)>,
-    /// Whether other metrics may have values, which are left out.
+    /// Whether more metrics may have values. They are left out.
     pub has_more: bool,
-    /// The metadata of the device in effect.
+    /// The metadata in effect: that of the device, with the keys of operators over it.
     pub metadata: Option<DeviceMetadata>,
 }
 
@@ -82,8 +84,9 @@ impl Queries {
     }
 }
 
-/// Returns the last stored value of each wanted series of a device, and perhaps of other series of its newest
-/// hour. `None`: the device has no stored readings. Also returns whether the device index may lack series.
+/// Returns the last stored values of the wanted series of a device. Other series of its newest hour may be
+/// among them. `None`: the device has no stored readings. The second value says whether the device index may
+/// lack series.
 async fn latest_stored(
     store: &dyn Store,
     device: &str,
@@ -118,7 +121,7 @@ async fn latest_stored(
 }
 
 impl Latest {
-    /// Returns the limits of the values in the metadata of the device.
+    /// Returns the limits of values from the metadata of the device.
     #[must_use]
     pub fn limits(&self) -> ValueLimits {
         self.metadata.as_ref().map(|metadata| ValueLimits::of_metadata(&metadata.text)).unwrap_or_default()
@@ -130,8 +133,8 @@ impl Latest {
         self.values.iter().any(|(metric, (_, value))| limits.beyond(metric, *value).is_some())
     }
 
-    /// Adds the last stored values of these metrics on a day. Removes the metrics with stats of that day from
-    /// `metrics`, also if their readings have expired: then their earlier readings have expired too.
+    /// Adds the last stored values of `metrics` on a day. Removes from `metrics` those with stats of that
+    /// day, also if their readings have expired: then their earlier readings have expired too.
     async fn add_day(
         &mut self,
         store: &dyn Store,
@@ -161,8 +164,7 @@ impl Latest {
         }
     }
 
-    /// Adds the pending values and metadata to the stored ones, and drops the values of other series than the
-    /// wanted ones.
+    /// Adds pending values and metadata, and drops unwanted series.
     pub(super) fn complete(&mut self, pending: Self, keep: Keep, series: &SeriesFilter) {
         self.metadata = DeviceMetadata::newest(self.metadata.take(), pending.metadata);
         for (metric, value) in pending.values {

@@ -1,12 +1,11 @@
 //! The latest values of many devices, a page at a time.
 //!
-//! As a rule, no request to the store is of one device. The stats of the hours around now have the last
-//! values of most devices, with one request for all of them. The device index says on which day each of the
-//! other series had its last reading, and the stats of that day have its value: one request for each day and
-//! some hundred devices.
+//! As a rule, a request to the store is for many devices. One request reads the stats of recent hours, which
+//! have the last values of most series. For each other series, the device index has the day of its last
+//! reading, and the stats of that day have the last value. One request reads a day of up to 500 devices.
 //!
-//! A series may have nothing on its day, because its last readings were deleted or refused. Then the store
-//! searches the days before, device by device.
+//! A series may have no readings on that day, because they were deleted or refused. Then the store searches
+//! the days before, device by device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,9 +20,9 @@ use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{DeviceSeries, DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
 
-/// The most devices in one request for a day, and the most requests at once: a store with two processors
-/// answers two.
+/// The most devices in one request for the stats of a day.
 const DEVICES_PER_REQUEST: usize = 500;
+/// The most requests at once. A store with two processors answers two.
 const REQUESTS_AT_ONCE: usize = 2;
 
 impl Queries {
@@ -45,8 +44,8 @@ impl Queries {
         Ok(Answer { body: Listed { devices: ids.into_iter().zip(latest).collect(), next }, lagging, partial })
     }
 
-    /// Returns the latest values of the wanted series of these devices, and what is missing. `partial` says
-    /// what is missing in `entries`.
+    /// Returns the latest values of the devices of `entries`, and what is missing. `partial` says what is
+    /// missing in `entries`.
     pub(super) async fn latest_of_entries(
         &self,
         deadline: Instant,
@@ -83,21 +82,21 @@ struct LatestReader<'a> {
     entries: &'a [DeviceSummary],
     pending: &'a [Latest],
     series: &'a SeriesFilter,
-    /// The store has nothing older.
+    /// The first hour of which the store may have data.
     kept_from: Hour,
 }
 
-/// The series of devices whose last reading is on one day: the metrics of each device, by its index.
+/// The metrics of each device to look for on a day, by the index of the device.
 type OfDay = BTreeMap<usize, BTreeSet<Metric>>;
 
-/// The series to look for on each day. The day is from the device index or from a search.
+/// The series to look for on each day. The day is from the device index, or from a search.
 type Silent = BTreeMap<Day, OfDay>;
 
-/// Stats of some hours of devices, by the index of the device.
+/// Stats of some hours of devices. The number is the index of the device.
 type StatsOf = Vec<(usize, Vec<HourStats>)>;
 
 impl LatestReader<'_> {
-    /// Reads the last stored values of the wanted series, and of others.
+    /// Reads the last stored values of the wanted series, and perhaps of others.
     async fn read(&self, now: Hour) -> Result<Vec<Latest>, StoreError> {
         let from = recent_from(now);
         let new = |entry: &DeviceSummary| Latest { has_more: entry.has_more_series, ..Latest::default() };
@@ -115,7 +114,7 @@ impl LatestReader<'_> {
         Ok(latest)
     }
 
-    /// Reads the stats of days.
+    /// Reads the stats of each day in `silent`, and adds the last values to `latest`.
     async fn read_days(&self, silent: &Silent, latest: &mut [Latest]) -> Result<(), StoreError> {
         let by_day = silent.iter().map(|(day, of_day)| (*day, of_day.iter().collect::<Vec<_>>()));
         let by_day: Vec<_> = by_day.collect();
@@ -125,8 +124,8 @@ impl LatestReader<'_> {
         self.add_all(requests.collect(), latest).await
     }
 
-    /// Searches for the series that have no value on the day that was read, nor later. Returns them by the
-    /// newest earlier day on which one of them has a value.
+    /// Searches the days before for series without a value on their day or later. Returns the series that it
+    /// has found. The series of one device stay together, on the newest day on which one of them has a value.
     async fn search(&self, silent: Silent, latest: &[Latest]) -> Result<Silent, StoreError> {
         let mut searches = Vec::new();
         for (day, of_day) in silent {
@@ -152,7 +151,7 @@ impl LatestReader<'_> {
         Ok(silent)
     }
 
-    /// Whether a metric has a stored or a pending value since an instant.
+    /// Whether a metric has a stored or pending value at `since_ms` or later.
     fn has_since(&self, at: usize, latest: &[Latest], metric: &Metric, since_ms: i64) -> bool {
         let found = [&latest[at], &self.pending[at]];
         found.iter().any(|of| of.values.get(metric).is_some_and(|(ts_ms, _)| *ts_ms >= since_ms))
@@ -164,7 +163,7 @@ impl LatestReader<'_> {
         Ok(of.iter().copied().zip(stats).collect())
     }
 
-    /// Reads the stats of a day of some series.
+    /// Reads the stats of some series on one day.
     async fn of_day(&self, day: Day, some: &[(&usize, &BTreeSet<Metric>)]) -> Result<StatsOf, StoreError> {
         let of: Vec<usize> = some.iter().map(|(at, _)| **at).collect();
         let metrics: BTreeSet<&str> = some.iter().flat_map(|(_, of)| of.iter().map(|metric| &**metric)).collect();
@@ -173,7 +172,7 @@ impl LatestReader<'_> {
         Ok(of.into_iter().zip(stats).collect())
     }
 
-    /// Asks the store, and adds the last values of its answers.
+    /// Sends the requests to the store, and adds the last values of the answers.
     async fn add_all<'a>(
         &'a self,
         requests: Vec<impl Future<Output = Result<StatsOf, StoreError>> + 'a>,
@@ -194,8 +193,8 @@ impl LatestReader<'_> {
         of.iter().map(|at| Arc::clone(&self.entries[*at].device)).collect()
     }
 
-    /// Returns the wanted series that have no value since `from`, neither stored nor pending, by the day of
-    /// their last reading in the device index.
+    /// Returns the wanted series without a stored or pending value since `from`. The day of each is that of
+    /// its last reading in the device index.
     fn silent(&self, from: Hour, latest: &[Latest]) -> Silent {
         let mut silent = Silent::new();
         for (at, entry) in self.entries.iter().enumerate() {
@@ -209,7 +208,8 @@ impl LatestReader<'_> {
     }
 }
 
-/// Leaves out the oldest days of the devices that have no days left, and takes the others from `days_left`.
+/// Limits the days to read of each device to its `days_left`. The newest days remain. A device with dropped
+/// days gets [`Latest::has_more`].
 fn limit_days(silent: &mut Silent, days_left: &mut [usize], latest: &mut [Latest]) {
     for of_day in silent.values_mut().rev() {
         of_day.retain(|at, _| {

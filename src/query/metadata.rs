@@ -1,4 +1,4 @@
-//! The metadata of devices: their own, and what operators have set.
+//! The metadata of devices: what they have sent, and what operators have set.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::{Missing, Queries, QueryError};
 use crate::model::OperatorMetadata;
 use crate::store::DeviceMetadata;
 
-/// The metadata of a device by its authors.
+/// The metadata of a device, apart for each author.
 #[derive(Debug, Clone, Default)]
 pub struct TwoAuthors {
     /// The device's own metadata, as the text of a JSON object.
     pub own: Option<Arc<str>>,
     /// The keys that operators have set.
     pub operator: OperatorMetadata,
-    /// Set if the device index may lack metadata that the device has sent.
+    /// `Some`: the device index may lack metadata that the device has sent.
     pub partial: Option<Missing>,
-    /// Whether the device has sent anything, or operators have set something before.
+    /// Whether the device has sent anything, or operators have set metadata.
     pub is_known: bool,
 }
 
@@ -41,7 +41,7 @@ impl Queries {
         Ok(TwoAuthors { own, operator, partial: page.partial, is_known })
     }
 
-    /// Returns those of the devices that have not sent anything, by stored ID, each once.
+    /// Returns the devices that have not sent anything, each once. All IDs are stored IDs.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -56,7 +56,7 @@ impl Queries {
         Ok(devices)
     }
 
-    /// Returns the metadata that these devices have sent, by stored ID, without the keys of operators.
+    /// Returns the metadata that devices have sent, without the keys of operators. All IDs are stored IDs.
     ///
     /// # Errors
     /// If something may be missing.
@@ -72,8 +72,8 @@ impl Queries {
         Ok(own.collect())
     }
 
-    /// Returns the metadata that operators have set of devices, in the order of their stored IDs: of up to
-    /// `limit` devices whose ID starts with `prefix` and is greater than `after`.
+    /// Returns the metadata that operators have set, sorted by stored ID. It is that of the first `limit`
+    /// devices whose stored IDs start with `prefix` and are greater than `after`.
     ///
     /// # Errors
     /// If the store does not answer, or acknowledged changes wait because pending is full.
@@ -117,7 +117,7 @@ impl Queries {
         deadline: Instant,
         devices: &[Arc<str>],
     ) -> Result<HashMap<Arc<str>, OperatorMetadata>, QueryError> {
-        let waiting = self.pipeline.waiting_metadata(devices); // first: they may be stored a moment later
+        let waiting = self.pipeline.waiting_metadata(devices); // before the store: they may be stored meanwhile
         let mut found = self.ask(deadline, self.store.operator_metadata().metadata_of(devices)).await?;
         for (device, change) in waiting {
             found.entry(device).or_default().merge(change);
@@ -152,7 +152,7 @@ impl Queries {
     }
 }
 
-/// Returns the metadata in effect: the keys of operators over the device's own.
+/// Returns the metadata in effect: the own keys of the device, overridden by those of operators.
 pub(super) fn in_effect(own: Option<&DeviceMetadata>, operator: &OperatorMetadata) -> Option<DeviceMetadata> {
     let hour = own.map_or(DeviceMetadata::UNKNOWN_HOUR, |own| own.hour);
     let text = operator.over(own.map(|own| &own.text))?;

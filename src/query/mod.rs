@@ -4,24 +4,25 @@
 //! It takes a snapshot of pending, and only then queries the store. A reading that is stored in between is in
 //! both, never in neither, and the merge by identity keeps it once.
 //!
-//! Stored stats need no readings: if the pending readings of an hour all follow the last stored one, their
-//! stats are added. This includes rollups that are kept beside the readings, because a reading stays pending
-//! until the rollup of its hour includes it. Only if pending readings may repeat or precede stored ones, the
-//! query fetches the stored readings and merges them.
+//! Stats of an hour are merged without its stored readings if possible. If all pending readings of the hour
+//! are later than the last stored one, their stats are added to the stored stats. This is also true of
+//! rollups, because a reading stays pending until the rollup of its hour includes it. If pending readings may
+//! repeat or precede stored ones, the query fetches the stored readings and merges both.
 //!
-//! Each query has a [`DeviceScope`](crate::access::DeviceScope). Requests and answers have client IDs,
-//! pending and the store have stored IDs. A device outside of the scope is refused, or left out of a list.
+//! Each query has a [`DeviceScope`](crate::access::DeviceScope). Requests and answers have client IDs;
+//! pending and the store have stored IDs. A query for a device outside of the scope fails. A list leaves such
+//! devices out.
 //!
 //! While the store is away, a query answers with the pending readings and marks the answer as partial. If no
 //! reading that it asks for is pending, it fails. It does not wait for a store that is known to be away. A
-//! list of devices is marked as partial, too, while the device index lacks devices ([`Missing`]).
+//! list of devices is also marked as partial while the device index lacks devices ([`Missing`]).
 //!
 //! A query has one deadline. It requests no more from the store and from pending than an answer may hold, and
-//! never sends a request per hour. Snapshots of pending and merges run on blocking threads, because they may
-//! take milliseconds. Rollups of many devices are read and converted in groups of devices, a few at the same
-//! time, so that they use several processors and no task runs for long.
+//! never sends one request for each hour. Snapshots of pending and merges run on blocking threads, because
+//! they may take milliseconds. Rollups of many devices are read and converted in groups of devices, a few
+//! groups at the same time. So they use several processors, and no task runs for long.
 //!
-//! Knows no HTTP. The merges are pure.
+//! This room knows no HTTP. The merges are pure functions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,10 +62,10 @@ pub use rollups::{
     Rollups, RollupsRequest, Series, Step, StepError, Zone, is_local_time,
 };
 
-/// The device index as messages name it.
+/// The name of the device index in messages.
 const DEVICE_INDEX: &str = "the device index of the store";
 
-/// The most devices that a query looks up in pending while it holds the lock once.
+/// The most devices that a query looks up in pending in one hold of the lock.
 const DEVICES_PER_LOOK: usize = 16;
 
 /// The limits of one query.
@@ -76,15 +77,15 @@ pub struct Limits {
     pub max_points: usize,
     /// The most values that a query for rollups may read from readings.
     pub max_values_read: u64,
-    /// How long a query waits until the acknowledged readings are in pending.
+    /// How long a query waits at most until the acknowledged readings are in pending.
     pub catch_up: Duration,
     /// How long a query may take.
     pub timeout: Duration,
-    /// How long the store keeps rollups, and readings for no longer. `None`: forever.
+    /// How long the store keeps rollups. It keeps readings no longer than that. `None`: forever.
     pub kept: Option<Duration>,
 }
 
-/// The most time that the store needs to delete expired data.
+/// The most time that the store takes to delete expired data.
 const EXPIRY_DELAY: Duration = Duration::from_secs(2 * 86_400);
 
 impl Limits {
@@ -95,12 +96,12 @@ impl Limits {
         Hour::of(now_ms.saturating_sub(kept_ms))
     }
 
-    /// Checks how many hours a range of instants touches.
+    /// Fails if a range of instants touches more than [`Self::max_hours`] hours.
     pub(crate) fn check_range(&self, from_ms: i64, to_ms: i64) -> Result<(), QueryError> {
         self.check_ranges(from_ms, to_ms, 1)
     }
 
-    /// Checks how many hours so many ranges of this length touch together.
+    /// Fails if `ranges` ranges of this length together touch too many hours.
     fn check_ranges(&self, from_ms: i64, to_ms: i64, ranges: u32) -> Result<(), QueryError> {
         let asked = (i64::from(Hour::at_or_after(to_ms).0) - i64::from(Hour::of(from_ms).0)) * i64::from(ranges);
         if asked > i64::from(self.max_hours) {
@@ -122,12 +123,12 @@ pub enum QueryError {
     RangeTooLong {
         /// The limit.
         max: u32,
-        /// The hours of the range.
+        /// The hours of the range, or of both ranges.
         asked: u64,
-        /// Whether these are the hours of two ranges.
+        /// Whether there are two ranges, because the request compares.
         is_compared: bool,
     },
-    /// The rollups of one device, or combined ones, have more points than [`Limits::max_points`].
+    /// The rollups of a device, or all combined ones, have too many points.
     #[error(
         "the answer has {found} points or more, and at most {max} are allowed (query.max_points); ask for a shorter \
          range, fewer metrics, or a longer step{fits}"
@@ -137,7 +138,7 @@ pub enum QueryError {
         max: usize,
         /// The points of one device, or of the devices combined so far.
         found: usize,
-        /// A step that would fit, after a comma.
+        /// `, such as 1h`: a step that would fit. Empty if no step would.
         fits: String,
     },
     /// The range has more steps than an answer may have points.
@@ -163,9 +164,9 @@ pub enum QueryError {
     TooManyValues {
         /// The limit.
         max: u64,
-        /// The values of this device and of those before it.
+        /// The values of the devices up to this one.
         found: u64,
-        /// The hours of a range that would fit.
+        /// The length of a range that would fit, in hours.
         hours: u64,
     },
     /// The rollups need readings that have expired.
@@ -173,10 +174,9 @@ pub enum QueryError {
     ReadingsExpired {
         /// The start of the last hour whose readings are missing, in RFC 3339.
         hour: String,
-        /// Its end.
+        /// The end of this hour, in RFC 3339.
         after: String,
-        /// Whether an increase needs the readings. Otherwise a step that begins or ends inside of the hour
-        /// does.
+        /// Whether an increase needs these readings. Otherwise a step begins or ends inside of the hour.
         increases: bool,
     },
     /// The device is outside of the device scope.
@@ -191,10 +191,10 @@ pub enum QueryError {
     /// The store did not answer.
     #[error("the store does not answer: {0}")]
     Store(StoreError),
-    /// The store has been away for some time. Queries do not wait for it until it answers again.
+    /// The store has been away for some time. Queries fail at once until it answers again.
     #[error("the store does not answer: it has been away for {seconds} s: {why}")]
     StoreAway {
-        /// The seconds since then.
+        /// How long it has been away, in seconds.
         seconds: u64,
         /// Its last error.
         why: String,
@@ -226,7 +226,7 @@ fn expired(hour: &str, after: &str, increases: bool) -> String {
 }
 
 impl QueryError {
-    /// Returns the error of a query that must not leave anything out, if this is missing.
+    /// Returns the error of a query that must be complete, but lacks `missing`.
     #[must_use]
     pub fn incomplete(missing: Missing) -> Self {
         match missing {
@@ -235,7 +235,7 @@ impl QueryError {
         }
     }
 
-    /// Whether one device exceeds a limit of the answer. A page can end before that device.
+    /// Whether a single device exceeds a limit. A page can end before that device.
     const fn is_limit(&self) -> bool {
         matches!(self, Self::TooManyPoints { .. } | Self::TooManyValues { .. } | Self::ReadingsExpired { .. })
     }
@@ -254,11 +254,11 @@ pub struct Answer<T> {
     pub body: T,
     /// `Some`: pending is full, and readings that were acknowledged within this time may be missing.
     pub lagging: Option<Duration>,
-    /// Whether more is missing.
+    /// The part that is missing for another reason. `None`: no other part is missing.
     pub partial: Option<Missing>,
 }
 
-/// The part that a partial answer lacks. If it lacks both, the greater one counts.
+/// The part that a partial answer lacks. It is `Stored` if both are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Missing {
     /// Devices, or series and metadata of devices, that the device index lacks.
@@ -311,7 +311,7 @@ impl Queries {
         Instant::now() + self.limits.timeout
     }
 
-    /// Waits for the store's answer, unless the store does not answer pings.
+    /// Waits for the store's answer. Fails as soon as the store does not answer pings.
     ///
     /// Drops `request` at the deadline, which ends its work.
     async fn ask<T>(
@@ -331,8 +331,8 @@ impl Queries {
         }
     }
 
-    /// Waits until the acknowledged readings are in pending. `Some`: those acknowledged within this time may
-    /// be missing.
+    /// Waits until the acknowledged readings are in pending. `Some(2s)`: the wait ended early, and readings
+    /// that were acknowledged within the last two seconds may be missing.
     pub async fn catch_up(&self) -> Option<Duration> {
         self.pipeline.catch_up(self.limits.catch_up).await
     }
@@ -345,7 +345,7 @@ impl Queries {
     ) -> Result<Vec<Vec<(Hour, Contents)>>, QueryError> {
         let is_soon_known = devices.len() <= DEVICES_PER_LOOK;
         if is_soon_known && self.pipeline.try_is_pending(devices, &hours) == Some(false) {
-            return Ok(vec![Vec::new(); devices.len()]); // without the way to another thread
+            return Ok(vec![Vec::new(); devices.len()]); // saves a switch of threads
         }
         let (pipeline, devices) = (Arc::clone(&self.pipeline), devices.to_vec());
         let contents_of = move |device: &Arc<str>| {

@@ -12,7 +12,7 @@ use crate::access::DeviceScope;
 use crate::model::{Contents, Hour, Metric, Sample, SeriesFilter};
 use crate::store::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
-/// The most values of a slice. The readings of one more instant may exceed it.
+/// The most values of a slice. It may exceed them by the readings of one instant.
 const VALUES_PER_SLICE: usize = 1 << 16;
 
 /// A request for readings.
@@ -61,7 +61,7 @@ pub struct ReadingSlices {
 #[derive(Debug)]
 pub struct Slice {
     hours: BTreeMap<Hour, Contents>,
-    /// Later readings of `hours` belong to the next slice.
+    /// The end of the slice, exclusive. Later readings in `hours` belong to the next slice.
     until_ms: i64,
 }
 
@@ -70,9 +70,9 @@ pub struct Slice {
 pub struct SliceHour<'b> {
     /// The hour.
     pub hour: Hour,
-    /// The table of the metrics.
+    /// The metrics. A sample has the index of its metric.
     pub metrics: &'b [Metric],
-    /// The values, by instant.
+    /// The values, ascending by instant.
     pub samples: &'b [Sample],
 }
 
@@ -101,7 +101,7 @@ impl Queries {
         while query.range_ms.start < request.to_ms && page.readings.len() <= request.limit && page.next_ms.is_none() {
             query.max_instants = request.limit + 1 - page.readings.len(); // one more tells whether there is a next page
             query.max_values = (self.limits.max_points - values).max(1);
-            // Pending first: a reading that is stored in between is then in both, not in neither.
+            // Pending is read first. A reading that is stored in between is then in both, not in neither.
             let pending = self.first_pending(&query).await?;
             let stored = match self.ask(deadline, self.store.readings(&query)).await {
                 Ok(stored) => stored,
@@ -145,8 +145,7 @@ impl Queries {
         Ok(ReadingSlices { queries: self.clone(), query, left: request.limit })
     }
 
-    /// Calls `found` with each value of a device at some instants: stored or pending, and none is left out.
-    /// `device` is a stored ID.
+    /// Calls `found` with each stored or pending value of a device at `instants`. `device` is a stored ID.
     ///
     /// # Errors
     /// If the store does not answer, or a slice takes too long.
@@ -158,7 +157,8 @@ impl Queries {
     ) -> Result<(), QueryError> {
         let mut left = instants.iter().copied().peekable();
         while let Some(from_ms) = left.next() {
-            // The readings in between are read too, so a range has no hour without an instant.
+            // Instants share a range if their hours are the same or adjacent. So no hour without an instant
+            // is read.
             let mut last_ms = from_ms;
             while let Some(next_ms) = left.next_if(|&next_ms| Hour::of(next_ms).0 <= Hour::of(last_ms).0 + 1) {
                 last_ms = next_ms;
@@ -180,7 +180,7 @@ impl Queries {
         Ok(())
     }
 
-    /// Returns the answer of [`crate::store::Store::readings`] as if the pending readings were a store.
+    /// Answers [`crate::store::Store::readings`] from the pending readings.
     async fn first_pending(&self, query: &ReadingsQuery) -> Result<FirstReadings, QueryError> {
         if self.pipeline.try_is_pending(std::slice::from_ref(&query.device), &query.hours()) == Some(false) {
             return Ok(FirstReadings { hours: Vec::new(), complete_until_ms: query.range_ms.end });
@@ -214,7 +214,7 @@ impl ReadingSlices {
         self.query.series = series;
     }
 
-    /// Returns the next readings, at least one. `None`: the range or the limit has ended.
+    /// Returns the next readings, at least one. `None`: the end or the limit is reached.
     ///
     /// # Errors
     /// If the store does not answer, or the slice takes too long. Stored readings are never left out.
@@ -223,7 +223,7 @@ impl ReadingSlices {
         while query.range_ms.start < query.range_ms.end && *left > 0 {
             query.max_instants = (*left).min(VALUES_PER_SLICE);
             let deadline = queries.deadline();
-            // Pending first: a reading that is stored in between is then in both, not in neither.
+            // Pending is read first. A reading that is stored in between is then in both, not in neither.
             let pending = queries.first_pending(query).await?;
             let stored = queries.ask(deadline, queries.store.readings(query)).await?;
             let until_ms = stored.complete_until_ms.min(pending.complete_until_ms);
@@ -248,7 +248,7 @@ impl Slice {
     /// The most memory of a slice, in bytes.
     pub const MAX_BYTES: usize = 2 * size_of::<Sample>() * VALUES_PER_SLICE;
 
-    /// Merges the pending hours over the stored ones, for the readings before an instant.
+    /// Merges the pending hours over the stored ones. The slice ends before `until_ms`.
     fn merged(stored: Vec<(Hour, Contents)>, pending: Vec<(Hour, Contents)>, until_ms: i64) -> Self {
         let mut hours: BTreeMap<Hour, Contents> = stored.into_iter().collect();
         for (hour, contents) in pending {

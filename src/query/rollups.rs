@@ -1,11 +1,11 @@
 //! Rollups: stats over steps of time.
 //!
-//! A [`Grid`] has the steps of a range. Where steps begin at full hours, they are folded from the stats of
-//! hours, stored and pending ones merged. The readings are read of the hours inside of which a step begins:
-//! all hours with steps of minutes, the edges with local days of zones such as `Asia/Kathmandu`. Increases of
-//! counters also need the readings of hours that may hide a restart.
+//! A [`Grid`] has the steps of a range. Steps are folded from the stats of hours, stored and pending ones
+//! merged. If a step begins inside of an hour, the readings of this hour are read. With steps of minutes,
+//! this is every hour; with local days in `Asia/Kathmandu` (UTC+5:45), it is one hour of each day. Increases
+//! of counters also need the readings of hours that may hide a restart.
 //!
-//! All readings that a query needs are counted by their stats before the first is read, and they are read a
+//! The readings that a device needs are counted by their stats before the first one is read. They are read a
 //! page at a time.
 
 use std::borrow::Cow;
@@ -51,11 +51,11 @@ pub(super) use grid::Grid;
 pub use step::{OffsetError, Step, StepError};
 pub use zone::{LocalInstant, LocalTime, Zone, is_local_time};
 
-/// The most hours of stats that a query holds at once, over all devices that it reads.
+/// The most hours of stats in memory for one query, over all its devices.
 const HOURS_AT_ONCE: usize = 100_000;
 
-/// The most hours of stats in one request to the store, over all its devices: some milliseconds of work. A
-/// device with more has a request of its own.
+/// The most hours of stats in one request to the store, over all its devices. They are some milliseconds of
+/// work. A device with more has a request of its own.
 const HOURS_PER_REQUEST: usize = 6_000;
 
 /// The most requests to the store that a query has in flight. While the store answers one, the answer to
@@ -67,7 +67,8 @@ const REQUESTS_AT_ONCE: usize = 3;
 pub struct RollupsRequest {
     /// The client IDs of the devices, each once.
     pub devices: Vec<Arc<str>>,
-    /// The first instant, in Unix milliseconds. `None`: the default range of the step before `to_ms`.
+    /// The first instant, in Unix milliseconds. `None`: the range ends at `to_ms` and has the default length
+    /// of the step.
     pub from_ms: Option<i64>,
     /// The end of the range, exclusive, in Unix milliseconds. The answer has all steps that it touches.
     pub to_ms: i64,
@@ -81,11 +82,11 @@ pub struct RollupsRequest {
     pub columns: Columns,
     /// The points of steps without readings.
     pub fill: Fill,
-    /// The time to compare with. [`Earlier::check`] must accept it for the step.
+    /// How much earlier the time to compare with is. [`Earlier::check`] must accept it for the step.
     pub compare: Option<Earlier>,
 }
 
-/// The deadline and the budget of a query, over all that it reads.
+/// The deadline and the budget of a query, for all that it reads.
 struct Work {
     deadline: Instant,
     budget: Arc<ReadBudget>,
@@ -98,7 +99,7 @@ pub struct HoursRequest {
     pub range_ms: Range<i64>,
     /// The series.
     pub series: SeriesFilter,
-    /// The columns that matter.
+    /// The columns that are needed.
     pub columns: Columns,
 }
 
@@ -109,14 +110,14 @@ pub struct Point {
     pub start_ms: i64,
     /// The stats.
     pub stats: Stats,
-    /// The increase of a counter; 0 if the request does not ask for it.
+    /// The increase of a counter. 0 if the request does not ask for it.
     pub increase: f64,
     /// Whether the step has no readings, so that [`Fill`] has made the point.
     pub is_filled: bool,
 }
 
 impl Point {
-    /// The number of values.
+    /// The number of values; 0 for a filled point.
     #[must_use]
     pub const fn count(&self) -> u64 {
         if self.is_filled { 0 } else { self.stats.count }
@@ -130,8 +131,9 @@ pub type Series = Vec<Point>;
 pub type Rollups = BTreeMap<Metric, Series>;
 
 impl Queries {
-    /// Returns the rollups of as many devices as fit into an answer, in the order of the request, each
-    /// converted by `convert`, which also gets the index of the device and the local time of the steps.
+    /// Returns converted rollups of the first devices: as many as fit into an answer.
+    ///
+    /// `convert` gets the index of a device in the request, its rollups, and the local time of the steps.
     ///
     /// # Errors
     /// If a device is outside of the scope, the range is too long, the first device has more points than an
@@ -178,7 +180,7 @@ impl Queries {
         Ok(Answer { body: page, lagging, partial })
     }
 
-    /// Returns the converted rollups of as many devices as fit into an answer.
+    /// Returns converted rollups of the first devices: as many as fit into an answer.
     async fn fitting<T: Send + 'static>(
         &self,
         work: &Work,
@@ -208,8 +210,9 @@ impl Queries {
         Ok(self.each_device(work, scope, devices, plan, convert, take).await?.map(|()| page))
     }
 
-    /// Returns the combined rollups of each group of devices, and the local time of the steps. `group_of` has
-    /// the index of the group of each device, from 0 on.
+    /// Returns the combined rollups of each group, and the local time of the steps.
+    ///
+    /// `group_of` has the index of the group of each device, from 0 on.
     ///
     /// # Errors
     /// Those of [`Self::rollups`], for all devices, and if the result has more points than an answer may
@@ -248,7 +251,7 @@ impl Queries {
         Ok(Answer { body: (groups.collect(), local), lagging, partial })
     }
 
-    /// Returns the rollups of each group of devices, folded into one per group.
+    /// Returns the rollups of each group: those of its devices folded into one.
     async fn folded(
         &self,
         work: &Work,
@@ -272,8 +275,10 @@ impl Queries {
         Ok(answer.map(|()| combined.into_iter().map(Combined::finish).collect()))
     }
 
-    /// Passes the stats of the hours of a range to `take`, device after device in the order of the request,
-    /// until it breaks. `take` also gets the index of the device. The number of points has no limit.
+    /// Passes the stats of the hours of each device to `take`, until it breaks.
+    ///
+    /// `take` also gets the index of the device. It gets the devices in the order of the request. The number
+    /// of points has no limit.
     ///
     /// # Errors
     /// If a device is outside of the scope, the range is too long, or the store does not answer.
@@ -305,8 +310,10 @@ impl Queries {
         self.each_device(&self.work(), scope, devices, plan, convert, take).await
     }
 
-    /// Converts the rollups of each device, and calls `take` with the results in the order of the devices,
-    /// until `take` breaks or a device has caused an error.
+    /// Passes the converted rollups of each device to `take`, in the order of devices.
+    ///
+    /// It ends when `take` breaks or fails. `take` also gets the error of a device, and then has to break or
+    /// fail.
     ///
     /// The devices are read and converted in groups, a few groups at the same time, each in its own task.
     /// Memory is bounded by these groups. If readings are needed, the groups follow each other, so that the
@@ -369,8 +376,9 @@ impl Queries {
         Work { deadline: self.deadline(), budget: Arc::new(ReadBudget::new(self.limits.max_values_read)) }
     }
 
-    /// Returns whether a device has readings, or may have some. Queries the store, so call it only for empty
-    /// answers.
+    /// Returns whether a device has readings, or may have some.
+    ///
+    /// It queries the store, so call it only for empty answers.
     ///
     /// # Errors
     /// If the device is outside of the scope, or the store does not answer.

@@ -1,4 +1,4 @@
-//! The number of devices that have been silent for long.
+//! The number of devices that have been silent for a long time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,27 @@ use crate::telemetry::LateGauge;
 /// The longest wait after a pass.
 const LONGEST_WAIT: Duration = Duration::from_secs(900);
 
-/// The wait after the first pass. Each further one is twice as long, until it is the usual one: a new service
-/// gets its devices in its first minutes.
+/// The wait after the first pass. Each wait is twice as long as the one before, until it is as long as
+/// [`Queries::count_silent_devices`] says. A new service gets its devices in its first minutes.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// The wait after a pass is at least this many times as long as the pass, or [`LONGEST_WAIT`]. So passes take
-/// a hundredth of the time at most, or one pass is made each 15 minutes.
+/// A wait is at least this many times as long as the pass before it. So passes take at most a hundredth of
+/// the time, unless [`LONGEST_WAIT`] limits the wait.
 const WAIT_PER_PASS: u32 = 100;
 
-/// Up to this many silent devices with pending readings, the store is asked which of them it has. With more,
-/// each counts only once it is stored.
+/// The most silent pending devices that are looked up in the store. If there are more, a silent device counts
+/// only once it is stored.
 const NEW_DEVICES: usize = 1_000;
 
 /// The most pending devices that are looked at under one lock of pending.
 const PENDING_PER_STEP: usize = 256;
 
 impl Queries {
-    /// Counts the devices without a reading for `silent_after`, again and again, and sets `gauge` after each
-    /// pass. A silent device counts once it is stored, or at once while few devices are new. While the store
-    /// is away, the gauge keeps its value, or has none.
+    /// Counts the silent devices again and again, and sets `gauge` after each pass.
+    ///
+    /// A device is silent if it has no reading for `silent_after`. A silent device counts once it is stored;
+    /// while only few devices are new, it counts at once. While the store is away, the gauge keeps its value,
+    /// or has none.
     ///
     /// The wait between two passes is a quarter of `silent_after`, at least one minute and at most 15. The
     /// first waits are shorter, if the passes take little time.

@@ -1,4 +1,4 @@
-//! The exposition of metrics for Prometheus.
+//! The text of all metrics, as `/metrics` returns it to Prometheus.
 
 use std::time::Duration;
 
@@ -7,10 +7,12 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use super::instrument::Definition;
 use super::process::Process;
 
-/// The interval at which recorded values are added to their histograms if no scrape does it.
+/// How often recorded values are moved into their histograms.
+///
+/// A scrape does the same. Without both, the recorder would keep each value in memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The metrics in the text format of Prometheus.
+/// Renders the metrics in the text format of Prometheus.
 #[derive(Debug, Clone)]
 pub struct Exposition {
     handle: PrometheusHandle,
@@ -18,10 +20,10 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// The media type of [`Exposition::render`].
+    /// The media type of the text that [`Exposition::render`] returns.
     pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// A recorder for the metrics of a table, and their exposition.
+    /// Makes a recorder for the metrics of `table`, and their exposition.
     pub(super) fn of(table: &[Definition]) -> (PrometheusRecorder, Self) {
         let histograms = table.iter().filter(|definition| !definition.buckets.is_empty());
         let builder = histograms.fold(PrometheusBuilder::new(), |builder, Definition { name, buckets, .. }| {
@@ -33,7 +35,9 @@ impl Exposition {
         (recorder, Self { handle, process: Process::new() })
     }
 
-    /// Renders all metrics and those of the process, sorted by name and labels, so that pages are comparable.
+    /// Renders the metrics of the table and those of the process.
+    ///
+    /// They are sorted by name and labels, so that two texts can be compared.
     #[must_use]
     pub fn render(&self) -> String {
         let mut page = self.handle.render();
@@ -41,7 +45,7 @@ impl Exposition {
         sorted(&page)
     }
 
-    /// Bounds the memory of the histograms. It never returns.
+    /// Moves recorded values into histograms every few seconds. It never returns.
     pub async fn upkeep(&self) {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
         loop {
@@ -51,7 +55,9 @@ impl Exposition {
     }
 }
 
-/// Sorts metrics by name, and the samples of each by labels. The buckets of a histogram keep their order.
+/// Sorts metrics by name, and the samples of each metric by labels.
+///
+/// The buckets of a histogram keep their order.
 fn sorted(page: &str) -> String {
     let mut metrics: Vec<Vec<&str>> = Vec::new();
     for line in page.lines().filter(|line| !line.is_empty()) {
@@ -73,7 +79,9 @@ fn sorted(page: &str) -> String {
     sorted
 }
 
-/// The labels of a sample without `le`, which is the last. Values may contain brackets.
+/// The labels of a sample, without the label `le` at their end.
+///
+/// Values of labels may contain brackets.
 fn labels_of(sample: &str) -> &str {
     let (Some(open), Some(close)) = (sample.find('{'), sample.rfind('}')) else { return "" };
     let labels = &sample[open + 1..close];

@@ -1,4 +1,7 @@
-//! The instruments of metrics: a single one, or one per value of a label.
+//! Instruments: the objects by which code records values of a metric.
+//!
+//! A metric without labels has one instrument, such as a [`Counter`]. [`PerVariant`] and [`Labelled`] have an
+//! instrument for each value of a label.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,14 +13,14 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, R
 use metrics_exporter_prometheus::PrometheusRecorder;
 use strum::IntoEnumIterator;
 
-/// A line of the table of metrics.
+/// The definition of a metric: a line of the table in `metrics.rs`.
 #[derive(Debug)]
 pub(super) struct Definition {
     /// The full name of the metric, such as `tidegauge_log_bytes`.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) unit: Unit,
-    /// The names of the labels, in the order in which instruments give their values.
+    /// The names of the labels. [`Site::with`] adds their values in this order.
     pub(super) labels: &'static [&'static str],
     /// The upper bounds of a histogram's buckets; empty for other kinds.
     pub(super) buckets: &'static [f64],
@@ -31,7 +34,9 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// The place where an instrument is registered: a definition, and values for its first labels.
+/// A metric, and values for some of its labels, from the first label on.
+///
+/// Once all labels have values, [`Instrument::at`] registers an instrument for them.
 #[derive(Debug, Clone)]
 pub(super) struct Site {
     recorder: Arc<PrometheusRecorder>,
@@ -40,7 +45,9 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// The site of a definition. It describes the definition to the recorder.
+    /// The site of a metric, without values of labels yet.
+    ///
+    /// It gives the recorder the unit and the help of the metric.
     pub(super) fn new(recorder: &Arc<PrometheusRecorder>, definition: &'static Definition) -> Self {
         let name = KeyName::from_const_str(definition.name);
         let (unit, help) = (Some(definition.unit), SharedString::const_str(definition.help));
@@ -52,7 +59,7 @@ impl Site {
         Self { recorder: Arc::clone(recorder), definition, labels: Vec::new() }
     }
 
-    /// The site with a value for its next label.
+    /// The same site with a value for the next label.
     pub(super) fn with(&self, value: impl Into<SharedString>) -> Self {
         let mut site = self.clone();
         site.labels.push(Label::new(self.definition.labels[self.labels.len()], value));
@@ -65,14 +72,14 @@ impl Site {
     }
 }
 
-/// Metadata that the exporter ignores.
+/// The metadata that the recorder requires and ignores.
 const METADATA: Metadata<'static> = Metadata::new("tidegauge", Level::INFO, None);
 
-/// An instrument that records under a definition.
+/// A type that records values of a metric.
 pub(super) trait Instrument {
     const KIND: Kind;
 
-    /// Registers the instrument.
+    /// Registers the instrument for the metric and the labels of `site`.
     fn at(site: Site) -> Self;
 }
 
@@ -100,7 +107,7 @@ impl Instrument for Histogram {
     }
 }
 
-/// One instrument for each variant of an enum whose names are the values of a label.
+/// An instrument for each variant of an enum, whose name is the label's value.
 #[derive(Debug)]
 pub struct PerVariant<E, T>(HashMap<E, T, RandomState>);
 
@@ -120,8 +127,9 @@ impl<E: IntoEnumIterator + Into<&'static str> + Copy + Eq + Hash, T: Instrument>
     }
 }
 
-/// One instrument for each value of a label. The values are few, and only the code that records the metric
-/// knows them.
+/// An instrument for each value of a label, registered when it is first used.
+///
+/// Only the code that records the metric knows the values. They must be few.
 #[derive(Debug)]
 pub struct Labelled<T> {
     site: Site,
@@ -130,20 +138,22 @@ pub struct Labelled<T> {
 
 #[expect(private_bounds, reason = "only this room makes instruments")]
 impl<T: Instrument> Labelled<T> {
-    /// Exports these values from the start, at zero.
+    /// Registers instruments for these values, which `/metrics` then shows as 0.
     pub fn start_with(&self, values: &[&'static str]) {
         for value in values {
             drop(self.with(value));
         }
     }
 
-    /// The instrument of a value. It is a lookup: keep the instrument for frequent use.
+    /// The instrument of a value.
+    ///
+    /// Each call is a lookup, so code that records often keeps the instrument.
     #[must_use]
     pub fn with(&self, value: &'static str) -> T {
         T::at(self.site.with(value))
     }
 
-    /// The instrument of a value that the configuration has. The values are few.
+    /// The instrument of a value from the configuration, such as a client ID.
     #[must_use]
     pub fn of_configured(&self, value: &str) -> T {
         T::at(self.site.with(value.to_owned()))
@@ -158,12 +168,12 @@ impl<T: Instrument> Instrument for Labelled<T> {
     }
 }
 
-/// A gauge without a sample until it is set, because its value is not known before.
+/// A gauge that `/metrics` does not show until its value is known.
 #[derive(Debug)]
 pub struct LateGauge(Site);
 
 impl LateGauge {
-    /// Sets the gauge, which has a sample from now on.
+    /// Sets the gauge. From now on `/metrics` shows it.
     pub fn set(&self, value: f64) {
         Gauge::at(self.0.clone()).set(value);
     }
@@ -177,7 +187,7 @@ impl Instrument for LateGauge {
     }
 }
 
-/// The count that one owner adds to a gauge, until this is dropped.
+/// The part of a gauge that one owner contributes. Dropping it subtracts the part.
 #[derive(Debug)]
 pub struct GaugeGuard {
     gauge: Gauge,
@@ -185,14 +195,14 @@ pub struct GaugeGuard {
 }
 
 impl GaugeGuard {
-    /// Adds a count to a gauge.
+    /// Adds `count` to the gauge.
     #[must_use]
     pub fn new(gauge: &Gauge, count: u32) -> Self {
         gauge.increment(f64::from(count));
         Self { gauge: gauge.clone(), count }
     }
 
-    /// Replaces the count.
+    /// Changes the part of the gauge to `count`.
     pub fn set(&mut self, count: u32) {
         if count != self.count {
             self.gauge.increment(f64::from(count) - f64::from(self.count));
@@ -207,7 +217,7 @@ impl Drop for GaugeGuard {
     }
 }
 
-/// A gauge of 1 whose labels describe the running program.
+/// A gauge that is always 1, with the version and platform as labels.
 #[derive(Debug)]
 pub struct BuildInfo(());
 

@@ -1,4 +1,4 @@
-//! The limits whose refusals and rejections are counted.
+//! The limits for which the metric `limited_total` counts refusals and rejections.
 
 use strum::{EnumIter, IntoStaticStr};
 
@@ -55,7 +55,7 @@ impl Limit {
         self.into()
     }
 
-    /// The limit by which a reading with this code was rejected; `None` if the code is no limit.
+    /// The limit that this code of a rejection stands for; `None` for other codes.
     #[must_use]
     pub const fn of(code: Code) -> Option<Self> {
         match code {

@@ -1,4 +1,4 @@
-//! Log lines: their format, their level, and their output to stderr.
+//! Log lines: their format, their filter, and their output to stderr.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -22,13 +22,13 @@ static IS_JSON: AtomicBool = AtomicBool::new(false);
 /// The filter of the log lines of this process.
 static FILTER: OnceLock<Filter> = OnceLock::new();
 
-/// A filter that can be replaced while it is in use.
+/// The handle by which the filter of log lines is replaced.
 type Filter = reload::Handle<Targets, Registry>;
 
-/// Sends the log lines of this process to stderr.
+/// Starts to write the log lines of this process to stderr.
 ///
 /// # Errors
-/// When it was called before.
+/// When it is called a second time.
 pub fn init(config: &Telemetry) -> Result<(), SetGlobalDefaultError> {
     if config.log_format == LogFormat::Json {
         expect_json();
@@ -58,7 +58,7 @@ pub fn expect_json() {
     IS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// A log line for a message outside of the log; `None` if log lines are text.
+/// A JSON log line for a message of a command; `None` if log lines are text.
 #[must_use]
 pub fn json_line(level: &str, message: &str, fields: &[(&str, &str)]) -> Option<String> {
     if !IS_JSON.load(Ordering::Relaxed) {

@@ -17,11 +17,13 @@ const SECONDS: &[f64] = &[
 /// Bucket bounds for how long a lock is held, in seconds.
 const HOLDS: &[f64] = &[0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.1, 1.0];
 
-/// Bucket bounds for the sizes of groups.
+/// Bucket bounds for counts, such as the readings in a bucket.
 const COUNTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0];
 
-/// Defines [`Metrics`] and its [`TABLE`] from lines `/// help` and `name: instrument, unit {labels} in
-/// buckets;`. The name is without its prefix `tidegauge_`; labels and buckets are optional.
+/// Defines [`Metrics`] and its [`TABLE`] from the lines of the table below.
+///
+/// A metric is `/// help`, and `name: instrument, unit {labels} in buckets;`. The name has no prefix
+/// `tidegauge_`; labels and buckets are optional.
 macro_rules! table {
     ($(
         $(#[doc = $help:literal])+
@@ -263,7 +265,9 @@ table! {
 }
 
 impl Metrics {
-    /// Registers all metrics, and returns them with their exposition. Each call creates separate metrics.
+    /// Registers all metrics, and returns them with their exposition.
+    ///
+    /// Each call creates metrics of its own, so tests do not share them.
     #[must_use]
     pub fn new() -> (Self, Exposition) {
         let (recorder, exposition) = Exposition::of(TABLE);

@@ -1,13 +1,15 @@
 //! Metrics and log lines for operators.
 //!
-//! [`Metrics`] is the table of all metrics, with name, kind, unit, labels and help of each. Metrics whose
-//! labels are known beforehand are exported from the start, at zero. Code that records often keeps the handle
-//! of the metric, so that recording needs no lookup by name. Refusals that senders cause are logged at most
-//! once a minute ([`RefusalLog`]). Nothing here is global, except the output of log lines that [`logs::init`]
-//! sets.
+//! [`Metrics`] has a field for each metric. The table that defines them has the name, kind, unit, labels and
+//! help of each metric. [`Exposition`] renders them for `/metrics`. If all values of a label are known
+//! beforehand, `/metrics` shows them from the start, as 0. Code that records often keeps the instrument of
+//! its labels, so that it needs no lookup.
 //!
-//! This room knows the names of metrics, limits and codes. It must not know which room records what, and it
-//! never uses a device ID as a label.
+//! [`RefusalLog`] logs refusals, at most once a minute for each sender and code. Only the output of log lines
+//! is global to the process ([`logs::init`]).
+//!
+//! This room knows the names of metrics, limits and codes. It must not know which room records what. No
+//! metric has a device ID as a label, because there may be millions of devices.
 
 mod exposition;
 mod instrument;
@@ -27,11 +29,11 @@ pub use refusals::{RefusalEntry, RefusalLog, Sender, What};
 pub use request_id::RequestId;
 pub use request_seconds::RequestSeconds;
 
-/// The version of the program and the commit that it was built from, such as `0.1.0 (1a2b3c4d5e6f)`.
+/// The version and the commit of the program, such as `0.1.0 (1a2b3c4d5e6f)`.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_REVISION"), ")");
 
-/// The commit that the program was built from; `unknown` if the build did not know it.
+/// The commit from which the program was built, or `unknown`.
 pub const REVISION: &str = env!("BUILD_REVISION");
 
-/// The handles of metrics.
+/// The instruments of metrics without labels.
 pub use ::metrics::{Counter, Gauge, Histogram};

@@ -1,17 +1,19 @@
-//! The `process_*` metrics of the Prometheus client libraries, read from `/proc` at each scrape.
+//! The `process_*` metrics, as the client libraries of Prometheus define them.
 //!
-//! On systems without `/proc` they are missing.
+//! They are read from `/proc` at each scrape. On systems without `/proc` they are missing.
 
 use std::fmt::Write;
 use std::fs;
 
-/// Clock ticks per second in `/proc`: `USER_HZ`, which is 100 on Linux whatever the rate of the kernel.
+/// Clock ticks per second in `/proc`: `USER_HZ`, which is always 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The metrics of this process.
+/// Reads the metrics of this process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Process {
-    /// The start, as Unix time. It is read once, because the boot time moves when the clock is set.
+    /// The start of the process, as Unix time in seconds.
+    ///
+    /// It is read once: it is computed from the boot time, which Linux moves when the clock is set.
     started: Option<f64>,
 }
 
@@ -20,7 +22,7 @@ impl Process {
         Self { started: start_time() }
     }
 
-    /// Writes the metrics that can be read.
+    /// Appends the metrics that can be read to `page`.
     pub(super) fn write(&self, page: &mut String) {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -44,20 +46,21 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat`, counted from 1 as in proc(5). The second field, the name in brackets, may
-/// contain any character.
+/// A field of `/proc/self/stat`, counted from 1 as in proc(5).
+///
+/// Fields are counted from the end of the second field, the name in brackets, which may contain spaces.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(") ")?;
     behind_name.split(' ').nth(number.checked_sub(3)?)?.trim().parse().ok()
 }
 
-/// A line of `/proc/self/status` in kB.
+/// The bytes that a line of `/proc/self/status` gives in kB.
 fn bytes(status: &str, name: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0)
 }
 
-/// The soft limit of open files; `None` if there is no limit.
+/// The soft limit of open files; `None` if it is unlimited or unknown.
 fn max_fds() -> Option<f64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;

@@ -1,8 +1,8 @@
 //! Log lines about refusals and rejections: at most one a minute for each sender and code.
 //!
 //! A device that sends bad data sends it again and again. The first refusal is logged at once, with an
-//! example; the others of the next minute are counted and logged together. Memory and lines are bounded: if
-//! too many senders are refused, the later ones share one line for each code.
+//! example. Further refusals within a minute are counted, and logged together as one line. Memory and the
+//! number of lines are bounded: if too many senders are refused, the later ones share a line per code.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,20 +18,20 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// How often the counted refusals are checked for lines that are due.
 const TICK: Duration = Duration::from_secs(5);
 
-/// The most pairs of sender and code with a line of their own.
+/// The most pairs of sender and code that have lines of their own.
 const MAX_OWN_LINES: usize = 128;
 
-/// The longest example, in bytes.
+/// The longest example in a line, in bytes.
 const MAX_EXAMPLE_BYTES: usize = 400;
 
-/// The sender of a refused item.
+/// The sender of refused requests, readings and so on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Sender {
-    /// The owner of a token, a key or a client certificate, by name.
+    /// The owner of a token, key or client certificate, by name.
     Named(Arc<str>),
     /// A sender without a name, by address.
     Address(IpAddr),
-    /// All senders together, if the cause is the server.
+    /// All senders together, because the cause is in the server.
     All,
     /// All senders that have no line of their own.
     Others,
@@ -49,16 +49,16 @@ pub enum What {
     Queries,
 }
 
-/// One or more refusals for one line of the log.
+/// One or more refusals with the same code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalEntry {
     /// The kind of the refused items.
     pub what: What,
     /// The code of the refusal, such as `unauthorized`.
     pub code: &'static str,
-    /// The number of refused items.
+    /// How many items were refused.
     pub count: u64,
-    /// One of the items, and its problem.
+    /// The description of one of these items and its problem.
     pub example: String,
 }
 
@@ -68,7 +68,7 @@ pub struct RefusalLog(Mutex<Unreported>);
 
 type Key = (Sender, What, &'static str);
 
-/// The refusals since their last line, by sender and code.
+/// Refusals that no line reports yet, by sender and code.
 #[derive(Debug, Default)]
 struct Unreported(HashMap<Key, Counted>);
 
@@ -79,7 +79,7 @@ struct Counted {
     reported_at: Instant,
 }
 
-/// One of the refused items.
+/// The description of one refused item.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Example {
     text: String,
@@ -96,14 +96,16 @@ struct Line {
 }
 
 impl RefusalLog {
-    /// Logs a refusal at once, or later together with others. `request` is the refused HTTP request, if there
-    /// is one.
+    /// Logs refusals at once, or counts them for a later line.
+    ///
+    /// They are counted if there was a line of the same sender and code within a minute. `request` is the ID
+    /// of the HTTP request, if there is one.
     pub fn record(&self, sender: Sender, entry: RefusalEntry, request: Option<RequestId>) {
         let line = self.unreported(|unreported| unreported.add(sender, entry, request, Instant::now()));
         line.iter().for_each(Line::write);
     }
 
-    /// Logs the counted refusals when they are due. It never returns.
+    /// Logs the counted refusals a minute after the line before. It never returns.
     pub async fn run(&self) {
         let mut ticks = tokio::time::interval(TICK);
         loop {
@@ -119,7 +121,7 @@ impl RefusalLog {
 }
 
 impl Unreported {
-    /// Adds a refusal. Returns the line to write now; `None` if the refusal was counted for later.
+    /// Adds refusals. Returns the line to write now; `None` if they are only counted.
     fn add(&mut self, sender: Sender, entry: RefusalEntry, request: Option<RequestId>, now: Instant) -> Option<Line> {
         let RefusalEntry { what, code, count, example } = entry;
         let example = Example { text: shortened(example), request };
@@ -138,7 +140,9 @@ impl Unreported {
         Some(Line { key, count, example })
     }
 
-    /// The lines whose interval is over. An entry without a refusal in its interval is forgotten.
+    /// The lines to write at `now`: counted refusals whose last line is a minute old.
+    ///
+    /// A sender without a refusal in this minute is forgotten.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.0.retain(|key, entry| {

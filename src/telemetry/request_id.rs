@@ -1,15 +1,15 @@
-//! The ID of a request, by which its sender, the answer and the log lines name it.
+//! The ID of an HTTP request, which the answer and the log lines contain.
 
 use std::fmt;
 
 const DIGITS: usize = 32;
 
-/// The bytes of a `traceparent` of version 00.
+/// The length of a `traceparent` of version 00.
 const TRACEPARENT_BYTES: usize = 55;
 
-/// The ID of a request: the trace ID of its `traceparent` (W3C Trace Context), or a random one.
+/// The ID of an HTTP request: 32 lower-case hexadecimal digits, not all zero.
 ///
-/// It has 32 lower-case hexadecimal digits, not all zero.
+/// It is the trace ID in the request's header `traceparent` (W3C Trace Context), or a random number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RequestId([u8; DIGITS]);
 
@@ -22,13 +22,13 @@ impl RequestId {
         Self(std::array::from_fn(digit))
     }
 
-    /// The trace ID of a header `traceparent`; `None` if the header breaks the grammar.
+    /// The trace ID in a header `traceparent`; `None` if the header is malformed.
     ///
     /// ```text
     /// traceparent = version "-" trace-id "-" parent-id "-" flags    2, 32, 16 and 2 of 0-9 a-f
     /// ```
-    /// Neither ID is all zero, and the version is not `ff`. A later version than `00` may have more after
-    /// another `-`. Only the first 56 bytes are read.
+    /// Neither ID may be all zero, and the version may not be `ff`. A version other than `00` may be followed
+    /// by `-` and more fields, which are ignored.
     #[must_use]
     pub fn of_traceparent(header: &[u8]) -> Option<Self> {
         let (known, more) = header.split_at_checked(TRACEPARENT_BYTES)?;

@@ -1,4 +1,4 @@
-//! Times of HTTP requests by route, method and status.
+//! The metric of the times of HTTP requests, by route, method and status.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use metrics::Histogram;
 
 use super::instrument::{Instrument, Kind, Site};
 
-/// A histogram per route, method and status, created on first use.
+/// A histogram for each route, method and status, registered on first use.
 #[derive(Debug)]
 pub struct RequestSeconds {
     site: Site,
     known: RwLock<HashMap<Request<Arc<str>>, Histogram, RandomState>>,
 }
 
-/// The labels of a request.
+/// The labels of a request. `Route` is `&str`, or `Arc<str>` for a stored key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Request<Route> {
     route: Route,
@@ -24,7 +24,7 @@ struct Request<Route> {
     status: u16,
 }
 
-/// A request with a borrowed route has the same hash, because `Arc<str>` hashes as `str`.
+/// Allows a lookup with a borrowed route: `Arc<str>` has the same hash as `str`.
 impl Equivalent<Request<Arc<str>>> for Request<&str> {
     fn equivalent(&self, key: &Request<Arc<str>>) -> bool {
         (self.route, self.method, self.status) == (&key.route, key.method, key.status)
@@ -32,8 +32,10 @@ impl Equivalent<Request<Arc<str>>> for Request<&str> {
 }
 
 impl RequestSeconds {
-    /// Records the time of a request. `route` is the pattern of the router and not the path, and unusual
-    /// methods count as `other`, so that the number of histograms is bounded.
+    /// Records the time of a request.
+    ///
+    /// The number of histograms is bounded: `route` is the pattern of the router, such as
+    /// `/v1/devices/{deviceId}`, and unusual methods count as `other`.
     pub fn record(&self, route: &str, method: &str, status: u16, took: Duration) {
         let request = Request { route, method: known_method(method), status };
         {

@@ -1,4 +1,6 @@
 //! Reads the PEM files of `[http.tls]` and `[[mqtt]]`.
+//!
+//! `Usable` has the settings of the server, made from the files of `[http.tls]`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,9 @@ use super::names::not_after_ms;
 use crate::common::small_file::read_small_regular_file;
 use crate::config::{self, ClientCertificates};
 
-/// Why the files of `[http.tls]` or `[[mqtt]]` cannot be used. The text quotes nothing of their content.
+/// The files of `[http.tls]` or `[[mqtt]]` cannot be used.
+///
+/// The text quotes nothing of their content, which may be a private key.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -32,17 +36,17 @@ pub enum TlsError {
         /// The error of the system.
         error: std::io::Error,
     },
-    /// The content of a file cannot be used.
+    /// The content of a file is wrong.
     #[error("{} ({key}) {problem}", path.display())]
     Unusable {
         /// The configuration key of the file.
         key: &'static str,
         /// The path of the file.
         path: PathBuf,
-        /// The fault, such as "holds no certificate as PEM".
+        /// The problem of the content, such as "holds no certificate as PEM".
         problem: String,
     },
-    /// The host of a broker is no name that a certificate can have.
+    /// The host in `mqtt.url` is not a valid name for a certificate.
     #[error("mqtt.url names a host that no certificate can have: {0}")]
     Host(String),
     /// rustls does not accept the settings of this program.
@@ -50,12 +54,12 @@ pub enum TlsError {
     Rustls(rustls::Error),
 }
 
-/// The settings of handshakes, made from the files.
+/// The settings of handshakes as a server, made from the files of `[http.tls]`.
 #[derive(Debug)]
 pub(super) struct Usable {
     pub(super) config: Arc<ServerConfig>,
     pub(super) handshake_timeout: Duration,
-    /// The end of the validity of the server's certificate, in Unix milliseconds.
+    /// The instant at which the server's certificate expires, in Unix milliseconds.
     pub(super) not_after_ms: i64,
 }
 
@@ -85,15 +89,17 @@ impl Usable {
             rustls::Error::InvalidCertificate(why) => cert.unusable(format!("holds a bad certificate: {why}")),
             other => key.unusable(format!("cannot be used: {other}")),
         })?;
-        // Both servers use it: a client offers the protocol that it speaks, or none.
+        // The HTTP and the MQTT server share these settings. A client offers the protocol that it speaks, or
+        // none.
         config.alpn_protocols = vec![b"http/1.1".to_vec(), b"mqtt".to_vec()];
         if tls.client_crl_file.is_some() {
-            // Every connection needs a check against the list, which may have expired since the last one.
+            // A resumed session would skip the check against the revocation list. So there are no sessions to
+            // resume.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         } else {
-            // Devices that reconnect for each reading resume their session, and the server keeps no state for
-            // them.
+            // With tickets, devices that reconnect for each reading resume their session, and the server
+            // keeps no state for them.
             config.ticketer = Ticketer::new().map_err(TlsError::Rustls)?;
         }
         let handshake_timeout = tls.handshake_timeout.as_duration();
@@ -142,7 +148,7 @@ fn unverifiable(file: &PemFile<'_>, error: &VerifierBuilderError) -> TlsError {
     file.unusable(format!("cannot be used: {error}"))
 }
 
-/// A PEM file that a key of the configuration names.
+/// A PEM file that a configuration key names.
 pub(crate) struct PemFile<'a> {
     key: &'static str,
     path: &'a Path,
@@ -156,7 +162,7 @@ impl<'a> PemFile<'a> {
         Ok(Self { key, path, pem })
     }
 
-    /// The items of a kind in the file, at least one. `what` names the kind in errors.
+    /// All items of type `T` in the file, at least one. `what` names `T` in errors.
     pub(crate) fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
         let all: Result<Vec<T>, _> = T::pem_slice_iter(&self.pem).collect();
         let all = all.map_err(|error| self.is_no_pem(what, &error))?;
@@ -168,9 +174,9 @@ impl<'a> PemFile<'a> {
         PrivateKeyDer::from_pem_slice(&self.pem).map_err(|error| self.is_no_pem("private key", &error))
     }
 
-    /// The end of the validity of the certificate.
+    /// The instant at which the server's certificate expires. Logs warnings about it.
     ///
-    /// An expired certificate is used with a warning, so that a restart does not stop a working service.
+    /// An expired certificate is not an error, so that a restart does not stop a working service.
     fn not_after_ms(&self, der: &CertificateDer<'_>, now_ms: i64) -> Result<i64, TlsError> {
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;
@@ -194,7 +200,9 @@ impl<'a> PemFile<'a> {
         }
     }
 
-    /// The error for a file that is not PEM. It quotes no line, which may belong to a private key.
+    /// The error for a file that is not PEM.
+    ///
+    /// It quotes no line of the file, which may belong to a private key.
     fn is_no_pem(&self, what: &str, error: &pem::Error) -> TlsError {
         self.unusable(match error {
             pem::Error::NoItemsFound => format!("holds no {what} as PEM"),

@@ -1,12 +1,14 @@
 //! TLS of the servers for HTTP and MQTT, with rustls.
 //!
-//! [`Tls`] makes the handshake of a connection and returns the certificate of the client. The server's
-//! certificates can be replaced while it runs (`files` reads them); open connections keep theirs.
+//! [`Tls::accept`] makes the handshake of a connection and returns the certificate of the client. `files`
+//! reads the certificates and keys. They can be replaced while the server runs; open connections keep the old
+//! ones.
 //!
 //! Promises:
-//! - Only TLS 1.2 and 1.3.
+//! - The server speaks only TLS 1.2 and 1.3.
 //! - A handshake has a time limit. A client that fails or stalls does not delay others.
-//! - Files that cannot be used change nothing. Errors name the file and never quote its content.
+//! - If a new file cannot be used, the server keeps the old settings. Errors name the file and never quote
+//!   its content.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -32,15 +34,17 @@ pub(crate) use files::PemFile;
 pub use files::TlsError;
 use files::Usable;
 
-/// The first byte of a handshake record (RFC 8446, section 5.1).
+/// The first byte of a TLS handshake (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
 
-/// The TLS of a listener.
+/// The TLS settings of the server, which can be replaced.
 #[derive(Debug)]
 pub struct Tls(RwLock<Usable>);
 
 impl Tls {
-    /// Reads the files of `[http.tls]`; `None` if TLS is off. Logs warnings about certificates and keys.
+    /// Reads the files of `[http.tls]`; `None` if TLS is off.
+    ///
+    /// Logs warnings, for example about an expired certificate.
     ///
     /// # Errors
     /// A file cannot be used.
@@ -48,19 +52,19 @@ impl Tls {
         Ok(Usable::load(tls, clock.now_ms())?.map(|usable| Self(RwLock::new(usable))))
     }
 
-    /// Replaces the settings for all further handshakes.
+    /// Replaces the settings. They apply to all handshakes from now on.
     pub fn replace(&self, with: Self) {
         let usable = with.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = usable;
     }
 
-    /// The end of the validity of the server's certificate, in Unix milliseconds.
+    /// The instant at which the server's certificate expires, in Unix milliseconds.
     #[must_use]
     pub fn not_after_ms(&self) -> i64 {
         self.0.read().unwrap_or_else(PoisonError::into_inner).not_after_ms
     }
 
-    /// Exports the end of the validity of the server's certificate.
+    /// Sets the metric of the instant at which the server's certificate expires.
     pub fn record_expiry(&self, metrics: &Metrics) {
         let not_after_ms = self.not_after_ms();
         metrics.tls_certificate_expiry_timestamp_seconds.set(not_after_ms as f64 / 1e3);
@@ -71,13 +75,14 @@ impl Tls {
         (Arc::clone(&usable.config), usable.handshake_timeout)
     }
 
-    /// Makes the handshake, and returns the verified certificate of the client, if it presented one.
+    /// Makes the handshake. Returns the stream and the verified client certificate.
     ///
-    /// A client that fails gets a TLS alert if it still reads. One that begins with a letter, as plain HTTP
-    /// does, gets `to_plain_text`.
+    /// If the handshake fails, the client gets a TLS alert. If its first byte is a capital letter, as in the
+    /// plain text `GET / HTTP/1.1`, it gets the answer `to_plain_text`. `stop` is cancelled when the server
+    /// stops.
     ///
     /// # Errors
-    /// Why the handshake failed.
+    /// The reason why the handshake failed.
     pub async fn accept(
         &self,
         stream: TcpStream,
@@ -100,7 +105,7 @@ impl Tls {
     }
 }
 
-/// Why a TLS handshake failed.
+/// A TLS handshake failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Failure {
@@ -117,10 +122,10 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All labels that [`Self::reason`] returns.
+    /// All values that [`Self::reason`] returns.
     pub const REASONS: [&'static str; 5] = ["timeout", "closed", "foreign", "certificate", "protocol"];
 
-    /// The label in the metrics.
+    /// The value of the label `reason` in the metric of failed handshakes.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {

@@ -6,9 +6,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::access::Certificate;
 
-/// The common names of a verified certificate, and its alternative names of the kinds DNS and URI.
+/// Reads the names and the expiry of a client certificate that TLS has verified.
 ///
-/// A certificate that cannot be parsed although it was verified has no names.
+/// The names are the common names, and the alternative names of the kinds DNS and URI. A certificate that
+/// cannot be parsed has no names.
 pub(crate) fn certificate(der: &CertificateDer<'_>) -> Certificate {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Certificate::new([], i64::MIN) };
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
@@ -20,7 +21,7 @@ pub(crate) fn certificate(der: &CertificateDer<'_>) -> Certificate {
     Certificate::new(common.chain(alternative), not_after_ms(&certificate))
 }
 
-/// The end of the validity of a certificate, in Unix milliseconds.
+/// The instant at which a certificate expires, in Unix milliseconds.
 pub(super) fn not_after_ms(certificate: &X509Certificate<'_>) -> i64 {
     certificate.validity().not_after.timestamp().saturating_mul(1_000)
 }

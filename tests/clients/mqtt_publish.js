@@ -1,5 +1,5 @@
 // Publishes with MQTT.js: mqtt_publish.js PORT [TOKEN]. It fails unless each message is acknowledged. With a token,
-// the other end is a server without subscriptions, which must refuse one, and also a wrong token.
+// the other end is tidegauge, which must refuse a subscription, and also a wrong token.
 
 const mqtt = require("mqtt");
 const assert = require("node:assert");

@@ -41,7 +41,7 @@ impl Broker {
         broker
     }
 
-    /// Starts it again, on the same port.
+    /// Starts the broker again, on the same port.
     pub(crate) async fn start_again(&mut self) {
         assert!(self.running.is_none(), "it is running");
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"));
@@ -54,20 +54,23 @@ impl Broker {
         wait_until("the broker listens", async || TcpStream::connect(("127.0.0.1", self.port)).ok()).await;
     }
 
-    /// Kills it. Its sessions stay as it last wrote them.
+    /// Kills the broker. Its sessions stay as it last wrote them.
     pub(crate) fn kill9(&mut self) {
         let (mut child, _kill_on_exit) = self.running.take().expect("it is running");
         child.kill().expect("our child");
         child.wait().expect("our child");
     }
 
-    /// Removes its sessions. It must not be running.
+    /// Removes the sessions of a broker that is not running.
     pub(crate) fn forget_sessions(&self) {
         assert!(self.running.is_none(), "it is running");
         let _ = fs::remove_file(self.folder.path().join("mosquitto.db")); // it may not have written one
     }
 
-    /// Ends the connection of a client: another one takes over its session, and leaves without a word.
+    /// Ends the connection of a client.
+    ///
+    /// A second client with the same ID takes over its session, and then closes its connection without a
+    /// DISCONNECT.
     pub(crate) fn take_over(&self, client_id: &str) {
         let length = u8::try_from(client_id.len()).expect("a short ID");
         let mut packet = vec![0x10, 12 + length, 0, 4, b'M', b'Q', b'T', b'T', 4, 0, 0, 0, 0, length];
@@ -77,18 +80,20 @@ impl Broker {
         stream.read_exact(&mut [0; 4]).expect("the broker answers");
     }
 
-    /// Its port.
+    /// The port of the broker.
     pub(crate) const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its log, which has each packet.
+    /// The log of the broker, which has each packet.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The topics of the messages that this client has acknowledged as good, once for each acknowledgement.
+    /// The topics of the messages that this client has acknowledged as good.
+    ///
+    /// A topic is listed once for each acknowledgement.
     pub(crate) fn acknowledged_by(&self, client_id: &str) -> Vec<String> {
         let (mut sent, mut acknowledged) = (std::collections::HashMap::new(), Vec::new());
         let sending = format!("Sending PUBLISH to {client_id} (");
@@ -121,12 +126,14 @@ impl Broker {
         self.publish_all(&[(topic.to_owned(), payload.to_owned())]).expect("the broker is there");
     }
 
-    /// Publishes messages with quality of service 1, and waits until the broker has taken all.
+    /// Publishes messages with quality of service 1.
+    ///
+    /// It waits until the broker has acknowledged all of them.
     pub(crate) fn publish_all(&self, messages: &[(String, String)]) -> std::io::Result<()> {
         publish(self.port, messages)?.write_all(&[0xe0, 0])
     }
 
-    /// The configuration with a client of this broker, `tidegauge` by name.
+    /// Adds a client of this broker, with the ID `tidegauge`, to a configuration.
     pub(crate) fn subscribed(&self, setup: Setup, keys: &str) -> Setup {
         setup.mqtt(&format!("url = 'mqtt://127.0.0.1:{}'\nclient_id = 'tidegauge'\n{keys}", self.port))
     }
@@ -145,8 +152,9 @@ impl Drop for Broker {
     }
 }
 
-/// Publishes messages with quality of service 1 to a broker on this port, and waits until it has taken all.
-/// Returns the connection.
+/// Publishes messages with quality of service 1 to a broker on this port.
+///
+/// It waits until the broker has acknowledged all of them, and returns the connection.
 pub(crate) fn publish(port: u16, messages: &[(String, String)]) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(&[0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 1, b'p'])?;
@@ -181,7 +189,9 @@ fn program() -> &'static str {
     PATH.get_or_init(|| fetched("get-mosquitto"))
 }
 
-/// Publishes with `MQTT.js`, to a broker or a server on this port; see `tests/clients/mqtt_publish.js`.
+/// Publishes with `MQTT.js`, to a broker or a server on this port.
+///
+/// The program is `tests/clients/mqtt_publish.js`.
 pub(crate) async fn mqtt_js(port: u16, args: &[&str]) {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/mqtt_publish.js");
     let mut command = tokio::process::Command::new(fetched("get-mqtt-js"));

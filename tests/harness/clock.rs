@@ -1,5 +1,5 @@
-//! A wall clock that a test can set: libfaketime, preloaded into a program, adds an offset to the date. It
-//! does not change the monotonic clock.
+//! A wall clock that a test can set: libfaketime, preloaded into a program, adds an offset to the date. The
+//! monotonic clock of the program stays unchanged.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -43,7 +43,7 @@ impl Clock {
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
     }
 
-    /// Its time in Unix milliseconds.
+    /// The time that this clock shows, in Unix milliseconds.
     pub(crate) fn now_ms(&self) -> i64 {
         let offset: i64 = std::fs::read_to_string(self.file()).expect("new sets it").parse().expect("a number");
         now_ms() + offset * 1_000

@@ -1,4 +1,4 @@
-//! Raw requests: an HTTP client would normalize them.
+//! Sends raw HTTP requests, which an HTTP client would normalize.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,12 +17,14 @@ impl Connection<TcpStream> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Uses this stream.
+    /// A connection over this stream.
     pub(crate) const fn over(stream: S) -> Self {
         Self(stream)
     }
 
-    /// Sends bytes and reads one answer with a `Content-Length`: its status, head and body.
+    /// Sends bytes and reads one answer: its status, head and body.
+    ///
+    /// The answer must have a `Content-Length`.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> (u16, String, Vec<u8>) {
         self.send(request).await;
         self.answer().await

@@ -60,8 +60,9 @@ impl Disk {
         &self.folder
     }
 
-    /// Writes to a file on the disk until `spare` bytes are left. Below a mebibyte of `spare` it fills the
-    /// whole disk first; otherwise it never exceeds that size.
+    /// Writes to a file on the disk until `spare` bytes are left.
+    ///
+    /// If `spare` is less than a mebibyte, this fills the whole disk first, and then shortens the file.
     pub(crate) fn fill(&self, spare: u64) {
         let mut file = File::create(self.filler()).expect("a file can be made on the disk");
         if spare < 1 << 20 {

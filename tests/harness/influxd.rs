@@ -21,7 +21,7 @@ pub(crate) struct Influxd {
 }
 
 impl Influxd {
-    /// Starts it.
+    /// Starts influxd, and waits until it answers.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::Builder::new().prefix("tidegauge-influxd-").tempdir().expect("a temporary folder");
         let http = format!("127.0.0.1:{}", free_port());
@@ -52,12 +52,12 @@ impl Influxd {
         influxd
     }
 
-    /// Its URL, such as `http://127.0.0.1:40123`.
+    /// The URL of this influxd, such as `http://127.0.0.1:40123`.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// A client for it.
+    /// A client for requests to it.
     pub(crate) const fn client(&self) -> &reqwest::Client {
         &self.client
     }

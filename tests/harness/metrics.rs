@@ -1,6 +1,6 @@
 //! Parses the Prometheus text format and checks that the counters of readings balance.
 
-/// One scrape.
+/// The samples of one scrape.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     samples: Vec<Sample>,
@@ -43,8 +43,9 @@ impl Metrics {
         self.samples.iter().any(|sample| sample.name == name)
     }
 
-    /// Checks that the counters account for every reading, and that those of remarks on accepted readings
-    /// count no others.
+    /// Checks that the counters account for every reading.
+    ///
+    /// The counters of remarks, such as `readings_overwritten`, must count accepted readings only.
     ///
     /// # Errors
     /// The sum that is wrong, with its terms.
@@ -80,8 +81,9 @@ impl Metrics {
         Ok(())
     }
 
-    /// The number of readings in the store. A repeated write may count as duplicate what an abandoned one
-    /// stored.
+    /// The number of readings that were counted as stored or as duplicate.
+    ///
+    /// A repeated write may count as duplicate what an abandoned write has stored.
     pub(crate) fn taken(&self) -> u64 {
         self.count("tidegauge_readings_stored_total") + self.count("tidegauge_readings_duplicate_total")
     }

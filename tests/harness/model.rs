@@ -9,17 +9,17 @@ const HOUR_MS: i64 = 3_600_000;
 /// The values of a reading by series.
 pub(crate) type Values = BTreeMap<String, f64>;
 
-/// The expected values by device, instant and series. They are of the first half of 2026.
+/// The expected values by device, instant and series. All instants are in the first half of 2026.
 #[derive(Debug, Default)]
 pub(crate) struct Model(BTreeMap<String, BTreeMap<i64, Values>>);
 
 impl Model {
-    /// Adds the values of a reading to those that it has.
+    /// Adds values to the reading of a device at an instant.
     pub(crate) fn insert(&mut self, device: &str, ts: i64, values: Values) {
         self.0.entry(device.to_owned()).or_default().entry(ts).or_default().extend(values);
     }
 
-    /// The devices.
+    /// The IDs of the devices.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

@@ -1,8 +1,9 @@
-//! Real mongods for tests: a replica set of one member, on a free port, with a temporary folder; and one of
-//! three members ([`replica_set`]).
+//! Real mongods for tests, each on a free port and with a temporary folder.
 //!
-//! [`uri`] is one server for all tests of a process; each test has its own database. A test that stops its
-//! server starts its own [`Mongod`]. `TEST_MONGODB_URI` names a running server for [`uri`] instead.
+//! A [`Mongod`] is a replica set of one member. [`replica_set`] has one of three members.
+//!
+//! All tests of a process share one server, [`uri`], and each test has its own database there. A test that
+//! stops its server starts its own [`Mongod`]. `TEST_MONGODB_URI` names a running server for [`uri`] instead.
 //!
 //! This file and its modules use nothing else of the harness, because the unit tests of the store include
 //! them too.
@@ -35,7 +36,9 @@ use tempfile::TempDir;
 /// How many seconds a mongod may take until it accepts writes on a busy machine.
 const START_SECONDS: u32 = 180;
 
-/// The URI of the server that all tests of this process share, without a database name.
+/// The URI of the server that all tests of this process share.
+///
+/// It has no database name.
 pub(crate) fn uri() -> &'static str {
     static SHARED: OnceLock<Shared> = OnceLock::new();
     match SHARED.get_or_init(Shared::find) {
@@ -70,12 +73,12 @@ pub(crate) struct Mongod {
 }
 
 impl Mongod {
-    /// Starts a server, makes it the primary of its replica set, and waits until it accepts writes.
+    /// Starts a replica set of one member, and waits until it accepts writes.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// The same, with server parameters as `name=value`.
+    /// Starts it with server parameters, each as `name=value`.
     pub(crate) fn start_with(parameters: &'static [&'static str]) -> Self {
         let mut mongod = Self::start_uninitiated(parameters);
         mongod.wait_until(|hello| hello.contains_key("isreplicaset"));
@@ -232,7 +235,7 @@ fn spawn(port: u16, folder: &Path, parameters: &[&str]) -> Child {
     command.process_group(0).spawn().expect("get-mongod names a mongod that runs")
 }
 
-/// The path of the program, which is fetched first if it is missing.
+/// The path of mongod, which is fetched first if it is missing.
 pub(crate) fn binary() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/get-mongod");
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");
@@ -240,8 +243,10 @@ pub(crate) fn binary() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }
 
-/// A free port that this process has not returned before. It lies below the system's ephemeral ports, so that
-/// no outgoing connection takes it before a restart of the server.
+/// A free port that this process has not returned before.
+///
+/// It lies below the system's ephemeral ports, so that no outgoing connection takes it before a restart of
+/// the server.
 pub(crate) fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     let next = NEXT.get_or_init(|| AtomicU64::new(RandomState::new().hash_one(std::process::id()) >> 1));
@@ -256,7 +261,9 @@ fn log_tail(folder: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// Runs `work` to its end on a new thread, so that it can be called inside of a runtime and from `Drop`.
+/// Runs `work` to its end on a new thread.
+///
+/// Callers may be inside of a runtime, or in `Drop`.
 pub(crate) fn blocking<T: Send>(work: impl Future<Output = T> + Send) -> T {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -4,12 +4,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The path of the binary: `TEST_BINARY`, or else the one that was built with these tests.
+/// The path of the binary.
+///
+/// It is `TEST_BINARY`, or else the binary that was built with these tests.
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_tidegauge").into(), PathBuf::from)
 }
 
-/// The path that a script of `tests` prints, which fetches what it names if it is missing.
+/// The path that a script of `tests` prints. The script fetches the program if it is missing.
 pub(crate) fn fetched(script: &str) -> String {
     let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("python3").arg(script).stdin(Stdio::null()).output().expect("python3 is installed");

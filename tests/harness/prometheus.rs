@@ -13,7 +13,9 @@ use tempfile::TempDir;
 use super::mongod::{free_port, kill_on_exit::KillOnExit};
 use super::{client, wait_until};
 
-/// The samples of one instance: values by time in Unix milliseconds and text of the series.
+/// The samples of one instance.
+///
+/// The keys are the time in Unix milliseconds and the text of the series.
 pub(crate) type Samples = BTreeMap<(i64, String), f64>;
 
 /// A Prometheus. It is killed at the end.
@@ -38,7 +40,9 @@ impl Prometheus {
         Self::start_with(config, "", &[]).await
     }
 
-    /// Starts a Prometheus that scrapes native histograms of this address, and writes them to this URL.
+    /// Starts a Prometheus that scrapes native histograms of this address.
+    ///
+    /// It writes them to this URL.
     pub(crate) async fn of_histograms(target: SocketAddr, url: &str) -> Self {
         let config = format!(
             "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\n\
@@ -55,7 +59,9 @@ impl Prometheus {
             .await
     }
 
-    /// Starts a Prometheus that scrapes the latest values of a server each second, and evaluates these rules.
+    /// Starts a Prometheus that scrapes the latest values of a server each second.
+    ///
+    /// It evaluates these rules.
     pub(crate) async fn watching(url: &str, rules: &str) -> Self {
         let target = url.trim_start_matches("http://");
         let config = format!(
@@ -96,12 +102,12 @@ impl Prometheus {
         prometheus
     }
 
-    /// The label `instance` of its own metrics.
+    /// The label `instance` of the metrics of this Prometheus.
     pub(crate) fn instance(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The labels of its alerts that fire.
+    /// The labels of the alerts that fire.
     pub(crate) async fn firing(&self) -> Vec<Value> {
         let request = self.client.get(format!("http://{}/api/v1/alerts", self.instance()));
         let answer = request.send().await.expect("Prometheus answers").bytes().await.expect("the whole answer");
@@ -131,7 +137,9 @@ impl Prometheus {
         answer["data"]["result"].clone()
     }
 
-    /// The samples of its own database for a selector with a range, at an instant in Unix milliseconds.
+    /// The samples that a range selector finds in the database of this Prometheus.
+    ///
+    /// `at_ms` is the instant of the query, in Unix milliseconds.
     pub(crate) async fn samples(&self, selector: &str, at_ms: i64) -> Samples {
         let mut samples = Samples::new();
         for series in self.query(selector, at_ms).await.as_array().expect("series") {

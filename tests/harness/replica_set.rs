@@ -21,12 +21,14 @@ use super::{Mongod, START_SECONDS, blocking, client, hello, initiate, is_primary
 /// The number of members.
 const MEMBERS: usize = 3;
 
-/// The time without a primary after which the others elect a new one. It is shorter than the default of 10 s,
-/// but long enough that a busy machine does not cause an election.
+/// The time without a primary after which the other members elect a new one.
+///
+/// It is shorter than the default of 10 s, but long enough that a busy machine does not cause an election.
 const ELECTION_TIMEOUT_MS: i32 = 4_000;
 
-/// How long the others may take to catch up in [`ReplicaSet::step_down`]. For the same time the old primary
-/// may not become primary again.
+/// How long the other members may take to catch up in [`ReplicaSet::step_down`].
+///
+/// For the same time the old primary may not become primary again.
 const STEP_DOWN_SECONDS: i32 = 60;
 
 /// `PrimarySteppedDown`, `NotWritablePrimary`, `InterruptedDueToReplStateChange`.
@@ -67,7 +69,9 @@ impl ReplicaSet {
         self.members[member].kill9();
     }
 
-    /// Starts a member again after [`ReplicaSet::kill9`] and waits until it has rejoined the set.
+    /// Starts a member again after [`ReplicaSet::kill9`].
+    ///
+    /// It waits until the member has rejoined the set.
     pub(crate) fn start_again(&mut self, member: usize) {
         self.members[member].spawn();
         self.members[member].wait_until(is_data_bearing);
@@ -83,15 +87,17 @@ impl ReplicaSet {
         self.members[member].thaw();
     }
 
-    /// Makes the primary step down, and returns its number. It may be elected again at once, so that the set
-    /// recovers from the loss of the next primary as fast as before.
+    /// Makes the primary step down, and returns its number.
+    ///
+    /// This ends the time in which it may not be elected again ([`STEP_DOWN_SECONDS`]). So the set recovers
+    /// from the loss of the next primary as fast as before.
     pub(crate) fn step_down(&self) -> usize {
         let give_up_at = Instant::now() + deadline(START_SECONDS);
         loop {
             let primary = self.primary();
             match blocking(self.try_step_down(primary)) {
                 Ok(()) => return primary,
-                Err(error) if is_not_primary(&error) && Instant::now() < give_up_at => {} // ask the next one
+                Err(error) if is_not_primary(&error) && Instant::now() < give_up_at => {} // ask the new primary
                 Err(error) => panic!("member {primary} does not step down: {error}"),
             }
         }
@@ -132,7 +138,9 @@ fn is_data_bearing(hello: &Document) -> bool {
     is_primary(hello) || hello.get_bool("secondary").unwrap_or(false)
 }
 
-/// Whether a command found that the member is no primary any more, or ceases to be one.
+/// Whether a command failed because the member is not the primary.
+///
+/// A primary that is stepping down fails so too.
 fn is_not_primary(error: &Error) -> bool {
     matches!(&*error.kind, ErrorKind::Command(command) if NOT_PRIMARY.contains(&command.code))
 }

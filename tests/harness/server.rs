@@ -60,7 +60,7 @@ impl Server {
         server
     }
 
-    /// Starts a server on the data folder that `fill` makes at a path.
+    /// Starts a server on a data folder that `fill` has written.
     pub(crate) async fn start_with_data(setup: Setup, fill: impl FnOnce(&std::path::Path)) -> Self {
         let mut server = Self::prepare(setup);
         fill(&server.data_dir());
@@ -68,7 +68,7 @@ impl Server {
         server
     }
 
-    /// Starts a server whose log is on its own disk.
+    /// Starts a server whose log is on a small disk of this size.
     pub(crate) async fn start_with_disk_of_log(setup: Setup, mebibytes: usize) -> Self {
         let mut server = Self::prepare(setup);
         server.disk = Some(Disk::mount(&server.data_dir().join("log"), mebibytes));
@@ -76,7 +76,7 @@ impl Server {
         server
     }
 
-    /// Starts a server whose data folder, with log and SQLite file, is on its own disk.
+    /// Starts a server whose data folder, with log and SQLite file, is on a small disk.
     pub(crate) async fn start_with_disk_of_data(setup: Setup, mebibytes: usize) -> Self {
         let mut server = Self::prepare(setup);
         server.disk = Some(Disk::mount(&server.data_dir(), mebibytes));
@@ -230,7 +230,7 @@ impl Server {
         &self.running().first_line
     }
 
-    /// Runs `tidegauge check` with these arguments on its configuration and data folder.
+    /// Runs `tidegauge check` with these arguments on the data of the server.
     pub(crate) async fn check(&self, args: &[&str]) -> Finished {
         let args = self.args_of_check(args);
         run(&args.iter().map(String::as_str).collect::<Vec<_>>()).await
@@ -267,8 +267,9 @@ impl Server {
         self.log.lock().expect("no panic while it was held").clone()
     }
 
-    /// Waits until the log has this text, and returns the log: a line arrives through a pipe, later than the
-    /// event.
+    /// Waits until the log has this text, and returns the log.
+    ///
+    /// A line arrives through a pipe, later than the event.
     pub(crate) async fn logged(&self, said: &str) -> String {
         wait_until(&format!("it logs: {said}"), async || Some(self.log()).filter(|log| log.contains(said))).await
     }

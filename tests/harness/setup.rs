@@ -39,7 +39,7 @@ impl Setup {
         setup.set("mongodb.database", database.name.as_str())
     }
 
-    /// The same with a native time-series collection.
+    /// MongoDB time series, readings of any age, and immediate flushes.
     pub(crate) fn timeseries(database: &Database) -> Self {
         Self::mongodb(database).set("store.kind", "mongodb-timeseries")
     }
@@ -49,12 +49,14 @@ impl Setup {
         Self::mongodb(database).set("mongodb.layout", "packed")
     }
 
-    /// Accepted readings stay pending: no flush is due while a test runs.
+    /// Keeps accepted readings pending: no flush is due while a test runs.
     pub(crate) fn all_pending(self) -> Self {
         self.set("flush.max_age", "1d").set("flush.max_readings", 3_600)
     }
 
-    /// Adds the token [`secret_of`] a name, with these further keys.
+    /// Adds a token with the secret [`secret_of`] the name.
+    ///
+    /// `keys` are further keys.
     pub(crate) fn token(self, name: &str, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of a token");
         table.entry("name").or_insert_with(|| name.into());
@@ -65,7 +67,9 @@ impl Setup {
         self.set("auth.tokens", tokens)
     }
 
-    /// Adds the key with the secret [`key_of`] an ID, with these further keys.
+    /// Adds a key with the secret [`key_of`] the ID.
+    ///
+    /// `keys` are further keys.
     pub(crate) fn key(self, id: &str, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of a key");
         table.insert("id".to_owned(), id.into());
@@ -92,7 +96,9 @@ impl Setup {
         self
     }
 
-    /// Listens for MQTT devices on a free port, with these topics as tables `[[topics]]` and further keys.
+    /// Listens for MQTT devices on a free port.
+    ///
+    /// `keys` has the topics as tables `[[topics]]`, and further keys.
     pub(crate) fn mqtt_listener(mut self, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of the listener");
         table.entry("listen").or_insert_with(|| "127.0.0.1:0".into());
@@ -115,7 +121,9 @@ impl Setup {
         if is_set { self } else { self.set(name, value) }
     }
 
-    /// Turns on TLS with `server.pem` and `server.key` of a folder, with these further keys.
+    /// Turns on TLS with `server.pem` and `server.key` of a folder.
+    ///
+    /// `keys` are further keys of `[http.tls]`.
     pub(crate) fn tls(self, folder: &Path, keys: &str) -> Self {
         let mut table: Table = toml::from_str(keys).expect("keys of [http.tls]");
         for (key, file) in [("cert_file", "server.pem"), ("key_file", "server.key")] {
@@ -135,7 +143,7 @@ impl Setup {
     }
 }
 
-/// The token with this name.
+/// The secret of the token with this name.
 pub(crate) fn secret_of(name: &str) -> String {
     format!("tg_the-secret-of-{name}")
 }

@@ -1,10 +1,10 @@
-"""Writes what a gateway with a local clock writes in a week, and the readings that are meant.
+"""Writes the file of a gateway with a local clock for a week, and prints the readings that it means.
 
 usage: gateway.py ZONE FIRST_DAY MINUTES FORM FILE
 
 FORM `german` has `;`, decimal commas, DD.MM.YYYY HH:MM, units in the header, CRLF, an empty column at the
-end, a comment before the header, and Windows-1252. `iso` has `,`, points, and YYYY-MM-DD HH:MM. The model on
-standard output has one line for each reading: device, Unix milliseconds, and values with their metrics.
+end, a comment before the header, and Windows-1252. `iso` has `,`, points, and YYYY-MM-DD HH:MM. Standard
+output has one line for each reading: device, Unix milliseconds, and values by metric as JSON.
 """
 
 import json

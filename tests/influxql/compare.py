@@ -25,12 +25,12 @@ SHOWN = 20
 
 
 def lines(name):
-    """The lines of a file that are not empty; a backslash and an n are the end of a line in a query."""
+    """The lines of a file that are not empty. In a query, a backslash and an n stand for a line end."""
     return [line.replace("\\n", "\n") for line in (FOLDER / name).read_text().split("\n") if line]
 
 
 def known_differences():
-    """The queries of differences.txt, whose reasons start with #."""
+    """The queries in differences.txt. Its lines with # are the reasons."""
     return {line for line in lines("differences.txt") if not line.startswith("#")}
 
 
@@ -53,13 +53,13 @@ def fill(url):
 
 
 def ask_server(url, queries):
-    """The answers of a server."""
+    """Sends the queries to a server, and returns its answers."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda query: post(url, "/query", {"db": DATABASE, "q": query}), queries))
 
 
 def ask_program(program, queries):
-    """The answers of a program, one a line."""
+    """Sends the queries to a program, and returns its answers, one a line."""
     now = time.time_ns()
     questions = "".join(json.dumps({"q": query, "now": now}) + "\n" for query in queries)
     done = subprocess.run([program], input=questions, check=True, capture_output=True, text=True)
@@ -76,7 +76,7 @@ def is_close(a, b):
 
 
 def in_order(rows):
-    """The rows, those of one instant sorted."""
+    """The rows, sorted within each instant."""
     return sorted(rows, key=lambda row: (row[:1] != rows[0][:1], json.dumps(row))) if rows else rows
 
 
@@ -105,7 +105,7 @@ def is_same(a, b):
 
 
 def comparable(answer, query):
-    """The answer without what InfluxDB chooses arbitrarily."""
+    """The answer without the parts that InfluxDB chooses arbitrarily."""
     answer = json.loads(answer)
     for result in answer.get("results", []):
         for series in result.get("series", []):

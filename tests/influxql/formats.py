@@ -55,7 +55,7 @@ def ask_program(program, cases):
 
 
 def comparable(answer, case):
-    """The answer without what has no order, and without the end of the last line."""
+    """The answer in a form to compare: without the order of its bytes in MessagePack, else without a last line end."""
     return sorted(answer) if case["format"] == "msgpack" else answer.rstrip(b"\n")
 
 

@@ -1,6 +1,6 @@
 """Generates InfluxQL queries about data.lp from a seed.
 
-A query avoids what InfluxDB 1.6 answers in no fixed way, or wrongly: the README names it.
+The queries avoid cases that InfluxDB 1.6 answers differently each time, or wrongly. The README names these cases.
 """
 
 import random
@@ -48,7 +48,7 @@ ZONES = ["Europe/Vienna", "America/New_York", "Asia/Kolkata", "UTC", "Asia/Tokyo
 
 
 def generate(seed, count):
-    """Different queries, the same ones for each seed."""
+    """Different queries. A seed always gives the same ones."""
     dice, queries = random.Random(seed), {}
     while len(queries) < count:
         queries[Query(dice).text()] = None
@@ -56,7 +56,7 @@ def generate(seed, count):
 
 
 def group_by(*dimensions):
-    """The clause for the dimensions that are not empty."""
+    """The clause GROUP BY of the dimensions that are not empty."""
     dimensions = [dimension for dimension in dimensions if dimension]
     return " GROUP BY " + ", ".join(dimensions) if dimensions else ""
 
@@ -86,7 +86,7 @@ class Query:
         return self.choice([f"{seconds}s", f"{seconds * 10**9}", rfc3339])
 
     def between(self, first, last, is_bounded):
-        """The parts of a condition on time, in quarters of an hour."""
+        """A lower bound on time, an upper one, or both. `first` and `last` are quarters of an hour after START_S."""
         low = f"time {self.choice(['>=', '>=', '>'])} {self.instant(START_S + first * 900)}"
         high = f"time {self.choice(['<', '<', '<='])} {self.instant(START_S + last * 900)}"
         if is_bounded or self.chance(0.7):
@@ -109,7 +109,7 @@ class Query:
         return " WHERE " + " AND ".join(parts) if parts else ""
 
     def half_days(self):
-        """A condition that half days bound."""
+        """A condition on time whose bounds are half days."""
         first, last = sorted(self.dice.randint(0, 4) * 12 for _ in range(2))
         low, high = self.instant(START_S + first * 3600), self.instant(START_S + (last + 12) * 3600)
         return f"time >= {low} AND time < {high}"

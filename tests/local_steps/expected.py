@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the rollups of servers with those that it computes from the readings.
+"""Compares the rollups of servers with rollups that it computes from the readings.
 
     expected.py READINGS URL...
 
-The first server answers all questions, and the others share them. READINGS is a JSON file: for each device, a list
-of [Unix milliseconds, {metric: value}] in the order of time. The
-local time comes from zoneinfo, read at each quarter of an hour; the steps begin where that clock says so. Prints the
-number of compared points, or what differs, with exit code 1.
+The first server answers all queries, and the others divide them among themselves. READINGS is a JSON file: for each
+device, a list of [Unix milliseconds, {metric: value}] in the order of time. The script reads the local time of a zone
+from zoneinfo at each quarter of an hour, and steps begin where that clock shows their starts. It prints the number of
+compared points, or the differences with exit code 1.
 """
 
 import bisect
@@ -88,7 +88,7 @@ def questions_of(device, readings):
 
 
 class Clock:
-    """The local time of a zone at each quarter of an hour, and the latest that it has shown."""
+    """The local time of a zone at each quarter of an hour, and the latest local time shown up to then."""
 
     def __init__(self, zone, start, end):
         zone = zoneinfo.ZoneInfo(zone)
@@ -99,7 +99,7 @@ class Clock:
         self.shown = list(itertools.accumulate((local for _, local, _ in self.ticks), max))
 
     def earlier(self, bound, earlier):
-        """The instant at which the clock shows what it has shown before a bound, so much earlier."""
+        """The instant of a bound when its local time is moved back by `earlier`, such as -7d."""
         at = (bound - self.ticks[0][0]) // QUARTER
         shown = self.shown[at - 1] + datetime.timedelta(milliseconds=QUARTER)
         if earlier == "-1mo":
@@ -115,7 +115,7 @@ class Clock:
         return changes[-1] if changes else None
 
     def starts(self, step, offset, start, end):
-        """The starts of the steps, and the end of the last one. Steps with an offset are those of a clock behind."""
+        """The starts of the steps, and the end of the last one. An offset shifts the steps like a slow clock."""
         if step == "5m":  # all offsets from UTC are multiples of it
             return list(range(start // (5 * MINUTE) * 5 * MINUTE, end + 5 * MINUTE, 5 * MINUTE))
         behind = datetime.timedelta(minutes=offset)
@@ -126,7 +126,7 @@ class Clock:
                 name = local.replace(minute=0)
                 begins = local.minute == 0 or (before is not None and name > before)
             else:
-                shown = max(shown, local)  # a clock that is set back repeats what it has shown
+                shown = max(shown, local)  # a clock that is set back shows the same times again
                 name = name_of(step, shown)
                 begins = name != before
             if begins and before is not None:
@@ -136,7 +136,7 @@ class Clock:
 
 
 def name_of(step, local):
-    """The local time at which the step began that includes a local time."""
+    """The local time at which the step of a local time began."""
     day = local.replace(hour=0, minute=0)
     if step.endswith("h"):
         hours = int(step[:-1])
@@ -152,7 +152,7 @@ def touched(starts, start, end):
 
 
 def folded(readings, bounds, columns):
-    """The columns of each metric, by the number of the step. Of equal bounds, the last one begins a step."""
+    """The columns of each metric, by the number of the step. If bounds are equal, the last one begins the step."""
     metrics, before = {}, {}
     for ts, values in readings:
         if ts >= bounds[-1]:

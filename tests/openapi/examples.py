@@ -15,7 +15,7 @@ import jsonschema_rs
 URL = os.environ["TIDEGAUGE_URL"]
 HEADERS = {"Authorization": "Bearer " + os.environ["TIDEGAUGE_TOKEN"]}
 
-# The query whose answer is the example of an answer has the examples of these parameters.
+# The example of an answer is the answer to a query with the examples of these parameters.
 OF_ANSWERS = ["device", "metric", "from", "to"]
 
 
@@ -24,7 +24,7 @@ def main():
     assert status == 200, status
     checker = Checker(json.loads(body))
     checker.check_descriptions()
-    for method in ["post", "get", "put", "patch", "delete"]:  # the queries read what is posted
+    for method in ["post", "get", "put", "patch", "delete"]:  # the queries read the posted readings
         for path, item in checker.document["paths"].items():
             if method in item:
                 checker.execute(method, path, item[method])
@@ -48,7 +48,7 @@ class Checker:
         self.document, self.found, self.requests = document, [], 0
 
     def check_descriptions(self):
-        """Everything that people read has a text, and everything that they may send has an example."""
+        """Checks that each part for readers has a text, and each part that a client sends has an example."""
         names = [operation["operationId"] for _, _, operation in self.operations()]
         if len(names) != len(set(names)):
             self.found.append("two operations have one operationId")
@@ -98,12 +98,12 @@ class Checker:
         for kind, example in bodies or [(None, None)]:
             body = None if kind is None else encoded(kind, example)
             headers = {} if kind is None else {"Content-Type": kind}
-            # A statement and a range to delete are required, in one of several ways.
+            # A statement and the range of a deletion are required, in one of several parameters.
             always = [parameter for parameter in optional if parameter["name"] == "q" and not kind]
             always += [parameter for parameter in chosen if method == "delete"]
             self.check(method, path, operation, always, body, headers)
             for parameter in optional:
-                # A cursor belongs to a range, and to devices that no parameter names.
+                # A cursor needs the range that it came from, and no parameter that names devices.
                 is_cursor = parameter["name"] == "cursor"
                 beside = [other for other in chosen if is_cursor and other["name"] != "device"]
                 beside += [other for other in always if parameter["name"] != "all" and other is not parameter]

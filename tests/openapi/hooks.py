@@ -1,4 +1,4 @@
-"""What schemathesis cannot make or send by itself: binary bodies, and lines."""
+"""Teaches schemathesis bodies that it cannot make or send by itself: binary ones, and lines."""
 
 import schemathesis
 from hypothesis import strategies

@@ -1,4 +1,4 @@
-"""What the tests of the Python client share: the client itself, the server of the test, and a proxy with faults."""
+"""Shared by the tests of the Python client: the client, the server of the test, and a proxy with faults."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ DAY = {"start": START - START % 86_400_000, "end": START - START % 86_400_000 + 
 
 
 class Client(tidegauge.Client):
-    """The client, with patience for a busy machine."""
+    """The client, with long timeouts for a busy machine."""
 
     def flush(self, timeout=300.0):
         super().flush(timeout)
@@ -51,7 +51,7 @@ class Case(unittest.TestCase):
         return folder
 
     def stored(self, device, url=URL):
-        """All readings of a device in the server, by time: each time occurs once."""
+        """All readings of a device in the server, by time. It fails if a time occurs twice."""
         client = self.client(url)
         readings = list(client.readings(device, **DAY))
         by_time = {round(reading.ts.timestamp() * 1000): reading.values for reading in readings}
@@ -122,7 +122,7 @@ def read_message(connection):
 
 
 class Proxy(Listener):
-    """Passes requests on to a server, whose URL may change. `faults` has what happens to the next requests."""
+    """Passes requests on to a server, whose URL may change. `faults` has the faults of the next requests."""
 
     def __init__(self, case, target):
         self.target, self.faults, self.seen, self.answers = target, [], [], []

@@ -1,4 +1,4 @@
-"""Answers of a hostile or broken server: each costs bounded time and memory, raises, and loses no reading."""
+"""Answers of a hostile or broken server. Each takes bounded time and memory, raises, and loses no reading."""
 
 import resource
 import time

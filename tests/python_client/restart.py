@@ -1,5 +1,6 @@
-"""A server that is killed and starts again at another address. This program reads the addresses from its
-standard input, and asks for the next step on its standard output."""
+"""Readings wait in the client while a server is killed and starts again at another address.
+
+The test that runs this program executes the steps that it prints, and answers with the address of the server."""
 
 import sys
 import unittest

@@ -1,4 +1,4 @@
-"""Retries: each reading is stored once, whatever happens to requests on their way."""
+"""Retries: each reading is stored once, even if requests or answers are lost on their way."""
 
 import itertools
 import select

@@ -1,4 +1,4 @@
-"""Writes and queries against the server: what was written is what the queries return."""
+"""Writes and queries: the queries return the readings that were written."""
 
 import math
 import random
@@ -19,7 +19,7 @@ DATE = instant(START)
 
 
 def series_of(seed, count, step_ms):
-    """Readings whose sums are exact in any order: values are quarters."""
+    """Readings whose values are quarters, so that their sums are exact in any order."""
     numbers = random.Random(seed)
     return [(START + index * step_ms, {"temp": numbers.randrange(-4000, 4000) / 4, "hum{room=a b}": 40 + index % 7})
             for index in range(count)]

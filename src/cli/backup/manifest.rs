@@ -35,7 +35,7 @@ const CHECKPOINT: &str = "checkpoint";
 /// The name of the list itself.
 const NAME: &str = "backup.json";
 
-/// The longest list: some hundred thousand files.
+/// The size limit of the list, which is enough for some hundred thousand files.
 const MAX_BYTES: u64 = 32 << 20;
 
 /// The list of the files of a backup.
@@ -92,9 +92,9 @@ impl Manifest {
         serde_json::from_slice(&text).with_context(|| format!("{} is damaged or of another version", path.display()))
     }
 
-    /// Refuses a list that lacks a file of the backup.
+    /// Refuses a list without the checkpoint, or without a file that the folder has.
     ///
-    /// A segment that the folder lacks too is a gap in the log, which recovery finds.
+    /// If both the list and the folder lack a segment, the log has a gap, which recovery finds.
     pub(super) fn expect_all(&self, folder: &Path) -> anyhow::Result<()> {
         let listed: HashSet<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
         let mut expected = paths_in(folder)?;
@@ -105,7 +105,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The length of all files.
+    /// The total length of the files.
     pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -119,7 +119,7 @@ impl ListedFile {
         Ok(Self { path, bytes, sha256 })
     }
 
-    /// The place of the file in the data of a service; `None` if no backup has a file of this path.
+    /// The path to restore the file to. `None`: no backup has a file of this path.
     pub(super) fn destination(&self, config: &Config) -> Option<PathBuf> {
         let data_dir = &config.server.data_dir;
         match self.path.as_str() {
@@ -134,8 +134,10 @@ impl ListedFile {
         }
     }
 
-    /// Copies the file from the folder of a backup to `to`, where no file is, and compares it with the list.
-    /// When this returns, the bytes of the copy survive a crash.
+    /// Copies the file from a backup to the new file `to`.
+    ///
+    /// The copy is compared with the list: its length and its checksum. When this returns, its bytes survive
+    /// a crash.
     pub(super) fn copy(&self, folder: &Path, to: &Path) -> anyhow::Result<()> {
         let from = folder.join(&self.path);
         let mut file = open_regular(&from).with_context(|| format!("open {}", from.display()))?;
@@ -155,8 +157,9 @@ impl ListedFile {
     }
 }
 
-/// The files of dead letters in a data folder, first of the store and then of forwarding: the current file,
-/// and the file that a retry has taken. A backup has them under the same names.
+/// The dead-letter files in a data folder: of the store, then of forwarding.
+///
+/// Each pair has the current file and the file that a retry has taken. A backup keeps their names.
 pub(super) fn letters(data_dir: &Path) -> [[PathBuf; 2]; 2] {
     let current = [data_dir::dead_letters(data_dir), data_dir::forward_dead_letters(data_dir)];
     current.map(|current| {
@@ -165,12 +168,12 @@ pub(super) fn letters(data_dir: &Path) -> [[PathBuf; 2]; 2] {
     })
 }
 
-/// The name of a file.
+/// The file name of a path, if it is UTF-8.
 pub(super) fn name_of(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
 }
 
-/// The paths of the files of a backup that a folder has.
+/// The paths of the files in a folder that belong to a backup.
 fn paths_in(folder: &Path) -> anyhow::Result<Vec<String>> {
     let of_log = names_in(&folder.join(LOG))?.into_iter().filter(|name| is_of_log(name));
     let mut paths: Vec<_> = of_log.map(|name| format!("{LOG}/{name}")).collect();
@@ -180,7 +183,7 @@ fn paths_in(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Whether a log has files of this name.
+/// Whether a name is that of a log file: a segment, `checkpoint` or `follower`.
 fn is_of_log(name: &str) -> bool {
     let is_position = |digits: &str| digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());
     name.strip_suffix(".log").is_some_and(is_position) || [CHECKPOINT, "follower"].contains(&name)

@@ -1,11 +1,13 @@
-//! `tidegauge backup` and `tidegauge restore`: the data of a service, copied to another folder and back.
+//! `tidegauge backup` and `tidegauge restore`: copy the data of a service, and back.
 //!
-//! A backup reads the files of a service that may be running, which does not notice. It takes snapshots of
-//! the parts in an order that loses nothing: the log, then the dead letters, then the SQLite file. A reading
-//! that was acknowledged before the backup is in one of these snapshots, because the log is cut only behind
-//! readings that the other parts have. A reading that is in two snapshots is stored once after the restore. A
-//! restore could undo a deletion between two snapshots, so in that rare case all snapshots are taken again.
-//! The files are copied afterwards, which may take long.
+//! A backup reads the files of a service that may be running and does not notice. It first takes snapshots of
+//! the log, of the dead letters and of the SQLite file, in this order. A reading that was acknowledged before
+//! is in one of these snapshots: the log removes a segment only after the store or the dead letters have its
+//! readings. A reading that is in two snapshots is stored once after the restore. Copying the snapshots may
+//! take long, and happens last.
+//!
+//! A deletion between the snapshots needs care: the log would still have the deleted readings, and the
+//! restore would store them again. In that rare case the backup takes all snapshots again.
 //!
 //! ```text
 //! backup.json                    the list of the other files with their checksums, written last
@@ -15,8 +17,8 @@
 //! tidegauge.sqlite               with the store sqlite
 //! ```
 //!
-//! A folder without `backup.json` is not a backup: `restore` refuses it. So an interrupted backup never
-//! passes for a whole one.
+//! A folder without `backup.json` is not a backup, and `restore` refuses it. So an interrupted backup is
+//! never mistaken for a complete one.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -43,7 +45,7 @@ mod restore;
 
 pub(super) use restore::{RestoreArgs, run as restore};
 
-/// How often the snapshots are taken again because of a deletion between them.
+/// The most attempts to take all snapshots without a deletion between them.
 const ATTEMPTS: usize = 100;
 
 /// The flags of `tidegauge backup`.
@@ -91,8 +93,9 @@ pub(super) fn run(args: &BackupArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a configuration with another store than the service uses: the backup would lack the readings in
-/// the store of the service.
+/// Refuses a configuration with another store than the service uses.
+///
+/// The backup would lack the readings in the store of the service.
 fn refuse_other_store(config: &Config) -> anyhow::Result<()> {
     let file = data_dir::known_store(&config.server.data_dir);
     let known = KnownStore::load(&file).with_context(|| format!("read {}", file.display()))?;
@@ -113,10 +116,10 @@ fn prepare(to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The parts of a data folder at almost one moment, not copied yet.
+/// The parts of a data folder at almost the same moment, not copied yet.
 struct Snapshots {
     log: log::backup::Snapshot,
-    /// The names of the files, and the bytes that they had.
+    /// Each dead-letter file: its name, and a reader of the bytes of that moment.
     letters: Vec<(String, std::io::Take<File>)>,
     database: Option<sqlite::backup::Snapshot>,
 }
@@ -151,8 +154,9 @@ impl Snapshots {
     }
 }
 
-/// Opens the files of dead letters while no process changes them. They are changed by new lines or new files,
-/// so the bytes that they have now stay readable.
+/// Opens the dead-letter files, under the lock of all processes that change them.
+///
+/// Later changes append a line, or replace or remove a whole file. So the bytes of this moment stay readable.
 fn open_letters(data_dir: &Path) -> anyhow::Result<Vec<(String, std::io::Take<File>)>> {
     let mut opened = Vec::new();
     for files in letters(data_dir) {

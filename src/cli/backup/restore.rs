@@ -1,7 +1,7 @@
 //! `tidegauge restore`: fills an empty data folder from a backup.
 //!
-//! A marker in the data folder is the first that a restore writes and the last that it removes. No server
-//! starts beside the marker, so an interrupted restore is never taken for the data of a service.
+//! A restore first writes a marker file into the data folder, and removes it last. No server starts in a
+//! folder with the marker, so an interrupted restore is never mistaken for the data of a service.
 
 use std::path::{Path, PathBuf};
 
@@ -96,8 +96,9 @@ fn copy(from: &Path, manifest: &Manifest, config: &Config) -> anyhow::Result<()>
     folders.iter().try_for_each(|folder| sync_folder(folder)).context("sync the data folder")
 }
 
-/// Refuses a place for the database that has files of another database. SQLite would take the write-ahead
-/// file of that database for the restored one's.
+/// Refuses to restore the database beside files of another one.
+///
+/// SQLite would take the write-ahead file of the other database for that of the restored one.
 fn refuse_leftovers(database: &Path) -> anyhow::Result<()> {
     match sqlite::backup::files_of(database).iter().find(|file| file.exists()) {
         Some(file) => bail!("{} exists; move it away, and restore again", file.display()),

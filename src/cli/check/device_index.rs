@@ -1,4 +1,4 @@
-//! `tidegauge check --rebuild-device-index`.
+//! `tidegauge check --rebuild-device-index`: derives the device index of a MongoDB database again.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use crate::cli::counted;
 use crate::cli::serve::options;
 use crate::cli::target;
 
-/// Has the store make its device index again, and prints the number of devices.
+/// Lets the store derive its device index again, and prints the number of devices.
 pub(super) async fn rebuild(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let kind = config.store_kind();
     ensure!(kind.is_mongodb(), "the device index of an SQLite file is a part of the file: there is nothing to rebuild");

@@ -19,10 +19,12 @@ const DISK: Part = Part::LogDisk;
 const DEAD_LETTERS: Part = Part::LogDeadLetters;
 const QUARANTINE: Part = Part::LogQuarantine;
 
-/// The largest log that is read, unless all of it is asked for: some seconds of reading.
+/// The largest log that is read without `--deep`. Reading it takes some seconds.
 const READ_MAX: u64 = 2 << 30;
 
-/// How often a damaged log is read. The service may cut the log meanwhile, which looks like damage.
+/// The attempts to read a log that looks damaged.
+///
+/// A running service may cut the log while it is read, which looks like damage.
 const ATTEMPTS: usize = 3;
 
 /// Looks at the data folder. Blocks on the disk.
@@ -58,7 +60,9 @@ pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
     findings
 }
 
-/// The bytes of the files in a folder, of spares and room too; `None` if there is no such folder.
+/// The bytes of the files in a folder; `None` if there is no such folder.
+///
+/// In the folder of the log, they include spare segments and the unused rest of the newest segment.
 fn bytes_in(folder: &Path) -> Option<u64> {
     let files = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
     Some(files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())
@@ -108,7 +112,7 @@ fn check_log(data_dir: &Path) -> String {
     format!("tidegauge check --log --data-dir {}", data_dir.display())
 }
 
-/// Reads the log of a service that may be running.
+/// Reads the log; a running service may change it meanwhile.
 fn inspect(log: &Path) -> Result<Inspection, LogError> {
     let mut last = recovery::inspect(log);
     for _ in 1..ATTEMPTS {
@@ -120,7 +124,7 @@ fn inspect(log: &Path) -> Result<Inspection, LogError> {
     last
 }
 
-/// Judges the size of the log. `to_forward` are the bytes that wait to be forwarded.
+/// Compares the log with `log.max_bytes`. `to_forward` bytes of it wait to be forwarded.
 fn log_size(used: u64, Bytes(max): Bytes, to_forward: u64) -> Finding {
     let message = format!("the log takes {} of log.max_bytes, which is {}", size(used), size(max));
     let percent = used / (max / 100).max(1);
@@ -146,7 +150,9 @@ fn log_size(used: u64, Bytes(max): Bytes, to_forward: u64) -> Finding {
     }
 }
 
-/// Compares the disk with the most that the log may take, and with what it leaves free.
+/// Compares the free space of the disk with what the log needs.
+///
+/// The log may grow to `log.max_bytes`, and leaves a reserve free.
 fn disk_of_log(config: &Config, log: &Path) -> Option<Finding> {
     let place = log.ancestors().find(|folder| folder.exists())?;
     let space = match disk::space(place) {

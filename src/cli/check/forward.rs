@@ -12,9 +12,11 @@ use crate::cli::data_dir;
 const REACH: Part = Part::ForwardReach;
 const LAG: Part = Part::ForwardLag;
 
-/// The shares of `log.max_bytes` that wait to be forwarded, from which on it is a warning and an error: the
-/// service flushes early from the first on, and is not ready from the second on.
+/// The percentage of `log.max_bytes` from which on a full log is a warning.
+///
+/// The service then flushes early.
 pub(super) const WARNING_PERCENT: u64 = 75;
+/// The percentage from which on it is an error. The service is then not ready.
 pub(super) const ERROR_PERCENT: u64 = 95;
 
 /// Asks the other server, and looks at the lag.
@@ -29,7 +31,9 @@ pub(super) async fn look(config: &Config, client: &Client) -> Vec<Finding> {
     findings
 }
 
-/// The part of the log that waits to be forwarded. The findings of the log say why it cannot be read.
+/// The part of the log that waits to be forwarded.
+///
+/// `None`: the log has no follower or cannot be read. [`super::files`] reports an unreadable log.
 pub(super) fn waiting(config: &Config) -> Option<Unread> {
     follower::unread(&data_dir::log_dir(&config.server.data_dir)).ok().flatten()
 }

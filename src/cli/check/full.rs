@@ -1,7 +1,7 @@
 //! `tidegauge check --full`: looks at everything that the service uses, and reports findings.
 //!
-//! It changes nothing and takes no lock, so it may run beside the service. Each part takes a limited time;
-//! what it leaves out is a finding too. The parts are in the rooms that know them: `store::mongodb`,
+//! It changes nothing and takes no lock, so it may run beside the service. Each part takes a limited time,
+//! and reports as a finding what it leaves out. The parts are in the rooms that know them: `store::mongodb`,
 //! `store::sqlite`, and [`super::files`] for the log and its disk.
 
 use std::io::Write;
@@ -30,13 +30,13 @@ const STORE: Part = Part::StoreRecord;
 /// A certificate that expires within this time is a warning, as in the alerts.
 const CERTIFICATE_MIN: Duration = Duration::from_secs(14 * 86_400);
 
-/// The most expired tokens and keys that are named.
+/// How many expired tokens and keys a finding names at most.
 const EXPIRED_MAX: usize = 10;
 
 /// The exit code if there are warnings and no errors.
 pub(super) const WARNINGS: u8 = 2;
 
-/// The widest part of the text before the sentence, to align sentences.
+/// The width of the column with the part, such as `log-dead-letters`.
 const PART_WIDTH: usize = 22;
 
 /// The JSON of `--json`.
@@ -143,7 +143,9 @@ fn configuration(config: &Config, overridden: usize) -> Vec<Finding> {
     findings
 }
 
-/// Judges access: clients of other machines without a token, and tokens and keys that have expired.
+/// Reports open access and expired credentials.
+///
+/// Access is open if clients of other machines need no token.
 fn access(config: &Config, now_ms: i64) -> Vec<Finding> {
     let mut findings = Vec::new();
     let listens = [Some(("http.listen", config.http.listen)), config.udp.listen.address().map(|at| ("udp.listen", at))];
@@ -167,7 +169,7 @@ fn access(config: &Config, now_ms: i64) -> Vec<Finding> {
     findings
 }
 
-/// The rest of the validity of the certificate of the server.
+/// Judges how long the certificate of the server is still valid.
 fn certificate(not_after_ms: i64, now_ms: i64) -> Finding {
     let left = Duration::from_millis(u64::try_from(not_after_ms.saturating_sub(now_ms)).unwrap_or(0));
     let mend = "replace the files of http.tls.cert_file and http.tls.key_file, then run: systemctl reload tidegauge";
@@ -180,7 +182,7 @@ fn certificate(not_after_ms: i64, now_ms: i64) -> Finding {
     if left < CERTIFICATE_MIN { Finding::warning(CERTIFICATE, found, mend) } else { Finding::ok(CERTIFICATE, found) }
 }
 
-/// A data folder that is missing: the usual reason is a forgotten flag.
+/// A warning if the data folder is missing, mostly because of a forgotten flag.
 fn data_folder(config: &Config) -> Option<Finding> {
     let folder = &config.server.data_dir;
     matches!(folder.try_exists(), Ok(false)).then(|| {
@@ -230,7 +232,10 @@ async fn check_store(
     })
 }
 
-/// Adds that a database is not the one of the record, if it answers.
+/// Adds a warning if the database is not the one that the service has used.
+///
+/// The record in the data folder (`known`) names that database. A database that does not answer is not
+/// compared.
 async fn with_record(
     mut findings: Vec<Finding>,
     config: &Config,

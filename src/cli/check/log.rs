@@ -16,7 +16,9 @@ use tidegauge::log::{LogError, quarantine};
 use super::super::counted;
 use super::super::data_dir::{DataDir, dead_letters, expect_log, explain, known_store, log_dir, quarantine_dir};
 
-/// How often damage is set aside at most: a cut before the next segment may uncover other damage.
+/// The most passes that set damage aside.
+///
+/// A pass may cut off bytes before the next segment, and so uncover more damage.
 const MAX_PASSES: usize = 8;
 
 /// Changes to the log that an operator asks for.
@@ -95,8 +97,9 @@ fn quarantined(data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Appends the whole records in these copies to the log, and returns their number. A copy whose records the
-/// log has again gets another name.
+/// Appends the whole records in these copies to the log, and returns their number.
+///
+/// A copy whose records were appended is renamed: `.put-back` is added to its name.
 fn put_back(data_dir: &DataDir, copies: &[PathBuf], out: &mut impl Write) -> anyhow::Result<u64> {
     let mut records = 0;
     for copy in copies {

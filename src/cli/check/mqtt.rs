@@ -7,7 +7,9 @@ use tidegauge::mqtt::{Grant, MqttError, Options, probe};
 const BROKER: Part = Part::MqttBroker;
 const TOPICS: Part = Part::MqttTopics;
 
-/// Connects to a broker with a client ID and a session of its own, and subscribes to all topics.
+/// Connects to a broker, and subscribes to all topics.
+///
+/// It uses a client ID and a session of its own, beside those of the service.
 pub(super) async fn look(options: &Options) -> Vec<Finding> {
     let url = options.connector.url();
     match probe(options).await {

@@ -15,7 +15,9 @@ use crate::cli::client::local_url;
 /// How long the server may take to answer. An orchestrator asks every few seconds.
 const TIMEOUT: TimeLimit = TimeLimit::Whole(Duration::from_secs(5));
 
-/// Prints `ready` if `/readyz` of the server with this configuration answers 200, else fails with the reason.
+/// Prints `ready` if the server with this configuration is ready.
+///
+/// It is ready if `/readyz` answers 200. Otherwise this fails with the reason.
 pub(super) async fn check(http: &Http, out: &mut impl Write) -> anyhow::Result<()> {
     let url = local_url(http)?;
     let client = Client::new(Options { time_limit: TIMEOUT, is_local: true, ..Options::new(&url) })?;

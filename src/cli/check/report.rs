@@ -25,7 +25,7 @@ use crate::cli::client::local_url;
 /// How long the server may take for its metrics.
 const TIMEOUT: TimeLimit = TimeLimit::Whole(Duration::from_secs(10));
 
-/// The most bytes of metrics.
+/// The size limit of the metrics in a report.
 const METRICS_MAX: usize = 8 << 20;
 
 /// Writes a new file, which only its owner may read.
@@ -51,7 +51,7 @@ pub(super) async fn write(
     file.write_all(printable(&text).as_bytes()).with_context(|| format!("{} (--report)", path.display()))
 }
 
-/// The program and what it runs on.
+/// Describes the program, the operating system and the machine.
 fn machine(config: &Config) -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let line = |text: &str, key: &str| text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()));
@@ -79,10 +79,13 @@ fn file_system_of(folder: &Path) -> Option<String> {
     holding.max_by_key(|fields| fields[1].len()).map(|fields| format!("on {} ({})", fields[2], fields[3]))
 }
 
-/// Asks the server with this configuration for `/metrics`, with the token in the variable `TIDEGAUGE_TOKEN`.
+/// Asks the server with this configuration for `/metrics`.
+///
+/// The token is in the variable `TIDEGAUGE_TOKEN`.
 async fn metrics(http: &Http) -> anyhow::Result<String> {
     let url = local_url(http)?;
-    // With TLS, the address is not the name in the certificate, so a token could reach another server.
+    // With TLS, the client connects by address, and a certificate names a host. It cannot check the
+    // certificate, so it sends no token: another server might receive it.
     let token = std::env::var("TIDEGAUGE_TOKEN").ok().filter(|_| !http.tls.is_on());
     let client = Client::new(Options { time_limit: TIMEOUT, is_local: http.tls.is_on(), token, ..Options::new(&url) })?;
     let page = client.get("/metrics", &[]).await?.whole(METRICS_MAX).await?;

@@ -8,12 +8,14 @@ pub(super) const HOUR_MS: i64 = 60 * MINUTE_MS;
 pub(super) const DAY_MS: i64 = 24 * HOUR_MS;
 pub(super) const WEEK_MS: i64 = 7 * DAY_MS;
 
-/// The hours of work on each day, from Monday to Sunday: the first and the one after the last.
+/// The working hours from Monday to Sunday.
+///
+/// `(6, 22)` is from 06:00 to 22:00; `(0, 0)` is a day without work.
 const WORK: [(i64, i64); 7] = [(6, 22), (6, 22), (6, 22), (6, 22), (6, 22), (6, 14), (0, 0)];
 /// A Monday, 1970-01-05.
 const MONDAY_MS: i64 = 4 * DAY_MS;
 
-/// Whether the factory works.
+/// Whether the factory works at an instant.
 pub(super) fn is_work(ts_ms: i64) -> bool {
     let of_week = (ts_ms - MONDAY_MS).rem_euclid(WEEK_MS);
     let (first, end) = WORK[(of_week / DAY_MS) as usize];

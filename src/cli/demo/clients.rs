@@ -16,7 +16,9 @@ use tokio::time::MissedTickBehavior;
 use super::super::import::{Batch, Sender};
 use super::factory::{Delivery, Device, Factory};
 
-/// The number of requests with history at once: one is generated while the server reads another.
+/// How many requests with history run at once.
+///
+/// While the server reads one, the next is generated.
 const HISTORY_REQUESTS: usize = 2;
 /// The interval at which devices are asked for readings.
 const TICK: Duration = Duration::from_millis(250);

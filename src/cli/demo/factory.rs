@@ -1,6 +1,6 @@
 //! The devices of the simulated factory, and their readings as requests and datagrams.
 //!
-//! The readings of a range of time depend on the seed and on the start of the demo alone, so history and live
+//! The readings of a range of time depend only on the seed and on the start of the demo. So history and live
 //! readings meet without a gap or an overlap.
 
 use std::ops::Range;
@@ -53,13 +53,13 @@ enum Fault {
 /// How the live readings of a device are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// Over HTTP, each at once.
+    /// Over HTTP, each reading at once.
     Http,
-    /// Over HTTP, and each a second time, as after an answer that was lost.
+    /// Over HTTP, each reading twice, like a sender that missed the first answer.
     HttpTwice,
-    /// Over HTTP, all of two minutes together.
+    /// Over HTTP, the readings of two minutes together.
     HttpLate,
-    /// As datagrams, each at once.
+    /// As datagrams, each reading at once.
     Udp,
 }
 
@@ -120,8 +120,10 @@ impl Factory {
         Self { start_ms, devices }
     }
 
-    /// The parts of the history, the most useful first: the last day of each device, then the rest of the
-    /// week. Each is the number of a device and a range of time.
+    /// The parts of the history, the most useful first.
+    ///
+    /// They are the last day of each device, then the rest of the week of each. A part is the index of a
+    /// device and a range of time.
     pub(super) fn history(&self) -> impl Iterator<Item = (usize, Range<i64>)> + use<> {
         let (count, start_ms) = (self.devices.len(), self.start_ms);
         let ranges = [start_ms - DAY_MS..start_ms, start_ms - WEEK_MS..start_ms - DAY_MS];
@@ -152,8 +154,10 @@ impl Device {
         }
     }
 
-    /// The readings of a range of time before the start that a server would have accepted, as a line of JSON;
-    /// `None` if there are none.
+    /// The readings of a past range of time, as one line of JSON, if there are any.
+    ///
+    /// If the clock of the device is ahead, the range ends where that began: a server would have rejected
+    /// later readings.
     pub(super) fn past(&self, range: Range<i64>) -> Option<Vec<u8>> {
         let end = match self.fault {
             Fault::ClockAhead { since_ms, .. } => range.end.min(since_ms),
@@ -162,8 +166,9 @@ impl Device {
         self.line(range.start..end)
     }
 
-    /// The readings that the device sends now if it has sent all before `from_ms`, as lines of JSON, and the
-    /// instant up to which they reach.
+    /// The readings from `from_ms` on that the device sends now, as lines of JSON.
+    ///
+    /// Also returns the instant up to which they reach, from which the next call continues.
     pub(super) fn due(&self, from_ms: i64, now_ms: i64) -> (Vec<Vec<u8>>, i64) {
         let collected = self.delivery == Delivery::HttpLate;
         let until_ms = if collected { now_ms - now_ms.rem_euclid(LATE_MS) } else { now_ms };

@@ -8,17 +8,17 @@ pub(super) fn mix(seed: u64, number: i64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A value from 0 to 1, without 1.
+/// A value from 0 to 1, exclusive.
 pub(super) fn uniform(seed: u64, number: i64) -> f64 {
     (mix(seed, number) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A value from -1 to 1, without 1.
+/// A value from -1 to 1, exclusive.
 pub(super) fn noise(seed: u64, number: i64) -> f64 {
     uniform(seed, number) * 2.0 - 1.0
 }
 
-/// A curve from -1 to 1 without jumps, with a new direction about each period (value noise).
+/// Value noise: a continuous curve from -1 to 1 that turns about once a period.
 pub(super) fn curve(seed: u64, ts_ms: i64, period_ms: i64) -> f64 {
     let knot = ts_ms.div_euclid(period_ms);
     let part = ts_ms.rem_euclid(period_ms) as f64 / period_ms as f64;

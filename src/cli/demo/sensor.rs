@@ -128,7 +128,9 @@ fn outside(weather: u64, ts_ms: i64) -> f64 {
     11.0 + 5.0 * day_curve(ts_ms, 15) + 6.0 * curve(weather, ts_ms, 36 * HOUR_MS) + 0.1 * noise(weather, ts_ms)
 }
 
-/// How much the bearing of a compressor is worn, from 0 to 1, and whether it runs, 1 or 0.
+/// The wear of a compressor, from 0 to 1, and 1 if the compressor runs, else 0.
+///
+/// The bearing wears for days, and steeply in the last minutes. Then the compressor stops, and is repaired.
 ///
 /// Wear grows for days, and steeply in the last minutes. Then the compressor stops, and is repaired.
 fn wear(fails_at_ms: Option<i64>, ts_ms: i64) -> (f64, f64) {

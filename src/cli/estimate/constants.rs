@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::fleet::Layout;
 
-/// The file of the figures in the tree, for people.
+/// The path of the figures in the source tree, which the output names.
 pub(super) const FILE: &str = "src/cli/estimate/constants.toml";
 
 /// The measured figures of all parts.
@@ -13,7 +13,7 @@ pub(super) const FILE: &str = "src/cli/estimate/constants.toml";
 pub(super) struct Constants {
     /// The day of the newest measurement.
     pub(super) date: String,
-    /// The machine that they were measured on.
+    /// The machine of the measurements.
     pub(super) machine: String,
     pub(super) request: Request,
     pub(super) service: Service,
@@ -55,7 +55,7 @@ pub(super) struct Service {
     pub(super) bytes_per_pending_further_value: f64,
 }
 
-/// The bytes of the log for each of these.
+/// The bytes that the log takes for each request, reading and so on.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogBytesPer {
@@ -65,7 +65,7 @@ pub(super) struct LogBytesPer {
     pub(super) value: f64,
 }
 
-/// The habits of mongod, in every layout.
+/// Figures of mongod that do not depend on the layout.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mongod {
@@ -97,7 +97,9 @@ pub(super) struct Stored {
     pub(super) max_readings_per_document: f64,
 }
 
-/// The bytes that one write makes a disk write, in whole pages.
+/// The bytes that a disk writes for one sync or one write of SQLite.
+///
+/// A disk writes whole pages.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Disk {
@@ -105,7 +107,7 @@ pub(super) struct Disk {
     pub(super) sqlite_bytes_per_write: f64,
 }
 
-/// The shares of a node that an estimate plans with.
+/// The share of each resource of a node that an estimate lets its parts use.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Node {

@@ -71,7 +71,9 @@ const SMALL: Node = Node { cores: 1, memory: Bytes::mib(512), disk: Bytes(32_000
 const SERVER: Node = Node { cores: 8, memory: Bytes::gib(32), disk: Bytes(2_000_000_000_000) };
 
 impl Fleet {
-    /// The same fleet with SQLite on a small machine, unless the flags ask for something else.
+    /// The same fleet with SQLite on a small machine, unless a flag names the layout.
+    ///
+    /// Flags for the node keep their values.
     pub(super) fn on_small_machine(&self) -> Option<Self> {
         self.layout.is_none().then(|| Self {
             layout: Some(Layout::Sqlite),

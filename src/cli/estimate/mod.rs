@@ -1,7 +1,8 @@
 //! `tidegauge estimate`: what a fleet of devices needs, computed from measured figures.
 //!
-//! The flags describe the fleet (`fleet`); `constants.toml`, which is part of the program, has the measured
-//! figures, each with its origin (`constants`); `model` and `settings` compute, pure; `text` prints.
+//! The flags describe the fleet (`fleet`). `constants.toml`, which is compiled into the program, has the
+//! measured figures, each with its origin (`constants`). `model` and `settings` compute the estimate, without
+//! I/O. `text` prints it.
 //!
 //! All figures are finite floating-point numbers: the ranges of the flags keep each product below 1e40.
 

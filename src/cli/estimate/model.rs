@@ -1,8 +1,8 @@
 //! Computes an estimate from a fleet and the measured figures. Pure.
 //!
 //! A bucket is a device and an hour in which it sends. Each figure is a sum over requests, readings, values
-//! and buckets, with a measured constant for each. A peak counts for the service and the log; the store is
-//! written to at the mean rate, because the log takes peaks.
+//! and buckets, with a measured constant for each. The service and the log are sized for the peak. The store
+//! is sized for the mean rate, because the log absorbs peaks.
 
 use serde::Serialize;
 use tidegauge::config::{Config, Period};
@@ -17,7 +17,7 @@ const DAY: f64 = 86_400.0;
 /// The outage of the store for which the log is sized.
 const OUTAGE_SECONDS: f64 = HOUR;
 
-/// The needs of a fleet. The names are those of the JSON; they end with the unit.
+/// The needs of a fleet. The fields have the names of the JSON, which end with the unit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Estimate {
     pub(super) readings_per_second: Rate,
@@ -29,7 +29,7 @@ pub(super) struct Estimate {
     /// The connections that senders keep open.
     pub(super) connections: f64,
     pub(super) new_connections_per_second: Rate,
-    /// The bytes as they were sent, of all readings that are kept.
+    /// The size of all readings that are kept, as they were sent.
     pub(super) sent_bytes: f64,
     pub(super) readings: f64,
     pub(super) readings_per_document: f64,
@@ -44,7 +44,9 @@ pub(super) struct Estimate {
     pub(super) hot_index_bytes: f64,
     /// The reads of these index pages if no page is in the cache.
     pub(super) index_reads_per_second: f64,
-    /// The documents that the store still changes, and the data that it has not written to its disk yet.
+    /// The data that the store works with.
+    ///
+    /// These are the documents that it still changes, and the data that it has not written to its disk yet.
     pub(super) working_set_bytes: f64,
     pub(super) oplog_bytes_per_second: f64,
     pub(super) oplog_bytes_per_day: f64,
@@ -52,12 +54,16 @@ pub(super) struct Estimate {
     /// The writes of the log and of an embedded store, in whole pages. They wear a flash disk.
     pub(super) disk_written_bytes_per_day: f64,
     pub(super) log_bytes_per_second: Rate,
-    /// The log of an outage of an hour, and of the readings that gather before they are stored.
+    /// The size of the log after an outage of an hour.
+    ///
+    /// It includes the readings that gather for a flush.
     pub(super) log_bytes: Rate,
     pub(super) service_memory_bytes: Rate,
     /// The memory while pending is full, as in an outage of the store.
     pub(super) service_memory_full_bytes: f64,
-    /// The memory of one instance if bodies and queries take all that they may, too.
+    /// The memory of one instance at its limits.
+    ///
+    /// Pending is full, and request bodies and queries take all that they may.
     pub(super) instance_memory_max_bytes: f64,
     #[serde(flatten)]
     pub(super) settings: Settings,
@@ -69,17 +75,18 @@ pub(super) struct Estimate {
     pub(super) is_one_node_enough: bool,
     /// The resource of one node that runs out first.
     pub(super) first_limit: &'static str,
-    /// The use of this resource as a share of what an estimate plans with on one node. Above 1, one node is
-    /// not enough.
+    /// The need of this resource, divided by what one node offers to an estimate.
+    ///
+    /// Above 1, one node is not enough.
     pub(super) first_limit_use: f64,
 }
 
-/// The memory of the service, by what takes it.
+/// The memory of the service, in two parts.
 struct Memory {
     /// Pending readings.
     pending: Rate,
     other: f64,
-    /// The share of the default limits that fits into a small node, 1 in others.
+    /// The factor that makes the default limits fit into a node; 1 in a large one.
     share_of_limits: f64,
 }
 
@@ -99,9 +106,9 @@ pub(super) struct Load {
     /// Buckets an hour, which is the number of devices that send in an hour.
     buckets_per_hour: f64,
     readings_per_bucket: f64,
-    /// The writes of a bucket.
+    /// How often a bucket is written.
     writes: f64,
-    /// The documents of a bucket.
+    /// The number of documents of a bucket.
     documents: f64,
     retention_hours: f64,
     bytes_per_reading: f64,
@@ -152,14 +159,15 @@ impl Load {
         }
     }
 
-    /// Adds up constants over a bucket: for each document, each metric of a document, each reading and each
-    /// value.
+    /// Adds up constants over a bucket.
+    ///
+    /// Each constant counts once for each document, metric of a document, reading or value.
     fn per_bucket(&self, document: f64, metric: f64, reading: f64, value: f64) -> f64 {
         self.documents * (document + metric * self.metrics)
             + self.readings_per_bucket * (reading + value * self.metrics)
     }
 
-    /// The writes of a bucket after the first, if they change its document.
+    /// How many writes of a bucket change a document that an earlier write has made.
     fn appends(&self, layout: Layout) -> f64 {
         if layout == Layout::Readable { self.writes - 1.0 } else { 0.0 }
     }
@@ -322,7 +330,7 @@ impl Estimate {
         }
     }
 
-    /// Adds the settings of each instance, and the memory that an instance needs with them.
+    /// Adds the settings of each instance, and the memory that it needs with them.
     fn add_settings(&mut self, load: &Load, memory: &Memory) {
         let Config { http, query, .. } = Config::default();
         self.settings =
@@ -340,8 +348,9 @@ impl Memory {
         with_room(self.pending.peak).max(instances * limit)
     }
 
-    /// The share of the default limits that one node has memory for, if all limits are reached at once; 1 in
-    /// a large node.
+    /// The factor that makes the default limits fit into the memory of one node.
+    ///
+    /// It is computed for the case that all limits are reached at once, and is 1 in a large node.
     fn share_of_limits_in(&self, fleet: &Fleet, constants: &Constants) -> f64 {
         let Config { http, query, pending, .. } = Config::default();
         let limits = (pending.max_bytes.0 + http.max_bytes_in_flight.0 + query.max_bytes_in_flight.0) as f64;

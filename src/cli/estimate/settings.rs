@@ -1,12 +1,14 @@
-//! The keys of each instance that a fleet needs above their defaults. Pure.
+//! The configuration values that an instance needs, where the defaults do not suit the fleet. Pure.
 
 use serde::Serialize;
 use tidegauge::config::{Bytes, Config, Limits};
 
 use super::model::Load;
 
+/// The share of each limit that the fleet uses at its peak.
+///
 /// The service flushes early when the log or pending is above three quarters of its limit. The other limits
-/// leave the same room, for devices that reconnect.
+/// leave the same share free, for devices that reconnect.
 const USABLE_SHARE: f64 = 0.75;
 
 /// The largest values that the configuration takes.
@@ -15,23 +17,27 @@ pub(super) const MAX_CONNECTIONS: f64 = 1e6;
 const MAX_KNOWN_DEVICES: f64 = 1e8;
 const MAX_RATE: f64 = 1e7;
 
-/// The values that one instance needs.
+/// The configuration values that one instance needs.
+///
+/// Each is named after its key: `log_max_bytes` is for `log.max_bytes`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Settings {
-    /// For an outage of the store at the peak.
+    /// Enough for an outage of the store at the peak.
     pub(super) log_max_bytes: f64,
     pub(super) pending_max_bytes: f64,
-    /// The bodies and the queries that a small node has memory for; the defaults on others.
+    /// Below the default on a small node.
+    ///
+    /// All limits together then fit into its memory.
     pub(super) http_max_bytes_in_flight: f64,
     pub(super) query_max_bytes_in_flight: f64,
-    /// For the connections that senders keep open.
+    /// Enough for the connections that senders keep open.
     pub(super) http_max_connections: f64,
     pub(super) limits_known_devices: f64,
-    /// All devices may be new within the burst of this limit.
+    /// Allows that all devices are new within the burst of this limit.
     pub(super) limits_new_devices_per_minute: f64,
 }
 
-/// A key whose default is not enough.
+/// A key to set, because its default does not suit the fleet.
 pub(super) struct Setting {
     pub(super) key: &'static str,
     /// The value, as in a configuration file.
@@ -39,7 +45,7 @@ pub(super) struct Setting {
     pub(super) reason: &'static str,
 }
 
-/// The limit that leaves room above this use.
+/// The limit of which the use is [`USABLE_SHARE`].
 pub(super) fn with_room(used: f64) -> f64 {
     used / USABLE_SHARE
 }
@@ -64,7 +70,7 @@ impl Settings {
         }
     }
 
-    /// The keys whose defaults are not enough.
+    /// The keys to set: those whose defaults do not suit.
     pub(super) fn to_set(self) -> Vec<Setting> {
         const SMALL: &str = "with this, a small node has memory for all limits at once";
         let Config { log, pending, http, limits, .. } = Config::default();
@@ -107,18 +113,18 @@ impl Settings {
     }
 }
 
-/// A size for the configuration, rounded up.
+/// A size as a value of the configuration, rounded up: `"8GiB"`.
 pub(super) fn size(bytes: f64) -> String {
     let (of, unit) = if bytes >= 1e9 { ((1_u64 << 30) as f64, "GiB") } else { ((1_u64 << 20) as f64, "MiB") };
     format!("\"{}{unit}\"", (bytes / of).ceil().max(1.0))
 }
 
-/// A size for the configuration, rounded down.
+/// A size as a value of the configuration, rounded down.
 fn size_below(bytes: f64) -> String {
     format!("\"{}MiB\"", (bytes / (1_u64 << 20) as f64).floor().max(1.0))
 }
 
-/// A whole number with two digits that are not zero, rounded up.
+/// A number rounded up to two significant digits: 1234 is 1300.
 fn rounded_up(number: f64) -> u64 {
     let unit = 10_f64.powf((number.max(1.0).log10().floor() - 1.0).max(0.0));
     ((number / unit).ceil() * unit) as u64

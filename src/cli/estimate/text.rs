@@ -9,7 +9,7 @@ use super::fleet::{Fleet, Layout, Node};
 use super::model::{Estimate, Rate};
 use super::settings::{Setting, size};
 
-/// The width of the names of figures.
+/// The width of the column with the names of figures.
 const NAME_WIDTH: usize = 38;
 
 /// The members of a replica set. Each has all data of its shard.
@@ -116,7 +116,9 @@ fn counted(count: f64, one: &str) -> String {
     format!("{} {one}{}", amount(count), if count > 1.0 { "s" } else { "" })
 }
 
-/// A size in the unit that people give it in.
+/// A size that a flag gives.
+///
+/// A multiple of 1 MiB is shown in binary units, any other size in decimal ones.
 fn given(size: Bytes) -> String {
     if size.0.is_multiple_of(1 << 20) { size.to_string() } else { bytes(size.0 as f64) }
 }

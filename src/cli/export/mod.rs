@@ -5,7 +5,7 @@
 //! (`rows.rs`); all other bytes are those of the server. So the memory is constant, and every number is the
 //! shortest decimal that is the same 64-bit float.
 //!
-//! The rows are in the order of the devices and times. So the last whole row of a file says where it ends,
+//! The rows are in the order of devices and times. So the last whole row of a file tells where to continue,
 //! and `--resume` needs no state beside the file (`place.rs`).
 
 use std::fs::{File, TryLockError};
@@ -133,12 +133,13 @@ fn open(path: &Path, resume: bool) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Says how to go on after an error. A new file without rows is removed, so that the corrected command can
-/// begin.
+/// Adds to an error how to continue.
+///
+/// A new file without rows is removed, so that the corrected command can begin.
 fn explain(error: anyhow::Error, file: &mut File, path: &Path, args: &ExportArgs) -> anyhow::Error {
     let has_rows = args.resume || !place::find(file, args.format).is_ok_and(|place| place.next.is_none());
     if !has_rows {
-        let _ = std::fs::remove_file(path); // the error is the reason of the failure
+        let _ = std::fs::remove_file(path); // the caller reports the first error
     } else if !error.is::<Usage>() {
         return anyhow!("{error:#}; repeat the command with --resume to continue the file");
     }

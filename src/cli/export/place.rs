@@ -1,7 +1,7 @@
 //! The place at which an interrupted export continues.
 //!
-//! The end of the file may lack rows of its last instant, or the end of a row. So the rows of the last
-//! instant are removed, and written again.
+//! The file may end within a row, or may lack rows of its last instant. So the export removes the rows of the
+//! last instant, and writes them again.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,10 +11,12 @@ use serde::Deserialize;
 
 use super::super::import::Format;
 
-/// The end of the file that is read first. More is read if all its rows are of one instant.
+/// The bytes at the end of the file that are read first.
+///
+/// If all their rows are of one instant, more bytes are read.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// The most of the end of a file that is read.
+/// The most bytes at the end of the file that are read.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// Where an export continues.
@@ -22,7 +24,7 @@ const MAX_BYTES: u64 = 64 << 20;
 pub(super) struct Place {
     /// The length of the part of the file that stays.
     pub(super) bytes: u64,
-    /// The first row after it; `None`: that of the first device.
+    /// The row to write next. `None`: the export begins with the first device.
     pub(super) next: Option<Next>,
 }
 
@@ -63,7 +65,9 @@ pub(super) fn find(file: &mut File, format: Format) -> anyhow::Result<Place> {
     }
 }
 
-/// Finds the place in the end of a file, which begins at the byte `start`. `None`: more of it is needed.
+/// Finds the place in `end`, the bytes of a file from `start` on.
+///
+/// `None`: an earlier start is needed.
 fn find_in(end: &[u8], start: u64, format: Format) -> anyhow::Result<Option<Place>> {
     let rows = rows(end, start, format);
     let Some(&(_, last)) = rows.last() else { return Ok((start == 0).then(Place::default)) };
@@ -80,7 +84,7 @@ fn find_in(end: &[u8], start: u64, format: Format) -> anyhow::Result<Option<Plac
     Ok((start == 0).then(|| Place { bytes: rows[0].0 as u64, next }))
 }
 
-/// The whole rows of readings, each with its place, without the line feed.
+/// The whole rows, without their line feeds, each with its offset in `end`.
 fn rows(end: &[u8], start: u64, format: Format) -> Vec<(usize, &[u8])> {
     let mut rows = Vec::new();
     let mut at = 0;
@@ -88,7 +92,7 @@ fn rows(end: &[u8], start: u64, format: Format) -> Vec<(usize, &[u8])> {
         rows.push((at, &end[at..line_end]));
         at = line_end + 1;
     }
-    let is_partial = start > 0; // the first row may have begun before
+    let is_partial = start > 0; // the first row may have begun before `start`
     let has_header = start == 0 && format == Format::Csv;
     if (is_partial || has_header) && !rows.is_empty() {
         rows.remove(0);

@@ -12,16 +12,18 @@ use tidegauge::client::{Client, Download, Options, TimeLimit, Trouble, retry};
 use super::super::Usage;
 use super::super::client::ClientArgs;
 
-/// The longest silence of the server, longer than it gives one slice of a file.
+/// How long the server may send nothing.
+///
+/// The server's own time limit for one slice of a file is shorter.
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// How long a request is repeated that the server cannot answer for the moment.
+/// How long a request is repeated while the server cannot answer it.
 const RETRY_FOR: Duration = Duration::from_secs(120);
 
 /// The longest metadata of a row: the default of `ingest.max_metadata_bytes`.
 const MAX_METADATA_BYTES: usize = 4 << 10;
 
-/// The most bytes of a page of devices, with their metadata.
+/// The size limit of a page of devices, with their metadata.
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
 /// Sends requests to one server.
@@ -33,7 +35,7 @@ pub(super) struct Page {
     pub(super) devices: Vec<Listed>,
     /// The cursor of the next page.
     pub(super) next: Option<String>,
-    /// The store did not answer.
+    /// Whether devices may be missing, because the store did not answer.
     #[serde(default)]
     partial: bool,
 }
@@ -71,8 +73,9 @@ impl Requests {
         Ok(page)
     }
 
-    /// Replaces metadata that an import may refuse by what the device itself has sent. Above its limit, the
-    /// metadata in effect has keys of an operator too.
+    /// Replaces metadata that is too long for an import by what the device has sent.
+    ///
+    /// Only keys that an operator has set can make the metadata in effect too long.
     pub(super) async fn shorten_metadata(&self, devices: &mut [Listed]) -> anyhow::Result<()> {
         for Listed { device_id, metadata } in devices {
             if metadata.as_ref().is_none_or(|metadata| metadata.get().len() <= MAX_METADATA_BYTES) {
@@ -93,7 +96,7 @@ impl Requests {
         Ok(())
     }
 
-    /// The answer to a request. It is repeated while the server refuses it for the moment.
+    /// Sends a request, and repeats it while the server refuses it temporarily.
     pub(super) async fn get(&self, path: &str, params: &[(&str, &str)]) -> anyhow::Result<Download> {
         let is_said = Cell::new(false);
         let on_trouble = |trouble: &Trouble| {

@@ -1,4 +1,4 @@
-//! The rows of an export: those of the server, and the metadata of each device in its first row. Pure.
+//! The rows of an export: those of the server, with the metadata of each device in its first row. Pure.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -9,10 +9,12 @@ use serde_json::Value;
 use super::super::import::Format;
 use super::requests::Listed;
 
-/// The longest row: that of an instant with thousands of long series takes a fraction of it.
+/// The size limit of a row.
+///
+/// The row of an instant with thousands of long series takes a fraction of it.
 const ROW_MAX_BYTES: usize = 16 << 20;
 
-/// The header of the file, and of the files of the server.
+/// The header of the file, and below it the header that the server sends.
 const HEADER: &[u8] = b"deviceId,ts,series,value,metadata\r\n";
 const SERVER_HEADER: &[u8] = b"deviceId,ts,series,value\r";
 
@@ -143,7 +145,7 @@ impl<W: Write> Rows<W> {
         Ok(())
     }
 
-    /// Finds the device of the first row of a device, and returns its metadata.
+    /// Moves on to the device whose first row is `row`, and returns its metadata.
     fn next_device(&mut self, row: &[u8]) -> anyhow::Result<String> {
         while let Some(Device { start, metadata }) = self.devices.pop_front() {
             if row.starts_with(&start) {

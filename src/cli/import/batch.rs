@@ -11,27 +11,31 @@ use super::follow::Mark;
 /// The size at which a body is complete: well below the limit of a server.
 const BODY_BYTES: usize = 1024 * 1024;
 
-/// One request.
+/// The body of one request, and the lines that it is made of.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct Batch {
     /// The file that the lines are from.
     pub(in crate::cli) file: Arc<str>,
-    /// NDJSON.
+    /// The lines as NDJSON.
     pub(in crate::cli) body: Bytes,
     /// For each line of the body, its number in the file.
     pub(in crate::cli) lines: Vec<u64>,
-    /// The place up to which all lines of the file are in this batch or in earlier ones, if it is known.
+    /// The place in the file that the batch reaches, if it is known.
+    ///
+    /// All lines before it are in this batch or in earlier ones.
     pub(in crate::cli) done: Option<Done>,
-    /// How many readings the body has, if that is known: lines of foreign files may have any number.
+    /// How many readings the body has, if that is known.
+    ///
+    /// Lines of foreign files may have any number.
     pub(in crate::cli) readings: Option<u64>,
 }
 
 /// A place in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::cli) struct Done {
-    /// The last line before it.
+    /// The number of the last line before it.
     pub(super) line: u64,
-    /// The content before it, if the file is followed.
+    /// A checksum of the content before it, if the file is followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<Mark>,
 }
@@ -56,28 +60,28 @@ pub(in crate::cli) struct Batcher<'a> {
 }
 
 impl<'a> Batcher<'a> {
-    /// Starts a file.
+    /// Starts a file: batches have at most `max_lines` lines.
     pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
         let (body, lines) = (Vec::new(), Vec::new());
         Self { queue, max_lines, file, body, lines, done: None, has_marks: false, is_reading_per_line: false }
     }
 
-    /// The same with lines of one reading each.
+    /// Declares that each line has one reading, so that batches know their readings.
     pub(in crate::cli) fn of_single_readings(self) -> Self {
         Self { is_reading_per_line: true, ..self }
     }
 
-    /// The same with places that only [`Self::set_mark`] sets.
+    /// Lets only [`Self::set_mark`] set the place that a batch reaches.
     pub(super) fn with_marks(self) -> Self {
         Self { has_marks: true, ..self }
     }
 
-    /// All lines before this place are added.
+    /// Notes that all lines before this place are added.
     pub(super) fn set_mark(&mut self, mark: Mark) {
         self.done = Some(Done { line: mark.lines(), mark: Some(mark) });
     }
 
-    /// Adds line `number` of the file, without its line end. All lines up to `done_to` are added then.
+    /// Adds line `number` of the file, without its line end. After that, all lines up to `done_to` are added.
     pub(in crate::cli) fn push(&mut self, number: u64, line: &[u8], done_to: u64) -> Result<(), Stopped> {
         if !self.lines.is_empty() && self.body.len() + line.len() >= BODY_BYTES {
             self.pass_on()?;
@@ -91,7 +95,7 @@ impl<'a> Batcher<'a> {
         if self.lines.len() >= self.max_lines { self.pass_on() } else { Ok(()) }
     }
 
-    /// Passes on the rest.
+    /// Passes on the last batch, if it has lines.
     pub(in crate::cli) fn finish(&mut self) -> Result<(), Stopped> {
         if self.lines.is_empty() { Ok(()) } else { self.pass_on() }
     }

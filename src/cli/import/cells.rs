@@ -8,14 +8,14 @@ use csv::{ErrorKind, StringRecord};
 use super::csv::CsvError;
 use super::quotes::Quotes;
 
-/// The longest row, in bytes. It limits the memory of the rows that are read to find the columns, too.
+/// The size limit of a row. It also bounds the memory for the rows that are read to find the columns.
 pub(super) const ROW_MAX_BYTES: usize = 1 << 20;
 
 /// A row of the file. If it is not UTF-8, its cells are not kept.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) line: u64,
-    /// Why its cells cannot be trusted.
+    /// Why its cells cannot be trusted; `None` if they can.
     pub(super) trouble: Option<&'static str>,
 }
 
@@ -24,10 +24,14 @@ const UNCLOSED: &str = "a quote is not closed: the row extends to the end of the
 const AFTER_QUOTE: &str =
     "text follows a closing quote: a quote before it may be wrong, and following lines in the row";
 
-/// The cells of a file, with line numbers that are right for any line end and after blank lines.
+/// The cells of a file, with the right line numbers.
 ///
-/// The line of the csv crate is where its search for a row started. So rows end at `\n` alone, the last one
-/// too, and a row is located from its end. The `\r` of `\r\n` is white space at the end of a cell.
+/// They are right for `\n` and `\r\n`, and after blank lines.
+///
+/// The csv crate reports the line on which its search for a row started, which may be a blank line before the
+/// row. So the line of a row is counted back from its end: the last line that was read, minus the line ends
+/// in the row. For that, only `\n` ends a row, and the last row has one too. The `\r` of `\r\n` is white
+/// space at the end of a cell.
 pub(super) struct Input<R: Read> {
     rows: csv::Reader<Bytes<R>>,
     /// The number of lines before those of `rows`.
@@ -37,12 +41,12 @@ pub(super) struct Input<R: Read> {
 /// The bytes of a file, followed by a line end.
 struct Bytes<R> {
     input: Chain<R, &'static [u8]>,
-    /// A read reached the end.
+    /// Whether a read has reached the end.
     is_over: bool,
-    /// The bytes that may still be read for this row.
+    /// How many bytes may still be read for this row.
     left: usize,
     quotes: Quotes,
-    /// The offsets of text that follows a closing quote, in rows that are not returned yet.
+    /// The offsets of text after a closing quote, in rows that are not returned yet.
     after_quote: VecDeque<u64>,
 }
 
@@ -62,7 +66,9 @@ impl<R: Read> Read for Bytes<R> {
 }
 
 impl<R: Read> Input<R> {
-    /// The cells of a file that begins with the header, or of rows that follow it.
+    /// Reads the rows of `input`, which begins with the header if `has_header`.
+    ///
+    /// `lines_before` is the number of lines of the file before `input`.
     pub(super) fn new(input: R, delimiter: u8, lines_before: u64, has_header: bool) -> Self {
         let mut builder = csv::ReaderBuilder::new();
         builder.flexible(true).terminator(csv::Terminator::Any(b'\n')).delimiter(delimiter).has_headers(has_header);
@@ -100,7 +106,7 @@ impl<R: Read> Input<R> {
             bytes.after_quote.pop_front();
             is_after_quote = true;
         }
-        // A row without a quote that is not closed ends before the end of the bytes is reached.
+        // If all quotes are closed, the appended line end ends the last row, before a read reaches the end.
         if bytes.is_over { Some(UNCLOSED) } else { is_after_quote.then_some(AFTER_QUOTE) }
     }
 
@@ -131,7 +137,7 @@ impl<R: Read> Input<R> {
         self.lines_before + self.rows.position().line()
     }
 
-    /// Adds the line on which the row begins.
+    /// Adds to an error the line on which the row begins.
     fn at_line(&self, error: &Error) -> Error {
         Error::new(error.kind(), format!("line {}: {error}", self.line()))
     }

@@ -15,7 +15,7 @@ const DEVICE_NAMES: [&str; 5] = ["deviceId", "device_id", "device", "sensor_id",
 pub(super) struct Wanted {
     /// The source of the device ID.
     pub(super) device: WantedDevice,
-    /// The name of the time column, if it is given, or those of the date and of the time: `date,time`.
+    /// The column of the time, or of the date and the time of day: `date,time`.
     pub(super) time_column: Option<String>,
     /// The metrics; empty for every column of numbers.
     pub(super) metrics: Vec<WantedMetric>,
@@ -84,7 +84,9 @@ pub(super) enum ColumnsError {
     Delimiter,
     #[error(transparent)]
     Decimal(#[from] Unclear),
-    /// A time with several readings.
+    /// An ambiguous time.
+    ///
+    /// Examples are 01/02/2026, a number that may be a date, and a time without its zone.
     #[error("line {0}: {1}")]
     Time(u64, String),
     #[error("no time column; name it with --time-column (columns: {0})")]
@@ -135,7 +137,7 @@ pub(super) struct ValueColumn {
 }
 
 impl Columns {
-    /// Finds the columns. `sample` is the first rows.
+    /// Finds the columns. `sample` has the first rows.
     ///
     /// Without named metrics, a column is a metric if most of its non-empty cells in the sample are numbers,
     /// or if all its cells are empty, so that no column of numbers is ignored silently.
@@ -178,7 +180,7 @@ struct Header<'a> {
 struct Name<'a> {
     /// The name in the file, trimmed.
     text: &'a str,
-    /// The canonical text of its series, or the name if that is none.
+    /// The canonical text of the series with this name. If the name is no valid series, the name itself.
     series: String,
     is_series: bool,
     /// The name without its unit.
@@ -193,7 +195,7 @@ impl<'a> Header<'a> {
             *columns_of.entry(metric).or_default() += 1;
         }
         let name = |text: &'a str| {
-            // `t (min)` and `t (max)` are two metrics: what is between their brackets is no unit.
+            // `t (min)` and `t (max)` are two metrics: the text in the brackets is no unit.
             let (metric, unit) = with_unit(text).filter(|(metric, _)| columns_of[metric] == 1).unzip();
             let mut series = String::new();
             let is_of_unit = metric
@@ -233,7 +235,7 @@ impl<'a> Header<'a> {
         names.iter().find_map(position)
     }
 
-    /// The columns of the named metrics; all candidates if there are none.
+    /// The columns of the named metrics; if none is named, all candidates.
     fn values(&self, candidates: &[usize], wanted: &[WantedMetric]) -> Result<Vec<ValueColumn>, ColumnsError> {
         let values: Vec<ValueColumn> = if wanted.is_empty() {
             let value = |&at: &usize| ValueColumn { at, metric: self.names[at].series.clone() };
@@ -254,7 +256,9 @@ impl<'a> Header<'a> {
         Ok(values)
     }
 
-    /// The column of a metric: the named one, else the one with the metric's name, else the only candidate.
+    /// The column of a metric.
+    ///
+    /// It is the column that the metric names, else the one with the metric's name, else the only candidate.
     fn place(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<usize, ColumnsError> {
         if let Some(column) = &metric.column {
             return self.named(column);
@@ -273,7 +277,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The metric and the unit in a name such as `Temperatur [°C]` or `Temperatur (°C)`.
+/// The metric and the unit in a name: `Temperatur [°C]` or `Temperatur (°C)`.
 fn with_unit(name: &str) -> Option<(&str, &str)> {
     let (open, rest) = match name.strip_suffix(']') {
         Some(rest) => ('[', rest),

@@ -1,6 +1,6 @@
 //! Converts the rows of a CSV file to lines of NDJSON, one reading per row. Pure.
 //!
-//! A row that cannot be converted yields its error, and the next row follows.
+//! A row that cannot be converted yields an error, and the conversion continues with the next row.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -65,15 +65,15 @@ pub(super) enum Outcome {
 /// How a file is read.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
-    /// The columns.
+    /// The columns that the command line names.
     pub(super) wanted: Wanted,
-    /// The times.
+    /// How times are parsed.
     pub(super) times: Times,
     /// The character between cells; `None`: guessed.
     pub(super) delimiter: Option<u8>,
     /// The decimal mark; `None`: guessed.
     pub(super) decimal: Option<Decimal>,
-    /// The number of lines before the header; `None`: comments and blank lines.
+    /// The number of lines before the header. `None`: comments and blank lines precede it.
     pub(super) skip_lines: Option<u64>,
 }
 
@@ -87,9 +87,9 @@ pub(super) struct Rows<R: Read> {
     convert: Convert,
     times: Times,
     repeated: RepeatedHour,
-    /// Rows that were held, and can be returned.
+    /// Rows that were held and are resolved now.
     resolved: VecDeque<Resolved>,
-    /// The first line of them, until all are returned.
+    /// The lowest line of `resolved`, until all its rows are returned.
     resolved_from: Option<u64>,
     /// The line of the row that was read last.
     line: u64,
@@ -104,7 +104,7 @@ enum Convert {
     Values(ValueRows),
 }
 
-/// A row as a line of NDJSON that lacks its time and end.
+/// A row as a line of NDJSON, without its time and its closing brace.
 pub(super) struct Converted<'a> {
     pub(super) when: When,
     /// The device, or device and series if a row is one value.
@@ -131,7 +131,8 @@ impl<R: BufRead> Rows<R> {
         {
             sample.push_back((found, record.clone()));
         }
-        // A cell with a delimiter and without quotes moves all cells behind it: such a row tells nothing.
+        // A delimiter in a cell without quotes shifts all cells behind it. Such a row tells nothing about the
+        // columns.
         let names: Vec<&str> = header.iter().map(str::trim).collect();
         let is_whole = |row: &StringRecord| check_cells(row, names.iter().copied()).is_ok();
         let has_whole = sample.iter().any(|(_, row)| is_whole(row));
@@ -183,7 +184,7 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// The options that were guessed.
+    /// The options that were guessed, as flags.
     pub(super) fn guessed(&self) -> &[String] {
         &self.guessed
     }
@@ -193,10 +194,10 @@ impl<R: BufRead> Rows<R> {
         self.resolved_from.into_iter().chain(self.repeated.first_line()).min().map_or(self.line, |line| line - 1)
     }
 
-    /// Converts the next row, a reading into `text`. `None`: only rows that are held may follow, see
-    /// [`Self::end`].
+    /// Converts the next row; a reading is written into `text`.
     ///
-    /// Rows whose local time exists twice follow later than others of the file.
+    /// `None`: only held rows may be left, which [`Self::end`] releases. A row whose local time exists twice
+    /// is held, and returned after later rows of the file.
     pub(super) fn next(&mut self, text: &mut Vec<u8>) -> Result<Option<Row>, CsvError> {
         loop {
             if let Some((row, ms)) = self.resolved.pop_front() {
@@ -243,12 +244,12 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// Continues with rows that follow those that were read; `lines` is the number of lines before them.
+    /// Continues with the rows of `input`, which follow `lines` lines of the file.
     pub(super) fn append(&mut self, input: R, lines: u64) {
         self.input = Input::new(Cursor::new(Vec::new()).chain(input), self.delimiter, lines, false);
     }
 
-    /// No rows follow. [`Self::next`] returns those that are held.
+    /// Ends the input, so that [`Self::next`] returns the held rows.
     pub(super) fn end(&mut self) {
         self.resolved.extend(self.repeated.finish());
         self.resolved_from = first_line(&self.resolved, self.resolved_from);
@@ -264,7 +265,9 @@ impl<R: BufRead> Rows<R> {
         self.repeated
     }
 
-    /// Holds the rows of an earlier file. It precedes [`Self::next`].
+    /// Takes over the held rows of an earlier file.
+    ///
+    /// Call it before the first [`Self::next`].
     pub(super) fn hold_too(&mut self, held: RepeatedHour) {
         self.repeated = held;
     }
@@ -293,7 +296,9 @@ impl<R: BufRead> Rows<R> {
     }
 }
 
-/// The first line of rows that were added to none, or to those that begin with line `known`.
+/// The lowest line of `resolved` after rows were added.
+///
+/// `known` is that line before; `None`: no rows were there.
 fn first_line(resolved: &VecDeque<Resolved>, known: Option<u64>) -> Option<u64> {
     known.or_else(|| resolved.iter().map(|(row, _)| row.line).min())
 }
@@ -372,7 +377,9 @@ fn joined<'a>(row: &'a StringRecord, at: &[usize]) -> Cow<'a, str> {
     }
 }
 
-/// Checks that a row has the cells of the header. It may have more or less empty ones at its end.
+/// Checks that a row has as many cells as the header.
+///
+/// More cells at the end are allowed if they are empty, and fewer if the header has no names there.
 pub(super) fn check_cells<'a>(
     row: &StringRecord,
     header: impl DoubleEndedIterator<Item = &'a str> + ExactSizeIterator,

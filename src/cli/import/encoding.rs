@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Read, Result};
 
-/// How the bytes of a file are characters.
+/// The character encoding of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Encoding {
     #[default]
@@ -13,8 +13,9 @@ pub(super) enum Encoding {
     Windows1252,
 }
 
-/// The characters of the bytes 0x80 to 0x9F in Windows-1252, by the Encoding Standard. The others are those
-/// of Unicode.
+/// The characters of the bytes 0x80 to 0x9F in Windows-1252 (Encoding Standard).
+///
+/// Each other byte is the Unicode character of the same number.
 const FROM_0X80: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}', '‘', '’',
     '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',

@@ -26,7 +26,7 @@ pub(super) fn is_header(header: &StringRecord) -> Result<bool, ColumnsError> {
     }
 }
 
-/// The rows of one file.
+/// Converts the rows of one file.
 pub(super) struct ValueRows {
     header: Vec<String>,
     pub(super) decimal: Option<Decimal>,
@@ -37,7 +37,9 @@ impl ValueRows {
         Self { header: header.iter().map(|name| name.trim().to_owned()).collect(), decimal: None }
     }
 
-    /// Converts a row into `text`, which lacks its time and end.
+    /// Converts a row into a line of NDJSON in `text`.
+    ///
+    /// The line lacks its time and its closing brace.
     pub(super) fn row<'a>(
         &self,
         row: &'a StringRecord,
@@ -62,7 +64,7 @@ impl ValueRows {
         let filled = if matches!(when, When::Twice(_)) { vec![3] } else { Vec::new() };
         line.insert("values".to_owned(), Map::from_iter([(series.into_owned(), number.into())]).into());
         serde_json::to_writer(&mut *text, &line).expect("a Vec takes any bytes");
-        text.pop(); // the end: the time follows
+        text.pop(); // the closing brace: the time follows
         Ok(Converted { when, sender, empty_cells: 0, filled, has_values: true })
     }
 }

@@ -1,13 +1,13 @@
 //! `tidegauge import`: sends files of readings to a running server.
 //!
-//! One thread reads and converts the files, and a short queue connects it to the task that sends one request
-//! after another: a slow server slows the reading. If the files have several values for one instant of a
-//! device, the last one must win, so requests never run concurrently. The server checks the readings; only
-//! rows that cannot be converted are rejected here. An import is an ordinary client: it knows neither log nor
+//! One thread reads and converts the files. A short queue connects it to the task that sends one request
+//! after another, so a slow server slows the reading. Requests never run concurrently: if the files have
+//! several values for one instant of a device, the last one must win. The import rejects only rows that it
+//! cannot convert; the server checks the readings. An import is an ordinary client: it knows neither log nor
 //! store.
 //!
-//! With `--progress`, the line up to which the server has answered for all is noted in a file. Without it, a
-//! repetition sends everything again, which stores nothing twice.
+//! With `--progress`, the import notes in a file the line up to which the server has answered for all lines.
+//! Without it, a repetition sends everything again, which stores nothing twice.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -59,11 +59,11 @@ mod time;
 
 /// The number of batches read ahead of the one that is being sent.
 const READ_AHEAD: usize = 2;
-/// The time to retry without `--retry-for`.
+/// How long a request is retried without `--retry-for`.
 const RETRY_FOR: Duration = Duration::from_secs(300);
-/// The same with `--follow`: a hundred years.
+/// How long a request is retried with `--follow`: a hundred years.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The time in which the lines that are read are sent after a signal.
+/// How long after a signal the lines that were read may still be sent.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// Send readings from CSV and NDJSON files to a running server.
@@ -240,7 +240,9 @@ fn check_followed(files: &[PathBuf]) -> Result<(), Usage> {
     }
 }
 
-/// Lets the reading thread end at a signal. Returns an error if the lines that are read cannot be sent then.
+/// Ends the reading thread at a signal.
+///
+/// Returns an error if the lines that were read are not sent within [`STOP_GRACE`], or at a second signal.
 async fn stop_in_time(signals: &mut Option<StopSignals>, stop: &watch::Sender<bool>) -> anyhow::Error {
     let Some(signals) = signals else { return std::future::pending().await };
     let name = signals.received().await;
@@ -252,9 +254,10 @@ async fn stop_in_time(signals: &mut Option<StopSignals>, stop: &watch::Sender<bo
     anyhow!("stopped by {name} before the server took all lines; the next start with the same --progress sends them")
 }
 
-/// Starts the thread that reads the files: the first one after a place.
+/// Starts the thread that reads the files. It reads the first file from `start` on.
 ///
-/// It is not a task of the runtime: the program must be able to end while it reads from a terminal or a pipe.
+/// It is not a task of the runtime, because the program must be able to end while a read from a terminal or a
+/// pipe blocks.
 fn start_reading(
     args: ImportArgs,
     start: Option<Place>,
@@ -270,7 +273,7 @@ fn start_reading(
             read_files(&args, start.map_or(0, |place| place.done.line), &queue, &progress)
         };
         drop(queue);
-        let _ = done.send(read); // no receiver if sending has failed
+        let _ = done.send(read); // the receiver is gone if sending has failed
     });
     outcome
 }
@@ -301,8 +304,9 @@ async fn send_all(
     Ok(())
 }
 
-/// Reads all files in order, the first one after line `start`. Returns early, without an error, if sending
-/// has stopped, which has its own.
+/// Reads all files in order, the first one after line `start`.
+///
+/// If sending has stopped, it returns early and without an error, because the sender has its own.
 fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progress: &Progress) -> anyhow::Result<()> {
     for (nth, path) in args.files.iter().enumerate() {
         let start = if nth == 0 { start } else { 0 };
@@ -388,7 +392,9 @@ fn read_ndjson(source: Source, start: u64, mut batcher: Batcher<'_>, progress: &
     Ok(batcher.finish()?)
 }
 
-/// Prints what was guessed: how cells and numbers are written, which columns are metrics, which are not read.
+/// Prints what was guessed, and the columns.
+///
+/// It names the form of cells and numbers, the metrics, and the columns that are not read.
 fn announce<R: BufRead>(file: &str, rows: &Rows<R>, progress: &Progress) {
     if !rows.guessed().is_empty() {
         progress.note(&format!("{file}: read with {}", rows.guessed().join(" ")));
@@ -402,7 +408,7 @@ fn announce<R: BufRead>(file: &str, rows: &Rows<R>, progress: &Progress) {
 }
 
 impl ImportArgs {
-    /// How CSV files are read.
+    /// How CSV files are read, according to the flags.
     fn options(&self) -> Options {
         let device = match (&self.device, &self.device_column) {
             (Some(device), _) => WantedDevice::Fixed(device.clone()),

@@ -1,4 +1,4 @@
-//! How far an import is, for its repetition.
+//! Notes in a file how far an import is, so that a repetition can continue there.
 
 use std::path::PathBuf;
 use std::slice;
@@ -12,10 +12,12 @@ use super::super::target::ProgressFile;
 use super::batch::{Batch, Done};
 use super::source;
 
-/// The time between two saves.
+/// The least time between two saves within a file.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The line up to which the server has answered for all, in this file and those before it.
+/// The file and the line that an import has reached.
+///
+/// The server has answered for all lines up to there, and for all earlier files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) file: String,
@@ -23,7 +25,7 @@ pub(super) struct Place {
     pub(super) done: Done,
 }
 
-/// Notes how far an import is.
+/// The notes of an import.
 pub(super) struct Notes {
     file: ProgressFile,
     last: Option<Place>,
@@ -31,8 +33,10 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Notes in the file at `path` of an import of these files to the server with this URL. The sizes of the
-    /// files and the times of their last changes tell whether they are still the same, unless they grow.
+    /// The notes of an import of `files` to the server at `url`, kept at `path`.
+    ///
+    /// A repetition must have the same URL and files. A file is the same if its size and the time of its last
+    /// change are. If the files grow (`do_grow`), only their names are compared.
     pub(super) fn new(path: PathBuf, files: &[PathBuf], do_grow: bool, url: &str) -> anyhow::Result<Self> {
         let mut named = Vec::new();
         for file in files {
@@ -68,7 +72,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Saves the place of an import that has failed, or removes that of one that is complete.
+    /// Removes the notes of a complete import, or saves the place of any other.
     pub(super) fn end(&self, is_complete: bool) -> anyhow::Result<()> {
         match &self.last {
             _ if is_complete => self.file.remove(),

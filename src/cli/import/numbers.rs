@@ -35,13 +35,13 @@ impl FromStr for Decimal {
 /// The meanings that the marks in a number may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// No mark.
+    /// No mark: `1234`.
     Whole,
-    /// The only mark is that of decimals.
+    /// One mark, which precedes decimals: `1.5`.
     Decimals(Decimal),
-    /// The only mark is this one of decimals, or separates thousands.
+    /// One mark, which precedes decimals or separates thousands: `1.234`.
     Either(Decimal),
-    /// It has separators of thousands. The decimal mark, if they tell it.
+    /// Separators of thousands: `1 234`. The decimal mark, if the number tells it: `1,234.5`.
     Grouped(Option<Decimal>),
 }
 
@@ -85,7 +85,7 @@ pub(super) enum Unclear {
 
 /// Guesses the decimal mark from the cells of some rows. `None`: they have no decimals.
 ///
-/// Between commas, the mark is a point, unless all numbers with decimals have a comma.
+/// If a comma separates the cells, the mark is a point, unless all numbers with decimals have a comma.
 pub(super) fn guess<'a>(cells: impl Iterator<Item = &'a str>, delimiter: u8) -> Result<Option<Decimal>, Unclear> {
     let (mut comma, mut point, mut comma_or_not, mut point_or_not) = (None, None, None, None);
     for cell in cells {
@@ -115,7 +115,7 @@ pub(super) fn guess<'a>(cells: impl Iterator<Item = &'a str>, delimiter: u8) -> 
     }
 }
 
-/// The marks in a number; `None`: it is no number.
+/// The meanings that the marks in a cell may have; `None` if the cell is no number.
 fn shape(cell: &str) -> Option<Shape> {
     let digits = cell.strip_prefix(['+', '-']).unwrap_or(cell);
     let one_mark =

@@ -8,12 +8,12 @@ use super::cells::ROW_MAX_BYTES;
 use super::columns::ColumnsError;
 use super::csv::CsvError;
 
-/// The characters between cells that are guessed.
+/// The characters between cells that the import can recognize.
 const DELIMITERS: [u8; 4] = *b",;\t|";
 
 /// The beginning of a file.
 pub(super) struct Preamble {
-    /// The header, and perhaps more: bytes that are read already.
+    /// The header, and also the line after it if it was needed to find the delimiter.
     pub(super) header: Vec<u8>,
     /// The number of lines before the header.
     pub(super) lines: u64,
@@ -22,8 +22,9 @@ pub(super) struct Preamble {
 }
 
 impl Preamble {
-    /// Reads up to the header, which follows `skip` lines. `None`: it is the first line that is neither blank
-    /// nor a comment.
+    /// Reads up to the header, which follows `skip` lines.
+    ///
+    /// `skip` is `None`: the header is the first line that is neither blank, nor a comment, nor `sep=;`.
     pub(super) fn read(input: &mut impl BufRead, delimiter: Option<u8>, skip: Option<u64>) -> Result<Self, CsvError> {
         let (mut header, mut lines, mut named) = (Vec::new(), 0, delimiter);
         loop {
@@ -51,7 +52,9 @@ impl Preamble {
     }
 }
 
-/// The most frequent delimiter of the header. If two are, the one that the next line has as often.
+/// Guesses the delimiter: the most frequent one of the header.
+///
+/// If several are as frequent, it is the one that the next line has just as often.
 fn guess(input: &mut impl BufRead, header: &mut Vec<u8>) -> Result<u8, CsvError> {
     let counts = DELIMITERS.map(|delimiter| (delimiter, count(header, delimiter)));
     let most = counts.iter().map(|(_, count)| *count).max().unwrap_or_default();
@@ -71,7 +74,7 @@ fn guess(input: &mut impl BufRead, header: &mut Vec<u8>) -> Result<u8, CsvError>
     }
 }
 
-/// How often a byte is outside of quotes.
+/// How often a delimiter occurs outside of quotes.
 fn count(line: &[u8], delimiter: u8) -> usize {
     let mut is_quoted = false;
     let outside = line.iter().filter(|&&byte| {

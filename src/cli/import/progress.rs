@@ -25,9 +25,9 @@ pub(super) struct Counts {
     pub(super) bytes: Arc<AtomicU64>,
     /// Rows of CSV and lines of NDJSON.
     pub(super) rows: AtomicU64,
-    /// Rows that were rejected here.
+    /// Rows that the import could not convert.
     pub(super) rejected: AtomicU64,
-    /// The counts of the answers. A dry run accepts what it would have sent.
+    /// The counts of the answers. A dry run counts as accepted what it would have sent.
     answers: Mutex<client::Counts>,
     /// Empty cells of metrics.
     pub(super) empty_cells: AtomicU64,
@@ -41,7 +41,8 @@ pub(super) struct Progress {
     pub(super) counts: Counts,
     total_bytes: Option<u64>,
     dry_run: bool,
-    /// The file is followed: lines are rare, and the list of rejections begins again with each.
+    /// Whether the file is followed. Then lines of progress are rare, and after each of them the list of
+    /// rejections begins again.
     is_followed: bool,
     started: Instant,
     listed: AtomicU64,
@@ -72,7 +73,9 @@ impl Progress {
         self.answers().add(answer);
     }
 
-    /// The rejected readings, here and by the server, and the rejected values.
+    /// The number of rejected readings, and of rejected values.
+    ///
+    /// The import itself or the server has rejected them.
     pub(super) fn rejected(&self) -> (u64, u64) {
         let answers = self.answers();
         (load(&self.counts.rejected) + answers.rejected, answers.rejected_values)
@@ -162,7 +165,7 @@ impl Progress {
         summary
     }
 
-    /// The current rates and counts.
+    /// The counts so far, the rate, and why the server accepts nothing at the moment.
     fn state(&self) -> String {
         let accepted = HumanCount(self.answers().accepted);
         let mut state = format!("{accepted} readings");

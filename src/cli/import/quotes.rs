@@ -1,9 +1,11 @@
 //! Finds text that follows a closing quote in a CSV file.
 //!
-//! The csv crate makes it a part of the cell. But it mostly means that an earlier quote is wrong: the cell
-//! extends from that one over line ends to the next quote, and the rows between are in it.
+//! The csv crate adds such text to the cell. But mostly an earlier quote is wrong: the cell extends from that
+//! quote over line ends to the next quote, and contains the rows between.
 
-/// Where the last byte was, with the rules of the csv crate: the delimiter ends a cell, `\n` a row.
+/// The place of the last byte, by the rules of the csv crate.
+///
+/// The delimiter ends a cell, `\n` a row.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     /// Before the first byte of a cell.
@@ -12,7 +14,9 @@ enum Place {
     Plain,
     /// Behind the opening quote.
     Quoted,
-    /// Behind a quote in a quoted cell: the closing one, or the first of two that stand for one.
+    /// Behind a quote in a quoted cell.
+    ///
+    /// It is the closing quote, or the first of two that stand for one.
     Quote,
     /// In white space behind the closing quote.
     Closed,

@@ -4,10 +4,13 @@
 //! 01:45 02:00 02:15 02:30 02:45 02:00 02:15 02:30 02:45 03:00
 //!       ├─── the first instants ──┤├─── the second ones ─┤
 //! ```
-//! The rows of a device with such times are held until another time ends them. Where their order goes back
-//! once, the second instants begin. If it does not, or more than once, or if it leaves out more time there
-//! than elsewhere, the rows cannot be resolved, and each is rejected. The newest row may be the first one of
-//! the file; then the order goes forward once.
+//! Rows with such times are held until the device has a row with another time. The second instants begin
+//! where the times go back, as at the second 02:00 above. The rows cannot be resolved, and all of them are
+//! rejected, if their times never go back, if they go back more than once, or if much more time passes at
+//! that place than between other rows.
+//!
+//! A file may begin with its newest row. Then the times fall, and the first instants begin where they go
+//! forward.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Error, ErrorKind};
@@ -16,13 +19,13 @@ use tidegauge::common::generations::Generations;
 
 use super::time::Twice;
 
-/// The devices whose last time is remembered, in each of two generations.
+/// The number of devices whose last time is remembered, in each of two generations.
 const DEVICES: usize = 100_000;
-/// The bytes of all rows that are held.
+/// The size limit of all held rows.
 const HELD_MAX_BYTES: usize = 64 << 20;
 /// The bytes that a held row takes besides its text.
 const ROW_BYTES: usize = 128;
-/// Rows that are further apart are of different years.
+/// Held rows of a device that are further apart are of different years.
 const SAME_HOUR_MS: i64 = 12 * 3_600_000;
 
 /// A row whose local time exists twice.
@@ -50,14 +53,16 @@ impl Held {
     }
 }
 
-/// A row that was held, and its time in Unix milliseconds, or the lines whose order does not tell it.
+/// A row that was held, and its time in Unix milliseconds.
+///
+/// The error is the first and last line of the rows whose order does not tell their times.
 pub(super) type Resolved = (Held, Result<i64, (u64, u64)>);
 
 /// The last row of a device before those that are held.
 #[derive(Debug, Clone, Copy)]
 struct Before {
     ms: i64,
-    /// Two rows, one after the other, had the same time.
+    /// Whether two successive rows of the device had the same time.
     has_repeated: bool,
 }
 
@@ -81,7 +86,7 @@ impl RepeatedHour {
         self.first_lines.first().copied()
     }
 
-    /// Holds a row. Returns the rows that are resolved by it: those of another year.
+    /// Holds a row. If the held rows of the device are of another year, returns them, resolved.
     ///
     /// # Errors
     /// When too many rows are held.
@@ -107,14 +112,14 @@ impl RepeatedHour {
         Ok(resolved)
     }
 
-    /// Notes the time of another row. Returns the rows of the device that are resolved by it.
+    /// Notes the time of a row that exists once. Returns the held rows of the device, resolved.
     pub(super) fn pass(&mut self, device: &str, ms: i64) -> Vec<Resolved> {
         let resolved = if self.held.is_empty() { Vec::new() } else { self.end(device, Some(ms)) };
         self.note(device, ms);
         resolved
     }
 
-    /// Resolves what is held at the end of the file.
+    /// Resolves all held rows, at the end of the file.
     pub(super) fn finish(&mut self) -> Vec<Resolved> {
         let mut devices: Vec<Box<str>> = self.held.keys().cloned().collect();
         devices.sort_unstable();
@@ -147,7 +152,9 @@ impl RepeatedHour {
     }
 }
 
-/// The times of rows, if their order tells them. `after_ms` is the time of the next row.
+/// The times of held rows; `None` if their order does not tell them.
+///
+/// `before` and `after_ms` are the rows of the device before and after them.
 fn resolve(rows: &[Held], before: Option<Before>, after_ms: Option<i64>) -> Option<Vec<i64>> {
     let first_ms = |at: usize| rows[at].twice.first_ms;
     let is_rising_before = before.map(|before| before.ms < first_ms(0));
@@ -169,7 +176,8 @@ fn resolve(rows: &[Held], before: Option<Before>, after_ms: Option<i64>) -> Opti
     };
     let ms = |at: usize| if (at < second) == is_rising { first_ms(at) } else { rows[at].twice.second_ms };
     let times: Vec<i64> = (0..rows.len()).map(ms).collect();
-    // A row in a wrong place goes back a little, and leaves out nearly the whole hour.
+    // A row in a wrong place, such as 02:29 after 02:30, goes back too. But if it began the second hour,
+    // nearly an hour would have passed there without a row.
     let all = before.map(|before| before.ms).into_iter().chain(times.iter().copied()).chain(after_ms);
     let all: Vec<i64> = all.collect();
     let second_in_all = second + usize::from(before.is_some());

@@ -1,6 +1,6 @@
 //! Sends batches of lines to a running server, and finds the lines that it rejects.
 //!
-//! A batch is retried while its trouble may pass ([`tidegauge::client`]), and while a rate of the server
+//! A batch is retried after a transient failure ([`tidegauge::client`]), and while a rate limit of the server
 //! rejects some of its readings. A retry is safe, because the store identifies a reading by device, time and
 //! metric. Any other refusal ends the import.
 
@@ -17,7 +17,7 @@ use super::batch::Batch;
 /// The path to which dead letters are sent.
 pub(in crate::cli) const DEAD_LETTERS: &str = "/v1/dead-letters";
 
-/// The other counts than those of accepted and rejected readings, as words, without those that are 0.
+/// The counts besides accepted and rejected readings, as words: `3 fields ignored`. Zeros are left out.
 pub(in crate::cli) fn remarks(counts: &Counts) -> impl Iterator<Item = String> {
     let all = [
         (counts.rejected_values, "value", "rejected"),
@@ -41,7 +41,6 @@ pub(super) fn reasons(counts: &Counts) -> impl Iterator<Item = String> {
 /// The answer to a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Receipt {
-    /// The counts.
     pub(in crate::cli) counts: Counts,
     /// The rejections that the server listed: of readings and of single values.
     pub(in crate::cli) rejections: Vec<Rejection>,
@@ -69,8 +68,9 @@ pub(in crate::cli) struct Sender {
 }
 
 impl Sender {
-    /// A sender to a path of the server of these flags. It retries each batch for `retry_for` after the first
-    /// failure.
+    /// A sender to a path of the server that the flags name.
+    ///
+    /// It retries each batch for `retry_for` after the first failure.
     pub(in crate::cli) fn to(server: &ClientArgs, path: &'static str, retry_for: Duration) -> anyhow::Result<Self> {
         Ok(Self::new(Client::new(server.options()?)?, path, retry_for))
     }
@@ -80,8 +80,9 @@ impl Sender {
         Self { client, path, retry_for }
     }
 
-    /// Sends a batch until the server answers. `on_trouble` gets each failure that a retry follows. The error
-    /// is [`TooLarge`] if the server takes no batch of this size.
+    /// Sends a batch until the server answers. `on_trouble` gets each failure that a retry follows.
+    ///
+    /// The error is [`TooLarge`] if the server takes no batch of this size.
     pub(in crate::cli) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Receipt> {
         let body = Body::of(&batch.body, batch.readings);
         let on_trouble = |trouble: &Trouble| on_trouble(&trouble.to_string());

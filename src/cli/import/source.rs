@@ -36,7 +36,7 @@ pub(super) struct Source {
 
 /// The size of all files on disk; `None` if one of them is standard input.
 ///
-/// It fails on the first missing file, so that nothing is sent before all files are found.
+/// It fails if a file is missing, so that the import sends nothing before it has found all files.
 pub(super) fn total_bytes(paths: &[PathBuf]) -> anyhow::Result<Option<u64>> {
     let mut total = Some(0);
     for path in paths {
@@ -71,8 +71,9 @@ pub(super) fn open(
     begin(name, &stem, input, format, encoding)
 }
 
-/// Finds the format of decompressed bytes, and converts them to UTF-8. `path` is the name without that of the
-/// compression.
+/// Finds the format of decompressed bytes, and converts them to UTF-8.
+///
+/// `path` is the name of the file without the ending of its compression.
 pub(super) fn begin(
     name: Arc<str>,
     path: &Path,
@@ -96,7 +97,7 @@ pub(super) fn begin(
     Ok(Source { name, format, input })
 }
 
-/// The bytes as UTF-8.
+/// The bytes of `input` as UTF-8.
 pub(super) fn decoded(input: Box<dyn BufRead>, encoding: Encoding) -> Box<dyn BufRead> {
     match encoding {
         Encoding::Utf8 => input,
@@ -104,7 +105,7 @@ pub(super) fn decoded(input: Box<dyn BufRead>, encoding: Encoding) -> Box<dyn Bu
     }
 }
 
-/// Whether this is a file that is not compressed.
+/// Whether a path names a file that is not compressed, and not standard input.
 pub(super) fn is_plain(path: &Path) -> bool {
     !is_stdin(path) && !matches!(extension(path).as_deref(), Some("gz" | "zst"))
 }

@@ -1,10 +1,11 @@
 //! Parses the time cells of CSV files. Pure.
 //!
 //! An instant is RFC 3339 with an offset, a civil date and time in a given zone, or Unix time, whose
-//! magnitude tells its unit. `--time-format` names another form. A date without a time of day is rejected: as
-//! midnight, it would give all readings of a day the same identity. A date with two readings, such as
-//! 01/02/2026, is rejected too, and so is a number that is rather a date than Unix time: 20261124103000, or
-//! the serial number of a spreadsheet.
+//! magnitude tells its unit. `--time-format` names another form.
+//!
+//! Three kinds of cells are rejected. As midnight, a date without a time of day would give all readings of a
+//! day the same identity. An ambiguous date, such as 01/02/2026, may have the day or the month first. A
+//! number may be a date rather than Unix time: 20261124103000, or the serial number of a spreadsheet.
 
 use std::str::FromStr;
 
@@ -68,12 +69,12 @@ pub(super) struct Twice {
     pub(super) second_ms: i64,
 }
 
-/// The times of a file.
+/// How the times of a file are parsed.
 #[derive(Debug, Clone)]
 pub(super) struct Times {
-    /// The zone of civil times, if there may be any.
+    /// The zone of civil times; without one, they are rejected.
     pub(super) zone: Option<TimeZone>,
-    /// The form; `None`: one of the usual forms.
+    /// The form of the times; `None`: one of the usual forms.
     pub(super) format: Option<TimeFormat>,
 }
 
@@ -98,13 +99,13 @@ impl FromStr for TimeFormat {
 }
 
 impl Times {
-    /// Times of the usual forms.
+    /// Parses times of the usual forms.
     #[cfg(test)]
     pub(super) const fn usual(zone: TimeZone) -> Self {
         Self { zone: Some(zone), format: None }
     }
 
-    /// Whether no civil time exists twice.
+    /// Whether no civil time exists twice, because the zone has one fixed offset.
     pub(super) fn is_fixed(&self) -> bool {
         self.zone.as_ref().is_none_or(|zone| zone.to_fixed_offset().is_ok())
     }
@@ -152,7 +153,7 @@ impl Times {
         self.civil(found.to_datetime().map_err(wrong)?)
     }
 
-    /// The instant of a time in the zone.
+    /// The instant of a civil time in the zone.
     fn civil(&self, civil: DateTime) -> Result<When, TimeError> {
         let found = self.zone.as_ref().ok_or(TimeError::NoZone)?.to_ambiguous_timestamp(civil);
         match found.offset() {
@@ -176,7 +177,9 @@ fn floor_ms(ns: i128) -> Result<i64, TimeError> {
     i64::try_from(ns.div_euclid(NS_PER_MS)).map_err(|_| TimeError::OutOfRange)
 }
 
-/// Parses a date of three numbers and a time: `25.10.2026 02:30:15`, `2026/10/25 2:30`.
+/// Parses a date of three numbers and a time.
+///
+/// Examples are `25.10.2026 02:30:15` and `2026/10/25 2:30`.
 fn usual(text: &str) -> Result<DateTime, TimeError> {
     let (date, time) = match text.split_once([' ', 'T', 't']) {
         Some((date, time)) => (date.trim_end_matches(','), time.trim_ascii_start()),
@@ -213,7 +216,9 @@ fn time_of_day(text: &str) -> Option<Time> {
     format!("{}{text}", if hour == 1 { "0" } else { "" }).parse().ok()
 }
 
-/// A date that is read with the day first or with the month first: how to say which it is.
+/// The error of a date such as 01/02/2026.
+///
+/// It names the `--time-format` for each order of day and month that makes a date.
 fn day_or_month(day_first: Option<Date>, month_first: Option<Date>, mark: char, time: &str) -> TimeError {
     let half = if time.ends_with(['M', 'm']) { " %p" } else { "" };
     let hour = if half.is_empty() { "%H" } else { "%I" };
@@ -237,7 +242,9 @@ fn day_or_month(day_first: Option<Date>, month_first: Option<Date>, mark: char, 
     TimeError::DayOrMonth(text)
 }
 
-/// Why a number is rather a date than Unix time. As Unix time, each of these is of the last century.
+/// The error of a number that is a date rather than Unix time, such as 20261124.
+///
+/// Read as Unix time, each such number would be an instant of the last century.
 fn no_unix_time(text: &str) -> Option<TimeError> {
     let (whole, _) = text.split_once('.').unwrap_or((text, ""));
     let is_date = whole.get(..8).is_some_and(|day| {
@@ -272,13 +279,13 @@ fn unix_ns(text: &str) -> Option<Result<i128, TimeError>> {
         return Some(Err(TimeError::OutOfRange));
     };
     let unit_ns = unit_ns_of(whole);
-    let fraction = &fraction[..fraction.len().min(9)]; // finer than a nanosecond
+    let fraction = &fraction[..fraction.len().min(9)]; // further digits are below a nanosecond
     let numerator: i128 = fraction.parse().unwrap_or(0); // empty: no fraction
     let fraction_ns = numerator * unit_ns / 10_i128.pow(fraction.len() as u32);
     Some(Ok(sign * (i128::from(whole) * unit_ns + fraction_ns)))
 }
 
-/// The unit of a Unix time in nanoseconds. The bounds are those of the `auto` precision of InfluxDB 3.
+/// The unit of a Unix time, as nanoseconds. The bounds are those of the precision `auto` of InfluxDB 3.
 const fn unit_ns_of(magnitude: u64) -> i128 {
     match magnitude {
         0..5_000_000_000 => NS_PER_S,

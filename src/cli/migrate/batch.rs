@@ -1,4 +1,4 @@
-//! A batch of documents: their readings are written and compared together, then the documents are removed.
+//! A batch of documents: their readings are written and compared together, then they may be removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tidegauge::store::mongodb::{OlderBucket, OlderCollection, OlderContent, Olde
 use super::super::target::{HourCheck, OfSeries, Target, agrees, patiently, stats_of, write_of};
 use super::report::Report;
 
-/// The hours that are compared at the same time.
+/// How many documents are compared at the same time.
 const COMPARED_AT_ONCE: usize = 8;
 
 /// The range of instants that the service accepts.
@@ -23,7 +23,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Why the readings of a bucket are outside of the window, if some are.
+    /// The reason if some readings of a bucket are outside of the window.
     pub(super) fn refuses(&self, bucket: &OlderBucket) -> Option<Remark> {
         let ((first, _), (hour, last)) = (bucket.hours.first()?, bucket.hours.last()?);
         let last_ms = hour.instant_ms(last.span().map_or(0, |(_, last)| last));
@@ -77,8 +77,9 @@ impl Batch {
         self.documents.iter().filter_map(|document| Some((document, bucket_of(document)?)))
     }
 
-    /// Writes the readings, compares them with those in the store, and removes the documents if `remove` says
-    /// so. It waits for a store that is away.
+    /// Writes the readings and compares them with those in the store.
+    ///
+    /// Then it removes the documents if `remove` says so. It waits for a store that is away.
     pub(super) async fn migrate(
         &self,
         older: &OlderCollection,
@@ -150,8 +151,9 @@ fn bucket_of(document: &OlderDocument) -> Option<&OlderBucket> {
     }
 }
 
-/// Makes a write of each bucket, with the metadata of its documents unless the store has metadata that is as
-/// new.
+/// Makes a write of each bucket.
+///
+/// It has the metadata of its documents, unless the store has metadata of the same hour or a later one.
 async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Result<Vec<Arc<BucketWrite>>> {
     let of_metadata = merged.iter().filter(|(_, of)| of.metadata.is_some());
     let mut devices: Vec<Arc<str>> = of_metadata.map(|((device, _), _)| Arc::clone(device)).collect();
@@ -170,7 +172,9 @@ async fn writes(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Resu
     Ok(merged.iter().map(write).collect())
 }
 
-/// The buckets that are made of a single document, and whose stats in the store equal those of the document.
+/// The buckets that need no comparison of single readings.
+///
+/// Each is made of a single document, and its stats in the store equal those of the document.
 async fn agreeing(target: &Target, merged: &BTreeMap<Key, Merged>) -> anyhow::Result<HashSet<Key>> {
     let mut by_hour: BTreeMap<Hour, Vec<Arc<str>>> = BTreeMap::new();
     for ((device, hour), _) in merged.iter().filter(|(_, of)| of.documents == 1) {
@@ -201,7 +205,7 @@ struct RefusedKeys {
 enum Difference {
     /// The store lacks readings of the document, or their stats.
     Lacks(Remark),
-    /// The store has all readings, but some with other values, or it lacks the metadata.
+    /// The store has all readings, but with other values or without the metadata.
     Others(Remark),
 }
 

@@ -1,22 +1,24 @@
-//! `tidegauge migrate`: makes buckets of documents that were written after the guides to the bucket pattern.
+//! `tidegauge migrate`: makes buckets of MongoDB documents of other programs.
 //!
-//! **While the service serves.** The migration writes through the trait of stores, like one more instance of
+//! These programs follow a guide to the bucket pattern.
+//!
+//! **Beside a running service.** The migration writes through the trait of stores, like one more instance of
 //! the service (`target`). So the readings of a document join those that devices send to the same hour: each
-//! reading is stored once, and a value that the service has written stays. The queries of the service do not
-//! read older shapes: their documents have other `_id`s, and the index of `_id`s is what makes each query
-//! fast. Queries see the readings of a document as soon as they are written.
+//! reading is stored once, and a value that the service has written stays. The queries of the service find
+//! buckets by `_id`. So they do not find older documents, which have other `_id`s, but they see the readings
+//! of a document as soon as these are written.
 //!
 //! **In place.** The collection may be the collection of the service, or another collection of its database.
-//! A document is removed with `--remove` only, after its readings were read back from the store and compared
-//! one by one, and only if it has not changed meanwhile. Without the flag, each device-hour is compared by
-//! its stats, and one by one if these differ (`batch.rs`).
+//! Only with `--remove`, the migration removes documents. It first reads the readings of a document back from
+//! the store and compares them one by one, and it does not remove a document that has changed meanwhile.
+//! Without the flag, it compares each device-hour by its stats, and one by one if these differ (`batch.rs`).
 //!
 //! **Strict.** A document that is not understood as a whole is left alone, counted and named (`report.rs`);
 //! [`tidegauge::store::mongodb::OlderCollection`] has the shapes.
 //!
 //! **Bounded and resumable.** It reads pages of at most 16 MiB in the descending order of the `_id`s, writes
-//! each of them in batches, and saves the last `_id`. After each write it rests for as long as the write
-//! took, and longer if `--rate` says so.
+//! each page in batches, and saves its last `_id`. After each write it rests for as long as the write took,
+//! and longer if `--rate` says so.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -106,16 +108,18 @@ Exit status: 0 if the store has the readings of every document, 1 if documents w
 /// The place at which an interrupted migration continues.
 #[derive(Debug, Serialize, Deserialize)]
 struct Place {
-    /// All documents from this `_id` on are done.
+    /// All documents with this `_id` or a larger one are done.
     before: String,
-    /// The flags of the attempt: with others, other documents may be understood.
+    /// The flags that decide about documents.
+    ///
+    /// With other flags, the migration begins again.
     flags: String,
-    /// How many documents were left alone.
+    /// How many documents were left alone so far.
     left: u64,
 }
 
 impl MigrateArgs {
-    /// The flags that decide about documents.
+    /// The flags that decide which documents are understood and removed, as text.
     fn that_decide(&self) -> String {
         let Self { remove, partial, ignore, metadata, .. } = self;
         format!("remove: {remove}, partial: {partial}, ignore: {ignore:?}, metadata: {metadata:?}")
@@ -206,7 +210,7 @@ fn window(config: &Config) -> Window {
 /// A migration from a collection into the store.
 struct Migration {
     older: OlderCollection,
-    /// The store that is written. `None`: the command only says what it would do.
+    /// The store to write to. `None`: the command only says what it would do.
     target: Option<Target>,
     file: ProgressFile,
     rate: Option<Rate>,
@@ -239,7 +243,9 @@ impl Migration {
         if self.target.is_some() { self.file.remove() } else { Ok(()) }
     }
 
-    /// The `_id` before which the migration begins.
+    /// The `_id` below which the migration continues.
+    ///
+    /// `None`: it begins with the largest `_id`.
     fn start(&self, report: &mut Report, progress: &Progress) -> anyhow::Result<Option<DocumentId>> {
         if self.target.is_none() {
             return Ok(None);
@@ -255,7 +261,7 @@ impl Migration {
         Ok(Some(before))
     }
 
-    /// Counts the documents of a page, and makes batches of those that are to be written.
+    /// Counts the documents of a page, and makes batches of those to be written.
     fn batches(&self, page: Vec<OlderDocument>, report: &mut Report) -> Vec<Batch> {
         let most = self.args.rate.map_or(VALUES_PER_BATCH, |rate| rate.min(VALUES_PER_BATCH));
         let (mut batches, window) = (vec![Batch::default()], window(&self.config));

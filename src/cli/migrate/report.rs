@@ -34,7 +34,7 @@ pub(super) struct Report {
     findings: Remarks,
 }
 
-/// Remarks about documents, grouped by their text, with some of the documents of each group.
+/// Remarks about documents, grouped by text, with some documents of each group.
 #[derive(Debug, Default)]
 struct Remarks {
     all: u64,

@@ -29,10 +29,10 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of refusals that are listed one by one.
 const LISTED: usize = 20;
 
-/// The counts of what was copied.
+/// The counts of the copied readings.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
-    /// The readings of the old store.
+    /// The readings that were read from the old store.
     pub(super) readings: u64,
     /// The readings that the new store did not have.
     pub(super) stored: u64,
@@ -57,8 +57,10 @@ impl Moved {
     }
 }
 
-/// A place in the readings of a store, which are ordered by device and then by time. All readings before the
-/// place are written: those of earlier devices, and those of this device before the instant.
+/// A place in the readings of a store.
+///
+/// The readings are ordered by device and then by time. All readings before the place are written: those of
+/// earlier devices, and those of this device before the instant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Place {
@@ -67,12 +69,12 @@ pub(super) struct Place {
     from_ms: i64,
 }
 
-/// Buckets that are written together, no two of them the same.
+/// Writes of different buckets, which are executed together.
 #[derive(Default)]
 struct Batch {
     writes: Vec<Arc<BucketWrite>>,
     values: usize,
-    /// The devices that end in this batch.
+    /// The number of devices whose last readings are in this batch.
     devices: u64,
     /// The place that is reached when this batch and all earlier ones are written.
     end: Option<Place>,
@@ -175,8 +177,8 @@ struct Maker<'a> {
 impl Maker<'_> {
     /// The write of readings of an hour. If the new store has another value of a reading, that value stays.
     ///
-    /// Metadata is written with the hours up to the one that it was sent with, and with the first hour at
-    /// least. So it replaces no newer one.
+    /// Metadata is written with each hour up to the one that it was sent with, and always with the first
+    /// hour. So it replaces no newer metadata.
     fn write(&mut self, hour: Hour, contents: &Contents) -> BucketWrite {
         let is_first = std::mem::take(&mut self.is_first);
         let metadata = self.metadata.filter(|metadata| is_first || hour <= metadata.hour);

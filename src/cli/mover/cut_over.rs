@@ -19,8 +19,9 @@ const NOTED_WITHIN: Duration = Duration::from_secs(3);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// Waits until no service in this data folder uses the old store, for some seconds. `to` is the name of the
-/// new one.
+/// Waits some seconds until no service with this data folder uses the old store.
+///
+/// `to` is the name of the new store.
 pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<()> {
     let until = Instant::now() + NOTED_WITHIN;
     while is_noted(folder, from, to).await? && data_dir::is_in_use(folder) {
@@ -37,7 +38,7 @@ pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow:
     Ok(())
 }
 
-/// Whether `store.json` names the old store.
+/// Whether `store.json` names the old store. If both stores are of one kind, the ID tells.
 async fn is_noted(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<bool> {
     let noted = KnownStore::load(&data_dir::known_store(folder)).ok().flatten();
     let Some(KnownStore { store, history, .. }) = noted else { return Ok(false) };

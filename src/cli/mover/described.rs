@@ -10,8 +10,9 @@ use super::stores::Stores;
 /// The devices whose metadata is copied at once.
 const DEVICES_AT_ONCE: usize = 500;
 
-/// Copies the metadata into the new store, where newer values of its keys stay. Returns the number of
-/// devices.
+/// Copies the metadata into the new store, and returns the number of devices.
+///
+/// For each key, a newer value in the new store stays.
 pub(super) async fn copy(stores: &Stores) -> anyhow::Result<u64> {
     each(stores, async |some| {
         patiently(async || stores.to.store.operator_metadata().merge_metadata(some).await).await?;
@@ -37,8 +38,9 @@ pub(super) async fn count_missing(stores: &Stores) -> anyhow::Result<u64> {
     .await
 }
 
-/// Calls `of_some` with the operators' metadata in the old store, some devices at a time. Returns the sum of
-/// its results.
+/// Calls `of_some` with the operators' metadata in the old store.
+///
+/// Each call has some devices. Returns the sum of the results.
 async fn each(
     stores: &Stores,
     of_some: impl AsyncFn(&[(Arc<str>, OperatorMetadata)]) -> anyhow::Result<u64>,

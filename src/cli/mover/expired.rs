@@ -32,8 +32,9 @@ pub(super) async fn count_missing(stores: &Stores, progress: &mut Progress) -> a
     each(stores, progress, async |_: &DeviceSummary, _: &[HourStats]| Ok(())).await
 }
 
-/// Calls `found` with the hours of each device whose rollups the new store lacks and cannot derive from
-/// readings. Returns the number of these hours.
+/// Finds the rollups that the new store lacks and cannot derive from readings.
+///
+/// Calls `found` with each device and the hours of these rollups, and returns the number of hours.
 async fn each(
     stores: &Stores,
     progress: &mut Progress,
@@ -64,7 +65,9 @@ async fn each(
     Ok(count)
 }
 
-/// For each device, the hours whose stats in the old store count more values than those in the new store.
+/// For each device, the hours that the new store lacks in part.
+///
+/// The stats of such an hour in the old store count more values than those in the new store.
 async fn lacking(
     stores: &Stores,
     devices: &[DeviceSummary],

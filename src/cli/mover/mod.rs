@@ -7,19 +7,21 @@
 //! store stays, because the service has written it later.
 //!
 //! **Any store to any other.** The move reads and writes through the trait of stores, like one more instance
-//! of the service ([`tidegauge::store`] has the rules). It writes the rollups of closed hours itself, and at
-//! the end those whose readings have expired (`expired.rs`), and what operators have set in the metadata of
-//! devices (`described.rs`). The old store is only read.
+//! of the service ([`tidegauge::store`] has the rules). It writes the rollups of closed hours itself. At the
+//! end it copies the metadata that operators have set (`described.rs`), and the rollups whose readings have
+//! expired (`expired.rs`). It only reads the old store.
 //!
 //! **Bounded.** It reads slices of some ten thousand values, and writes a few batches of them at a time
 //! (`copy.rs`). After each write it rests for as long as the write took, so that the service keeps its share
 //! of the store.
 //!
-//! **Resumable.** A file has the place up to which all is written (`ProgressFile`). Repetition is harmless.
+//! **Resumable.** A file has the place up to which all readings are written (`ProgressFile`). Writing them
+//! again does no harm.
 //!
-//! **Verified.** At the end, all readings of the old store are read again, and their counts, minima, maxima
-//! and sums are compared with the stats of the new store, for each series, device and hour. Where they
-//! differ, the readings are compared one by one: the new store may have more, but lacks none (`verify.rs`).
+//! **Verified.** At the end, the move reads all readings of the old store again. It compares their counts,
+//! minima, maxima and sums with the stats of the new store, for each series, device and hour. Where they
+//! differ, it compares the readings one by one: the new store may have more of them, but must not lack any
+//! (`verify.rs`).
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! Compares the two stores: each reading of the old store must be in the new store.
 //!
-//! The readings of the old store are folded anew, and compared with the stats that queries of the new store
-//! get. An hour that differs is read from both stores. In the new store, it may have more readings or other
-//! values, because devices have sent them since. It must not lack a reading, and its stats must cover its
-//! readings.
+//! The comparison computes stats from the readings of the old store, and compares them with the stats that
+//! queries of the new store get. If the stats of an hour differ, it reads the hour from both stores. In the
+//! new store, the hour may have more readings or other values, because devices have sent them since. It must
+//! not lack a reading, and its stats must cover its readings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::stores::Stores;
 use super::walk::{Devices, END_MS, Slices};
 use super::{described, expired};
 
-/// About how many hours of devices are compared at once.
+/// About how many device-hours are compared at once.
 const HOURS_AT_ONCE: usize = 2_000;
 
-/// The hours that one query for stats may look at, for all of its devices.
+/// The most device-hours that one query for stats may cover.
 const HOURS_PER_QUERY: usize = 50_000;
 
 /// The number of differences that are listed one by one.
@@ -34,9 +34,9 @@ pub(super) struct Report {
     hours: u64,
     readings: u64,
     values: u64,
-    /// Hours of which the new store has other or more values.
+    /// Hours with more or other values in the new store.
     differing: u64,
-    /// Values that the new store has changed since.
+    /// Values that differ, because the new store has received others since.
     changed: u64,
     /// Values that the new store lacks.
     missing: u64,
@@ -91,7 +91,7 @@ pub(super) async fn compare(stores: &Stores, progress: &mut Progress) -> anyhow:
                 progress.add(0, readings);
                 fold(&mut folded, slice);
                 if folded.len() > HOURS_AT_ONCE {
-                    let last = folded.pop_last(); // more of it may follow
+                    let last = folded.pop_last(); // the next slice may have more of this hour
                     comparison.add(&entry.device, std::mem::take(&mut folded), progress).await?;
                     folded.extend(last);
                 }
@@ -118,7 +118,7 @@ fn fold(folded: &mut Folded, slice: Vec<(Hour, Contents)>) {
 #[derive(Default)]
 struct Group {
     devices: Vec<(Arc<str>, Folded)>,
-    /// The first and the last hour that any of the devices has.
+    /// The earliest and the latest hour of all its devices.
     span: Option<(Hour, Hour)>,
     hours: usize,
 }
@@ -183,7 +183,7 @@ impl Comparison<'_> {
         let expected = contents_of(&*self.stores.from, device, hour).await?;
         let check = self.stores.to.check_hour(device, hour, &expected).await?;
         if hour < self.stores.to.first_kept_hour() {
-            return Ok(()); // it expires in the new store
+            return Ok(()); // the new store has expired this hour meanwhile
         }
         let HourCheck { missing, differing, has_stats } = check;
         self.report.differing += 1;

@@ -15,7 +15,7 @@ const DEVICES_PER_PAGE: usize = 500;
 /// The values that are read at once.
 const VALUES_PER_SLICE: usize = 1 << 16;
 
-/// After the last instant that a reading may have: the end of the year 9999.
+/// The end of the year 9999, after the last instant that a reading may have.
 pub(super) const END_MS: i64 = 253_402_300_800_000;
 
 /// The devices of a store in the order of their IDs.
@@ -26,7 +26,7 @@ pub(super) struct Devices<'a> {
 }
 
 impl<'a> Devices<'a> {
-    /// The devices after this one; all without one.
+    /// The devices after the ID `after`; without it, all devices.
     pub(super) fn after(store: &'a dyn Store, after: Option<String>) -> Self {
         Self { store, after, is_done: false }
     }

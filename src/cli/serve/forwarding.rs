@@ -16,8 +16,9 @@ use tidegauge::telemetry::Metrics;
 use super::super::Usage;
 use super::super::data_dir::{self, DataDir};
 
-/// About how many times larger a batch of JSON is than its compressed body. With a limited bandwidth, a batch
-/// is made so large that its body takes about a second.
+/// About how many times larger a batch of JSON is than its compressed body.
+///
+/// With a limited bandwidth, the size of a batch is chosen so that sending its body takes about a second.
 const USUAL_COMPRESSION: u64 = 10;
 
 /// The options of forwarding; `None` if forwarding is off. An error is a mistake in the configuration.
@@ -45,7 +46,8 @@ fn try_options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>
     Ok(Some(Options { client, max_batch_bytes, clock: clock.clone() }))
 }
 
-/// Starts to forward the log if that is configured. Otherwise the log keeps nothing back for a forwarder.
+/// Starts to forward the log if that is configured. Otherwise the log no longer keeps records for a
+/// forwarder.
 pub(super) fn start(
     config: &Config,
     data: &DataDir,

@@ -1,4 +1,4 @@
-//! The limit of open files (`RLIMIT_NOFILE`), which connections share with the log, the store and sockets.
+//! Divides the open files (`RLIMIT_NOFILE`) between connections and everything else.
 //!
 //! Clients can open any number of connections, and a log that cannot open its next segment has failed. So
 //! connections get only the files that the other parts do not need.
@@ -10,7 +10,9 @@ use tidegauge::http;
 
 use super::options::mongodb_connections;
 
-/// Files of the log, of SQLite with its readers, and of the runtime, with some to spare.
+/// The files of other parts, with some to spare.
+///
+/// These are the log, SQLite with its readers, and the runtime.
 const OTHERS: u64 = 64;
 
 /// Files of the runtime of one thread of connections, rounded up.
@@ -31,19 +33,25 @@ pub(super) fn raise_limit() {
     }
 }
 
-/// The number of connections that may be open: `http.max_connections`, or fewer if the limit is too low.
+/// The number of HTTP connections that may be open.
+///
+/// It is `http.max_connections`, or less if the limit of open files is too low.
 pub(super) fn max_connections(config: &Config) -> usize {
     let [http, mqtt] = wanted(config);
     max_of("http.max_connections", http, mqtt, config)
 }
 
-/// The number of connections of MQTT devices that may be open, limited in the same way.
+/// The number of connections of MQTT devices that may be open.
+///
+/// It is limited in the same way.
 pub(super) fn max_mqtt_connections(config: &Config) -> usize {
     let [http, mqtt] = wanted(config);
     max_of("mqtt_listener.max_connections", mqtt, http, config)
 }
 
-/// The configured connections for HTTP and for MQTT devices; 0 without a listener for MQTT.
+/// The configured connections for HTTP and for MQTT devices.
+///
+/// Without a listener for MQTT devices, the second number is 0.
 fn wanted(config: &Config) -> [usize; 2] {
     let mqtt = &config.mqtt_listener;
     [config.http.max_connections, mqtt.listen.address().map_or(0, |_| mqtt.max_connections)]

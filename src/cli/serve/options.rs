@@ -54,7 +54,7 @@ pub(in super::super) fn mongodb(config: &Config, metrics: &Metrics) -> MongodbOp
     }
 }
 
-/// The counter of readings that a store skips.
+/// The counter of readings that a store skips because it cannot read them.
 pub(super) fn unreadable_readings(metrics: &Metrics) -> UnreadableDocuments {
     UnreadableDocuments::new(metrics.store_unreadable_total.with("readings"))
 }
@@ -72,8 +72,9 @@ pub(super) fn mongodb_connections(config: &Config) -> u32 {
 /// the shortest retention leaves time for it (`retention.readings` in `src/config`).
 const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 
-/// The time for which a day's first readings must stay after the day could be rolled up: for days with many
-/// devices, and for a service that was down.
+/// How long a day that can be rolled up must still keep its first readings.
+///
+/// The roll-up of many devices takes time, and the service may be down.
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
@@ -97,8 +98,9 @@ pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Op
     }
 }
 
-/// Which hours are rolled up together. Each hour is rolled up by itself if the first readings of a day might
-/// expire before the day is rolled up.
+/// Whether the hours of a day are rolled up together, or each by itself.
+///
+/// Each is rolled up by itself if the first readings of a day might expire before the day is rolled up.
 fn closing(retention: config::Keep) -> Closing {
     const DAY: Duration = Duration::from_secs(86_400);
     match retention.period() {
@@ -107,8 +109,9 @@ fn closing(retention: config::Keep) -> Closing {
     }
 }
 
-/// The newest hour that is closed now. A write to this hour or to an earlier one has to roll up the written
-/// hour.
+/// The newest hour that is closed now.
+///
+/// A write to this hour or to an earlier one has to roll up the written hour.
 pub(in super::super) fn newest_closed_hour(config: &Config, clock: &Clock) -> Hour {
     closing(config.retention.readings).newest_closed(clock.now_ms(), ROLLUP_DELAY)
 }
@@ -124,7 +127,9 @@ pub(in super::super) fn rollups(config: &Config) -> &'static str {
     }
 }
 
-/// The space that the log leaves free without an SQLite file on its disk, for dead letters and its own files.
+/// The space that the log leaves free if its disk has no SQLite file.
+///
+/// It is for dead letters and for the log's own files.
 const MIN_FREE_WITHOUT_STORE_BYTES: u64 = 16 << 20;
 
 pub(in super::super) fn min_free(config: &Config) -> MinFree {
@@ -166,7 +171,7 @@ pub(super) fn udp(config: &Config) -> udp::Options {
     udp::Options { udp: config.udp.clone(), line_protocol: config.ingest.line_protocol.clone(), json: json(config) }
 }
 
-/// The address and the options of the server for MQTT devices; `None` if that server is off.
+/// The address and the options of the server for MQTT devices, if it is on.
 pub(super) fn mqtt_listener(config: &Config) -> Option<(SocketAddr, mqtt::ListenerOptions)> {
     let listener = &config.mqtt_listener;
     let options = mqtt::ListenerOptions {
@@ -222,7 +227,7 @@ pub(super) fn devices(config: &Config) -> DeviceLimits {
     }
 }
 
-/// The choices of JSON. The clock of a body is set when it arrives.
+/// The options of JSON. `now_ms` is set when a body arrives.
 pub(super) fn json(config: &Config) -> json::Options<'static> {
     let Json { unknown_keys, flat } = config.ingest.json;
     json::Options { device: None, ignore_unknown_keys: unknown_keys == UnknownKeys::Ignore, flat, now_ms: 0 }

@@ -1,5 +1,6 @@
-//! SIGHUP reloads tokens and keys for further requests, certificates for further connections, and the filter
-//! of log lines.
+//! SIGHUP reloads tokens, keys, certificates and the log level.
+//!
+//! Tokens and keys hold for later requests, certificates for later connections.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,9 +24,10 @@ pub(super) struct Replaceable {
     pub(super) clock: Clock,
 }
 
-/// Handles SIGHUP from now on: reads `[auth]`, `[http.tls]` and its files, and `telemetry.log_level` again.
+/// Handles SIGHUP from now on.
 ///
-/// If any of it cannot be used, nothing changes.
+/// It reads `[auth]`, `[http.tls]` and its files, and `telemetry.log_level` again. If any of it cannot be
+/// used, nothing changes.
 pub(super) fn on_hangup(
     settings: &Settings,
     mut running: Replaceable,

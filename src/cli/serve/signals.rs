@@ -1,4 +1,4 @@
-//! The signals of the operating system, except SIGHUP while it reloads.
+//! The signals of the operating system. `reload.rs` handles SIGHUP if it reloads.
 
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};

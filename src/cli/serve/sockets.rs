@@ -69,8 +69,10 @@ impl PassedSockets {
         self.udp.first().map(UdpSocket::local_addr).transpose()
     }
 
-    /// The sockets for HTTP, for datagrams and for MQTT devices. Sockets that were not passed are bound to
-    /// the addresses of the configuration. The socket for MQTT is never passed.
+    /// The sockets for HTTP, for datagrams and for MQTT devices.
+    ///
+    /// Sockets that were not passed are bound to the addresses of the configuration. The socket for MQTT is
+    /// never passed.
     pub(super) fn or_bound(self, config: &Config) -> anyhow::Result<BoundSockets> {
         let (http, udp) = self.http_and_udp(config)?;
         let Some((listen, options)) = options::mqtt_listener(config) else {

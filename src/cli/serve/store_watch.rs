@@ -1,4 +1,4 @@
-//! Warnings about an unexpected store at a start, and the size of the store from then on.
+//! At a start, warns of an unexpected store. From then on, exports the size of the store.
 //!
 //! The data folder has a record of the store of the last start (`known_store.rs`). If the store is another
 //! one, or has fewer writes, it may lack readings that the log no longer has: the store was lost, was
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::super::known_store::{Difference, KnownStore};
 
-/// The interval at which the size is read and the file is written.
+/// The interval at which the size is read and the record is saved.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The interval while the store is not created yet. Its first write creates it.
@@ -79,8 +79,11 @@ pub(super) fn note(file: &Path, store: &dyn Store) {
     }
 }
 
-/// Exports the size of the store, and saves and passes on its ID and the count of its writes, now and each
-/// minute. Runs until aborted.
+/// Each minute, exports the size of the store and saves the record of it.
+///
+/// The record has the ID of the store and the count of its writes.
+///
+/// Sends the ID to `store_id` too. Begins at once, and runs until aborted.
 pub(super) async fn run(
     file: PathBuf,
     store: Arc<dyn Store>,

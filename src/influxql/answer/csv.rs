@@ -1,4 +1,4 @@
-//! CSV: a table for each run of series with the same columns.
+//! Answers as CSV: a table for each run of series with the same columns.
 
 use std::sync::Arc;
 
@@ -8,15 +8,14 @@ use super::super::value::Value;
 use super::number::write_text;
 use super::{Epoch, Result};
 
-/// The columns of the last table, which decide whether a header follows.
+/// The columns of the last header. A series with other columns gets a new header.
 #[derive(Debug, Default)]
 pub(super) struct CsvState {
     columns: Option<Arc<[String]>>,
 }
 
 impl CsvState {
-    /// Writes the result of one statement. Errors of statements have no place in CSV, except in an answer
-    /// without anything else.
+    /// Writes the result of one statement. An error is written only if no series was written before.
     pub(super) fn result(&mut self, result: Result<'_>, epoch: Epoch, out: &mut Vec<u8>) {
         let series = match result {
             Ok(series) => series,

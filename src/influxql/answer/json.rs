@@ -1,11 +1,11 @@
-//! JSON.
+//! Answers as JSON.
 
 use super::super::eval::OutSeries;
 use super::super::value::Value;
 use super::number::{write_float, write_text, write_time};
 use super::{Epoch, Result};
 
-/// How values and documents are written.
+/// The style of a document: the unit of its times, and whether it is indented.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style {
     pub(super) epoch: Option<Epoch>,
@@ -38,7 +38,7 @@ pub(super) fn error(message: &str, is_pretty: bool, out: &mut Vec<u8>) {
 }
 
 impl Style {
-    /// Starts a line of a pretty document.
+    /// Starts a new line if the document is indented.
     fn line(self, depth: usize, out: &mut Vec<u8>) {
         if self.is_pretty {
             out.push(b'\n');
@@ -46,7 +46,7 @@ impl Style {
         }
     }
 
-    /// Writes the key of an object.
+    /// Writes a key of an object, after a comma unless it is the first key.
     fn key(self, key: &str, depth: usize, is_first: &mut bool, out: &mut Vec<u8>) {
         if !std::mem::take(is_first) {
             out.push(b',');

@@ -12,7 +12,7 @@ use super::eval::OutSeries;
 use super::value::Value;
 use csv::CsvState;
 
-/// The form of an answer.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `application/json`
@@ -67,22 +67,23 @@ impl Epoch {
     }
 }
 
-/// Writes the results of a query, one statement after the other, into a buffer of the caller.
+/// Writes the results of a query, statement by statement, to the caller's buffer.
 ///
-/// The caller may send and clear the buffer between two calls. In chunked answers each document has the rows
-/// of at most one series and at most the size of a chunk; `partial` says that more follow.
+/// The caller may send and clear the buffer between two calls. A chunked answer consists of documents. Each
+/// has rows of only one series, at most as many as the size of a chunk. `partial` in a document says that
+/// more follow.
 #[derive(Debug)]
 pub struct Writer {
     format: Format,
     epoch: Option<Epoch>,
     is_pretty: bool,
-    /// The most rows of a document of a chunked answer.
+    /// The most rows of a document in a chunked answer. `None`: the answer is not chunked.
     chunk_rows: Option<usize>,
-    /// Warnings of the next result.
+    /// Warnings that the next result will have.
     messages: Vec<String>,
     /// How many results were written.
     count: usize,
-    /// The last chunk of a result, which is held back.
+    /// The last chunk of a result. It is held back until another chunk or the end follows.
     held: Option<OutSeries>,
     csv: CsvState,
 }
@@ -114,12 +115,12 @@ impl Writer {
         writer
     }
 
-    /// Adds a warning to the next result, such as that stored readings are missing. CSV has no place for it.
+    /// Adds a warning to the next result, such as that stored readings are missing. CSV does not show it.
     pub fn warn(&mut self, message: impl Into<String>) {
         self.messages.push(message.into());
     }
 
-    /// The most bytes that the text of a series takes.
+    /// Returns an upper bound of the bytes that a series takes in the answer.
     #[must_use]
     pub fn bytes_of(&self, series: &OutSeries) -> usize {
         /// The indentation, the line end and the marks of an element of a pretty document.
@@ -175,7 +176,7 @@ impl Writer {
             }
             held => {
                 if let Some(before) = held.replace(part) {
-                    // The series of a SHOW do not announce each other.
+                    // A chunk of a `SHOW` does not say that another series follows.
                     let has_time = before.has_time;
                     self.chunk(id, Ok(&[before]), has_time, out);
                     written(out)?;
@@ -264,13 +265,13 @@ impl Writer {
     }
 }
 
-/// The most bytes of a text, escaped.
+/// Returns an upper bound of the bytes of a text once it is escaped.
 fn bytes_of(text: &str) -> usize {
     let is_escaped = |byte: &u8| *byte < b' ' || b"\"\\<>&,= \xe2".contains(byte);
     text.len() + 5 * text.bytes().filter(|byte| is_escaped(byte)).count()
 }
 
-/// The most bytes of a value.
+/// Returns an upper bound of the bytes of a value.
 fn bytes_of_value(value: &Value) -> usize {
     match value {
         // Without an exponent, very large and very small numbers have hundreds of digits.

@@ -1,4 +1,5 @@
-//! `MessagePack`. Times without an epoch are the extension 5: seconds as `i64` and nanoseconds as `u32`.
+//! Answers as MessagePack. Without an epoch, times are extensions of type 5: seconds as `i64` and nanoseconds
+//! as `u32`.
 
 use super::super::eval::OutSeries;
 use super::super::value::Value;
@@ -114,7 +115,7 @@ fn write_value(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes an integer in one byte, or a marker and the last 1, 2, 4 or 8 bytes of the integer.
+/// Writes an integer: as one byte, or as a marker and its last 1, 2, 4 or 8 bytes.
 fn integer(value: i64, out: &mut Vec<u8>) {
     if (-32..128).contains(&value) {
         return out.push(value as u8);
@@ -159,7 +160,7 @@ fn header(length: usize, short: u8, marker: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes `marker` and a length of 16 bits, or the marker after it and a length of 32 bits.
+/// Writes `marker` and a length of 16 bits, or `marker + 1` and one of 32 bits.
 fn long(length: usize, marker: u8, out: &mut Vec<u8>) {
     if let Ok(length) = u16::try_from(length) {
         out.push(marker);

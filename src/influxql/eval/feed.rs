@@ -1,4 +1,4 @@
-//! Feeds the rows of the sources into the groups of the answer.
+//! Feeds the rows of measurements and subqueries into the groups of the answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::reduce::{Point, Reducer};
 use super::select::{Prepared, Table, TableSeries, range_of_call};
 use super::usage::Usage;
 
-/// This many comparisons of a condition count as one value against the limit of points.
+/// How many comparisons the limit of points counts as one value.
 const COMPARISONS_PER_VALUE: usize = 16;
 
-/// Returns the work of so many comparisons, in values.
+/// Returns how many values the limit of points counts for some comparisons.
 pub(super) const fn work_of(comparisons: usize) -> usize {
     comparisons / COMPARISONS_PER_VALUE
 }
@@ -33,26 +33,27 @@ pub(super) struct Settings {
     pub(super) is_descending: bool,
 }
 
-/// A `SELECT` while its data is fed into its groups.
+/// A `SELECT` while it is fed: rows go in, and its groups collect them.
 pub(super) struct Feed<'p> {
     pub(super) plan: &'p Plan,
     pub(super) condition: Option<&'p Condition>,
     pub(super) dimensions: &'p Dimensions,
     pub(super) schema: &'p Schema,
     pub(super) settings: Settings,
-    /// The range of each call.
+    /// The range of each call. A transform of windows has a longer one than the `SELECT`.
     pub(super) ranges: Vec<TimeRange>,
     pub(super) groups: Vec<Group>,
     pub(super) index: HashMap<(Arc<str>, Vec<Arc<str>>), usize>,
-    /// The keys of the tags of groups, and the value of a tag that a series does not have.
+    /// The tag keys of `GROUP BY`.
     pub(super) keys: Vec<Arc<str>>,
+    /// The value of a tag that a series does not have: one shared empty text.
     pub(super) absent: Arc<str>,
     pub(super) series: u32,
-    /// The calls that each reference is an argument of.
+    /// For each reference, the calls that have it as their argument.
     pub(super) calls_of: Vec<Vec<usize>>,
-    /// The work on a row, in values, besides reading it and computing its calls.
+    /// The work for the condition and the copied values of a row, counted as values.
     work_per_row: usize,
-    /// The references that the current row sets. It is kept here so that its memory is used again.
+    /// The references that the current row sets. The list is kept so that its memory is used again.
     set: Vec<usize>,
 }
 
@@ -103,8 +104,8 @@ impl<'p> Feed<'p> {
         }
     }
 
-    /// The number of rows at the end of each series that a descending `SELECT` without functions needs.
-    /// `None`: it needs all.
+    /// Returns how many rows at the end of each series are needed. `None`: all rows. Only a descending
+    /// `SELECT` with a `LIMIT` and without functions needs fewer.
     fn newest(&self, members: &Members) -> Option<usize> {
         let Settings { limit, is_descending, .. } = self.settings;
         let is_limited = self.plan.calls.is_empty() && is_descending && limit.rows > 0;
@@ -258,7 +259,8 @@ impl<'p> Feed<'p> {
         Ok(Next::Row)
     }
 
-    /// Keeps a row for a `SELECT` without functions, but no more than `LIMIT` and `OFFSET` can show.
+    /// Keeps a row of a `SELECT` without functions. With a `LIMIT`, rows that the answer cannot show are
+    /// dropped from time to time.
     fn raw_row(
         &mut self,
         one: &mut OneSeries,

@@ -1,4 +1,4 @@
-//! Groups: the rows or the reducers of one series of the answer.
+//! Groups. Each becomes a series of the answer, and has its rows or the reducers of its windows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Group {
     pub(super) name: Arc<str>,
     pub(super) tags: Vec<(Arc<str>, Arc<str>)>,
     pub(super) rows: Vec<RawRow>,
-    /// The most rows that the group ever had, which its memory is charged for.
+    /// The most rows that the group has had. The statement was charged for their memory.
     pub(super) most_rows: usize,
     pub(super) calls: Vec<Collected>,
 }
@@ -43,7 +43,8 @@ impl Group {
         Self { name, tags, rows: Vec::new(), most_rows: 0, calls }
     }
 
-    /// The order in which `SLIMIT` counts groups: by the keys of the tags that are not empty, then by values.
+    /// Returns the key by which `SLIMIT` sorts groups. It has the keys of the tags that are not empty, then
+    /// their values: `host,room,a,kitchen`.
     pub(super) fn key_of_present_tags(&self) -> String {
         let present = || self.tags.iter().filter(|(_, value)| !value.is_empty());
         let parts: Vec<&str> = present().map(|(key, _)| &**key).chain(present().map(|(_, value)| &**value)).collect();

@@ -1,4 +1,4 @@
-//! The stats of hours: when they suffice, which hours they are, and how they enter the windows.
+//! Stats of hours in place of readings: when they suffice, for which hours, and how windows add them.
 
 use std::ops::Range;
 
@@ -52,15 +52,15 @@ impl Feed<'_> {
         Ok(())
     }
 
-    /// The instants that the calls need, in milliseconds, half-open.
+    /// The range that the calls need together, in milliseconds, half-open.
     pub(super) fn range_ms(&self) -> Range<i64> {
         let min = self.ranges.iter().map(|range| range.min).min().unwrap_or(self.settings.range.min);
         let max = self.ranges.iter().map(|range| range.max).max().unwrap_or(self.settings.range.max);
         TimeRange { min, max }.to_ms()
     }
 
-    /// Splits a range into readings, whole hours of which the stats suffice, and readings. `None`: the
-    /// statement needs readings.
+    /// Splits a range into its whole hours and the parts before and after them. Stats suffice for the whole
+    /// hours; the parts need readings. `None`: the whole range needs readings.
     pub(super) fn hours(
         &self,
         members: &Members,
@@ -102,7 +102,7 @@ impl Feed<'_> {
             })
     }
 
-    /// Refuses more windows than the limit allows, before any is read.
+    /// Fails if the range has more windows than the limit, before any is read.
     pub(super) fn check_buckets(&self, evaluator: &Evaluator<'_>) -> Result<(), StatementError> {
         let every_ns = self.dimensions.windows.every_ns;
         if every_ns == 0 || !self.settings.range.has_min() {

@@ -15,28 +15,31 @@ use super::feed::Feed;
 use super::group::{Collected, Group};
 use super::usage::Usage;
 
-/// The memory of a group or a series beside its names and values, in bytes: its entries in maps and lists.
+/// The memory of a group beside its names and values, in bytes: entries in maps and lists.
 const GROUP_BYTES: usize = 256;
+/// The memory of a series beside its values, in bytes.
 const SERIES_BYTES: usize = 128;
 
-/// The memory of a key or a value that a group has, and of a text beside its characters.
+/// The memory of a tag in a group beside the text of its value, in bytes.
 const TAG_BYTES: usize = 3 * size_of::<Arc<str>>();
+/// The memory of a text beside its characters, in bytes.
 const TEXT_BYTES: usize = 32;
 
-/// A bit that is set in the order of each series of a measurement, so that series of subqueries precede it.
+/// The bit that is set in the order of each series of a measurement. It makes series of subqueries come
+/// first.
 const OF_MEASUREMENT: u32 = 1 << 31;
 
 /// A series of a source, ready to be fed.
 pub(super) struct OneSeries {
     pub(super) group: usize,
     pub(super) order: u32,
-    /// The values of the references that its rows have in common: those of tags.
+    /// The values of its tags, by reference. All rows of the series have them.
     constants: Vec<(usize, Value)>,
     /// Whether the condition holds for all rows. `None`: it depends on the row.
     pub(super) holds: Option<bool>,
-    /// The results of regular expressions that do not depend on the row.
+    /// The results of the regular expressions, if they are known for all rows.
     pub(super) matched: Vec<Option<bool>>,
-    /// How many rows of the series the answer may show.
+    /// How many rows of the series were kept.
     pub(super) rows: usize,
 }
 
@@ -44,7 +47,7 @@ pub(super) struct OneSeries {
 pub(super) struct Known<'p, 's> {
     pub(super) fields: Vec<&'p str>,
     pub(super) series: Vec<&'s Series>,
-    /// In the order of `series`.
+    /// The same series in the same order, ready to be fed.
     pub(super) members: Members,
 }
 
@@ -64,7 +67,7 @@ impl Members {
         Self { lookup, series, values, current: None }
     }
 
-    /// Sets the values that the rows of a series have in common.
+    /// Sets the values of the tags of the series at the index `at`.
     pub(super) fn enter(&mut self, at: usize) {
         if self.current == Some(at) {
             return;
@@ -82,20 +85,21 @@ impl Members {
     }
 }
 
-/// Where a source has the references of a plan.
+/// Maps the references of a plan to the fields and tags of one source.
 pub(super) struct Lookup {
-    /// The place of each reference among the fields of a row; `None`: it is a tag, or unknown.
+    /// The index of each reference in the fields of a row. `None`: it is a tag, or unknown.
     pub(super) field: Vec<Option<usize>>,
-    /// The references of each field of a row.
+    /// The references to each field of a row.
     pub(super) references: Vec<Vec<usize>>,
     /// The references that are tags.
     tags: Vec<usize>,
-    /// Whether the source is a subquery. Its rows count even without a shown field, and whatever their time.
+    /// Whether the source is a subquery. Its rows count even if they lack the shown fields, and outside of
+    /// the range of a call.
     pub(super) is_of_table: bool,
 }
 
 impl Lookup {
-    /// `field` has the place of each of the references among the fields of a row.
+    /// `field` has the index of each of `references` in the fields of a row.
     pub(super) fn new(references: &[Reference], field: Vec<Option<usize>>, is_of_table: bool) -> Self {
         let fields = field.iter().flatten().max().map_or(0, |last| last + 1);
         let (mut of_field, mut tags) = (vec![Vec::new(); fields], Vec::new());
@@ -110,7 +114,7 @@ impl Lookup {
         Self { field, references: of_field, tags, is_of_table }
     }
 
-    /// The values as columns show them: a tag that a measurement's series does not have is null, not empty.
+    /// Returns the values as columns show them. An absent tag of a measurement is null, not empty.
     pub(super) fn shown(&self, values: &[Value]) -> Box<[Value]> {
         let shown = |value: &Value| match value {
             Value::Text(text) if text.is_empty() && !self.is_of_table => Value::Null,
@@ -179,7 +183,8 @@ impl<'p> Feed<'p> {
         evaluator.source.check()
     }
 
-    /// Finds the group of a series and its constant values. `None`: the condition holds for none of its rows.
+    /// Finds the group of a series and the values of its tags. `None`: the condition holds for none of its
+    /// rows.
     pub(super) fn prepare(
         &mut self,
         usage: &mut Usage<'_>,
@@ -199,7 +204,7 @@ impl<'p> Feed<'p> {
         if holds == Some(false) {
             return Ok(None);
         }
-        // Once for the series, and not for each row.
+        // The regular expressions are evaluated once for the series, not for each row.
         let mut matched = vec![None; if holds.is_none() { self.plan.patterns } else { 0 }];
         if !matched.is_empty() {
             self.condition.inspect(|condition| condition.match_known(&known, &mut matched));
@@ -244,7 +249,7 @@ impl<'p> Feed<'p> {
     }
 }
 
-/// The memory of a text. Empty ones are shared.
+/// The memory of a text. Empty texts are shared, so they count nothing.
 const fn bytes_of(text: &str) -> usize {
     if text.is_empty() { 0 } else { TEXT_BYTES + text.len() }
 }

@@ -1,4 +1,4 @@
-//! The evaluator: statements to series of rows.
+//! The evaluator: turns statements into series of rows.
 
 mod feed;
 mod group;
@@ -25,7 +25,7 @@ use usage::Usage;
 
 pub use usage::{Limits, Memory};
 
-/// Takes the parts of an answer, or fails, which ends the statement.
+/// Receives the parts of an answer. An error ends the statement.
 pub type Sink<'s> = dyn FnMut(OutSeries) -> Result<(), StatementError> + 's;
 
 /// The settings for the answer to a statement.
@@ -50,7 +50,7 @@ pub struct OutSeries {
     pub tags: Vec<(Arc<str>, Arc<str>)>,
     /// The names of the columns.
     pub columns: Arc<[String]>,
-    /// Whether the first column is a time: then rows have it as nanoseconds.
+    /// Whether the first column is the time of the row, in Unix nanoseconds.
     pub has_time: bool,
     /// The time zone of times; `None` is UTC.
     pub zone: Option<TimeZone>,
@@ -78,7 +78,8 @@ impl OutSeries {
 /// A row of an answer: its instant in Unix nanoseconds and its values.
 pub type OutRow = (i64, Box<[Value]>);
 
-/// Answers a statement. After one that fails, the others of its query get [`StatementError::not_executed`].
+/// Answers a statement. After an error, the caller answers the further statements of the query with
+/// [`StatementError::not_executed`].
 ///
 /// # Errors
 /// If the statement is not supported or has no meaning, exceeds a limit, or the source fails.
@@ -96,9 +97,11 @@ pub fn execute(
     }
 }
 
-/// Answers a statement part by part, in the order of [`execute`]: `sink` gets each part of a series, a series
-/// may have several. A `SELECT` of the rows of one measurement takes the memory of one part; its rows and the
-/// values that it reads have no limit. All other statements are evaluated as a whole first.
+/// Answers a statement part by part, in the order of [`execute`].
+///
+/// `sink` gets each part; a series may have several parts. An ascending `SELECT` of the rows of one
+/// measurement, without functions, holds one part in memory at a time. The number of its rows and of the
+/// values that it reads has no limit. All other statements are evaluated as a whole first.
 ///
 /// # Errors
 /// Those of [`execute`], perhaps after some parts, and those of `sink`.

@@ -1,4 +1,4 @@
-//! Reads the data of a `SELECT` and of its subqueries, all at once, and feeds them.
+//! Reads the data of a `SELECT` and of its subqueries in one pass, and feeds the rows to each.
 
 use super::super::error::StatementError;
 use super::super::source::{Next, Read, Request, Series};
@@ -7,27 +7,27 @@ use super::feed::Feed;
 use super::members::{Known, Members};
 use super::select::{Input, Prepared, Table, TableSeries};
 
-/// A `SELECT` that is being fed.
+/// A `SELECT` or subquery that is being fed.
 struct Fed<'p> {
     feed: Feed<'p>,
     /// The series of each of its measurements.
     members: Vec<Members>,
-    /// The tables of its subqueries, and their places among all that are fed.
+    /// Its subqueries: the table of each, and its index among all that are read together.
     subqueries: Vec<(&'p Table, usize)>,
 }
 
-/// A measurement that is read.
+/// A measurement that is read for a `SELECT`.
 struct Part<'p> {
-    /// The place of its `SELECT` among all that are fed.
+    /// The index of the `SELECT` among all that are read together.
     fed: usize,
-    /// Its place among the members of the `SELECT`.
+    /// The index of the measurement in [`Fed::members`].
     nth: usize,
     fields: Vec<&'p str>,
     series: Vec<&'p Series>,
 }
 
 impl Evaluator<'_> {
-    /// The series of a `SELECT`.
+    /// Reads the data of a `SELECT` and returns its series.
     pub(super) fn series_of(&mut self, prepared: &Prepared) -> Result<Vec<TableSeries>, StatementError> {
         let (mut all, mut parts) = (Vec::new(), Vec::new());
         self.open(prepared, &mut all, &mut parts)?;
@@ -42,8 +42,8 @@ impl Evaluator<'_> {
         Ok(finished.pop().unwrap_or_default())
     }
 
-    /// Adds a `SELECT` to those that are fed, after its subqueries. Returns its place; `None`: it has no
-    /// rows.
+    /// Adds a `SELECT` to `all` after its subqueries, and its measurements to `parts`. Returns its index in
+    /// `all`. `None`: it has no rows.
     fn open<'p>(
         &mut self,
         prepared: &'p Prepared,
@@ -76,7 +76,7 @@ impl Evaluator<'_> {
 
     /// Reads the rows and the stats of all measurements.
     fn read(&mut self, all: &mut [Fed<'_>], parts: &[Part<'_>]) -> Result<(), StatementError> {
-        // The requests for rows and for hours, and the part of each request.
+        // Requests for rows and for hours. `of_rows` and `of_hours` have the part of each request.
         let (mut of_rows, mut rows) = (Vec::new(), Vec::new());
         let (mut of_hours, mut hours) = (Vec::new(), Vec::new());
         for part in parts {

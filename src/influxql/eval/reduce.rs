@@ -1,4 +1,4 @@
-//! Aggregates: the points of a window to its value.
+//! Aggregates: turn the points of a window into its value.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -12,10 +12,10 @@ use super::super::value::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) time: i64,
-    /// The order of series, for points of one instant.
+    /// The order of its series, which sorts the points of one instant.
     pub(super) order: u32,
     pub(super) value: Value,
-    /// The values of all references in the row, if columns show some of them.
+    /// The values of all references in the row, if columns show some beside the call.
     pub(super) auxiliary: Option<Box<[Value]>>,
 }
 
@@ -84,7 +84,7 @@ impl Reducer {
         }
     }
 
-    /// Adds what another reducer of the same aggregate has.
+    /// Merges another reducer of the same aggregate into this one.
     pub(super) fn merge(&mut self, aggregate: &Aggregate, other: Self) {
         match (self, other) {
             (Self::Count(count), Self::Count(more)) => *count += more,
@@ -111,7 +111,8 @@ impl Reducer {
         }
     }
 
-    /// Returns the points of the result. The point of an aggregate has the instant of the window.
+    /// Returns the points of the result. They have the instant `window`; without it, selected points keep
+    /// their own.
     pub(super) fn finish(self, aggregate: &Aggregate, window: Option<i64>, is_descending: bool) -> Vec<Point> {
         let of_window =
             |value: Value| vec![Point { time: window.unwrap_or_default(), order: 0, value, auxiliary: None }];
@@ -137,9 +138,9 @@ fn at(mut point: Point, window: Option<i64>) -> Point {
     point
 }
 
-/// Whether a selector prefers `point` to the selected one. Of equal values `min` and `max` prefer the earlier
-/// point; of points at one instant `first` and `last` prefer the larger value. Of equal points, the first
-/// series has the selected one.
+/// Whether a selector prefers `point` to `selected`. Of equal values, `min` and `max` prefer the earlier
+/// point. Of points at one instant, `first` and `last` prefer the larger value. If points still tie, the one
+/// of the first series wins.
 fn is_better(aggregate: &Aggregate, point: &Point, selected: &Point) -> bool {
     let by_value = point.value.order(&selected.value);
     let by_time = point.time.cmp(&selected.time);
@@ -195,7 +196,7 @@ fn finish_points(mut points: Vec<Point>, aggregate: &Aggregate, window: Option<i
     }
 }
 
-/// The bits of a value, equal for equal values.
+/// Returns a key of a value for sets. Equal values have equal keys.
 fn identity(value: &Value) -> (u8, u64, &str) {
     match value {
         Value::Null => (0, 0, ""),
@@ -206,14 +207,14 @@ fn identity(value: &Value) -> (u8, u64, &str) {
     }
 }
 
-/// The first point of each value, in the order of the points.
+/// Returns the first point of each value, in the order of the points.
 fn distinct(points: &[Point]) -> Vec<&Point> {
     let mut known = HashSet::new();
     points.iter().filter(|point| known.insert(identity(&point.value))).collect()
 }
 
-/// The most frequent value; of equally frequent ones, the one that occurred first, but the smallest if each
-/// value occurs only once.
+/// Returns the most frequent value. Of several, it is the one that occurred first. If each value occurs only
+/// once, it is the smallest.
 fn mode(mut points: Vec<Point>) -> Value {
     points.sort_by(|a, b| a.value.order(&b.value).then(a.time.cmp(&b.time)));
     let mut best: &[Point] = &[];
@@ -226,7 +227,7 @@ fn mode(mut points: Vec<Point>) -> Value {
     best.first().map_or(Value::Null, |point| point.value.clone())
 }
 
-/// The standard deviation of a sample. That of a single value is NaN, which is not filled.
+/// Returns the standard deviation of a sample. For a single value it is NaN, and `fill` does not replace it.
 fn stddev(points: &[Point]) -> Value {
     if points.len() < 2 {
         return Value::Float(f64::NAN);
@@ -240,7 +241,7 @@ fn stddev(points: &[Point]) -> Value {
     Value::Float(variance.sqrt())
 }
 
-/// The best points, of each combination of tags at most one, in the order of time.
+/// Returns the best points in the order of time. With `tags`, each combination of their values has one point.
 fn top(mut points: Vec<Point>, tags: &[usize], limit: usize, order: impl Fn(&Value, &Value) -> Ordering) -> Vec<Point> {
     points.sort_by(|a, b| order(&a.value, &b.value).then(a.time.cmp(&b.time)));
     if !tags.is_empty() {

@@ -1,4 +1,4 @@
-//! The rows of the answer from the groups.
+//! Turns groups into the rows of the answer.
 
 use super::super::ast::Fill;
 use super::super::error::StatementError;
@@ -60,8 +60,8 @@ impl Feed<'_> {
         self.joined(sequences, evaluator)
     }
 
-    /// Returns the value that a call shows in a row for which it has none, unless it repeats the value
-    /// before.
+    /// Returns the value of a call in a row for which the call has no point. With `fill(previous)`, it is
+    /// only the value before the first point.
     fn absent(&self, call: &Call) -> Value {
         match self.settings.fill {
             Fill::Number(number) => match self.type_of(call) {
@@ -73,7 +73,7 @@ impl Feed<'_> {
         }
     }
 
-    /// The type of a call; `None` if it is that of an unknown field.
+    /// The type of a call; `None` if its field is unknown.
     fn type_of(&self, call: &Call) -> Option<Type> {
         use Aggregate::{Count, CountDistinct, Mean, Median, Stddev};
         match call.transform {
@@ -94,7 +94,8 @@ impl Feed<'_> {
         self.schema.fields.contains_key(name) || self.schema.tags.contains(name)
     }
 
-    /// Joins the values of calls by time to rows. Several values of a call at one time are several rows.
+    /// Joins the points of calls that have the same time to rows. If a call has several points at one time,
+    /// each is in a row of its own.
     fn joined(&self, sequences: Vec<Vec<Point>>, evaluator: &mut Evaluator<'_>) -> Result<Vec<OutRow>, StatementError> {
         let mut absent: Vec<_> = self.plan.calls.iter().map(|call| self.absent(call)).collect();
         let mut sequences: Vec<_> = sequences.into_iter().map(|points| points.into_iter().peekable()).collect();
@@ -125,7 +126,7 @@ impl Feed<'_> {
         }
     }
 
-    /// Fills the values that columns show beside a selected point and that are absent in its row.
+    /// Applies `fill` to absent values of references that columns show beside a call.
     fn fill_references(&self, references: &mut [Value], before: &[Value]) {
         for (at, value) in references.iter_mut().enumerate() {
             let is_absent = value.is_null();

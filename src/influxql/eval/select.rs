@@ -17,26 +17,26 @@ use super::{Evaluator, OutRow, OutSeries};
 /// The name of the only retention policy.
 pub(super) const RETENTION_POLICY: &str = "autogen";
 
-/// The clauses that a subquery takes over from the `SELECT` around it.
+/// The clauses that a subquery inherits from the `SELECT` around it.
 struct Outer {
     range: TimeRange,
     tags: BTreeSet<String>,
-    /// The windows of a subquery that has functions and no windows of its own.
+    /// The windows of a subquery that has functions, but no windows of its own.
     windows: Option<Windows>,
     is_descending: bool,
     is_subquery: bool,
 }
 
-/// A `SELECT` as far as it is known without its series.
+/// A `SELECT` before its series are known.
 struct Outline<'q> {
     select: &'q Select,
-    /// The clauses around it.
+    /// The inherited clauses.
     outer: Outer,
     range: TimeRange,
     condition: Option<Expr>,
     dimensions: Dimensions,
     subqueries: Vec<Outline<'q>>,
-    /// The place of its measurements among all that the statement wants, if it has some.
+    /// The index of its measurements in the list of [`Wanted`], if it reads any.
     wanted: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ impl Evaluator<'_> {
         self.out(prepared.table, series, select)
     }
 
-    /// The series of an answer.
+    /// Converts series to those of the answer, and checks the number of their rows.
     pub(super) fn out(
         &self,
         table: Table,
@@ -118,7 +118,7 @@ impl Evaluator<'_> {
         Ok(series.into_iter().map(out).collect())
     }
 
-    /// Plans a `SELECT` and its subqueries, after a look at the series of all of them.
+    /// Asks for the series of a `SELECT` and its subqueries, and plans all of them.
     pub(super) fn prepare(&mut self, select: &Select) -> Result<Prepared, StatementError> {
         let (range, tags, is_descending) = (TimeRange::ALL, BTreeSet::new(), select.is_descending);
         let outer = Outer { range, tags, windows: None, is_descending, is_subquery: false };
@@ -128,7 +128,7 @@ impl Evaluator<'_> {
         self.plan(outline, &mut found)
     }
 
-    /// Finds out what a `SELECT` and its subqueries want, and adds it to `wanted`.
+    /// Adds the series that a `SELECT` and its subqueries need to `wanted`.
     fn outline<'q>(
         &self,
         select: &'q Select,
@@ -217,7 +217,7 @@ impl Evaluator<'_> {
         if dimensions.windows.every_ns > 0 && !range.has_max() {
             range.max = self.options.now_ns;
         }
-        // A subquery passes no windows without points on, unless it fills them with values.
+        // A subquery passes on a window without points only if `fill` gives it a value.
         let fill = if outer.is_subquery && select.fill == Fill::Null { Fill::None } else { select.fill };
         let is_descending = select.is_descending || outer.is_descending;
         let settings = Settings { limit: select.limit, fill, range, is_descending };
@@ -251,8 +251,8 @@ impl Evaluator<'_> {
     }
 }
 
-/// The range of a call: a transform of windows also needs the length of a window before the
-/// first one.
+/// Returns the range that a call needs. A transform of windows, such as `derivative(mean(x))`, also needs one
+/// window before the first one. In a descending `SELECT`, that window is the later one.
 pub(super) fn range_of_call(
     transform: Option<Transform>,
     dimensions: &Dimensions,
@@ -286,8 +286,9 @@ fn schema_of_subqueries(inputs: &[Input]) -> Schema {
     schema
 }
 
-/// Returns the types of the columns of a plan: by position if each written column is one column, otherwise by
-/// alias, or by the name of a field or tag.
+/// Returns the types of the columns of a plan. `written` has the columns as they are written. If there are as
+/// many, each column has the type at its position. Otherwise the type is found by alias, or by the name of a
+/// field or tag.
 fn types_of_columns(plan: &Plan, schema: &Schema, written: Vec<(Option<String>, Option<Type>)>) -> Vec<Option<Type>> {
     if written.len() == plan.columns.len() {
         return written.into_iter().map(|(_, kind)| kind).collect();

@@ -1,4 +1,4 @@
-//! The values of one call in one group, by time: windows without points are filled, transforms applied.
+//! The points of one call in one group, by time: fills windows without points, and applies transforms.
 
 use super::super::ast::Fill;
 use super::super::plan::{Aggregate, Call, Transform};
@@ -7,8 +7,8 @@ use super::super::value::Value;
 use super::super::window::Windows;
 use super::reduce::Point;
 
-/// Adds the windows without points. `points` ascend by time, one for each window. On a side without a bound
-/// of `range`, the windows end with the first or the last point.
+/// Adds points for windows without any. `points` ascend by time and have at most one for each window. If a
+/// side of `range` has no bound, the windows end with the first or the last point.
 pub(super) fn fill(points: Vec<Point>, call: &Call, fill: Fill, windows: &Windows, range: TimeRange) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return points };
     let start = if range.has_min() { windows.start_of(range.min) } else { first.time };
@@ -47,7 +47,7 @@ pub(super) fn fill(points: Vec<Point>, call: &Call, fill: Fill, windows: &Window
     }
 }
 
-/// Replaces the nulls of windows by the value of the window before, in the order of the rows.
+/// Replaces each null by the value before it, in the order of the rows.
 pub(super) fn fill_previous(points: &mut [Point]) {
     for at in 1..points.len() {
         if points[at].value.is_null() {
@@ -60,7 +60,7 @@ pub(super) fn fill_previous(points: &mut [Point]) {
     }
 }
 
-/// Replaces the nulls between two values by the line between these.
+/// Replaces the nulls between two values by linear interpolation.
 pub(super) fn fill_linear(points: &mut [Point]) {
     let mut known: Option<usize> = None;
     for at in 0..points.len() {
@@ -87,7 +87,7 @@ fn between(from: &Point, to: &Point, time: i64) -> Value {
     }
 }
 
-/// Applies a transform to values in the order of the rows. Nulls are passed over.
+/// Applies a transform to values in the order of the rows. Nulls are skipped.
 pub(super) fn transform(points: &[Point], transform: Transform, is_descending: bool) -> Vec<Point> {
     let points = points.iter().filter(|point| point.value.as_f64().is_some());
     match transform {
@@ -125,7 +125,7 @@ fn with_value(point: &Point, value: Value) -> Point {
     Point { time: point.time, order: point.order, value, auxiliary: None }
 }
 
-/// Computes a value of each point and the one before. A second point at one instant is passed over.
+/// Computes a value from each point and the one before it. A second point at one instant is skipped.
 fn successive<'p>(
     points: impl Iterator<Item = &'p Point>,
     is_non_negative: bool,

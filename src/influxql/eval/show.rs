@@ -105,8 +105,8 @@ impl Evaluator<'_> {
         Ok(found.filter(|(_, count)| *count > 0).map(|(name, count)| counts(&name, "count", count)).collect())
     }
 
-    /// The measurements of a `SHOW` and their series that fulfil its condition; those without any
-    /// are left out.
+    /// Returns the measurements of a `SHOW` and their series that fulfil the condition. Measurements without
+    /// such a series are left out.
     fn matching(&mut self, show: &Show) -> Result<Vec<(String, Vec<Series>)>, StatementError> {
         self.check_database(show.database.as_deref())?;
         let condition = match &show.condition {
@@ -151,7 +151,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// Checks that a condition compares tags only, by equality or by regular expressions.
+/// Checks that a condition compares only by equality or by regular expressions.
 fn check_tags(condition: &Expr) -> Result<(), StatementError> {
     use super::super::ast::Operator::{Equal, Matches, MatchesNot, NotEqual};
     match condition {
@@ -166,7 +166,7 @@ fn fields(series: &[Series]) -> BTreeSet<&Arc<str>> {
     series.iter().flat_map(|one| &one.fields).collect()
 }
 
-/// The tags with these keys. A key that the statement names may be another name of a tag.
+/// Returns the tags with these keys. A key that the statement names may be an alias of a tag.
 fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'s str)> {
     let is_wanted = |key: &str| match keys {
         Keys::In(keys) => keys.contains(key),

@@ -1,7 +1,7 @@
 //! `SELECT` in parts: the rows of a measurement, group after group.
 //!
-//! The series of several groups may be of one device, whose hours are read for all of these groups at once.
-//! So a part is either some groups with few rows, or a stretch of time of one group.
+//! Several groups may have series of the same device. If they are read together, each hour of the device is
+//! read once. So a part is either several groups with few rows, or a stretch of time of one group.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::members::{Known, Members};
 use super::select::{Input, Prepared};
 use super::{Evaluator, OutSeries, Sink};
 
-/// The first stretch of time, in milliseconds: an hour.
+/// The first stretch of time of a group, in milliseconds: an hour.
 const FIRST_MS: i64 = 3_600_000;
 
-/// The number of groups that are read first.
+/// The number of groups in the first part.
 const FIRST_GROUPS: usize = 64;
 
 /// The factor by which the number of groups in a part grows or shrinks.
@@ -38,11 +38,11 @@ struct Parts<'p> {
     fields: Vec<&'p str>,
     series: Vec<&'p Series>,
     members: Members,
-    /// The groups in the order of the answer, each with the places of its series.
+    /// The groups in the order of the answer, each with its range in `series`.
     groups: Vec<(usize, Range<usize>)>,
 }
 
-/// The rows of a group that `OFFSET` still skips, and that `LIMIT` still allows.
+/// How many rows of a group `OFFSET` still skips, and `LIMIT` still allows.
 struct Left {
     skip: usize,
     take: usize,
@@ -120,7 +120,8 @@ impl Parts<'_> {
         Left { skip: skip_rows, take: if rows == 0 { usize::MAX } else { rows } }
     }
 
-    /// Reads the rows of some groups. Returns whether they are few enough; if not, none of them is kept.
+    /// Reads the rows of some groups. Returns false if they are more than [`MANY_ROWS`]; none of them is kept
+    /// then.
     fn read_groups(&mut self, groups: Range<usize>, evaluator: &mut Evaluator<'_>) -> Result<bool, StatementError> {
         let series = self.groups[groups.start].1.start..self.groups[groups.end - 1].1.end;
         self.feed.settings.limit = self.limit;
@@ -139,7 +140,7 @@ impl Parts<'_> {
         Ok(false)
     }
 
-    /// Reads and sends the rows of a group, one stretch of time after the other. Returns their number.
+    /// Reads and sends the rows of a group, one stretch of time after the other. Returns the number of rows.
     fn send_group(
         &mut self,
         at: usize,
@@ -196,8 +197,7 @@ impl Parts<'_> {
         Ok(kept)
     }
 
-    /// Sends the rows of a group that were read, as far as `OFFSET` and `LIMIT` leave them. Returns how many
-    /// were read.
+    /// Sends the rows of a group that `OFFSET` and `LIMIT` leave. Returns how many rows were read.
     fn send_rows(&mut self, at: usize, left: &mut Left, sink: &mut Sink<'_>) -> Result<usize, StatementError> {
         let plan = self.feed.plan;
         let group = &mut self.feed.groups[self.groups[at].0];

@@ -1,4 +1,4 @@
-//! The use of a statement: counts with limits, and memory.
+//! The resources that a statement uses: counts with limits, and memory.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ use super::feed::work_of;
 pub struct Limits {
     /// The most series that it may read.
     pub max_series: usize,
-    /// The most windows that it may compute, over all series of the answer, of each call.
+    /// The most windows that each call may compute, over all series of the answer.
     pub max_buckets: usize,
     /// The most values that it may read or keep.
     pub max_points: usize,
-    /// The most rows that it may answer, without those of subqueries.
+    /// The most rows of its answer. Rows of subqueries do not count.
     pub max_rows: usize,
 }
 
@@ -31,7 +31,7 @@ pub trait Memory: fmt::Debug {
     fn grow(&self, bytes: usize) -> Result<(), StatementError>;
 }
 
-/// The least memory that a statement takes from [`Memory`] at once, in bytes.
+/// The least memory that a statement takes from [`Memory`] in one call, in bytes.
 const GROW_BYTES: usize = 1 << 20;
 
 /// The memory of a row or a point beside its values, in bytes.
@@ -44,8 +44,9 @@ pub(super) struct Usage<'o> {
     points: usize,
     buckets: usize,
     series: usize,
-    /// The bytes that it holds, and those that it may hold.
+    /// The bytes in use.
     bytes: usize,
+    /// The bytes that were taken from [`Memory`].
     granted: usize,
 }
 
@@ -66,25 +67,25 @@ impl<'o> Usage<'o> {
         charge(&mut self.points, more, self.limits.max_points, "point", "query.max_values_read")
     }
 
-    /// Counts comparisons, or values that are copied, as fewer values that are read.
+    /// Counts comparisons or copied values. Each counts as a fraction of a value that is read.
     pub(super) fn comparisons(&mut self, more: usize) -> Result<(), StatementError> {
         work::count(more);
         self.points(work_of(more))
     }
 
-    /// Counts windows of one of `calls` calls, with their memory. The limit is that of each call.
+    /// Counts windows and their memory. The limit is [`Limits::max_buckets`] for each of `calls` calls.
     pub(super) fn buckets(&mut self, more: usize, calls: usize) -> Result<(), StatementError> {
         let max = self.limits.max_buckets.saturating_mul(calls.max(1));
         charge(&mut self.buckets, more, max, "buckets", "query.max_points")?;
         self.rows(more, 2)
     }
 
-    /// Checks whether so many windows would be within the limit.
+    /// Fails if so many windows would exceed the limit.
     pub(super) fn check_buckets(&self, count: usize) -> Result<(), StatementError> {
         charge(&mut 0, count, self.limits.max_buckets, "buckets", "query.max_points")
     }
 
-    /// Lets the statement read any number of values.
+    /// Lifts the limit of values that the statement may read.
     pub(super) const fn lift_point_limit(&mut self) {
         self.limits.max_points = usize::MAX;
     }
@@ -94,7 +95,7 @@ impl<'o> Usage<'o> {
         self.bytes
     }
 
-    /// Gives back the memory that was used since [`Self::mark`]. It stays granted.
+    /// Releases the memory that was used since [`Self::mark`]. It stays granted.
     pub(super) const fn release(&mut self, bytes: usize) {
         self.bytes = bytes;
     }
@@ -117,7 +118,7 @@ impl<'o> Usage<'o> {
     }
 }
 
-/// Counts `more` of what has a limit.
+/// Adds `more` to a count. Fails if the count exceeds its limit.
 fn charge(used: &mut usize, more: usize, limit: usize, what: &str, key: &str) -> Result<(), StatementError> {
     *used = used.saturating_add(more);
     if *used > limit {

@@ -1,4 +1,4 @@
-//! Expressions.
+//! Expressions: operators, operands, calls and casts.
 
 use super::super::ast::{Cast, Expr, Operator};
 use super::super::duration;
@@ -6,7 +6,7 @@ use super::super::error::ParseError;
 use super::super::lexer::{Kind, Token};
 use super::{DEPTH_MAX, LIST_MAX, Parser};
 
-/// The kinds of operands, in the words of error messages.
+/// The kinds of operands, as error messages list them.
 const OPERAND: &str = "identifier, string, number, bool";
 
 /// The most operands of a chain of `AND` or `OR`.
@@ -18,8 +18,8 @@ impl Parser<'_> {
         self.deeper(|parser| parser.operation(1))
     }
 
-    /// Parses operators that bind at least as strongly as `weakest` (precedence climbing). Chains of one
-    /// logical operator become one list.
+    /// Parses an operation, by precedence climbing. All its operators bind at least as strongly as `weakest`.
+    /// A chain of one logical operator, such as `a AND b AND c`, becomes one list.
     fn operation(&mut self, weakest: u8) -> Result<Expr, ParseError> {
         let mut left = self.operand()?;
         let mut chain = 0;
@@ -83,7 +83,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses what follows a minus: a number, or an operand that is multiplied by -1.
+    /// Parses the operand of a minus. Numbers and durations are negated; others are multiplied by -1.
     fn negative(&mut self) -> Result<Expr, ParseError> {
         let token = self.peek()?;
         if token.kind == Kind::Integer && token.text == "9223372036854775808" {
@@ -158,7 +158,7 @@ impl Parser<'_> {
     }
 }
 
-/// The operator of a token, and how strongly it binds.
+/// The operator of a token, and its precedence: larger numbers bind more strongly.
 fn operator_of(token: &Token<'_>) -> Option<(Operator, u8)> {
     if !matches!(token.kind, Kind::Keyword | Kind::Mark) {
         return None;

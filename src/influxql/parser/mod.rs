@@ -1,7 +1,7 @@
 //! The parser: text to statements, by recursive descent.
 //!
-//! The grammar is that of the public InfluxQL specification, and errors have the texts of InfluxDB 1. Each
-//! recursion counts its depth, so no text overflows the stack, and no token is read more than twice.
+//! The grammar is that of the public InfluxQL specification, and errors have the texts of InfluxDB 1. The
+//! depth of recursion is limited, so no query overflows the stack. No token is read more than twice.
 
 mod expr;
 mod select;
@@ -64,7 +64,7 @@ pub fn parse(query: &str, parameters: &Parameters) -> Result<Vec<Statement>, Par
 struct Parser<'q> {
     lexer: Lexer<'q>,
     parameters: &'q Parameters,
-    /// The next token, if it was read already, and the lexer before it.
+    /// The next token, if it was read ahead, and the lexer as it was before the token.
     peeked: Option<(Lexer<'q>, Token<'q>)>,
     depth: usize,
     /// The number of regular expressions so far.
@@ -118,7 +118,7 @@ impl<'q> Parser<'q> {
         }
     }
 
-    /// Takes the next token if it is this keyword or mark.
+    /// Takes the next token if it is the keyword or mark `text`. Returns whether it was.
     fn take(&mut self, text: &str) -> Result<bool, ParseError> {
         let is_it = self.peek()?.is(text);
         if is_it {
@@ -186,7 +186,8 @@ impl<'q> Parser<'q> {
         }
     }
 
-    /// Takes the integer after a keyword, if the keyword is next. One that is too large is the largest.
+    /// Takes `keyword` and the integer after it, such as `LIMIT 10`. Returns 0 if the keyword is not next,
+    /// and `usize::MAX` if the integer is too large.
     fn integer_after(&mut self, keyword: &str) -> Result<usize, ParseError> {
         if !self.take(keyword)? {
             return Ok(0);
@@ -196,12 +197,12 @@ impl<'q> Parser<'q> {
             return Err(ParseError::found(&token, "integer"));
         }
         if token.text.starts_with('-') {
-            return Err(ParseError::at(&format!("{keyword} must be >= 0"), token.position)); // a bound parameter
+            return Err(ParseError::at(&format!("{keyword} must be >= 0"), token.position)); // of a bound parameter
         }
         Ok(token.text.parse().unwrap_or(usize::MAX))
     }
 
-    /// Runs `parse` one level deeper.
+    /// Runs `parse` one level of nesting deeper, unless that exceeds [`DEPTH_MAX`].
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, ParseError>) -> Result<T, ParseError> {
         if self.depth == DEPTH_MAX {
             return Err(ParseError::new(format!("a query has at most {DEPTH_MAX} levels of nesting")));

@@ -10,7 +10,7 @@ use super::Parser;
 const NAME_PARTS_MAX: usize = 3;
 
 impl Parser<'_> {
-    /// Parses what follows the word `SELECT`.
+    /// Parses a `SELECT` after its keyword.
     pub(super) fn select(&mut self) -> Result<Select, ParseError> {
         self.deeper(Self::select_clauses)
     }
@@ -92,12 +92,12 @@ impl Parser<'_> {
         Ok(Measurement { retention_policy, database: parts.next().flatten(), name })
     }
 
-    /// Parses `FROM` and measurements, if it is next.
+    /// Parses `FROM` and its measurements, if `FROM` is next.
     pub(super) fn measurements_after_from(&mut self) -> Result<Vec<Measurement>, ParseError> {
         if self.take("FROM")? { self.list(Self::measurement) } else { Ok(Vec::new()) }
     }
 
-    /// Parses `WHERE` and its condition, if it is next.
+    /// Parses `WHERE` and its condition, if `WHERE` is next.
     pub(super) fn condition(&mut self) -> Result<Option<Expr>, ParseError> {
         if self.take("WHERE")? { self.expr().map(Some) } else { Ok(None) }
     }
@@ -126,7 +126,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses the arguments of a call of this function, if it is next.
+    /// Parses a call of `function`, such as `fill(0)`, if it is next. Returns the arguments.
     fn call_named(&mut self, function: &str) -> Result<Option<Vec<Expr>>, ParseError> {
         let token = self.peek()?;
         if token.kind != Kind::Name || !token.text.eq_ignore_ascii_case(function) {

@@ -1,4 +1,4 @@
-//! Statements, `SHOW` in full and those that change something by their first words.
+//! Statements. A `SHOW` is parsed in full; of an unsupported statement, only the first words.
 
 use super::super::ast::{Keys, Limit, Measurement, MeasurementName, Show, Shown, Statement};
 use super::super::error::ParseError;

@@ -19,7 +19,7 @@ pub(in super::super) enum Condition {
     All(Vec<Condition>),
     Any(Vec<Condition>),
     Compare(Operator, Operand, Operand),
-    /// `nth`: its place among the comparisons with regular expressions.
+    /// `nth` is its index among the comparisons with regular expressions.
     Matches {
         operand: Operand,
         pattern: Pattern,
@@ -62,7 +62,7 @@ impl Condition {
         }
     }
 
-    /// The number of comparisons and of their operands that are computed.
+    /// The work of an evaluation: the number of comparisons and of arithmetic operations.
     pub(in super::super) fn size(&self) -> usize {
         match self {
             Self::All(operands) | Self::Any(operands) => operands.iter().map(Self::size).sum(),
@@ -72,8 +72,9 @@ impl Condition {
         }
     }
 
-    /// Compares what is known with regular expressions, which takes longer than other comparisons. The
-    /// results are for [`Self::holds`], by the places of these comparisons.
+    /// Evaluates the comparisons with regular expressions whose operands are known. `results` gets each
+    /// result at the index `nth` of its comparison. These comparisons take long, and with the results
+    /// [`Self::holds`] does not repeat them for each row.
     pub(in super::super) fn match_known<'v>(
         &self,
         value: &impl Fn(usize) -> Option<&'v Value>,
@@ -91,7 +92,7 @@ impl Condition {
     }
 
     /// Whether the condition holds. `value` returns `None` for a value that is not known yet. The result is
-    /// `None` if it depends on such a value. `matched` has results of [`Self::match_known`], or nothing.
+    /// `None` if it depends on such a value. `matched` has the results of [`Self::match_known`], or is empty.
     pub(in super::super) fn holds<'v>(
         &self,
         value: &impl Fn(usize) -> Option<&'v Value>,
@@ -191,7 +192,8 @@ const fn is_comparison(operator: Operator) -> bool {
     )
 }
 
-/// Compares two values. Values of different types are neither equal nor different, and texts have no order.
+/// Compares two values. The result is false for values of different kinds, such as a number and a text. For
+/// two texts, only `=` and `!=` can be true.
 fn compare(operator: Operator, left: &Value, right: &Value) -> bool {
     let order = match (left, right) {
         (Value::Text(a), Value::Text(b)) => {
@@ -220,7 +222,7 @@ fn compare(operator: Operator, left: &Value, right: &Value) -> bool {
     }
 }
 
-/// The tags that every series must have for a condition to hold, each once.
+/// Returns the tags that a series must have for a condition to hold, each key once.
 pub(in super::super) fn wanted_tags(condition: Option<&Expr>) -> Vec<WantedTag> {
     let mut wanted = Wanted::new();
     if let Some(condition) = condition {
@@ -260,8 +262,9 @@ fn collect_wanted<'e>(condition: &'e Expr, wanted: &mut Wanted<'e>) {
     }
 }
 
-/// The key and the values of `key = 'value'`, and of `key =~ /^(value|value)$/`, which dashboards send. An
-/// empty value also means an absent tag, so it is not wanted.
+/// Returns the tag key and the values that an equality allows. It is `key = 'a'`, or `key =~ /^(a|b)$/`,
+/// which dashboards send. `None` if a value is empty, because an empty value also means that the tag is
+/// absent.
 fn equality(expr: &Expr) -> Option<(&str, Vec<String>)> {
     let Expr::Binary(operator, left, right) = expr else {
         return if let Expr::Group(inner) = expr { equality(inner) } else { None };

@@ -14,7 +14,7 @@ use super::super::window::Windows;
 #[derive(Debug, Clone)]
 pub(in super::super) struct Dimensions {
     pub(in super::super) windows: Windows,
-    /// The keys of tags, once the wildcards are resolved.
+    /// The keys of the tags. Wildcards add theirs in [`Self::resolve`].
     pub(in super::super) tags: BTreeSet<String>,
     has_wildcard: bool,
     patterns: Vec<Pattern>,
@@ -75,12 +75,12 @@ impl Dimensions {
         Ok(())
     }
 
-    /// Whether some dimensions stand for several tags.
+    /// Whether a dimension is a wildcard or a pattern, which stand for several tags.
     pub(in super::super) fn has_wildcard(&self) -> bool {
         self.has_wildcard || !self.patterns.is_empty()
     }
 
-    /// Adds the tags that the wildcards and patterns stand for.
+    /// Adds those of `tags` that the wildcards and patterns stand for.
     pub(in super::super) fn resolve(&mut self, tags: &BTreeSet<String>) {
         let is_meant = |tag: &&String| self.has_wildcard || self.patterns.iter().any(|pattern| pattern.matches(tag));
         let meant: Vec<_> = tags.iter().filter(is_meant).cloned().collect();

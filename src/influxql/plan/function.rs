@@ -4,7 +4,7 @@ use super::super::ast::Expr;
 use super::super::duration;
 use super::super::error::StatementError;
 
-/// A function that turns the points of a window into one value, or into some points.
+/// A function of the points of a window: it returns one value, or some of them.
 #[derive(Debug, Clone, PartialEq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub(in super::super) enum Aggregate {
@@ -24,7 +24,7 @@ pub(in super::super) enum Aggregate {
     Stddev,
     Percentile(f64),
     Distinct,
-    /// `top(x, tag..., n)`, with the places of the tags among the references.
+    /// `top(x, tag..., n)`
     Top(Ranked),
     /// `bottom(x, tag..., n)`
     Bottom(Ranked),
@@ -33,11 +33,12 @@ pub(in super::super) enum Aggregate {
 /// The arguments of `top` and `bottom`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in super::super) struct Ranked {
+    /// The tags, as indexes of references of the plan.
     pub(in super::super) tags: Vec<usize>,
     pub(in super::super) limit: usize,
 }
 
-/// A function of successive values.
+/// A function of successive values, such as `derivative`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in super::super) enum Transform {
     Derivative { unit_ns: i64, is_non_negative: bool },
@@ -48,7 +49,7 @@ pub(in super::super) enum Transform {
 }
 
 impl Ranked {
-    /// Checks that no other function is beside this one, and that `LIMIT` shows all its rows.
+    /// Checks that the call is the only one, and that `LIMIT` shows all its rows.
     pub(super) fn check(&self, name: &str, is_alone: bool, limit_rows: usize) -> Result<(), StatementError> {
         if !is_alone {
             return Err(not_alone(name));
@@ -65,7 +66,7 @@ impl Ranked {
 }
 
 impl Aggregate {
-    /// Whether it selects a point of the window, so that the other values of that point can be shown.
+    /// Whether it selects points. Columns may then show the other values of these points.
     pub(in super::super) const fn is_selector(&self) -> bool {
         matches!(
             self,
@@ -73,12 +74,12 @@ impl Aggregate {
         )
     }
 
-    /// Whether it is the first or the last point.
+    /// Whether it is `first` or `last`.
     pub(in super::super) const fn is_end(&self) -> bool {
         matches!(self, Self::First | Self::Last)
     }
 
-    /// Whether it is `top` or `bottom`, whose rows have the instants of their points.
+    /// Whether it is `top` or `bottom`. Their rows have the instants of their points.
     pub(in super::super) const fn is_ranked(&self) -> bool {
         matches!(self, Self::Top(_) | Self::Bottom(_))
     }
@@ -88,7 +89,7 @@ impl Aggregate {
         matches!(self, Self::Distinct | Self::Top(_) | Self::Bottom(_))
     }
 
-    /// Whether all points of a window are kept until its end.
+    /// Whether all points of a window are kept in memory until the window is complete.
     pub(in super::super) const fn keeps_points(&self) -> bool {
         !matches!(
             self,
@@ -96,7 +97,8 @@ impl Aggregate {
         )
     }
 
-    /// Whether the stats of hours suffice to compute it. They lack the instants of `min` and `max`.
+    /// Whether the stats of hours suffice to compute it. With `needs_point`, the answer has the instant of
+    /// the selected point. Stats do not have the instants of `min` and `max`.
     pub(in super::super) const fn is_of_stats(&self, needs_point: bool) -> bool {
         match self {
             Self::Count | Self::Mean | Self::Sum | Self::Spread | Self::First | Self::Last => true,
@@ -134,10 +136,10 @@ pub(super) fn not_alone(name: &str) -> StatementError {
     format!("selector function {name}() cannot be combined with other functions").into()
 }
 
-/// The largest window of `moving_average`, and the largest limit of `top` and `bottom`.
+/// The largest `n` of `moving_average(x, n)`, `top(x, n)` and `bottom(x, n)`.
 const COUNT_MAX: i64 = 1_000_000;
 
-/// A call as the query has it, with its name.
+/// A function call as it is written in the query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Called<'e> {
     pub(super) name: &'e str,
@@ -145,7 +147,7 @@ pub(super) struct Called<'e> {
 }
 
 impl Called<'_> {
-    /// Whether the function is one of successive values.
+    /// Whether the function is a [`Transform`].
     pub(super) fn is_transform(self) -> bool {
         matches!(
             self.name,
@@ -163,7 +165,7 @@ impl Called<'_> {
         matches!(self.name, "top" | "bottom")
     }
 
-    /// Checks the name and the number of arguments.
+    /// Checks that the function exists, and the number of its arguments.
     pub(super) fn check(self) -> Result<(), StatementError> {
         let Self { name, arguments } = self;
         let found = arguments.len();
@@ -183,7 +185,8 @@ impl Called<'_> {
         Err(format!("invalid number of arguments for {name}, expected {expected}, got {found}").into())
     }
 
-    /// The aggregate of this call. `tags` are the places of the tags of `top` and `bottom`.
+    /// Returns the aggregate of this call. `tags` are the tags of `top` and `bottom`, as indexes of
+    /// references.
     pub(super) fn aggregate(self, tags: Vec<usize>) -> Result<Aggregate, StatementError> {
         let aggregate: Aggregate = self.name.parse().map_err(|_| unknown(self.name))?;
         Ok(match aggregate {
@@ -213,8 +216,8 @@ impl Called<'_> {
         }
     }
 
-    /// The transform of this call. `every_ns` is the length of the windows, the default unit of rates of
-    /// aggregates.
+    /// Returns the transform of this call. `every_ns` is the length of the windows. It is the default unit of
+    /// a derivative of an aggregate, such as `derivative(mean(x))`.
     pub(super) fn transform(self, every_ns: i64, is_nested: bool) -> Result<Transform, StatementError> {
         Ok(match self.name {
             "derivative" | "non_negative_derivative" => {

@@ -1,4 +1,7 @@
-//! The plan of a `SELECT`: its columns as programs over the values of a row, checked.
+//! The plan of a `SELECT`: its columns, checked and compiled.
+//!
+//! A column is a [`Node`]: an expression over references (the fields and tags that the statement names) and
+//! calls (its functions). Nodes refer to both by their indexes in the [`Plan`].
 
 mod condition;
 mod dimensions;
@@ -19,18 +22,19 @@ use super::value::{Value, arithmetic};
 use function::{Called, not_alone};
 pub(super) use wildcard::{Schema, Type, has_wildcard, names_of};
 
-/// The most columns of a `SELECT`, wildcards expanded.
+/// The most columns of a `SELECT` after its wildcards are expanded.
 const COLUMNS_MAX: usize = 2_000;
 
-/// A name that a statement reads, with its cast.
+/// A field or tag that a statement names, with its cast.
 pub(super) type Reference = (String, Option<Cast>);
 
-/// A call of functions: an aggregate of each window, or all points, and then perhaps a transform.
+/// A call: an aggregate, a transform, or both as in `derivative(mean(x))`. Without an aggregate, the
+/// transform reads all points.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
     pub(super) aggregate: Option<Aggregate>,
     pub(super) transform: Option<Transform>,
-    /// The place of the argument among the references.
+    /// The index of the argument in [`Plan::references`].
     pub(super) argument: usize,
 }
 
@@ -50,7 +54,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// The value of the expression.
+    /// Computes the expression from the values of the references and of the calls.
     pub(super) fn value(&self, references: &[Value], calls: &[Value]) -> Value {
         match self {
             Self::Reference(at) => references.get(*at).cloned().unwrap_or(Value::Null),
@@ -63,18 +67,18 @@ impl Node {
     }
 }
 
-/// The program of a `SELECT`.
+/// The compiled columns of a `SELECT`, with the references and calls that they use.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// The columns after `time`.
+    /// The columns after `time`, each with its name.
     pub(super) columns: Vec<(String, Node)>,
     pub(super) calls: Vec<Call>,
     pub(super) references: Vec<Reference>,
-    /// The place of each reference.
+    /// The index of each reference in `references`.
     places: HashMap<Reference, usize>,
-    /// How many of the references the columns show; those of conditions follow.
+    /// How many references the columns use. References that only the condition uses follow.
     pub(super) shown: usize,
-    /// Whether columns show references beside calls.
+    /// Whether a column uses a reference outside of a call: `SELECT max(x), host`.
     pub(super) has_auxiliary: bool,
     /// How many regular expressions the condition has.
     pub(super) patterns: usize,
@@ -151,12 +155,12 @@ impl Plan {
             Expr::Number(value) => Node::Literal(Value::Float(*value)),
             Expr::Boolean(value) => Node::Literal(Value::Boolean(*value)),
             Expr::Text(text) => Node::Literal(Value::Text(Arc::from(&**text))),
-            Expr::Duration(_) => Node::Literal(Value::Null), // it joins no number
+            Expr::Duration(_) => Node::Literal(Value::Null), // a duration has no value here
             other => return Err(format!("invalid expression in a column: {other}").into()),
         })
     }
 
-    /// Returns the place of a reference, and adds the reference if it is new.
+    /// Returns the index of a reference, and adds the reference if it is new.
     pub(super) fn reference(&mut self, name: &str, cast: Option<Cast>) -> usize {
         let reference = (name.to_owned(), cast);
         if let Some(place) = self.places.get(&reference) {
@@ -250,7 +254,7 @@ impl Plan {
         Ok(Call { aggregate: Some(called.aggregate(tags)?), transform: None, argument })
     }
 
-    /// Adds a column. `is_named`: it keeps its name even if an earlier column has it.
+    /// Adds a column. `is_named`: it has an alias, and keeps it even if an earlier column has it.
     fn add_column(&mut self, names: &mut HashMap<String, usize>, name: String, is_named: bool, node: Node) {
         let name = if is_named { name } else { unique(names, name) };
         names.entry(name.clone()).or_insert(1);
@@ -288,13 +292,14 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the only call selects points, whose instants the rows may show.
+    /// Whether the only call is a selector such as `max`. Rows may then have the instants of its points.
     pub(super) fn selects_points(&self) -> bool {
         if let [call] = &*self.calls { call.is_selector() } else { false }
     }
 }
 
-/// Appends a number to a name that an earlier column has. `names` has the next number of each name.
+/// Appends a number to a name that an earlier column has, such as `mean_1`. `names` has the next number of
+/// each name.
 fn unique(names: &mut HashMap<String, usize>, name: String) -> String {
     let Some(mut suffix) = names.get(&name).copied() else { return name };
     loop {

@@ -1,4 +1,4 @@
-//! The schema of what a `SELECT` reads, the columns that wildcards stand for, and the types of operands.
+//! The schema of the data of a `SELECT`. It expands wildcards and checks the types of operands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ impl Type {
     }
 }
 
-/// The fields and tags of all that a `SELECT` reads.
+/// The fields and tags of all data that a `SELECT` reads.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct Schema {
     pub(in super::super) fields: BTreeMap<String, Type>,
@@ -168,7 +168,7 @@ impl Schema {
         }
     }
 
-    /// Checks that the operands of each operator have types that it joins.
+    /// Checks that each operator suits the types of its operands.
     pub(super) fn check_types(&self, expr: &Expr) -> Result<(), StatementError> {
         match expr {
             Expr::Binary(operator, left, right) => {
@@ -204,7 +204,7 @@ impl Schema {
     }
 }
 
-/// Whether an expression stands for several columns.
+/// Whether an expression has a wildcard or a pattern. Then it stands for several columns.
 pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
     match expr {
         Expr::Wildcard(_) | Expr::Regex(_) => true,
@@ -215,8 +215,8 @@ pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
     }
 }
 
-/// The names in the columns of a `SELECT` and in its condition: fields, and tags. `None` if a column stands
-/// for several.
+/// Returns the fields and tags that a `SELECT` names in its columns and condition. `None`: a column has a
+/// wildcard.
 pub(in super::super) fn names_of<'e>(columns: &'e [Column], condition: Option<&'e Expr>) -> Option<BTreeSet<&'e str>> {
     let mut names = BTreeSet::new();
     for expr in columns.iter().map(|column| &column.expr).chain(condition) {

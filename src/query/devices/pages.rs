@@ -1,7 +1,7 @@
 //! Pages of devices: the entries of the store, and pending devices merged over them.
 //!
-//! The pending readings of a device are summed up like those of the store, and merged over them by the same
-//! rules. So a list is the same before and after a flush.
+//! The pending readings of a device are summed up as an entry like those of the store, and merged over the
+//! stored entry by the same rules. So a list is the same before and after a flush.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::model::Hour;
 use crate::pending::{PendingDevice, PendingHour};
 use crate::store::{DeviceList, DeviceSummary};
 
-/// The number of devices that are fetched at once if some of them may not be in the answer.
+/// The number of devices to fetch at once if the answer may not have all of them.
 const DEVICES_PER_FETCH: usize = 1_000;
 
 /// How many pending devices are summed up before the size of the list is checked.
@@ -26,9 +26,9 @@ const PENDING_PER_STEP: usize = 64;
 /// Some devices with their stored IDs.
 pub(in crate::query) struct DevicePage {
     pub(in crate::query) devices: Vec<DeviceSummary>,
-    /// Whether the page ended early, so that more devices may follow (see [`DeviceList::is_cut`]).
+    /// Whether the page ended early, as in [`DeviceList::is_cut`]. More devices may follow.
     pub(super) is_cut: bool,
-    /// The part that is missing in the page.
+    /// The part that is missing in the page. `None`: the page is complete.
     pub(in crate::query) partial: Option<Missing>,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Pages {
     /// The stored IDs that are left, ascending.
     Named(vec::IntoIter<Arc<str>>),
     Ranges {
-        /// The ranges that are left, the next one last.
+        /// The ranges that are left. The next range is the last one.
         ranges: Vec<IdRange>,
         after: Option<String>,
         step: usize,
@@ -57,7 +57,7 @@ impl Pages {
         }
         let mut ranges = scope.ranges(prefix);
         ranges.reverse();
-        // One more than the limit tells whether more follow.
+        // One device more than the limit tells whether more follow.
         let step = if request.selection.is_by_id() { request.limit + 1 } else { DEVICES_PER_FETCH };
         Self::Ranges { ranges, after: after.map(|after| scope.with_prefix(after)), step }
     }
@@ -103,7 +103,7 @@ impl Pages {
 }
 
 impl Queries {
-    /// Returns the first devices whose stored IDs start with `prefix` and follow `after`.
+    /// Returns devices with stored IDs that start with `prefix` and follow `after`.
     pub(in crate::query) async fn page(
         &self,
         deadline: Instant,
@@ -126,7 +126,8 @@ impl Queries {
         Ok(DevicePage { devices, is_cut, partial })
     }
 
-    /// Returns the last pending instant of each of these devices, in Unix milliseconds.
+    /// Returns the last pending instant of each device, in Unix milliseconds. `None`: it has no pending
+    /// readings.
     pub(super) async fn last_pending(
         &self,
         devices: Vec<Arc<str>>,
@@ -143,7 +144,7 @@ impl Queries {
         blocking(move || devices.into_iter().map(last_ms).collect()).await
     }
 
-    /// Returns the known ones of these devices, in the order of their stored IDs.
+    /// Returns the entries of these devices, in the order of their stored IDs. Unknown devices are left out.
     pub(in crate::query) async fn page_of(
         &self,
         deadline: Instant,

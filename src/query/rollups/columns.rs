@@ -34,7 +34,7 @@ impl Columns {
     /// No column.
     pub const NONE: Self = Self(0);
 
-    /// These columns and one more.
+    /// Adds a column to the set.
     #[must_use]
     pub const fn with(self, column: Column) -> Self {
         Self(self.0 | 1 << column as u8)
@@ -51,7 +51,7 @@ impl Columns {
         Column::iter().filter(move |column| self.has(*column))
     }
 
-    /// The stats that the columns are made of.
+    /// The stats that the columns need.
     #[must_use]
     pub const fn needs(self) -> StatsNeeds {
         let ends = self.has(Column::First) || self.has(Column::Last) || self.has(Column::Increase);

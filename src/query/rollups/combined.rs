@@ -1,4 +1,4 @@
-//! The fold of the rollups of several devices.
+//! The rollups of several devices, folded into one.
 
 use std::collections::BTreeMap;
 

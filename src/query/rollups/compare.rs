@@ -1,9 +1,10 @@
-//! The same steps earlier, to compare with.
+//! Comparison of each step with an earlier one.
 //!
-//! A step is compared with the time between the same local times, some days or months earlier. These times
-//! follow each other without gaps, so that their sums add up. If the clock skips an hour today, the step
-//! after it is compared with two hours. If the clock repeats an hour today, its first occurrence is
-//! compared, and the second one has nothing to compare with.
+//! A step is compared with the time between the same local times, some days or months earlier: with `-7d`,
+//! the step from 8:00 to 9:00 is compared with 8:00 to 9:00 a week before. These earlier times follow each
+//! other without gaps, so that their sums add up. If the clock skips an hour today, the step after it is
+//! compared with two hours. If the clock repeats an hour today, its first occurrence is compared, and the
+//! second one has nothing to compare with.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -17,12 +18,13 @@ use super::{LocalTime, Rollups, Series};
 use crate::common::clock::{civil_date, days_since_1970};
 use crate::model::Metric;
 
-/// How much earlier the compared time is, by the local calendar: `-7d` is `Days(7)`.
+/// How much earlier the time to compare with is, by the local calendar. `-7d` is `Days(7)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Earlier {
     /// A number of days.
     Days(u16),
-    /// A number of months, for steps of months: other steps have no counterpart in a shorter month.
+    /// A number of months. It is for steps of months only: in a shorter month, other steps have no
+    /// counterpart.
     Months(u16),
 }
 
@@ -35,7 +37,7 @@ pub enum EarlierError {
     /// The text has another form.
     #[error("expected days, weeks, months or years earlier, such as -1d, -7d, -4w, -1mo or -1y")]
     Form,
-    /// The time is too long.
+    /// The time is more than a hundred years.
     #[error("at most 100 years")]
     TooLong,
     /// The step cannot be compared with days earlier.
@@ -102,17 +104,17 @@ impl Earlier {
         }
     }
 
-    /// The local time of the zone around the compared time of a range.
+    /// Returns the local time of `zone` around the earlier time of the range of `grid`.
     fn local_time(self, zone: &Zone, grid: &Grid) -> LocalTime {
         let range_ms = grid.range_ms();
         zone.local_time(self.before(range_ms.start) - MARGIN_MS..self.before(range_ms.end) + MARGIN_MS)
     }
 }
 
-/// The compared time of each step of a grid.
+/// The earlier time that each step of a grid is compared with.
 #[derive(Debug)]
 pub(super) struct Alignment {
-    /// The start of the compared time of each step, and the end of the last one. Ascending. If a step and the
+    /// The start of the earlier time of each step, and the end of the last one. Ascending. If a step and the
     /// next one have the same start here, the step has nothing to compare with.
     starts: Vec<i64>,
     /// The earlier steps. `None`: no step has anything to compare with.
@@ -129,7 +131,7 @@ impl Alignment {
         Self { starts, grid }
     }
 
-    /// Returns the index of the step whose compared time has the instant `start_ms`.
+    /// Returns the index of the step whose earlier time includes `start_ms`.
     fn step_of(&self, start_ms: i64) -> usize {
         self.starts.partition_point(|start| *start <= start_ms) - 1
     }
@@ -138,9 +140,10 @@ impl Alignment {
 /// Rollups, and beside them the rollups of the earlier steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
-    /// The rollups.
+    /// The rollups of the requested range.
     pub now: Rollups,
-    /// The same series with as many points, which begin earlier. `None`: the request does not compare.
+    /// The rollups of the earlier steps, with the same series and as many points. `None`: the request does
+    /// not compare.
     pub earlier: Option<Rollups>,
 }
 
@@ -180,13 +183,13 @@ impl Compared {
         Self { now, earlier: Some(earlier) }
     }
 
-    /// Returns the number of rows of a table: the earlier points are beside the others.
+    /// Returns the number of rows of a table. An earlier point is in the row of its counterpart.
     #[must_use]
     pub fn points(&self) -> usize {
         self.now.values().map(Vec::len).sum()
     }
 
-    /// Returns each series, and its points earlier.
+    /// Returns each series with its earlier points.
     pub fn series(&self) -> impl Iterator<Item = (&Metric, &Series, Option<&Series>)> {
         self.now
             .iter()

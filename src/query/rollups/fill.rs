@@ -5,7 +5,7 @@ use strum::{EnumString, VariantNames};
 use super::{Point, Rollups, Series};
 use crate::model::{Stats, ValueAt};
 
-/// The point that a series gets for a step without readings, if it has other points.
+/// The point of a step without readings, in a series that has other points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Fill {
@@ -27,7 +27,7 @@ impl Fill {
         }
     }
 
-    /// Adds the points of steps without readings. `starts` are those of all steps.
+    /// Adds the points of steps without readings. `starts` has the start of each step.
     pub(super) fn apply(self, series: &mut Series, starts: &[i64]) {
         if self == Self::None {
             return;

@@ -7,7 +7,7 @@ use super::parts::Part;
 use super::{Point, Rollups, Series};
 use crate::model::{Metric, MetricTable, Stats, ValueAt};
 
-/// Memory for a point in each step is reserved for this many metrics of a device.
+/// The most metrics of a device for which memory for all steps is reserved.
 const METRICS_OF_ALL_STEPS: usize = 8;
 
 /// Folds the stats of hours, which are ascending, into points.
@@ -46,7 +46,7 @@ pub(super) fn fold_parts(parts: Vec<Part>, grid: &Grid, counts_increase: bool) -
 struct OpenRollups {
     places: MetricTable,
     series: Vec<(Metric, OpenSeries)>,
-    /// The most points of a series.
+    /// The most points that a series can have.
     most: usize,
 }
 
@@ -79,8 +79,8 @@ struct OpenSeries {
 }
 
 impl OpenSeries {
-    /// Adds stats to the step that begins at `start_ms`. `growth` is the growth within the stats, if
-    /// increases are counted.
+    /// Adds stats to the step that begins at `start_ms`. `None`: they are outside of the steps, and only
+    /// their last value is noted. `growth` is the growth within the stats, if increases are counted.
     fn add(&mut self, start_ms: Option<i64>, stats: Stats, growth: Option<f64>) {
         let before = self.last.replace(stats.last);
         let Some(start_ms) = start_ms else { return };

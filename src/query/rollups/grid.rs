@@ -1,16 +1,16 @@
 //! The steps of a range: where each begins.
 //!
 //! Steps follow the local clock. A step of several hours, a day, a week, or a number of months begins at the
-//! first instant at which the local clock shows its start or a later time. So a day of a change of the clock
-//! has 23 or 25 hours, and the step of it that includes the change is shorter or longer than others. A step
-//! that the clock skips as a whole does not exist.
+//! first instant at which the local clock shows its start or a later time. So a day on which the clock
+//! changes has 23 or 25 hours, and a step of several hours that includes the change is shorter or longer than
+//! others. A step that the clock skips as a whole does not exist.
 //!
-//! A step of an hour or less begins whenever the local clock shows a multiple of it, also for the second
-//! time; and where the clock skips such an instant, after the gap. So an hour that the clock repeats is a
-//! step of its own.
+//! A step of an hour or less begins whenever the local clock shows a multiple of it. If the clock is set back
+//! and shows a multiple again, another step begins. So an hour that the clock repeats is a step of its own.
+//! If the clock skips a multiple, a step begins after the gap.
 //!
-//! An offset makes each step begin so much later by the local clock: the steps are those of a clock that is
-//! behind by the offset.
+//! With an offset of six hours, each step begins six hours later by the local clock. So the steps are those
+//! of a clock that is six hours behind.
 
 use std::ops::Range;
 
@@ -19,13 +19,14 @@ use super::zone::{LocalTime, Zone};
 use crate::common::clock::{civil_date, days_since_1970};
 use crate::model::{Hour, MS_PER_HOUR};
 
-/// A step may start earlier than its usual length before an instant that it includes, by at most this time.
+/// The most by which a step exceeds its usual length, such as a month of 31 days.
 pub(super) const MARGIN_MS: i64 = 4 * MS_PER_DAY;
 
-/// More than any clock is set back at once. Steps of at most an hour begin anew when that happens.
+/// How far around a range the bounds of steps of an hour or less are computed. It is more than any clock is
+/// set back at once: such steps begin anew when that happens.
 const LONGEST_FINE_MS: i64 = 5 * MS_PER_HOUR;
 
-/// Less than the time between two changes of any clock.
+/// A time that is shorter than that between any two changes of a clock.
 const SHORTEST_PERIOD_MS: i64 = 7 * MS_PER_DAY;
 
 /// The steps that a range touches.
@@ -50,14 +51,14 @@ impl Grid {
         Self { bounds, local }
     }
 
-    /// Returns the steps between `bounds`, which ascend and may repeat. `None`: there is no step.
+    /// Returns the steps between `bounds`, which ascend and may repeat. `None`: there are no steps.
     pub(super) fn of_bounds(mut bounds: Vec<i64>, local: LocalTime) -> Option<Self> {
         bounds.dedup();
         (bounds.len() > 1).then_some(Self { bounds, local })
     }
 
-    /// Returns an upper bound of the number of steps of at most an hour, without making them. Each change of
-    /// the clock makes one step more at most.
+    /// Returns an upper bound of the number of steps, without making them. It holds for steps of at most an
+    /// hour. Each change of the clock makes one step more at most.
     pub(super) const fn most_steps(step: Step, range_ms: &Range<i64>) -> i64 {
         let ms = range_ms.end - range_ms.start;
         ms / step.usual_ms() + ms / SHORTEST_PERIOD_MS + 4
@@ -84,7 +85,7 @@ impl Grid {
         Hour::of(range_ms.start)..Hour::at_or_after(range_ms.end)
     }
 
-    /// The instants inside of an hour at which a step begins or the last one ends, ascending.
+    /// The bounds of steps inside of an hour, ascending. The start of the hour is not inside.
     pub(super) fn cuts_of(&self, hour: Hour) -> &[i64] {
         let start = self.bounds.partition_point(|bound| *bound <= hour.start_ms());
         let end = self.bounds.partition_point(|bound| *bound < hour.end_ms());
@@ -102,7 +103,7 @@ impl Grid {
     }
 }
 
-/// Finds the steps of instants that ascend.
+/// Finds the step of each instant. The instants have to ascend.
 #[derive(Debug)]
 pub(super) struct Walk<'g> {
     bounds: &'g [i64],

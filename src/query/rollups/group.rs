@@ -15,7 +15,7 @@ use super::{Queries, QueryError, Rollups};
 use crate::model::{Contents, Hour};
 use crate::store::{HourStats, Store, StoreError};
 
-/// The most hours of readings in one request to the store, if they have to be merged.
+/// The most hours in one request to the store for readings that are merged.
 const HOURS_PER_FETCH: usize = 48;
 
 /// The devices of a query that one request to the store reads.
@@ -31,11 +31,11 @@ pub(super) struct Group {
 
 /// The converted rollups of a group.
 pub(super) struct Converted<T> {
-    /// The devices up to the first one that exceeds a limit.
+    /// The results up to the first device that exceeds a limit.
     pub(super) devices: Vec<Result<T, QueryError>>,
     /// Whether some of the readings are pending.
     pub(super) is_pending: bool,
-    /// Why the stored readings are missing, if they are.
+    /// The error of the store. `Some`: the stored readings are missing.
     pub(super) failed: Option<QueryError>,
 }
 

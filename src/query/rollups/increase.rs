@@ -6,12 +6,12 @@
 //! [`LOOK_BACK_MS`] older than the start of the step, and from its first value otherwise. So the increases of
 //! steps add up to that of a longer step, whatever the range.
 //!
-//! Stats tell the growth of an hour only if they leave no room for a hidden restart; see [`growth_of`]. Of
-//! other hours the readings are read.
+//! The growth of an hour follows from its stats only if they cannot hide a restart; see [`growth_of`]. For
+//! other hours, the readings are read.
 
 use crate::model::{MS_PER_HOUR, Stats, ValueAt};
 
-/// The oldest value before a step from which its increase counts: seven days before its start.
+/// How old a value before a step may be so that the increase counts from it: seven days.
 pub(super) const LOOK_BACK_MS: i64 = 7 * 24 * MS_PER_HOUR;
 
 /// The growth of a counter from one value to the next.
@@ -22,8 +22,9 @@ pub(super) const fn grown(before: f64, value: f64) -> f64 {
 /// Returns the growth of a counter from the first to the last of some values. `None`: it does not follow from
 /// their stats.
 ///
-/// It follows from the stats of one value, of two, and of a constant. Three values ascend if the first is the
-/// smallest and the last the largest. Of four, the third may be lower than the second.
+/// It follows if there are one or two values, or if all are equal. Three values ascend if the first is the
+/// smallest and the last the largest. Four such values may hide a restart: the third may be lower than the
+/// second.
 pub(super) fn growth_of(stats: &Stats) -> Option<f64> {
     let (first, last) = (stats.first.value, stats.last.value);
     let is_constant = stats.min >= stats.max;
@@ -32,8 +33,8 @@ pub(super) fn growth_of(stats: &Stats) -> Option<f64> {
     is_certain.then(|| if is_constant { 0.0 } else { grown(first, last) })
 }
 
-/// Returns the growth of a series from `before`, the last value before `stats`, to the first value in
-/// `stats`. It is 0 if `before` is too old for a step that begins at `start_ms`.
+/// Returns the growth from `before` to the first value in `stats`. `before` is the last value before `stats`.
+/// The growth is 0 without it, or if it is too old for a step that begins at `start_ms`.
 pub(super) fn growth_from(before: Option<ValueAt>, start_ms: i64, stats: &Stats) -> f64 {
     let is_near = |before: &ValueAt| before.ts_ms >= start_ms.saturating_sub(LOOK_BACK_MS);
     before.filter(is_near).map_or(0.0, |before| grown(before.value, stats.first.value))

@@ -19,7 +19,8 @@ pub(in crate::query) fn repeated(stored: &[HourStats], pending: &[(Hour, Content
     stored.iter().filter(is_repeated).map(|stored| stored.hour).collect()
 }
 
-/// Merges `stored` stats, the stored readings of `repeated` hours and the pending readings to stats by hour.
+/// Merges stored and pending hours to the stats of each hour. `repeated` has the stored readings of the hours
+/// in which pending readings may repeat or precede them.
 ///
 /// The readings of a repeated hour may have expired while its stats are kept. The stats then stay as they
 /// are, because they may include the pending readings. This case shows in the count: a merge of all readings

@@ -21,10 +21,11 @@ pub(super) struct Splitter<'g> {
     grid: &'g Grid,
     series: &'g SeriesFilter,
     parts: Vec<Part>,
-    /// By the index of a series in the contents: the open part.
+    /// The series of the open part, by their index in the contents of the hour.
     open: Vec<Option<OpenSeries>>,
-    /// The series of the open part, and its first instant.
+    /// The indexes of the series in the open part.
     of_part: Vec<u32>,
+    /// The first instant of the open part.
     first_ms: i64,
 }
 
@@ -40,7 +41,7 @@ impl<'g> Splitter<'g> {
         Self { grid, series, parts: Vec::new(), open: Vec::new(), of_part: Vec::new(), first_ms: 0 }
     }
 
-    /// Adds readings of an hour. They are later than all that were added before.
+    /// Adds readings of an hour. Readings of one hour are added in the order of time.
     pub(super) fn add(&mut self, hour: Hour, contents: &Contents) {
         let is_wanted: Vec<bool> = contents.metrics().iter().map(|metric| self.series.matches(metric)).collect();
         self.open.clear();
@@ -89,7 +90,7 @@ impl<'g> Splitter<'g> {
         self.parts.push(part);
     }
 
-    /// The parts, in the order of time.
+    /// The parts, in the order in which they were added.
     pub(super) fn finish(self) -> Vec<Part> {
         self.parts
     }

@@ -34,7 +34,7 @@ impl Plan {
             to_ms - step.default_range_ms().min(longest_ms)
         });
         limits.check_ranges(from_ms, to_ms, ranges)?;
-        // A range of hours is within the limits already.
+        // Steps of an hour or more are limited by the number of hours already.
         let most = limits.max_points.max(limits.max_hours as usize) / ranges as usize;
         let steps = Grid::most_steps(step, &(from_ms..to_ms)) as usize;
         if step.usual_ms() < MS_PER_HOUR && steps > most {
@@ -67,7 +67,7 @@ impl Plan {
         self.columns.has(Column::Increase)
     }
 
-    /// The hours or steps of a device, whichever are more.
+    /// The number of hours or of steps of a device, whichever is larger.
     pub(super) fn size_of_device(&self) -> usize {
         (self.hours.end.0.abs_diff(self.hours.start.0) as usize).max(self.grid.starts().len())
     }
@@ -91,7 +91,7 @@ impl Plan {
         self.counts_increase() || self.step.usual_ms() >= MS_PER_HOUR
     }
 
-    /// The number of points of some rollups in an answer; an error if they are more than it may have.
+    /// Returns the number of points of some rollups. Fails if it exceeds `max`.
     pub(super) fn points_of<'r>(
         &self,
         rollups: impl IntoIterator<Item = &'r Rollups>,
@@ -103,7 +103,7 @@ impl Plan {
         if found <= max { Ok(found) } else { Err(self.too_many_points(max, found)) }
     }
 
-    /// The most points of some rollups and of the earlier ones beside them, once each point has a
+    /// Returns an upper bound of the points of rollups and the earlier ones together. Each point has a
     /// counterpart.
     pub(super) fn points_beside(&self, now: &Rollups, earlier: &Rollups) -> usize {
         let steps = self.grid.starts().len();

@@ -1,4 +1,4 @@
-//! Rollups from readings: the hours whose stats are not enough.
+//! Rollups from readings, for hours whose stats are not enough.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::model::{Contents, Hour, SeriesFilter};
 use crate::query::{Queries, QueryError};
 use crate::store::{FirstReadings, HourStats, ReadingsQuery};
 
-/// The most values of one request to the store, except those of its last instant.
+/// The most values of one request to the store. It may exceed them by the values of one instant.
 const VALUES_PER_READ: usize = 20_000;
 
 /// The number of values that a query may still read.
@@ -28,7 +28,7 @@ impl ReadBudget {
         Self { max, left: AtomicU64::new(max) }
     }
 
-    /// Takes the values of one device.
+    /// Takes the values of one device. Fails if too few are left.
     fn take(&self, values: u64, plan: &Plan) -> Result<(), QueryError> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(values));
         match taken {
@@ -43,7 +43,7 @@ impl ReadBudget {
     }
 }
 
-/// The hours of a device, sorted by whether their stats suffice or their readings are needed.
+/// The hours of a device: those whose stats suffice, and those to read.
 pub(super) struct Hours {
     pub(super) stored: Vec<HourStats>,
     pub(super) pending: Vec<(Hour, Contents)>,
@@ -79,15 +79,15 @@ impl Hours {
         self.to_read.iter().map(|(_, values)| *values).chain(pending).sum()
     }
 
-    /// Returns the pending hours to split that have no stored readings to read.
+    /// Returns those hours of `to_split` of which no stored readings are read.
     pub(super) fn only_pending(&self) -> impl Iterator<Item = &(Hour, Contents)> {
         let is_read = |hour: &Hour| self.to_read.binary_search_by_key(hour, |(hour, _)| *hour).is_ok();
         self.to_split.iter().filter(move |(hour, _)| !is_read(hour))
     }
 }
 
-/// Reads the readings that `hours` needs of a device, and splits them where steps begin. It holds one page
-/// of readings at a time.
+/// Reads the needed readings of a device, and splits them where steps begin. It holds one page of readings at
+/// a time.
 pub(super) async fn read(
     queries: &Queries,
     deadline: Instant,
@@ -137,8 +137,8 @@ pub(super) async fn read(
     }
 }
 
-/// Splits the readings of a page that begins at `start_ms`, merged with the pending readings of the same
-/// time.
+/// Merges a page of stored readings with pending ones, and splits them. The page begins at `start_ms`. The
+/// pending readings are those of the same time.
 pub(super) fn add_page(splitter: &mut Splitter<'_>, page: FirstReadings, start_ms: i64, pending: &[(Hour, Contents)]) {
     let end_ms = page.complete_until_ms;
     let mut stored = page.hours.into_iter().peekable();

@@ -5,18 +5,19 @@ use std::str::FromStr;
 
 use crate::model::MS_PER_HOUR;
 
-/// The milliseconds of a minute and of a day in UTC.
+/// The milliseconds of a minute.
 const MS_PER_MINUTE: i64 = 60_000;
+/// The milliseconds of a day in UTC.
 pub(super) const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
-/// The mean milliseconds of a month of the Gregorian calendar.
+/// The mean length of a month in the Gregorian calendar, in milliseconds.
 const MS_PER_MONTH: i64 = 2_629_746_000;
 
 /// The milliseconds of a February.
 const SHORTEST_MONTH_MS: i64 = 28 * MS_PER_DAY;
 
-/// A step of rollups: a length of the local clock or calendar. Steps of less than a day divide an hour or a
-/// day.
+/// A step of rollups: a length of time by the local clock or calendar. A step of less than a day divides an
+/// hour or a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     pub(super) unit: Unit,
@@ -76,7 +77,7 @@ const UNITS: [(&str, i64); 8] = [
 /// Why a text is no [`Step`], and which steps there are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// The text is a length of time, but none of a step.
+    /// The text is a length of time, but rollups have no such step.
     #[error("is no step of rollups; the nearest are {0}")]
     NoStep(String),
     /// The text is no length of time.
@@ -137,8 +138,9 @@ impl Step {
         Self { unit, offset_ms: 0 }
     }
 
-    /// Returns the step with an offset, by the local clock: shifts of eight hours that begin at six have an
-    /// offset of six hours.
+    /// Returns the step with an offset by the local clock.
+    ///
+    /// Shifts of eight hours that begin at 6:00 have an offset of six hours.
     ///
     /// # Errors
     /// If the offset is negative, not below the step or the shortest month, or no number of minutes.
@@ -151,14 +153,14 @@ impl Step {
         }
     }
 
-    /// Returns the milliseconds of the step, without changes of the local clock and with months of mean
-    /// length.
+    /// Returns the usual length of the step, in milliseconds. It ignores changes of the local clock, and
+    /// months have their mean length.
     pub(super) const fn usual_ms(self) -> i64 {
         self.unit.usual_ms()
     }
 
-    /// Returns the length of the default range in milliseconds: 24 steps of hours, weeks or months, 60 of
-    /// minutes, 30 days.
+    /// Returns the length of the default range, in milliseconds. It is 60 steps of minutes, 24 of hours,
+    /// weeks or months, or 30 days.
     pub(super) const fn default_range_ms(self) -> i64 {
         let steps = match self.unit {
             Unit::Minutes(_) => 60,
@@ -168,7 +170,7 @@ impl Step {
         steps * self.usual_ms()
     }
 
-    /// Returns the shortest step with which so many points of this step become at most `max`.
+    /// Returns the shortest step that turns `points` points into `max` at most.
     pub(super) fn with_fewer_points(self, points: usize, max: usize) -> Option<Self> {
         let fits = |step: &Self| points as f64 * self.usual_ms() as f64 <= max as f64 * step.usual_ms() as f64;
         STEPS.iter().map(|(_, unit)| Self::of(*unit)).find(fits)

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone, TimeZoneDatabase};
 
-/// A time zone of the IANA database that is part of the program, so that each machine has the same one.
+/// A time zone of the IANA database. The database is part of the program, so it is the same on each machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Zone(TimeZone);
 
@@ -20,8 +20,8 @@ impl Zone {
         TimeZoneDatabase::bundled().get(name).ok().map(Self)
     }
 
-    /// Returns the instants of a local time without an offset, `YYYY-MM-DDTHH:MM[:SS[.fff]]`. `None`: the
-    /// text is no such time.
+    /// Returns the instants of a local time. The text is `YYYY-MM-DDTHH:MM[:SS[.fff]]`, without an offset.
+    /// `None`: it has another form.
     #[must_use]
     pub fn instant(&self, text: &str) -> Option<LocalInstant> {
         let local = local(text)?;
@@ -56,14 +56,15 @@ impl Zone {
     }
 }
 
-/// When a local time is, in Unix milliseconds.
+/// The instants of a local time, in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalInstant {
-    /// At one instant.
+    /// One instant.
     Once(i64),
-    /// At two, because clocks are set back.
+    /// Two instants, because the clock is set back and shows the time twice.
     Twice([i64; 2]),
-    /// Never, because clocks are set forward over it. These are its instants by the offsets after and before.
+    /// No instant, because the clock is set forward over the time. The values are its instants by the offset
+    /// after the change and by the offset before.
     Never([i64; 2]),
 }
 
@@ -110,8 +111,8 @@ impl LocalTime {
         self.periods[after.saturating_sub(1)].1
     }
 
-    /// Returns the time that the local clock shows at an instant, or the latest time that it has shown
-    /// before, if it was set back to an earlier one.
+    /// Returns the time that the local clock shows at an instant. If the clock was set back, it is the latest
+    /// time that it has shown before.
     pub(super) fn shown_before(&self, ts_ms: i64) -> i64 {
         let after = self.periods.partition_point(|(start_ms, _)| *start_ms < ts_ms).max(1);
         let (start_ms, offset_ms) = self.periods[after - 1];
@@ -119,9 +120,10 @@ impl LocalTime {
         (ts_ms + offset_ms).max(end_before)
     }
 
-    /// Returns the first instant at which the local clock shows `local_ms` or a later time.
+    /// Returns the first instant when the local clock shows `local_ms` or a later time.
     pub(super) fn first_instant(&self, local_ms: i64) -> i64 {
-        // No clock is further ahead of UTC, so earlier periods are over.
+        // No clock is ahead of UTC by `MAX_OFFSET_MS`. So none shows `local_ms` more than this time before
+        // the instant `local_ms`, and earlier periods are skipped.
         let from = self.periods.partition_point(|(start_ms, _)| *start_ms <= local_ms.saturating_sub(MAX_OFFSET_MS));
         for (nth, (start_ms, offset_ms)) in self.periods.iter().enumerate().skip(from.saturating_sub(1)) {
             let instant_ms = (local_ms - offset_ms).max(*start_ms);

@@ -24,8 +24,9 @@ impl Catalog {
     }
 }
 
-/// The shard that holds the documents with this value of the shard key. (The hash is Rust's; MongoDB's is of
-/// MD5.)
+/// The shard that holds the documents with this value of the shard key.
+///
+/// The hash is that of Rust, where MongoDB uses MD5.
 pub(super) fn shard_of(value: &Bson) -> usize {
     let mut hasher = DefaultHasher::new();
     match value {

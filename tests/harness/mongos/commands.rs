@@ -1,4 +1,4 @@
-//! Dispatches commands.
+//! Dispatches the commands of a client.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct Session {
 pub(super) struct Command {
     pub(super) name: String,
     pub(super) database: String,
-    /// The collection, or another value of the command's first field.
+    /// The value of the first field if it is a text, which mostly is the collection.
     pub(super) collection: String,
     pub(super) body: Document,
 }
@@ -39,7 +39,7 @@ impl Command {
         format!("{}.{}", self.database, self.collection)
     }
 
-    /// An entry for the record.
+    /// An entry for the record of statements.
     pub(super) fn recorded(&self, verb: Verb, key: Option<&str>, filter: Document, shards: Vec<usize>) -> Recorded {
         let (database, collection) = (self.database.clone(), self.collection.clone());
         Recorded { verb, database, collection, sharded: key.is_some(), filter, shards }

@@ -27,8 +27,9 @@ enum Cursor {
 }
 
 impl Cursors {
-    /// Cursors with IDs that no other mongos gives: the driver sends the `killCursors` of a cursor that was
-    /// dropped to any mongos.
+    /// Creates cursors with IDs that no other mongos gives.
+    ///
+    /// The driver may send the `killCursors` of a dropped cursor to any mongos.
     pub(super) fn new() -> Self {
         let first = i64::from(rand::random::<u32>()) << 20;
         Self { open: Mutex::default(), last: AtomicI64::new(first) }

@@ -8,7 +8,9 @@ use super::cursors::drain;
 use super::record::Verb;
 use super::{PRIMARY_SHARD, SHARDS, Sharding, target};
 
-/// The allowed fields of `shardCollection`, without `numInitialChunks`, which later servers do not have.
+/// The allowed fields of `shardCollection`.
+///
+/// `numInitialChunks` is missing, because later servers do not have it.
 const SHARD_FIELDS: [&str; 7] = ["shardCollection", "key", "unique", "lsid", "$db", "$clusterTime", "writeConcern"];
 
 /// The number of documents that are moved in one insert.
@@ -26,7 +28,7 @@ impl Session {
         reply
     }
 
-    /// Shards a collection and moves the documents of other shards at once.
+    /// Shards a collection, and at once moves the documents of other shards there.
     pub(super) async fn shard_collection(&self, command: Command) -> Document {
         self.try_to_shard(command).await.unwrap_or_else(|refused| refused)
     }
@@ -104,7 +106,9 @@ impl Session {
         Ok(())
     }
 
-    /// Moves the documents of other shards, one value of the key after the other.
+    /// Moves the documents that belong to other shards.
+    ///
+    /// It moves those with one value of the key after the other.
     async fn move_documents(&self, command: &Command, key: &str) -> Result<(), Document> {
         let (database, collection) = (&command.database, &command.collection);
         let by_key = doc! { "$group": { "_id": format!("${key}") } };

@@ -1,5 +1,6 @@
-//! A mongos simulator: it speaks MongoDB's wire protocol in front of two real mongods, as a mongos does in
-//! front of its shards. No package registry has a mongos.
+//! A mongos simulator: speaks MongoDB's wire protocol in front of two real mongods.
+//!
+//! A real mongos does so in front of its shards, but no package registry has a mongos.
 //!
 //! It answers `hello` like a mongos, knows the sharded collections (`catalog`), sends each statement to the
 //! shard of its shard key and statements without a key to all shards (`target`, `writes`, `reads`), refuses
@@ -7,7 +8,7 @@
 //! cannot do like a mongos: it is never silently wrong.
 //!
 //! Differences from a mongos: its hash is not MongoDB's; it has no chunks, balancer, config servers or
-//! versions of routing tables; it splits a collection while no other command runs; `explain`, transactions,
+//! versions of routing tables; no other command runs while it shards a collection; `explain`, transactions,
 //! authentication and compression are missing.
 //!
 //! This folder uses nothing else of the harness, like `mongod.rs`.
@@ -50,15 +51,16 @@ const PRIMARY_SHARD: usize = 0;
 pub(crate) struct Cluster {
     shards: Vec<Mongod>,
     shared: Arc<Shared>,
-    /// The runtime of the mongoses, so that they answer while a test blocks its threads. `None` only during
-    /// drop.
+    /// The runtime of the mongoses; `None` only during drop.
+    ///
+    /// On it, they answer while a test blocks its own threads.
     runtime: Option<Runtime>,
 }
 
 /// The state that the mongoses of a cluster share. A real cluster keeps it on config servers.
 struct Shared {
     shards: Shards,
-    /// Locked for writing while a collection is split.
+    /// Locked for writing while a collection is sharded.
     catalog: RwLock<Catalog>,
     record: Record,
     /// The limits and versions of the shards from their `hello`.

@@ -90,8 +90,8 @@ impl Session {
             for mut document in found? {
                 let key = match document.remove(SORT_KEY) {
                     Some(Bson::Array(key)) => key,
-                    Some(value) => vec![value],          // of a view and one field
-                    None => fields_of(&document, &sort), // of a time-series collection sorted by its metadata
+                    Some(value) => vec![value],          // a view, sorted by one field
+                    None => fields_of(&document, &sort), // a time-series collection, sorted by its metadata
                 };
                 keyed.push((key, document));
             }
@@ -103,7 +103,9 @@ impl Session {
         Ok(self.cursors.serve(command.namespace(), documents, size))
     }
 
-    /// The shards run the first `$match`; the rest of the pipeline runs on their documents.
+    /// Runs a pipeline over several shards.
+    ///
+    /// The shards run the first `$match`, and one shard runs the rest on the documents that they found.
     async fn aggregate_on(
         &self,
         shards: &[usize],
@@ -136,7 +138,9 @@ impl Session {
     }
 }
 
-/// The sort key from the document's fields; shorter if the projection dropped some of them.
+/// The sort key from the document's fields.
+///
+/// It is shorter than `sort` if the projection dropped some of them.
 fn fields_of(document: &Document, sort: &Document) -> Vec<Bson> {
     sort.keys().map(|path| target::value_at(document, path)).filter(|value| *value != Bson::Null).collect()
 }

@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::commands::number;
 
-/// Sorts documents with their sort keys by `sort`.
+/// Sorts documents, each with its sort key, in the directions of `sort`.
 ///
 /// # Errors
 /// A message with the key that cannot be compared.

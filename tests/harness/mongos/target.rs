@@ -7,7 +7,9 @@ use bson::{Bson, Document};
 use super::SHARDS;
 use super::catalog::shard_of;
 
-/// The shards that may have documents that match `filter`, if the collection is sharded by `key`.
+/// The shards that may have documents that match `filter`.
+///
+/// The collection is sharded by `key`.
 pub(super) fn shards_of(filter: &Document, key: &str) -> Vec<usize> {
     match values(filter, key) {
         Some(values) => values.iter().map(shard_of).collect::<BTreeSet<usize>>().into_iter().collect(),
@@ -19,7 +21,7 @@ pub(super) fn all() -> Vec<usize> {
     (0..SHARDS).collect()
 }
 
-/// The single value of `key` that `filter` matches.
+/// The single value of `key` that `filter` matches; `None` if it does not name one.
 pub(super) fn equality(filter: &Document, key: &str) -> Option<Bson> {
     filter.iter().find_map(|(field, condition)| match condition {
         Bson::Array(clauses) if field == "$and" => {
@@ -41,7 +43,9 @@ pub(super) fn value_at(document: &Document, path: &str) -> Bson {
     found.unwrap_or(Bson::Null)
 }
 
-/// All values of `key` that `filter` matches; `None` if they are not a list.
+/// All values of `key` that `filter` matches.
+///
+/// `None`: the filter does not list them.
 fn values(filter: &Document, key: &str) -> Option<Vec<Bson>> {
     let of_clause = |clause: &Bson| values(clause.as_document()?, key);
     equality(filter, key).map(|value| vec![value]).or_else(|| {

@@ -20,7 +20,7 @@ const MORE_TO_COME: u32 = 1 << 1;
 /// The error code if a shard cannot be reached or does not answer.
 const HOST_UNREACHABLE: i32 = 6;
 
-/// A message.
+/// A message that was read.
 pub(super) struct Request {
     pub(super) id: i32,
     pub(super) wants_reply: bool,
@@ -47,7 +47,7 @@ pub(super) async fn read(stream: &mut TcpStream) -> Result<Request> {
     Ok(Request { id: field(4), wants_reply: flags & MORE_TO_COME == 0, command: sections(rest)? })
 }
 
-/// Writes a message as the reply to the message with the ID `to`; 0 if it is no reply.
+/// Writes a message. It is the reply to the message with the ID `to`; 0 if it is no reply.
 pub(super) async fn write(stream: &mut TcpStream, to: i32, document: &Document) -> Result<()> {
     let body = bson::serialize_to_vec(document).map_err(|error| bad(&error.to_string()))?;
     let length = i32::try_from(HEADER_BYTES + 5 + body.len()).map_err(|_| bad("too long"))?;
@@ -119,7 +119,7 @@ impl Shards {
         Self { shards: addresses.into_iter().map(|address| Shard { address, idle: Mutex::default() }).collect() }
     }
 
-    /// The reply of a shard, without the fields that describe only that shard.
+    /// Sends a command to a shard. Returns its reply, without the fields that describe only that shard.
     pub(super) async fn call(&self, shard: usize, mut command: Document) -> Document {
         // The shards are separate replica sets: each would refuse the other's cluster time.
         command.remove("$clusterTime");

@@ -19,7 +19,7 @@ struct Refusal {
     why: String,
 }
 
-/// Statements for the same shards, by their places in the command.
+/// Statements that go to the same shards, by their places in the command.
 struct Batch {
     shards: Vec<usize>,
     places: Vec<usize>,
@@ -126,7 +126,9 @@ fn changes_key(update: &Document, key: &str) -> bool {
     ["$set", "$unset", "$inc", "$rename", "$min", "$max"].into_iter().any(touches)
 }
 
-/// Adds a statement to a batch for its shards; in an ordered command, only to the last batch.
+/// Adds a statement to the batch for its shards, or to a new batch.
+///
+/// An ordered command may only add to the last batch.
 fn add(batches: &mut Vec<Batch>, place: usize, shards: Vec<usize>, ordered: bool) {
     let from = if ordered { batches.len().saturating_sub(1) } else { 0 };
     match batches[from..].iter_mut().find(|batch| batch.shards == shards) {

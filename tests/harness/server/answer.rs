@@ -23,7 +23,9 @@ impl Answer {
         Ok(Self { status, headers, body: response.bytes().await? })
     }
 
-    /// Its text as an error if it is `store_unavailable`, after which the client should try again.
+    /// Makes the answer `store_unavailable` an error, with its text.
+    ///
+    /// After it, a client should try again.
     pub(crate) fn unless_store_unavailable(self) -> Result<Self, String> {
         let is_unavailable = self.status == 503 && self.json()["code"] == "store_unavailable";
         if is_unavailable { Err(self.text().to_owned()) } else { Ok(self) }

@@ -10,8 +10,9 @@ use super::super::mongod::deadline::deadline;
 use super::super::{Metrics, Setup, client, secret_of, wait_for, wait_until};
 use super::{Answer, Server};
 
-/// How many seconds the counters may take to add up: the server reads them one after the other while flushes
-/// continue.
+/// How many seconds the counters may take to add up.
+///
+/// The server reads them one after the other while flushes continue.
 const BALANCE_SECONDS: u32 = 60;
 
 impl Server {
@@ -26,7 +27,9 @@ impl Server {
         Answer::of(request.send().await).await.expect("an answer")
     }
 
-    /// `GET`s a path and expects JSON with status 200. It repeats the request while the store is unavailable.
+    /// `GET`s a path and expects JSON with status 200.
+    ///
+    /// It repeats the request while the store is unavailable.
     pub(crate) async fn get_json(&self, path: &str) -> Value {
         let answer = wait_for(path, async || self.get(path).await.unless_store_unavailable()).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
@@ -99,7 +102,7 @@ impl Server {
     }
 }
 
-/// A text as a part of an address.
+/// A text, percent-encoded for a path or a query.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }

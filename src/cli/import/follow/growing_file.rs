@@ -1,7 +1,7 @@
 //! A file to which a program appends lines, over rotation, truncation and restarts.
 //!
-//! A file is known by its content: the last bytes that were read, at their place. So it is found again under
-//! another name, and a new file in its place is not taken for it.
+//! A file is recognized by its content: a checksum of the last bytes that were read, and their offset. So it
+//! is found again under another name, and a new file in its place is not mistaken for it.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -17,14 +17,16 @@ use tidegauge::common::regular_file::open_regular;
 const STEP_BYTES: u64 = 1 << 20;
 /// The longest line: the default limit of the server for a body.
 const LINE_MAX_BYTES: usize = 16 << 20;
-/// The bytes before a place that tell whether a file is the same.
+/// How many bytes before a place the checksum covers.
 const CHECKED_BYTES: u64 = 4096;
-/// The number of files that are known to be read.
+/// How many files that were read to their ends are remembered.
 const ENDED_FILES: usize = 100;
-/// Compressed files are no rotated ones that can be read.
+/// The endings of compressed files.
+///
+/// They are skipped, because the import cannot continue in them.
 const COMPRESSED: [&str; 4] = ["gz", "zst", "xz", "bz2"];
 
-/// A place at the end of a line, and what precedes it.
+/// A place at the end of a line, with a checksum of the bytes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in super::super) struct Mark {
     bytes: u64,
@@ -40,41 +42,43 @@ impl Mark {
     }
 }
 
-/// The next thing in a file.
+/// The result of one attempt to read more lines.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Whole lines.
     Lines(Vec<u8>),
-    /// Nothing yet.
+    /// There are no more whole lines yet.
     Idle,
-    /// No more: the next step is of another file, or of the same one from its beginning, and this says why.
+    /// The file has ended, for this reason. The next step reads another file, or this one from its beginning.
     Ended(&'static str),
 }
 
-/// A file under a name, or one that had it.
+/// The file at a path, or a rotated file that was there before.
 pub(super) struct GrowingFile {
     path: PathBuf,
-    /// The name of the file that is read.
+    /// The current name of the open file. After a rotation, it is not `path`.
     name: PathBuf,
     file: File,
     /// The end of the last line that was returned.
     read: Mark,
-    /// The bytes after it.
+    /// The bytes read after it: the beginning of a line.
     partial: Vec<u8>,
-    /// The check before the end of `partial`.
+    /// The checksum at the end of `partial`.
     partial_check: u32,
-    /// The file at the path is another one.
+    /// Whether another file is now at the path.
     is_replaced: bool,
     /// The last files that were read to their ends.
     ended: VecDeque<Version>,
 }
 
-/// A file and its last change.
+/// A file and its last change: device, inode, modification time.
 type Version = (u64, u64, SystemTime);
 
 impl GrowingFile {
-    /// Opens the file at a path, or the one that had this name when it was read up to `mark`. Both are read
-    /// from the beginning. `false`: the file of `mark` is gone.
+    /// Opens the file that was read up to `mark`, under its current name.
+    ///
+    /// Without `mark`, or if that file is gone, it opens the file at `path`. The result is read from its
+    /// beginning. `false`: the file of `mark` is gone.
     pub(super) fn open(path: &Path, mark: Option<Mark>) -> io::Result<(Self, bool)> {
         let name = match mark {
             None => Some(path.to_owned()),
@@ -108,7 +112,7 @@ impl GrowingFile {
         self.read
     }
 
-    /// Reads whole lines, or finds out that there are none.
+    /// Reads the next whole lines, or finds that there are none.
     pub(super) fn next(&mut self) -> io::Result<Step> {
         loop {
             let (len, known) = (self.file.metadata()?.len(), self.known());
@@ -125,19 +129,20 @@ impl GrowingFile {
                 if !self.partial.is_empty() {
                     let mut lines = self.take_lines(self.partial.len())?;
                     self.read.lines += 1;
-                    lines.push(b'\n'); // no program completes this line
+                    lines.push(b'\n'); // the program writes to the new file, so this line stays as it is
                     return Ok(Step::Lines(lines));
                 }
                 return Ok(if self.begin_next()? { Step::Ended("another file has its name") } else { Step::Idle });
             } else {
-                // Once more before it ends: its program may have written until it made the new file.
+                // Read once more before the file ends: the program may have written to it until it made the
+                // new file.
                 self.is_replaced = is_other(&self.path, &self.file)?;
                 return Ok(Step::Idle);
             }
         }
     }
 
-    /// The bytes that were read.
+    /// How many bytes were read.
     fn known(&self) -> u64 {
         self.read.bytes + self.partial.len() as u64
     }
@@ -169,7 +174,9 @@ impl GrowingFile {
         Ok(lines)
     }
 
-    /// Continues in a copy that was made before the file was truncated, or else at the beginning of the file.
+    /// Continues in a copy that was made before the file was truncated.
+    ///
+    /// Without such a copy, it begins again at the start of the file, and returns the reason.
     fn truncated(&mut self) -> io::Result<Option<&'static str>> {
         self.partial.clear();
         if let Some(copy) = others(&self.path)?.into_iter().find(|other| self.read.bytes > 0 && is_at(other, self.read))
@@ -205,7 +212,7 @@ impl GrowingFile {
 
 const START: Mark = Mark { bytes: 0, lines: 0, check: 0 };
 
-/// The check of the bytes before a place; `None`: the file is shorter.
+/// The checksum of the last bytes before an offset. `None`: the file is shorter.
 fn check(file: &File, bytes: u64) -> io::Result<Option<u32>> {
     let mut before = vec![0; bytes.min(CHECKED_BYTES) as usize];
     let start = bytes - before.len() as u64;
@@ -215,18 +222,18 @@ fn check(file: &File, bytes: u64) -> io::Result<Option<u32>> {
     }
 }
 
-/// Whether the file at a path has this place.
+/// Whether the file at a path has the content of `mark` before that place.
 fn is_at(path: &Path, mark: Mark) -> bool {
     open_regular(path).and_then(|file| check(&file, mark.bytes)).is_ok_and(|found| found == Some(mark.check))
 }
 
-/// Whether the path has another file than this one; `false` if it has none.
+/// Whether another file than this one is at the path; `false` if no file is.
 fn is_other(path: &Path, file: &File) -> io::Result<bool> {
     let (Ok(at_path), open) = (std::fs::metadata(path), file.metadata()?) else { return Ok(false) };
     Ok((at_path.dev(), at_path.ino()) != (open.dev(), open.ino()))
 }
 
-/// The other regular files in the folder of a path.
+/// The other regular files in the folder of a path, without compressed ones.
 fn others(path: &Path) -> io::Result<Vec<PathBuf>> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut found = Vec::new();
@@ -240,8 +247,10 @@ fn others(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The file that had this name next, such as `readings.csv.1`: of those that were changed after the one that
-/// ended last, or together with it, the earliest.
+/// The rotated file to read next, such as `readings.csv.1`.
+///
+/// Its name begins with the file name of `path`. The files that changed before the file that ended last are
+/// read already. Of the others, this one changed first.
 fn rotated_after(path: &Path, ended: &VecDeque<Version>) -> io::Result<Option<PathBuf>> {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     let Some((.., last_change)) = ended.front() else { return Ok(None) };

@@ -1,8 +1,8 @@
 //! `tidegauge import --follow`: sends the rows that a program appends to a file.
 //!
-//! Each step sends the whole lines that are there, so a request is as large as what was appended. The place
-//! behind them is noted once no row before it is held. A row ends with its line: a quote that is not closed
-//! rejects one line, and no other is waited for.
+//! Each step sends the whole lines that were appended since the last step. It notes the place behind them,
+//! unless an earlier row is still held. A row ends with its line: a quote that is not closed rejects only
+//! that line.
 
 use std::io::{BufRead, Cursor};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ mod growing_file;
 
 pub(super) use self::growing_file::Mark;
 
-/// The wait before the file is looked at again.
+/// The wait before the import looks for more lines.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The bytes in which a file must have its first row.
+/// The first row of a file must end within this number of bytes.
 const HEAD_MAX_BYTES: usize = 16 << 20;
 
 /// Sends the lines of a file after a place, until `stop` is true.
@@ -108,22 +108,24 @@ struct Lines<'a> {
     args: &'a ImportArgs,
     progress: &'a Progress,
     batcher: Batcher<'a>,
-    /// The line up to which all is sent already.
+    /// The line up to which all rows are sent already.
     start: u64,
     form: Form,
-    /// The rows that the file before this one left.
+    /// The held rows of the file before this one.
     repeated: Option<RepeatedHour>,
 }
 
 enum Form {
-    /// The first lines, until they have a row.
+    /// The first lines, as long as they have no row.
     Head(Vec<u8>),
     Csv(Box<Rows<Box<dyn BufRead>>>),
     Ndjson,
 }
 
 impl Lines<'_> {
-    /// Adds lines that follow `before` others. `false`: some of all lines are not sent yet.
+    /// Adds lines that follow `before` others.
+    ///
+    /// `false`: some lines wait, because their rows are held or the file has no row yet.
     fn add(&mut self, name: &str, bytes: &[u8], before: u64) -> anyhow::Result<bool> {
         if let Form::Head(head) = &mut self.form {
             head.extend_from_slice(bytes);
@@ -159,7 +161,7 @@ impl Lines<'_> {
             self.form = Form::Head(head);
             return Ok(false);
         }
-        // A quote that is not closed takes no other line with it.
+        // Parse only the first row here, so that a quote that is not closed affects no later line.
         let mut end = 0;
         let ends = rows_of_lines(&head, 0).into_iter().map(|(lines, _)| {
             end += lines.len();
@@ -178,7 +180,7 @@ impl Lines<'_> {
         self.add(name, rest, memchr::memchr_iter(b'\n', first).count() as u64)
     }
 
-    /// The lines that follow are of another file.
+    /// Prepares for the lines of another file.
     fn begin_file(&mut self) {
         self.start = 0;
         if let Form::Csv(rows) = std::mem::replace(&mut self.form, Form::Head(Vec::new())) {
@@ -202,12 +204,13 @@ impl Lines<'_> {
 /// Whether the first lines of a CSV file have the header and a row.
 fn has_row(head: &[u8], delimiter: Option<u8>, skip: Option<u64>) -> bool {
     let mut rest = head;
-    drop(Preamble::read(&mut rest, delimiter, skip)); // `Rows::open` says what is wrong
+    drop(Preamble::read(&mut rest, delimiter, skip)); // `Rows::open` reports the error
     !rest.trim_ascii().is_empty()
 }
 
-/// Lines in groups whose quotes are closed, each with the number of lines before it. A line with a quote that
-/// is not closed is a group.
+/// Divides lines into groups, each with the number of lines before it.
+///
+/// A line with a quote that is not closed is a group of its own, so it affects no other line.
 fn rows_of_lines(bytes: &[u8], before: u64) -> Vec<(&[u8], u64)> {
     let (mut groups, mut start, mut end, mut lines) = (Vec::new(), 0, 0, before);
     let mut first = before;
