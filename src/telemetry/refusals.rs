@@ -1,4 +1,4 @@
-//! Log lines about refusals and rejections: at most one a minute for each sender and code.
+//! Log lines about refusals: at most one a minute for each sender and code.
 //!
 //! A device that sends bad data sends it again and again. The first refusal is logged at once, with an
 //! example. Further refusals within a minute are counted, and logged together as one line. Memory and the
