@@ -82,7 +82,7 @@ impl Progress {
         self.followed.as_of_ms = self.ends.as_of_ms(self.followed.position);
         let behind_bytes = end.0.saturating_sub(self.followed.position.0);
         let (lag_bytes, lag_seconds) = (&self.metrics.forward_lag_bytes, &self.metrics.forward_lag_seconds);
-        // This order prevents that a scrape in between shows bytes that have waited for 0 seconds.
+        // With this order, a scrape in between never shows bytes that have waited for 0 seconds.
         if behind_bytes == 0 {
             lag_bytes.set(0.0);
             lag_seconds.set(0.0);
