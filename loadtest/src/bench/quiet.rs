@@ -27,7 +27,7 @@ struct Variation {
     config: &'static [(&'static str, &'static str)],
     /// The systems that are measured with this configuration.
     systems: &'static [System],
-    /// Seconds until the work is the same in each second. `None`: the default time.
+    /// Seconds before the measurement, until flushes are steady. `None`: the default.
     warm_up: Option<f64>,
 }
 

@@ -258,7 +258,7 @@ impl Args {
         if let Ok(stored) = tokio::time::timeout(until_due, is_stored(server, 0)).await {
             return stored;
         }
-        // Now all buckets of ended hours are due. To write them is work of the store, which takes real time.
+        // Now all buckets of ended hours are due. Writing them is work of the store, which takes real time.
         // With a large `flush.max_age`, the buckets of the hour before the first one stay pending.
         clock.slow_down()?;
         let stored = is_stored(server, self.earlier_readings * self.devices);

@@ -251,7 +251,7 @@ impl Server {
         loop {
             let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap_or_default();
             if hello.get_bool("isWritablePrimary").unwrap_or(false) {
-                // To connect takes long by the clock of a service with a fast clock.
+                // A connection may take long by the clock of a service with a fast clock.
                 return Ok(format!("mongodb://127.0.0.1:{port}/?replicaSet=bench&connectTimeoutMS=600000"));
             }
             if hello.contains_key("isreplicaset") {
