@@ -9,7 +9,7 @@ use clap::ValueEnum;
 pub(crate) use self::server::{Environment, Server};
 use crate::target::Target;
 
-/// The paths of the programs of all systems.
+/// The paths of the programs.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Programs {
     /// The release build of tidegauge
