@@ -187,7 +187,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// All spans as one: the sum of each count, and the largest of each size.
+/// All spans as one: sums of counts, maxima of sizes, the last size of the store.
 fn total(spans: &[&Span]) -> Span {
     let mut total = Span::default();
     for span in spans {
