@@ -1,4 +1,4 @@
-//! The least that an axum server can do with a request.
+//! `loadtest bare`: an axum server that only reads the body, to compare with.
 
 use std::net::SocketAddr;
 

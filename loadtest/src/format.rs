@@ -1,4 +1,4 @@
-//! The encodings of messages.
+//! The formats of messages, and how to write them.
 
 use std::fmt::Write;
 
@@ -18,13 +18,13 @@ pub(crate) enum Format {
     Lines,
 }
 
-/// The ID of a device.
+/// The ID of the device with this number: `device-00000007`.
 pub(crate) fn device_id(device: u64) -> String {
     format!("device-{device:08}")
 }
 
 impl Format {
-    /// Writes a message over what `text` held.
+    /// Replaces the content of `text` by a message with these readings.
     pub(crate) fn write(self, text: &mut String, readings: &[Reading]) {
         text.clear();
         let array = self == Self::Json && readings.len() != 1;

@@ -1,4 +1,4 @@
-//! Sends messages by HTTP, one at a time on each connection.
+//! Sends messages over HTTP, one at a time on each connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::pace::Pace;
 use crate::target::Target;
 use crate::workload::Workload;
 
-/// How long to wait before a message that was refused for now is sent again.
+/// The wait before a message that was refused for now is sent again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// The messages to send and the schedule.
+/// The messages to send, and when to send them.
 #[derive(Debug, Clone)]
 pub(crate) struct Sending {
     pub(crate) address: String,
@@ -26,12 +26,14 @@ pub(crate) struct Sending {
     pub(crate) format: Format,
     pub(crate) workload: Workload,
     pub(crate) connections: u64,
-    /// Readings per second (open loop); `None`: closed loop.
+    /// Readings per second, by a schedule (open loop).
+    ///
+    /// `None`: each message follows the answer to the one before (closed loop).
     pub(crate) rate: Option<f64>,
     pub(crate) until: Until,
 }
 
-/// When to stop.
+/// When to stop sending.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
     Seconds(f64),
@@ -42,17 +44,19 @@ pub(crate) enum Until {
 /// The results of sending.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// How many of its first messages each connection got acknowledged.
+    /// The number of acknowledged messages by connection.
     pub(crate) messages: Vec<u64>,
-    /// Readings acknowledged, repeated ones included.
+    /// The number of acknowledged readings, with those that the workload sends twice.
     pub(crate) readings: u64,
-    /// How often a message was sent again, because it was refused for now (429, 503) or its connection broke.
+    /// How often a message was sent again.
+    ///
+    /// It was refused for now (429, 503), or its connection broke.
     pub(crate) again: u64,
     pub(crate) took: Duration,
     pub(crate) latencies: Histogram<u64>,
 }
 
-/// Sends until the stop condition. Adds the acknowledged readings to `progress`.
+/// Sends messages until [`Until`]. Adds the acknowledged readings to `progress`.
 ///
 /// # Errors
 /// If a message is refused permanently.
@@ -133,7 +137,7 @@ impl Sending {
 }
 
 impl Until {
-    /// Whether to send another message after these.
+    /// Whether to send another message after this many.
     pub(crate) fn goes_on(self, start: Instant, messages: u64) -> bool {
         match self {
             Self::Seconds(seconds) => start.elapsed().as_secs_f64() < seconds,
@@ -141,7 +145,7 @@ impl Until {
         }
     }
 
-    /// At most how many messages follow these.
+    /// The most messages that follow this many.
     pub(crate) const fn left(self, messages: u64) -> u64 {
         match self {
             Self::Seconds(_) => u64::MAX,
@@ -150,7 +154,7 @@ impl Until {
     }
 }
 
-/// A connection that reconnects when it breaks.
+/// A connection that is made again when it breaks.
 struct Link<'a> {
     sending: &'a Sending,
     client: Option<Client>,
@@ -158,7 +162,7 @@ struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// Sends a message until it is acknowledged.
+    /// Sends a message again and again until it is acknowledged.
     async fn deliver(&mut self, body: &str) -> anyhow::Result<()> {
         loop {
             match self.post(body).await? {
@@ -172,7 +176,7 @@ impl Link<'_> {
         }
     }
 
-    /// The status; `None` if the connection broke.
+    /// Sends a message once. Returns the status; `None` if the connection broke.
     async fn post(&mut self, body: &str) -> anyhow::Result<Option<u16>> {
         let Sending { address, target, format, .. } = self.sending;
         let client = match &mut self.client {

@@ -1,4 +1,4 @@
-//! `loadtest ingest`: one load on one server, and what it cost.
+//! `loadtest ingest`: puts one load on one server, and prints throughput and cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,14 +87,14 @@ pub(crate) struct Report {
     pub(crate) workload: Workload,
     pub(crate) connections: u64,
     pub(crate) seconds: f64,
-    /// Readings acknowledged (by UDP: sent), repeated ones included.
+    /// The number of acknowledged readings; over UDP, of sent readings.
     pub(crate) readings: u64,
     pub(crate) readings_per_second: f64,
     pub(crate) messages_per_second: f64,
-    /// Messages that were refused temporarily and sent again.
+    /// How often a message was refused for now and sent again.
     pub(crate) again: u64,
     pub(crate) latency_ms: Option<Latency>,
-    /// Seconds from the last answer until nothing was pending.
+    /// Seconds from the last answer until no reading was pending.
     pub(crate) drained_after: Option<f64>,
     pub(crate) processes: Vec<Usage>,
     pub(crate) verified: Option<Verified>,
@@ -216,7 +216,7 @@ async fn send_datagrams(
     Ok(datagrams.iter().sum())
 }
 
-/// Shows on a terminal how it goes.
+/// Shows the number of readings so far on a terminal.
 async fn show(progress: Arc<AtomicU64>) {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{elapsed} {human_pos} readings, {per_sec}").expect("a good template"));

@@ -1,4 +1,4 @@
-//! Latencies.
+//! Histograms of latencies, and their quantiles.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(600_000_000, 3).expect("good bounds")
 }
 
-/// Microseconds, as the histogram takes them.
+/// A time in microseconds, at most the maximum of the histogram.
 pub(crate) fn micros(took: Duration) -> u64 {
     u64::try_from(took.as_micros()).unwrap_or(u64::MAX).min(600_000_000)
 }
 
-/// The quantiles that are reported, in milliseconds.
+/// The quantiles in reports, in milliseconds.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Latency {
     pub(crate) p50: f64,

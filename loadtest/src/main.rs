@@ -1,4 +1,4 @@
-//! Puts load on tidegauge and other systems, and prints throughput, latencies and cost.
+//! Puts load on tidegauge and other systems, and prints throughput and cost.
 //!
 //! ```text
 //! loadtest ingest --url 127.0.0.1:8080 --workload fleet --devices 100000 --rate 0 --days-ago 0 --verify 100
@@ -76,7 +76,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The time, in Unix milliseconds.
+/// The current time, in Unix milliseconds.
 #[expect(clippy::disallowed_methods, reason = "the readings that are sent are dated")]
 fn now_ms() -> anyhow::Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;

@@ -1,4 +1,4 @@
-//! The metrics that a service exposes at `/metrics`.
+//! Reads the metrics that a service exposes at `/metrics`.
 
 use std::time::Duration;
 
@@ -6,30 +6,31 @@ use anyhow::ensure;
 
 use crate::client::Client;
 
-/// The samples of one answer.
+/// The text of one answer of `/metrics`.
 #[derive(Debug)]
 pub(crate) struct Exposition(String);
 
 impl Exposition {
-    /// Asks a service.
+    /// Reads the metrics of the service at this address.
     pub(crate) async fn of(address: &str) -> anyhow::Result<Self> {
         Self::over(&mut Client::connect(address).await?).await
     }
 
-    /// Asks over a connection.
+    /// Reads the metrics over a connection.
     pub(crate) async fn over(client: &mut Client) -> anyhow::Result<Self> {
         let (status, text) = client.get("/metrics").await?;
         ensure!(status == 200, "/metrics: status {status}");
         Ok(Self(String::from_utf8(text.to_vec())?))
     }
 
-    /// Whether it has a sample, written as `name value`.
+    /// Whether the text contains the line `sample`, written as `name value`.
     fn has(&self, sample: &str) -> bool {
         self.0.lines().any(|line| line == sample)
     }
 
-    /// The sum of a metric over its labels, or of one of its samples if the name has labels. 0 without
-    /// samples.
+    /// The sum of all samples of a metric. 0 without samples.
+    ///
+    /// If `name` has labels, such as `m{a="b"}`, the value of this sample.
     pub(crate) fn sum(&self, name: &str) -> f64 {
         let of_name = |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
         let samples = self.0.lines().filter(|line| of_name(line));

@@ -1,7 +1,7 @@
-//! Publishes messages by MQTT 5 with quality of service 1, a window of them on each connection.
+//! Publishes messages over MQTT 5 with quality of service 1.
 //!
-//! The password is the token in the variable `TIDEGAUGE_TOKEN`, if there is one. The messages go to the topic
-//! `loadtest`, in a format that names their devices.
+//! Each connection has up to `window` unacknowledged messages. The password is the token in the variable
+//! `TIDEGAUGE_TOKEN`, if there is one. The topic is `loadtest`; the payloads name their devices.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::latency;
 /// The topic of all messages.
 const TOPIC: &str = "loadtest";
 
-/// Publishes until the stop condition. Adds the acknowledged readings to `progress`.
+/// Publishes messages until the end. Adds the acknowledged readings to `progress`.
 ///
 /// # Errors
 /// If a message is refused, or a connection breaks.
@@ -29,7 +29,7 @@ pub(crate) async fn send(sending: Sending, window: u16, progress: Arc<AtomicU64>
     http::join(sending.connections, start, connection).await
 }
 
-/// A message on its way: its number of readings, and when it was sent.
+/// The unacknowledged messages: the readings of each, and when it was sent.
 type Unacknowledged = VecDeque<(usize, Instant)>;
 
 async fn connection(
@@ -66,7 +66,7 @@ async fn connection(
         }
         loop {
             acknowledged(&mut reader, &mut waiting, &mut of, &progress).await?;
-            // All acknowledgements that are there make room for one write.
+            // Reads all acknowledgements that have arrived, and then writes as many messages at once.
             if waiting.is_empty() || reader.buffer().is_empty() {
                 break;
             }
@@ -92,7 +92,7 @@ async fn acknowledged(
     Ok(())
 }
 
-/// The content of the next packet, which is short.
+/// Reads the content of the next packet, which has fewer than 128 bytes.
 async fn packet(reader: &mut BufReader<OwnedReadHalf>) -> anyhow::Result<Vec<u8>> {
     let mut head = [0; 2];
     reader.read_exact(&mut head).await.context("the server closed the connection")?;

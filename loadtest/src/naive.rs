@@ -1,5 +1,7 @@
-//! The naive service for comparisons: one MongoDB command per request, and an answer when the server has
-//! acknowledged it. It stores a resent reading twice.
+//! `loadtest naive`: a simple service in front of MongoDB, to compare with.
+//!
+//! It sends a MongoDB command for each request, and answers when MongoDB has acknowledged the command. It
+//! stores a resent reading twice.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,12 +1,13 @@
-//! When the next message is due.
+//! When the next message is due: in a closed or an open loop.
 //!
-//! Closed loop: as soon as the one before was answered. Open loop: at a time that a schedule fixes
-//! beforehand, whether the server keeps up or not; a latency then counts from that time, so that a server
-//! which stalls is charged for every message that should have been sent meanwhile (no coordinated omission).
+//! In a closed loop, a message is due as soon as the message before is answered. In an open loop, a schedule
+//! fixes the time of each message beforehand, whether the server keeps up or not. The latency counts from
+//! this time. So if the server stalls, every message that was due meanwhile has a long latency (no
+//! coordinated omission).
 
 use std::time::{Duration, Instant};
 
-/// How many times as much a burst sends, and for how many seconds of each minute.
+/// A burst has this many times the rate, for this many seconds of each minute.
 const BURST: f64 = 5.0;
 const BURST_SECONDS: f64 = 10.0;
 const MINUTE: f64 = 60.0;
@@ -15,7 +16,9 @@ const MINUTE: f64 = 60.0;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     start: Instant,
-    /// Seconds between two messages, and before the first one; `None`: closed loop.
+    /// Seconds between two messages, and seconds before the first one.
+    ///
+    /// `None`: closed loop.
     steps: Option<(f64, f64)>,
     bursts: bool,
 }
@@ -25,14 +28,15 @@ impl Pace {
         Self { start, steps: None, bursts: false }
     }
 
-    /// `messages_per_second` in all, of which connection `nth` of `connections` sends its part, evenly spread
-    /// among the others.
+    /// The schedule of connection `nth` of `connections`, in an open loop.
+    ///
+    /// All connections together send `messages_per_second`, in turn and evenly spread.
     pub(crate) fn open(start: Instant, messages_per_second: f64, nth: u64, connections: u64, bursts: bool) -> Self {
         let step = connections as f64 / messages_per_second;
         Self { start, steps: Some((step, step * nth as f64 / connections as f64)), bursts }
     }
 
-    /// When message `nth` of this connection is due; `None`: now.
+    /// When message `nth` of this connection is due. `None`: at once.
     pub(crate) fn due(&self, nth: u64) -> Option<Instant> {
         let (step, offset) = self.steps?;
         let even = offset + step * nth as f64;
@@ -41,8 +45,11 @@ impl Pace {
     }
 }
 
-/// The time at which a load with bursts has sent as much as a load with the rate 1 has by `even`. The rate of
-/// the bursts is [`BURST`] at the beginning of each minute, and 1 for the rest of it.
+/// Turns a time of an even schedule into the time of a schedule with bursts.
+///
+/// Both are seconds from the start. At the result, a load with bursts has sent as many messages as an even
+/// load at `even`. The rate is [`BURST`] times the even rate at the beginning of each minute, and the even
+/// rate for the rest of the minute.
 fn bent(even: f64) -> f64 {
     let a_minute = BURST * BURST_SECONDS + (MINUTE - BURST_SECONDS);
     let (minutes, rest) = ((even / a_minute).floor(), even % a_minute);

@@ -1,10 +1,10 @@
-//! CPU time and memory of processes, from `/proc`.
+//! Reads CPU time and memory of processes from `/proc`.
 
 use std::str::FromStr;
 
 use anyhow::Context;
 
-/// Clock ticks per second in `/proc/<pid>/stat`: 100 on every Linux that matters.
+/// Clock ticks per second in `/proc/<pid>/stat`: `USER_HZ`, always 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A process to measure: `NAME=PID`, or a process ID.
@@ -19,9 +19,9 @@ pub(crate) struct Process {
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Usage {
     pub(crate) name: String,
-    /// CPU seconds, user and system, of all threads.
+    /// CPU seconds, user and system, of all threads since the count began.
     pub(crate) cpu_seconds: f64,
-    /// The largest resident memory since the process began, in MiB.
+    /// The largest resident memory since the process started, in MiB.
     pub(crate) peak_mib: f64,
     /// The resident memory now, in MiB.
     pub(crate) resident_mib: f64,
@@ -38,12 +38,12 @@ impl FromStr for Process {
 }
 
 impl Process {
-    /// Starts to count.
+    /// Starts to count the CPU time of a process.
     pub(crate) fn watch(name: &str, pid: u32) -> anyhow::Result<Self> {
         Ok(Self { name: name.to_owned(), pid, cpu_seconds_before: cpu_seconds(pid)? })
     }
 
-    /// Restarts the count.
+    /// Restarts the count of CPU time at 0.
     pub(crate) fn reset(&mut self) -> anyhow::Result<()> {
         self.cpu_seconds_before = cpu_seconds(self.pid)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! `loadtest query`
+//! `loadtest query`: repeats one query, and prints its latency.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends these queries in turn, up to a number of requests or a time limit. Returns the latencies and the
-/// size of the last answer.
+/// Sends queries to these paths in turn. Returns the latencies.
+///
+/// It ends after `requests` requests, or after the time `patience`. It also returns the size of the last
+/// answer.
 pub(crate) async fn ask(
     address: &str,
     paths: &[String],

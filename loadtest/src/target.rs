@@ -1,10 +1,10 @@
-//! The systems that can be measured, and their requests.
+//! The kinds of systems under load, and the paths of their requests.
 
 use clap::ValueEnum;
 
 use crate::format::{Format, device_id};
 
-/// A system under load.
+/// A kind of system, by its API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Target {
@@ -19,7 +19,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The path for messages.
+    /// The path to which messages in this format are sent.
     pub(crate) const fn write_path(self, format: Format) -> &'static str {
         match (self, format) {
             (Self::Tidegauge | Self::Naive | Self::Bare, Format::Json | Format::Ndjson) => "/v1/readings",
@@ -28,7 +28,7 @@ impl Target {
         }
     }
 
-    /// Whether the system supports the format.
+    /// Whether the system accepts the format.
     pub(crate) const fn reads(self, format: Format) -> bool {
         match self {
             Self::Tidegauge => true,
@@ -37,8 +37,9 @@ impl Target {
         }
     }
 
-    /// The query for the hourly count, minimum, maximum and mean of these devices; `None` if the system has
-    /// none.
+    /// The path of a query for hourly rollups of these devices.
+    ///
+    /// The rollups have count, minimum, maximum and mean. `None`: the system has no queries.
     pub(crate) fn rollup_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
         let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
         Some(match self {
@@ -59,13 +60,17 @@ impl Target {
         })
     }
 
-    /// The query for the latest values of the nth thousand devices; `None` if the system has none of its own.
+    /// The path of a query for the latest values of a thousand devices.
+    ///
+    /// The first of them is the device `1_000 * nth`. `None`: the system has no such query.
     pub(crate) fn latest_path(self, nth: u64) -> Option<String> {
         let first = device_id(1_000 * nth);
         (self == Self::Tidegauge).then(|| format!("/v1/latest?prefix={}&limit=1000", &first[..first.len() - 3]))
     }
 
-    /// The query of [`Self::rollup_path`] in `InfluxQL`, if the system has it beside a language of its own.
+    /// The path of the query of [`Self::rollup_path`] in `InfluxQL`.
+    ///
+    /// `None`: the system has no `InfluxQL`, or [`Self::rollup_path`] uses it already.
     pub(crate) fn influxql_path(self, devices: &[u64], from_ms: u64, to_ms: u64) -> Option<String> {
         let ids: Vec<String> = devices.iter().map(|&device| device_id(device)).collect();
         (self == Self::Tidegauge).then(|| influxql_path(&ids, from_ms, to_ms))
@@ -82,7 +87,7 @@ fn influxql_path(ids: &[String], from_ms: u64, to_ms: u64) -> String {
     format!("/query?db=loadtest&q={}", encode(&query))
 }
 
-/// Percent-encodes what a query string may not hold as it is.
+/// Percent-encodes a text for a query string.
 fn encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,4 +1,4 @@
-//! Sends datagrams by schedule, one thread to a socket, many datagrams to a system call.
+//! Sends datagrams by a schedule, with a thread for each socket.
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -13,22 +13,24 @@ use crate::format::Format;
 use crate::http::Until;
 use crate::workload::Workload;
 
-/// Datagrams to a system call.
+/// The most datagrams that one system call sends.
 const AT_ONCE: u64 = 32;
 
-/// The datagrams to send and the schedule.
+/// The datagrams to send, and when to send them.
 #[derive(Debug, Clone)]
 pub(crate) struct Sending {
     pub(crate) address: SocketAddrV4,
     pub(crate) format: Format,
     pub(crate) workload: Workload,
     pub(crate) sockets: u64,
-    /// Readings a second.
+    /// Readings per second of all sockets together.
     pub(crate) rate: f64,
     pub(crate) until: Until,
 }
 
-/// Sends, and returns the number of datagrams by socket. Adds the sent readings to `progress`.
+/// Sends datagrams. Returns their number by socket.
+///
+/// Adds the sent readings to `progress`.
 pub(crate) fn send(sending: &Sending, progress: &AtomicU64) -> anyhow::Result<Vec<u64>> {
     let start = Instant::now();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Checks that tidegauge has exactly the acknowledged readings.
+//! Checks that tidegauge has all acknowledged readings, and each of them once.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use crate::workload::Share;
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// The result of a comparison.
+/// The result of the comparison of rollups with sent readings.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Verified {
     pub(crate) devices: u64,
-    /// Readings that these devices should have.
+    /// The number of readings that these devices should have.
     pub(crate) readings: u64,
-    /// Devices of which the rollups differ.
+    /// The number of devices whose rollups differ from the sent readings.
     pub(crate) wrong: u64,
 }
 
-/// The stats of an hour.
+/// The stats of an hour of a device.
 #[derive(Debug, Clone, Copy)]
 struct Fold {
     count: u64,
@@ -32,7 +32,9 @@ struct Fold {
 }
 
 impl PartialEq for Fold {
-    /// Exact, but for the sum: it depends on the order in which its values are added.
+    /// Compares all fields exactly, except for the sum.
+    ///
+    /// A sum depends on the order in which its values are added.
     fn eq(&self, other: &Self) -> bool {
         let sums = (self.sum - other.sum).abs() <= self.sum.abs() * 1e-9;
         sums && (self.count, self.min.to_bits(), self.max.to_bits())
@@ -40,9 +42,11 @@ impl PartialEq for Fold {
     }
 }
 
-/// Compares the hourly rollups of `sample` devices, evenly spread, with those of the readings that were
-/// acknowledged. Each of `parts` is a sending and its messages on each connection, to one server and by the
-/// same devices. Hours before `from_ms` are left out.
+/// Compares the hourly rollups of some devices with the acknowledged readings.
+///
+/// `sample` devices are compared, evenly spread. Each of `parts` is a sending and the number of acknowledged
+/// messages on each connection. All parts are to the same server and by the same devices. Hours before
+/// `from_ms` are left out.
 pub(crate) async fn verify(parts: &[(&Sending, &[u64])], sample: u64, from_ms: u64) -> anyhow::Result<Verified> {
     let (sending, messages) = parts.first().context("nothing was sent")?;
     let mut client = Client::connect(&sending.address).await?;

@@ -1,15 +1,17 @@
-//! The readings of the devices. A reading follows from its number, so that the sent readings can be computed
-//! again afterwards.
+//! The readings that the devices send.
 //!
-//! The devices are distributed over connections, as over gateways. A connection cycles through its devices:
-//! reading i is that of device `i % n` at tick `i / n`. Some readings are delayed, and some are sent again,
-//! [`LAG`] readings later.
+//! A reading is computed from its number. So the sent readings can be computed again, to compare them with
+//! what the server has.
+//!
+//! Each connection has its own devices, as a gateway has. It cycles through its `n` devices: reading `i` is
+//! that of device `i % n` at tick `i / n`. In some workloads, some readings are held back, or sent a second
+//! time. Then they follow [`LAG`] readings later.
 
 use std::sync::Arc;
 
 use clap::ValueEnum;
 
-/// How many readings of a connection pass before one that was held back, or is sent again, follows.
+/// How many readings later a connection sends a late or repeated reading.
 const LAG: u64 = 20_000;
 
 /// A kind of workload.
@@ -26,43 +28,45 @@ pub(crate) enum Kind {
     Late,
 }
 
-/// A kind of values.
+/// How the values of readings are made.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Values {
-    /// A temperature that drifts, with noise, in tenths of a degree: as hard to compress as that of a sensor.
+    /// A temperature in tenths of a degree that drifts, with noise.
+    ///
+    /// It is as hard to compress as the values of a sensor.
     #[default]
     Decimal,
-    /// An integer that grows by 1 to 9.
+    /// An integer that grows by 1 to 9 at each tick.
     Counter,
-    /// 0 or 1, perhaps another one every half an hour, if the step is 10 seconds.
+    /// 0 or 1, which may change every 180 ticks: half an hour of 10-second steps.
     Switch,
-    /// Random doubles from 0 to 100, of 53 bits.
+    /// Random doubles from 0 to 100, with all 53 bits random.
     Noise,
-    /// These values; each device begins at another one.
+    /// These values in turn. Each device begins at another place.
     Series(Arc<[f64]>),
 }
 
-/// The parameters of the whole workload.
+/// The parameters of the readings of all devices.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Workload {
     pub(crate) kind: Kind,
-    /// Devices in all.
+    /// The number of devices.
     pub(crate) devices: u64,
-    /// Time between two readings of a device.
+    /// The time between two readings of a device.
     pub(crate) step_ms: u64,
-    /// Readings a message.
+    /// The number of readings in a message.
     pub(crate) batch: u64,
-    /// How many readings of a hundred are held back.
+    /// The percentage of readings that are sent late, after [`LAG`] others.
     pub(crate) late_percent: u64,
-    /// How many readings of a hundred are sent twice.
+    /// The percentage of readings that are sent twice.
     pub(crate) resent_percent: u64,
-    /// When the first tick is, in Unix milliseconds.
+    /// The time of the first tick, in Unix milliseconds.
     pub(crate) first_ms: u64,
     #[serde(skip)]
     pub(crate) values: Values,
 }
 
-/// One reading.
+/// A reading with one value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reading {
     pub(crate) device: u64,
@@ -70,7 +74,7 @@ pub(crate) struct Reading {
     pub(crate) value: f64,
 }
 
-/// The part of the workload that one connection has.
+/// The part of the workload that one connection sends: some of the devices.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     workload: Workload,
@@ -79,7 +83,7 @@ pub(crate) struct Share {
 }
 
 impl Kind {
-    /// Step in milliseconds, readings a message, late and resent readings of a hundred.
+    /// Step in milliseconds, readings per message, percentages of late and resent ones.
     pub(crate) const fn habits(self) -> (u64, u64, u64, u64) {
         match self {
             Self::Factory | Self::Burst => (10_000, 1_000, 0, 0),
@@ -96,14 +100,14 @@ impl Workload {
         Self { kind, devices, step_ms, batch, late_percent: 0, resent_percent: 0, first_ms, values }
     }
 
-    /// The share of connection `nth` of `connections`; all shares together have each device once.
+    /// The share of connection `nth` of `connections`. Each device is in one share.
     pub(crate) fn share(&self, nth: u64, connections: u64) -> Share {
         let first_device = self.devices * nth / connections;
         let devices = self.devices * (nth + 1) / connections - first_device;
         Share { workload: self.clone(), first_device, devices }
     }
 
-    /// Readings a second when every device keeps its step.
+    /// Readings per second if every device keeps its step.
     pub(crate) fn natural_rate(&self) -> f64 {
         self.devices as f64 * 1_000.0 / self.step_ms as f64
     }
@@ -114,7 +118,7 @@ impl Share {
         self.first_device..self.first_device + self.devices
     }
 
-    /// Fills `message` with the readings of message `nth`.
+    /// Replaces the content of `message` by the readings of message `nth`.
     pub(crate) fn message(&self, nth: u64, message: &mut Vec<Reading>) {
         message.clear();
         for i in nth * self.workload.batch..(nth + 1) * self.workload.batch {
@@ -129,7 +133,9 @@ impl Share {
         }
     }
 
-    /// The readings of a device that are in the first `messages` messages, each once, in time order.
+    /// The readings of a device in the first `messages` messages, in time order.
+    ///
+    /// A reading that was sent twice is returned once.
     pub(crate) fn sent(&self, device: u64, messages: u64) -> impl Iterator<Item = Reading> + '_ {
         let end = messages * self.workload.batch;
         let first = device - self.first_device;
@@ -144,7 +150,8 @@ impl Share {
 
     fn reading(&self, i: u64) -> Reading {
         let (device, tick) = (self.first_device + i % self.devices, i / self.devices);
-        // Each device has its own phase, so that a message by schedule has readings of the time it is due.
+        // Each device has its own phase, so that the readings in a message are measured shortly before it is
+        // due.
         let phase_ms = i % self.devices * self.workload.step_ms / self.devices;
         let ts_ms = self.workload.first_ms + tick * self.workload.step_ms + phase_ms;
         Reading { device, ts_ms, value: self.workload.values.of(device, tick) }
@@ -176,12 +183,12 @@ impl Values {
     }
 }
 
-/// A pseudorandom number below 100.
+/// A pseudorandom number from 0 to 99, which follows from `i`.
 fn lot(i: u64) -> u64 {
     mixed(i) % 100
 }
 
-/// The finalizer of `SplitMix64`.
+/// Mixes the bits of a number: the finalizer of `SplitMix64`.
 fn mixed(i: u64) -> u64 {
     let mixed = (i ^ (i >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! Authentication and authorization: tokens, client certificates and keys, and what they allow.
+//! Authentication and authorization: tokens, certificates, keys and their rights.
 //!
 //! A request has a token, a client certificate, both or neither ([`Credentials`]). [`Tokens::grant`] returns
 //! the [`Grant`] of these credentials: the name of the owner, the allowed scopes, the [`DeviceScope`] (which

@@ -67,7 +67,7 @@ pub enum Part {
     LogQuarantine,
 }
 
-/// What a check found, and how to mend it.
+/// The result of the check of one part, and how to mend a problem.
 ///
 /// The fields are those in the JSON of `tidegauge check --full --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -78,7 +78,7 @@ pub struct Finding {
     pub part: Part,
     /// A sentence with figures that says what was found, without its full stop.
     pub found: String,
-    /// What an operator should do, with the exact command if there is one.
+    /// The advice to an operator, with the exact command if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
 }
@@ -114,7 +114,7 @@ impl Finding {
         Self { severity: Severity::Error, part, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// Adds what an operator should do.
+    /// Adds advice to an operator.
     #[must_use]
     pub fn with_mend(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }

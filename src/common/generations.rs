@@ -53,7 +53,7 @@ impl<K: Eq + Hash, V> Generations<K, V> {
         Some(result)
     }
 
-    /// Inserts an entry unless the cache has one with this key. Returns whether it was inserted.
+    /// Inserts an entry unless its key is known. Returns whether it was inserted.
     pub fn insert(&mut self, key: K, value: V) -> bool {
         let is_new = !self.young.contains_key(&key) && !self.old.contains_key(&key);
         if is_new {

@@ -1,7 +1,7 @@
 //! Opens regular files only.
 //!
-//! To open a FIFO waits for a process at its other end, and to read a device may never end. So a command
-//! would wait forever for a FIFO or a device in the data folder or in a backup.
+//! Opening a FIFO waits for a process at its other end, and reading a device may never end. So a FIFO or a
+//! device in the data folder or in a backup would make a command wait forever.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -34,7 +34,7 @@ pub fn open_regular_with(path: &Path, options: &mut OpenOptions) -> io::Result<F
 
 /// Fails if there is something other than a regular file at `path`.
 ///
-/// A file that is missing or not accessible is no error here; to open it will fail.
+/// A file that is missing or not accessible is no error here: opening it fails later.
 ///
 /// # Errors
 /// When there is something else, which the error names.

@@ -49,7 +49,7 @@ pub enum ConfigError {
 pub enum Place {
     /// A place in the configuration file.
     File {
-    /// The path of the file.
+        /// The path of the file.
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,

@@ -16,8 +16,8 @@ const MAX_BYTES: usize = 256;
 /// The secret of a key: at least 32 random bytes in base64url.
 ///
 /// Its text has 43 to 256 characters of `A-Z a-z 0-9 - _`, and is in the configuration or in a file of its
-/// own. `Debug` and `Serialize` hide it. The server needs the secret itself to verify signatures, whereas the
-/// hash of a token is enough.
+/// own. `Debug` and `Serialize` hide it. The server needs the secret itself to verify signatures; of a token
+/// it needs only the hash.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeySecret(Secret);

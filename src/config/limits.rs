@@ -37,9 +37,10 @@ pub struct Limits {
     ///
     /// A series counts once for each 128 bytes of its text, rounded up: 300 bytes count as three.
     pub device_metrics_per_hour: usize,
-    /// The most new devices per minute with one token or key; 0: no limit.
+    /// The most new devices per minute. 0 to 10,000,000; 0: no limit.
     ///
-    /// 0 to 10,000,000. Clients without a token share one rate. Its burst is [`Self::NEW_DEVICES_BURST`].
+    /// Each token and each key has this limit, and all clients without either share one. The burst is
+    /// [`Self::NEW_DEVICES_BURST`].
     pub new_devices_per_minute: u64,
     /// The time after a start in which devices do not count as new. 0ms to 1d.
     ///

@@ -10,7 +10,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 ///
 /// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. Directives are separated by commas and
 /// have the syntax of [`Targets`]. In `warn,tidegauge::flush=debug`, all other modules have the level `warn`;
-/// without the `warn`, they have `info`. So to see more lines of one module does not hide the others.
+/// without the `warn`, they have `info`. So an operator who asks for more lines of one module keeps the lines
+/// of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -43,8 +44,8 @@ impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        // `Targets` reads a single word that is no level as the name of a module. So a typo such as `wran`
-        // would silence all other modules.
+        // `Targets` reads a single word that is no level as the name of a module. So it accepts a typo such
+        // as `wran`, which would have no effect.
         let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let is_level = !text.is_empty() && text.parse::<LevelFilter>().is_ok();
         let good = is_level || (!is_word && text.parse::<Targets>().is_ok());

@@ -23,9 +23,13 @@ pub struct Mongodb {
     ///
     /// 1 to 128 bytes, without `$`, not starting with `system.` or a dot.
     pub collection: String,
-    /// The collection of the rollups. Its rules are those of `collection`.
+    /// The collection of the rollups.
+    ///
+    /// The rules of its name are those of `collection`, from which it must differ.
     pub rollups_collection: String,
-    /// The collection of the device index. Its rules are those of `collection`.
+    /// The collection of the device index.
+    ///
+    /// The rules of its name are those of `collection`. It must differ from the others.
     pub devices_collection: String,
     /// The time limit of one command. 1ms to 1h.
     pub timeout: Period,

@@ -156,7 +156,7 @@ impl Webhook {
         }
     }
 
-    /// The paths of a key.
+    /// The paths in a list; none if the key is not set.
     fn named(list: Option<&PathList<NamedPath>>) -> &[NamedPath] {
         list.map_or(&[], |list| &list.0)
     }

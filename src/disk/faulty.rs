@@ -1,4 +1,4 @@
-//! A disk in memory that loses unsynced changes at a power cut, and fails on demand.
+//! A disk in memory that loses unsynced changes at power cuts, and can fail.
 //!
 //! Each file has two states: the **current** bytes, which programs read, and the **durable** bytes, which
 //! survive a power cut. The folder has two such states of its names. A call changes the current state and

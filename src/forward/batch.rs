@@ -1,4 +1,6 @@
-//! A batch of readings, kept as the JSON text of which bodies and dead letters are made.
+//! A batch of readings to forward, kept as JSON text.
+//!
+//! Bodies of requests and dead letters are made of pieces of this text.
 
 use std::io::Write;
 use std::ops::Range;
@@ -6,24 +8,28 @@ use std::ops::Range;
 use crate::common::one_line::on_one_line;
 use crate::log::batch::{BadPayload, BatchView, Step};
 
-/// The most readings of a batch: half of what a server with the default configuration takes at once.
+/// The most readings of a batch.
+///
+/// It is half the default of `ingest.max_readings_per_request`.
 const MAX_READINGS: usize = 50_000;
 
-/// Readings in the order in which they are sent.
+/// Readings in the order of the log, as JSON text. Their numbers count from 0.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     texts: Vec<u8>,
     owners: Vec<Owner>,
-    /// The owner of each reading, and the place of the reading in the text: `{"ts":1,"values":{"m":2.5}}`.
+    /// For each reading, the index of its owner and its place in `texts`.
+    ///
+    /// The text of a reading is `{"ts":1,"values":{"m":2.5}}`.
     readings: Vec<(usize, Range<usize>)>,
 }
 
-/// The place of a device in the text.
+/// The owner of readings: a device with its metadata, as places in `texts`.
 #[derive(Debug)]
 struct Owner {
-    /// The device with its metadata: `"deviceId":"d","metadata":{}`.
+    /// The place of the members for the device: `"deviceId":"d","metadata":{}`.
     text: Range<usize>,
-    /// The device ID as JSON.
+    /// The place of the device ID as JSON: `"d"`.
     id: Range<usize>,
 }
 
@@ -33,25 +39,26 @@ impl Batch {
         self.readings.len()
     }
 
-    /// Whether there is no reading.
+    /// Whether the batch has no reading.
     pub(super) const fn is_empty(&self) -> bool {
         self.readings.is_empty()
     }
 
-    /// Whether the batch has this size in bytes, or the most readings of a batch.
+    /// Whether the batch has at least `max_bytes`, or the most readings of a batch.
     pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
         self.texts.len() >= max_bytes || self.readings.len() >= MAX_READINGS
     }
 
-    /// Removes all readings, and keeps the memory.
+    /// Removes all readings, and keeps the allocated memory.
     pub(super) fn clear(&mut self) {
         self.texts.clear();
         self.owners.clear();
         self.readings.clear();
     }
 
-    /// Adds the readings of a record. Calls `on_full` each time the batch is full, which must empty it or
-    /// return an error.
+    /// Adds the readings of a record of the log.
+    ///
+    /// Each time the batch is full, it calls `on_full`, which must empty the batch or return an error.
     pub(super) fn push_record<E: From<BadPayload>>(
         &mut self,
         payload: &[u8],
@@ -76,7 +83,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Makes this the owner of the next reading.
+    /// Makes this device the owner of the readings that are added from now on.
     pub(super) fn push_owner(&mut self, device: &str, metadata: Option<&str>) {
         let start = self.texts.len();
         self.texts.extend_from_slice(b"\"deviceId\":");
@@ -110,7 +117,9 @@ impl Batch {
         self.readings.push((self.owners.len() - 1, start..text.len()));
     }
 
-    /// The readings with these numbers as NDJSON. Successive readings of one device share a line.
+    /// The readings with these numbers as NDJSON.
+    ///
+    /// Successive readings with the same owner share a line.
     pub(super) fn body(&self, readings: &[usize]) -> Vec<u8> {
         let mut body = Vec::with_capacity(self.texts.len());
         for of_owner in readings.chunk_by(|&one, &next| self.readings[one].0 == self.readings[next].0) {
@@ -120,7 +129,7 @@ impl Batch {
         body
     }
 
-    /// Appends readings that share a device, by their numbers, as one JSON object.
+    /// Appends readings with the same owner, by their numbers, as one JSON object.
     pub(super) fn append_object(&self, to: &mut Vec<u8>, readings: &[usize]) {
         let Some(&first) = readings.first() else { return };
         to.push(b'{');
@@ -134,12 +143,12 @@ impl Batch {
         to.extend_from_slice(b"]}");
     }
 
-    /// The ID of the device of a reading, as JSON.
+    /// The device ID of a reading, as JSON.
     pub(super) fn device(&self, reading: usize) -> &[u8] {
         &self.texts[self.owners[self.readings[reading].0].id.clone()]
     }
 
-    /// Whether two readings share a device with its metadata.
+    /// Whether two readings have the same owner: the same device and metadata.
     pub(super) fn share_owner(&self, one: usize, other: usize) -> bool {
         self.readings[one].0 == self.readings[other].0
     }

@@ -1,12 +1,13 @@
-//! Delivers a batch: sends it until each of its readings is accepted, or refused for good.
+//! Delivers a batch: sends its readings until each one is accepted or refused.
 //!
-//! **A reading on which the other server fails.** A server that answers `500` in the form of this API, a few
-//! times in a row, may fail on one of the readings. So the part of the batch is divided: between devices, and
-//! then the readings of one device in halves, down to one reading. The first half is sent to its end before
-//! the second one, so the readings of a device keep their order. If the server fails on a single reading, but
-//! accepts once more the last reading that it has accepted before, the single reading is refused. A device
-//! that fails in [`MAX_FAILED_PARTS`] parts of a batch is not divided any further. A server that fails on
-//! everything is away: the readings wait.
+//! **If the other server fails on a reading.** A tidegauge that answers `500` several times in a row to the
+//! same request may fail on one of its readings. To find this reading, the request is divided: first between
+//! devices, then the readings of one device into halves, down to one reading. The first half is delivered
+//! before the second half is sent, so the readings of a device keep their order. If the server fails on a
+//! single reading, it gets once more the last reading that it has accepted before. If it accepts that, the
+//! single reading counts as refused. If it does not, the server fails on everything, and the readings wait.
+//! After [`MAX_FAILED_PARTS`] failed parts of one device, further failed parts of this device are refused as
+//! a whole.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,14 +28,15 @@ use crate::log::MetadataRecord;
 use crate::model::Deletion;
 use crate::telemetry::Metrics;
 
-/// How often a request is sent before the server counts as failing on it.
+/// How many failures in a row show that the server fails on a request.
 const FAILURES_IN_A_ROW: u32 = 3;
 
-/// The failed parts of one device in a batch after which the others are not divided. They are enough to find
-/// two readings among 50,000, and four among 256.
+/// The most failed parts of one device in a batch that are divided.
+///
+/// They are enough to find two readings among 50,000, or four among 256.
 const MAX_FAILED_PARTS: u32 = 32;
 
-/// Sends batches to the other server.
+/// Delivers batches, and changes of metadata, to the other server.
 pub(super) struct Delivery {
     client: Client,
     dead_letters: DeadLetters,
@@ -45,13 +47,15 @@ pub(super) struct Delivery {
     failing: OncePerChange,
     letters_are_lost: OncePerChange,
     requests: Requests,
-    /// The last reading that the other server has taken. To send it again changes nothing there.
+    /// The last reading that the other server has accepted, as a body.
+    ///
+    /// It is sent again to test the server, which changes nothing there.
     taken: Option<Body>,
-    /// The reading of a batch that is tried next if none was taken before.
+    /// The number of the reading that [`Self::takes_another`] tried last.
     next_tried: usize,
 }
 
-/// The parts of one device on which the server has failed.
+/// The last device with a failed part, and the number of its failed parts.
 #[derive(Default)]
 struct FailedParts {
     device: Vec<u8>,
@@ -59,7 +63,10 @@ struct FailedParts {
 }
 
 impl Delivery {
-    /// After `draining` is cancelled, failed requests are not retried; after `stopped`, nothing is sent.
+    /// Makes a delivery that two tokens can stop.
+    ///
+    /// When `draining` is cancelled, failed requests are no longer retried. When `stopped` is cancelled,
+    /// nothing more is sent.
     pub(super) fn new(
         client: Client,
         dead_letters: DeadLetters,
@@ -81,7 +88,7 @@ impl Delivery {
         }
     }
 
-    /// Delivers a batch. Breaks if forwarding is stopped before the end.
+    /// Delivers a batch. Breaks if forwarding stops before the end of the batch.
     pub(super) async fn deliver(&mut self, batch: &Batch, progress: &mut Progress) -> ControlFlow<()> {
         let mut failed = FailedParts::default();
         self.requests.begin(batch);
@@ -98,15 +105,17 @@ impl Delivery {
         ControlFlow::Continue(())
     }
 
-    /// Removes the dead letters that a deletion selects.
+    /// Removes the dead letters of readings that a deletion selects.
     pub(super) async fn delete(&self, deletion: &Deletion) {
         if let Err(error) = self.dead_letters.delete(deletion).await {
             tracing::warn!(%error, "cannot remove deleted readings from the dead letters of forwarding");
         }
     }
 
-    /// Sends what an operator has set in the metadata of a device, until the other server has it. If that
-    /// server refuses it for good, it is only logged and counted: the readings must not wait.
+    /// Sends an operator's change of metadata until the other server has it.
+    ///
+    /// If the server refuses the change for good, it is only logged and counted, so that readings do not
+    /// wait.
     pub(super) async fn set_metadata(
         &mut self,
         MetadataRecord { device, change, .. }: &MetadataRecord,
@@ -123,7 +132,7 @@ impl Delivery {
         ControlFlow::Continue(())
     }
 
-    /// Takes the answer to a request.
+    /// Handles the answer to a request. Waits if a rate limit refused readings.
     async fn take(
         &mut self,
         batch: &Batch,
@@ -146,7 +155,7 @@ impl Delivery {
         self.wait(retry_after, progress).await
     }
 
-    /// Handles a part on which the server fails: divides it, refuses it, or leaves it to be sent again.
+    /// Handles a part on which the server fails: divides, refuses or repeats it.
     async fn narrow(
         &mut self,
         batch: &Batch,
@@ -172,7 +181,7 @@ impl Delivery {
         self.wait(failure.retry_after, progress).await
     }
 
-    /// Whether the server accepts its last accepted reading once more; `None` if it has accepted none.
+    /// Whether the server accepts the last accepted reading again; `None` without one.
     async fn takes_others(&mut self, progress: &mut Progress) -> ControlFlow<(), Option<bool>> {
         let Some(body) = self.taken.take() else { return ControlFlow::Continue(None) };
         let takes = self.post(&body, progress, verdict::send).await?.is_ok();
@@ -183,8 +192,10 @@ impl Delivery {
         ControlFlow::Continue(Some(takes))
     }
 
-    /// Whether the server accepts a reading of the batch that is not in `part`. Each call tries the next
-    /// reading. The tried reading does not count as sent: it is sent again in its turn.
+    /// Whether the server accepts some reading of the batch that is not in `part`.
+    ///
+    /// Each call tries another reading. The tried reading does not count as sent: it is sent again in its
+    /// turn.
     async fn takes_another(&mut self, batch: &Batch, part: &[usize], progress: &mut Progress) -> ControlFlow<(), bool> {
         self.next_tried = (self.next_tried + 1) % batch.len();
         if part.contains(&self.next_tried) {
@@ -198,10 +209,10 @@ impl Delivery {
         ControlFlow::Continue(takes)
     }
 
-    /// Sends a body until the server answers with a verdict.
+    /// Sends a body with `send`, and retries until the server answers with a verdict.
     ///
-    /// The result is an error if the server has failed on the body several times in a row, or if `is_final`
-    /// says that the server will never take it.
+    /// The result is an error if the server fails on the body several times in a row, or if `is_final` says
+    /// that a retry cannot help.
     async fn send<T>(
         &mut self,
         body: &Body,
@@ -226,7 +237,7 @@ impl Delivery {
         }
     }
 
-    /// Sends a body once, within the bandwidth.
+    /// Sends a body with `send` once, as soon as the bandwidth limit allows it.
     async fn post<T>(
         &mut self,
         body: &Body,
@@ -248,7 +259,7 @@ impl Delivery {
         ControlFlow::Continue(answer)
     }
 
-    /// Logs once why no reading can be forwarded.
+    /// Logs why readings cannot be forwarded, unless this is already logged.
     fn note(&mut self, trouble: &Trouble) {
         if self.failing.begins() {
             let (url, reason, detail) = (self.client.url(), trouble.reason, trouble.detail());
@@ -256,7 +267,7 @@ impl Delivery {
         }
     }
 
-    /// Waits before a retry. Breaks if requests are no longer retried.
+    /// Waits before a retry. Breaks if failed requests are no longer retried.
     async fn wait(&mut self, retry_after: Option<Duration>, progress: &mut Progress) -> ControlFlow<()> {
         let wait = self.backoff.next_wait_or(retry_after);
         if self.draining.is_cancelled() {
@@ -267,13 +278,12 @@ impl Delivery {
         self.or_stop(progress, waited).await.map_continue(|_| ())
     }
 
-    /// Waits until failed requests are no longer retried, or forwarding is stopped. Keeps the metrics up to
-    /// date.
+    /// Waits until forwarding drains or stops, and keeps the metrics up to date.
     pub(super) async fn wait_for_drain(&self, progress: &mut Progress) {
         let _ = self.or_stop(progress, self.draining.cancelled()).await;
     }
 
-    /// Waits for `work`, and breaks if forwarding is stopped meanwhile. Keeps the metrics up to date.
+    /// Waits for `work`, and keeps the metrics up to date. Breaks if forwarding stops.
     pub(super) async fn or_stop<T>(
         &self,
         progress: &mut Progress,
@@ -289,7 +299,7 @@ impl Delivery {
         }
     }
 
-    /// Sets readings aside that the other server refuses for good.
+    /// Writes readings that the other server refuses for good to the dead-letter file.
     async fn refuse(&mut self, batch: &Batch, refused: &[Refused]) {
         let Some(first) = refused.first() else { return };
         for refused in refused {
@@ -315,7 +325,7 @@ impl Delivery {
     }
 }
 
-/// Divides readings into two parts, to be sent one after the other. `None`: they are not divided.
+/// Divides readings into two parts. `None`: they cannot or must not be divided.
 ///
 /// Readings of several devices are divided between two devices. Readings of one device are halved, unless too
 /// many parts of this device have failed.

@@ -1,4 +1,4 @@
-//! The thread that reads the log and delivers batches.
+//! The thread that reads the log and has batches delivered.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,26 +13,28 @@ use crate::common::once_per_change::OncePerChange;
 use crate::log::batch::BadPayload;
 use crate::log::{DeletionRecord, Kind, Lag, Log, LogError, MetadataRecord, Position, Reader};
 
-/// How long a record waits for others, unless they are many.
+/// How long the follower waits for more records before it sends them.
+///
+/// It sends them earlier if they have 256 KiB.
 const LAG: Lag = Lag { tick: Duration::from_secs(1), bytes: 256 << 10 };
 
-/// The wait before the next attempt to open a segment while the process has no file descriptors left.
+/// The wait between attempts to open a segment without file descriptors.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Reads the log for [`Delivery`].
+/// Reads the log, makes batches, and hands them to [`Delivery`].
 pub(super) struct Follower {
     log: Arc<Log>,
     reader: Reader,
     progress: Progress,
     delivery: Delivery,
     batch: Batch,
-    /// The end of the last record that is in the batch as a whole.
+    /// The end of the last record whose readings are all in the batch, or delivered.
     gathered: Position,
     max_batch_bytes: usize,
     no_files: OncePerChange,
 }
 
-/// Why the thread ends before the log.
+/// The reason why the thread ends before the end of the log.
 enum End {
     /// Forwarding is stopped.
     Stopped,
@@ -47,8 +49,10 @@ impl Follower {
         Self { log, reader, progress, delivery, batch, gathered, max_batch_bytes, no_files }
     }
 
-    /// Runs until the log is closed and forwarded, or forwarding is stopped. If a record cannot be read, it
-    /// forwards nothing more, and shows the lag until then.
+    /// Runs until the log is closed and forwarded, or forwarding stops.
+    ///
+    /// If a record cannot be read, it forwards nothing more, and only keeps the metrics of the lag up to
+    /// date.
     pub(super) fn run(mut self, runtime: &Handle) {
         if let Err(End::Failed(error)) = self.follow(runtime) {
             tracing::error!(error, "the log cannot be forwarded any further; a restart checks the log");
@@ -72,7 +76,10 @@ impl Follower {
         }
     }
 
-    /// Adds the next record before `readable` to the batch, and delivers each batch that is full.
+    /// Reads the next record before `readable`, and handles it by its kind.
+    ///
+    /// Readings are added to the batch, which is delivered each time it is full. A deletion or a change of
+    /// metadata is executed after the readings before it are delivered.
     fn read_record(&mut self, readable: Position, runtime: &Handle) -> Result<(), End> {
         let Self { reader, batch, delivery, progress, .. } = self;
         let record = match reader.next(readable) {
@@ -111,7 +118,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Delivers the batch, and passes its records.
+    /// Delivers the batch, and saves the position after its records.
     fn deliver(&mut self, runtime: &Handle) -> Result<(), End> {
         if !self.batch.is_empty() {
             end_if_stopped(runtime.block_on(self.delivery.deliver(&self.batch, &mut self.progress)))?;

@@ -1,27 +1,32 @@
-//! Forwarding: everything that the log accepts goes to another server too, such as from a site to a centre.
+//! Forwarding: sends everything that the log accepts to another tidegauge too.
+//!
+//! An example is a server at a site, which forwards to a server in a data centre.
 //!
 //! ```text
 //! log ──follower──> batch ──POST /v1/readings──> the other server
 //!       thread      NDJSON, zstd
 //! ```
-//! A thread reads the log in order from a durable position of its own, in batches of NDJSON under the stored
-//! IDs. It sends one batch after the other, and passes a batch only when the other server has answered for
-//! each of its readings. So a batch may be sent again after a crash of either side; the other server merges
-//! readings by identity, and has each of them once.
+//!
+//! A thread, the follower, reads the log in order, from a position that it saves. It makes batches of NDJSON
+//! with stored IDs, and sends one batch after the other. It saves a new position only when the other server
+//! has answered for each reading of the batch. So after a crash of either server a batch may be sent again.
+//! The other server merges readings by identity, and stores each of them once.
 //!
 //! Promises:
-//! - The log keeps a record until the other server has it durably, or has refused it for good.
+//! - The log keeps a record until the other server has its readings durably, or has refused them for good.
 //! - A reading counts as accepted or refused only if an answer in the form of this API says so. Any other
-//!   answer, such as that of a proxy, of a wrong URL or to a wrong token, is a failure that is retried.
-//! - A reading that the other server refuses for good, or on which it fails each time (`500` in the form of
-//!   this API) while it takes others, goes to a dead-letter file of its own, and holds up no other. If that
-//!   file is full, the reading is only counted and logged: the store has it.
+//!   answer is a failure that is retried, for example the answer of a proxy, or to a wrong token.
+//! - A refused reading does not delay others. It is written to a dead-letter file of its own. The same
+//!   happens to a reading on which the other server fails each time (`500` in the form of this API) while it
+//!   accepts other readings. If that file is full, such readings are only counted and logged, because the
+//!   store has them.
 //! - The compressed bodies stay within the configured bandwidth, on average.
-//! - Nothing here delays the store, or what `/readyz` says. So the requests have a thread of their own: an
-//!   endless answer, such as one `100 Continue` after the other, can keep it busy.
-//! - What operators set in the metadata of devices is sent too, in its place between the readings.
+//! - Forwarding delays neither the store nor `/readyz`. So its requests run on a thread of their own, which a
+//!   server can keep busy with an endless answer, such as one `100 Continue` after the other.
+//! - Changes of metadata by operators are sent too, in order with the readings.
 //!
-//! Deletions are not forwarded. They remove dead letters of this room, once the thread reaches them.
+//! Deletions are not forwarded. They remove readings from the dead-letter file of this room, once the
+//! follower reads them in the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,25 +57,25 @@ use progress::Progress;
 
 /// The options of forwarding.
 pub struct Options {
-    /// The other server. Its client follows no redirects.
+    /// The client of the other server. It must not follow redirects.
     pub client: Client,
-    /// The size of a batch as JSON, from which on it is sent.
+    /// The size of a batch, in bytes of JSON, at which it is sent.
     pub max_batch_bytes: usize,
-    /// The wall clock.
+    /// The wall clock, for the metric of the lag.
     pub clock: Clock,
 }
 
-/// The thread that forwards, and the way to stop it.
+/// The running thread that forwards, and the means to stop it.
 #[derive(Debug)]
 pub struct Forwarding {
     thread: std::thread::JoinHandle<()>,
-    /// Cancelled when failed requests are no longer retried.
+    /// Cancelled at a shutdown: from then on failed requests are not retried.
     draining: CancellationToken,
-    /// Cancelled when nothing more is sent.
+    /// Cancelled at the end of the grace: from then on nothing is sent.
     stopped: CancellationToken,
 }
 
-/// Runs the follower on a runtime of its own.
+/// Runs the follower with a tokio runtime of its own.
 fn run(follower: Follower) {
     match Builder::new_multi_thread().worker_threads(1).thread_name("forward").enable_all().build() {
         Ok(runtime) => {
@@ -82,8 +87,10 @@ fn run(follower: Follower) {
 }
 
 impl Forwarding {
-    /// Starts to forward the log, from where the last process has stopped. The first one begins with
-    /// `new_from`. Refused readings go to `dead_letters`.
+    /// Starts to forward the log from the saved position.
+    ///
+    /// If no position is saved, because the server forwards for the first time, it starts at `new_from`.
+    /// Refused readings are written to `dead_letters`.
     ///
     /// # Errors
     /// When the position cannot be saved, or the thread cannot be started.
@@ -110,8 +117,9 @@ impl Forwarding {
         Ok(Self { thread, draining, stopped })
     }
 
-    /// Sends what is left in the log, which must be closed, for at most `grace`. The first failed request
-    /// ends it: the rest stays in the log.
+    /// Forwards the rest of the log, which must be closed, for at most `grace`.
+    ///
+    /// It ends at the first failed request. Readings that are not forwarded stay in the log.
     pub async fn drain(self, grace: Duration) {
         let Self { thread, draining, stopped } = self;
         draining.cancel();

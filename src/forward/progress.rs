@@ -1,4 +1,4 @@
-//! The position of the follower, and its lag behind the end of the log.
+//! The saved position of the follower, and the metrics of its lag behind the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::common::once_per_change::OncePerChange;
 use crate::log::{Followed, Log, Position};
 use crate::telemetry::Metrics;
 
-/// The time between two looks at the log while the follower waits.
+/// How often the metrics of the lag are updated while the follower waits.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How many ends of the log are remembered.
+/// The most ends of the log that are remembered.
 const MAX_ENDS: usize = 1_024;
 
-/// The position of the follower, which keeps the metrics of its lag up to date.
+/// The position of the follower, and the metrics of its lag.
 pub(super) struct Progress {
     log: Arc<Log>,
     followed: Followed,
@@ -29,8 +29,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Continues at `followed`. If its time is unknown, because the file was damaged, the lag is counted from
-    /// now on.
+    /// Starts at the saved position `followed`.
+    ///
+    /// If its time is 0, because the file was damaged, the lag in seconds is counted from now.
     pub(super) fn new(log: Arc<Log>, mut followed: Followed, clock: Clock, metrics: Arc<Metrics>) -> Self {
         if followed.as_of_ms == 0 {
             followed.as_of_ms = u64::try_from(clock.now_ms()).unwrap_or_default();
@@ -46,25 +47,25 @@ impl Progress {
         self.followed.position
     }
 
-    /// Notes that all readings before `position` are forwarded.
+    /// Notes that all readings before `position` are forwarded. Does not save it.
     pub(super) fn pass(&mut self, position: Position) {
         self.followed.position = position;
     }
 
-    /// Notes that the log ends here now, or ended here until a moment ago.
+    /// Notes that the log ends at `end` now, or did so until a moment ago.
     pub(super) fn note_end(&mut self, end: Position) {
         self.ends.note(Followed { position: end, as_of_ms: self.now_ms() });
         self.show();
     }
 
-    /// Waits for the end of a tick, and looks at the end of the log.
+    /// Waits until the next tick, and notes where the log ends then.
     pub(super) async fn tick(&mut self) {
         tokio::time::sleep_until(self.next_tick).await;
         self.next_tick = Instant::now() + TICK;
         self.note_end(self.log.usage().readable);
     }
 
-    /// Saves the position, so that the log can be cut behind it.
+    /// Saves the position, so that the log can remove the records before it.
     pub(super) fn save(&mut self) {
         self.show();
         match self.log.save_followed(self.followed) {
@@ -81,7 +82,7 @@ impl Progress {
         self.followed.as_of_ms = self.ends.as_of_ms(self.followed.position);
         let behind_bytes = end.0.saturating_sub(self.followed.position.0);
         let (lag_bytes, lag_seconds) = (&self.metrics.forward_lag_bytes, &self.metrics.forward_lag_seconds);
-        // In this order, so that a scrape in between finds no bytes that wait for 0 seconds.
+        // With this order, a scrape in between never shows bytes that have waited for 0 seconds.
         if behind_bytes == 0 {
             lag_bytes.set(0.0);
             lag_seconds.set(0.0);
@@ -97,12 +98,14 @@ impl Progress {
     }
 }
 
-/// Ends of the log with the times at which the log ended there. If there are too many ends, every second one
-/// is forgotten, and new ends are added at the same larger distance in time.
+/// Former ends of the log, each with the last time at which the log ended there.
+///
+/// They tell how old the first record is that is not forwarded. If there are too many ends, every second one
+/// is forgotten, and new ends are noted less often.
 #[derive(Debug)]
 struct Ends {
     ends: VecDeque<Followed>,
-    /// The least time between two ends.
+    /// The shortest time between two noted ends, in milliseconds.
     interval_ms: u64,
 }
 
@@ -125,7 +128,9 @@ impl Ends {
         }
     }
 
-    /// The last time at which the log ended at `position` or before. Forgets the ends before that one.
+    /// The last time at which the log ended at `position` or before.
+    ///
+    /// Forgets the ends before the one of this time.
     fn as_of_ms(&mut self, position: Position) -> u64 {
         while self.ends.get(1).is_some_and(|next| next.position <= position) {
             self.ends.pop_front();

@@ -1,7 +1,7 @@
-//! The requests of a batch: how it is divided, and what an answer leaves to be sent again.
+//! Divides a batch into requests, and keeps the readings that must be sent again.
 //!
-//! The readings of one device are always sent in their order. So of several values of one identity, the last
-//! one stays at the other server.
+//! The readings of one device are always sent in their order. So if there are several values of one identity,
+//! the other server keeps the last one, as this server does.
 
 use std::collections::HashSet;
 
@@ -10,39 +10,43 @@ use super::verdict::{Answer, Judged, Refused, Verdict};
 use crate::client::Body;
 use crate::wire::Code;
 
-/// The answer to a request with at most this many readings lists each refused reading.
+/// The most readings of a request whose answer lists each rejected reading.
 const READINGS_THAT_ARE_LISTED: usize = 100;
 
-/// Divides one batch after the other into requests.
+/// Divides batches into requests, one batch after the other.
 #[derive(Debug)]
 pub(super) struct Requests {
-    /// The parts of the batch that are still to be sent, by the numbers of their readings, the next one last.
+    /// The parts of the batch that are not sent yet; the next part is the last one.
+    ///
+    /// A part has the numbers of its readings.
     parts: Vec<Vec<usize>>,
-    /// The size up to which bodies are probably not too large for the other server.
+    /// The largest uncompressed body that the other server probably accepts.
     max_body_bytes: usize,
 }
 
-/// A request with readings of the batch.
+/// A request with some readings of the batch.
 #[derive(Debug)]
 pub(super) struct Request {
     /// The compressed body of the request.
     pub(super) body: Body,
-    /// Its readings, by their numbers in the batch.
+    /// The numbers of its readings in the batch.
     pub(super) readings: Vec<usize>,
-    /// The size of the body before its compression.
+    /// The size of the body before compression.
     text_bytes: usize,
 }
 
-/// The decisions of an answer.
+/// The result of an answer for the readings of its request.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// The number of accepted readings.
     pub(super) accepted: usize,
-    /// The last accepted reading, by its number in the batch.
+    /// The number of the last accepted reading in the batch.
     pub(super) last_accepted: Option<usize>,
-    /// The readings that are refused for good, by their numbers in the batch.
+    /// The readings that are refused for good, with their numbers in the batch.
     pub(super) refused: Vec<Refused>,
-    /// Whether readings are refused for now. The next request has them, and should wait.
+    /// Whether readings are refused only for now, for example by a rate limit.
+    ///
+    /// The next request contains them, and should wait.
     pub(super) is_limited: bool,
 }
 
@@ -53,7 +57,7 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Begins a batch, and forgets what is left of another one.
+    /// Begins a batch, and forgets the parts of the last one.
     pub(super) fn begin(&mut self, batch: &Batch) {
         self.parts.clear();
         if !batch.is_empty() {
@@ -61,7 +65,7 @@ impl Requests {
         }
     }
 
-    /// The next request of the batch; `None` if each of its readings is accepted, or refused for good.
+    /// The next request of the batch; `None` if each reading is accepted or refused.
     pub(super) fn next(&mut self, batch: &Batch) -> Option<Request> {
         loop {
             let readings = self.parts.pop()?;
@@ -80,7 +84,7 @@ impl Requests {
         let Request { readings, text_bytes, .. } = request;
         match answer.verdict {
             Verdict::Judged(judged) => {
-                // One large reading must not make all further requests small.
+                // The limit grows again, so that one large reading does not make all further requests small.
                 self.max_body_bytes = self.max_body_bytes.saturating_add(self.max_body_bytes / 16);
                 self.take_judged(batch, &readings, judged)
             }
@@ -96,7 +100,7 @@ impl Requests {
         }
     }
 
-    /// Sends these parts next, the first one first.
+    /// Makes these parts the next ones to send, in their order.
     pub(super) fn send_next<'p>(&mut self, parts: impl DoubleEndedIterator<Item = &'p [usize]>) {
         self.parts.extend(parts.rev().map(<[usize]>::to_vec));
     }

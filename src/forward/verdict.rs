@@ -1,4 +1,4 @@
-//! The meaning of the other server's answer for each reading of a request.
+//! Reads from the other server's answer what it decides about each reading.
 
 use std::time::Duration;
 
@@ -7,50 +7,55 @@ use strum::IntoEnumIterator;
 use crate::client::{self, Body, Client, Counts, Listed, READINGS, Trouble};
 use crate::wire::Code;
 
-/// The answer to a request: a verdict on its readings.
+/// The other server's answer to a request.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
-    /// The wait before readings that are refused for now may be sent again.
+    /// The wait that the server asks for before readings are sent again.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// The verdict of the other server on a request.
+/// The other server's decision about the readings of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Each of its readings, or each of the first ones, is accepted or refused.
+    /// The server decides about each reading, or about each of the first ones.
     Judged(Judged),
-    /// The request is too large, so none is accepted.
+    /// The request is too large, so no reading is accepted. Has the server's text.
     TooLarge(String),
 }
 
-/// The verdict on the first readings of a request.
+/// The decision about each of the first `known` readings of a request.
+///
+/// A reading that is neither in `refused` nor in `later` is accepted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// The number of readings, from the first one on, whose outcome is known. The server has counted the
-    /// others too, but does not list which of them it refuses.
+    /// The number of readings, from the first one on, whose outcome is known.
+    ///
+    /// The server has decided about the other readings too, but its list does not show which it refuses.
     pub(super) known: usize,
-    /// The readings that are refused for good, by their places in the request.
+    /// The readings that are refused for good, with their places in the request.
     pub(super) refused: Vec<Refused>,
-    /// The places of the readings that may be accepted later.
+    /// The places of the readings that are refused only for now.
     pub(super) later: Vec<usize>,
 }
 
 /// A reading that the other server refuses for good.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
-    /// The place of the reading: first in the request, later in the batch.
+    /// The place of the reading in the request.
+    ///
+    /// [`super::requests`] replaces it by the number of the reading in the batch.
     pub(super) at: usize,
     /// The code of the refusal, such as `invalid_value`.
     pub(super) reason: &'static str,
-    /// The text of the server.
+    /// The server's description of the refusal.
     pub(super) detail: String,
 }
 
-/// Sends a body once.
+/// Sends a body with readings, without retries.
 ///
 /// # Errors
-/// When the answer has no verdict on the readings. The same body can be sent again, safely.
+/// When the answer has no decision about the readings. The body can safely be sent again.
 pub(super) async fn send(client: &Client, body: &Body) -> Result<Answer, Trouble> {
     let sent = usize::try_from(body.max_readings()).unwrap_or(usize::MAX);
     match client.post(READINGS, body).await {
@@ -61,7 +66,8 @@ pub(super) async fn send(client: &Client, body: &Body) -> Result<Answer, Trouble
             let judged = Judged::of(answer, sent).ok_or_else(contradiction)?;
             Ok(Answer { verdict: Verdict::Judged(judged), retry_after })
         }
-        // A proxy may have a limit of its own. It does not judge a single reading.
+        // A proxy may have a smaller limit than the server. For a single reading, only the server's own limit
+        // counts as a refusal.
         Err(trouble) if trouble.is_too_large() && (trouble.is_problem() || sent > 1) => {
             Ok(Answer { verdict: Verdict::TooLarge(trouble.said().to_owned()), retry_after: trouble.retry_after })
         }
@@ -69,8 +75,9 @@ pub(super) async fn send(client: &Client, body: &Body) -> Result<Answer, Trouble
     }
 }
 
-/// Asks the other server whether it takes readings of this one: sends an empty batch with the token, once. It
-/// changes nothing at the other server.
+/// Tests whether the other server accepts readings from this one.
+///
+/// It sends an empty batch with the token, without retries. This changes nothing at the other server.
 ///
 /// # Errors
 /// When the other server does not answer as it would to a batch that it accepts.
@@ -84,10 +91,10 @@ pub async fn probe(client: &Client) -> Result<(), Trouble> {
 }
 
 impl Judged {
-    /// Reads the verdict from an answer; `None` if its list of rejections contradicts its counts.
+    /// Reads the decisions from an answer; `None` if its list contradicts its counts.
     ///
-    /// The list has the first hundred rejections in the order of the request. So if it lacks some, nothing is
-    /// known of the readings behind the last listed one.
+    /// The list has the first hundred rejections in the order of the request. If there are more rejections,
+    /// nothing is known about the readings after the last listed one.
     fn of(answer: client::Answer, sent: usize) -> Option<Self> {
         let client::Answer { counts, listed, .. } = answer;
         if counts.older > 0 {
@@ -118,7 +125,7 @@ impl Judged {
     }
 }
 
-/// The reasons of refused readings.
+/// All values of the label `reason` in the metric of refused readings.
 pub(super) fn refusal_reasons() -> Vec<&'static str> {
     let for_good = Code::iter().filter(|code| !code.is_for_now()).map(Code::as_str);
     for_good.chain([Counts::OTHER, Trouble::INTERNAL]).collect()

@@ -6,9 +6,9 @@ use tokio::sync::Semaphore;
 
 use super::{ConcurrencyLimit, Limiter};
 
-/// The bytes that one permit for the memory of queries stands for.
+/// The memory of queries is counted in blocks of this size, one permit for each.
 ///
-/// One call can acquire at most 2^32 permits of a semaphore, which would be too few as bytes.
+/// A permit for each byte would not do: one call can acquire at most 2^32 permits of a semaphore.
 pub const QUERY_BLOCK_BYTES: usize = 1024;
 
 /// The limits of one token or key, or of all anonymous clients together.

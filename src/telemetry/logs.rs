@@ -53,7 +53,9 @@ pub fn set_level(level: &LogFilter) -> Result<(), NoLogError> {
 #[error("the process writes no log lines")]
 pub struct NoLogError;
 
-/// Makes [`json_line`] write JSON before [`init`] is called, for messages about the configuration itself.
+/// Makes [`json_line`] write JSON before [`init`] is called.
+///
+/// A command needs this for errors about the configuration itself.
 pub fn expect_json() {
     IS_JSON.store(true, Ordering::Relaxed);
 }

@@ -29,8 +29,9 @@ macro_rules! table {
         $(#[doc = $help:literal])+
         $name:ident: $instrument:ty, $unit:ident $({ $($label:ident),+ })? $(in $buckets:ident)?;
     )+) => {
-        /// The metrics. Each is exported as `tidegauge_` and the name of its field; its documentation is the
-        /// help.
+        /// The metrics. Each is exported as `tidegauge_` and the name of its field.
+        ///
+        /// The documentation of a field is the help of its metric.
         #[derive(Debug)]
         pub struct Metrics {
             $( $(#[doc = $help])+ pub $name: $instrument, )+

@@ -1,4 +1,4 @@
-//! Log lines about refusals and rejections: at most one a minute for each sender and code.
+//! Log lines about refusals: at most one a minute for each sender and code.
 //!
 //! A device that sends bad data sends it again and again. The first refusal is logged at once, with an
 //! example. Further refusals within a minute are counted, and logged together as one line. Memory and the
@@ -140,9 +140,10 @@ impl Unreported {
         Some(Line { key, count, example })
     }
 
-    /// The lines to write at `now`: counted refusals whose last line is a minute old.
+    /// The lines to write at `now`, for refusals that were counted.
     ///
-    /// A sender without a refusal in this minute is forgotten.
+    /// A sender and code get a line when their last line is a minute old. If nothing was counted in this
+    /// minute, they are forgotten.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.0.retain(|key, entry| {

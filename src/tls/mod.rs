@@ -77,9 +77,9 @@ impl Tls {
 
     /// Makes the handshake. Returns the stream and the verified client certificate.
     ///
-    /// If the handshake fails, the client gets a TLS alert. If its first byte is a capital letter, as in the
-    /// plain text `GET / HTTP/1.1`, it gets the answer `to_plain_text`. `stop` is cancelled when the server
-    /// stops.
+    /// A client that fails the handshake gets a TLS alert; a client that takes too long gets nothing. A
+    /// client whose first byte is a capital letter, as in `GET / HTTP/1.1`, gets the answer `to_plain_text`.
+    /// `stop` is cancelled when the server stops.
     ///
     /// # Errors
     /// The reason why the handshake failed.

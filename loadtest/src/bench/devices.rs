@@ -1,4 +1,4 @@
-//! The cost of a reading by the number of devices.
+//! Measures what a reading costs with different numbers of devices.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,14 +12,16 @@ use crate::now_ms;
 use crate::systems::{Environment, Server, System};
 use crate::target::Target;
 
-/// Readings in all, whatever the number of devices.
+/// The number of all readings, for each number of devices.
 const READINGS: u64 = 10_000_000;
 
 const CONNECTIONS: u64 = 4;
 const BATCH: u64 = 1_000;
 const HOUR_MS: u64 = 3_600_000;
 
-/// Configuration with which tidegauge keeps the readings pending, as `VictoriaMetrics` keeps them in memory.
+/// The configuration with which tidegauge keeps all readings pending.
+///
+/// `VictoriaMetrics`, with which it is compared, keeps readings in memory at first too.
 pub(super) const NOTHING_IS_DUE: [(&str, &str); 5] = [
     ("flush.max_age", "1d"),
     ("flush.max_readings", "100000"),
@@ -28,13 +30,17 @@ pub(super) const NOTHING_IS_DUE: [(&str, &str); 5] = [
     ("ingest.max_future", "3h"),
 ];
 
-/// The start of the next hour, which does not end soon.
+/// The start of the next hour, as Unix milliseconds.
+///
+/// Buckets of the current hour might end, and so be due, during the measurement.
 pub(super) fn hour_ahead_ms() -> anyhow::Result<u64> {
     Ok((now_ms()? / HOUR_MS + 1) * HOUR_MS)
 }
 
 impl Bench<'_> {
-    /// Measures fleets of several sizes, with one of the stores: the store makes no difference.
+    /// Measures fleets of several sizes.
+    ///
+    /// It measures tidegauge only with SQLite, because the store makes no difference here.
     pub(super) async fn devices(&mut self) -> anyhow::Result<()> {
         if !matches!(self.system, System::TidegaugeSqlite | System::VictoriaMetrics) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The disk space and the query speed of history, and the memory of pending readings.
+//! Measures disk space and queries of stored days, and memory of pending readings.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -16,20 +16,20 @@ use crate::workload::Workload;
 
 pub(super) const DAY_MS: u64 = 86_400_000;
 
-/// Devices with history, each with a reading every [`STEP_MS`].
+/// The number of devices with history. Each has a reading every [`STEP_MS`].
 pub(super) const DEVICES: u64 = 50;
 const STEP_MS: u64 = 10_000;
 
-/// Connections, and readings per request.
+/// The number of connections, and of readings per request.
 pub(super) const CONNECTIONS: u64 = 4;
 pub(super) const BATCH: u64 = 1_000;
 
-/// Pending device-hours, and the readings of each.
+/// The number of pending buckets (a device in an hour), and of readings in each.
 const PENDING_BUCKETS: u64 = 100_000;
 const PENDING_READINGS: u64 = 60;
 
 impl Bench<'_> {
-    /// Measures the disk space of history and the speed of queries.
+    /// Stores days of history. Then measures its disk space and the speed of queries.
     pub(super) async fn history(&mut self) -> anyhow::Result<()> {
         let days = match self.system {
             System::Bare | System::NaivePush => return Ok(()), // bare stores nothing, and naive push would take hours
@@ -45,7 +45,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Stores days of history, and waits until all of it is stored.
+    /// Sends days of history, and waits until all readings are stored.
     pub(super) async fn fill_history(&mut self, server: &Server, first_ms: u64, days: u64) -> anyhow::Result<Sent> {
         let format = if self.system.target() == Target::Naive { Format::Json } else { Format::Lines };
         let messages = (days * DAY_MS / STEP_MS * DEVICES / CONNECTIONS).div_ceil(BATCH);
@@ -54,7 +54,7 @@ impl Bench<'_> {
         Ok(sent)
     }
 
-    /// Measures the memory of a pending device-hour.
+    /// Measures the memory of a pending bucket.
     pub(super) async fn pending(&mut self) -> anyhow::Result<()> {
         if self.system != System::TidegaugeSqlite {
             return Ok(()); // pending is the same whatever the store

@@ -1,11 +1,11 @@
-//! Hours of ordinary operation, by a fast clock.
+//! Measures hours of ordinary operation, with a clock that runs faster than time.
 
 use super::table::short;
 use super::{Bench, Section};
 use crate::steady::{self, Store};
 
 impl Bench<'_> {
-    /// Measures three hours.
+    /// Measures three hours of a fleet, as `loadtest steady` does.
     pub(super) async fn hours(&mut self) -> anyhow::Result<()> {
         let Some(store) = Store::of(self.system) else { return Ok(()) };
         let (devices, speed) = if self.args.long { (200_000, 60) } else { (5_000, 360) };

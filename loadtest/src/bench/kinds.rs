@@ -1,4 +1,4 @@
-//! The disk space and the cost of several kinds of data.
+//! Measures disk space and CPU time for several kinds of values.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use crate::now_ms;
 use crate::target::Target;
 use crate::workload::{Values, Workload};
 
-/// Devices with a day of readings, each every [`STEP_MS`].
+/// The number of devices. Each has a day of readings, one every [`STEP_MS`].
 const DEVICES: u64 = 200;
 const STEP_MS: u64 = 10_000;
 
 impl Bench<'_> {
-    /// Measures each kind of data, with a new start of the system for each.
+    /// Measures each kind of values, and starts the system anew for each kind.
     pub(super) async fn kinds(&mut self) -> anyhow::Result<()> {
         if matches!(self.system.target(), Target::Bare | Target::Naive) {
             return Ok(());

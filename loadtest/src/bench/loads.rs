@@ -1,4 +1,4 @@
-//! The throughput of a system, and its cost once all readings are stored.
+//! Measures throughput, and CPU time until all readings are stored.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::target::Target;
 use crate::workload::{Kind, Workload};
 use crate::{now_ms, udp};
 
-/// A flood counts as over when the count of the server has not changed for this long.
+/// How long the server's count of readings must be unchanged after a flood.
 const STANDS_STILL: Duration = Duration::from_secs(2);
 
-/// A load on a system: how readings are sent, and how many at once.
+/// A load on a system: by which protocol readings are sent, and how many at once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     way: Way,
@@ -47,8 +47,10 @@ impl Load {
     }
 }
 
-/// All loads. A thousand readings do not fit into a datagram that a network would carry, nor a hundred of
-/// JSON.
+/// All loads.
+///
+/// Datagrams have at most 100 readings of line protocol, or one of JSON, because a network does not carry
+/// larger ones.
 pub(super) const LOADS: [Load; 9] = [
     Load::http(Format::Json, 1, 64),
     Load::http(Format::Json, 100, 16),
@@ -98,7 +100,7 @@ impl Bench<'_> {
         self.costs(&server, load, readings)
     }
 
-    /// Posts in a closed loop and returns the number of acknowledged readings.
+    /// Sends requests in a closed loop. Returns the number of acknowledged readings.
     async fn requests(&mut self, server: &Server, load: Load) -> anyhow::Result<u64> {
         let Load { format, batch, connections, .. } = load;
         let sending = Sending {
@@ -120,7 +122,9 @@ impl Bench<'_> {
         Ok(sent.readings)
     }
 
-    /// Sends more datagrams than the system can receive, and returns the number of received readings.
+    /// Sends more datagrams than the system can receive.
+    ///
+    /// Returns the number of received readings.
     async fn flood(&mut self, server: &Server, load: Load) -> anyhow::Result<u64> {
         let before = server.taken().await?;
         let sending = udp::Sending {
@@ -155,12 +159,14 @@ impl Bench<'_> {
     }
 }
 
-/// A workload of the current hour: no hour ends, and a device has some hundred readings at each flush.
+/// A workload of readings in the current hour.
+///
+/// No hour ends while these readings are sent, and a device has some hundred readings at each flush.
 fn of_now(batch: u64) -> anyhow::Result<Workload> {
     Ok(workload(10_000, 1, batch, now_ms()? - 60_000))
 }
 
-/// A steady load of machines in a hall.
+/// The workload of [`Kind::Factory`] with these numbers.
 pub(super) const fn workload(devices: u64, step_ms: u64, batch: u64, first_ms: u64) -> Workload {
     Workload::steady(Kind::Factory, devices, step_ms, batch, first_ms)
 }

@@ -1,9 +1,9 @@
-//! `loadtest bench`: tidegauge with each of its stores beside other systems, in one run on one machine.
+//! `loadtest bench`: compares tidegauge, with each store, with other systems.
 //!
-//! A run starts each system with no data and measures the same loads and queries. The order of the systems
-//! changes from run to run, so that none always runs on the warmest machine. The output has medians and their
-//! ratios to the first system. It names systems that are not installed, systems that failed, and refused
-//! messages.
+//! A run starts each system without data, and measures the same loads and queries. The order of the systems
+//! changes from run to run, so that no system always runs last, on the warmest machine. The output has the
+//! medians of all runs, and their ratios to the first system. It also names systems that are not installed,
+//! systems that failed, and messages that were refused and sent again.
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
@@ -76,13 +76,13 @@ enum Part {
     Pending,
 }
 
-/// The results of all runs.
+/// The results of all runs so far.
 #[derive(Debug, Default)]
 struct Findings {
     table: Table,
-    /// Notes for readers of the tables: messages that were refused and sent again.
+    /// Notes about messages that were refused for now and sent again.
     notes: Vec<String>,
-    /// Failures of whole systems.
+    /// Measurements that failed, and why.
     failures: Vec<String>,
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The systems to measure, and the reasons for those left out.
+/// The systems to measure, and why each of the others is left out.
 fn choose(args: &Args) -> anyhow::Result<(Vec<System>, Vec<String>)> {
     if !args.systems.is_empty() {
         for &system in &args.systems {
@@ -128,18 +128,18 @@ fn choose(args: &Args) -> anyhow::Result<(Vec<System>, Vec<String>)> {
     Ok((systems, absent))
 }
 
-/// One system in one run.
+/// The measurement of one system in one run.
 struct Bench<'a> {
     args: &'a Args,
     system: System,
     at: usize,
     findings: &'a mut Findings,
-    /// The peak memory under any load, of the service and of its database.
+    /// The peak memory under any load: of the service, and of its mongod.
     peaks_mib: [f64; 2],
 }
 
 impl Bench<'_> {
-    /// Runs all parts, or only the loads, and records those that failed.
+    /// Measures all parts, or only the loads, and records failures.
     async fn all(mut self, not_only_loads: bool) {
         for &part in Part::value_variants() {
             if !(self.args.only.is_empty() || self.args.only.contains(&part))
@@ -239,7 +239,7 @@ fn list(what: &str, lines: &[String]) {
     }
 }
 
-/// A description of this machine.
+/// A description of this machine: processor, kernel and load average.
 pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let model =

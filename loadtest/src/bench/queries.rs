@@ -1,4 +1,4 @@
-//! The speed of queries: by themselves, while readings arrive, and of the latest values of a large fleet.
+//! Measures the speed of queries, alone and while readings arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -16,25 +16,28 @@ use crate::systems::{Environment, Server};
 use crate::target::Target;
 use crate::{now_ms, query};
 
-/// How long a query is repeated.
+/// The longest time for which a query is repeated.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a query of one device, of all, and of latest values is repeated.
+/// How often queries of one device, of all devices and of latest values run.
 const OF_ONE: u64 = 200;
 const OF_ALL: u64 = 20;
 const OF_LATEST: u64 = 100;
 
-/// The devices of the fleet, and the days of history of some of them.
+/// The number of devices in the fleet, and the days of history of 50 of them.
 const FLEET: u64 = 100_000;
 const DAYS: u64 = 7;
 
-/// The rate of the readings that arrive beside queries, per second.
+/// The readings per second that arrive while queries are measured.
 const BESIDE: f64 = 50_000.0;
 
-/// The path of a query for the hours of devices, from and to an instant; `None` if the system has none.
+/// A function that returns the path of a query for hourly rollups.
+///
+/// Its arguments are the system, the devices, and the start and end in Unix milliseconds. `None`: the system
+/// has no such query.
 type Path = fn(Target, &[u64], u64, u64) -> Option<String>;
 
-/// The queries of the history.
+/// The queries of stored days.
 pub(super) struct Queries<'a> {
     pub(super) server: &'a Server,
     pub(super) target: Target,
@@ -52,13 +55,13 @@ impl Queries<'_> {
         self.first_ms + self.days * DAY_MS
     }
 
-    /// Asks for the hours of one device after the other.
+    /// Sends queries of one device each, in turn for all devices.
     async fn of_one(&self, path: Path) -> anyhow::Result<Option<Latency>> {
         let path = |device| path(self.target, &[device], self.first_ms, self.last_ms());
         self.ask((0..DEVICES).map(path).collect(), OF_ONE).await
     }
 
-    /// Asks for the hours of all devices at once.
+    /// Sends queries of all devices at once.
     async fn of_all(&self, path: Path) -> anyhow::Result<Option<Latency>> {
         let devices: Vec<u64> = (0..DEVICES).collect();
         self.ask(vec![path(self.target, &devices, self.first_ms, self.last_ms())], OF_ALL).await
@@ -66,8 +69,10 @@ impl Queries<'_> {
 }
 
 impl Bench<'_> {
-    /// Measures queries of the history. Systems without a second language have the same figure in the rows of
-    /// `InfluxQL`.
+    /// Measures queries of the history.
+    ///
+    /// Other systems than tidegauge have one query language. They have its figure in the rows of `InfluxQL`
+    /// too.
     pub(super) async fn queries(&mut self, queries: &Queries<'_>) -> anyhow::Result<()> {
         let path = Target::rollup_path;
         let (Some(one), Some(all)) = (queries.of_one(path).await?, queries.of_all(path).await?) else { return Ok(()) };
@@ -81,8 +86,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures tidegauge with a large fleet: the latest values of a thousand devices, and queries while
-    /// readings arrive.
+    /// Measures queries of a large fleet, alone and while readings arrive.
+    ///
+    /// Only tidegauge is measured: latest values of a thousand devices, and rollups of one device.
     pub(super) async fn queries_of_a_fleet(&mut self) -> anyhow::Result<()> {
         let target = self.system.target();
         let pages = (0..FLEET / 1_000).map(|nth| target.latest_path(nth)).collect::<Option<Vec<_>>>();

@@ -1,4 +1,4 @@
-//! The cost of a reading when there are few: a fleet that sends single readings, a few hundred a second.
+//! Measures what a reading costs at a low rate: some hundred POSTs a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,27 +14,27 @@ use crate::process::Process;
 use crate::systems::{Environment, Server, System};
 use crate::workload::{Kind, Workload};
 
-/// Devices, each with a reading a minute: 333 readings a second.
+/// The number of devices. Each has a reading a minute, so 333 a second in all.
 const DEVICES: u64 = 20_000;
 const STEP_MS: u64 = 60_000;
 
-/// Connections that the devices share.
+/// The number of connections that the devices share.
 const CONNECTIONS: u64 = 64;
 
-/// A configuration with which the quiet fleet is measured.
+/// A configuration with which the fleet is measured.
 struct Variation {
     name: &'static str,
     config: &'static [(&'static str, &'static str)],
-    /// The systems that are measured with it.
+    /// The systems that are measured with this configuration.
     systems: &'static [System],
-    /// The time, in seconds, until the work is the same in each second. `None`: soon.
+    /// Seconds before the measurement, until flushes are steady. `None`: the default.
     warm_up: Option<f64>,
 }
 
 /// The configuration with which all systems are measured.
 const DEFAULT: Variation = Variation { name: "default configuration", config: &[], systems: &[], warm_up: None };
 
-/// The further variations of a long run.
+/// Further configurations, which only a run with `--long` measures.
 const VARIATIONS: [Variation; 2] = [
     Variation {
         name: "flush.max_age = \"60s\"",
@@ -51,7 +51,7 @@ const VARIATIONS: [Variation; 2] = [
 ];
 
 impl Bench<'_> {
-    /// Measures the quiet fleet.
+    /// Measures the fleet with each configuration.
     pub(super) async fn quiet(&mut self) -> anyhow::Result<()> {
         self.quiet_with(&DEFAULT).await?;
         for variation in &VARIATIONS {

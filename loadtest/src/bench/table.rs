@@ -1,8 +1,8 @@
-//! Medians of several runs, as tables and as ratios.
+//! Tables of figures: medians of several runs, and ratios to the first system.
 
 use std::collections::BTreeMap;
 
-/// A section with its own table.
+/// A section of the output, with a table of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Section {
@@ -25,7 +25,7 @@ pub(super) enum Section {
 }
 
 impl Section {
-    /// The values of the service and of its database, if that is another process.
+    /// The section of the service, and that of its mongod.
     pub(super) const CPU: [Self; 2] = [Self::ServiceCpu, Self::MongodCpu];
     pub(super) const QUIET_CPU: [Self; 2] = [Self::QuietCpu, Self::QuietMongodCpu];
     pub(super) const KINDS_CPU: [Self; 2] = [Self::KindsCpu, Self::KindsMongodCpu];
@@ -59,7 +59,7 @@ impl Section {
     }
 }
 
-/// Figures by question and system, one for each run.
+/// All figures: one for each question (a row), system (a column) and run.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     /// The rows of all sections, in the order in which they were first measured.
@@ -67,7 +67,7 @@ pub(super) struct Table {
     figures: BTreeMap<(usize, usize), Vec<f64>>,
 }
 
-/// The figures of one cell.
+/// The figures of one question and system.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Cell<'a> {
     section: Section,
@@ -98,8 +98,9 @@ impl Table {
         self.figures.iter().map(cell).collect()
     }
 
-    /// Markdown: a table for each section, with a row for each question. Each figure has its ratio to the
-    /// figure of the first system.
+    /// The tables of all sections as Markdown.
+    ///
+    /// Each median is followed by its ratio to the median of the first system.
     pub(super) fn markdown(&self, systems: &[&str]) -> String {
         let mut sections: Vec<Section> = self.questions.iter().map(|(section, _)| *section).collect();
         sections.sort_unstable();
@@ -147,7 +148,7 @@ fn median(figures: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
 }
 
-/// Three significant digits.
+/// A figure with about three significant digits: `1.23`, `12.3`, `1,234`.
 pub(super) fn short(figure: f64) -> String {
     match figure.abs() {
         large if large >= 100.0 => {

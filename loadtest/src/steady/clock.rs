@@ -1,8 +1,10 @@
-//! A clock that runs faster than time, for whole programs: a library that is preloaded into them multiplies
-//! the clocks and divides the waits. Processor time stays real.
+//! A clock that runs faster than time, for the programs under test.
 //!
-//! libfaketime would not do: its builds from package registries do not change waits, and each look at the
-//! clock costs 7 µs there. Here it costs 0.02 µs more than without.
+//! A library (`clock.c`) is preloaded into the programs. It multiplies the time that passes on their clocks
+//! by the speed, and divides their waits by it. CPU time stays real.
+//!
+//! libfaketime is no alternative: its packages do not change waits, and reading the clock costs 7 µs there.
+//! With this library it costs 0.02 µs more than without.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,24 +18,26 @@ use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// The longest real wait of a program while the speed may still change.
+/// The longest real wait of a program at the speed of time.
+///
+/// A longer wait ends early, because the speed may rise during it.
 const SHORT_NS: i64 = 50_000_000;
-/// No limit of the real waits.
+/// Real waits are not limited.
 const UNLIMITED_NS: i64 = i64::MAX;
 
-/// A fast clock.
+/// A clock that runs faster than time.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// The settings, as the library maps them.
+    /// The file with the settings, which the library maps into memory.
     file: File,
     folder: TempDir,
-    /// The wall clock minus the monotonic clock, both fast.
+    /// The fast wall clock minus the fast monotonic clock.
     wall_ns: i64,
     settings: Settings,
     version: i64,
 }
 
-/// The real and the fast monotonic clock at one instant, and the speed from then on.
+/// The real and the fast monotonic clock at one instant, and the speed since then.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     real_ns: i64,
@@ -42,7 +46,7 @@ struct Settings {
 }
 
 impl Clock {
-    /// A clock that shows this instant, in Unix milliseconds, and runs as fast as time for now.
+    /// A clock that shows `wall_ms` (Unix milliseconds) now, at the speed of time.
     pub(crate) fn starting_at(wall_ms: u64) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("loadtest-clock-").tempdir()?;
         compile(folder.path())?;
@@ -54,24 +58,26 @@ impl Clock {
         Ok(clock)
     }
 
-    /// The variables that give a program this clock.
+    /// The environment variables that make a program use this clock.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let path = |name| self.folder.path().join(name).display().to_string();
         vec![("LD_PRELOAD".to_owned(), path("clock.so")), ("FAST_CLOCK".to_owned(), path("settings"))]
     }
 
-    /// Lets the clock jump forward to an instant and run this many times as fast as time.
+    /// Lets the clock jump forward to `wall_ms` and run `speed` times as fast as time.
     pub(crate) fn jump_and_run(&mut self, wall_ms: u64, speed: u32) -> anyhow::Result<()> {
         ensure!(wall_ms >= self.now_ms()?, "the preparations lasted longer than the clock allows");
         self.set(wall_ms, speed.into(), UNLIMITED_NS)
     }
 
-    /// Lets the clock run this many times as fast as time from now on.
+    /// Lets the clock run `speed` times as fast as time from now on.
     pub(crate) fn speed_up(&mut self, speed: u32) -> anyhow::Result<()> {
         self.set(self.now_ms()?, speed.into(), UNLIMITED_NS)
     }
 
-    /// Lets the clock run as fast as time again. Waits that have begun end as they would have before.
+    /// Lets the clock run as fast as time again.
+    ///
+    /// Waits that have begun still end as at the earlier speed.
     pub(crate) fn slow_down(&mut self) -> anyhow::Result<()> {
         self.set(self.now_ms()?, 1, SHORT_NS)
     }
@@ -82,19 +88,22 @@ impl Clock {
         self.write(longest_ns)
     }
 
-    /// The time of its wall clock, in Unix milliseconds.
+    /// The time that the fast wall clock shows, in Unix milliseconds.
     pub(crate) fn now_ms(&self) -> anyhow::Result<u64> {
         let Settings { real_ns, fast_ns, speed } = self.settings;
         Ok(u64::try_from(fast_ns + (monotonic_ns()? - real_ns) * speed + self.wall_ns)? / 1_000_000)
     }
 
-    /// The real time until its wall clock shows this instant, or zero.
+    /// The real time until the fast wall clock shows `wall_ms`, or zero.
     pub(crate) fn until(&self, wall_ms: u64) -> anyhow::Result<Duration> {
         let left_ms = wall_ms.saturating_sub(self.now_ms()?);
         Ok(Duration::from_micros(left_ms * 1_000 / u64::try_from(self.settings.speed)?))
     }
 
-    /// Writes the settings for readers that read them meanwhile.
+    /// Writes the settings to the file, as the writer of a seqlock.
+    ///
+    /// Programs read the file at the same time. The version is odd while the settings change; a reader
+    /// repeats if it was odd or has changed.
     fn write(&mut self, longest_ns: i64) -> anyhow::Result<()> {
         let Settings { real_ns, fast_ns, speed } = self.settings;
         let fields = [real_ns, fast_ns, self.wall_ns, speed, longest_ns];
@@ -106,7 +115,7 @@ impl Clock {
     }
 }
 
-/// Compiles the library into a folder.
+/// Compiles the library into `folder`.
 fn compile(folder: &Path) -> anyhow::Result<()> {
     let source = folder.join("clock.c");
     std::fs::write(&source, SOURCE)?;

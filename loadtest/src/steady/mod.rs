@@ -1,13 +1,13 @@
-//! `loadtest steady`: ordinary operation, hours of it, in minutes.
+//! `loadtest steady`: measures hours of ordinary operation in minutes.
 //!
-//! A fleet of devices sends a reading each, once a minute, over some hours that contain the turn of a day.
-//! The service and its mongod run with a [`Clock`] that is faster than time, so that everything happens that
-//! happens in these hours: buckets get old, hours end, a day is rolled up, readings expire, mongod writes its
-//! checkpoints. Processor time is real.
+//! Each device of a fleet sends a reading a minute, for some hours around midnight. The service and its
+//! mongod run with a [`Clock`] that is faster than time. So everything happens that happens in these hours:
+//! buckets become due, hours end, a day is rolled up, readings expire, mongod writes checkpoints. CPU time is
+//! real.
 //!
-//! Before the first hour, each device gets readings in two groups of earlier hours: the hours of the day that
-//! ends at midnight, so that the whole day is rolled up, and some hours two days before, which expire
-//! meanwhile.
+//! Before the measurement, each device gets readings in earlier hours: in the hours of the day that ends at
+//! midnight, so that a whole day is rolled up, and in some hours two days before, whose readings expire
+//! during the measurement.
 
 use std::net::SocketAddrV4;
 use std::ops::Range;
@@ -41,29 +41,37 @@ use crate::workload::{Kind, Workload};
 pub(crate) const MINUTE_MS: u64 = 60_000;
 pub(crate) const HOUR_MS: u64 = 60 * MINUTE_MS;
 
-/// The midnight after the first hours: that of 2026-07-01 UTC.
+/// The midnight in the measurement: 2026-07-01T00:00:00Z.
 const MIDNIGHT_MS: u64 = 1_782_864_000_000;
 
-/// How many of the hours are before midnight, at most.
+/// The most measured hours before midnight.
 const HOURS_BEFORE_MIDNIGHT: u64 = 2;
 
-/// The time before the first hour that the preparations may take.
+/// The time that the preparations may take, by the fast clock.
 const PREPARATION_MS: u64 = 2 * HOUR_MS;
 
-/// The age at which readings expire: long enough that days, and not single hours, are rolled up.
+/// The age at which readings expire.
+///
+/// With a shorter retention, single hours would be rolled up, and not whole days.
 const RETENTION_MS: u64 = 48 * HOUR_MS;
 const RETENTION: &str = "48h";
 
-/// The time before the first hour in which the costs at rest are measured: at most, and in real time.
+/// The time before the first hour in which the cost without readings is measured.
+///
+/// It is the shorter of `REST_MS` by the fast clock and `REAL_REST_MS` of real time.
 const REST_MS: u64 = 10 * MINUTE_MS;
 const REAL_REST_MS: u64 = MINUTE_MS;
 
-/// The time after the last hour that counts at least, and the limit until all readings must be stored.
+/// The time after the last hour that is measured too.
+///
+/// It is at least `AFTER_MS`, and ends when all readings are stored. This must be within `STORED_LIMIT_MS`.
 const AFTER_MS: u64 = 15 * MINUTE_MS;
 const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
 
-/// Configuration beside the defaults. Readings expire after two days. The preparations may send readings of
-/// the hour before the first one. No timeout ends early because the other side is slower than the clock.
+/// The configuration that differs from the defaults.
+///
+/// Readings expire after two days. The preparations may send readings that are ahead of the clock. Timeouts
+/// are long, because the work of the other side takes real time and the clock runs faster.
 const CONFIG: [(&str, &str); 9] = [
     ("retention.readings", RETENTION),
     ("ingest.max_future", "2h"),
@@ -142,7 +150,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a server, runs the hours, and stops it again.
+/// Starts a server, measures the hours, and stops the server.
 pub(crate) async fn measure(args: &Args) -> anyhow::Result<Report> {
     let system = args.store.system();
     if let Some(why) = args.programs.missing(system) {
@@ -163,14 +171,14 @@ pub(crate) async fn measure(args: &Args) -> anyhow::Result<Report> {
 }
 
 impl Args {
-    /// The defaults, with a fleet of this size.
+    /// The default options, with a fleet of this size.
     pub(crate) fn fleet(programs: Programs, store: Store, devices: u64, speed: u32) -> anyhow::Result<Self> {
         let command = Self::augment_args(clap::Command::new("steady").no_binary_name(true));
         let defaults = Self::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<String>())?)?;
         Ok(Self { programs, store, devices, speed, ..defaults })
     }
 
-    /// When the first hour begins.
+    /// When the first hour begins, in Unix milliseconds.
     fn start_ms(&self) -> u64 {
         let hours = self.hours + u64::from(self.minutes > 0);
         MIDNIGHT_MS - hours.min(HOURS_BEFORE_MIDNIGHT) * HOUR_MS
@@ -221,18 +229,19 @@ impl Args {
         Ok(Report::new(self, rest, hours, peak.map(|peak| peak.figures), after, outcome))
     }
 
-    /// The hours that have readings before the first hour.
+    /// The two ranges of earlier hours with readings, in Unix milliseconds.
     fn earlier_hours(&self) -> [Range<u64>; 2] {
-        // A bucket expires up to an hour late, so the buckets of the first of these hours expire in the first
-        // hour.
+        // A bucket expires up to an hour later than its readings. So the buckets of the first of these hours
+        // expire in the first measured hour.
         let expiring_ms = self.start_ms() - RETENTION_MS - HOUR_MS;
         let day_ms = MIDNIGHT_MS - 24 * HOUR_MS;
         let expired_ms = (expiring_ms + (self.hours + 1) * HOUR_MS).min(day_ms);
         [expiring_ms..expired_ms, day_ms..self.start_ms()]
     }
 
-    /// Sends the readings of earlier hours as fast as the service accepts them, and waits until they are
-    /// stored and rolled up.
+    /// Sends the readings of earlier hours as fast as the service accepts them.
+    ///
+    /// Then it waits until they are stored and rolled up.
     async fn prepare(&self, clock: &mut Clock, server: &Server) -> anyhow::Result<()> {
         for hours in self.earlier_hours() {
             let mut sending = self.sending(server);
@@ -249,15 +258,17 @@ impl Args {
         if let Ok(stored) = tokio::time::timeout(until_due, is_stored(server, 0)).await {
             return stored;
         }
-        // All buckets of ended hours are due. The rest is the work of the store, which takes real time.
-        // With a large `flush.max_age`, those of the hour before the first one stay pending.
+        // Now all buckets of ended hours are due. Writing them is work of the store, which takes real time.
+        // With a large `flush.max_age`, the buckets of the hour before the first one stay pending.
         clock.slow_down()?;
         let stored = is_stored(server, self.earlier_readings * self.devices);
         let stored = tokio::time::timeout(clock.until(self.start_ms() - REST_MS)?, stored).await;
         stored.context("the earlier readings are not stored in time")?
     }
 
-    /// The readings of the hours, each due when the last one of its message is measured.
+    /// The messages of the measured hours, and when to send them.
+    ///
+    /// A message is due at the time of its last reading.
     fn sending(&self, server: &Server) -> Sending {
         let devices = self.devices / self.connections; // of a connection
         let batch = self.batch.min(devices);
@@ -274,7 +285,7 @@ impl Args {
         }
     }
 
-    /// Begins to send.
+    /// Starts to send messages, by HTTP or UDP.
     fn send(&self, sending: &Sending, udp: SocketAddrV4) -> JoinHandle<anyhow::Result<Sent>> {
         let (sending, progress) = (sending.clone(), Arc::new(AtomicU64::new(0)));
         if !self.udp {
@@ -296,7 +307,7 @@ impl Args {
         })
     }
 
-    /// Compares the rollups with the readings, unless some of these were lost on their way.
+    /// Compares the rollups with the sent readings. `None` if readings were lost.
     async fn verified(&self, parts: &[(&Sending, &[u64])], lost: u64) -> anyhow::Result<Option<Verified>> {
         if self.verify == 0 || lost > 0 {
             return Ok(None);
@@ -305,7 +316,7 @@ impl Args {
     }
 }
 
-/// Waits until at most so many readings are pending, and all closed days are rolled up.
+/// Waits until all readings except `pending` are stored, and days are rolled up.
 async fn is_stored(server: &Server, pending: u64) -> anyhow::Result<()> {
     metrics::wait_until(&server.address, |exposition| {
         exposition.sum("tidegauge_readings_pending") <= pending as f64
@@ -317,11 +328,11 @@ async fn is_stored(server: &Server, pending: u64) -> anyhow::Result<()> {
 /// The results of sending.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Messages by connection.
+    /// The number of messages by connection.
     messages: Vec<u64>,
     readings: u64,
-    /// Messages that were refused for now and sent again.
+    /// How often a message was refused for now and sent again.
     again: u64,
-    /// The longest time, real, from the instant when a message was due until its answer.
+    /// The longest real time from the instant when a message was due to its answer.
     behind_ms: f64,
 }

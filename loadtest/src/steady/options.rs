@@ -1,4 +1,4 @@
-//! The values of the options of `loadtest steady`.
+//! The types of the options of `loadtest steady`.
 
 use std::str::FromStr;
 
@@ -17,7 +17,7 @@ pub(crate) enum End {
     Sent,
 }
 
-/// A store of tidegauge.
+/// A store of tidegauge, with its layout of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Store {
@@ -28,7 +28,7 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// The store of a system, if the system is tidegauge.
+    /// The store of a system; `None` if the system is not tidegauge.
     pub(crate) const fn of(system: System) -> Option<Self> {
         match system {
             System::TidegaugeSqlite => Some(Self::Sqlite),
@@ -49,7 +49,7 @@ impl Store {
     }
 }
 
-/// A key of the configuration, `section.key`, and its value.
+/// A configuration key, such as `flush.max_age`, and its value.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting(pub(super) String, pub(super) String);
 

@@ -1,4 +1,4 @@
-//! The peak after the hours: for a while each device sends five readings a minute, in real time.
+//! The peak after the hours: five readings a minute of each device, in real time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,37 +12,40 @@ use crate::latency::Latency;
 use crate::process::Process;
 use crate::systems::Server;
 
-/// Seconds between two readings of a device.
+/// Seconds between two readings of a device during the peak.
 const STEP_SECONDS: u64 = 12;
 
-/// A peak that was sent.
+/// A peak: what was sent, and its figures.
 pub(super) struct Peak {
     pub(super) sending: Sending,
     pub(super) sent: Sent,
     pub(super) figures: Figures,
 }
 
-/// How the service handled the peak.
+/// The figures of a peak.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Figures {
     /// Acknowledged readings a second.
     rate: f64,
     seconds: f64,
-    /// Messages that were refused for now and sent again.
+    /// How often a message was refused for now and sent again.
     again: u64,
-    /// The time from the instant when a message was due until its answer, in milliseconds.
+    /// The time from the instant at which a message was due to its answer.
     latency: Latency,
-    /// Processors used by the service and by mongod.
+    /// CPU seconds per second: of the service, and of mongod.
     cores: Vec<f64>,
-    /// Memory of the service and of mongod at the end.
+    /// The memory at the end of the peak: of the service, and of mongod.
     resident_mib: Vec<f64>,
 }
 
 impl Peak {
-    /// Sends for so many seconds, by a clock that it slows down to real time.
+    /// Slows the clock down to real time, and sends messages for `seconds`.
+    ///
+    /// `hours` has the messages of the hours before. The peak has the same devices and format, and a higher
+    /// rate.
     ///
     /// # Errors
-    /// If the seconds are no multiple of the step, or if a message fails.
+    /// If `seconds` is no multiple of [`STEP_SECONDS`], or if a message fails.
     pub(super) async fn send(
         seconds: u64,
         hours: &Sending,

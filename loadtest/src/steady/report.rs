@@ -16,27 +16,29 @@ pub(crate) struct Report {
     devices: u64,
     speed: u32,
     batch: u64,
-    /// Processor time per second without readings, of the service and of mongod.
+    /// CPU seconds per second without readings: of the service, and of mongod.
     rest: [f64; 2],
     hours: Vec<Span>,
     peak: Option<Figures>,
-    /// The name of the time after the last hour: until all readings were stored, or a few minutes.
+    /// The name of the row for the time after the last hour.
     after_name: &'static str,
     after: Span,
     #[serde(flatten)]
     outcome: Outcome,
 }
 
-/// How the sending went.
+/// The results of sending, and of the comparison afterwards.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Outcome {
-    /// Messages that were refused for now and sent again.
+    /// How often a message was refused for now and sent again.
     pub(crate) again: u64,
-    /// Readings that were sent and not accepted: datagrams.
+    /// The number of readings that were sent in datagrams and not accepted.
     pub(crate) lost: u64,
-    /// The longest time, simulated, from the instant when a message was due until its answer.
+    /// The longest time from the instant at which a message was due to its answer.
+    ///
+    /// By the fast clock.
     pub(crate) behind_seconds: f64,
-    /// How often the service found that the store was away.
+    /// How often the service logged that the store is away.
     pub(crate) store_away: u64,
     pub(crate) verified: Option<Verified>,
 }
@@ -69,7 +71,7 @@ impl Report {
         }
     }
 
-    /// CPU seconds per million readings, of the service and of mongod, for all that was done.
+    /// CPU seconds per million readings in all: of the service, and of mongod.
     pub(crate) fn cost(&self) -> [f64; 2] {
         per_million(&self.all(), self.readings())
     }
@@ -78,12 +80,12 @@ impl Report {
         self.outcome.verified.as_ref()
     }
 
-    /// CPU seconds per second without readings, of the service and of mongod.
+    /// CPU seconds per second without readings: of the service, and of mongod.
     pub(crate) const fn rest(&self) -> [f64; 2] {
         self.rest
     }
 
-    /// How long a reading waits on average until it is stored.
+    /// The average time from the acceptance of a reading until it is stored.
     pub(crate) fn wait_seconds(&self) -> f64 {
         total(&self.all()).wait_seconds()
     }
@@ -96,8 +98,10 @@ impl Report {
         self.all().iter().map(|span| span.readings).sum()
     }
 
-    /// The hours from which the cost of a whole day follows. The first hours roll up the day before, and note
-    /// the new day in the device index. A plain hour stands for each of the others.
+    /// The hours from which the cost of a whole day is estimated.
+    ///
+    /// The first hours of a day cost more: they roll up the day before, and note the new day in the device
+    /// index. All other hours cost as much as a plain one.
     fn day(&self) -> Option<Day<'_>> {
         let midnight = self.hours.iter().position(|hour| hour.name == "00:00")?;
         let after = &self.hours[midnight..];
@@ -107,13 +111,13 @@ impl Report {
     }
 }
 
-/// The hours of the turn of a day.
+/// The number of hours after midnight that cost more than others.
 const TURN_HOURS: usize = 2;
 
-/// The hours that a day consists of.
+/// The hours from which the cost of a whole day is estimated.
 struct Day<'a> {
     turn: &'a [Span],
-    /// An hour that stands for each of the other hours.
+    /// An hour whose cost is that of each other hour.
     plain: &'a Span,
 }
 
@@ -183,7 +187,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// All spans as one: counts are added, and of sizes the largest is taken.
+/// All spans as one: sums of counts, maxima of sizes, the last size of the store.
 fn total(spans: &[&Span]) -> Span {
     let mut total = Span::default();
     for span in spans {

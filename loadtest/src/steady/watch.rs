@@ -1,4 +1,6 @@
-//! The work and the costs of a service and its mongod in a span of simulated time.
+//! Measures the work and the cost of a service and its mongod in spans of time.
+//!
+//! Times are by the fast clock; CPU time is real.
 
 use bson::doc;
 use tokio::task::JoinHandle;
@@ -8,49 +10,49 @@ use super::{HOUR_MS, MINUTE_MS};
 use crate::metrics::Exposition;
 use crate::systems::Server;
 
-/// How often the service is asked.
+/// How often the metrics of the service are read.
 const TICK_MS: u64 = 5 * MINUTE_MS;
 
 const MIB: f64 = 1_048_576.0;
 
-/// The findings of a span of time.
+/// The figures of a span of time, such as an hour.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub(crate) struct Span {
-    /// The time of day at which it began, for a whole hour.
+    /// The time of day at which the span began: `23:00`.
     pub(crate) name: String,
     pub(crate) seconds: f64,
-    /// Readings accepted.
+    /// The number of accepted readings.
     pub(crate) readings: u64,
-    /// Readings rejected or refused.
+    /// The number of rejected or refused readings.
     pub(crate) rejected: u64,
-    /// Processor time of the service and of mongod.
+    /// CPU seconds of the service, and of mongod.
     pub(crate) cpu_seconds: [f64; 2],
-    /// Write commands to the store.
+    /// The number of write commands to the store.
     pub(crate) commands: u64,
-    /// Buckets in the write commands.
+    /// The number of buckets in these commands.
     pub(crate) buckets: u64,
-    /// Documents that mongod deleted by a TTL index. SQLite deletes without a count.
+    /// The number of documents that TTL indexes of mongod deleted. 0 with SQLite.
     pub(crate) expired: u64,
-    /// The most memory of the service and of mongod at any tick.
+    /// The largest memory at any tick: of the service, and of mongod.
     pub(crate) resident_mib: [f64; 2],
     /// The largest size of the log at any tick.
     pub(crate) log_mib: f64,
-    /// The size of the store at the end.
+    /// The size of the store at the end of the span.
     pub(crate) store_mib: f64,
-    /// The time for which readings waited until they were stored, in all.
+    /// The sum of the times for which readings waited until they were stored.
     pub(crate) waited_seconds: f64,
-    /// The longest that a reading has waited.
+    /// The longest time for which a reading waited.
     pub(crate) longest_wait_seconds: f64,
 }
 
 impl Span {
-    /// How long a reading waits on average until it is stored (Little's law).
+    /// The average time for which a reading waits until it is stored (Little's law).
     pub(crate) fn wait_seconds(&self) -> f64 {
         if self.readings == 0 { 0.0 } else { self.waited_seconds / self.readings as f64 }
     }
 }
 
-/// Counts that only grow.
+/// Counts since the start of the service, which only grow.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     readings: u64,
@@ -61,17 +63,17 @@ struct Counts {
     cpu_seconds: [f64; 2],
 }
 
-/// Watches a server.
+/// Measures a server in one span after the other.
 pub(crate) struct Watch<'a> {
     server: &'a Server,
     mongodb: Option<mongodb::Client>,
     before: Counts,
-    /// When the next span begins.
+    /// When the next span begins, in Unix milliseconds.
     from_ms: u64,
 }
 
 impl<'a> Watch<'a> {
-    /// Begins; the first span begins at `from_ms`.
+    /// Starts to measure a server. The first span begins at `from_ms`.
     pub(crate) async fn new(server: &'a Server, from_ms: u64) -> anyhow::Result<Self> {
         let mongodb = match &server.mongodb {
             Some(uri) => Some(mongodb::Client::with_uri_str(uri).await?),
@@ -82,7 +84,9 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    /// The processor time since the beginning, per second of `lasted_ms`, of the service and of mongod.
+    /// CPU seconds per second since the start: of the service, and of mongod.
+    ///
+    /// `lasted_ms` is the time since the start. The counts of the first span begin here.
     pub(crate) async fn rest(&mut self, lasted_ms: u64) -> anyhow::Result<[f64; 2]> {
         let before = self.before.cpu_seconds;
         let exposition = Exposition::of(&self.server.address).await?;
@@ -91,7 +95,7 @@ impl<'a> Watch<'a> {
         Ok([0, 1].map(|at| (self.before.cpu_seconds[at] - before[at]) / seconds))
     }
 
-    /// The span until `end_ms`. It ends early if the sender fails.
+    /// Measures a span until `end_ms`. It ends early if the sender fails.
     pub(crate) async fn until<T>(
         &mut self,
         clock: &Clock,
@@ -102,7 +106,9 @@ impl<'a> Watch<'a> {
         self.span(clock, is_over).await
     }
 
-    /// The span until nothing is pending and all closed days are rolled up, but at least until `from_ms`.
+    /// Measures a span until all readings are stored, but at least until `from_ms`.
+    ///
+    /// All closed days must be rolled up too.
     ///
     /// # Errors
     /// If readings are pending, or days are not rolled up, at `limit_ms`.
@@ -117,7 +123,7 @@ impl<'a> Watch<'a> {
         Ok(span)
     }
 
-    /// The span of one look at the service.
+    /// Measures a span of one tick.
     pub(crate) async fn next_tick(&mut self, clock: &Clock) -> anyhow::Result<Span> {
         self.span(clock, |_, _| true).await
     }
@@ -172,7 +178,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// Documents that mongod has deleted because of their age.
+    /// The number of documents that TTL indexes of mongod have deleted.
     async fn expired(&self) -> anyhow::Result<u64> {
         let Some(mongodb) = &self.mongodb else { return Ok(0) };
         let status = mongodb.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
@@ -180,7 +186,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Values that go up and down.
+/// Metrics of the service that go up and down.
 struct Gauges {
     pending: f64,
     oldest_seconds: f64,
@@ -204,7 +210,7 @@ impl Gauges {
     }
 }
 
-/// The time of day, `HH:MM`.
+/// The time of day of an instant in Unix milliseconds, as `HH:MM` in UTC.
 fn time_of_day(ms: u64) -> anyhow::Result<String> {
     let instant = jiff::Timestamp::from_millisecond(i64::try_from(ms)?)?.to_zoned(jiff::tz::TimeZone::UTC);
     Ok(instant.strftime("%H:%M").to_string())

@@ -1,4 +1,4 @@
-//! The systems that can be started here: their promises, and the paths of their programs.
+//! The systems that the load test can start, and what their answers promise.
 
 mod server;
 
@@ -29,7 +29,7 @@ pub(crate) struct Programs {
     pub(crate) influxd: PathBuf,
 }
 
-/// A system with its store.
+/// A system that the load test can start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum System {
     TidegaugeSqlite,
@@ -81,7 +81,7 @@ impl System {
         )
     }
 
-    /// The meaning of an answer, which differs between the systems.
+    /// The promise of an answer, which differs between the systems: text for people.
     pub(crate) const fn promise(self) -> &'static str {
         match self {
             Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugePacked | Self::TidegaugeTimeseries => {
@@ -108,7 +108,9 @@ impl System {
 }
 
 impl Programs {
-    /// The program that this machine lacks to run a system, for people.
+    /// The program that is missing to run a system, and how to install it.
+    ///
+    /// `None`: nothing is missing.
     pub(crate) fn missing(&self, system: System) -> Option<String> {
         let (program, remedy) = match system {
             System::Bare => return None,
@@ -125,7 +127,7 @@ impl Programs {
 
 const GET_MONGOD: &str = "--mongod \"$(tests/get-mongod)\"";
 
-/// Whether a program is at its path, or by its name in `PATH`.
+/// Whether a program exists at its path, or is found by its name in `PATH`.
 fn is_there(program: &Path) -> bool {
     let in_path = |folders: std::ffi::OsString| std::env::split_paths(&folders).any(|it| it.join(program).is_file());
     if program.components().count() > 1 { program.is_file() } else { std::env::var_os("PATH").is_some_and(in_path) }

@@ -1,4 +1,4 @@
-//! A running system, started with no data in its own folder.
+//! Starts and stops a system, with its data in a temporary folder.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -17,21 +17,21 @@ use crate::metrics::{self, Exposition};
 use crate::process::Process;
 use crate::target::Target;
 
-/// How long a server may take until it answers.
+/// The time limit of a start, until the system answers.
 const START: Duration = Duration::from_secs(60);
 
-/// The time limit of merging files.
+/// The time limit until the files of a system no longer change.
 const MERGE: Duration = Duration::from_secs(300);
 
-/// How long files must be unchanged until they count as compacted.
+/// How long files must be unchanged to count as compacted.
 const STANDS_STILL: Duration = Duration::from_secs(8);
 
-/// A running system. It is stopped, and its data deleted, when it is dropped.
+/// A running system. Dropping it stops the system and deletes its data.
 pub(crate) struct Server {
     pub(crate) address: String,
     /// The address for datagrams.
     pub(crate) udp: SocketAddrV4,
-    /// The service itself, then its database if that is a process of its own.
+    /// The process of the service, then that of its mongod, if it has one.
     pub(crate) processes: Vec<Process>,
     /// The connection string of its mongod, if it has one.
     pub(crate) mongodb: Option<String>,
@@ -40,17 +40,17 @@ pub(crate) struct Server {
     folder: tempfile::TempDir,
 }
 
-/// Variables in the environments of the processes of a system.
+/// The environment variables of the processes of a system.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Environment {
-    /// Variables of the service alone, for example keys of its configuration.
+    /// Variables of the service alone, such as keys of its configuration.
     pub(crate) service: Vec<(String, String)>,
-    /// Variables of all processes.
+    /// Variables of the service and of its mongod.
     pub(crate) all: Vec<(String, String)>,
 }
 
 impl Environment {
-    /// Keys of tidegauge's configuration, each as `section.key`, with their values.
+    /// The variables that set these keys of tidegauge: `("flush.max_age", "2s")`.
     pub(crate) fn of_config<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let variable = |(key, value): (&str, &str)| {
             (format!("TIDEGAUGE_{}", key.replace('.', "__").to_uppercase()), value.to_owned())
@@ -60,7 +60,7 @@ impl Environment {
 }
 
 impl Server {
-    /// Starts a system.
+    /// Starts a system without data, and waits until it answers.
     pub(crate) async fn start(system: System, programs: &Programs, environment: &Environment) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("loadtest-").tempdir()?;
         let (port, udp_port) = (free_port()?, free_port()?);
@@ -84,7 +84,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until queries return everything that was acknowledged.
+    /// Waits until all acknowledged readings are stored, or visible to queries.
     pub(crate) async fn settle(&self) -> anyhow::Result<()> {
         match self.system.target() {
             Target::Tidegauge => metrics::settle(&self.address).await,
@@ -96,7 +96,7 @@ impl Server {
         }
     }
 
-    /// The number of received readings according to the system.
+    /// The number of received readings, as the system counts them.
     pub(crate) async fn taken(&self) -> anyhow::Result<u64> {
         let name = match self.system.target() {
             Target::Tidegauge => "tidegauge_readings_accepted_total",
@@ -115,7 +115,7 @@ impl Server {
         variables["write"]["values"]["pointReqLocal"].as_u64().context("no write.values.pointReqLocal in /debug/vars")
     }
 
-    /// The number of received readings, once it has not changed for this long.
+    /// The number of received readings, once it has not changed for `stands_still`.
     pub(crate) async fn taken_at_last(&self, stands_still: Duration) -> anyhow::Result<u64> {
         let (mut taken, mut since) = (self.taken().await?, Instant::now());
         while since.elapsed() < stands_still {
@@ -128,14 +128,16 @@ impl Server {
         Ok(taken)
     }
 
-    /// Waits until tidegauge has this many pending readings.
+    /// Waits until tidegauge has exactly this many pending readings.
     pub(crate) async fn fed(&self, readings: u64) -> anyhow::Result<()> {
         let pending = format!("tidegauge_readings_pending {readings}");
         let fed = tokio::time::timeout(START, metrics::wait(&self.address, &[pending.as_str()])).await;
         fed.with_context(|| format!("{readings} readings are not pending"))?
     }
 
-    /// The disk space of the data without logs and journals, after the system has compacted it.
+    /// The disk space of the stored data, without logs and journals.
+    ///
+    /// It waits until the system has compacted the data.
     pub(crate) async fn stored_bytes(mut self) -> anyhow::Result<u64> {
         let data = self.folder.path().join("data");
         match self.system {
@@ -166,7 +168,7 @@ impl Server {
         }
     }
 
-    /// Asks the service to stop, and waits until it has.
+    /// Stops the service with SIGTERM, and waits until it has ended.
     fn terminate(&mut self) -> anyhow::Result<()> {
         let child = self.children.last_mut().context("nothing was started")?;
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGTERM)?;
@@ -231,7 +233,7 @@ impl Server {
         Ok(())
     }
 
-    /// A replica set of one member, as production has at least.
+    /// Starts a mongod as a replica set of one member. Returns its connection string.
     async fn start_mongod(&mut self, programs: &Programs, environment: &[(String, String)]) -> anyhow::Result<String> {
         let data = self.folder.path().join("mongod");
         std::fs::create_dir(&data)?;
@@ -249,7 +251,7 @@ impl Server {
         loop {
             let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap_or_default();
             if hello.get_bool("isWritablePrimary").unwrap_or(false) {
-                // A connection may take long where the clock of the client runs fast.
+                // A connection may take long by the clock of a service with a fast clock.
                 return Ok(format!("mongodb://127.0.0.1:{port}/?replicaSet=bench&connectTimeoutMS=600000"));
             }
             if hello.contains_key("isreplicaset") {
@@ -288,24 +290,24 @@ impl Server {
         }
     }
 
-    /// Keeps the folder when the system is stopped.
+    /// Keeps the folder with the data when the system is stopped.
     pub(crate) fn keep(&mut self) {
         self.folder.disable_cleanup(true);
     }
 
-    /// The addresses of the service and its database, and the folder of their files, for people.
+    /// The addresses of the service and its mongod, and the folder: text for people.
     pub(crate) fn places(&self) -> String {
         let database = self.mongodb.as_ref().map(|uri| format!(", {uri}")).unwrap_or_default();
         format!("{}: http://{}{database}, files in {}", self.system.name(), self.address, self.folder.path().display())
     }
 
-    /// How many lines of the service's log contain a text.
+    /// The number of lines in the service's log that contain `text`.
     pub(crate) fn times_logged(&self, text: &str) -> anyhow::Result<u64> {
         let log = std::fs::read_to_string(self.folder.path().join(format!("{}.log", self.system.name())))?;
         Ok(log.lines().filter(|line| line.contains(text)).count() as u64)
     }
 
-    /// The last lines that the service has logged.
+    /// The last lines of the service's log.
     pub(crate) fn last_lines(&self) -> String {
         self.log(self.system.name())
     }
@@ -330,10 +332,12 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// The size of a folder once it no longer changes: systems merge files in the background.
+/// Waits until the size of a folder no longer changes, and returns it.
+///
+/// The systems merge files in the background.
 ///
 /// # Errors
-/// If it still changes after some minutes.
+/// If the size still changes after [`MERGE`].
 async fn settled_bytes(folder: &Path) -> anyhow::Result<u64> {
     let (mut bytes, mut since) = (folder_bytes(folder)?, Instant::now());
     let deadline = Instant::now() + MERGE;
@@ -362,8 +366,10 @@ fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// The default configuration except for paths, ports, the request log, which no other system writes, and the
-/// delay until idle data is compacted.
+/// The configuration of `InfluxDB`.
+///
+/// It differs from the defaults in the paths and ports, the request log, which no other system writes, and
+/// the delay until idle data is compacted.
 fn influxdb_config(data: &Path, address: &str, udp: SocketAddrV4) -> anyhow::Result<String> {
     let rpc = free_port()?;
     let folder = |name: &str| data.join(name).display().to_string();
