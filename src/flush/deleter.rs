@@ -18,17 +18,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::attempts::Attempts;
+use super::attempts::{Attempts, GaveUp};
 use super::late;
 use super::state::DeleterState;
 use super::{Pipeline, instances, stop};
-use crate::common::backoff::Backoff;
 use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord, Log};
 use crate::model::{Deletion, Hour};
@@ -163,10 +161,9 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
         match next {
             NextDeletion::Ready(step) => {
                 let executed = execute(&pipeline, step).await;
-                pipeline.lock().deleter =
-                    if executed.is_continue() { DeleterState::Idle } else { DeleterState::GaveUp };
+                pipeline.lock().deleter = if executed.is_ok() { DeleterState::Idle } else { DeleterState::GaveUp };
                 pipeline.completed.notify_waiters();
-                if executed.is_break() {
+                if executed.is_err() {
                     return std::future::pending().await;
                 }
             }
@@ -179,11 +176,9 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
-/// Executes a deletion. Breaks if the deletion is left to the next start.
-async fn execute(
-    pipeline: &Arc<Pipeline>,
-    DeletionStep { begun, unanswered, erased }: DeletionStep,
-) -> ControlFlow<()> {
+/// Executes a deletion.
+async fn execute(pipeline: &Pipeline, step: DeletionStep) -> Result<(), GaveUp> {
+    let DeletionStep { begun, unanswered, erased } = step;
     let outcome = match delete_stored(pipeline, &begun, &unanswered, &erased).await? {
         Ok(readings) => {
             let dead = delete_dead_letters(pipeline, &begun.deletion).await?;
@@ -209,7 +204,7 @@ async fn execute(
     } else {
         pipeline.deleting.answer(begun.id, outcome);
     }
-    ControlFlow::Continue(())
+    Ok(())
 }
 
 /// Has the store execute a deletion, and repeats it until the store does. Returns the number of readings that
@@ -219,10 +214,10 @@ async fn delete_stored(
     begun: &BegunDeletion,
     unanswered: &BTreeSet<Hour>,
     erased: &Erased,
-) -> ControlFlow<(), Result<u64, String>> {
+) -> Result<Result<u64, String>, GaveUp> {
     let (deletions, deletion) = (pipeline.store.deletions(), &begun.deletion);
     if let Some(why) = deletions.refusal(deletion) {
-        return ControlFlow::Continue(Err(why.to_owned()));
+        return Ok(Err(why.to_owned()));
     }
     let mut attempts = Attempts::new(pipeline);
     let mut stored_too = None;
@@ -241,11 +236,11 @@ async fn delete_stored(
                 attempts.succeed();
                 roll_up_closed(pipeline, &deletion.device, hours).await?;
                 let pending = erased.values().map(|instants| instants.len() as u64).sum::<u64>();
-                return ControlFlow::Continue(Ok(pending - stored_too.unwrap_or(0) + readings));
+                return Ok(Ok(pending - stored_too.unwrap_or(0) + readings));
             }
             Err(error) if error.is_permanent() => {
                 attempts.succeed();
-                return ControlFlow::Continue(Err(error.with_cause()));
+                return Ok(Err(error.with_cause()));
             }
             Err(error) => attempts.retry(&error).await?,
         }
@@ -268,13 +263,13 @@ async fn count_stored(pipeline: &Pipeline, deletion: &Deletion, erased: &Erased)
 
 /// Tells the other instances of a deletion that is executed here, and repeats it until that succeeds. Returns
 /// whether there are other instances.
-async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> ControlFlow<(), bool> {
+async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> Result<bool, GaveUp> {
     let mut attempts = Attempts::new(pipeline);
     loop {
         match instances::tell(pipeline, begun, readings.unwrap_or(0)).await {
             Ok(has_others) => {
                 attempts.succeed();
-                return ControlFlow::Continue(has_others);
+                return Ok(has_others);
             }
             Err(error) => attempts.retry(&error).await?,
         }
@@ -283,45 +278,35 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
 
 /// Rolls up the closed hours among these, as after a late reading: the roller may be about to write a rollup
 /// that it has derived before the deletion.
-async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> ControlFlow<()> {
+async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> Result<(), GaveUp> {
     let closed: Vec<Hour> = hours.into_iter().filter(|hour| pipeline.is_closed(*hour)).collect();
     for hours in closed.chunks(HOURS_PER_ROLLUP) {
         late::roll_up(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
     }
-    ControlFlow::Continue(())
+    Ok(())
 }
 
 /// Removes readings from the dead-letter file, and repeats it until that succeeds. Returns their number.
-async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> ControlFlow<(), u64> {
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Result<u64, GaveUp> {
+    let mut attempts = Attempts::new(pipeline);
     loop {
-        let is_last = pipeline.drain_begins.is_cancelled();
         match pipeline.dead_letters.delete(deletion).await {
-            Ok(readings) => return ControlFlow::Continue(readings),
-            Err(error) => {
-                tracing::error!(%error, "cannot remove deleted readings from the dead-letter file");
-                if is_last {
-                    return ControlFlow::Break(());
-                }
-            }
+            Ok(readings) => return Ok(readings),
+            Err(error) => tracing::error!(%error, "cannot remove deleted readings from the dead-letter file"),
         }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_wait()) => {}
-            () = pipeline.drain_begins.cancelled() => {}
-        }
+        attempts.next().await?;
     }
 }
 
 /// Appends to the log that a deletion is executed, so that a replay does not execute it again. That would
 /// remove readings that another instance has stored since.
 async fn note_executed(pipeline: &Pipeline, id: u64) {
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
-    loop {
-        match append(&pipeline.log, &DeletionRecord::Executed { id }).await {
-            Err(AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles) => {
-                tokio::time::sleep(backoff.next_wait()).await;
-            }
-            Ok(()) | Err(AppendError::Closed | AppendError::Poisoned(_)) => return,
+    let mut attempts = Attempts::new(pipeline);
+    while let Err(AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles) =
+        append(&pipeline.log, &DeletionRecord::Executed { id }).await
+    {
+        if attempts.next().await.is_err() {
+            return;
         }
     }
 }

@@ -5,17 +5,15 @@
 //! document. After a crash in between, replay of the log repairs this: the next start writes the readings
 //! again, to no effect, and rolls the hour up.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Pipeline;
-use super::attempts::Attempts;
+use super::attempts::{Attempts, GaveUp};
 use crate::model::Hour;
 
-/// Rolls up hours of devices again. Retries until all of them are rolled up; breaks if some are left to the
-/// next start.
-pub(super) async fn roll_up(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) -> ControlFlow<()> {
-    let Some(rollups) = pipeline.store.rollups() else { return ControlFlow::Continue(()) };
+/// Rolls up hours of devices again. Retries until all of them are rolled up.
+pub(super) async fn roll_up(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hour)>) -> Result<(), GaveUp> {
+    let Some(rollups) = pipeline.store.rollups() else { return Ok(()) };
     let mut attempts = Attempts::new(pipeline);
     while !waiting.is_empty() {
         let outcomes = rollups.roll_up(&waiting).await;
@@ -51,5 +49,5 @@ pub(super) async fn roll_up(pipeline: &Pipeline, mut waiting: Vec<(Arc<str>, Hou
             }
         }
     }
-    ControlFlow::Continue(())
+    Ok(())
 }

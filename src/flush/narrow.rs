@@ -46,7 +46,7 @@ pub(super) async fn narrow(
         if !is_available {
             attempts.fail(&error);
         }
-        if attempts.next().await.is_break() {
+        if attempts.next().await.is_err() {
             return Vec::new();
         }
     }

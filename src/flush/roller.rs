@@ -29,9 +29,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Pipeline;
+use super::attempts::Attempts;
 use super::hour_text;
 use super::rollup_progress::{Partial, RollupProgress};
-use crate::common::backoff::Backoff;
 use crate::common::once_per_change::OncePerChange;
 use crate::model::{Day, Hour};
 use crate::store::{RolledUp, Rollups, StoreError};
@@ -79,7 +79,7 @@ impl Closing {
 pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress>) {
     let Some(rollups) = pipeline.store.rollups() else { return };
     let mut roller = Roller::new(&pipeline, rollups, progress);
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    let mut attempts = Attempts::new(&pipeline);
     let mut failing = OncePerChange::default();
     loop {
         let closing = Arc::clone(&pipeline);
@@ -90,7 +90,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
                 if failing.ends() {
                     tracing::info!("days are rolled up again");
                 }
-                backoff.reset();
+                attempts.succeed();
                 tokio::time::sleep(if is_ready { INTERVAL } else { READY_INTERVAL }).await;
             }
             Err(error) => {
@@ -101,7 +101,9 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
                     );
                 }
                 pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);
-                tokio::time::sleep(backoff.next_wait()).await;
+                if attempts.next().await.is_err() {
+                    return; // the service is stopping
+                }
             }
         }
     }

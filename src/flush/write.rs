@@ -9,7 +9,6 @@ use super::attempts::Attempts;
 use super::late;
 use super::narrow::narrow;
 use super::scheduler::{BUCKETS_PER_TURN, Permit};
-use crate::common::backoff::Backoff;
 use crate::model::{BucketWrite, Contents};
 use crate::store::{StoreError, Written};
 
@@ -33,7 +32,7 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, mut writes: Vec<Arc<BucketWr
         if !pipeline.store_state.is_silent() {
             permit.give_back();
         }
-        if attempts.next().await.is_break() {
+        if attempts.next().await.is_err() {
             return;
         }
         permit.take_again().await;
@@ -48,7 +47,7 @@ async fn finish(pipeline: &Pipeline, done: Vec<Arc<BucketWrite>>) {
     let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|write| pipeline.is_closed(write.hour));
     complete(pipeline, &prompt);
     let hours = late.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
-    if late::roll_up(pipeline, hours).await.is_continue() {
+    if late::roll_up(pipeline, hours).await.is_ok() {
         complete(pipeline, &late);
     }
 }
@@ -141,9 +140,11 @@ async fn append(pipeline: &Pipeline, Letter { refused, replaced, error, .. }: &L
 ///
 /// The bucket meanwhile does not count as a write in flight to the store, and a stop does not wait for it.
 async fn retry(pipeline: Arc<Pipeline>, letter: Letter) {
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    let mut attempts = Attempts::new(&pipeline);
     while append(&pipeline, &letter).await.is_err() {
-        tokio::time::sleep(backoff.next_wait()).await;
+        if attempts.next().await.is_err() {
+            return;
+        }
     }
     complete(&pipeline, &[letter.bucket]);
 }
