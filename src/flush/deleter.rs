@@ -24,8 +24,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use super::attempts::{Attempts, GaveUp};
-use super::late;
 use super::state::DeleterState;
+use super::writer::Retry;
 use super::{Pipeline, instances, stop};
 use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord, Log};
@@ -281,7 +281,8 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
 async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> Result<(), GaveUp> {
     let closed: Vec<Hour> = hours.into_iter().filter(|hour| pipeline.is_closed(*hour)).collect();
     for hours in closed.chunks(HOURS_PER_ROLLUP) {
-        late::roll_up(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
+        let hours = hours.iter().map(|hour| (Arc::clone(device), *hour)).collect();
+        pipeline.writer.roll_up(hours, &mut Attempts::new(pipeline)).await?;
     }
     Ok(())
 }

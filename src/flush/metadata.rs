@@ -12,6 +12,7 @@ use tokio::sync::MutexGuard;
 
 use super::Pipeline;
 use super::attempts::{Attempts, GaveUp};
+use super::writer::Retry;
 use crate::log::{AppendError, MetadataRecord, Position};
 use crate::model::OperatorMetadata;
 

@@ -62,10 +62,9 @@ mod early;
 mod feeder;
 mod hour_text;
 mod instances;
-mod late;
 mod locked;
 mod metadata;
-mod narrow;
+mod refused;
 mod replay;
 mod roller;
 mod rollup_progress;
@@ -74,21 +73,22 @@ mod state;
 mod stop;
 mod store_state;
 mod write;
+mod writer;
 
-pub use bisection::{Bisection, Narrowed};
+pub use bisection::BucketOutcome;
 pub use dead_letters::{DeadLetters, Letter, MAX_LINE_BYTES, NumberedLine, NumberedLines, READINGS_PER_LINE};
 pub use deleter::{DeletionError, DeletionOutcome};
 pub use metadata::ChangeError;
-pub use narrow::RefusedMetadata;
 pub use roller::Closing;
 pub use stop::{Drained, Running};
-use store_state::StoreState;
+pub use writer::{Retry, Writer, Writes};
 
 use closed_hours::ClosedHours;
 use deleter::Deleting;
 use instances::Peers;
 use rollup_progress::RollupProgress;
 use state::State;
+use store_state::StoreState;
 
 /// The time over which the buckets of an ended hour are written.
 ///
@@ -146,7 +146,7 @@ pub struct Pipeline {
     /// Why the feeder failed, once it has.
     failure: watch::Sender<Option<String>>,
     store_state: StoreState,
-    refused_metadata: RefusedMetadata,
+    writer: Writer,
     /// Held during a cut of the log.
     cutting: Mutex<()>,
     /// Cancelled when the service begins to stop. It completes the requests in progress first.
@@ -213,6 +213,7 @@ impl Pipeline {
             options,
             state: Mutex::new(State::new(pending, recovery.start)),
             log,
+            writer: Writer::new(Arc::clone(&store), Arc::clone(&metrics)),
             store,
             dead_letters,
             metrics,
@@ -223,7 +224,6 @@ impl Pipeline {
             completed: Notify::new(),
             failure: watch::Sender::new(None),
             store_state: StoreState::default(),
-            refused_metadata: RefusedMetadata::default(),
             cutting: Mutex::default(),
             stop_begins: CancellationToken::new(),
             drain_begins: CancellationToken::new(),

@@ -7,7 +7,7 @@
 //! Two rules keep the rollups complete when readings are late:
 //! - The roller **closes** a day, durably, before it rolls the day up. A write checks only after the store
 //!   has accepted its readings whether their hour is closed. If so, the write rolls the hour up itself
-//!   (`late`). If not, the roller has yet to begin, and includes the readings.
+//!   ([`super::write`]). If not, the roller has yet to begin, and includes the readings.
 //! - Days are closed by the wall clock, whether they are rolled up yet or not, so no write depends on the
 //!   progress of this instance or another one. They stay closed, whatever happens to the clock or the process
 //!   (`closed_hours`).
@@ -32,6 +32,7 @@ use super::Pipeline;
 use super::attempts::Attempts;
 use super::hour_text;
 use super::rollup_progress::{Partial, RollupProgress};
+use super::writer::Retry;
 use crate::common::once_per_change::OncePerChange;
 use crate::model::{Day, Hour};
 use crate::store::{RolledUp, Rollups, StoreError};
