@@ -1,64 +1,86 @@
-//! The attempts at one task of the store, until the store has done it or the service stops.
-
-use std::ops::ControlFlow;
+//! The attempts at one task, until it is done or the service stops.
 
 use super::Pipeline;
+use super::scheduler::Permit;
 use super::store_state::{note_failing, note_working};
+use super::writer::Retry;
 use crate::common::backoff::Backoff;
 use crate::store::StoreError;
 
-/// The attempts at one task. After an attempt that fails as a whole, the store counts as away.
+/// A task is left to the next start, because its last attempt has failed.
+#[derive(Debug)]
+pub(super) struct GaveUp;
+
+/// The attempts at one task of the store, or of a file. After an attempt that fails as a whole, the store
+/// counts as away.
 ///
 /// If an attempt that begins after the drain has begun fails, no other one follows.
 pub(super) struct Attempts<'a> {
     pipeline: &'a Pipeline,
     backoff: Backoff,
-    /// Whether the drain had begun when the current attempt began.
+    /// Whether the drain had begun when the current attempt began, which has done nothing so far.
     is_last: bool,
-    /// Whether the last attempt has failed as a whole.
+    /// Whether the store has done nothing in the last attempt.
     is_failing: bool,
+    /// The permit of a write, which another task may have between two attempts.
+    permit: Option<Permit>,
 }
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(pipeline: &'a Pipeline) -> Self {
         let (backoff, is_last) = (Backoff::new(pipeline.options.retry.clone()), pipeline.drain_begins.is_cancelled());
-        Self { pipeline, backoff, is_last, is_failing: false }
+        Self { pipeline, backoff, is_last, is_failing: false, permit: None }
     }
 
-    /// Notes that the store has done at least a part of the task in the current attempt.
-    pub(super) fn succeed(&mut self) {
+    /// The attempts at a write that has this permit.
+    pub(super) fn of_write(pipeline: &'a Pipeline, permit: Permit) -> Self {
+        Self { permit: Some(permit), ..Self::new(pipeline) }
+    }
+
+    /// Waits, then begins the next attempt. Fails if none follows.
+    pub(super) async fn next(&mut self) -> Result<(), GaveUp> {
+        if self.is_last {
+            if self.is_failing {
+                self.pipeline.note_given_up(1);
+            }
+            return Err(GaveUp);
+        }
+        if let Some(permit) = self.permit.as_mut().filter(|_| !self.pipeline.store_state.is_silent()) {
+            permit.give_back();
+        }
+        tokio::select! {
+            () = tokio::time::sleep(self.backoff.next_wait()) => {}
+            () = self.pipeline.drain_begins.cancelled() => {}
+        }
+        if let Some(permit) = &mut self.permit {
+            permit.take_again().await;
+        }
+        self.is_last = self.pipeline.drain_begins.is_cancelled();
+        Ok(())
+    }
+
+    /// Notes and counts that the current attempt has failed as a whole, then goes on as [`Self::next`].
+    pub(super) async fn retry(&mut self, error: &StoreError) -> Result<(), GaveUp> {
+        self.pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
+        self.wait(error, true).await
+    }
+}
+
+impl Retry for Attempts<'_> {
+    type GaveUp = GaveUp;
+
+    fn succeed(&mut self) {
         self.backoff.reset();
+        self.is_last = false;
         if std::mem::take(&mut self.is_failing) {
             note_working(self.pipeline);
         }
     }
 
-    /// Notes that the current attempt has failed as a whole.
-    pub(super) fn fail(&mut self, error: &StoreError) {
-        if !std::mem::replace(&mut self.is_failing, true) {
+    async fn wait(&mut self, error: &StoreError, is_whole: bool) -> Result<(), GaveUp> {
+        if is_whole && !std::mem::replace(&mut self.is_failing, true) {
             note_failing(self.pipeline, error);
         }
-    }
-
-    /// Waits, then begins the next attempt. Breaks if none follows: the rest of the task is left to the next
-    /// start.
-    pub(super) async fn next(&mut self) -> ControlFlow<()> {
-        if self.is_last && self.is_failing {
-            self.pipeline.note_given_up(1);
-            return ControlFlow::Break(());
-        }
-        tokio::select! {
-            () = tokio::time::sleep(self.backoff.next_wait()) => {}
-            () = self.pipeline.drain_begins.cancelled(), if !self.is_last => {}
-        }
-        self.is_last = self.pipeline.drain_begins.is_cancelled();
-        ControlFlow::Continue(())
-    }
-
-    /// Notes and counts that the current attempt has failed as a whole, then goes on as [`Self::next`].
-    pub(super) async fn retry(&mut self, error: &StoreError) -> ControlFlow<()> {
-        self.fail(error);
-        self.pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
         self.next().await
     }
 }

@@ -1,10 +1,10 @@
-//! The bisection of a bucket that a store refuses for good: finds what the store takes of it.
+//! The bisection of a bucket: finds what a store takes of it that refuses the whole for good.
 //!
-//! A refused bucket is written again without its metadata. If the store refuses that too, the readings are
-//! written in halves, quarters and so on, the largest parts first, down to parts of one instant. After
-//! [`REFUSALS_IN_A_ROW`] the bisection of a bucket ends, and the parts that remain are refused as they are.
-//! Otherwise a store that refuses all readings of many devices would get a write for each. A single bad
-//! reading in a bucket is always found.
+//! If the store refuses the bucket, it is written again without its metadata. If the store refuses that too,
+//! the readings are written in halves, quarters and so on, the largest parts first, down to parts of one
+//! instant. After [`REFUSALS_IN_A_ROW`] the bisection of a bucket ends, and the parts that remain are refused
+//! as they are. Otherwise a store that refuses all readings of many devices would get a write for each. A
+//! single bad reading in a bucket is always found.
 //!
 //! A bisection writes nothing: it says what to write next, and learns the outcome.
 
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::model::BucketWrite;
-use crate::store::StoreError;
+use crate::store::{StoreError, Written};
 
 /// How many parts may be refused in a row before no part is split any further: all halves, quarters and
 /// eighths of the readings.
@@ -20,8 +20,8 @@ const REFUSALS_IN_A_ROW: u32 = 2 + 4 + 8;
 
 /// The bisection of one bucket.
 #[derive(Debug)]
-pub struct Bisection {
-    /// The bucket that was refused.
+pub(super) struct Bisection {
+    /// The bucket, as it is written first.
     write: Arc<BucketWrite>,
     /// The parts to write, the next one first.
     next: VecDeque<Arc<BucketWrite>>,
@@ -30,28 +30,31 @@ pub struct Bisection {
     /// The last part that was accepted, without the metadata.
     accepted: Option<Arc<BucketWrite>>,
     /// The last refusal.
-    error: StoreError,
+    error: Option<StoreError>,
     refusals_in_a_row: u32,
     stage: Stage,
     metadata_is_refused: bool,
+    stored: u64,
 }
 
-/// The result of a bisection.
+/// The outcome of the writes of a bucket: the readings and the metadata that the store refuses.
 #[derive(Debug)]
-pub struct Narrowed {
-    /// The bucket that was refused.
+pub struct BucketOutcome {
+    /// The bucket, as it was written first.
     pub write: Arc<BucketWrite>,
-    /// The readings that the store refuses, without the metadata; `None` if it has stored all.
-    pub refused: Option<BucketWrite>,
-    /// The last refusal.
-    pub error: StoreError,
-    /// Whether the store refuses the metadata.
-    pub metadata_is_refused: bool,
+    /// The number of readings that the store did not have.
+    pub stored: u64,
+    /// The readings that the store refuses, without the metadata, and the last refusal.
+    pub refused: Option<(BucketWrite, StoreError)>,
+    /// The last refusal, if the store refuses the metadata.
+    pub refused_metadata: Option<StoreError>,
 }
 
 /// The question that the next write answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// Does the store accept the bucket?
+    Whole,
     /// Does the store accept the bucket without its metadata?
     WithoutMetadata,
     /// Which readings does the store accept, without the metadata?
@@ -61,61 +64,69 @@ enum Stage {
 }
 
 impl Bisection {
-    /// Begins with a bucket that was refused for good, and why.
-    #[must_use]
-    pub fn new(write: Arc<BucketWrite>, error: StoreError) -> Self {
-        let may_pass = error.cause.may_pass_in_part();
-        let mut bisection = Self {
-            next: VecDeque::new(),
+    /// Begins with the whole bucket.
+    pub(super) fn new(write: Arc<BucketWrite>) -> Self {
+        Self {
+            next: VecDeque::from([Arc::clone(&write)]),
+            write,
             refused: Vec::new(),
             accepted: None,
-            error,
+            error: None,
             refusals_in_a_row: 0,
-            stage: if write.metadata.is_some() { Stage::WithoutMetadata } else { Stage::Readings },
+            stage: Stage::Whole,
             metadata_is_refused: false,
-            write,
-        };
-        let whole = (*bisection.write).clone().with_metadata(None);
-        match bisection.stage {
-            _ if !may_pass => bisection.refused.push(whole),
-            Stage::WithoutMetadata => bisection.next.push_back(whole.into()),
-            _ => bisection.split(whole),
+            stored: 0,
         }
-        bisection
     }
 
     /// The part to write next; `None` at the end.
-    #[must_use]
-    pub fn next(&self) -> Option<&Arc<BucketWrite>> {
+    pub(super) fn next(&self) -> Option<&Arc<BucketWrite>> {
         self.next.front()
     }
 
     /// Handles the acceptance of the next part. Returns whether its readings count as written.
     #[must_use]
-    pub fn accept(&mut self) -> bool {
+    pub(super) fn accept(&mut self, written: Written) -> bool {
         let Some(part) = self.next.pop_front() else { return false };
+        debug_assert_eq!(written.stored + written.duplicate, part.accepted, "each reading is one of both");
         self.refusals_in_a_row = 0;
         match self.stage {
+            Stage::Whole => {}
             Stage::WithoutMetadata => self.metadata_is_refused = true,
             Stage::Metadata => return false, // its readings were counted when they were accepted without it
             Stage::Readings => self.accepted = Some(part),
         }
+        self.stored += u64::from(written.stored);
         self.then_metadata();
         true
     }
 
     /// Handles the refusal of the next part for good.
-    pub fn refuse(&mut self, error: StoreError) {
+    pub(super) fn refuse(&mut self, error: StoreError) {
         let Some(part) = self.next.pop_front() else { return };
-        if self.stage == Stage::Metadata {
-            self.metadata_is_refused = true;
-            return;
-        }
         let may_pass = error.cause.may_pass_in_part();
-        self.error = error;
+        let part = Arc::unwrap_or_clone(part).with_metadata(None);
+        match self.stage {
+            Stage::Metadata => {
+                self.metadata_is_refused = true;
+                return;
+            }
+            Stage::Whole if may_pass && self.write.metadata.is_some() => {
+                self.stage = Stage::WithoutMetadata;
+                self.next.push_back(part.into());
+                self.error = Some(error);
+                return;
+            }
+            Stage::Whole => {}
+            Stage::WithoutMetadata | Stage::Readings => self.refusals_in_a_row += 1,
+        }
+        self.error = Some(error);
         self.stage = Stage::Readings;
-        self.refusals_in_a_row += 1;
-        self.split(Arc::unwrap_or_clone(part));
+        if may_pass {
+            self.split(part);
+        } else {
+            self.refused.push(part);
+        }
         if !may_pass || self.refusals_in_a_row > REFUSALS_IN_A_ROW {
             self.refused.extend(self.next.drain(..).map(Arc::unwrap_or_clone));
         }
@@ -123,10 +134,10 @@ impl Bisection {
     }
 
     /// Ends the bisection.
-    #[must_use]
-    pub fn finish(self) -> Narrowed {
-        let Self { write, refused, error, metadata_is_refused, .. } = self;
-        Narrowed { write, refused: BucketWrite::join(refused), error, metadata_is_refused }
+    pub(super) fn finish(self) -> BucketOutcome {
+        let Self { write, stored, refused, error, metadata_is_refused, .. } = self;
+        let refused_metadata = error.clone().filter(|_| metadata_is_refused);
+        BucketOutcome { write, stored, refused: BucketWrite::join(refused).zip(error), refused_metadata }
     }
 
     /// After the last of the readings, queues an accepted part again, with the metadata.
@@ -162,26 +173,26 @@ mod tests {
         BucketWrite::new("d".into(), Hour(0), metadata.map(Into::into), vec!["t".into()], (0..100).map(sample)).into()
     }
 
-    /// The result of the bisection of a bucket, and the number of its writes.
-    fn narrow(write: &Arc<BucketWrite>, cause: Cause, takes: impl Fn(&BucketWrite) -> bool) -> (Narrowed, usize) {
+    /// The result of the bisection of a bucket, and the number of its writes after the first.
+    fn narrow(write: &Arc<BucketWrite>, cause: Cause, takes: impl Fn(&BucketWrite) -> bool) -> (BucketOutcome, usize) {
         let (mut writes, error) = (0, StoreError::new(cause, "why"));
-        let mut bisection = Bisection::new(Arc::clone(write), error.clone());
+        let mut bisection = Bisection::new(Arc::clone(write));
         while let Some(part) = bisection.next().cloned() {
             writes += 1;
             if takes(&part) {
-                let _ = bisection.accept();
+                let _ = bisection.accept(Written { stored: part.accepted, duplicate: 0 });
             } else {
                 bisection.refuse(error.clone());
             }
         }
-        (bisection.finish(), writes)
+        (bisection.finish(), writes - 1)
     }
 
     #[test]
     fn refused_metadata_costs_one_write_and_no_reading() {
         let (narrowed, writes) = narrow(&bucket(Some("{}")), Cause::Validation, |part| part.metadata.is_none());
-        assert!(narrowed.metadata_is_refused && narrowed.refused.is_none());
-        assert_eq!(writes, 1);
+        assert!(narrowed.refused_metadata.is_some() && narrowed.refused.is_none());
+        assert_eq!((narrowed.stored, writes), (100, 1));
     }
 
     #[test]
@@ -189,9 +200,10 @@ mod tests {
         let is_good = |part: &BucketWrite| part.contents.samples().iter().all(|sample| sample.offset != 61);
         for metadata in [None, Some("{}")] {
             let (narrowed, writes) = narrow(&bucket(metadata), Cause::Validation, is_good);
-            let refused = narrowed.refused.expect("the bad reading");
+            let (refused, _) = narrowed.refused.expect("the bad reading");
             let offsets: Vec<u32> = refused.contents.samples().iter().map(|sample| sample.offset).collect();
-            assert_eq!((refused.accepted, offsets, narrowed.metadata_is_refused), (1, vec![61], false));
+            assert_eq!((refused.accepted, offsets, narrowed.refused_metadata.is_some()), (1, vec![61], false));
+            assert_eq!(narrowed.stored, 99);
             assert!(writes <= 2 * 7 + 2, "{writes} writes");
         }
     }
@@ -200,7 +212,7 @@ mod tests {
     fn a_store_that_refuses_everything_gets_a_few_writes_and_one_that_cannot_read_the_bucket_none() {
         for (cause, most) in [(Cause::TooLarge, REFUSALS_IN_A_ROW as usize + 2), (Cause::UnreadableDocument, 0)] {
             let (narrowed, writes) = narrow(&bucket(Some("{}")), cause, |_| false);
-            assert_eq!(narrowed.refused.map(|refused| refused.accepted), Some(100));
+            assert_eq!(narrowed.refused.map(|(refused, _)| (refused.accepted, refused.metadata)), Some((100, None)));
             assert!(writes <= most, "{writes} writes");
         }
     }

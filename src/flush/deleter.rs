@@ -16,43 +16,21 @@
 //! store, they execute the deletion too, before its client is answered ([`super::instances`]). Each instance
 //! leaves two lines with the target `audit`: who asked for what, and what was removed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
-
-use super::attempts::Attempts;
-use super::late;
+use super::attempts::{Attempts, GaveUp};
+use super::deletions::{DeletionOutcome, Stage};
 use super::state::DeleterState;
+use super::writer::Retry;
 use super::{Pipeline, instances, stop};
-use crate::common::backoff::Backoff;
 use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord, Log};
 use crate::model::{Deletion, Hour};
 use crate::pending::{DeletionStep, Erased, NextDeletion, Pending};
 use crate::store::{Deleted, ReadingsQuery, StoreError};
-
-/// The outcome of a deletion.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeletionOutcome {
-    /// The deletion is executed.
-    Executed {
-        /// The number of removed readings.
-        readings: u64,
-        /// The instances that did not run. They remove what they have when they start again.
-        absent: Vec<Arc<str>>,
-    },
-    /// The deletion is durable, and will be executed.
-    Accepted {
-        /// The instances that have not executed it yet. Empty: the store has not executed it yet.
-        waits_for: Vec<Arc<str>>,
-    },
-    /// The store cannot execute the deletion, for this reason.
-    Failed(String),
-}
 
 /// The most deletions that wait for the store. Each new bucket is compared with all of them.
 pub(super) const MAX_WAITING: usize = 1_000;
@@ -70,38 +48,6 @@ pub enum DeletionError {
     /// The log does not take the deletion.
     #[error("{0}")]
     Log(#[from] AppendError),
-}
-
-/// The deletions that clients wait for.
-#[derive(Debug, Default)]
-pub(super) struct Deleting {
-    waiting: Mutex<HashMap<u64, oneshot::Sender<DeletionOutcome>>>,
-    begun: Notify,
-}
-
-impl Deleting {
-    /// Has the deleter look for work.
-    pub(super) fn wake(&self) {
-        self.begun.notify_one();
-    }
-
-    fn wait_for(&self, id: u64) -> oneshot::Receiver<DeletionOutcome> {
-        let (answer, outcome) = oneshot::channel();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, answer);
-        outcome
-    }
-
-    fn forget(&self, id: u64) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-    }
-
-    /// Answers the client of a deletion, if one waits.
-    pub(super) fn answer(&self, id: u64, outcome: DeletionOutcome) {
-        let answer = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        if let Some(answer) = answer {
-            let _ = answer.send(outcome); // the client may be gone
-        }
-    }
 }
 
 impl Pipeline {
@@ -126,9 +72,9 @@ impl Pipeline {
         }
         let id = RandomState::new().build_hasher().finish();
         let begun = BegunDeletion { id, by: by.into(), deletion: Arc::new(deletion), from: None };
-        let outcome = self.deleting.wait_for(id);
+        let outcome = self.deletions.add(&begun, Stage::Logged);
         if let Err(error) = append(&self.log, &DeletionRecord::Begun(begun.clone())).await {
-            self.deleting.forget(id);
+            self.deletions.forget(id);
             return Err(error.into());
         }
         audit(&begun, None);
@@ -138,8 +84,7 @@ impl Pipeline {
             () = tokio::time::sleep(max_wait) => {}
             () = stop::has_waited(self) => {}
         }
-        self.deleting.forget(id);
-        let waits_for = self.peers.waits_for(id);
+        let waits_for = self.deletions.waits_for(id);
         if !waits_for.is_empty() {
             let waits_for = waits_for.join(", ");
             tracing::warn!(id, waits_for, "these instances run and have not executed a deletion yet");
@@ -163,53 +108,40 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
         match next {
             NextDeletion::Ready(step) => {
                 let executed = execute(&pipeline, step).await;
-                pipeline.lock().deleter =
-                    if executed.is_continue() { DeleterState::Idle } else { DeleterState::GaveUp };
+                pipeline.lock().deleter = if executed.is_ok() { DeleterState::Idle } else { DeleterState::GaveUp };
                 pipeline.completed.notify_waiters();
-                if executed.is_break() {
+                if executed.is_err() {
                     return std::future::pending().await;
                 }
             }
             NextDeletion::Again => tokio::task::yield_now().await,
             NextDeletion::None => tokio::select! {
                 () = completed => {}
-                () = pipeline.deleting.begun.notified() => {}
+                () = pipeline.deletions.reached.notified() => {}
             },
         }
     }
 }
 
-/// Executes a deletion. Breaks if the deletion is left to the next start.
-async fn execute(
-    pipeline: &Arc<Pipeline>,
-    DeletionStep { begun, unanswered, erased }: DeletionStep,
-) -> ControlFlow<()> {
-    let outcome = match delete_stored(pipeline, &begun, &unanswered, &erased).await? {
-        Ok(readings) => {
-            let dead = delete_dead_letters(pipeline, &begun.deletion).await?;
-            DeletionOutcome::Executed { readings: readings + dead, absent: Vec::new() }
-        }
-        Err(error) => DeletionOutcome::Failed(error),
+/// Executes a deletion.
+async fn execute(pipeline: &Pipeline, step: DeletionStep) -> Result<(), GaveUp> {
+    let DeletionStep { begun, unanswered, erased } = step;
+    let executed = match delete_stored(pipeline, &begun, &unanswered, &erased).await? {
+        Ok(readings) => Ok(readings + delete_dead_letters(pipeline, &begun.deletion).await?),
+        Err(error) => Err(error),
     };
-    let readings = match &outcome {
-        DeletionOutcome::Executed { readings, .. } => Some(*readings),
-        _ => None,
-    };
+    let readings = executed.as_ref().map_or(0, |readings| *readings);
     // Before the log may be cut behind the deletion.
-    let is_shared = (begun.from.is_some() || readings.is_some()) && tell_others(pipeline, &begun, readings).await?;
+    let is_shared = (begun.from.is_some() || executed.is_ok()) && tell_others(pipeline, &begun, readings).await?;
     while !pipeline.lock().pending.finish_deletion() {
         tokio::task::yield_now().await;
     }
     pipeline.lock().note_done();
     pipeline.due.notify_one();
-    audit(&begun, Some(&outcome));
-    note_executed(pipeline, begun.id).await;
-    if is_shared {
-        pipeline.peers.note_executed(begun.id, readings.unwrap_or(0)); // the watcher answers
-    } else {
-        pipeline.deleting.answer(begun.id, outcome);
-    }
-    ControlFlow::Continue(())
+    audit(&begun, Some(&executed));
+    append_executed(pipeline, begun.id).await;
+    pipeline.deletions.note_executed(&begun, executed, is_shared);
+    Ok(())
 }
 
 /// Has the store execute a deletion, and repeats it until the store does. Returns the number of readings that
@@ -219,10 +151,10 @@ async fn delete_stored(
     begun: &BegunDeletion,
     unanswered: &BTreeSet<Hour>,
     erased: &Erased,
-) -> ControlFlow<(), Result<u64, String>> {
+) -> Result<Result<u64, String>, GaveUp> {
     let (deletions, deletion) = (pipeline.store.deletions(), &begun.deletion);
     if let Some(why) = deletions.refusal(deletion) {
-        return ControlFlow::Continue(Err(why.to_owned()));
+        return Ok(Err(why.to_owned()));
     }
     let mut attempts = Attempts::new(pipeline);
     let mut stored_too = None;
@@ -241,11 +173,11 @@ async fn delete_stored(
                 attempts.succeed();
                 roll_up_closed(pipeline, &deletion.device, hours).await?;
                 let pending = erased.values().map(|instants| instants.len() as u64).sum::<u64>();
-                return ControlFlow::Continue(Ok(pending - stored_too.unwrap_or(0) + readings));
+                return Ok(Ok(pending - stored_too.unwrap_or(0) + readings));
             }
             Err(error) if error.is_permanent() => {
                 attempts.succeed();
-                return ControlFlow::Continue(Err(error.with_cause()));
+                return Ok(Err(error.with_cause()));
             }
             Err(error) => attempts.retry(&error).await?,
         }
@@ -268,13 +200,13 @@ async fn count_stored(pipeline: &Pipeline, deletion: &Deletion, erased: &Erased)
 
 /// Tells the other instances of a deletion that is executed here, and repeats it until that succeeds. Returns
 /// whether there are other instances.
-async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Option<u64>) -> ControlFlow<(), bool> {
+async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: u64) -> Result<bool, GaveUp> {
     let mut attempts = Attempts::new(pipeline);
     loop {
-        match instances::tell(pipeline, begun, readings.unwrap_or(0)).await {
+        match instances::tell(pipeline, begun, readings).await {
             Ok(has_others) => {
                 attempts.succeed();
-                return ControlFlow::Continue(has_others);
+                return Ok(has_others);
             }
             Err(error) => attempts.retry(&error).await?,
         }
@@ -283,45 +215,36 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: Optio
 
 /// Rolls up the closed hours among these, as after a late reading: the roller may be about to write a rollup
 /// that it has derived before the deletion.
-async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> ControlFlow<()> {
+async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> Result<(), GaveUp> {
     let closed: Vec<Hour> = hours.into_iter().filter(|hour| pipeline.is_closed(*hour)).collect();
     for hours in closed.chunks(HOURS_PER_ROLLUP) {
-        late::roll_up(pipeline, hours.iter().map(|hour| (Arc::clone(device), *hour)).collect()).await?;
+        let hours = hours.iter().map(|hour| (Arc::clone(device), *hour)).collect();
+        pipeline.writer.roll_up(hours, &mut Attempts::new(pipeline)).await?;
     }
-    ControlFlow::Continue(())
+    Ok(())
 }
 
 /// Removes readings from the dead-letter file, and repeats it until that succeeds. Returns their number.
-async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> ControlFlow<(), u64> {
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Result<u64, GaveUp> {
+    let mut attempts = Attempts::new(pipeline);
     loop {
-        let is_last = pipeline.drain_begins.is_cancelled();
         match pipeline.dead_letters.delete(deletion).await {
-            Ok(readings) => return ControlFlow::Continue(readings),
-            Err(error) => {
-                tracing::error!(%error, "cannot remove deleted readings from the dead-letter file");
-                if is_last {
-                    return ControlFlow::Break(());
-                }
-            }
+            Ok(readings) => return Ok(readings),
+            Err(error) => tracing::error!(%error, "cannot remove deleted readings from the dead-letter file"),
         }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_wait()) => {}
-            () = pipeline.drain_begins.cancelled() => {}
-        }
+        attempts.next().await?;
     }
 }
 
 /// Appends to the log that a deletion is executed, so that a replay does not execute it again. That would
 /// remove readings that another instance has stored since.
-async fn note_executed(pipeline: &Pipeline, id: u64) {
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
-    loop {
-        match append(&pipeline.log, &DeletionRecord::Executed { id }).await {
-            Err(AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles) => {
-                tokio::time::sleep(backoff.next_wait()).await;
-            }
-            Ok(()) | Err(AppendError::Closed | AppendError::Poisoned(_)) => return,
+async fn append_executed(pipeline: &Pipeline, id: u64) {
+    let mut attempts = Attempts::new(pipeline);
+    while let Err(AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles) =
+        append(&pipeline.log, &DeletionRecord::Executed { id }).await
+    {
+        if attempts.next().await.is_err() {
+            return;
         }
     }
 }
@@ -331,7 +254,7 @@ pub(super) async fn append(log: &Log, record: &DeletionRecord) -> Result<(), App
     log.append(record.to_batch())?.durable().await
 }
 
-pub(super) fn audit(begun: &BegunDeletion, outcome: Option<&DeletionOutcome>) {
+pub(super) fn audit(begun: &BegunDeletion, executed: Option<&Result<u64, String>>) {
     let BegunDeletion { id, by, deletion, from: instance } = begun;
     let device = &*deletion.device;
     let instance = instance.as_deref().unwrap_or_default();
@@ -340,14 +263,13 @@ pub(super) fn audit(begun: &BegunDeletion, outcome: Option<&DeletionOutcome>) {
         Some(range) => [range.start, range.end].map(rfc3339),
     };
     let series = serde_json::to_string(&deletion.series).unwrap_or_default();
-    match outcome {
+    match executed {
         None => tracing::info!(target: "audit", id, %by, device, from, to, series, instance, "accepted a deletion"),
-        Some(DeletionOutcome::Failed(error)) => {
+        Some(Err(error)) => {
             tracing::error!(target: "audit", id, %by, device, from, to, series, error, "cannot execute a deletion");
         }
-        Some(DeletionOutcome::Executed { readings, .. }) => {
+        Some(Ok(readings)) => {
             tracing::info!(target: "audit", id, %by, device, from, to, series, readings, "deleted readings");
         }
-        Some(DeletionOutcome::Accepted { .. }) => {}
     }
 }

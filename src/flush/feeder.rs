@@ -12,7 +12,7 @@
 //! ([`Pipeline::catch_up`]), or at the end of the log.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -56,8 +56,7 @@ pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::Joi
 
 fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
     runtime.block_on(pipeline.peers.first_look()); // the log may get deletions of other instances
-    let replayed = pipeline.replayed.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let mut replay = Replay::new(&replayed.unwrap_or_default());
+    let mut replay = Replay::new(&pipeline.deletions.begin_replay());
     let mut no_files = OncePerChange::default(); // the process may open no more files
     let lag = Lag { tick: tick(pipeline.options.limits.max_age), bytes: MANY_BYTES };
     while let Some(readable) = pipeline.log.wait_readable(reader.position(), lag) {
@@ -227,6 +226,6 @@ fn delete(pipeline: &Pipeline, record: &Record<'_>, replay: &mut Replay) -> Resu
     state.pending.end_erasure(id);
     state.inserted = record.next;
     drop(state);
-    pipeline.deleting.wake();
+    pipeline.deletions.reached.notify_one();
     Ok(())
 }

@@ -65,7 +65,6 @@ pub(super) async fn tell(pipeline: &Pipeline, begun: &BegunDeletion, readings: u
     if instances.look(own).await?.instances.iter().all(|instance| instance.id == *own) {
         return Ok(false);
     }
-    pipeline.peers.note_logged(begun);
     let record = serde_json::to_string(begun).unwrap_or_default();
     instances.announce(&id, own, &record).await?;
     Ok(true)

@@ -6,13 +6,13 @@
 //! nothing else.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tokio::sync::MutexGuard;
 
 use super::Pipeline;
-use super::attempts::Attempts;
+use super::attempts::{Attempts, GaveUp};
+use super::writer::Retry;
 use crate::log::{AppendError, MetadataRecord, Position};
 use crate::model::OperatorMetadata;
 
@@ -144,7 +144,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
             added.await;
             continue;
         }
-        let is_saved = save(&pipeline, &changes).await.is_continue();
+        let is_saved = save(&pipeline, &changes).await.is_ok();
         note_saved(&pipeline, is_saved);
         if !is_saved {
             return std::future::pending().await;
@@ -166,9 +166,8 @@ fn note_saved(pipeline: &Pipeline, is_saved: bool) {
     pipeline.due.notify_one();
 }
 
-/// Has the store merge changes, and repeats it until the store does. Breaks if changes are left to the next
-/// start.
-async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> ControlFlow<()> {
+/// Has the store merge changes, and repeats it until the store does.
+async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> Result<(), GaveUp> {
     let mut attempts = Attempts::new(pipeline);
     let mut left = vec![changes];
     while let Some(some) = left.pop() {
@@ -193,7 +192,7 @@ async fn save(pipeline: &Pipeline, changes: &[(Arc<str>, OperatorMetadata)]) -> 
             }
         }
     }
-    ControlFlow::Continue(())
+    Ok(())
 }
 
 #[cfg(test)]

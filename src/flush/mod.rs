@@ -43,7 +43,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::clock::Clock;
-use crate::log::{Log, LogError, Position, RecoveredDeletion, Recovery};
+use crate::log::{Log, LogError, Position, Recovery};
 use crate::model::Hour;
 use crate::pending::{Limits, Pending, Reason};
 use crate::store::Store;
@@ -58,14 +58,14 @@ mod closed_hours;
 mod cutter;
 mod dead_letters;
 mod deleter;
+mod deletions;
 mod early;
 mod feeder;
 mod hour_text;
 mod instances;
-mod late;
 mod locked;
 mod metadata;
-mod narrow;
+mod refused;
 mod replay;
 mod roller;
 mod rollup_progress;
@@ -74,21 +74,23 @@ mod state;
 mod stop;
 mod store_state;
 mod write;
+mod writer;
 
-pub use bisection::{Bisection, Narrowed};
+pub use bisection::BucketOutcome;
 pub use dead_letters::{DeadLetters, Letter, MAX_LINE_BYTES, NumberedLine, NumberedLines, READINGS_PER_LINE};
-pub use deleter::{DeletionError, DeletionOutcome};
+pub use deleter::DeletionError;
+pub use deletions::DeletionOutcome;
 pub use metadata::ChangeError;
-pub use narrow::RefusedMetadata;
 pub use roller::Closing;
 pub use stop::{Drained, Running};
-use store_state::StoreState;
+pub use writer::{Retry, Writer, Writes};
 
 use closed_hours::ClosedHours;
-use deleter::Deleting;
+use deletions::Deletions;
 use instances::Peers;
 use rollup_progress::RollupProgress;
 use state::State;
+use store_state::StoreState;
 
 /// The time over which the buckets of an ended hour are written.
 ///
@@ -146,7 +148,7 @@ pub struct Pipeline {
     /// Why the feeder failed, once it has.
     failure: watch::Sender<Option<String>>,
     store_state: StoreState,
-    refused_metadata: RefusedMetadata,
+    writer: Writer,
     /// Held during a cut of the log.
     cutting: Mutex<()>,
     /// Cancelled when the service begins to stop. It completes the requests in progress first.
@@ -154,15 +156,12 @@ pub struct Pipeline {
     /// Cancelled when draining begins: waiting writes are tried again at once, each for the last time.
     drain_begins: CancellationToken,
     closed: ClosedHours,
-    deleting: Deleting,
+    deletions: Deletions,
     /// Held by a change of metadata.
     metadata_turn: tokio::sync::Mutex<()>,
     /// Notifies the saver of a new change of metadata.
     metadata_added: Notify,
     peers: Peers,
-    /// The deletions that the log had when it was opened, and those of other instances since then. The feeder
-    /// takes them when it begins, and leaves `None`.
-    replayed: Mutex<Option<Vec<RecoveredDeletion>>>,
 }
 
 /// The state of pending, for metrics and health.
@@ -195,7 +194,7 @@ impl Pipeline {
         pending.note_wall_clock(options.clock.now_ms());
         let closed = ClosedHours::load(store.rollups().is_some().then(|| options.closed_hours.clone()));
         let instance = store.instances().is_some().then_some(&*options.instance);
-        let peers = Peers::load(instance, &recovery.deletions)?;
+        let peers = Peers::load(instance)?;
         let labels = |is_permanent| -> Vec<&'static str> {
             let causes = store.causes().iter().filter(|cause| cause.is_permanent() == is_permanent);
             causes.map(|cause| cause.as_label()).collect()
@@ -213,6 +212,7 @@ impl Pipeline {
             options,
             state: Mutex::new(State::new(pending, recovery.start)),
             log,
+            writer: Writer::new(Arc::clone(&store), Arc::clone(&metrics)),
             store,
             dead_letters,
             metrics,
@@ -223,16 +223,14 @@ impl Pipeline {
             completed: Notify::new(),
             failure: watch::Sender::new(None),
             store_state: StoreState::default(),
-            refused_metadata: RefusedMetadata::default(),
             cutting: Mutex::default(),
             stop_begins: CancellationToken::new(),
             drain_begins: CancellationToken::new(),
             closed,
-            deleting: Deleting::default(),
+            deletions: Deletions::load(&recovery.deletions),
             metadata_turn: tokio::sync::Mutex::default(),
             metadata_added: Notify::new(),
             peers,
-            replayed: Mutex::new(Some(recovery.deletions.clone())),
         }))
     }
 
@@ -285,13 +283,6 @@ impl Pipeline {
     /// Waits at most a second until the instances that share the store know this one.
     pub async fn first_look(&self) {
         self.peers.first_look().await;
-    }
-
-    /// Notes a deletion that was appended to the log, for the feeder if it has not begun.
-    fn note_replayed(&self, appended: RecoveredDeletion) {
-        if let Some(replayed) = &mut *self.replayed.lock().unwrap_or_else(PoisonError::into_inner) {
-            replayed.push(appended);
-        }
     }
 
     /// Logs once that pending has room again, when half of it is free and nothing waits in the log for it.

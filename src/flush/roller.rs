@@ -7,7 +7,7 @@
 //! Two rules keep the rollups complete when readings are late:
 //! - The roller **closes** a day, durably, before it rolls the day up. A write checks only after the store
 //!   has accepted its readings whether their hour is closed. If so, the write rolls the hour up itself
-//!   (`late`). If not, the roller has yet to begin, and includes the readings.
+//!   ([`super::write`]). If not, the roller has yet to begin, and includes the readings.
 //! - Days are closed by the wall clock, whether they are rolled up yet or not, so no write depends on the
 //!   progress of this instance or another one. They stay closed, whatever happens to the clock or the process
 //!   (`closed_hours`).
@@ -29,9 +29,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Pipeline;
+use super::attempts::Attempts;
 use super::hour_text;
 use super::rollup_progress::{Partial, RollupProgress};
-use crate::common::backoff::Backoff;
+use super::writer::Retry;
 use crate::common::once_per_change::OncePerChange;
 use crate::model::{Day, Hour};
 use crate::store::{RolledUp, Rollups, StoreError};
@@ -79,7 +80,7 @@ impl Closing {
 pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress>) {
     let Some(rollups) = pipeline.store.rollups() else { return };
     let mut roller = Roller::new(&pipeline, rollups, progress);
-    let mut backoff = Backoff::new(pipeline.options.retry.clone());
+    let mut attempts = Attempts::new(&pipeline);
     let mut failing = OncePerChange::default();
     loop {
         let closing = Arc::clone(&pipeline);
@@ -90,7 +91,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
                 if failing.ends() {
                     tracing::info!("days are rolled up again");
                 }
-                backoff.reset();
+                attempts.succeed();
                 tokio::time::sleep(if is_ready { INTERVAL } else { READY_INTERVAL }).await;
             }
             Err(error) => {
@@ -101,7 +102,9 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
                     );
                 }
                 pipeline.metrics.rollup_retries_total.with(error.cause.as_label()).increment(1);
-                tokio::time::sleep(backoff.next_wait()).await;
+                if attempts.next().await.is_err() {
+                    return; // the service is stopping
+                }
             }
         }
     }

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use tidegauge::common::clock::{Clock, rfc3339};
 use tidegauge::config::{self, Config, MongodbUri, StoreKind};
-use tidegauge::flush::{Bisection, Narrowed, RefusedMetadata};
+use tidegauge::flush::{BucketOutcome, Writer};
 use tidegauge::model::{Arrivals, BucketWrite, Contents, Hour, Keep, Metric};
-use tidegauge::store::{Store, StoreError, Written};
+use tidegauge::store::{Store, StoreError};
 use tidegauge::telemetry::Metrics;
 
 pub(super) use self::attended::attended;
 pub(super) use self::hours::{Folded, HourCheck, OfSeries, agrees, contents_of, stats_of};
+use self::patience::Patience;
 pub(super) use self::patience::patiently;
-use self::patience::patiently_each;
 pub(super) use self::progress::{Progress, ProgressFile};
 use super::counted;
 use super::serve::{newest_closed_hour, open_store};
@@ -31,7 +31,7 @@ pub(super) struct Target {
     pub(super) store: Arc<dyn Store>,
     config: Config,
     clock: Clock,
-    refused_metadata: RefusedMetadata,
+    writer: Writer,
 }
 
 /// The outcome of a write.
@@ -66,7 +66,8 @@ impl Target {
     pub(super) async fn open(config: Config) -> anyhow::Result<Self> {
         let (metrics, _) = Metrics::new();
         let store = open_store(&config, &metrics).await?;
-        Ok(Self { store, config, clock: Clock::system(), refused_metadata: RefusedMetadata::default() })
+        let writer = Writer::new(Arc::clone(&store), metrics.into());
+        Ok(Self { store, config, clock: Clock::system(), writer })
     }
 
     /// How many batches may be written at the same time. SQLite executes one write after the other, so
@@ -87,67 +88,30 @@ impl Target {
 
     /// Writes different buckets, and rolls up those of closed hours. Waits for a store that is away.
     pub(super) async fn write(&self, writes: Vec<Arc<BucketWrite>>) -> anyhow::Result<Outcome> {
-        let buckets = writes.iter().map(|write| (Arc::clone(&write.device), write.hour)).collect();
-        let mut outcome = Outcome::default();
-        for (write, written) in self.attempt(writes).await? {
-            match written {
-                Ok(written) => outcome.stored += u64::from(written.stored),
-                Err(error) => self.narrow(write, error, &mut outcome).await?,
+        let (mut outcome, mut patience) = (Outcome::default(), Patience::default());
+        let mut writes = self.writer.begin(writes);
+        while let Some(done) = writes.next(&mut patience).await? {
+            let newest_closed = newest_closed_hour(&self.config, &self.clock); // after the write, as in the service
+            let closed = done.iter().filter(|of| of.write.hour <= newest_closed);
+            let hours = closed.map(|of| (Arc::clone(&of.write.device), of.write.hour)).collect();
+            self.writer.roll_up(hours, &mut patience).await?;
+            for of in done {
+                outcome.add(of);
             }
         }
-        self.roll_up(buckets).await?;
         Ok(outcome)
     }
+}
 
-    /// Writes what the store takes of a refused bucket, as the service does.
-    async fn narrow(&self, write: Arc<BucketWrite>, error: StoreError, outcome: &mut Outcome) -> anyhow::Result<()> {
-        let mut bisection = Bisection::new(write, error);
-        while let Some(part) = bisection.next().cloned() {
-            for (_, written) in self.attempt(vec![part]).await? {
-                match written {
-                    Ok(written) => {
-                        if bisection.accept() {
-                            outcome.stored += u64::from(written.stored);
-                        }
-                    }
-                    Err(error) => bisection.refuse(error),
-                }
-            }
-        }
-        let narrowed = bisection.finish();
-        self.refused_metadata.note(&narrowed);
-        let Narrowed { write, refused, error, metadata_is_refused } = narrowed;
+impl Outcome {
+    fn add(&mut self, BucketOutcome { write, stored, refused, refused_metadata }: BucketOutcome) {
         let (device, hour) = (&write.device, write.hour);
-        if metadata_is_refused {
-            outcome.without_metadata.push((Arc::clone(device), hour, error.clone()));
-        }
-        outcome.refused.extend(refused.map(|refused| {
+        self.stored += stored;
+        self.without_metadata.extend(refused_metadata.map(|error| (Arc::clone(device), hour, error)));
+        self.refused.extend(refused.map(|(refused, error)| {
             let readings = u64::from(refused.accepted);
             Refused { device: Arc::clone(device), hour, readings, error }
         }));
-        Ok(())
-    }
-
-    /// Writes buckets until each is stored or refused for good.
-    async fn attempt(
-        &self,
-        writes: Vec<Arc<BucketWrite>>,
-    ) -> anyhow::Result<Vec<(Arc<BucketWrite>, Result<Written, StoreError>)>> {
-        patiently_each(writes, async |writes| self.store.write(writes).await).await
-    }
-
-    /// Rolls up the hours that are closed. This check must follow the write, as in the service.
-    async fn roll_up(&self, mut buckets: Vec<(Arc<str>, Hour)>) -> anyhow::Result<()> {
-        let Some(rollups) = self.store.rollups() else { return Ok(()) };
-        let newest_closed = newest_closed_hour(&self.config, &self.clock);
-        buckets.retain(|(_, hour)| *hour <= newest_closed);
-        for ((device, hour), outcome) in patiently_each(buckets, async |some| rollups.roll_up(some).await).await? {
-            if let Err(error) = outcome {
-                let (device, hour_ms) = (&*device, hour.start_ms());
-                tracing::warn!(device, hour_ms, error = error.with_cause(), "cannot roll up an hour");
-            }
-        }
-        Ok(())
     }
 }
 

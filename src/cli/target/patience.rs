@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tidegauge::common::backoff::Backoff;
 use tidegauge::common::finding::span;
+use tidegauge::flush::Retry;
 use tidegauge::store::{Cause, StoreError};
 use tokio::time::Instant;
 
@@ -35,38 +36,9 @@ pub(in super::super) async fn patiently<T>(
         match request().await {
             Ok(answer) => return Ok(answer),
             Err(error) if error.cause.is_permanent() || error.cause == Cause::Schema => return Err(error.into()),
-            Err(error) => patience.wait(&error.detail).await?,
+            Err(error) => patience.wait(&error, true).await?,
         }
     }
-}
-
-/// Repeats a request about several items until each item has succeeded or failed for good, for at most five
-/// minutes. Returns the outcomes in any order.
-///
-/// A repetition has only the items that failed for a reason that may pass.
-pub(super) async fn patiently_each<T, O>(
-    mut items: Vec<T>,
-    mut request: impl AsyncFnMut(&[T]) -> Vec<Result<O, StoreError>>,
-) -> anyhow::Result<Vec<(T, Result<O, StoreError>)>> {
-    let (mut settled, mut patience) = (Vec::with_capacity(items.len()), Patience::default());
-    while !items.is_empty() {
-        let outcomes = request(&items).await;
-        let (mut again, mut trouble) = (Vec::new(), None);
-        for (item, outcome) in items.into_iter().zip(outcomes) {
-            match outcome {
-                Err(error) if !error.is_permanent() => {
-                    again.push(item);
-                    trouble = Some(error);
-                }
-                outcome => settled.push((item, outcome)),
-            }
-        }
-        if let Some(error) = trouble {
-            patience.wait(&error.detail).await?;
-        }
-        items = again;
-    }
-    Ok(settled)
 }
 
 /// Says every ten seconds what this process waits for, since when, and why.
@@ -83,14 +55,20 @@ pub(super) async fn say_waits(say: impl Fn(&str)) -> Infallible {
 
 /// The waits for a store that is away.
 #[derive(Default)]
-struct Patience {
+pub(super) struct Patience {
     backoff: Backoff,
     wait: Option<Wait>,
 }
 
-impl Patience {
-    /// Waits before the next attempt. It fails once the store has been away for too long.
-    async fn wait(&mut self, why: &str) -> anyhow::Result<()> {
+impl Retry for Patience {
+    type GaveUp = anyhow::Error;
+
+    fn succeed(&mut self) {
+        *self = Self::default();
+    }
+
+    async fn wait(&mut self, error: &StoreError, _is_whole: bool) -> anyhow::Result<()> {
+        let why = &*error.detail;
         let wait = self.wait.get_or_insert_with(|| Wait::begin(why));
         if wait.begun.elapsed() > RETRY_FOR {
             bail!("{why}; gave up after {RETRY_FOR:?}");

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::peers::Progress;
 use crate::common::once_per_change::OncePerChange;
+use crate::flush::Pipeline;
 use crate::flush::deleter::{MAX_WAITING, append, audit};
-use crate::flush::{DeletionOutcome, Pipeline};
+use crate::flush::deletions::Stage;
 use crate::log::{BegunDeletion, DeletionRecord, RecoveredDeletion};
 use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
@@ -65,7 +65,7 @@ pub(in crate::flush) async fn run(pipeline: Arc<Pipeline>) {
         let wait = if Instant::now() < watcher.busy_until { BUSY_INTERVAL } else { idle };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = pipeline.peers.executed() => {}
+            () = pipeline.deletions.executed.notified() => {}
             () = pipeline.drain_begins.cancelled(), if !is_draining => {}
         }
     }
@@ -148,11 +148,10 @@ impl Watcher<'_> {
     /// Appends an announced deletion to the log, unless the log has it, and notes it in the store once it is
     /// executed here. Returns false if the next look has to try again.
     async fn take_part(&mut self, id: u64, announced: &Announced) -> Result<bool, StoreError> {
-        let progress = self.pipeline.peers.note_announced(id);
-        let removed = match progress {
+        let removed = match self.pipeline.deletions.note_announced(id) {
             _ if announced.is_executed_by(&self.own) => return Ok(true),
-            Some(Progress::Logged) => return Ok(true), // the deleter is about to execute it
-            Some(Progress::Executed(removed)) => removed,
+            Some(Stage::Logged) => return Ok(true), // the deleter is about to execute it
+            Some(Stage::Executed { readings } | Stage::Announced { readings, .. }) => readings,
             None if *announced.from == *self.own => 0, // the log was cut behind it
             None => {
                 let Some(begun) = self.begun(id, announced) else { return Ok(true) };
@@ -185,16 +184,16 @@ impl Watcher<'_> {
         if pipeline.with_pending(Pending::deletions) >= MAX_WAITING {
             return false;
         }
-        pipeline.peers.note_logged(&begun); // before it can be executed
+        pipeline.deletions.add(&begun, Stage::Logged);
         if let Err(error) = append(&pipeline.log, &DeletionRecord::Begun(begun.clone())).await {
             tracing::debug!(%error, "the log does not take a deletion of another instance");
-            pipeline.peers.forget(begun.id);
+            pipeline.deletions.forget(begun.id);
             return true;
         }
         let position = pipeline.log.usage().readable;
         pipeline.peers.note_appended(position);
         audit(&begun, None);
-        pipeline.note_replayed(RecoveredDeletion { position, begun, is_executed: false });
+        pipeline.deletions.note_appended(RecoveredDeletion { position, begun, is_executed: false });
         pipeline.log.read_up_to(position);
         true
     }
@@ -207,11 +206,8 @@ impl Watcher<'_> {
         let (running, absent): (Vec<&Instance>, Vec<&Instance>) = left.partition(|instance| self.runs(instance));
         let names = |of: &[&Instance]| of.iter().map(|instance| Arc::clone(&instance.id)).collect::<Vec<_>>();
         let is_own = *announced.from == *self.own;
-        self.pipeline.peers.note_waiting(id, names(&running));
-        if is_own && !running.is_empty() && running.iter().all(|instance| self.silence(instance) > SILENT) {
-            let waits_for = names(&running);
-            self.pipeline.deleting.answer(id, DeletionOutcome::Accepted { waits_for });
-        }
+        let are_silent = !running.is_empty() && running.iter().all(|instance| self.silence(instance) > SILENT);
+        self.pipeline.deletions.note_waiting(id, names(&running), are_silent);
         let other_closes = |instance: &Instance| *instance.id == *announced.from && self.runs(instance);
         if announced.is_closed || !running.is_empty() || !is_own && instances.iter().any(other_closes) {
             return Ok(false);
@@ -225,22 +221,21 @@ impl Watcher<'_> {
             tracing::warn!(id, absent, "instances that do not run will delete what they have when they start again");
         }
         let readings = announced.executed.iter().map(|(_, readings)| readings).sum();
-        self.pipeline.peers.note_closed(id, DeletionOutcome::Executed { readings, absent });
+        self.pipeline.deletions.note_closed(id, readings, absent);
         Ok(true)
     }
 
     /// Answers and forgets the deletions that are executed here and not open any more. Returns whether there
     /// were some.
     async fn settle(&self, open: &BTreeSet<u64>) -> Result<bool, StoreError> {
-        let settled = self.pipeline.peers.settled(open);
-        for (id, device) in &settled {
+        let settled = self.pipeline.deletions.settled(open);
+        let has_settled = !settled.is_empty();
+        for (id, device, outcome) in settled {
             // Another instance may have made the entry of the device narrower after this one has written it.
-            let checked = self.instances.check_entry(device).await;
+            let checked = self.instances.check_entry(&device).await;
             checked.map_err(|error| StoreError::new(error.cause, error.detail))?;
-            if let Some(outcome) = self.pipeline.peers.forget(*id) {
-                self.pipeline.deleting.answer(*id, outcome);
-            }
+            self.pipeline.deletions.answer(id, outcome);
         }
-        Ok(!settled.is_empty())
+        Ok(has_settled)
     }
 }

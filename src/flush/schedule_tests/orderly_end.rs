@@ -124,7 +124,7 @@ async fn an_orderly_end_does_not_wait_for_a_deletion_that_fails() {
     stage.pipeline.lock().pending.end_erasure(7);
     stage.put("deleted");
     (0..10).for_each(|number| stage.put(&format!("device-{number}")));
-    stage.pipeline.deleting.wake();
+    stage.pipeline.deletions.reached.notify_one();
     stage.pipeline.log.close();
     let begun = Instant::now();
     assert_eq!(running.drain(ms(500_000)).await.left, 1);

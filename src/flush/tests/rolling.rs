@@ -160,6 +160,27 @@ async fn each_hour_is_rolled_up_by_itself_if_readings_expire_soon() {
     assert_eq!(kept.hours(), life.store.fold().await);
 }
 
+/// The other readings of the bucket are in its rollup before it leaves pending.
+#[tokio::test]
+async fn an_hour_is_rolled_up_while_its_refused_readings_wait_for_the_dead_letter_file() {
+    let (folder, kept) = (folder(), Arc::new(Kept::default()));
+    let file = folder.path().join("dead-letters.ndjson");
+    std::fs::create_dir(&file).unwrap(); // so it cannot be written
+    let fault = |write: &BucketWrite| {
+        let is_bad = write.contents.samples().iter().any(|sample| sample.offset == 1);
+        is_bad.then(|| StoreError::new(Cause::Validation, "no"))
+    };
+    let life = Life::begin_with(&folder, EAGER, Box::new(fault), Some(Arc::clone(&kept)));
+    life.running.roller.abort();
+    life.append(0..1).await;
+    until("the others are rolled up", || !kept.hours().is_empty()).await;
+    assert_eq!(life.pipeline.status().pending_readings, 3);
+    std::fs::remove_dir(&file).unwrap();
+    life.settled().await;
+    assert_eq!(kept.hours(), life.store.fold().await);
+    assert_eq!(life.end(MINUTE).await, 0);
+}
+
 /// A crash in the middle of a day with many devices does not start the day over.
 #[tokio::test]
 async fn the_next_start_goes_on_with_the_device_that_the_last_one_has_reached() {

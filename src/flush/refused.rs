@@ -1,13 +1,13 @@
-//! Finds the readings that a store refuses for good, by [`Bisection`]. Only those are dead-lettered.
+//! Refused readings, which are dead-lettered, and refused metadata.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Pipeline;
 use super::attempts::Attempts;
-use super::bisection::{Bisection, Narrowed};
+use super::bisection::BucketOutcome;
 use super::hour_text;
-use super::write::{Letter, Outcome, attempt, count_written, dead_letter, is_available};
+use super::write::complete;
 use crate::model::{BucketWrite, Contents, Sample, SeriesFilter};
 use crate::store::{FirstReadings, ReadingsQuery, StoreError};
 
@@ -20,84 +20,62 @@ const VALUES_PER_LOOK: usize = 1 << 16;
 /// The number of devices whose last refused metadata is remembered.
 const REMEMBERED_DEVICES: usize = 10_000;
 
-/// Stores the readings of refused buckets that the store accepts, and dead-letters the others.
+/// Readings for the dead-letter file.
+struct Letter {
+    /// The bucket of these readings, as it was written first.
+    bucket: Arc<BucketWrite>,
+    /// The refused readings.
+    refused: Arc<BucketWrite>,
+    /// The stored values that they were to replace.
+    replaced: Arc<Contents>,
+    /// Why the store refuses them.
+    error: StoreError,
+}
+
+/// Writes the refused readings of buckets to the dead-letter file. Returns the buckets that are done.
 ///
-/// Returns the buckets that are done. The others wait until the dead-letter file has space, or for the next
-/// start.
-pub(super) async fn narrow(
-    pipeline: &Arc<Pipeline>,
-    refused: Vec<(Arc<BucketWrite>, StoreError)>,
-) -> Vec<Arc<BucketWrite>> {
-    let mut bisections: Vec<_> = refused.into_iter().map(|(write, error)| Bisection::new(write, error)).collect();
-    let mut attempts = Attempts::new(pipeline);
-    loop {
-        let parts = bisections.iter().map(|bisection| bisection.next().cloned());
-        let (at, parts): (Vec<usize>, Vec<_>) = parts.enumerate().filter_map(|(at, part)| Some((at, part?))).unzip();
-        if parts.is_empty() {
-            return conclude(pipeline, bisections).await;
-        }
-        let outcomes = attempt(pipeline, &parts).await;
-        let is_available = is_available(&outcomes);
-        let transient = settle(pipeline, &mut bisections, at.into_iter().zip(outcomes));
-        if is_available {
-            attempts.succeed();
-        }
-        let Some(error) = transient else { continue };
-        if !is_available {
-            attempts.fail(&error);
-        }
-        if attempts.next().await.is_break() {
-            return Vec::new();
-        }
-    }
-}
-
-/// Tells each bisection the outcome of its part. Returns a transient error, if there was one.
-fn settle(
-    pipeline: &Pipeline,
-    bisections: &mut [Bisection],
-    outcomes: impl Iterator<Item = (usize, Outcome)>,
-) -> Option<StoreError> {
-    let mut transient = None;
-    for (at, outcome) in outcomes {
-        match outcome {
-            Ok(written) => {
-                if bisections[at].accept() {
-                    count_written(pipeline, written);
-                }
-            }
-            Err(error) if error.is_permanent() => bisections[at].refuse(error),
-            Err(error) => {
-                pipeline.metrics.flush_retries_total.with(error.cause.as_label()).increment(1);
-                transient = Some(error);
-            }
-        }
-    }
-    transient
-}
-
-/// Dead-letters what the store refuses of the buckets. Returns those that are done.
-async fn conclude(pipeline: &Arc<Pipeline>, bisections: Vec<Bisection>) -> Vec<Arc<BucketWrite>> {
-    let mut done = Vec::new();
-    let mut letters = Vec::new();
-    for narrowed in bisections.into_iter().map(Bisection::finish) {
-        if pipeline.refused_metadata.note(&narrowed) {
-            pipeline.metrics.metadata_refused_total.increment(1);
-        }
-        let Narrowed { write, refused, error, .. } = narrowed;
-        match refused {
-            None => done.push(write),
-            Some(refused) => {
-                let replaced = replaced_by(pipeline, &refused, &error).await.into();
-                letters.push(Letter { bucket: write, refused: refused.into(), replaced, error });
-            }
-        }
+/// If the file is full, retries in the background; the buckets with refused readings stay pending meanwhile.
+pub(super) async fn dead_letter(pipeline: &Arc<Pipeline>, outcomes: Vec<BucketOutcome>) -> Vec<Arc<BucketWrite>> {
+    let (mut done, mut letters) = (Vec::new(), Vec::new());
+    for BucketOutcome { write: bucket, refused, .. } in outcomes {
+        let Some((refused, error)) = refused else {
+            done.push(bucket);
+            continue;
+        };
+        let replaced = replaced_by(pipeline, &refused, &error).await.into();
+        letters.push(Letter { bucket, refused: refused.into(), replaced, error });
     }
     log_refusals(&letters);
     for letter in letters {
-        done.extend(dead_letter(pipeline, letter).await);
+        match append(pipeline, &letter).await {
+            Ok(()) => done.push(letter.bucket),
+            Err(error) => {
+                tracing::error!(%error, "cannot dead-letter refused readings; they stay pending");
+                tokio::spawn(retry(Arc::clone(pipeline), letter));
+            }
+        }
     }
     done
+}
+
+async fn append(pipeline: &Pipeline, Letter { refused, replaced, error, .. }: &Letter) -> std::io::Result<()> {
+    let reason = error.cause.as_label();
+    pipeline.dead_letters.append(refused, replaced, reason, &error.detail).await?;
+    pipeline.metrics.readings_dead_lettered_total.with(reason).increment(refused.accepted.into());
+    Ok(())
+}
+
+/// Writes a letter once the dead-letter file or its disk has space again.
+///
+/// The bucket meanwhile does not count as a write in flight to the store, and a stop does not wait for it.
+async fn retry(pipeline: Arc<Pipeline>, letter: Letter) {
+    let mut attempts = Attempts::new(&pipeline);
+    while append(&pipeline, &letter).await.is_err() {
+        if attempts.next().await.is_err() {
+            return;
+        }
+    }
+    complete(&pipeline, &[letter.bucket]);
 }
 
 /// Returns the stored values that refused readings were to replace. If the store does not answer, values are
@@ -150,14 +128,15 @@ fn shortened(text: &str) -> String {
 
 /// The last refused metadata of each device.
 #[derive(Debug, Default)]
-pub struct RefusedMetadata(Mutex<HashMap<Arc<str>, Arc<str>>>);
+pub(super) struct RefusedMetadata(Mutex<HashMap<Arc<str>, Arc<str>>>);
 
 impl RefusedMetadata {
     /// Logs metadata that the store refuses, once for each change. Returns whether it did.
-    pub fn note(&self, narrowed: &Narrowed) -> bool {
-        let Narrowed { write, error, metadata_is_refused, .. } = narrowed;
-        let (device, Some(metadata)) = (&write.device, &write.metadata) else { return false };
-        let is_noted = *metadata_is_refused && self.is_new(device, metadata);
+    pub(super) fn note(&self, BucketOutcome { write, refused_metadata, .. }: &BucketOutcome) -> bool {
+        let (device, Some(metadata), Some(error)) = (&write.device, &write.metadata, refused_metadata) else {
+            return false;
+        };
+        let is_noted = self.is_new(device, metadata);
         if is_noted {
             tracing::warn!(
                 device = &**device,
