@@ -9,7 +9,7 @@
 //! the buckets that exist, an instance looks for their `_id`s first, which costs about a microsecond each.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use bson::{RawDocument, doc};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use mongodb::options::ReadConcern;
 
+use super::super::by_device::of_devices;
 use super::super::collection::Deployment;
-use super::super::decode::expect_version;
+use super::super::decode::{DecodeError, expect_version};
 use super::super::encode::Encoder;
 use super::super::statements::{self, Verb};
 use super::super::{metadata, names};
 use super::Buckets;
 use super::capacity::Size;
 use super::document::SCHEMA_VERSION;
-use super::missing_hours::RANGES_MAX;
-use super::packed::is_dense;
-use super::read::{bucket_hour, of_device};
+use super::missing_hours::IDS_BATCH;
+use super::packed::{PART_MAX, is_dense};
 use super::statement::{Job, append, insert};
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents, Hour, HourOffset};
@@ -35,9 +35,6 @@ use crate::store::{StoreError, Written};
 
 /// How many buckets of one call take the slow path at the same time.
 const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
-
-/// The parts of one batch of those that are looked up.
-const PARTS_BATCH: u32 = 10_000;
 
 /// How long an instance looks which buckets exist. Later, it has written to most of them.
 const FIRST_HOUR: Duration = Duration::from_secs(3600);
@@ -92,8 +89,7 @@ impl Buckets {
     async fn append_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, StoreError> {
         let (jobs, mut slow): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| !has_huge_values(&job.write.contents));
-        let is_unknown = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
-        let (new, mut appends) = self.split_new(jobs, is_unknown).await?;
+        let (new, mut appends) = self.split_new(jobs).await?;
         let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Readable);
         appends.extend(self.write_fast(Verb::Insert, new, insert, outcomes).await?);
         for job in &mut appends {
@@ -108,28 +104,28 @@ impl Buckets {
     async fn insert_fast<'w>(&self, jobs: Vec<Job<'w>>, outcomes: &mut Outcomes) -> Result<Vec<Job<'w>>, StoreError> {
         let (jobs, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| is_dense(&job.write.contents));
         let is_unknown = |job: &Job<'_>| self.known.last_part(&job.write.device, job.write.hour).is_none();
-        let (new, existing) = self.split_new(jobs, is_unknown).await?;
+        let (mut new, mut existing): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_unknown);
+        if self.opened.elapsed() < FIRST_HOUR {
+            let mut exists = self.learn_last_parts(&new).await?.into_iter();
+            existing.extend(new.extract_if(.., |_| exists.next() == Some(true)));
+        }
         let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Packed);
-        let (unknown, known): (Vec<_>, Vec<_>) = existing.into_iter().partition(is_unknown);
         let mut inserts = new;
-        slow.extend(self.add_next_parts(known, &mut inserts));
+        slow.extend(self.add_next_parts(existing, &mut inserts));
         let (refused, late): (Vec<_>, Vec<_>) =
             self.write_fast(Verb::Insert, inserts, insert, outcomes).await?.into_iter().partition(|job| job.part == 0);
         slow.extend(late);
-        let (unknown, mut inserts) = ([unknown, refused].into_iter().flatten().collect::<Vec<_>>(), Vec::new());
-        self.learn_last_parts(&unknown).await?;
-        slow.extend(self.add_next_parts(unknown, &mut inserts));
+        let mut inserts = Vec::new();
+        self.learn_last_parts(&refused).await?;
+        slow.extend(self.add_next_parts(refused, &mut inserts));
         slow.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
         Ok(slow)
     }
 
     /// Splits jobs into those whose bucket is probably new, and those whose bucket exists.
-    async fn split_new<'w>(
-        &self,
-        jobs: Vec<Job<'w>>,
-        is_unknown: impl Fn(&Job<'w>) -> bool,
-    ) -> Result<(Vec<Job<'w>>, Vec<Job<'w>>), StoreError> {
-        let (mut new, mut existing): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_unknown);
+    async fn split_new<'w>(&self, jobs: Vec<Job<'w>>) -> Result<(Vec<Job<'w>>, Vec<Job<'w>>), StoreError> {
+        let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
+        let (mut new, mut existing): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_first);
         if self.opened.elapsed() < FIRST_HOUR {
             let id = |job: &Job<'_>| names::document_id(&job.write.device, job.write.hour, 0);
             let mut stored = HashSet::new();
@@ -160,39 +156,65 @@ impl Buckets {
         others
     }
 
-    /// Learns the last parts of the buckets of some jobs.
+    /// Learns the last parts of the buckets of some jobs. Returns for each job whether its bucket has parts.
+    ///
+    /// It looks for the first three parts by their `_id`s. If a bucket has the third one, it looks for the
+    /// next four, then for eight, and so on. A range of `_id`s for each bucket would cost the server five
+    /// times as much.
     ///
     /// It reads what a majority of the members has: a part that could still be rolled back would leave a gap
     /// before the one that is inserted next. Only a packed part counts, because the `lastTs` of a readable
     /// one may rise.
-    async fn learn_last_parts(&self, jobs: &[Job<'_>]) -> Result<(), StoreError> {
-        let fields = doc! { "bucket": 1, "part": 1, "schemaVersion": 1, "lastTs": 1, "control.count": 1 };
-        for some in jobs.chunks(RANGES_MAX) {
-            let of = |job: &Job<'_>| of_device(&job.write.device, &(job.write.hour..Hour(job.write.hour.0 + 1)));
-            let find = self.find(doc! { "$or": some.iter().map(of).collect::<Vec<_>>() });
-            let find = find.read_concern(ReadConcern::majority()).projection(fields.clone()).batch_size(PARTS_BATCH);
-            let mut last_parts: HashMap<(Arc<str>, Hour), (i32, Option<HourOffset>)> = HashMap::new();
-            let visit = |document: &RawDocument| {
-                expect_version(document, SCHEMA_VERSION)?;
-                let (hour, part) = (bucket_hour(document)?, document.get_i32("part")?);
-                let device = names::device_of(document.get_str("_id")?).unwrap_or_default();
-                let is_packed = document.get("control")?.is_some();
-                let last_ms = document.get_datetime("lastTs")?.timestamp_millis();
-                let last = (is_packed && Hour::of(last_ms) == hour).then_some(Hour::offset_of(last_ms));
-                let of_bucket = last_parts.entry((device.into(), hour)).or_insert((part, last));
-                if part > of_bucket.0 {
-                    *of_bucket = (part, last);
-                }
-                Ok(ControlFlow::Continue(()))
-            };
-            self.commands.each_document(find, visit).await?;
-            for ((device, hour), (part, last)) in last_parts {
-                if let Some(last) = last {
-                    self.known.note(&device, hour, part, last);
-                }
+    async fn learn_last_parts(&self, jobs: &[Job<'_>]) -> Result<Vec<bool>, StoreError> {
+        let mut last_parts = vec![None; jobs.len()];
+        let (mut open, mut parts): (Vec<usize>, _) = ((0..jobs.len()).collect(), 0..3);
+        while !open.is_empty() && parts.start <= PART_MAX {
+            for some in open.chunks(IDS_MAX.div_ceil(parts.len())) {
+                self.find_parts(jobs, some, &parts, &mut last_parts).await?;
+            }
+            open.retain(|at| last_parts[*at].is_some_and(|(part, _)| part + 1 == parts.end));
+            parts = parts.end..2 * parts.end + 1;
+        }
+        for (job, last_part) in jobs.iter().zip(&last_parts) {
+            if let Some((part, Some(last))) = *last_part {
+                self.known.note(&job.write.device, job.write.hour, part, last);
             }
         }
-        Ok(())
+        Ok(last_parts.iter().map(Option::is_some).collect())
+    }
+
+    /// Finds some parts of the buckets of some jobs, and sets the last one of each job and, if it is packed,
+    /// its last instant.
+    async fn find_parts(
+        &self,
+        jobs: &[Job<'_>],
+        some: &[usize],
+        parts: &Range<i32>,
+        last_parts: &mut [Option<(i32, Option<HourOffset>)>],
+    ) -> Result<(), StoreError> {
+        let asked: Vec<(usize, i32)> = some.iter().flat_map(|at| parts.clone().map(|part| (*at, part))).collect();
+        let id = |&(at, part): &(usize, i32)| names::document_id(&jobs[at].write.device, jobs[at].write.hour, part);
+        let ids: Vec<String> = asked.iter().map(id).collect();
+        let places: HashMap<&str, (usize, i32)> = ids.iter().map(String::as_str).zip(asked).collect();
+        let devices: Vec<&str> = some.iter().map(|at| &*jobs[*at].write.device).collect();
+        // A path such as `control.count` would make the projection several times slower.
+        let find = self.find(doc! { "_id": { "$in": &ids }, "deviceId": of_devices(&devices) });
+        let find = find.projection(doc! { "schemaVersion": 1, "lastTs": 1, "control": 1 });
+        let visit = |document: &RawDocument| {
+            expect_version(document, SCHEMA_VERSION)?;
+            let Some(&(at, part)) = places.get(document.get_str("_id")?) else {
+                return Err(DecodeError("its _id was not asked for".into()));
+            };
+            let is_packed = document.get("control")?.is_some();
+            let last_ms = document.get_datetime("lastTs")?.timestamp_millis();
+            let last = (is_packed && Hour::of(last_ms) == jobs[at].write.hour).then_some(Hour::offset_of(last_ms));
+            if last_parts[at].is_none_or(|(known, _)| part > known) {
+                last_parts[at] = Some((part, last));
+            }
+            Ok(())
+        };
+        let find = find.read_concern(ReadConcern::majority()).batch_size(IDS_BATCH);
+        self.commands.all_documents(find, visit).await
     }
 
     /// Writes each job with one statement. Returns the jobs whose statement did nothing.

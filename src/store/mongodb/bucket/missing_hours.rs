@@ -26,7 +26,7 @@ const RUNS_MAX: usize = 8;
 pub(super) const RANGES_MAX: usize = 250;
 
 /// The `_id`s in one batch.
-const IDS_BATCH: u32 = 10_000;
+pub(super) const IDS_BATCH: u32 = 10_000;
 
 impl Buckets {
     /// Filters of which each document of the missing hours matches one. They may match documents of other

@@ -59,24 +59,25 @@ impl Scratch {
 #[tokio::test]
 async fn later_flushes_of_buckets_from_before_a_start_merge_nothing() {
     let scratch = Scratch::new().await;
-    let flush = |nth: u32| -> Vec<_> {
+    let flush = |nth: u32, devices: std::ops::Range<usize>| -> Vec<_> {
         let device = |at| write_at(&format!("device {at}"), (0..10).map(move |of| nth * 1_000 + of));
-        (0..600).map(device).collect()
+        devices.map(device).collect()
     };
     let before = scratch.packed_store(1_000).await;
     before.ensure_schema().await.unwrap();
-    for nth in [0, 1] {
-        assert!(before.write(&flush(nth)).await.iter().all(|written| written.as_ref().unwrap().stored == 10));
+    for nth in 0..9 {
+        let written = before.write(&flush(nth, 60 * nth as usize..600)).await; // 1 to 9 parts
+        assert!(written.iter().all(|written| written.as_ref().unwrap().stored == 10));
     }
     let (slow_writes, slow) = counter();
     let after = BucketStore::connect(MongodbOptions { slow_writes, ..scratch.packed() }).await.unwrap();
-    for (nth, duplicate) in [(3, 0), (4, 0), (0, 10)] {
-        let written = after.write(&flush(nth)).await;
+    for (nth, duplicate) in [(9, 0), (10, 0), (0, 10)] {
+        let written = after.write(&flush(nth, 0..600)).await;
         assert!(written.iter().all(|written| written.as_ref().unwrap().duplicate == duplicate), "{nth}");
         assert_eq!(slow.load(std::sync::atomic::Ordering::Relaxed), 60 * u64::from(duplicate), "{nth}");
     }
     let parts = scratch.all(doc! { "find": "buckets", "batchSize": 10_000 }).await;
-    assert_eq!(parts.len(), 4 * 600);
+    assert_eq!(parts.len(), (0..9).map(|nth| 600 - 60 * nth).sum::<usize>() + 2 * 600);
     assert!(parts.iter().all(|part| part.get_i64("readingCount").unwrap() == 10));
 }
 
