@@ -191,10 +191,9 @@ async fn a_bucket_before_the_slow_path_fails_if_the_server_is_gone() {
         write_one(&store, &write_at(device, 0..1)).await.unwrap();
     }
     write_one(&store, &write_at("late", 10..20)).await.unwrap();
-    // after the update of the first device; the three large ones need a second command
-    let writes =
-        [write_at("late", 0..5), write_at("a", 1..200_000), write_at("b", 1..200_000), write_at("c", 1..200_000)];
-    let fault = Fault::inject(&scratch, "update", doc! { "skip": 2 }, doc! { "closeConnection": true }).await;
+    // after the updates of the index and of the first three buckets; a large one needs its own command
+    let writes = [write_at("late", 0..5), write_at("a", 1..50_000), write_at("b", 1..50_000), write_at("c", 1..50_000)];
+    let fault = Fault::inject(&scratch, "update", doc! { "skip": 4 }, doc! { "closeConnection": true }).await;
     let outcomes = store.write(&writes).await;
     fault.remove().await;
     assert!(outcomes[1].is_ok() && outcomes[2].is_ok());
