@@ -7,8 +7,6 @@
 //!
 //! Format: <https://bsonspec.org/spec.html>.
 
-use std::io::Write as _;
-
 use bson::{Document, RawDocument, RawDocumentBuf};
 
 const DOUBLE: u8 = 0x01;
@@ -35,9 +33,15 @@ impl Key for &str {
     }
 }
 
+/// An index of an array. A flush has one for each reading, so its digits are not written by `format!`.
 impl Key for usize {
     fn write(self, bytes: &mut Vec<u8>) {
-        write!(bytes, "{self}").expect("a Vec takes every write");
+        let (mut rest, mut digits, mut at) = (self, [0; usize::MAX.ilog10() as usize + 1], 0);
+        while at == 0 || rest > 0 {
+            digits[at] = b'0' + (rest % 10) as u8;
+            (rest, at) = (rest / 10, at + 1);
+        }
+        bytes.extend(digits[..at].iter().rev());
     }
 }
 
