@@ -51,17 +51,17 @@ pub(super) fn decode_meta(meta: &RawDocument) -> Result<Option<Arc<str>>, Decode
 }
 
 /// The readings of an hour of a device as measurements, prepared for encoding.
-pub(super) struct Measurements {
+pub(super) struct Measurements<'a> {
     hour: Hour,
     /// The field `meta`, encoded.
     meta: RawDocumentBuf,
-    contents: Contents,
+    contents: Cow<'a, Contents>,
     /// The field of each metric, and its place in the order of fields.
     fields: Vec<(String, usize)>,
 }
 
-impl Measurements {
-    pub(super) fn new(device: &str, hour: Hour, metadata: &Map<String, Value>, contents: Contents) -> Self {
+impl<'a> Measurements<'a> {
+    pub(super) fn new(device: &str, hour: Hour, metadata: &Map<String, Value>, contents: Cow<'a, Contents>) -> Self {
         let meta = Encoder::build(|meta| encode_meta(meta, device, metadata));
         let mut fields: Vec<(String, usize)> =
             contents.metrics().iter().map(|metric| (field_of(metric).into_owned(), 0)).collect();
@@ -81,7 +81,7 @@ impl Measurements {
 
 /// One measurement, of the readings of an hour.
 pub(super) struct Measurement<'a> {
-    of: &'a Measurements,
+    of: &'a Measurements<'a>,
     reading: Reading<'a>,
 }
 

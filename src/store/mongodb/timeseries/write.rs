@@ -1,5 +1,6 @@
 //! Writes buckets as measurements: new readings at once, other readings after a read of what is stored.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -35,10 +36,10 @@ const READ_MORE_MS: i64 = 60_000;
 type Outcome = Result<Written, StoreError>;
 
 /// The measurements of one write that are to be inserted.
-struct Insert {
+struct Insert<'w> {
     /// The index of the write in its call.
     at: usize,
-    measurements: Measurements,
+    measurements: Measurements<'w>,
 }
 
 impl Timeseries {
@@ -71,8 +72,13 @@ impl Timeseries {
         let (mut outcomes, mut inserts) = (Vec::with_capacity(writes.len()), Vec::new());
         let mut found_stored = false;
         for (at, ((write, device), new)) in writes.iter().zip(&guards).zip(new).enumerate() {
-            let values = new.values_for(write.contents.metrics());
-            let stored = write.count_stored(|sample| values.of(sample).is_some());
+            let stored = match &new {
+                Cow::Borrowed(_) => write.count_stored(|_| true),
+                Cow::Owned(new) => {
+                    let values = new.values_for(write.contents.metrics());
+                    write.count_stored(|sample| values.of(sample).is_some())
+                }
+            };
             outcomes.push(Ok(Written { stored, duplicate: write.accepted - stored }));
             found_stored |= new.samples().len() < write.contents.samples().len();
             if !new.is_empty() {
@@ -90,11 +96,11 @@ impl Timeseries {
     }
 
     /// The part of each write that is not stored yet.
-    async fn find_new(
+    async fn find_new<'w>(
         &self,
-        writes: &[Arc<BucketWrite>],
+        writes: &'w [Arc<BucketWrite>],
         guards: &[WriteGuard<'_>],
-    ) -> Result<Vec<Contents>, StoreError> {
+    ) -> Result<Vec<Cow<'w, Contents>>, StoreError> {
         let unknown = guards.iter().zip(writes).filter(|(device, _)| device.is_unknown());
         let unknown: Vec<(&WriteGuard<'_>, &str)> = unknown.map(|(device, write)| (device, &*write.device)).collect();
         if !unknown.is_empty() {
@@ -105,15 +111,15 @@ impl Timeseries {
         }
         let is_new: Vec<bool> = writes.iter().zip(guards).map(|(write, device)| is_surely_new(write, device)).collect();
         if !is_new.contains(&false) {
-            return Ok(writes.iter().map(|write| write.contents.clone()).collect());
+            return Ok(writes.iter().map(|write| Cow::Borrowed(&write.contents)).collect());
         }
         self.sessions.fence().await?;
         let others: Vec<&BucketWrite> =
             writes.iter().zip(&is_new).filter(|(_, is_new)| !**is_new).map(|(write, _)| &**write).collect();
         let stored = self.read_stored(&others).await?;
         let new = writes.iter().zip(is_new).map(|(write, is_new)| match stored.get(&(&*write.device, write.hour)) {
-            Some(stored) if !is_new => write.contents.without(stored),
-            _ => write.contents.clone(),
+            Some(stored) if !is_new => Cow::Owned(write.contents.without(stored)),
+            _ => Cow::Borrowed(&write.contents),
         });
         Ok(new.collect())
     }
@@ -161,7 +167,7 @@ impl Timeseries {
     }
 
     /// Inserts measurements, and replaces the outcomes of the writes of which one failed.
-    async fn insert(&self, inserts: &[Insert], deployment: Deployment, outcomes: &mut [Outcome]) {
+    async fn insert(&self, inserts: &[Insert<'_>], deployment: Deployment, outcomes: &mut [Outcome]) {
         let sessions = (deployment != Deployment::Standalone).then_some(&self.sessions);
         let measurements: Vec<(usize, Measurement<'_>)> = inserts
             .iter()
@@ -236,7 +242,11 @@ fn is_surely_new(write: &BucketWrite, device: &WriteGuard<'_>) -> bool {
     span.is_none_or(|(first, last)| device.advance(write.hour.instant_ms(first), write.hour.instant_ms(last)))
 }
 
-fn measurements(write: &BucketWrite, device: &WriteGuard<'_>, new: Contents) -> Result<Measurements, StoreError> {
+fn measurements<'w>(
+    write: &BucketWrite,
+    device: &WriteGuard<'_>,
+    new: Cow<'w, Contents>,
+) -> Result<Measurements<'w>, StoreError> {
     let metadata = match device.metadata(write.metadata.as_ref()) {
         Some(text) => metadata::parse(&text)?,
         None => Map::new(),
