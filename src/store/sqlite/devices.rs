@@ -25,7 +25,6 @@ const PUT_DEVICE: &str = "INSERT INTO devices (device, metadata, metadata_hour, 
 const PUT_SERIES: &str = "INSERT INTO series (device, series, last_day, measurement) VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT (device, series) DO UPDATE SET last_day = max(last_day, ?3), measurement = max(measurement, ?4)
     WHERE ?3 > last_day OR ?4 > measurement";
-const HAS_SERIES: &str = "SELECT 1 FROM series WHERE device = ?1 AND series = ?2";
 const COUNT_SERIES: &str = "SELECT count(*) FROM series WHERE device = ?1";
 const OLDEST_SERIES: &str = "SELECT series FROM series WHERE device = ?1 ORDER BY last_day, series DESC LIMIT ?2";
 const DELETE_ONE_SERIES: &str = "DELETE FROM series WHERE device = ?1 AND series = ?2";
@@ -58,8 +57,7 @@ const DELETE_SERIES: &str = "DELETE FROM series WHERE device = ?1";
 
 /// The queries that must seek in a key.
 #[cfg(test)]
-pub(super) const QUERIES: [&str; 12] = [
-    HAS_SERIES,
+pub(super) const QUERIES: [&str; 11] = [
     COUNT_SERIES,
     DELETE_ONE_SERIES,
     HAS_MORE_SERIES,
@@ -73,24 +71,31 @@ pub(super) const QUERIES: [&str; 12] = [
     HAS_BUCKET,
 ];
 
-/// Adds a note to the index.
-pub(super) fn note(connection: &Connection, note: &DeviceSummary) -> Result<(), SqliteError> {
-    let metadata = note.metadata.as_ref();
-    let (text, hour) = (metadata.map(|of| &*of.text), metadata.map(|of| of.hour.start_ms()));
-    let values = params![note.device, text, hour, note.first_ts_ms, note.last_ts_ms];
-    connection.prepare_cached(PUT_DEVICE)?.execute(values)?;
-    let mut has_series = connection.prepare_cached(HAS_SERIES)?;
+/// Adds notes to the index.
+pub(super) fn note<'n>(
+    connection: &Connection,
+    notes: impl IntoIterator<Item = &'n DeviceSummary>,
+) -> Result<(), SqliteError> {
+    let mut put_device = connection.prepare_cached(PUT_DEVICE)?;
     let mut put_series = connection.prepare_cached(PUT_SERIES)?;
-    let mut has_new = false;
-    for series in &note.series {
-        let (name, measurement) = (&*series.metric, series.metric.measurement().map_or(0, str::len));
-        has_new = has_new || !has_series.exists(params![note.device, name])?;
-        put_series.execute(params![note.device, name, series.last_day.start_ms(), measurement as i64])?;
+    for note in notes {
+        let metadata = note.metadata.as_ref();
+        let (text, hour) = (metadata.map(|of| &*of.text), metadata.map(|of| of.hour.start_ms()));
+        put_device.execute(params![note.device, text, hour, note.first_ts_ms, note.last_ts_ms])?;
+        let mut has_changed = false;
+        for series in &note.series {
+            let (name, measurement) = (&*series.metric, series.metric.measurement().map_or(0, str::len));
+            let values = params![note.device, name, series.last_day.start_ms(), measurement as i64];
+            has_changed |= put_series.execute(values)? > 0;
+        }
+        if note.has_more_series {
+            connection.prepare_cached(HAS_MORE_SERIES)?.execute([&*note.device])?;
+        }
+        if has_changed {
+            limit_series(connection, &note.device)?;
+        }
     }
-    if note.has_more_series {
-        connection.prepare_cached(HAS_MORE_SERIES)?.execute([&*note.device])?;
-    }
-    if has_new { limit_series(connection, &note.device) } else { Ok(()) }
+    Ok(())
 }
 
 /// Removes the series without a reading for longest if the device has too many.

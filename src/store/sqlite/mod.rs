@@ -272,7 +272,7 @@ impl Store for SqliteStore {
         let add = move |writer: &mut Writer| {
             let transaction = write::begin(&mut writer.connection)?;
             let before = transaction.total_changes();
-            devices::note(&transaction, &summary)?;
+            devices::note(&transaction, [&summary])?;
             for of_hour in &hours {
                 BucketRows::at(&transaction, &summary.device, of_hour.hour).add_expired(of_hour)?;
             }

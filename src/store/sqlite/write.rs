@@ -136,9 +136,7 @@ impl Writer {
             self.data_version = version;
         }
         let changes = self.noted.changes(writes);
-        for note in &changes.notes {
-            devices::note(&transaction, &note.summary)?;
-        }
+        devices::note(&transaction, changes.notes.iter().map(|note| &note.summary))?;
         let mut written = Vec::with_capacity(writes.len());
         for write in writes {
             written.push(BucketRows::of(&transaction, write).write(&mut self.encoder, write)?);
