@@ -42,11 +42,17 @@ struct Noted {
     first_ts_ms: i64,
     /// The newest day of which readings were written.
     day: Day,
-    /// The hashes of the series with readings of that day, ascending.
-    series: SmallVec<[u64; 4]>,
+    /// The hashes of the series with readings of that day, ascending. Most devices have one or two.
+    series: SmallVec<[u64; 2]>,
+    /// Behind a pointer, because many devices have nothing of it.
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
     metadata: Option<NotedMetadata>,
     /// All that was noted since the first deletion of some of its readings.
-    since_deletion: Option<Box<DeviceSummary>>,
+    since_deletion: Option<DeviceSummary>,
 }
 
 #[derive(Debug)]
@@ -86,8 +92,7 @@ impl NotedDevices {
 /// A device of which nothing was written.
 impl Default for Noted {
     fn default() -> Self {
-        let (first_ts_ms, day) = (i64::MAX, Day(i32::MIN));
-        Self { first_ts_ms, day, series: SmallVec::new(), metadata: None, since_deletion: None }
+        Self { first_ts_ms: i64::MAX, day: Day(i32::MIN), series: SmallVec::new(), rest: None }
     }
 }
 
@@ -133,7 +138,7 @@ impl NotedDevices {
         let id = self.hash(device);
         let mut shard = self.shard(id);
         let update = |noted: &mut Noted| {
-            if let Some(since_deletion) = &mut noted.since_deletion {
+            if let Some(since_deletion) = noted.since_deletion() {
                 since_deletion.merge(DeviceSummary { metadata: None, ..note.summary.clone() });
             }
             noted.update(*first_ts_ms, day, &hashes, metadata);
@@ -155,12 +160,13 @@ impl NotedDevices {
         let mut shard = self.shard(id);
         shard.insert(id, Noted::default());
         let since = shard.update(&id, |noted| {
-            let since = noted.since_deletion.take();
-            let since = since.unwrap_or_else(|| Box::new(DeviceSummary::nothing_of(Arc::clone(device))));
-            *noted = Noted { since_deletion: Some(since.clone()), ..Noted::default() };
+            let since = noted.rest.take().and_then(|rest| rest.since_deletion);
+            let since = since.unwrap_or_else(|| DeviceSummary::nothing_of(Arc::clone(device)));
+            let rest = Rest { metadata: None, since_deletion: Some(since.clone()) };
+            *noted = Noted { rest: Some(Box::new(rest)), ..Noted::default() };
             since
         })?;
-        (!since.series.is_empty()).then_some(*since)
+        (!since.series.is_empty()).then_some(since)
     }
 
     /// Removes from what is collected of a device the series (sorted), and the instants before `first_ts_ms`,
@@ -168,7 +174,7 @@ impl NotedDevices {
     pub(super) fn note_removed(&self, device: &str, series: &[Metric], first_ts_ms: Option<i64>) {
         let id = self.hash(device);
         self.shard(id).update(&id, |noted| {
-            if let Some(since) = &mut noted.since_deletion {
+            if let Some(since) = noted.since_deletion() {
                 since.series.retain(|of| series.binary_search(&of.metric).is_err());
                 since.first_ts_ms = since.first_ts_ms.max(first_ts_ms.unwrap_or(i64::MIN));
             }
@@ -214,9 +220,13 @@ impl NotedDevices {
 
 impl Noted {
     fn weight(&self) -> usize {
-        let since_deletion =
-            self.since_deletion.as_ref().map_or(0, |summary| DEVICE_WEIGHT * (1 + summary.series.len()));
+        let since_deletion = self.rest.as_ref().and_then(|rest| rest.since_deletion.as_ref());
+        let since_deletion = since_deletion.map_or(0, |summary| DEVICE_WEIGHT * (1 + summary.series.len()));
         DEVICE_WEIGHT + self.series.len() + since_deletion
+    }
+
+    fn since_deletion(&mut self) -> Option<&mut DeviceSummary> {
+        self.rest.as_mut()?.since_deletion.as_mut()
     }
 
     fn has_series(&self, mut hashes: impl Iterator<Item = u64>) -> bool {
@@ -225,7 +235,7 @@ impl Noted {
 
     /// Whether the index needs no write for metadata of an hour: it has the same, or newer.
     fn has_metadata(&mut self, hash: u64, hour: Hour) -> bool {
-        let Some(noted) = &mut self.metadata else { return false };
+        let Some(noted) = self.rest.as_mut().and_then(|rest| rest.metadata.as_mut()) else { return false };
         if noted.hash != hash {
             return hour < noted.hour;
         }
@@ -247,13 +257,11 @@ impl Noted {
             self.series.sort_unstable();
             self.series.dedup();
         }
-        match (metadata, &mut self.metadata) {
-            (Some(newer), Some(known)) if newer.hour < known.hour => {}
-            (Some(newer), known) => {
-                let since = known.as_ref().map_or(newer.since, |known| known.since);
-                *known = Some(NotedMetadata { since, ..newer });
-            }
-            (None, _) => {}
+        let Some(newer) = metadata else { return };
+        let known = &mut self.rest.get_or_insert_default().metadata;
+        if known.as_ref().is_none_or(|known| newer.hour >= known.hour) {
+            let since = known.as_ref().map_or(newer.since, |known| known.since);
+            *known = Some(NotedMetadata { since, ..newer });
         }
     }
 }

@@ -33,8 +33,8 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct HourMetrics {
     hour: u32,
-    /// The hash of the metric set of the last reading: the next reading usually has the same.
-    last_set: u64,
+    /// A part of the hash of the metric set of the last reading: the next reading usually has the same.
+    last_set: u32,
     /// Hashes of metric names, ascending.
     names: SmallVec<[u32; 4]>,
 }
@@ -76,6 +76,7 @@ impl HourMetrics {
     /// Adds the metrics of a reading, and returns true. If the device would then have more than `max` metrics
     /// in this hour, adds nothing and returns false. `set` is a hash of all `names`.
     pub(super) fn add(&mut self, hour: u32, set: u64, names: impl Iterator<Item = u32> + Clone, max: usize) -> bool {
+        let set = set as u32;
         if self.hour != hour {
             *self = Self { hour, ..Self::default() };
         }
