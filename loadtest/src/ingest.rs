@@ -179,6 +179,7 @@ impl Args {
         let back_ms = (self.days_ago * 86_400_000.0) as u64;
         let workload = Workload {
             kind: self.workload,
+            first_device: 0,
             devices: self.devices,
             step_ms: self.step_ms.unwrap_or(step_ms),
             batch: self.batch.unwrap_or(batch),

@@ -171,6 +171,7 @@ mod tests {
         });
         let workload = Workload {
             kind: Kind::Fleet,
+            first_device: 0,
             devices: 10,
             step_ms: 1_000,
             batch: 1,

@@ -128,6 +128,7 @@ mod tests {
     fn sending(address: String) -> Sending {
         let workload = Workload {
             kind: Kind::Late,
+            first_device: 0,
             devices: 10,
             step_ms: 60_000,
             batch: 50,

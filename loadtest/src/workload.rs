@@ -50,6 +50,8 @@ pub(crate) enum Values {
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Workload {
     pub(crate) kind: Kind,
+    /// The number of the first device.
+    pub(crate) first_device: u64,
     /// The number of devices.
     pub(crate) devices: u64,
     /// The time between two readings of a device.
@@ -97,14 +99,13 @@ impl Workload {
     /// A steady load without late or resent readings.
     pub(crate) const fn steady(kind: Kind, devices: u64, step_ms: u64, batch: u64, first_ms: u64) -> Self {
         let values = Values::Decimal;
-        Self { kind, devices, step_ms, batch, late_percent: 0, resent_percent: 0, first_ms, values }
+        Self { kind, first_device: 0, devices, step_ms, batch, late_percent: 0, resent_percent: 0, first_ms, values }
     }
 
     /// The share of connection `nth` of `connections`. Each device is in one share.
     pub(crate) fn share(&self, nth: u64, connections: u64) -> Share {
-        let first_device = self.devices * nth / connections;
-        let devices = self.devices * (nth + 1) / connections - first_device;
-        Share { workload: self.clone(), first_device, devices }
+        let (first, end) = (self.devices * nth / connections, self.devices * (nth + 1) / connections);
+        Share { workload: self.clone(), first_device: self.first_device + first, devices: end - first }
     }
 
     /// Readings per second if every device keeps its step.
@@ -204,6 +205,7 @@ mod tests {
     fn workload(late_percent: u64, resent_percent: u64) -> Workload {
         Workload {
             kind: Kind::Late,
+            first_device: 0,
             devices: 7,
             step_ms: 10,
             batch: 500,
@@ -216,9 +218,9 @@ mod tests {
 
     #[test]
     fn shares_have_each_device_once() {
-        let workload = workload(0, 0);
+        let workload = Workload { first_device: 5, ..workload(0, 0) };
         let all: Vec<u64> = (0..3).flat_map(|nth| workload.share(nth, 3).devices()).collect();
-        assert_eq!(all, (0..7).collect::<Vec<_>>());
+        assert_eq!(all, (5..12).collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,16 +1,15 @@
-//! Measures disk space and queries of stored days, and memory of pending readings.
+//! Measures disk space and queries of stored days.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::devices::{NOTHING_IS_DUE, hour_ahead_ms};
 use super::loads::workload;
 use super::queries::Queries;
 use super::{Bench, Section};
 use crate::format::Format;
 use crate::http::{self, Sending, Sent, Until};
 use crate::now_ms;
-use crate::systems::{Environment, Server, System};
+use crate::systems::{Server, System};
 use crate::target::Target;
 use crate::workload::Workload;
 
@@ -23,10 +22,6 @@ const STEP_MS: u64 = 10_000;
 /// The number of connections, and of readings per request.
 pub(super) const CONNECTIONS: u64 = 4;
 pub(super) const BATCH: u64 = 1_000;
-
-/// The number of pending buckets (a device in an hour), and of readings in each.
-const PENDING_BUCKETS: u64 = 100_000;
-const PENDING_READINGS: u64 = 60;
 
 impl Bench<'_> {
     /// Stores days of history. Then measures its disk space and the speed of queries.
@@ -52,23 +47,6 @@ impl Bench<'_> {
         let sent = self.fill(server, format, workload(DEVICES, STEP_MS, BATCH, first_ms), messages).await?;
         server.settle().await?;
         Ok(sent)
-    }
-
-    /// Measures the memory of a pending bucket.
-    pub(super) async fn pending(&mut self) -> anyhow::Result<()> {
-        if self.system != System::TidegaugeSqlite {
-            return Ok(()); // pending is the same whatever the store
-        }
-        let nothing_is_due = Environment::of_config(NOTHING_IS_DUE);
-        let server = Server::start(self.system, &self.args.programs, &nothing_is_due).await?;
-        let resident = || Ok::<_, anyhow::Error>(server.processes[0].usage()?.resident_mib * f64::from(1 << 20));
-        let before = resident()?;
-        let messages = PENDING_BUCKETS * PENDING_READINGS / CONNECTIONS / BATCH;
-        self.fill(&server, Format::Lines, workload(PENDING_BUCKETS, 60_000, BATCH, hour_ahead_ms()?), messages).await?;
-        server.fed(PENDING_BUCKETS * PENDING_READINGS).await?;
-        let question = format!("bytes per pending device-hour of {PENDING_READINGS} readings");
-        self.add(Section::Memory, &question, (resident()? - before) / PENDING_BUCKETS as f64);
-        Ok(())
     }
 
     pub(super) async fn fill(

@@ -13,6 +13,7 @@ mod history;
 mod hours;
 mod kinds;
 mod loads;
+mod memory;
 mod queries;
 mod quiet;
 mod table;
@@ -72,8 +73,8 @@ enum Part {
     Fleet,
     /// CPU and disk space for several kinds of data
     Kinds,
-    /// The memory of pending readings
-    Pending,
+    /// The memory of idle devices, pending readings and idle connections
+    Memory,
 }
 
 /// The results of all runs so far.
@@ -158,7 +159,7 @@ impl Bench<'_> {
                 Part::History => self.history().await,
                 Part::Fleet => self.queries_of_a_fleet().await,
                 Part::Kinds => self.kinds().await,
-                Part::Pending => self.pending().await,
+                Part::Memory => self.memory().await,
             };
             self.see_to(part.to_possible_value().expect("no part is hidden").get_name(), done);
         }
