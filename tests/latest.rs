@@ -14,8 +14,10 @@ use crate::harness::{Database, Server, Setup, now_ms, wait_until};
 const DAY_MS: i64 = 86_400_000;
 const DEVICES: [&str; 3] = ["d0", "d1", "d2"];
 const METRICS: [&str; 3] = ["a", "b", "c{k=v}"];
-/// The newest readings are this old: none is close to the limits that the test asks for.
+/// The newest readings of a day are this old: none is close to the limits that the test asks for.
 const NEWEST_MS: i64 = 7 * 3_600_000;
+/// Half of the readings of the last day are of so many hours around now.
+const RECENT_HOURS: i64 = 3;
 /// Readings are of so many days. MongoDB refuses those of one of them.
 const DAYS: i64 = 12;
 const REFUSED_DAY: i64 = 2;
@@ -195,6 +197,9 @@ impl Run<'_> {
     /// An instant of a day that is `days` before the last one.
     fn instant(&mut self, days: i64) -> i64 {
         self.sent += 1;
+        if days == 0 && self.random.random() {
+            return self.end - self.random.random_range(0..RECENT_HOURS) * 3_600_000 + self.sent;
+        }
         self.end - NEWEST_MS - days * DAY_MS - self.random.random_range(0..10) * 3_600_000 + self.sent
     }
 
@@ -208,7 +213,7 @@ impl Run<'_> {
         let (mut readings, mut is_refused) = (Vec::new(), false);
         for _ in 0..self.random.random_range(1..5) {
             let device = DEVICES[self.random.random_range(0..3)];
-            let days = self.random.random_range(0..DAYS);
+            let days = if self.random.random_range(0..3) == 0 { 0 } else { self.random.random_range(0..DAYS) };
             let has_values = self.model.first.contains_key(device);
             let mut ts = self.instant(days);
             if refuses && !has_values && self.is_refused(ts) {

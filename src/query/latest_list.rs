@@ -1,13 +1,15 @@
 //! The latest values of many devices, a page at a time.
 //!
-//! As a rule, a request to the store is for many devices. One request reads the stats of recent hours, which
-//! have the last values of most series. For each other series, the device index has the day of its last
-//! reading, and the stats of that day have the last value. One request reads a day of up to 500 devices.
+//! As a rule, no request to the store is of one device. The stats of this hour have the last values of most
+//! devices, with one request for all of them. The hour before is only asked for series that have a value
+//! neither there nor in pending. The device index says on which day each of the other series had its last
+//! reading, and the stats of that day have its value: one request for each day and some hundred devices.
 //!
 //! A series may have no readings on that day, because they were deleted or refused. Then the store searches
 //! the days before, device by device.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -18,7 +20,7 @@ use super::latest::{Latest, MAX_DAYS};
 use super::{Answer, DevicesRequest, Listed, Missing, Queries, QueryError};
 use crate::access::DeviceScope;
 use crate::model::{Day, Hour, Keep, Metric, SeriesFilter};
-use crate::store::{DeviceSeries, DeviceSummary, HourStats, StatsNeeds, Store, StoreError, recent_from};
+use crate::store::{DeviceSeries, DeviceSummary, HourStats, Store, StoreError, recent_hours};
 
 /// The most devices in one request for the stats of a day.
 const DEVICES_PER_REQUEST: usize = 500;
@@ -59,7 +61,8 @@ impl Queries {
         let mut latest: Vec<Latest> = entries.iter().map(|_| Latest::default()).collect();
         if partial != Some(Missing::Stored) {
             let kept_from = self.limits().kept_from(now_ms);
-            let reader = LatestReader { store: &*self.store, entries: &entries, pending: &pending, series, kept_from };
+            let (store, is_complete) = (&*self.store, partial.is_none());
+            let reader = LatestReader { store, entries: &entries, pending: &pending, series, is_complete, kept_from };
             match self.ask(deadline, reader.read(Hour::of(now_ms))).await {
                 Ok(stored) => latest = stored,
                 Err(_) if pending.iter().any(|pending| !pending.values.is_empty()) => {
@@ -82,6 +85,8 @@ struct LatestReader<'a> {
     entries: &'a [DeviceSummary],
     pending: &'a [Latest],
     series: &'a SeriesFilter,
+    /// Whether the entries have all series of their devices, unless they say that there are more.
+    is_complete: bool,
     /// The first hour of which the store may have data.
     kept_from: Hour,
 }
@@ -98,29 +103,30 @@ type StatsOf = Vec<(usize, Vec<HourStats>)>;
 impl LatestReader<'_> {
     /// Reads the last stored values of the wanted series, and perhaps of others.
     async fn read(&self, now: Hour) -> Result<Vec<Latest>, StoreError> {
-        let from = recent_from(now);
         let new = |entry: &DeviceSummary| Latest { has_more: entry.has_more_series, ..Latest::default() };
         let mut latest: Vec<Latest> = self.entries.iter().map(new).collect();
-        let is_recent = |at: &usize| Day::of(Hour::of(self.entries[*at].last_ts_ms)) >= Day::of(from);
-        let recent: Vec<usize> = (0..self.entries.len()).filter(is_recent).collect();
-        self.add_all(vec![self.recent(&recent, now)], &mut latest).await?;
+        for hours in recent_hours(now) {
+            let lacking = self.lacking(&hours, &latest);
+            self.add_all(vec![self.recent(&lacking, hours)], &mut latest).await?;
+        }
         let mut days_left = vec![MAX_DAYS; self.entries.len()];
-        let mut silent = self.silent(from, &latest);
+        let until = recent_hours(now)[1].start;
+        let mut silent = self.silent(until, &latest);
         while !silent.is_empty() {
             limit_days(&mut silent, &mut days_left, &mut latest);
-            self.read_days(&silent, &mut latest).await?;
+            self.read_days(&silent, until, &mut latest).await?;
             silent = self.search(silent, &latest).await?;
         }
         Ok(latest)
     }
 
-    /// Reads the stats of each day in `silent`, and adds the last values to `latest`.
-    async fn read_days(&self, silent: &Silent, latest: &mut [Latest]) -> Result<(), StoreError> {
+    /// Reads the stats of days up to an hour, after which everything is known.
+    async fn read_days(&self, silent: &Silent, until: Hour, latest: &mut [Latest]) -> Result<(), StoreError> {
         let by_day = silent.iter().map(|(day, of_day)| (*day, of_day.iter().collect::<Vec<_>>()));
         let by_day: Vec<_> = by_day.collect();
-        let requests = by_day
-            .iter()
-            .flat_map(|(day, of_day)| of_day.chunks(DEVICES_PER_REQUEST).map(|some| self.of_day(*day, some)));
+        let requests = by_day.iter().flat_map(|(day, of_day)| {
+            of_day.chunks(DEVICES_PER_REQUEST).map(move |some| self.of_day(*day, some, until))
+        });
         self.add_all(requests.collect(), latest).await
     }
 
@@ -157,19 +163,36 @@ impl LatestReader<'_> {
         found.iter().any(|of| of.values.get(metric).is_some_and(|(ts_ms, _)| *ts_ms >= since_ms))
     }
 
+    /// Returns the devices that may have stored values in some hours and later ones which are not known yet.
+    fn lacking(&self, hours: &Range<Hour>, latest: &[Latest]) -> Vec<usize> {
+        let day = Day::of(hours.start);
+        let lacks = |at: &usize| {
+            let entry = &self.entries[*at];
+            // Later hours were read before.
+            let is_known = |metric: &Metric| {
+                hours.end < Hour(i32::MAX) && self.has_since(*at, latest, metric, hours.end.start_ms())
+            };
+            let lacks =
+                |of: &DeviceSeries| of.last_day >= day && self.series.matches(&of.metric) && !is_known(&of.metric);
+            let may_have_others =
+                (entry.has_more_series || !self.is_complete) && Day::of(Hour::of(entry.last_ts_ms)) >= day;
+            may_have_others || entry.series.iter().any(lacks)
+        };
+        (0..self.entries.len()).filter(lacks).collect()
+    }
+
     /// Reads the stats of recent hours of some devices.
-    async fn recent(&self, of: &[usize], now: Hour) -> Result<StatsOf, StoreError> {
-        let stats = self.store.recent_stats(&self.devices(of), now).await?;
+    async fn recent(&self, of: &[usize], hours: Range<Hour>) -> Result<StatsOf, StoreError> {
+        let stats = self.store.recent_stats(&self.devices(of), hours).await?;
         Ok(of.iter().copied().zip(stats).collect())
     }
 
-    /// Reads the stats of some series on one day.
-    async fn of_day(&self, day: Day, some: &[(&usize, &BTreeSet<Metric>)]) -> Result<StatsOf, StoreError> {
-        let of: Vec<usize> = some.iter().map(|(at, _)| **at).collect();
-        let metrics: BTreeSet<&str> = some.iter().flat_map(|(_, of)| of.iter().map(|metric| &**metric)).collect();
-        let wanted = SeriesFilter::new(metrics, []).unwrap_or_default();
-        let stats = self.store.hour_stats(&self.devices(&of), day.hours(), &wanted, StatsNeeds::All).await?;
-        Ok(of.into_iter().zip(stats).collect())
+    /// Reads the stats of a day of some series, up to an hour.
+    async fn of_day(&self, day: Day, some: &[(&usize, &BTreeSet<Metric>)], until: Hour) -> Result<StatsOf, StoreError> {
+        let of: Vec<_> = some.iter().map(|(at, of)| (Arc::clone(&self.entries[**at].device), *of)).collect();
+        let Range { start, end } = day.hours();
+        let stats = self.store.last_stats(&of, start..end.min(until)).await?;
+        Ok(some.iter().map(|(at, _)| **at).zip(stats).collect())
     }
 
     /// Sends the requests to the store, and adds the last values of the answers.

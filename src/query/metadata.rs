@@ -86,14 +86,28 @@ impl Queries {
         if self.catch_up().await.is_some() {
             return Err(QueryError::incomplete(Missing::Stored));
         }
-        let waiting = self.pipeline.list_waiting_metadata(prefix, after);
+        let (found, _) = self.operator_metadata_after(self.deadline(), prefix, after, limit).await?;
+        Ok(found.into_iter().take(limit).collect())
+    }
+
+    /// Returns the metadata that operators have set of devices whose ID starts with `prefix` and is greater
+    /// than `after`: of at least the first `limit` ones. `Some`: there may be others after this ID.
+    pub(super) async fn operator_metadata_after(
+        &self,
+        deadline: Instant,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(BTreeMap<Arc<str>, OperatorMetadata>, Option<Arc<str>>), QueryError> {
+        let waiting = self.pipeline.list_waiting_metadata(prefix, after); // first: they may be stored a moment later
         let stored = self.store.operator_metadata().list_metadata(prefix, after, limit);
-        let stored = self.ask(self.deadline(), stored).await?;
+        let stored = self.ask(deadline, stored).await?;
+        let until = stored.last().filter(|_| stored.len() == limit).map(|(last, _)| Arc::clone(last));
         let mut found: BTreeMap<Arc<str>, OperatorMetadata> = stored.into_iter().collect();
         for (device, change) in waiting {
             found.entry(device).or_default().merge(change);
         }
-        Ok(found.into_iter().take(limit).collect())
+        Ok((found, until))
     }
 
     /// Returns the metadata that operators have set of these devices, by stored ID. It has all acknowledged
@@ -125,21 +139,37 @@ impl Queries {
         Ok(found)
     }
 
-    /// Replaces the own metadata of the devices of a page by the metadata in effect.
-    pub(super) async fn with_operator_metadata(
+    /// Adds to `described`, what operators have set of devices up to the ID `until`, that of the others of a
+    /// page.
+    pub(super) async fn with_rest(
         &self,
         deadline: Instant,
-        mut page: DevicePage,
-    ) -> Result<DevicePage, QueryError> {
-        let devices: Vec<Arc<str>> = page.devices.iter().map(|entry| Arc::clone(&entry.device)).collect();
-        if devices.is_empty() {
-            return Ok(page);
+        described: BTreeMap<Arc<str>, OperatorMetadata>,
+        until: Option<Arc<str>>,
+        page: &DevicePage,
+    ) -> Result<HashMap<Arc<str>, OperatorMetadata>, QueryError> {
+        let mut described: HashMap<_, _> = described.into_iter().collect();
+        let ids = page.devices.iter().map(|entry| &entry.device);
+        let rest: Vec<Arc<str>> = ids.filter(|id| until.as_ref().is_some_and(|until| *id > until)).cloned().collect();
+        if !rest.is_empty() {
+            described.extend(self.operator_metadata(deadline, &rest).await?);
         }
-        let operator = match self.operator_metadata(deadline, &devices).await {
+        Ok(described)
+    }
+
+    /// Replaces the own metadata of the devices of a page by the metadata in effect.
+    pub(super) fn with_operator_metadata(
+        &self,
+        mut page: DevicePage,
+        operator: Result<HashMap<Arc<str>, OperatorMetadata>, QueryError>,
+    ) -> Result<DevicePage, QueryError> {
+        let devices = || page.devices.iter().map(|entry| Arc::clone(&entry.device)).collect::<Vec<_>>();
+        let operator = match operator {
             Ok(operator) => operator,
+            Err(_) if page.devices.is_empty() => return Ok(page),
             // The store does not answer, and the page says so.
             Err(_) if page.partial == Some(Missing::Stored) => {
-                self.pipeline.waiting_metadata(&devices).into_iter().collect()
+                self.pipeline.waiting_metadata(&devices()).into_iter().collect()
             }
             Err(error) => return Err(error),
         };

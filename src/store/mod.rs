@@ -100,11 +100,17 @@ pub enum StatsNeeds {
     All,
 }
 
-/// The first of the hours that [`Store::recent_stats`] returns: the one before `now`, so that most devices
-/// have readings in them.
+/// The hours in which most devices have their last readings, for [`Store::recent_stats`]: first `now` and all
+/// later ones, then the one before.
 #[must_use]
-pub const fn recent_from(now: Hour) -> Hour {
-    Hour(now.0 - 1)
+pub const fn recent_hours(now: Hour) -> [Range<Hour>; 2] {
+    [now..Hour(i32::MAX), Hour(now.0 - 1)..now]
+}
+
+/// Selects the series of all of these devices.
+fn any_of(of: &[(Arc<str>, &BTreeSet<Metric>)]) -> SeriesFilter {
+    let metrics: BTreeSet<&str> = of.iter().flat_map(|(_, of)| of.iter().map(|metric| &**metric)).collect();
+    SeriesFilter::new(metrics, []).unwrap_or_default()
 }
 
 /// The identity and the age of a store.
@@ -147,10 +153,21 @@ pub trait Store: Send + Sync {
         needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
-    /// Returns the stats of the last hours up to `now`, and of all later ones: a few hours of each device, as
-    /// [`Self::hour_stats`] does, but an hour whose readings have expired may be missing.
-    async fn recent_stats(&self, devices: &[Arc<str>], now: Hour) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        self.hour_stats(devices, recent_from(now)..Hour(i32::MAX), &SeriesFilter::ALL, StatsNeeds::All).await
+    /// Returns the stats of [recent hours](recent_hours), a few of each device, as [`Self::hour_stats`] does,
+    /// but an hour whose readings have expired may be missing.
+    async fn recent_stats(&self, devices: &[Arc<str>], hours: Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        self.hour_stats(devices, hours, &SeriesFilter::ALL, StatsNeeds::All).await
+    }
+
+    /// Returns the stats of hours of a day, as [`Self::hour_stats`] does, for each of these devices and their
+    /// series. It may leave out the hours of a device before the last ones that have its series.
+    async fn last_stats(
+        &self,
+        of: &[(Arc<str>, &BTreeSet<Metric>)],
+        hours: Range<Hour>,
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let devices: Vec<Arc<str>> = of.iter().map(|(device, _)| Arc::clone(device)).collect();
+        self.hour_stats(&devices, hours, &any_of(of), StatsNeeds::All).await
     }
 
     /// Returns the first readings of a range. The answer covers at least one instant: repeated calls, each

@@ -115,6 +115,9 @@ macro_rules! store_scenarios {
             devices_are_paged_in_bytewise_order,
             devices_whose_ids_look_like_documents_of_others_stay_apart,
         );
+        $crate::store::scenarios::store_scenarios!(@two $open, reading:
+            stats_of_recent_hours_are_those_of_all,
+        );
         $crate::store::scenarios::store_scenarios!(@two $open, concurrent:
             two_writers_of_different_readings_lose_none,
             two_writers_of_different_metrics_lose_none,

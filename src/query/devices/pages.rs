@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::vec;
 
+use futures_util::future::join;
 use tokio::time::Instant;
 
 use super::super::{Missing, Queries, QueryError, blocking};
@@ -80,23 +81,32 @@ impl Pages {
                 if some.is_empty() {
                     return Ok(None);
                 }
-                let page = queries.page_of(deadline, some).await?;
-                queries.with_operator_metadata(deadline, page).await.map(Some)
+                let page = queries.page_of(deadline, some.clone());
+                let (page, described) = join(page, queries.operator_metadata(deadline, &some)).await;
+                Ok(Some(queries.with_operator_metadata(page?, described)?))
             }
             Self::Ranges { ranges, after, step } => {
                 let Some(range) = ranges.last() else { return Ok(None) };
                 let limit = if range.is_one_id { 1 } else { *step };
-                let mut page = queries.page(deadline, &range.prefix, after.as_deref(), limit).await?;
+                let (prefix, from) = (&*range.prefix, after.as_deref());
+                let described = queries.operator_metadata_after(deadline, prefix, from, limit);
+                let (page, described) = join(queries.page(deadline, prefix, from, limit), described).await;
+                let mut page = page?;
                 let is_last = range.is_one_id || (page.devices.len() < limit && !page.is_cut);
-                if let Some(last) = page.devices.last() {
-                    *after = Some(last.device.to_string());
-                }
+                let last = page.devices.last().map(|last| Arc::clone(&last.device));
                 page.devices.retain(|summary| range.holds(&summary.device));
+                let described = match described {
+                    Ok((described, until)) => queries.with_rest(deadline, described, until, &page).await,
+                    Err(error) => Err(error),
+                };
+                if let Some(last) = last {
+                    *after = Some(last.to_string());
+                }
                 if is_last {
                     ranges.pop();
                 }
                 *step = (*step).max(DEVICES_PER_FETCH);
-                queries.with_operator_metadata(deadline, page).await.map(Some)
+                Ok(Some(queries.with_operator_metadata(page, described)?))
             }
         }
     }

@@ -25,6 +25,11 @@ impl<'a> ByDevice<'a> {
         Ok(&mut self.found[*at])
     }
 
+    /// Adds stats of each device, in the order of the devices.
+    pub(super) fn add(&mut self, stats: impl Iterator<Item = Vec<HourStats>>) {
+        self.found.iter_mut().zip(stats).for_each(|(found, more)| found.extend(more));
+    }
+
     /// The stats of each device, its hours ascending.
     pub(super) fn sorted(mut self) -> Vec<Vec<HourStats>> {
         self.found.iter_mut().for_each(|hours| hours.sort_unstable_by_key(|stats| stats.hour));

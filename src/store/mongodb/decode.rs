@@ -33,6 +33,37 @@ pub(super) fn elements(document: &RawDocument) -> Elements<'_> {
     Elements { rest: bytes.get(4..bytes.len().saturating_sub(1)).unwrap_or_default() }
 }
 
+/// The values of these fields of a document, which are found in one pass.
+pub(super) fn values_of<'a, const N: usize>(
+    document: &'a RawDocument,
+    names: [&str; N],
+) -> Result<[Option<RawBsonRef<'a>>; N], DecodeError> {
+    let mut found = [None; N];
+    for element in elements(document) {
+        let (key, value) = element?;
+        if let Some(at) = names.iter().position(|name| name.as_bytes() == key) {
+            found[at].get_or_insert(value);
+        }
+    }
+    Ok(found)
+}
+
+/// The text in a field.
+pub(super) fn text<'a>(value: Option<RawBsonRef<'a>>, field: &str) -> Result<&'a str, DecodeError> {
+    value.and_then(RawBsonRef::as_str).ok_or_else(|| DecodeError(format!("{field} is not a text")))
+}
+
+/// The instant in a field, in Unix milliseconds.
+pub(super) fn instant_ms(value: Option<RawBsonRef<'_>>, field: &str) -> Result<i64, DecodeError> {
+    let instant = value.and_then(RawBsonRef::as_datetime);
+    instant.map(DateTime::timestamp_millis).ok_or_else(|| DecodeError(format!("{field} is not an instant")))
+}
+
+/// The document in a field.
+pub(super) fn document_in<'a>(value: Option<RawBsonRef<'a>>, field: &str) -> Result<&'a RawDocument, DecodeError> {
+    value.and_then(RawBsonRef::as_document).ok_or_else(|| DecodeError(format!("{field} is not a document")))
+}
+
 /// Reads elements whose order and types are known: those of documents that this program wrote.
 ///
 /// A document of another shape is no error: [`elements`] reads it then.
@@ -135,9 +166,14 @@ fn cstring(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 1..]))
 }
 
-/// The integer in a field, of either integer type.
+/// The integer in a field of a document, of either integer type.
 pub(super) fn integer(document: &RawDocument, field: &str) -> Result<i64, DecodeError> {
-    match document.get(field)? {
+    integer_in(document.get(field)?, field)
+}
+
+/// The integer in a field, of either integer type.
+pub(super) fn integer_in(value: Option<RawBsonRef<'_>>, field: &str) -> Result<i64, DecodeError> {
+    match value {
         Some(RawBsonRef::Int32(value)) => Ok(value.into()),
         Some(RawBsonRef::Int64(value)) => Ok(value),
         _ => Err(DecodeError(format!("{field} is not an integer"))),

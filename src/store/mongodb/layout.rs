@@ -77,14 +77,14 @@ pub trait Queries {
         found: &mut ByDevice<'_>,
     ) -> Result<(), StoreError>;
 
-    /// Adds the stats of a few hours. Most devices have readings in most of them.
+    /// Adds the stats of an hour that most devices have readings in.
     async fn add_recent_stats(
         &self,
         devices: &[Arc<str>],
-        hours: &Range<Hour>,
+        hour: Hour,
         found: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
-        let missing = Missing { devices: devices.to_vec(), runs: vec![hours.clone()] };
+        let missing = Missing { devices: devices.to_vec(), runs: vec![hour..Hour(hour.0 + 1)] };
         self.add_hour_stats(&[missing], &SeriesFilter::ALL, found).await
     }
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use bson::{Document, doc};
 
-use crate::common::clock::civil_date;
+use crate::common::clock::{civil_date, rfc3339};
 use crate::model::{Hour, MS_PER_HOUR, SeriesFilter, Wanted};
 
 const SECONDS_PER_DAY: u32 = 86_400;
@@ -32,8 +32,8 @@ const END_OF_TIME: &str = "9999-12-31T24";
 /// The hour has a fixed width, and the number of a part contains no dash. So no two buckets share an `_id`,
 /// though a device ID may contain slashes.
 pub(super) fn document_id(device: &str, hour: Hour, part: i32) -> String {
-    let bucket = format!("{device}/{}", text_of(hour));
-    if part == 0 { bucket } else { format!("{bucket}/{part}") }
+    let hour = text_of(hour);
+    if part == 0 { [device, "/", &*hour].concat() } else { format!("{device}/{hour}/{part}") }
 }
 
 /// The device of the `_id` of a bucket.
@@ -80,13 +80,12 @@ pub(super) fn days_of(hours: &Range<Hour>) -> Range<i32> {
     first.clamp(DAYS.start, DAYS.end)..end.clamp(DAYS.start, DAYS.end)
 }
 
-/// The hour of the day in the `_id` of a bucket of this device.
-pub(super) fn hour_in_id(id: &str, device: &str) -> Option<i32> {
-    let hour = id.strip_prefix(device)?.get("/YYYY-MM-DDT".len()..)?.get(..2)?;
-    hour.parse().ok().filter(|hour| (0..24).contains(hour))
-}
-
 fn text_of(hour: Hour) -> String {
+    let mut text = rfc3339(hour.start_ms());
+    if text.as_bytes().get("YYYY-MM-DDTHH".len()) == Some(&b':') {
+        text.truncate("YYYY-MM-DDTHH".len()); // as a rule; formatting takes several times as long
+        return text;
+    }
     let (year, month, day) = civil_date(hour.0.div_euclid(24));
     let of_day = hour.0.rem_euclid(24);
     format!("{year:04}-{month:02}-{day:02}T{of_day:02}")

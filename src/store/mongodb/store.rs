@@ -16,18 +16,22 @@ use super::connect::MongodbOptions;
 use super::devices::DeviceIndex;
 use super::errors::CAUSES;
 use super::layout::Layout;
-use super::rollups::{HourRollup, Missing, RollupCollection, missing};
+use super::rollups::{HourRollup, Missing, RollupCollection, missing, missing_from};
 use super::schema_state::{SchemaState, uuid_in};
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, Instances,
-    OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written, recent_from,
+    OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written, any_of,
+    recent_hours,
 };
 
 /// The most devices in one query for recent stats, and the most queries at once.
 const DEVICES_PER_QUERY: usize = 500;
 const QUERIES_AT_ONCE: usize = 2;
+
+/// The number of recent hours that are read one by one. All later ones are read at once.
+const HOURS_BY_HOUR: usize = 2;
 
 /// The most devices whose last instants are read at the same time.
 const LOOKED_UP_AT_ONCE: usize = 8;
@@ -155,10 +159,10 @@ impl<L: Layout> MongoStore<L> {
         Ok(derived.into_iter().map(with_expired).collect())
     }
 
-    /// The stats of a few hours of devices.
-    async fn near_stats(&self, devices: &[Arc<str>], hours: &Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
+    /// The stats of an hour of devices.
+    async fn near_stats(&self, devices: &[Arc<str>], hour: Hour) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
-        self.layout.add_recent_stats(devices, hours, &mut found).await?;
+        self.layout.add_recent_stats(devices, hour, &mut found).await?;
         Ok(found.sorted())
     }
 
@@ -236,22 +240,48 @@ impl<L: Layout> Store for MongoStore<L> {
         Ok(by_device.sorted())
     }
 
-    async fn recent_stats(&self, devices: &[Arc<str>], now: Hour) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        if devices.is_empty() {
-            return Ok(Vec::new());
+    /// From the rollups, and of the hours after the last ones there, from the readings.
+    async fn last_stats(
+        &self,
+        of: &[(Arc<str>, &BTreeSet<Metric>)],
+        hours: Range<Hour>,
+    ) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let devices: Vec<Arc<str>> = of.iter().map(|(device, _)| Arc::clone(device)).collect();
+        let series = any_of(of);
+        let rolled_up = self.rollups.read(&devices, &hours, &series, StatsNeeds::All).await?;
+        let last_with = |found: &[HourStats], metric: &Metric| {
+            let has = |hour: &&HourStats| hour.stats.iter().any(|(of, _)| of == metric);
+            found.iter().rfind(has).map(|hour| hour.hour)
+        };
+        // The first of the last hours; `None`, if a series has none, is less than all.
+        let from = |at: usize| of[at].1.iter().map(|metric| last_with(&rolled_up[at], metric)).min().flatten();
+        let missing = missing_from(&devices, |at| from(at).unwrap_or(hours.start), hours.end, &rolled_up);
+        let mut by_device = ByDevice::new(&devices, rolled_up);
+        self.layout.add_hour_stats(&missing, &series, &mut by_device).await?;
+        Ok(by_device.sorted())
+    }
+
+    /// Reads hour by hour, as a rule one: no device has readings of the next hour, which one seek tells.
+    async fn recent_stats(&self, devices: &[Arc<str>], hours: Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
+        let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
+        let mut rest = hours;
+        for _ in 0..HOURS_BY_HOUR {
+            if devices.is_empty() || rest.is_empty() {
+                return Ok(found.sorted());
+            }
+            let hour = rest.start;
+            rest.start = Hour(hour.0 + 1);
+            let parts: Vec<_> = devices.chunks(DEVICES_PER_QUERY).map(|some| self.near_stats(some, hour)).collect();
+            let stats = stream::iter(parts).buffered(QUERIES_AT_ONCE).try_collect::<Vec<_>>();
+            let later = async { if rest.is_empty() { Ok(None) } else { self.layout.next_hour(rest.start).await } };
+            let (later, stats) = try_join(later, stats).await?;
+            found.add(stats.into_iter().flatten());
+            rest.start = later.unwrap_or(rest.end);
         }
-        let near = recent_from(now)..Hour(now.0 + 2);
-        let parts: Vec<_> = devices.chunks(DEVICES_PER_QUERY).map(|some| self.near_stats(some, &near)).collect();
-        let found = stream::iter(parts).buffered(QUERIES_AT_ONCE).try_collect::<Vec<_>>();
-        // As a rule no device has later readings, which one seek tells.
-        let (later, found) = try_join(self.layout.next_hour(near.end), found).await?;
-        let found = found.into_iter().flatten().collect();
-        if later.is_none() {
-            return Ok(found);
+        if !rest.is_empty() {
+            let later = Missing { devices: devices.to_vec(), runs: vec![rest] };
+            self.layout.add_hour_stats(&[later], &SeriesFilter::ALL, &mut found).await?;
         }
-        let mut found = ByDevice::new(devices, found);
-        let later = Missing { devices: devices.to_vec(), runs: vec![near.end..Hour(i32::MAX)] };
-        self.layout.add_hour_stats(&[later], &SeriesFilter::ALL, &mut found).await?;
         Ok(found.sorted())
     }
 
@@ -303,12 +333,12 @@ impl<L: Layout> Store for MongoStore<L> {
     /// the others are read device by device.
     async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError> {
         let mut instants: Vec<Option<i64>> = vec![None; entries.len()];
-        if L::STATS_ARE_STORED {
-            let from = Day::of(recent_from(now));
-            let is_recent = |at: &usize| Day::of(Hour::of(entries[*at].last_ts_ms)) >= from;
+        for hours in recent_hours(now).into_iter().filter(|_| L::STATS_ARE_STORED) {
+            let from = Day::of(hours.start);
+            let is_recent = |at: &usize| instants[*at].is_none() && Day::of(Hour::of(entries[*at].last_ts_ms)) >= from;
             let recent: Vec<usize> = (0..entries.len()).filter(is_recent).collect();
             let devices: Vec<_> = recent.iter().map(|at| Arc::clone(&entries[*at].device)).collect();
-            for (at, hours) in recent.into_iter().zip(self.recent_stats(&devices, now).await?) {
+            for (at, hours) in recent.into_iter().zip(self.recent_stats(&devices, hours).await?) {
                 instants[at] = hours.iter().map(|hour| hour.last_ts_ms).max();
             }
         }

@@ -6,7 +6,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::store::{FirstReadings, ReadingsQuery};
+use crate::model::Day;
+use crate::store::{FirstReadings, ReadingsQuery, recent_hours};
 
 const VALUE: &[(&str, f64)] = &[("a", 1.5)];
 
@@ -194,6 +195,38 @@ pub(in crate::store) async fn stats_of_several_devices_come_in_the_order_asked_f
     };
     assert_eq!(found, [vec![stats(0, 1.5)], vec![], vec![stats(0, 7.0)], vec![stats(1, 1.5)]]);
     assert!(store.hour_stats(&[], hour(0)..hour(2), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().is_empty());
+}
+
+/// Hours have many parts where the store splits them, and each instance knows some of them.
+pub(in crate::store) async fn stats_of_recent_hours_are_those_of_all(store: &dyn Store, other: &dyn Store) {
+    let stores = [store, other];
+    let buckets =
+        [("one", 0, 1), ("many", -1, 40), ("many", 0, 45), ("late", -1, 9), ("next", 1, 14), ("later", 3, 30)];
+    for (device, nth, readings) in buckets.into_iter().chain([("later", 700, 2), ("many", 2, 1)]) {
+        let readings: Vec<Sent<'_>> = (0..readings).map(|at| (at * 1000, VALUE)).collect();
+        for (some, store) in readings.chunks(6).zip(stores.into_iter().cycle()) {
+            assert_eq!(write(store, &write_of(device, hour(nth), some)).await.duplicate, 0);
+        }
+    }
+    let devices: Vec<Arc<str>> = ["later", "many", "none", "one", "next", "late"].map(Arc::from).to_vec();
+    for hours in recent_hours(hour(0)).into_iter().chain([hour(4)..Hour(i32::MAX), hour(1)..hour(1)]) {
+        for store in stores {
+            let all = store.hour_stats(&devices, hours.clone(), &SeriesFilter::ALL, StatsNeeds::All).await.unwrap();
+            assert_eq!(store.recent_stats(&devices, hours.clone()).await.unwrap(), all, "{hours:?}");
+        }
+    }
+    let (wanted, day) = (BTreeSet::from(["a".into()]), Day::of(HOUR).hours());
+    let of: Vec<_> = devices.iter().map(|device| (Arc::clone(device), &wanted)).collect();
+    for rolled_up in [&[][..], &["many", "late"]] {
+        if let Some(rollups) = store.rollups() {
+            let buckets: Vec<_> = rolled_up.iter().map(|device| (Arc::from(*device), hour(-1))).collect();
+            assert!(rollups.roll_up(&buckets).await.iter().all(Result::is_ok));
+        }
+        let all = store.hour_stats(&devices, day.clone(), &series_of(&["a"]), StatsNeeds::All).await.unwrap();
+        let last = store.last_stats(&of, day.clone()).await.unwrap();
+        let lasts = |of: &[Vec<HourStats>]| of.iter().map(|hours| hours.last().cloned()).collect::<Vec<_>>();
+        assert_eq!(lasts(&last), lasts(&all), "{rolled_up:?} have a rollup");
+    }
 }
 
 pub(in crate::store) async fn stats_are_of_the_metrics_asked_for(store: &dyn Store) {

@@ -17,14 +17,16 @@ use mongodb::action::Find;
 use mongodb::options::Hint;
 
 use super::super::by_device::{ByDevice, of_devices};
-use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::decode::{DecodeError, check_version, document_in, instant_ms, integer, integer_in, text, values_of};
 use super::super::layout::Queries;
 use super::super::rollups::Missing;
 use super::super::stats::decode_stats;
 use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
-use super::document::{SCHEMA_VERSION, StoredReadings, is_emptied};
+use super::document::{SCHEMA_VERSION, StoredReadings};
+use super::missing_hours::{RANGES_MAX, hours_to_name, ranges_of};
+use crate::config::BucketLayout;
 use crate::model::{Contents, Day, Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
 use crate::store::{
@@ -34,8 +36,8 @@ use crate::store::{
 /// The documents of stats in one batch: a month of hours fits into one reply.
 const STATS_BATCH: u32 = 1_000;
 
-/// The documents of recent hours in one batch: of some thousand devices.
-const RECENT_BATCH: u32 = 10_000;
+/// The documents that are named by their `_id`s in one batch: of some thousand devices.
+const NAMED_BATCH: u32 = 10_000;
 
 /// The most device IDs in one reply to the query for active devices.
 const DEVICES_BATCH: u32 = 20_000;
@@ -53,6 +55,9 @@ const PARTS_BEHIND_CUT: u32 = 2;
 /// The newest documents of a device that are searched for metadata: ten days, if it reports every hour.
 const METADATA_DOCUMENTS_MAX: i64 = 240;
 
+/// Parts of buckets, by device and hour.
+type Asked = BTreeMap<Arc<str>, BTreeMap<Hour, Range<i32>>>;
+
 #[async_trait]
 impl Queries for Buckets {
     async fn add_hour_stats(
@@ -61,23 +66,28 @@ impl Queries for Buckets {
         series: &SeriesFilter,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
+        let (mut asked, mut ranges) = (Asked::new(), Vec::new());
+        for of in missing {
+            match hours_to_name(&of.runs) {
+                Some(hours) => asked.extend(of.devices.iter().map(|device| {
+                    (Arc::clone(device), hours.iter().map(|hour| (*hour, 0..1)).collect::<BTreeMap<_, _>>())
+                })),
+                None => ranges.extend(ranges_of(of)),
+            }
+        }
+        self.add_named(asked, series, by_device).await?;
         let mut names = MetricNames::new(series);
         let mut parts: BTreeMap<(Arc<str>, Hour), HourStats> = BTreeMap::new();
         let mut visit = |document: &RawDocument| {
-            let (device, hour) = (document.get_str("deviceId")?, bucket_hour(document)?);
-            let is_known = by_device.of(device)?.binary_search_by_key(&hour, |stats| stats.hour).is_ok();
-            if is_known || is_emptied(document)? {
-                return Ok(());
-            }
-            let stats = hour_stats(document, &mut names)?;
-            match parts.entry((device.into(), hour)) {
-                Entry::Occupied(mut known) => known.get_mut().merge(stats),
-                Entry::Vacant(place) => _ = place.insert(stats),
+            let part = StatsPart::of(document)?;
+            let is_known = by_device.of(part.device)?.binary_search_by_key(&part.hour, |stats| stats.hour).is_ok();
+            if !is_known && !part.is_emptied() {
+                add_part(&mut parts, part.device.into(), part.stats(&mut names)?);
             }
             Ok(())
         };
-        for filter in self.filters_of(missing).await? {
-            let find = self.find(filter).projection(stats_fields()).batch_size(STATS_BATCH);
+        for some in ranges.chunks(RANGES_MAX) {
+            let find = self.find(doc! { "$or": some.to_vec() }).projection(stats_fields()).batch_size(STATS_BATCH);
             self.commands.all_documents(self.commands.limited(find), &mut visit).await?;
         }
         for ((device, _), stats) in parts {
@@ -86,45 +96,15 @@ impl Queries for Buckets {
         Ok(())
     }
 
-    /// Names the first two parts of each hour by their `_id`s, which costs the server a fraction of a range
-    /// for each device. Devices with a second part are read as ranges: there may be more.
     async fn add_recent_stats(
         &self,
         devices: &[Arc<str>],
-        hours: &Range<Hour>,
+        hour: Hour,
         by_device: &mut ByDevice<'_>,
     ) -> Result<(), StoreError> {
-        let mut names = MetricNames::new(&SeriesFilter::ALL);
-        let (mut found, mut in_parts) = (Vec::new(), BTreeSet::new());
-        let visit = |document: &RawDocument| {
-            let device: Arc<str> = document.get_str("deviceId")?.into();
-            if integer(document, "part")? > 0 {
-                in_parts.insert(device);
-            } else if !is_emptied(document)? {
-                found.push((device, hour_stats(document, &mut names)?));
-            }
-            Ok(())
-        };
-        let of = |device: &Arc<str>| {
-            let parts = (hours.start.0..hours.end.0).flat_map(|hour| [(hour, 0), (hour, 1)]);
-            parts.map(|(hour, part)| names::document_id(device, Hour(hour), part)).collect()
-        };
-        let ids: Vec<Vec<String>> = devices.iter().map(of).collect();
-        let mut fields = stats_fields();
-        fields.extend(doc! { "part": 1 });
-        let filter = doc! { "_id": { "$in": ids.concat() }, "deviceId": of_devices(devices) };
-        let find = self.find(filter).projection(fields).batch_size(RECENT_BATCH);
-        self.commands.all_documents(self.commands.limited(find), visit).await?;
-        for (device, stats) in found {
-            if !in_parts.contains(&device) {
-                by_device.of(&device)?.push(stats);
-            }
-        }
-        if in_parts.is_empty() {
-            return Ok(());
-        }
-        let missing = Missing { devices: in_parts.into_iter().collect(), runs: vec![hours.clone()] };
-        self.add_hour_stats(&[missing], &SeriesFilter::ALL, by_device).await
+        let parts = |device: &Arc<str>| BTreeMap::from([(hour, 0..self.expected_parts(device, hour))]);
+        let asked = devices.iter().map(|device| (Arc::clone(device), parts(device))).collect();
+        self.add_named(asked, &SeriesFilter::ALL, by_device).await
     }
 
     /// Reads the documents of the range in the order of their hours, and stops after the last hour that is
@@ -244,6 +224,61 @@ impl Buckets {
         self.find(of_device(device, hours))
     }
 
+    /// Adds the stats of buckets whose parts it names by their `_id`s. It asks for further parts of a bucket
+    /// as long as there may be some.
+    async fn add_named(
+        &self,
+        mut asked: Asked,
+        series: &SeriesFilter,
+        by_device: &mut ByDevice<'_>,
+    ) -> Result<(), StoreError> {
+        let mut names = MetricNames::new(series);
+        let mut fields = stats_fields();
+        fields.extend(doc! { "part": 1, "full": 1, "control": 1 });
+        let mut found = BTreeMap::new();
+        while !asked.is_empty() {
+            let of = |(device, hours): (&Arc<str>, &BTreeMap<Hour, Range<i32>>)| {
+                let parts = hours.iter().flat_map(|(hour, parts)| parts.clone().map(|part| (*hour, part)));
+                parts.map(|(hour, part)| names::document_id(device, hour, part)).collect::<Vec<_>>()
+            };
+            let ids: Vec<String> = asked.iter().flat_map(of).collect();
+            let devices: Vec<&Arc<str>> = asked.keys().collect();
+            let filter = doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) };
+            let mut further = Asked::new();
+            let visit = |document: &RawDocument| {
+                let part = StatsPart::of(document)?;
+                let Some((device, hours)) = asked.get_key_value(part.device) else { return Ok(()) };
+                if let Some(parts) = hours.get(&part.hour)
+                    && integer_in(part.number, "part")? + 1 == i64::from(parts.end)
+                    && part.may_have_next
+                {
+                    let next = parts.end..2 * parts.end;
+                    further.entry(Arc::clone(device)).or_default().insert(part.hour, next);
+                }
+                if !part.is_emptied() {
+                    add_part(&mut found, Arc::clone(device), part.stats(&mut names)?);
+                }
+                Ok(())
+            };
+            let find = self.find(filter).projection(fields.clone()).batch_size(NAMED_BATCH);
+            self.commands.all_documents(self.commands.limited(find), visit).await?;
+            asked = further;
+        }
+        for ((device, _), stats) in found {
+            by_device.of(&device)?.push(stats);
+        }
+        Ok(())
+    }
+
+    /// The number of parts of a bucket that there probably are, and one more of a packed bucket.
+    fn expected_parts(&self, device: &Arc<str>, hour: Hour) -> i32 {
+        let known = self.overflowing.last_part(device, hour) + 1;
+        match self.layout {
+            BucketLayout::Readable => known,
+            BucketLayout::Packed => known.max(self.known.last_part(device, hour).unwrap_or(0) + 2),
+        }
+    }
+
     /// A document of the newest hour of a device. The search begins with the day that the device index has:
     /// the range of all hours may hold many documents of other devices.
     async fn newest_part(&self, device: &str, noted: Option<Day>) -> Result<Option<PartSummary>, StoreError> {
@@ -277,11 +312,23 @@ impl Buckets {
     }
 }
 
+/// Adds a part of a bucket to the parts that were read before.
+fn add_part(found: &mut BTreeMap<(Arc<str>, Hour), HourStats>, device: Arc<str>, stats: HourStats) {
+    match found.entry((device, stats.hour)) {
+        Entry::Occupied(mut known) => known.get_mut().merge(stats),
+        Entry::Vacant(place) => _ = place.insert(stats),
+    }
+}
+
 /// The hour of a document's bucket. Its `_id` must have the same hour: queries ask for `_id`s, and continue
 /// after the hour that they found.
 pub(super) fn bucket_hour(document: &RawDocument) -> Result<Hour, DecodeError> {
-    let hour = Hour::of(document.get_datetime("bucket")?.timestamp_millis());
-    if names::is_id_of_hour(document.get_str("_id")?, hour) {
+    hour_of(document.get("bucket")?, document.get("_id")?)
+}
+
+fn hour_of(bucket: Option<RawBsonRef<'_>>, id: Option<RawBsonRef<'_>>) -> Result<Hour, DecodeError> {
+    let hour = Hour::of(instant_ms(bucket, "bucket")?);
+    if names::is_id_of_hour(text(id, "_id")?, hour) {
         Ok(hour)
     } else {
         Err(DecodeError("its bucket is not the hour of its _id".into()))
@@ -295,12 +342,43 @@ fn readings_fields() -> Document {
 
 /// Reads the stats of one document of a bucket.
 pub(super) fn hour_stats(document: &RawDocument, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
-    expect_version(document, SCHEMA_VERSION)?;
-    Ok(HourStats {
-        hour: bucket_hour(document)?,
-        last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
-        stats: decode_stats(document.get_document("stats")?, metrics)?,
-    })
+    StatsPart::of(document)?.stats(metrics)
+}
+
+/// One document of a bucket with its stats.
+struct StatsPart<'a> {
+    device: &'a str,
+    hour: Hour,
+    number: Option<RawBsonRef<'a>>,
+    /// Whether there may be a part after it: it is packed, or readable and marked full.
+    may_have_next: bool,
+    last_ts_ms: i64,
+    stats: &'a RawDocument,
+}
+
+impl<'a> StatsPart<'a> {
+    fn of(document: &'a RawDocument) -> Result<Self, DecodeError> {
+        let names = ["_id", "deviceId", "bucket", "part", "schemaVersion", "full", "lastTs", "stats", "control"];
+        let [id, device, bucket, number, version, full, last, stats, control] = values_of(document, names)?;
+        check_version(version, SCHEMA_VERSION)?;
+        Ok(Self {
+            device: text(device, "deviceId")?,
+            hour: hour_of(bucket, id)?,
+            number,
+            may_have_next: full.is_some() || control.is_some(),
+            last_ts_ms: instant_ms(last, "lastTs")?,
+            stats: document_in(stats, "stats")?,
+        })
+    }
+
+    /// Whether a deletion has emptied it.
+    fn is_emptied(&self) -> bool {
+        self.stats.is_empty()
+    }
+
+    fn stats(&self, metrics: &mut MetricNames) -> Result<HourStats, DecodeError> {
+        Ok(HourStats { hour: self.hour, last_ts_ms: self.last_ts_ms, stats: decode_stats(self.stats, metrics)? })
+    }
 }
 
 /// The fields of a document that its stats need: all stats, because a projection without paths is several

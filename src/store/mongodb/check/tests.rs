@@ -96,7 +96,7 @@ async fn use_all<L: Layout>(store: &MongoStore<L>) {
         let query = ReadingsQuery { series: filter, max_instants: 2, ..ReadingsQuery::all("a", &hours) };
         assert!(!store.readings(&query).await.unwrap().hours.is_empty());
     }
-    store.recent_stats(&devices, HOUR).await.unwrap();
+    store.recent_stats(&devices, HOUR..Hour(i32::MAX)).await.unwrap();
     store.latest("a", HOUR).await.unwrap();
     store.last_hour("a").await.unwrap();
     for (series, expected) in [(METRIC, Some(HOUR)), (NO_METRIC, None)] {

@@ -3,7 +3,9 @@
 use bson::{DateTime, Document, RawBsonRef, RawDocument, doc};
 use serde_json::{Map, Value};
 
-use super::super::decode::{DecodeError, expect_version, integer};
+use super::super::decode::{
+    DecodeError, check_version, document_in, elements, expect_version, instant_ms, integer_in, text, values_of,
+};
 use super::super::encode::Encoder;
 use super::super::{metadata, names};
 use crate::model::{Day, Hour, Metric};
@@ -132,37 +134,52 @@ fn limit_series() -> Document {
 
 /// Reads a document.
 pub(super) fn decode(document: &RawDocument) -> Result<DeviceSummary, DecodeError> {
-    expect_version(document, SCHEMA_VERSION)?;
-    let metadata = match (document.get("metadata")?, document.get("metadataHour")?) {
+    let names = [
+        "_id",
+        "schemaVersion",
+        "firstTs",
+        "lastTs",
+        "metadata",
+        "metadataHour",
+        "series",
+        "moreSeries",
+        REMOVED_UNTIL,
+    ];
+    let [id, version, first, last, metadata, hour, series, more, removed] = values_of(document, names)?;
+    check_version(version, SCHEMA_VERSION)?;
+    let metadata = match (metadata, hour) {
         (Some(RawBsonRef::Document(object)), Some(RawBsonRef::DateTime(hour))) => {
             let text = metadata::to_text(metadata::decode(object)?);
             Some(DeviceMetadata { hour: Hour::of(hour.timestamp_millis()), text })
         }
         _ => None,
     };
-    let mut series = Vec::new();
-    for element in document.get_document("series")? {
-        let (key, value) = element?;
-        let of = value.as_document().ok_or_else(|| DecodeError("a series is not a document".into()))?;
-        let measurement = match of.get("measurement")? {
-            Some(_) => u8::try_from(integer(of, "measurement")?)
-                .map_err(|_| DecodeError("the length of a measurement is out of range".into()))?,
-            None => 0,
-        };
-        let metric = Metric::of_measurement(&names::original(key.as_str()), measurement);
-        series.push(DeviceSeries { metric, last_day: day(of.get_datetime("lastDay")?) });
-    }
+    let series = document_in(series, "series")?;
+    let series: Result<Vec<DeviceSeries>, DecodeError> = elements(series).map(|of| decode_series(of?)).collect();
+    let mut series = series?;
     series.sort_unstable_by(|a, b| a.metric.cmp(&b.metric));
     series.truncate(MAX_SERIES);
     Ok(DeviceSummary {
-        device: document.get_str("_id")?.into(),
+        device: text(id, "_id")?.into(),
         metadata,
         series,
-        has_more_series: document.get("moreSeries")?.is_some(),
-        first_ts_ms: document.get_datetime("firstTs")?.timestamp_millis(),
-        last_ts_ms: document.get_datetime("lastTs")?.timestamp_millis(),
-        removed_until: document.get(REMOVED_UNTIL)?.and_then(bson::RawBsonRef::as_datetime).map(day),
+        has_more_series: more.is_some(),
+        first_ts_ms: instant_ms(first, "firstTs")?,
+        last_ts_ms: instant_ms(last, "lastTs")?,
+        removed_until: removed.and_then(RawBsonRef::as_datetime).map(day),
     })
+}
+
+fn decode_series((key, value): (&[u8], RawBsonRef<'_>)) -> Result<DeviceSeries, DecodeError> {
+    let key = str::from_utf8(key).map_err(|_| DecodeError("the name of a series is not UTF-8".into()))?;
+    let [last_day, measurement] = values_of(document_in(Some(value), key)?, ["lastDay", "measurement"])?;
+    let measurement = match measurement {
+        Some(_) => u8::try_from(integer_in(measurement, "measurement")?)
+            .map_err(|_| DecodeError("the length of a measurement is out of range".into()))?,
+        None => 0,
+    };
+    let metric = Metric::of_measurement(&names::original(key), measurement);
+    Ok(DeviceSeries { metric, last_day: Day::of(Hour::of(instant_ms(last_day, "lastDay")?)) })
 }
 
 fn day(start: DateTime) -> Day {

@@ -18,7 +18,20 @@ pub struct Missing {
 
 /// The hours in `hours` that `found`, the hours of each of the devices, ascending, does not have.
 pub(in super::super) fn missing(devices: &[Arc<str>], hours: &Range<Hour>, found: &[Vec<HourStats>]) -> Vec<Missing> {
-    by_runs(devices.iter().zip(found).map(|(device, found)| (device, gaps(hours, found))))
+    missing_from(devices, |_| hours.start, hours.end, found)
+}
+
+/// The hours that `found` does not have, from an hour of each device on, by the index of the device.
+pub(in super::super) fn missing_from(
+    devices: &[Arc<str>],
+    from: impl Fn(usize) -> Hour,
+    end: Hour,
+    found: &[Vec<HourStats>],
+) -> Vec<Missing> {
+    by_runs(devices.iter().zip(found).enumerate().map(|(at, (device, found))| {
+        let start = from(at);
+        (device, gaps(&(start..end), &found[found.partition_point(|stats| stats.hour < start)..]))
+    }))
 }
 
 /// The hours of these buckets, grouped like [`missing`] ones.
@@ -50,7 +63,7 @@ fn gaps(hours: &Range<Hour>, found: &[HourStats]) -> Vec<(Hour, Hour)> {
         if next < hour {
             gaps.push((next, hour));
         }
-        next = Hour(hour.0 + 1);
+        next = Hour(hour.0.saturating_add(1));
     }
     gaps
 }

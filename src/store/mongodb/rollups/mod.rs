@@ -57,7 +57,7 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use mongodb::Collection;
 
-pub(super) use self::missing::{Missing, grouped, missing};
+pub(super) use self::missing::{Missing, grouped, missing, missing_from};
 use super::collection::{CREATED_AT, ManagedCollection};
 use super::command::Commands;
 use super::plain_schema::PlainSchema;
