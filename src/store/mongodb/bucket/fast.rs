@@ -159,8 +159,8 @@ impl Buckets {
     /// Learns the last parts of the buckets of some jobs. Returns for each job whether its bucket has parts.
     ///
     /// It looks for the first three parts by their `_id`s. If a bucket has the third one, it looks for the
-    /// next four, then for eight, and so on. A range of `_id`s for each bucket would cost the server five
-    /// times as much.
+    /// next four, then for eight, and so on. A range of `_id`s for each bucket would cost the server
+    /// several times as much.
     ///
     /// It reads what a majority of the members has: a part that could still be rolled back would leave a gap
     /// before the one that is inserted next. Only a packed part counts, because the `lastTs` of a readable
@@ -168,6 +168,7 @@ impl Buckets {
     async fn learn_last_parts(&self, jobs: &[Job<'_>]) -> Result<Vec<bool>, StoreError> {
         let mut last_parts = vec![None; jobs.len()];
         let (mut open, mut parts): (Vec<usize>, _) = ((0..jobs.len()).collect(), 0..3);
+        open.sort_unstable_by(|a, b| jobs[*a].write.device.cmp(&jobs[*b].write.device)); // the order of the documents
         while !open.is_empty() && parts.start <= PART_MAX {
             for some in open.chunks(IDS_MAX.div_ceil(parts.len())) {
                 self.find_parts(jobs, some, &parts, &mut last_parts).await?;
