@@ -226,7 +226,7 @@ impl BatchBuilder {
     fn continues(&self, group: &Group, owner: Option<u32>, device: &str, metadata: Option<&str>) -> bool {
         self.payload[group.device.clone()] == *device.as_bytes()
             && (owner.is_some() && owner == group.owner
-                || metadata.is_none_or(|text| self.payload[group.metadata.clone()] == *text.as_bytes()))
+                || self.payload[group.metadata.clone()] == *metadata.unwrap_or_default().as_bytes())
     }
 
     fn open_group(&mut self, owner: Option<u32>, device: &str, metadata: Option<&str>) -> Result<Group, PushError> {

@@ -45,7 +45,7 @@ proptest! {
         prop_assert_eq!(flat.len(), readings.len());
         for (got, sent) in flat.iter().zip(&readings) {
             prop_assert_eq!((&got.0, got.2, &got.3), (&sent.0, sent.2, &sent.3));
-            prop_assert!(sent.1.is_none() || got.1 == sent.1, "metadata stays with its reading");
+            prop_assert_eq!(&got.1, &sent.1, "metadata stays with its reading");
         }
     }
 
