@@ -290,8 +290,8 @@ impl Config {
     /// This configuration with other addresses to listen on; `None` keeps an address.
     ///
     /// # Errors
-    /// If other machines can reach an address and clients need not authenticate, or if `udp` is an address and
-    /// UDP is off.
+    /// If other machines can reach an address and clients need not authenticate, or if `udp` is an address
+    /// and UDP is off.
     pub fn listening_at(&self, http: Option<SocketAddr>, udp: Option<SocketAddr>) -> Result<Self, ConfigError> {
         let mut changed = self.clone();
         changed.http.listen = http.unwrap_or(self.http.listen);
