@@ -63,7 +63,7 @@ pub struct BadOptions {
 }
 
 impl Options {
-    /// The default options for this URL: no token, redirects, a minute for a request.
+    /// The default options for this URL: no token, redirects are followed, a request may take a minute.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self {

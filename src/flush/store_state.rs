@@ -31,7 +31,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(12);
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
     known: watch::Sender<Known>,
-    /// Notifies the task that pings.
+    /// Notifies the task that pings the store that writes begin or cease to fail.
     attempted: Notify,
 }
 

@@ -144,7 +144,8 @@ fn cores(number: f64) -> String {
     if number < 0.005 { "less than 0.01".to_owned() } else { digits(number) }
 }
 
-/// A number with three digits, without zeros at the end of its fraction.
+/// A number with two decimals below 10, one below 100, and none above: `0.12`, `10.5`, `166667`.
+/// Zeros at the end of the fraction are left out.
 fn digits(number: f64) -> String {
     let decimals = match number {
         large if large >= 100.0 => 0,

@@ -3,8 +3,8 @@
 //! An instant is RFC 3339 with an offset, a civil date and time in a given zone, or Unix time, whose
 //! magnitude tells its unit. `--time-format` names another form.
 //!
-//! Three kinds of cells are rejected. As midnight, a date without a time of day would give all readings of a
-//! day the same identity. An ambiguous date, such as 01/02/2026, may have the day or the month first. A
+//! Three kinds of cells are rejected. A date without a time of day, read as midnight, would give all readings
+//! of a day the same identity. An ambiguous date, such as 01/02/2026, may have the day or the month first. A
 //! number may be a date rather than Unix time: 20261124103000, or the serial number of a spreadsheet.
 
 use std::str::FromStr;

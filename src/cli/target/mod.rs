@@ -81,7 +81,8 @@ impl Target {
         first_kept(self.config.retention.readings, 1, &self.clock)
     }
 
-    /// The first hour whose rollup the store keeps. Rollups expire by whole days.
+    /// The first hour whose rollup the store surely still has. Rollups expire by whole days, so the retention
+    /// counts from a day and an hour later.
     pub(super) fn first_kept_rollup(&self) -> Hour {
         first_kept(self.config.retention.rollups(), 25, &self.clock)
     }

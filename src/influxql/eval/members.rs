@@ -33,7 +33,7 @@ const OF_MEASUREMENT: u32 = 1 << 31;
 pub(super) struct OneSeries {
     pub(super) group: usize,
     pub(super) order: u32,
-    /// The values of its tags, by reference. All rows of the series have them.
+    /// The values of its tags, each with the index of its `Reference` in the plan. All rows have them.
     constants: Vec<(usize, Value)>,
     /// Whether the condition holds for all rows. `None`: it depends on the row.
     pub(super) holds: Option<bool>,

@@ -95,7 +95,8 @@ impl<'o> Usage<'o> {
         self.bytes
     }
 
-    /// Releases the memory that was used since [`Self::mark`]. It stays granted.
+    /// Releases the memory that was used since [`Self::mark`], which returned `bytes`. The query keeps its
+    /// reservation.
     pub(super) const fn release(&mut self, bytes: usize) {
         self.bytes = bytes;
     }

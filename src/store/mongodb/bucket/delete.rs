@@ -52,7 +52,7 @@ const MAX_CONCURRENT_HOURS: usize = 8;
 struct Touched {
     /// All hours of the deletion that have a document.
     hours: BTreeSet<Hour>,
-    /// The documents that are emptied, by hour.
+    /// The documents that are emptied, in the order of their hours.
     whole: Vec<Whole>,
     /// The hours whose parts are read, and written back without the selected values.
     partial: BTreeSet<Hour>,

@@ -32,7 +32,7 @@
 //!
 //! A flush that is probably the first of its bucket (`recent_buckets`) is inserted, which costs the server a
 //! sixth of such an upsert. If the document exists already, the insert returns 11000 too, and the flush is
-//! appended. In its first hour, an instance looks before which documents exist.
+//! appended. In its first hour, an instance first looks up which documents exist.
 //!
 //! **Slow path** (`slow`, `plan`). It handles the buckets whose statement returned 11000: it reads the parts,
 //! merges by identity, writes back each changed part on the condition that its `rev` is unchanged, and adds a
