@@ -3,7 +3,7 @@
 //! It also has the log save its durable end and look at the free space of its disk. While the disk is full,
 //! it asks the store to release disk space.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Pipeline;
 use crate::common::once_per_change::OncePerChange;
+use crate::log::LogError;
 
 /// The time between two cuts.
 ///
@@ -44,5 +45,22 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
             let store = Arc::clone(&pipeline.store);
             reclaiming = Some(tokio::spawn(async move { store.reclaim().await }));
         }
+    }
+}
+
+impl Pipeline {
+    /// Cuts the log behind the stored readings.
+    ///
+    /// Does nothing after the last cut: another process may own the folder by then.
+    pub(super) fn cut(&self, is_last: bool) -> Result<(), LogError> {
+        let _turn = self.cutting.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = {
+            let state = self.lock();
+            if state.stopped && !is_last {
+                return Ok(());
+            }
+            state.metadata.cut_position(state.pending.cut_position(state.inserted))
+        };
+        self.log.cut(position)
     }
 }

@@ -34,7 +34,7 @@
 //!   is tokio's clock, which tests can set. The wall clock says only which hours and days have ended.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use strum::IntoEnumIterator;
@@ -43,7 +43,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::clock::Clock;
-use crate::log::{Log, LogError, Position, Recovery};
+use crate::log::{Log, Position, Recovery};
 use crate::model::Hour;
 use crate::pending::{Limits, Pending, Reason};
 use crate::store::Store;
@@ -371,21 +371,6 @@ impl Pipeline {
     /// Returns the time for pending: milliseconds of the monotonic clock.
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
-    }
-
-    /// Cuts the log behind the stored readings.
-    ///
-    /// Does nothing after the last cut: another process may own the folder by then.
-    fn cut(&self, is_last: bool) -> Result<(), LogError> {
-        let _turn = self.cutting.lock().unwrap_or_else(PoisonError::into_inner);
-        let position = {
-            let state = self.lock();
-            if state.stopped && !is_last {
-                return Ok(());
-            }
-            state.metadata.cut_position(state.pending.cut_position(state.inserted))
-        };
-        self.log.cut(position)
     }
 }
 
