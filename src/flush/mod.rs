@@ -63,7 +63,6 @@ mod early;
 mod feeder;
 mod hour_text;
 mod instances;
-mod locked;
 mod metadata;
 mod refused;
 mod replay;
