@@ -1,7 +1,4 @@
-//! Sends commands, and reads documents in batches.
-//!
-//! Write commands are sent raw, because servers before 8.0 have no bulk write for the driver to use. The
-//! driver neither adds a write concern to a raw command, nor retries it, nor checks its reply ([`Reply`]).
+//! Runs commands and queries, and reads documents in batches. `statements` writes documents.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,13 +9,11 @@ use futures_util::StreamExt;
 use mongodb::action::Find;
 use mongodb::options::{CollectionOptions, Hint, ReadConcern};
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
-use mongodb::{ClientSession, Collection, Database};
+use mongodb::{Collection, Database};
 
 use super::collection::{Deployment, ManagedCollection};
 use super::decode::{DecodeError, server_integer};
-use super::encode::Encoder;
 use super::errors::within;
-use super::reply::Reply;
 use super::servers::Servers;
 use crate::config::BlockCompressor;
 use crate::store::{self, Cause, StoreError};
@@ -42,10 +37,6 @@ const WHOLE_COLLECTION: Duration = Duration::from_secs(86_400);
 
 /// The longest text that names a document in the log, in characters.
 const NAMED_MAX_CHARS: usize = 200;
-
-/// How much longer the client waits than the server, so that the server's own error, which has more detail,
-/// arrives in time.
-const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 /// The bytes of documents after which other tasks get their turn: some milliseconds of work.
 const BYTES_PER_TURN: usize = 1 << 20;
@@ -85,40 +76,9 @@ impl Commands {
         ManagedCollection { commands: self.clone(), name: collection.to_owned() }
     }
 
-    /// Writes the field `writeConcern`: the server answers when a majority of the members have the write in
-    /// their journals.
-    pub(super) fn write_concern(&self, command: &mut Encoder) {
-        let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
-        command.document("writeConcern", |concern| {
-            concern.string("w", "majority");
-            concern.boolean("j", true);
-            concern.int32("wtimeout", timeout_ms);
-        });
-    }
-
     /// Runs a command of the database.
     pub(super) async fn run(&self, command: Document) -> Result<Document, StoreError> {
         within(self.timeout, self.database.run_command(command)).await
-    }
-
-    /// Sends a write command.
-    ///
-    /// # Errors
-    /// When the command failed as a whole, or its writes may not be durable. In either case it may have done
-    /// everything, something or nothing.
-    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, StoreError> {
-        let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
-        Reply::parse(&reply)
-    }
-
-    /// Sends a write command in a session. The caller numbers the commands of the session.
-    pub(super) async fn send_in(
-        &self,
-        session: &mut ClientSession,
-        command: RawDocumentBuf,
-    ) -> Result<Reply, StoreError> {
-        let call = self.database.run_raw_command(command).session(session);
-        Reply::parse(&within(self.timeout + ANSWER_GRACE, call).await?)
     }
 
     /// Checks that the server answers.

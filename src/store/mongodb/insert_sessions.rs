@@ -25,8 +25,7 @@ use mongodb::ClientSession;
 use super::command::Commands;
 use super::encode::Encoder;
 use super::errors::within;
-use super::reply::Reply;
-use super::statements::{Verb, write_command};
+use super::statements::{Reply, Verb, write_command};
 use crate::store::StoreError;
 
 /// A session and the number of its last command.

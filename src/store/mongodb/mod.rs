@@ -6,8 +6,8 @@
 //! - the schema: collections and their indexes (`collection`, `plain_schema`), and whether they are still the
 //!   same (`schema_state`);
 //! - the findings of `tidegauge check --full` (`check`);
-//! - commands: replies and queries (`command`), many statements in few commands (`statements`), sessions
-//!   whose inserts can be fenced (`insert_sessions`), the causes of errors (`errors`);
+//! - commands: queries (`command`), many statements in few commands (`statements`), sessions whose inserts
+//!   can be fenced (`insert_sessions`), the causes of errors (`errors`);
 //! - the collection of the rollups (`rollups`), stats (`stats`, `by_device`);
 //! - the collection of the device index (`devices`);
 //! - the notes of the instances that share a database (`instances`);
@@ -40,7 +40,6 @@ mod names;
 mod older;
 mod operator_metadata;
 mod plain_schema;
-mod reply;
 mod rollups;
 mod schema_state;
 mod servers;

@@ -1,13 +1,20 @@
 //! Sends statements that write one document each, many to a command.
+//!
+//! Write commands are sent raw, because servers before 8.0 have no bulk write for the driver to use. The
+//! driver neither adds a write concern to a raw command, nor retries it, nor checks its reply: a reply with
+//! `ok: 1` may still have `writeErrors` and a `writeConcernError`.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf};
+use bson::{Bson, Document, RawDocumentBuf};
+use mongodb::ClientSession;
 
 use super::command::Commands;
+use super::decode::server_integer;
 use super::encode::Encoder;
+use super::errors::{self, within};
 use super::insert_sessions::InsertSessions;
-use super::reply::{Reply, StatementError};
 use crate::store::{Cause, StoreError};
 
 /// The most bytes of a command's statements, if it has more than one.
@@ -16,6 +23,10 @@ use crate::store::{Cause, StoreError};
 /// several times, and memory of that size is new to the process each time. Commands of a megabyte save a
 /// fifth of the CPU of the threads that flush.
 const STATEMENTS_MAX_BYTES: usize = 1_000_000;
+
+/// How much longer the client waits than the server, so that the server's own error, which has more detail,
+/// arrives in time.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 /// The command that the statements belong to.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +75,24 @@ pub(super) enum Outcome {
     /// its filter; or it is a document that the upsert must not insert.
     Unmet,
     Failed(StoreError),
+}
+
+/// The reply to a write command that the server executed.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reply {
+    /// The number of documents that were matched, inserted or upserted.
+    n: i64,
+    /// The errors of the statements that failed. All others succeeded.
+    pub(super) errors: Vec<StatementError>,
+}
+
+/// Why a statement failed.
+#[derive(Debug, PartialEq)]
+pub(super) struct StatementError {
+    /// The index of the statement in its command.
+    statement: usize,
+    code: i32,
+    message: String,
 }
 
 impl Commands {
@@ -144,6 +173,37 @@ impl Commands {
     ) -> Result<u64, StoreError> {
         self.write_one(verb, collection, |fields| fields.elements_of(statement)).await
     }
+
+    /// Sends a write command.
+    ///
+    /// # Errors
+    /// When the command failed as a whole, or its writes may not be durable. In either case it may have done
+    /// everything, something or nothing.
+    pub(super) async fn send(&self, command: RawDocumentBuf) -> Result<Reply, StoreError> {
+        let reply = within(self.timeout + ANSWER_GRACE, self.database.run_raw_command(command)).await?;
+        Reply::parse(&reply)
+    }
+
+    /// Sends a write command in a session. The caller numbers the commands of the session.
+    pub(super) async fn send_in(
+        &self,
+        session: &mut ClientSession,
+        command: RawDocumentBuf,
+    ) -> Result<Reply, StoreError> {
+        let call = self.database.run_raw_command(command).session(session);
+        Reply::parse(&within(self.timeout + ANSWER_GRACE, call).await?)
+    }
+
+    /// Writes the field `writeConcern`: the server answers when a majority of the members have the write in
+    /// their journals.
+    pub(super) fn write_concern(&self, command: &mut Encoder) {
+        let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
+        command.document("writeConcern", |concern| {
+            concern.string("w", "majority");
+            concern.boolean("j", true);
+            concern.int32("wtimeout", timeout_ms);
+        });
+    }
 }
 
 /// Builds a command of the first items, as many as fit into one command, but at least one item. Returns the
@@ -176,6 +236,57 @@ pub(super) fn write_command<T>(
     (command, taken)
 }
 
+impl Reply {
+    /// Whether each of this many statements either took effect on one document or failed.
+    fn accounts_for(&self, statements: usize) -> bool {
+        self.n + self.errors.len() as i64 == statements as i64
+    }
+
+    /// Reads a reply.
+    ///
+    /// # Errors
+    /// When the writes may not be durable.
+    fn parse(reply: &Document) -> Result<Self, StoreError> {
+        if let Ok(error) = reply.get_document("writeConcernError") {
+            // One cause whatever the code: operators ask why writes are not replicated.
+            let detail = errors::of_code(integer(error, "code") as i32, error.get_str("errmsg").unwrap_or_default());
+            return Err(StoreError::new(Cause::WriteConcern, detail.with_cause()));
+        }
+        let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
+        let errors = errors.iter().filter_map(Bson::as_document).map(StatementError::parse).collect();
+        Ok(Self { n: integer(reply, "n"), errors })
+    }
+}
+
+impl StatementError {
+    fn parse(error: &Document) -> Self {
+        let mut message = error.get_str("errmsg").unwrap_or_default().to_owned();
+        if let Some(info) = error.get("errInfo") {
+            message = format!("{message}: {info}");
+        }
+        Self { statement: integer(error, "index") as usize, code: integer(error, "code") as i32, message }
+    }
+
+    /// Whether the document that the statement should insert exists already.
+    pub(super) fn is_duplicate_key(&self) -> bool {
+        self.code == errors::DUPLICATE_KEY
+    }
+
+    /// Whether an upsert's filter did not match, and it could not insert either; see `bucket::statement`.
+    fn is_unmet(&self) -> bool {
+        self.is_duplicate_key() || self.code == errors::IMMUTABLE_FIELD
+    }
+
+    fn to_error(&self) -> StoreError {
+        errors::of_code(self.code, &self.message)
+    }
+}
+
+/// An integer of a reply, 0 if it is missing.
+fn integer(reply: &Document, field: &str) -> i64 {
+    reply.get(field).and_then(server_integer).unwrap_or(0)
+}
+
 /// Derives the outcomes of a command's statements from its reply. Every statement without an error has
 /// matched or inserted its document.
 fn settle_each<T>(verb: Verb<'_>, reply: &Reply, sent: &[T], settle: &mut impl FnMut(&T, Outcome)) {
@@ -192,6 +303,8 @@ fn settle_each<T>(verb: Verb<'_>, reply: &Reply, sent: &[T], settle: &mut impl F
 
 #[cfg(test)]
 mod tests {
+    use bson::doc;
+
     use super::*;
 
     /// How many statements each command takes when the nth has a string of that many bytes.
@@ -226,5 +339,25 @@ mod tests {
             };
             assert_eq!(matches!(second, Outcome::Unmet), is_unmet, "{second:?}");
         }
+    }
+
+    #[test]
+    fn errors_inside_an_ok_reply_are_found() {
+        let reply = doc! { "ok": 1.0, "n": 3, "writeErrors": [
+            { "index": 1, "code": 11000, "errmsg": "E11000", "keyPattern": { "_id": 1 } },
+            { "index": 4, "code": 121, "errmsg": "Document failed validation", "errInfo": { "why": "x" } },
+        ] };
+        let reply = Reply::parse(&reply).unwrap();
+        assert_eq!((reply.n, reply.errors.len()), (3, 2));
+        assert!(reply.accounts_for(5) && !reply.accounts_for(6));
+        assert!(reply.errors[0].is_duplicate_key());
+        assert_eq!((reply.errors[1].statement, reply.errors[1].code), (4, 121));
+        assert!(reply.errors[1].message.contains("why"));
+    }
+
+    #[test]
+    fn a_write_concern_error_makes_the_whole_command_transient() {
+        let reply = doc! { "ok": 1.0, "n": 1, "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } };
+        assert_eq!(Reply::parse(&reply).unwrap_err().cause, Cause::WriteConcern);
     }
 }
