@@ -272,7 +272,7 @@ impl StatementError {
         self.code == errors::DUPLICATE_KEY
     }
 
-    /// Whether an upsert's filter did not match, and it could not insert either; see `bucket::statement`.
+    /// Whether an upsert's filter did not match, and it could not insert either; see `bucket::fast`.
     fn is_unmet(&self) -> bool {
         self.is_duplicate_key() || self.code == errors::IMMUTABLE_FIELD
     }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::super::encode::Encoder;
 use super::capacity::Capacity;
-use super::fast::job_of;
-use super::statement::append;
+use super::fast::{append, job_of};
 use crate::model::BucketWrite;
 
 pub(in super::super) fn append_one(statement: &mut Encoder, at: usize, write: &Arc<BucketWrite>) {

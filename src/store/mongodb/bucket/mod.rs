@@ -23,12 +23,12 @@
 //! The readable layout keeps the promises of [`crate::store`] without bookkeeping beside the document itself,
 //! whatever happens to commands on their way:
 //!
-//! **Fast path** (`fast`, `statement`). One statement of an `update` command appends a flush to its document,
-//! on the condition that `lastTs` is before the flush's first reading, that the document has room by count
-//! and by bytes (`capacity`), and that it is not marked `full`. Otherwise the statement does nothing and
-//! returns 11000, duplicate key. So a command that times out and arrives late finds `lastTs` past its first
-//! reading and does nothing. The same holds for a resend, for a replay after a crash, and for the slower of
-//! two instances.
+//! **Fast path** (`fast`). One statement of an `update` command appends a flush to its document, on the
+//! condition that `lastTs` is before the flush's first reading, that the document has room by count and by
+//! bytes (`capacity`), and that it is not marked `full`. Otherwise the statement does nothing and returns
+//! 11000, duplicate key. So a command that times out and arrives late finds `lastTs` past its first reading
+//! and does nothing. The same holds for a resend, for a replay after a crash, and for the slower of two
+//! instances.
 //!
 //! A flush that is probably the first of its bucket (`recent_buckets`) is inserted, which costs the server a
 //! sixth of such an upsert. If the document exists already, the insert returns 11000 too, and the flush is
@@ -75,7 +75,6 @@ mod recent_buckets;
 mod rollups;
 mod schema;
 mod slow;
-mod statement;
 #[cfg(test)]
 pub(super) mod tests;
 
