@@ -20,12 +20,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::combined::Combined;
 use self::compare::Alignment;
-use self::group::Group;
+use self::fold::{fold_hours, fold_parts};
+use self::merge::{MetricsOfHour, merge, repeated};
+use self::parts::Part;
 use self::plan::Plan;
-use self::read::ReadBudget;
+use self::read::{Hours, ReadBudget};
 use super::{Answer, Missing, Queries, QueryError, joined};
 use crate::access::DeviceScope;
-use crate::model::{Metric, SeriesFilter, Stats};
+use crate::model::{Contents, Hour, Metric, SeriesFilter, Stats};
+use crate::store::{HourStats, Store, StoreError};
 
 mod columns;
 mod combined;
@@ -33,7 +36,6 @@ mod compare;
 mod fill;
 pub(super) mod fold;
 mod grid;
-mod group;
 mod increase;
 pub(super) mod merge;
 mod parts;
@@ -61,6 +63,9 @@ const HOURS_PER_REQUEST: usize = 6_000;
 /// The most requests to the store that a query has in flight. While the store answers one, the answer to
 /// another is decoded and converted.
 const REQUESTS_AT_ONCE: usize = 3;
+
+/// The most hours in one request to the store for readings that are merged.
+const HOURS_PER_FETCH: usize = 48;
 
 /// A request for rollups.
 #[derive(Debug, Clone)]
@@ -90,6 +95,27 @@ pub struct RollupsRequest {
 struct Work {
     deadline: Instant,
     budget: Arc<ReadBudget>,
+}
+
+/// The devices of a query that one request to the store reads.
+struct Group {
+    queries: Queries,
+    deadline: Instant,
+    devices: Vec<Arc<str>>,
+    /// The index of the first of these devices among all devices of the query.
+    first: usize,
+    plan: Arc<Plan>,
+    budget: Arc<ReadBudget>,
+}
+
+/// The converted rollups of a group.
+struct Converted<T> {
+    /// The results up to the first device that exceeds a limit.
+    devices: Vec<Result<T, QueryError>>,
+    /// Whether some of the readings are pending.
+    is_pending: bool,
+    /// The error of the store. `Some`: the stored readings are missing.
+    failed: Option<QueryError>,
 }
 
 /// A request for the stats of hours.
@@ -388,6 +414,85 @@ impl Queries {
         let is_listed = page.devices.first().is_some_and(|first| *first.device == *device);
         Ok(is_listed || page.partial == Some(Missing::Devices))
     }
+}
+
+impl Group {
+    /// Reads and converts the devices, up to the first one that exceeds a limit.
+    async fn converted<T>(
+        self,
+        convert: Arc<impl Fn(usize, Rollups) -> Result<T, QueryError>>,
+    ) -> Result<Converted<T>, QueryError> {
+        let Self { queries, deadline, devices, first, plan, .. } = &self;
+        let pending = queries.pending(devices, plan.hours.clone()).await?;
+        let is_pending = pending.iter().any(|hours| !hours.is_empty());
+        let stored = queries.store.hour_stats(devices, plan.hours.clone(), &plan.series, plan.columns.needs());
+        let (stored, failed) = match queries.ask(*deadline, stored).await {
+            Ok(stored) => (stored, None),
+            Err(error) => (vec![Vec::new(); devices.len()], Some(error)),
+        };
+        let mut converted = Vec::with_capacity(devices.len());
+        for (at, ((device, stored), pending)) in devices.iter().zip(stored).zip(pending).enumerate() {
+            let of_device = match self.rollups_of(device, stored, pending).await {
+                Err(error) if !error.is_limit() => return Err(error),
+                of_device => of_device.and_then(|rollups| convert(first + at, rollups)),
+            };
+            let is_last = of_device.is_err();
+            converted.push(of_device);
+            if is_last {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(Converted { devices: converted, is_pending, failed })
+    }
+
+    /// Returns the rollups of one device.
+    async fn rollups_of(
+        &self,
+        device: &Arc<str>,
+        stored: Vec<HourStats>,
+        pending: Vec<(Hour, Contents)>,
+    ) -> Result<Rollups, QueryError> {
+        let Self { queries, deadline, plan, budget, .. } = self;
+        if !plan.reads {
+            return Ok(fold_hours(self.merged(device, stored, pending).await?, &plan.grid));
+        }
+        let hours = Hours::of(plan, stored, pending);
+        let mut parts = read::read(queries, *deadline, plan, budget, device, &hours).await?;
+        parts.extend(self.merged(device, hours.stored, hours.pending).await?.into_iter().map(part_of));
+        parts.sort_by_key(|part| part.ts_ms);
+        Ok(fold_parts(parts, &plan.grid, plan.counts_increase()))
+    }
+
+    /// Returns the stats of the hours of a device, stored and pending ones merged.
+    async fn merged(
+        &self,
+        device: &str,
+        stored: Vec<HourStats>,
+        pending: Vec<(Hour, Contents)>,
+    ) -> Result<Vec<MetricsOfHour>, QueryError> {
+        let Self { queries, deadline, plan, .. } = self;
+        let repeated = match &repeated(&stored, &pending)[..] {
+            [] => BTreeMap::new(),
+            hours => queries.ask(*deadline, fetch(&*queries.store, device, hours)).await?,
+        };
+        Ok(merge(stored, repeated, pending, &plan.series))
+    }
+}
+
+/// Converts an hour to a part. Its growth follows from its stats.
+fn part_of((hour, stats): MetricsOfHour) -> Part {
+    Part { ts_ms: hour.start_ms(), stats, growth: Vec::new() }
+}
+
+/// Fetches the stored readings of these hours. An hour whose readings have expired is empty.
+async fn fetch(store: &dyn Store, device: &str, hours: &[Hour]) -> Result<BTreeMap<Hour, Contents>, StoreError> {
+    let mut fetched: BTreeMap<Hour, Contents> = hours.iter().map(|hour| (*hour, Contents::default())).collect();
+    for run in hours.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(|run| run.chunks(HOURS_PER_FETCH)) {
+        let range = Range { start: run[0], end: Hour(run[run.len() - 1].0 + 1) };
+        fetched.extend(store.contents(device, range).await?);
+    }
+    Ok(fetched)
 }
 
 /// Returns the stored IDs of devices.

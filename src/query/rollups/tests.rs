@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::fold::fold_parts;
-use super::group::part_of;
 use super::increase::{LOOK_BACK_MS, grown};
 use super::merge::{merge, repeated};
 use super::parts::Splitter;
