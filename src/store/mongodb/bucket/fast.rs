@@ -41,8 +41,8 @@ use super::super::{metadata, names};
 use super::Buckets;
 use super::capacity::{Capacity, Size};
 use super::document::{Body, SCHEMA_VERSION, encode_constant_fields, encode_readings};
-use super::missing_hours::IDS_BATCH;
 use super::packed::{PART_MAX, is_dense};
+use super::read::NAMED_BATCH;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents, Hour, HourOffset};
 use crate::store::{StoreError, Written};
@@ -243,7 +243,7 @@ impl Buckets {
             }
             Ok(())
         };
-        let find = find.read_concern(ReadConcern::majority()).batch_size(IDS_BATCH);
+        let find = find.read_concern(ReadConcern::majority()).batch_size(NAMED_BATCH);
         self.commands.all_documents(find, visit).await
     }
 

@@ -66,7 +66,6 @@ mod document;
 mod fast;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
-mod missing_hours;
 mod overflow;
 mod packed;
 mod plan;

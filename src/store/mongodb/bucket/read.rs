@@ -1,10 +1,13 @@
 //! Reads hours of devices.
 //!
-//! A query names its devices and the `_id`s of their hours (`missing_hours` for many devices). So it scans
-//! parts of the index of `_id`s, and a query of one device in a sharded cluster runs on one shard. The hint
-//! keeps the server from trying other indexes: the one that sharding needs, and `{ deviceId, bucket }` of
-//! older collections. The hours of a device are returned in order, but not the parts of an hour, which are
-//! merged in any order. Replies are decoded batch by batch, without documents in between.
+//! A query names its devices and the `_id`s of their hours. So it scans parts of the index of `_id`s, and a
+//! query of one device in a sharded cluster runs on one shard. The hint keeps the server from trying other
+//! indexes: the one that sharding needs, and `{ deviceId, bucket }` of older collections. The hours of a
+//! device are returned in order, but not the parts of an hour, which are merged in any order. Replies are
+//! decoded batch by batch, without documents in between.
+//!
+//! A range of `_id`s for each device costs the server some 15 µs, a single `_id` less than a twentieth of
+//! that. So few hours of a device are named by their `_id`s, and many are read as ranges.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +28,6 @@ use super::super::{metadata, names};
 use super::Buckets;
 use super::devices::PartSummary;
 use super::document::{SCHEMA_VERSION, StoredReadings};
-use super::missing_hours::{RANGES_MAX, hours_to_name, ranges_of};
 use crate::config::BucketLayout;
 use crate::model::{Contents, Day, Hour, Metric, SeriesFilter};
 use crate::store::metric_names::MetricNames;
@@ -37,7 +39,7 @@ use crate::store::{
 const STATS_BATCH: u32 = 1_000;
 
 /// The documents that are named by their `_id`s in one batch: of some thousand devices.
-const NAMED_BATCH: u32 = 10_000;
+pub(super) const NAMED_BATCH: u32 = 10_000;
 
 /// The most device IDs in one reply to the query for active devices.
 const DEVICES_BATCH: u32 = 20_000;
@@ -54,6 +56,16 @@ const PARTS_BEHIND_CUT: u32 = 2;
 
 /// The newest documents of a device that are searched for metadata: ten days, if it reports every hour.
 const METADATA_DOCUMENTS_MAX: i64 = 240;
+
+/// The most runs of hours of a device that are read one by one, whatever is between them.
+const RUNS_MAX: usize = 8;
+
+/// The most ranges of `_id`s in one query.
+pub(super) const RANGES_MAX: usize = 250;
+
+/// The most hours of a device that are named: in one run, and in several.
+const NAMED_MAX: usize = 12;
+const NAMED_IN_RUNS_MAX: usize = 24;
 
 /// Parts of buckets, by device and hour.
 type Asked = BTreeMap<Arc<str>, BTreeMap<Hour, Range<i32>>>;
@@ -219,6 +231,12 @@ impl Buckets {
         self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 }))
     }
 
+    /// A query for those of the `_id`s, of these devices, that have a document.
+    pub(super) fn find_ids(&self, ids: Vec<String>, devices: &[&str]) -> Find<'_, RawDocumentBuf> {
+        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(devices) });
+        find.projection(doc! { "_id": 1 }).batch_size(NAMED_BATCH)
+    }
+
     /// A query for all documents of a device in some hours.
     pub(super) fn of_hours(&self, device: &str, hours: &Range<Hour>) -> Find<'_, RawDocumentBuf> {
         self.find(of_device(device, hours))
@@ -310,6 +328,29 @@ impl Buckets {
         };
         self.commands.all_documents(self.commands.limited(find), visit).await
     }
+}
+
+/// The hours of these runs, if they are few enough to be named.
+fn hours_to_name(runs: &[Range<Hour>]) -> Option<Vec<Hour>> {
+    let max = if runs.len() > 1 { NAMED_IN_RUNS_MAX } else { NAMED_MAX };
+    let hours = runs.iter().flat_map(|run| run.start.0..run.end.0).map(Hour);
+    let hours: Vec<Hour> = hours.take(max + 1).collect();
+    (hours.len() <= max).then_some(hours)
+}
+
+/// Matches the documents of the missing hours, for each device by itself.
+fn ranges_of(Missing { devices, runs }: &Missing) -> Vec<Document> {
+    let runs = joined(runs);
+    devices.iter().flat_map(|device| runs.iter().map(move |run| of_device(device, run))).collect()
+}
+
+/// The runs themselves, or one range from the first to the last if there are many runs, and few hours between
+/// them: to read an hour that is known costs less than another range.
+fn joined(runs: &[Range<Hour>]) -> Vec<Range<Hour>> {
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Vec::new() };
+    let missing: i64 = runs.iter().map(|run| i64::from(run.end.0) - i64::from(run.start.0)).sum();
+    let all = i64::from(last.end.0) - i64::from(first.start.0);
+    if runs.len() > RUNS_MAX && 2 * missing > all { vec![first.start..last.end] } else { runs.to_vec() }
 }
 
 /// Adds a part of a bucket to the parts that were read before.
@@ -404,4 +445,33 @@ fn in_range(query: &ReadingsQuery) -> Document {
         filter.insert("$or", one_of);
     }
     filter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_runs_with_short_gaps_become_one_range() {
+        let runs =
+            |count: i32, length: i32| (0..count).map(|nth| Hour(nth * 10)..Hour(nth * 10 + length)).collect::<Vec<_>>();
+        assert_eq!(joined(&runs(20, 9)), [Hour(0)..Hour(199)]);
+        assert_eq!(joined(&runs(8, 9)), runs(8, 9), "few");
+        assert_eq!(joined(&runs(20, 2)), runs(20, 2), "long gaps");
+        assert_eq!(joined(&[]), []);
+    }
+
+    #[test]
+    fn few_hours_are_named() {
+        let named = |runs: &[(i32, i32)]| {
+            let runs: Vec<_> = runs.iter().map(|(from, to)| Hour(*from)..Hour(*to)).collect();
+            hours_to_name(&runs).map(|hours| hours.into_iter().map(|hour| hour.0).collect::<Vec<_>>())
+        };
+        assert_eq!(named(&[(5, 7), (9, 10)]), Some(vec![5, 6, 9]));
+        assert_eq!(named(&[(0, 12)]), Some((0..12).collect()));
+        assert_eq!(named(&[(0, 12), (13, 25)]), Some((0..12).chain(13..25).collect()));
+        for many in [&[(0, 13)][..], &[(0, 12), (13, 26)], &[(5, i32::MAX)]] {
+            assert_eq!(named(many), None, "{many:?}");
+        }
+    }
 }
