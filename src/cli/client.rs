@@ -69,7 +69,9 @@ impl ClientArgs {
         Ok(Options { token: self.token()?, ca_file: self.ca_file.clone(), identity, ..Options::new(url) })
     }
 
-    /// The token. It is no command-line argument, because the process list shows arguments.
+    /// The token.
+    ///
+    /// It is no command-line argument, because the process list shows arguments.
     fn token(&self) -> anyhow::Result<Option<String>> {
         let text = match &self.token_file {
             Some(file) => {

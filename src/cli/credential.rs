@@ -27,7 +27,9 @@ pub(super) struct GrantArgs {
 }
 
 impl GrantArgs {
-    /// The devices of the flag `--devices`, as the configuration has them. `None`: all devices.
+    /// The devices of the flag `--devices`, as the configuration has them.
+    ///
+    /// `None`: all devices.
     pub(super) fn devices(&self) -> Option<Vec<DevicePattern>> {
         (!self.devices.is_empty()).then(|| self.devices.clone())
     }

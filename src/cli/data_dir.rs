@@ -14,15 +14,16 @@ use super::Usage;
 /// The file whose lock says that a process uses the folder.
 const LOCK: &str = "lock";
 
-/// How often a lock is tried, and the wait between attempts. [`is_in_use`] holds the lock for some
-/// microseconds.
+/// How often a lock is tried, and the wait between attempts.
+///
+/// [`is_in_use`] holds the lock for some microseconds.
 const LOCK_ATTEMPTS: usize = 10;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 
 /// The file that marks a data folder whose restore has not ended.
 const RESTORING: &str = "restoring";
 
-/// The end of the error about a missing log: what it means, and what to do.
+/// The second half of the error about a missing log: what it means, and what to do.
 pub(super) const MISSING: &str = "and store.json beside it says that it had some: acknowledged readings that no \
      store has yet are missing. If its volume is not mounted, or the folder was moved, put it back; otherwise \
      `tidegauge check --log --quarantine` begins a new log without these readings";
@@ -36,8 +37,9 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// Locks the folder, and creates it if necessary. Fails while another process has locked it, and if a
-    /// restore into it was interrupted.
+    /// Locks the folder, and creates it if necessary.
+    ///
+    /// Fails while another process has locked it, and if a restore into it was interrupted.
     pub(super) fn lock(path: &Path) -> anyhow::Result<Self> {
         make_folder(path).with_context(|| format!("create the data folder {}", path.display()))?;
         let file = path.join(LOCK);
@@ -75,7 +77,9 @@ impl DataDir {
         replace_file(&marker, b"").with_context(|| format!("create {}", marker.display()))
     }
 
-    /// Ends a restore: removes the marker. When this returns, the folder stays complete after a crash.
+    /// Ends a restore: removes the marker.
+    ///
+    /// When this returns, the folder stays complete after a crash.
     pub(super) fn end_restore(&self) -> anyhow::Result<()> {
         let marker = self.path.join(RESTORING);
         let removed = std::fs::remove_file(&marker).and_then(|()| sync_folder(&self.path));
@@ -87,7 +91,9 @@ impl DataDir {
         &self.path
     }
 
-    /// The file that says which hours are rolled up. Without the file, all hours are rolled up again.
+    /// The file that says which hours are rolled up.
+    ///
+    /// Without the file, all hours are rolled up again.
     pub(super) fn rollup_progress(&self) -> PathBuf {
         self.path.join("rollups.json")
     }
@@ -112,7 +118,9 @@ pub(super) fn expect_folder(data_dir: &Path) -> anyhow::Result<()> {
     Err(Usage(format!("there is no data folder {folder}; name it with --data-dir or --config")).into())
 }
 
-/// Locks a file. It tries for a moment, because [`is_in_use`] of another process may hold the lock.
+/// Locks a file.
+///
+/// It tries for a moment, because [`is_in_use`] of another process may hold the lock.
 fn lock_soon(lock: &File) -> Result<(), TryLockError> {
     for _ in 1..LOCK_ATTEMPTS {
         match lock.try_lock() {

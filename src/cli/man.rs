@@ -40,8 +40,9 @@ pub(super) fn run(args: &ManArgs) -> anyhow::Result<()> {
     write_pages(folder, &all, &mut Vec::new())
 }
 
-/// Writes the pages of a command and of the commands below it. `names` are the words after `tidegauge`, such
-/// as `dead-letters` and `list`.
+/// Writes the pages of a command and of the commands below it.
+///
+/// `names` are the words after `tidegauge`, such as `dead-letters` and `list`.
 fn write_pages(folder: &Path, command: &clap::Command, names: &mut Vec<String>) -> anyhow::Result<()> {
     let name: Vec<&str> = ["tidegauge"].into_iter().chain(names.iter().map(String::as_str)).collect();
     let file = folder.join(format!("{}.1", name.join("-")));

@@ -124,7 +124,9 @@ fn inspect(log: &Path) -> Result<Inspection, LogError> {
     last
 }
 
-/// Compares the log with `log.max_bytes`. `to_forward` bytes of it wait to be forwarded.
+/// Compares the log with `log.max_bytes`.
+///
+/// `to_forward` bytes of it wait to be forwarded.
 fn log_size(used: u64, Bytes(max): Bytes, to_forward: u64) -> Finding {
     let message = format!("the log takes {} of log.max_bytes, which is {}", size(used), size(max));
     let percent = used / (max / 100).max(1);

@@ -12,11 +12,11 @@ use crate::cli::data_dir;
 const REACH: Part = Part::ForwardReach;
 const LAG: Part = Part::ForwardLag;
 
-/// The percentage of `log.max_bytes` from which on a full log is a warning.
+/// If a log uses this percentage of `log.max_bytes` or more, that is a warning.
 ///
 /// The service then flushes early.
 pub(super) const WARNING_PERCENT: u64 = 75;
-/// The percentage from which on it is an error. The service is then not ready.
+/// From this percentage on it is an error. The service is then not ready.
 pub(super) const ERROR_PERCENT: u64 = 95;
 
 /// Asks the other server, and looks at the lag.

@@ -30,7 +30,9 @@ pub(super) struct Mending {
     pub(super) put_back: bool,
 }
 
-/// Reports on the log in `data_dir`, and mends it as asked. Remaining damage is an error.
+/// Reports on the log in `data_dir`, and mends it as asked.
+///
+/// Remaining damage is an error.
 pub(super) fn check(data_dir: &Path, mending: Mending, out: &mut impl Write) -> anyhow::Result<()> {
     let Mending { quarantine, .. } = mending;
     if matches!(log_dir(data_dir).try_exists(), Ok(false)) && matches!(known_store(data_dir).try_exists(), Ok(false)) {

@@ -40,7 +40,9 @@ impl Clients {
         Ok(Self { sender, udp, clock })
     }
 
-    /// Sends the history and, at the same time, live readings. Prints the error that ended it.
+    /// Sends the history and, at the same time, live readings.
+    ///
+    /// If one of them fails, prints the error and ends both.
     pub(super) async fn run(self, factory: Arc<Factory>) {
         let ended = tokio::try_join!(self.send_history(&factory), self.send_live(&factory));
         if let Err(error) = ended {

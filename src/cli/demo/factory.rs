@@ -168,7 +168,7 @@ impl Device {
 
     /// The readings from `from_ms` on that the device sends now, as lines of JSON.
     ///
-    /// Also returns the instant up to which they reach, from which the next call continues.
+    /// Also returns the instant up to which the readings reach. The next call continues there.
     pub(super) fn due(&self, from_ms: i64, now_ms: i64) -> (Vec<Vec<u8>>, i64) {
         let collected = self.delivery == Delivery::HttpLate;
         let until_ms = if collected { now_ms - now_ms.rem_euclid(LATE_MS) } else { now_ms };

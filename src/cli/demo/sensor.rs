@@ -67,7 +67,9 @@ impl Sensor {
         }
     }
 
-    /// The values at an instant. `seed` is the seed of the device, `weather` the seed of the weather.
+    /// The values at an instant.
+    ///
+    /// `seed` is the seed of the device, `weather` the seed of the weather.
     pub(super) fn values(self, seed: u64, weather: u64, ts_ms: i64) -> Values {
         let jitter = |metric: u64| noise(seed ^ metric, ts_ms);
         match self {
@@ -131,8 +133,6 @@ fn outside(weather: u64, ts_ms: i64) -> f64 {
 /// The wear of a compressor, from 0 to 1, and 1 if the compressor runs, else 0.
 ///
 /// The bearing wears for days, and steeply in the last minutes. Then the compressor stops, and is repaired.
-///
-/// Wear grows for days, and steeply in the last minutes. Then the compressor stops, and is repaired.
 fn wear(fails_at_ms: Option<i64>, ts_ms: i64) -> (f64, f64) {
     let Some(fails_at_ms) = fails_at_ms else { return (0.0, 1.0) };
     let left_ms = (fails_at_ms - ts_ms - 1).rem_euclid(FAILURE_CYCLE_MS) as f64;

@@ -119,8 +119,9 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The share of a node's memory that tidegauge may use. With SQLite, it includes the share for the cache
-    /// of mongod.
+    /// The share of a node's memory that tidegauge may use.
+    ///
+    /// With SQLite, it includes the share for the cache of mongod.
     pub(super) fn memory_share_of_service(&self, layout: Layout) -> f64 {
         let of_cache = if layout == Layout::Sqlite { self.memory_share_of_cache } else { 0.0 };
         self.memory_share_of_service + of_cache

@@ -17,7 +17,9 @@ const DAY: f64 = 86_400.0;
 /// The outage of the store for which the log is sized.
 const OUTAGE_SECONDS: f64 = HOUR;
 
-/// The needs of a fleet. The fields have the names of the JSON, which end with the unit.
+/// The needs of a fleet.
+///
+/// The fields have the names of the JSON, which end with the unit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Estimate {
     pub(super) readings_per_second: Rate,
@@ -40,7 +42,9 @@ pub(super) struct Estimate {
     pub(super) storage_bytes_per_reading: f64,
     pub(super) index_bytes: f64,
     pub(super) rollup_bytes: f64,
-    /// The pages of the index of `_id`s that an hour of writes touches. Each device has pages of its own.
+    /// The pages of the index of `_id`s that an hour of writes touches.
+    ///
+    /// Each device has pages of its own.
     pub(super) hot_index_bytes: f64,
     /// The reads of these index pages if no page is in the cache.
     pub(super) index_reads_per_second: f64,
@@ -51,7 +55,9 @@ pub(super) struct Estimate {
     pub(super) oplog_bytes_per_second: f64,
     pub(super) oplog_bytes_per_day: f64,
     pub(super) journal_bytes_per_second: f64,
-    /// The writes of the log and of an embedded store, in whole pages. They wear a flash disk.
+    /// The writes of the log and of an embedded store, in whole pages.
+    ///
+    /// They wear a flash disk.
     pub(super) disk_written_bytes_per_day: f64,
     pub(super) log_bytes_per_second: Rate,
     /// The size of the log after an outage of an hour.
@@ -86,7 +92,7 @@ struct Memory {
     /// Pending readings.
     pending: Rate,
     other: f64,
-    /// The factor that makes the default limits fit into a node; 1 in a large one.
+    /// The factor that makes the default limits fit into a node; 1 for a large node.
     share_of_limits: f64,
 }
 

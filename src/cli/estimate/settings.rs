@@ -45,14 +45,15 @@ pub(super) struct Setting {
     pub(super) reason: &'static str,
 }
 
-/// The limit of which the use is [`USABLE_SHARE`].
+/// The limit to set so that `used` is the share [`USABLE_SHARE`] of the limit.
 pub(super) fn with_room(used: f64) -> f64 {
     used / USABLE_SHARE
 }
 
 impl Settings {
-    /// The values for each of the `instances` that share a fleet. `share_of_limits` is the part of the
-    /// default limits that a node has memory for.
+    /// The values for each of the `instances` that share a fleet.
+    ///
+    /// `share_of_limits` is the part of the default limits that a node has memory for.
     pub(super) fn of(load: &Load, instances: f64, log_bytes: f64, pending_bytes: f64, share_of_limits: f64) -> Self {
         let devices = load.devices / instances;
         let Config { pending, http, query, .. } = Config::default();

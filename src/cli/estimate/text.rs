@@ -144,8 +144,10 @@ fn cores(number: f64) -> String {
     if number < 0.005 { "less than 0.01".to_owned() } else { digits(number) }
 }
 
-/// A number with two decimals below 10, one below 100, and none above: `0.12`, `10.5`, `166667`.
-/// Zeros at the end of the fraction are left out.
+/// A number as text with few digits: `0.12`, `10.5`, `166667`.
+///
+/// Below 10 it has two decimals, below 100 one, and none above. Zeros at the end of the fraction are left
+/// out.
 fn digits(number: f64) -> String {
     let decimals = match number {
         large if large >= 100.0 => 0,

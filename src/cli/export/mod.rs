@@ -188,7 +188,9 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
     rows.finish()
 }
 
-/// Writes the readings of some devices. `line` is the time of the last line of progress.
+/// Writes the readings of some devices.
+///
+/// `line` is the time of the last line of progress.
 async fn write_page(
     args: &ExportArgs,
     requests: &Requests,

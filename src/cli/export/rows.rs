@@ -42,7 +42,7 @@ pub(super) struct Rows<W> {
 
 struct Device {
     start: Vec<u8>,
-    /// The text that only its first row has.
+    /// The device's metadata as text, which only its first row gets.
     metadata: String,
 }
 
@@ -52,7 +52,7 @@ impl<W: Write> Rows<W> {
         Self { format, out, counts: Counts::default(), devices, start, unfinished, at_header: false }
     }
 
-    /// Writes what precedes the first row.
+    /// Writes the header of the file, if its format has one.
     pub(super) fn begin(&mut self) -> anyhow::Result<()> {
         if self.format == Format::Csv {
             self.out.write_all(HEADER)?;
@@ -105,7 +105,7 @@ impl<W: Write> Rows<W> {
         self.counts
     }
 
-    /// Ends a file.
+    /// Ends a file. Fails if the file ends within a row.
     pub(super) fn end_file(&mut self) -> anyhow::Result<()> {
         if !self.unfinished.is_empty() {
             bail!("the answer of the server ends within a row");
@@ -113,7 +113,7 @@ impl<W: Write> Rows<W> {
         Ok(())
     }
 
-    /// Ends the export.
+    /// Flushes the output, and returns what was written.
     pub(super) fn finish(mut self) -> anyhow::Result<Counts> {
         self.out.flush()?;
         Ok(self.counts)

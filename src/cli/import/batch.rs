@@ -66,7 +66,9 @@ impl<'a> Batcher<'a> {
         Self { queue, max_lines, file, body, lines, done: None, has_marks: false, is_reading_per_line: false }
     }
 
-    /// Declares that each line has one reading, so that batches know their readings.
+    /// Declares that each line has one reading.
+    ///
+    /// Then each batch knows how many readings it has ([`Batch::readings`]).
     pub(in crate::cli) fn of_single_readings(self) -> Self {
         Self { is_reading_per_line: true, ..self }
     }
@@ -76,12 +78,14 @@ impl<'a> Batcher<'a> {
         Self { has_marks: true, ..self }
     }
 
-    /// Notes that all lines before this place are added.
+    /// Sets the place that the next batch reaches: all lines before it were added.
     pub(super) fn set_mark(&mut self, mark: Mark) {
         self.done = Some(Done { line: mark.lines(), mark: Some(mark) });
     }
 
-    /// Adds line `number` of the file, without its line end. After that, all lines up to `done_to` are added.
+    /// Adds line `number` of the file, without its line end.
+    ///
+    /// With this line, all lines up to line `done_to` are in this batch or in earlier ones.
     pub(in crate::cli) fn push(&mut self, number: u64, line: &[u8], done_to: u64) -> Result<(), Stopped> {
         if !self.lines.is_empty() && self.body.len() + line.len() >= BODY_BYTES {
             self.pass_on()?;

@@ -8,7 +8,9 @@ use csv::{ErrorKind, StringRecord};
 use super::csv::CsvError;
 use super::quotes::Quotes;
 
-/// The size limit of a row. It also bounds the memory for the rows that are read to find the columns.
+/// The size limit of a row.
+///
+/// It also bounds the memory for the rows that are read to find the columns.
 pub(super) const ROW_MAX_BYTES: usize = 1 << 20;
 
 /// A row of the file. If it is not UTF-8, its cells are not kept.

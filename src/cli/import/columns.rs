@@ -39,7 +39,9 @@ pub(super) enum WantedDevice {
     Customary,
 }
 
-/// A metric and, if given, its column: `NAME[=COLUMN]`. Labels may follow the name: `cpu{core=0}=COLUMN`.
+/// A metric and, if given, its column: `NAME[=COLUMN]`.
+///
+/// Labels may follow the name: `cpu{core=0}=COLUMN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WantedMetric {
     /// The canonical text of the series.
@@ -180,7 +182,9 @@ struct Header<'a> {
 struct Name<'a> {
     /// The name in the file, trimmed.
     text: &'a str,
-    /// The canonical text of the series with this name. If the name is no valid series, the name itself.
+    /// The canonical text of the series with this name.
+    ///
+    /// A name that is no valid series is kept as it is.
     series: String,
     is_series: bool,
     /// The name without its unit.

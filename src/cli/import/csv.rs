@@ -73,7 +73,9 @@ pub(super) struct Options {
     pub(super) delimiter: Option<u8>,
     /// The decimal mark; `None`: guessed.
     pub(super) decimal: Option<Decimal>,
-    /// The number of lines before the header. `None`: comments and blank lines precede it.
+    /// The number of lines before the header.
+    ///
+    /// `None`: comments and blank lines precede it.
     pub(super) skip_lines: Option<u64>,
 }
 
@@ -184,7 +186,7 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// The options that were guessed, as flags.
+    /// The options that were guessed, as flags such as `--decimal ','`.
     pub(super) fn guessed(&self) -> &[String] {
         &self.guessed
     }

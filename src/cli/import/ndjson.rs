@@ -17,7 +17,9 @@ impl<R: BufRead> Lines<R> {
         Self { input, number: before }
     }
 
-    /// Reads the next line into `text`, without its line end, and returns its number. `None` after the last.
+    /// Reads the next line into `text`, without its line end, and returns its number.
+    ///
+    /// `None` after the last.
     pub(super) fn next(&mut self, text: &mut Vec<u8>) -> io::Result<Option<u64>> {
         loop {
             text.clear();

@@ -41,7 +41,9 @@ enum Shape {
     Decimals(Decimal),
     /// One mark, which precedes decimals or separates thousands: `1.234`.
     Either(Decimal),
-    /// Separators of thousands: `1 234`. The decimal mark, if the number tells it: `1,234.5`.
+    /// Separators of thousands: `1 234`.
+    ///
+    /// The decimal mark, if the number tells it: `1,234.5`.
     Grouped(Option<Decimal>),
 }
 
@@ -83,7 +85,9 @@ pub(super) enum Unclear {
     Both(String, String),
 }
 
-/// Guesses the decimal mark from the cells of some rows. `None`: they have no decimals.
+/// Guesses the decimal mark from the cells of some rows.
+///
+/// `None`: they have no decimals.
 ///
 /// If a comma separates the cells, the mark is a point, unless all numbers with decimals have a comma.
 pub(super) fn guess<'a>(cells: impl Iterator<Item = &'a str>, delimiter: u8) -> Result<Option<Decimal>, Unclear> {

@@ -41,8 +41,9 @@ pub(super) struct Progress {
     pub(super) counts: Counts,
     total_bytes: Option<u64>,
     dry_run: bool,
-    /// Whether the file is followed. Then lines of progress are rare, and after each of them the list of
-    /// rejections begins again.
+    /// Whether the file is followed.
+    ///
+    /// Then lines of progress are rare, and after each of them the list of rejections begins again.
     is_followed: bool,
     started: Instant,
     listed: AtomicU64,
@@ -85,7 +86,9 @@ impl Progress {
         self.counts.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists a rejected reading, unless too many are listed already. It does not count the reading.
+    /// Lists a rejected reading, unless too many are listed already.
+    ///
+    /// It does not count the reading.
     pub(super) fn list_rejection(&self, file: &str, line: u64, why: &str) {
         if self.listed.fetch_add(1, Ordering::Relaxed) < LISTED_REJECTIONS {
             self.note(&format!("{file}:{line}: {why}"));

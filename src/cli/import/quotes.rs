@@ -35,7 +35,9 @@ impl Quotes {
         Self { place: Place::Start, offset: 0, delimiter }
     }
 
-    /// Reads the next bytes. Returns the offsets in the file of each text that follows a closing quote.
+    /// Reads the next bytes.
+    ///
+    /// Returns the offsets in the file of each text that follows a closing quote.
     pub(super) fn read(&mut self, bytes: &[u8]) -> impl Iterator<Item = u64> {
         let start = self.offset;
         self.offset += bytes.len() as u64;

@@ -25,7 +25,7 @@ const DEVICES: usize = 100_000;
 const HELD_MAX_BYTES: usize = 64 << 20;
 /// The bytes that a held row takes besides its text.
 const ROW_BYTES: usize = 128;
-/// Held rows of a device that are further apart are of different years.
+/// If two held rows of a device are further apart, they are of different years.
 const SAME_HOUR_MS: i64 = 12 * 3_600_000;
 
 /// A row whose local time exists twice.
@@ -55,7 +55,8 @@ impl Held {
 
 /// A row that was held, and its time in Unix milliseconds.
 ///
-/// The error is the first and last line of the rows whose order does not tell their times.
+/// The error: the order of the held rows does not tell their times. It has the first and the last of their
+/// lines.
 pub(super) type Resolved = (Held, Result<i64, (u64, u64)>);
 
 /// The last row of a device before those that are held.
@@ -86,7 +87,9 @@ impl RepeatedHour {
         self.first_lines.first().copied()
     }
 
-    /// Holds a row. If the held rows of the device are of another year, returns them, resolved.
+    /// Holds a row.
+    ///
+    /// If the held rows of the device are of another year, returns them, resolved.
     ///
     /// # Errors
     /// When too many rows are held.
@@ -112,7 +115,9 @@ impl RepeatedHour {
         Ok(resolved)
     }
 
-    /// Notes the time of a row that exists once. Returns the held rows of the device, resolved.
+    /// Notes the time of a row that exists once.
+    ///
+    /// Returns the held rows of the device, resolved.
     pub(super) fn pass(&mut self, device: &str, ms: i64) -> Vec<Resolved> {
         let resolved = if self.held.is_empty() { Vec::new() } else { self.end(device, Some(ms)) };
         self.note(device, ms);

@@ -17,7 +17,9 @@ use super::batch::Batch;
 /// The path to which dead letters are sent.
 pub(in crate::cli) const DEAD_LETTERS: &str = "/v1/dead-letters";
 
-/// The counts besides accepted and rejected readings, as words: `3 fields ignored`. Zeros are left out.
+/// The counts besides accepted and rejected readings, as words: `3 fields ignored`.
+///
+/// Zeros are left out.
 pub(in crate::cli) fn remarks(counts: &Counts) -> impl Iterator<Item = String> {
     let all = [
         (counts.rejected_values, "value", "rejected"),
@@ -80,7 +82,9 @@ impl Sender {
         Self { client, path, retry_for }
     }
 
-    /// Sends a batch until the server answers. `on_trouble` gets each failure that a retry follows.
+    /// Sends a batch until the server answers.
+    ///
+    /// `on_trouble` gets each failure that a retry follows.
     ///
     /// The error is [`TooLarge`] if the server takes no batch of this size.
     pub(in crate::cli) async fn send(&self, batch: &Batch, on_trouble: impl Fn(&str)) -> anyhow::Result<Receipt> {

@@ -285,7 +285,9 @@ fn unix_ns(text: &str) -> Option<Result<i128, TimeError>> {
     Some(Ok(sign * (i128::from(whole) * unit_ns + fraction_ns)))
 }
 
-/// The unit of a Unix time, as nanoseconds. The bounds are those of the precision `auto` of InfluxDB 3.
+/// The unit of a Unix time, as nanoseconds.
+///
+/// The bounds are those of the precision `auto` of InfluxDB 3.
 const fn unit_ns_of(magnitude: u64) -> i128 {
     match magnitude {
         0..5_000_000_000 => NS_PER_S,

@@ -123,8 +123,9 @@ impl Batch {
         Ok(())
     }
 
-    /// The readings of all documents by bucket. If two documents have values of one reading, the value of the
-    /// earlier document in the batch stays.
+    /// The readings of all documents by bucket.
+    ///
+    /// If two documents have values of one reading, the value of the earlier document in the batch stays.
     fn merged(&self) -> BTreeMap<Key, Merged> {
         let mut merged: BTreeMap<Key, Merged> = BTreeMap::new();
         for (_, bucket) in self.buckets() {

@@ -1,4 +1,4 @@
-//! `tidegauge migrate`: makes buckets of MongoDB documents of other programs.
+//! `tidegauge migrate`: turns MongoDB documents of other programs into buckets.
 //!
 //! These programs follow a guide to the bucket pattern.
 //!
@@ -179,7 +179,9 @@ fn load(args: &MigrateArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Opens the collection with the documents. Other collections of tidegauge are refused.
+/// Opens the collection with the documents.
+///
+/// Other collections of tidegauge are refused.
 async fn open(config: &Config, from: &str, args: &MigrateArgs) -> anyhow::Result<OlderCollection> {
     let mongodb = &config.mongodb;
     let is_series = config.store_kind() == StoreKind::MongodbTimeseries && from == mongodb.timeseries.collection;

@@ -175,10 +175,13 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// The write of readings of an hour. If the new store has another value of a reading, that value stays.
+    /// The write of the readings of an hour.
     ///
-    /// Metadata is written with each hour up to the one that it was sent with, and always with the first
-    /// hour. So it replaces no newer metadata.
+    /// If the new store has another value of a reading, that value stays.
+    ///
+    /// The first write has the metadata, and so has each write up to the hour in which the metadata was sent.
+    /// Writes of later hours leave it out: there it would count as newer than it is, and replace newer
+    /// metadata.
     fn write(&mut self, hour: Hour, contents: &Contents) -> BucketWrite {
         let is_first = std::mem::take(&mut self.is_first);
         let metadata = self.metadata.filter(|metadata| is_first || hour <= metadata.hour);

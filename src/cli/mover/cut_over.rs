@@ -38,7 +38,9 @@ pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow:
     Ok(())
 }
 
-/// Whether `store.json` names the old store. If both stores are of one kind, the ID tells.
+/// Whether `store.json` names the old store.
+///
+/// If both stores are of one kind, the ID tells.
 async fn is_noted(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<bool> {
     let noted = KnownStore::load(&data_dir::known_store(folder)).ok().flatten();
     let Some(KnownStore { store, history, .. }) = noted else { return Ok(false) };

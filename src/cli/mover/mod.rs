@@ -116,7 +116,9 @@ pub(super) async fn run(args: MoveArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the readings and then the rollups of expired readings. Returns how many readings were refused.
+/// Copies the readings and then the rollups of expired readings.
+///
+/// Returns how many readings were refused.
 async fn copy_all(stores: &Stores, file: &ProgressFile, progress: &mut Progress) -> anyhow::Result<u64> {
     let repeat = "repeat the command to continue";
     let moved = copy::readings(stores, file, file.load()?, progress).await.context(repeat)?;

@@ -64,8 +64,9 @@ impl<'a> Slices<'a> {
         Self { store, query }
     }
 
-    /// The next readings by hour, in ascending order; `None` after the last. No hour is empty, and an hour
-    /// may be in two slices.
+    /// The next readings by hour, in ascending order; `None` after the last.
+    ///
+    /// No hour is empty, and an hour may be in two slices.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<(Hour, Contents)>>> {
         let Self { store, query } = self;
         while query.range_ms.start < query.range_ms.end {

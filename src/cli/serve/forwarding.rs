@@ -21,7 +21,9 @@ use super::super::data_dir::{self, DataDir};
 /// With a limited bandwidth, the size of a batch is chosen so that sending its body takes about a second.
 const USUAL_COMPRESSION: u64 = 10;
 
-/// The options of forwarding; `None` if forwarding is off. An error is a mistake in the configuration.
+/// The options of forwarding; `None` if forwarding is off.
+///
+/// An error is a mistake in the configuration.
 pub(in super::super) fn options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>> {
     try_options(config, clock).map_err(|error| Usage(format!("{error:#}")).into())
 }
@@ -46,8 +48,9 @@ fn try_options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>
     Ok(Some(Options { client, max_batch_bytes, clock: clock.clone() }))
 }
 
-/// Starts to forward the log if that is configured. Otherwise the log no longer keeps records for a
-/// forwarder.
+/// Starts to forward the log if that is configured.
+///
+/// Otherwise the log no longer keeps records for a forwarder.
 pub(super) fn start(
     config: &Config,
     data: &DataDir,

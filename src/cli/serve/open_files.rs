@@ -15,7 +15,7 @@ use super::options::mongodb_connections;
 /// These are the log, SQLite with its readers, and the runtime.
 const OTHERS: u64 = 64;
 
-/// Files of the runtime of one thread of connections, rounded up.
+/// The files that the runtime of one connection thread needs, rounded up.
 const OF_THREAD: u64 = 4;
 
 /// The servers of a MongoDB replica set. The driver connects to each.
@@ -24,7 +24,9 @@ const MONGODB_SERVERS: u64 = 3;
 /// The connections by which the driver monitors one server.
 const MONITORS: u64 = 3;
 
-/// Raises the limit as far as the system allows. The common soft limit of 1024 is for programs with `select`.
+/// Raises the limit as far as the system allows.
+///
+/// The common soft limit of 1024 is for programs with `select`.
 pub(super) fn raise_limit() {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
@@ -43,7 +45,7 @@ pub(super) fn max_connections(config: &Config) -> usize {
 
 /// The number of connections of MQTT devices that may be open.
 ///
-/// It is limited in the same way.
+/// It is `mqtt_listener.max_connections`, or less, as with [`max_connections`].
 pub(super) fn max_mqtt_connections(config: &Config) -> usize {
     let [http, mqtt] = wanted(config);
     max_of("mqtt_listener.max_connections", mqtt, http, config)
@@ -72,8 +74,11 @@ fn max_of(key: &'static str, wanted: usize, others: usize, config: &Config) -> u
     allowed
 }
 
-/// The connections that one of the two servers may have. If both together want more than `fitting`, it may
-/// have half of these, or more if the other server wants less than half.
+/// The number of connections that one of the two servers may have.
+///
+/// `fitting` is the number for both together, `wanted` and `others` are what this server and the other one
+/// want. With 100 fitting connections, a server that wants 80 gets 50 if the other one wants 60, and 70 if
+/// the other one wants 30.
 fn share(fitting: usize, wanted: usize, others: usize) -> usize {
     wanted.min(fitting.saturating_sub(others).max(fitting / 2)).max(1)
 }

@@ -72,9 +72,10 @@ pub(super) fn mongodb_connections(config: &Config) -> u32 {
 /// the shortest retention leaves time for it (`retention.readings` in `src/config`).
 const ROLLUP_DELAY: Duration = Duration::from_secs(1_200);
 
-/// How long a day that can be rolled up must still keep its first readings.
+/// The least time from the roll-up of a day to the expiry of its first readings.
 ///
-/// The roll-up of many devices takes time, and the service may be down.
+/// The roll-up of many devices takes time, and the service may be down. With a shorter retention, each hour
+/// is rolled up by itself ([`closing`]).
 const ROLLUP_MARGIN: Duration = Duration::from_secs(43_200);
 
 pub(super) fn flush(config: &Config, data: &DataDir, clock: &Clock) -> flush::Options {
@@ -193,7 +194,9 @@ fn mqtt_formats(config: &Config) -> mqtt::Formats {
     }
 }
 
-/// The options of the clients of MQTT brokers. An error is one of the configuration.
+/// The options of the clients of MQTT brokers.
+///
+/// An error is a mistake in the configuration.
 pub(in super::super) fn mqtt(config: &Config) -> anyhow::Result<Vec<mqtt::Options>> {
     let formats = mqtt_formats(config);
     let options = |broker: &config::Mqtt| {

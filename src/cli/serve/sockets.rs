@@ -40,7 +40,9 @@ pub(super) struct BoundSockets {
 }
 
 impl PassedSockets {
-    /// Takes the sockets of the environment. A process does this once, before it uses descriptors of its own.
+    /// Takes the sockets of the environment.
+    ///
+    /// A process does this once, before it uses descriptors of its own.
     pub(super) fn take() -> anyhow::Result<Self> {
         let variable = |name| std::env::var(name).unwrap_or_default();
         let is_for_this = variable("LISTEN_PID").parse() == Ok(std::process::id());

@@ -68,7 +68,9 @@ pub(super) async fn compare(config: &Config, file: &Path, recovery: &Recovery, s
     }
 }
 
-/// Writes the record of the store in use, unless there is one. From then on, a missing log counts as lost.
+/// Writes the record of the store in use, unless there is one.
+///
+/// From then on, a missing log counts as lost.
 pub(super) fn note(file: &Path, store: &dyn Store) {
     if KnownStore::load(file).is_ok_and(|known| known.is_some()) {
         return;
@@ -79,11 +81,10 @@ pub(super) fn note(file: &Path, store: &dyn Store) {
     }
 }
 
-/// Each minute, exports the size of the store and saves the record of it.
+/// Each minute, exports the size of the store and saves the record of the store.
 ///
-/// The record has the ID of the store and the count of its writes.
-///
-/// Sends the ID to `store_id` too. Begins at once, and runs until aborted.
+/// The record has the ID of the store and the count of its writes. `store_id` receives the ID too. Begins at
+/// once, and runs until aborted.
 pub(super) async fn run(
     file: PathBuf,
     store: Arc<dyn Store>,

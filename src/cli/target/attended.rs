@@ -7,8 +7,9 @@ use super::super::serve::StopSignals;
 use super::patience::say_waits;
 use super::progress::Lines;
 
-/// Does the work of a command, and says every ten seconds what it waits for. A signal ends the work: then the
-/// error has the command line that continues it.
+/// Does the work of a command, and says every ten seconds what it waits for.
+///
+/// A signal ends the work with an error, which has the command line that continues the work.
 pub(in super::super) async fn attended<T>(
     lines: &Lines,
     work: impl Future<Output = anyhow::Result<T>>,
@@ -27,7 +28,9 @@ fn command_line() -> String {
     words.join(" ")
 }
 
-/// A word of a command line for a shell. The passwords in connection strings are hidden.
+/// A word of a command line for a shell.
+///
+/// The passwords in connection strings are hidden.
 fn shown(word: &str) -> String {
     let (flag, value) = word.split_once('=').filter(|(flag, _)| flag.starts_with("--")).unwrap_or(("", word));
     let word = match value.parse::<MongodbUri>() {

@@ -10,7 +10,9 @@ use tidegauge::store::{HourStats, StatsNeeds, Store};
 
 use super::{Target, patiently};
 
-/// How often the stats of an hour are read until they cover its readings: the service may be rolling it up.
+/// The most reads of the stats of an hour until they cover its readings.
+///
+/// Meanwhile the service may be rolling up the hour.
 const ATTEMPTS: u32 = 10;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 
@@ -32,8 +34,9 @@ pub(in super::super) struct HourCheck {
 }
 
 impl Target {
-    /// Compares the expected readings of an hour one by one with the stored readings, and the stats of the
-    /// hour with its readings. The store may have more readings.
+    /// Compares the expected readings of an hour one by one with the stored readings.
+    ///
+    /// Also compares the stats of the hour with its readings. The store may have more readings.
     pub(in super::super) async fn check_hour(
         &self,
         device: &Arc<str>,
@@ -61,8 +64,9 @@ impl Target {
     }
 }
 
-/// Whether the `new` stats of an hour count all values of the `old` stats. If values have changed
-/// (`is_changed`), minimum, maximum and sum may differ.
+/// Whether the `new` stats of an hour count all values of the `old` stats.
+///
+/// If values have changed (`is_changed`), minimum, maximum and sum may differ.
 fn covers(new: &OfSeries, old: &OfSeries, is_changed: bool) -> bool {
     old.iter().all(|(metric, old)| {
         new.get(metric)
@@ -94,8 +98,9 @@ pub(in super::super) fn agrees(old: &OfSeries, new: &OfSeries) -> bool {
     old.len() == new.len() && old.iter().all(|(metric, old)| new.get(metric).is_some_and(|new| is_same(old, new)))
 }
 
-/// Whether two stats are of the same values. Their sums may differ by rounding, if the values were added in
-/// another order.
+/// Whether two stats are of the same values.
+///
+/// Their sums may differ by rounding, if the values were added in another order.
 fn is_same(old: &Stats, new: &Stats) -> bool {
     let largest = old.min.abs().max(old.max.abs());
     let rounded = (old.count as f64).powi(2) * largest * f64::EPSILON;

@@ -70,8 +70,9 @@ impl Target {
         Ok(Self { store, config, clock: Clock::system(), writer })
     }
 
-    /// How many batches may be written at the same time. SQLite executes one write after the other, so
-    /// several batches would keep the service waiting.
+    /// How many batches may be written at the same time.
+    ///
+    /// SQLite executes one write after the other, so several batches would keep the service waiting.
     pub(super) fn writers(&self) -> usize {
         if self.config.store_kind() == StoreKind::Sqlite { 1 } else { 4 }
     }
@@ -81,13 +82,17 @@ impl Target {
         first_kept(self.config.retention.readings, 1, &self.clock)
     }
 
-    /// The first hour whose rollup the store surely still has. Rollups expire by whole days, so the retention
-    /// counts from a day and an hour later.
+    /// The first hour whose rollup the store surely still has.
+    ///
+    /// It is 25 hours later than the retention says: rollups expire by whole days, and one hour is left for
+    /// the comparison.
     pub(super) fn first_kept_rollup(&self) -> Hour {
         first_kept(self.config.retention.rollups(), 25, &self.clock)
     }
 
-    /// Writes different buckets, and rolls up those of closed hours. Waits for a store that is away.
+    /// Writes different buckets, and rolls up those of closed hours.
+    ///
+    /// Waits for a store that is away.
     pub(super) async fn write(&self, writes: Vec<Arc<BucketWrite>>) -> anyhow::Result<Outcome> {
         let (mut outcome, mut patience) = (Outcome::default(), Patience::default());
         let mut writes = self.writer.begin(writes);
@@ -116,16 +121,19 @@ impl Outcome {
     }
 }
 
-/// The first hour that a retention keeps, plus `more_hours`, so that the hour does not expire while it is
-/// compared.
+/// The first hour that a retention keeps, plus `more_hours`.
+///
+/// With the additional hours, the hour does not expire while it is compared.
 pub(super) fn first_kept(retention: config::Keep, more_hours: i32, clock: &Clock) -> Hour {
     let Some(kept) = retention.period() else { return Hour(i32::MIN) };
     let kept_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
     Hour(Hour::of(clock.now_ms().saturating_sub(kept_ms)).0 + more_hours)
 }
 
-/// A write of readings that are already stored elsewhere. If this store has another value of a reading, that
-/// value stays. `metrics` are the metrics of `contents`, in the same order.
+/// A write of readings that are already stored elsewhere.
+///
+/// If this store has another value of a reading, that value stays. `metrics` are the metrics of `contents`,
+/// in the same order.
 pub(super) fn write_of(
     device: Arc<str>,
     hour: Hour,

@@ -25,9 +25,10 @@ const AWAY: &str = "a store does not answer";
 /// The time between two lines about the same wait.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Repeats a request to a store while it fails for a reason that may pass, for at most five minutes.
+/// Repeats a request while it fails for a reason that may pass, for five minutes.
 ///
-/// A collection of another kind ends the command at once. The service waits until a person has mended it.
+/// A collection of another kind ends the command at once, although the service waits until a person has
+/// mended it.
 pub(in super::super) async fn patiently<T>(
     mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> anyhow::Result<T> {

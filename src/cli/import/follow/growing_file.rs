@@ -49,11 +49,13 @@ pub(super) enum Step {
     Lines(Vec<u8>),
     /// There are no more whole lines yet.
     Idle,
-    /// The file has ended, for this reason. The next step reads another file, or this one from its beginning.
+    /// The file has ended, for this reason.
+    ///
+    /// The next step reads another file, or this one from its beginning.
     Ended(&'static str),
 }
 
-/// The file at a path, or a rotated file that was there before.
+/// The file at a path, or a rotated file that was at this path before.
 pub(super) struct GrowingFile {
     path: PathBuf,
     /// The current name of the open file. After a rotation, it is not `path`.
@@ -142,7 +144,7 @@ impl GrowingFile {
         }
     }
 
-    /// How many bytes were read.
+    /// The number of bytes of the file that were read, `partial` included.
     fn known(&self) -> u64 {
         self.read.bytes + self.partial.len() as u64
     }

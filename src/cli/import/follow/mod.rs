@@ -116,16 +116,16 @@ struct Lines<'a> {
 }
 
 enum Form {
-    /// The first lines, as long as they have no row.
+    /// The first lines of a file that has no row yet, so its format is unknown.
     Head(Vec<u8>),
     Csv(Box<Rows<Box<dyn BufRead>>>),
     Ndjson,
 }
 
 impl Lines<'_> {
-    /// Adds lines that follow `before` others.
+    /// Sends the rows of `bytes`, whole lines that follow `before` lines of the file.
     ///
-    /// `false`: some lines wait, because their rows are held or the file has no row yet.
+    /// `false`: not all rows are sent. Some are held, or the format is unknown until the file has a row.
     fn add(&mut self, name: &str, bytes: &[u8], before: u64) -> anyhow::Result<bool> {
         if let Form::Head(head) = &mut self.form {
             head.extend_from_slice(bytes);
