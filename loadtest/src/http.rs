@@ -137,7 +137,7 @@ impl Sending {
 }
 
 impl Until {
-    /// Whether to send another message after this many.
+    /// Whether a connection that has sent `messages` sends another one.
     pub(crate) fn goes_on(self, start: Instant, messages: u64) -> bool {
         match self {
             Self::Seconds(seconds) => start.elapsed().as_secs_f64() < seconds,
@@ -145,7 +145,7 @@ impl Until {
         }
     }
 
-    /// The most messages that follow this many.
+    /// How many messages a connection that has sent `messages` may still send.
     pub(crate) const fn left(self, messages: u64) -> u64 {
         match self {
             Self::Seconds(_) => u64::MAX,

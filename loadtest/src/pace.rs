@@ -47,9 +47,9 @@ impl Pace {
 
 /// Turns a time of an even schedule into the time of a schedule with bursts.
 ///
-/// Both are seconds from the start. At the result, a load with bursts has sent as many messages as an even
-/// load at `even`. The rate is [`BURST`] times the even rate at the beginning of each minute, and the even
-/// rate for the rest of the minute.
+/// Both are seconds from the start. If the even schedule sends message `n` at `even`, the schedule with
+/// bursts sends it at the result. Its rate is [`BURST`] times the even rate at the beginning of each minute,
+/// and the even rate for the rest of the minute.
 fn bent(even: f64) -> f64 {
     let a_minute = BURST * BURST_SECONDS + (MINUTE - BURST_SECONDS);
     let (minutes, rest) = ((even / a_minute).floor(), even % a_minute);

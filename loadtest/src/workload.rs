@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 
-/// How many readings later a connection sends a late or repeated reading.
+/// A connection sends a late or repeated reading this many readings later.
 const LAG: u64 = 20_000;
 
 /// A kind of workload.

@@ -18,11 +18,12 @@ const LINES: usize = 1_000;
 /// Buckets in a write command.
 const BUCKETS: usize = 1_000;
 
-/// The time of a reading is less than so many milliseconds after the beginning of its round.
+/// A reading's time is less than this many milliseconds after its round's start.
 const LATE_MS: i64 = 20;
 
-/// Devices that send one reading each in a round, in an order that is different in each round. The values
-/// have one decimal.
+/// Devices that send one reading each in a round. The values have one decimal.
+///
+/// Their order is different in each round.
 #[derive(Debug)]
 pub struct Fleet {
     order: Vec<u32>,
@@ -80,7 +81,9 @@ impl Fleet {
         self.pending.bytes()
     }
 
-    /// Takes the buckets of one write command, encodes and completes them. Returns whether there was any.
+    /// Takes the buckets of one write command, encodes and completes them.
+    ///
+    /// Returns whether there was any.
     pub fn flush(&mut self) -> bool {
         let taken = self.pending.take(Take::All(Reason::Drain), BUCKETS);
         let writes: Vec<_> = taken.iter().map(|taken| Arc::new(taken.to_write())).collect();

@@ -1,7 +1,8 @@
-//! The memory of idle devices, of pending readings, and of idle connections: the growth of the resident
-//! memory of the service, divided by their number.
+//! The memory of one idle device, one pending device-hour and one idle connection.
 //!
-//! As many are there before. They have filled the buffers and tables that all of them share.
+//! Each measurement adds the same number of items twice, and divides the growth of the service's resident
+//! memory in the second half by this number. The first half has filled the buffers and tables that all items
+//! share.
 
 use super::devices::{NOTHING_IS_DUE, hour_ahead_ms};
 use super::history::{BATCH, CONNECTIONS};
@@ -14,13 +15,15 @@ use crate::systems::{Environment, Server, System};
 use crate::target::Target;
 use crate::workload::Workload;
 
-/// Devices that are known and have nothing pending; pending device-hours.
+/// How many devices, or pending device-hours, each half adds.
 const DEVICES: u64 = 100_000;
 
 /// The readings of a pending device-hour.
 const READINGS: u64 = 60;
 
-/// Connections, within the usual limit of open files.
+/// How many connections each half adds.
+///
+/// All of them fit into the usual limit of open files.
 const IDLE: usize = 400;
 
 impl Bench<'_> {
@@ -32,13 +35,14 @@ impl Bench<'_> {
         if self.system != System::TidegaugeSqlite {
             return self.idle_devices().await; // the cache of SQLite would count too
         }
-        // The others are the same whatever the store.
+        // The store does not matter for pending hours and connections, so one store is measured.
         self.pending_hours().await?;
         self.idle_connections().await
     }
 
     async fn idle_devices(&mut self) -> anyhow::Result<()> {
-        // All readings of a half are pending before the first is stored: both halves need as much memory.
+        // The readings of a half arrive within these 10 s, so all of them are pending at once. Thus both
+        // halves reach the same peak of pending memory.
         let config = [("flush.max_age", "10s"), ("limits.new_devices_per_minute", "0")];
         let server = Server::start(self.system, &self.args.programs, &Environment::of_config(config)).await?;
         let mut resident = [0.0; 2];
@@ -53,7 +57,7 @@ impl Bench<'_> {
     }
 
     async fn pending_hours(&mut self) -> anyhow::Result<()> {
-        // Without this limit, the devices are in pending only.
+        // This turns off a limit for which the service would keep memory for each device outside of pending.
         let config = NOTHING_IS_DUE.into_iter().chain([("limits.device_metrics_per_hour", "0")]);
         let server = Server::start(self.system, &self.args.programs, &Environment::of_config(config)).await?;
         let mut resident = [0.0; 2];

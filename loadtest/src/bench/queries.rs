@@ -71,8 +71,8 @@ impl Queries<'_> {
 impl Bench<'_> {
     /// Measures queries of the history.
     ///
-    /// Other systems than tidegauge have one query language. They have its figure in the rows of `InfluxQL`
-    /// too.
+    /// Only tidegauge has two query languages. For the other systems, the rows named `InfluxQL` repeat the
+    /// figure of their own language.
     pub(super) async fn queries(&mut self, queries: &Queries<'_>) -> anyhow::Result<()> {
         let path = Target::rollup_path;
         let (Some(one), Some(all)) = (queries.of_one(path).await?, queries.of_all(path).await?) else { return Ok(()) };

@@ -18,11 +18,11 @@ use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// The longest real wait of a program at the speed of time.
+/// The longest real wait of a program while its clock runs at normal speed.
 ///
-/// A longer wait ends early, because the speed may rise during it.
+/// The library cuts a longer wait off, because the speed may rise during it.
 const SHORT_NS: i64 = 50_000_000;
-/// Real waits are not limited.
+/// The limit of real waits while the clock runs fast: none.
 const UNLIMITED_NS: i64 = i64::MAX;
 
 /// A clock that runs faster than time.
@@ -46,7 +46,7 @@ struct Settings {
 }
 
 impl Clock {
-    /// A clock that shows `wall_ms` (Unix milliseconds) now, at the speed of time.
+    /// A clock that shows `wall_ms` (Unix milliseconds) now, and runs at normal speed.
     pub(crate) fn starting_at(wall_ms: u64) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("loadtest-clock-").tempdir()?;
         compile(folder.path())?;
@@ -64,18 +64,18 @@ impl Clock {
         vec![("LD_PRELOAD".to_owned(), path("clock.so")), ("FAST_CLOCK".to_owned(), path("settings"))]
     }
 
-    /// Lets the clock jump forward to `wall_ms` and run `speed` times as fast as time.
+    /// Lets the clock jump forward to `wall_ms`, and run at `speed` times normal speed.
     pub(crate) fn jump_and_run(&mut self, wall_ms: u64, speed: u32) -> anyhow::Result<()> {
         ensure!(wall_ms >= self.now_ms()?, "the preparations lasted longer than the clock allows");
         self.set(wall_ms, speed.into(), UNLIMITED_NS)
     }
 
-    /// Lets the clock run `speed` times as fast as time from now on.
+    /// Lets the clock run at `speed` times normal speed from now on.
     pub(crate) fn speed_up(&mut self, speed: u32) -> anyhow::Result<()> {
         self.set(self.now_ms()?, speed.into(), UNLIMITED_NS)
     }
 
-    /// Lets the clock run as fast as time again.
+    /// Lets the clock run at normal speed again.
     ///
     /// Waits that have begun still end as at the earlier speed.
     pub(crate) fn slow_down(&mut self) -> anyhow::Result<()> {
@@ -102,8 +102,8 @@ impl Clock {
 
     /// Writes the settings to the file, as the writer of a seqlock.
     ///
-    /// Programs read the file at the same time. The version is odd while the settings change; a reader
-    /// repeats if it was odd or has changed.
+    /// Programs read the file at the same time. The version is odd while the settings change. A reader reads
+    /// again if the version was odd or has changed meanwhile.
     fn write(&mut self, longest_ns: i64) -> anyhow::Result<()> {
         let Settings { real_ns, fast_ns, speed } = self.settings;
         let fields = [real_ns, fast_ns, self.wall_ns, speed, longest_ns];

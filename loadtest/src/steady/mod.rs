@@ -64,7 +64,8 @@ const REAL_REST_MS: u64 = MINUTE_MS;
 
 /// The time after the last hour that is measured too.
 ///
-/// It is at least `AFTER_MS`, and ends when all readings are stored. This must be within `STORED_LIMIT_MS`.
+/// It lasts at least `AFTER_MS`, and until all readings are stored. If they are not stored within
+/// `STORED_LIMIT_MS`, the run fails.
 const AFTER_MS: u64 = 15 * MINUTE_MS;
 const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
 

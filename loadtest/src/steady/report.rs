@@ -101,7 +101,7 @@ impl Report {
     /// The hours from which the cost of a whole day is estimated.
     ///
     /// The first hours of a day cost more: they roll up the day before, and note the new day in the device
-    /// index. All other hours cost as much as a plain one.
+    /// index. One plain hour stands for all other hours.
     fn day(&self) -> Option<Day<'_>> {
         let midnight = self.hours.iter().position(|hour| hour.name == "00:00")?;
         let after = &self.hours[midnight..];
@@ -117,7 +117,7 @@ const TURN_HOURS: usize = 2;
 /// The hours from which the cost of a whole day is estimated.
 struct Day<'a> {
     turn: &'a [Span],
-    /// An hour whose cost is that of each other hour.
+    /// An hour outside of `turn`, which stands for each other hour of the day.
     plain: &'a Span,
 }
 

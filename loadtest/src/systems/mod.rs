@@ -81,7 +81,7 @@ impl System {
         )
     }
 
-    /// The promise of an answer, which differs between the systems: text for people.
+    /// The promise that an answer of the system makes, as text for people.
     pub(crate) const fn promise(self) -> &'static str {
         match self {
             Self::TidegaugeSqlite | Self::TidegaugeMongodb | Self::TidegaugePacked | Self::TidegaugeTimeseries => {
