@@ -41,19 +41,21 @@
 //! table is limited, a series is searched among the next entries only, and a series whose values are no
 //! decimals is rarely tried again. A series that the search misses gets a second entry.
 
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use self::pieces::{PIECE_BYTES, PIECE_LEN, PIECES_MAX, Piece, SEALED_BYTES, Sealed};
 use super::slots::Key;
+use crate::common::zigzag::{unzigzag, zigzag};
 use crate::model::HourOffset;
 
 mod decimal;
 mod pieces;
-mod reader;
 #[cfg(test)]
 mod tests;
-mod writer;
 
 pub(super) use pieces::Packed;
-pub(super) use reader::Arrived;
-pub(super) use writer::Stream;
 
 /// The most bytes of a token: its head, a series, a time, and a power of ten with an integer.
 const TOKEN_BYTES_MAX: usize = 1 + 6 + 5 + 11;
@@ -80,6 +82,12 @@ const NO_ENTRY: u64 = SKIP_MAX as u64 + 1;
 
 /// The most entries of the table.
 const SERIES_MAX: usize = 512;
+
+/// After this many values in a row that are no decimals, the next ones are not tried.
+const MISSES_MAX: u8 = 4;
+
+/// The next values, this many, are then written as numbers, and not tried as decimals.
+const UNTRIED: u8 = 16;
 
 /// The time of the last reading, and the step to the next one.
 #[derive(Debug, Clone, Copy, Default)]
@@ -134,7 +142,7 @@ struct Series {
     metric: Key,
     /// The power of ten that divides `integer`.
     decimals: u8,
-    /// How many values were no decimals. Only the writer uses it.
+    /// How many values were no decimals. Only [`Stream`] uses it.
     misses: u8,
 }
 
@@ -142,4 +150,475 @@ impl Series {
     const fn new(metric: Key) -> Self {
         Self { integer: 0, metric, decimals: 0, misses: 0 }
     }
+
+    /// Returns the difference from the last integer, if the value is a decimal with the same power of ten.
+    #[inline]
+    fn delta(&mut self, value: f64) -> Option<i64> {
+        if self.misses >= MISSES_MAX {
+            return None;
+        }
+        let integer = decimal::integer_of(value, self.decimals)?;
+        self.misses = 0;
+        Some(integer - std::mem::replace(&mut self.integer, integer))
+    }
+
+    /// Returns a value as a part of a long token.
+    fn code(&mut self, value: f64) -> Coded {
+        if let Some(delta) = self.delta(value) {
+            return Coded::Delta(delta);
+        }
+        if self.misses < MISSES_MAX
+            && let Some((decimals, integer)) = decimal::fewest(value)
+        {
+            (self.decimals, self.integer, self.misses) = (decimals, integer, 0);
+            return Coded::Rescaled(decimals, integer);
+        }
+        self.misses += 1;
+        if self.misses == MISSES_MAX + UNTRIED {
+            self.misses = MISSES_MAX - 1; // the next one is tried
+        }
+        Coded::Number(value)
+    }
+}
+
+/// A stream that grows.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    /// The newest piece, which links to the pieces before it that are not sealed.
+    piece: Option<Box<Piece>>,
+    /// The table of series, by their first appearance.
+    series: SmallVec<[Series; 1]>,
+    times: Times,
+    /// The number of values.
+    values: u32,
+    /// The predicted series: a place in the table.
+    next: u16,
+    /// The bytes in use of the newest piece.
+    used: u8,
+    /// The number of pieces that are not sealed.
+    pieces: u8,
+    /// The sealed pieces, which are older.
+    sealed: Option<Arc<Sealed>>,
+}
+
+/// A value as a part of a long token.
+#[derive(Debug, Clone, Copy)]
+enum Coded {
+    /// The difference from the last integer of the series.
+    Delta(i64),
+    /// Another power of ten, and the integer.
+    Rescaled(u8, i64),
+    /// A number that is no decimal.
+    Number(f64),
+}
+
+/// How a long token names a series.
+#[derive(Debug, Clone, Copy)]
+enum Named {
+    Predicted,
+    Skip(usize),
+    New(Key),
+    NoEntry(Key),
+}
+
+impl Stream {
+    /// The memory outside of the struct.
+    pub(super) fn bytes(&self) -> usize {
+        let series = if self.series.spilled() { self.series.capacity() * size_of::<Series>() } else { 0 };
+        usize::from(self.pieces) * PIECE_BYTES + Sealed::bytes(self.sealed.as_ref()) + series
+    }
+
+    /// The number of pieces that [`Self::copy`] copies.
+    pub(super) const fn pieces(&self) -> usize {
+        self.pieces as usize
+    }
+
+    /// Reads the place of the next byte, for the processor's caches.
+    #[inline]
+    pub(super) fn touch(&self) -> usize {
+        self.piece.as_ref().map_or(0, |piece| usize::from(piece.bytes[usize::from(self.used).min(PIECE_LEN - 1)]))
+    }
+
+    /// Returns the stream so far. Shares sealed pieces and copies the others.
+    pub(super) fn copy(&self) -> Packed {
+        Packed { sealed: self.sealed.clone(), piece: self.piece.clone(), used: self.used, values: self.values }
+    }
+
+    pub(super) fn into_packed(self) -> Packed {
+        Packed { sealed: self.sealed, piece: self.piece, used: self.used, values: self.values }
+    }
+
+    /// Appends a value, and returns by how many bytes the memory has grown.
+    #[inline]
+    pub(super) fn push(&mut self, offset: HourOffset, starts_reading: bool, metric: Key, value: f64) -> usize {
+        self.values += 1;
+        let Some(series) = self.series.get_mut(usize::from(self.next)).filter(|series| series.metric == metric) else {
+            return self.push_other(offset, starts_reading, metric, value);
+        };
+        let Some(delta) = series.delta(value) else {
+            let coded = series.code(value);
+            return self.push_long(offset, starts_reading, Named::Predicted, coded);
+        };
+        if !starts_reading {
+            return if fits::<6>(delta) {
+                self.pass(0);
+                self.append([0b1000_0000 | low::<6>(delta) as u8])
+            } else {
+                self.push_long(offset, false, Named::Predicted, Coded::Delta(delta))
+            };
+        }
+        let difference = i64::from(self.times.difference(offset));
+        if fits::<8>(difference) && fits::<7>(delta) {
+            self.times.advance_on_time(offset);
+            self.pass(0);
+            if difference == 0 && fits::<4>(delta) {
+                self.append([0b1110_0000 | low::<4>(delta) as u8])
+            } else {
+                self.append(((low::<8>(difference) << 7 | low::<7>(delta)) as u16).to_be_bytes())
+            }
+        } else if fits::<12>(difference) && fits::<9>(delta) {
+            self.times.advance(offset);
+            self.pass(0);
+            let [_, token @ ..] = (0b110 << 21 | low::<12>(difference) << 9 | low::<9>(delta)).to_be_bytes();
+            self.append(token)
+        } else {
+            self.push_long(offset, true, Named::Predicted, Coded::Delta(delta))
+        }
+    }
+
+    /// Appends a value of another series than the predicted one.
+    #[inline(never)]
+    fn push_other(&mut self, offset: HourOffset, starts_reading: bool, metric: Key, value: f64) -> usize {
+        let (len, next) = (self.series.len(), usize::from(self.next));
+        let is_it = |skip: &usize| self.series[(next + skip) % len].metric == metric;
+        if let Some(skip) = (1..len.min(SKIP_MAX + 1)).find(is_it) {
+            let coded = self.series[(next + skip) % len].code(value);
+            return self.push_long(offset, starts_reading, Named::Skip(skip), coded);
+        }
+        if len == SERIES_MAX {
+            return self.push_long(offset, starts_reading, Named::NoEntry(metric), Coded::Number(value));
+        }
+        let before = if self.series.spilled() { self.series.capacity() } else { 0 };
+        self.series.push(Series::new(metric));
+        let after = if self.series.spilled() { self.series.capacity() } else { 0 };
+        let coded = self.series[len].code(value);
+        (after - before) * size_of::<Series>() + self.push_long(offset, starts_reading, Named::New(metric), coded)
+    }
+
+    #[inline(never)]
+    fn push_long(&mut self, offset: HourOffset, starts_reading: bool, named: Named, coded: Coded) -> usize {
+        let mut token = Token::default();
+        token.put(&[LONG]);
+        match named {
+            Named::Predicted => self.pass(0),
+            Named::Skip(skip) => {
+                token.put_number(skip as u64);
+                self.pass(skip);
+            }
+            Named::New(metric) => {
+                token.put_number(NEW_SERIES);
+                token.put_number(metric.get().into());
+                self.next = 0; // after the last entry
+            }
+            Named::NoEntry(metric) => {
+                token.put_number(NO_ENTRY);
+                token.put_number(metric.get().into());
+            }
+        }
+        if !matches!(named, Named::Predicted) {
+            token.bytes[0] |= OTHER_SERIES;
+        }
+        if starts_reading {
+            token.bytes[0] |= STARTS_READING;
+            token.put_number(zigzag(self.times.difference(offset).into()));
+            self.times.advance(offset);
+        }
+        token.put_value(coded);
+        self.append_slice(&token.bytes[..token.len])
+    }
+
+    /// Moves the prediction of the series on by `skip` entries and one more.
+    #[inline]
+    fn pass(&mut self, skip: usize) {
+        let after = usize::from(self.next) + skip + 1;
+        let len = self.series.len();
+        self.next = (if after < len { after } else { after - len }) as u16;
+    }
+
+    #[inline]
+    fn append<const N: usize>(&mut self, token: [u8; N]) -> usize {
+        if let Some(piece) = &mut self.piece
+            && let Some(room) = piece.bytes[usize::from(self.used)..].first_chunk_mut()
+        {
+            *room = token;
+            self.used += N as u8;
+            return 0;
+        }
+        self.append_slice(&token)
+    }
+
+    #[inline(never)]
+    fn append_slice(&mut self, token: &[u8]) -> usize {
+        let mut added = 0;
+        let mut rest = token;
+        loop {
+            if let Some(piece) = &mut self.piece {
+                let room = &mut piece.bytes[usize::from(self.used)..];
+                let (now, later) = rest.split_at(rest.len().min(room.len()));
+                room[..now.len()].copy_from_slice(now);
+                self.used += now.len() as u8;
+                rest = later;
+            }
+            if rest.is_empty() {
+                return added;
+            }
+            added += self.add_piece();
+        }
+    }
+
+    /// Begins the next piece, and returns by how many bytes the memory has grown.
+    fn add_piece(&mut self) -> usize {
+        let mut added = PIECE_BYTES;
+        if self.pieces == PIECES_MAX
+            && let Some(pieces) = self.piece.take()
+        {
+            self.sealed = Some(Sealed::after(self.sealed.take(), pieces));
+            self.pieces = 0;
+            added += SEALED_BYTES;
+        }
+        self.piece = Some(Piece::after(self.piece.take()));
+        self.pieces += 1;
+        self.used = 0;
+        added
+    }
+}
+
+/// A token that is being made.
+#[derive(Default)]
+struct Token {
+    bytes: [u8; TOKEN_BYTES_MAX],
+    len: usize,
+}
+
+impl Token {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    fn put_number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.put(&[number as u8 | 0x80]); // the lowest eight bits
+            number >>= 7;
+        }
+        self.put(&[number as u8]);
+    }
+
+    fn put_value(&mut self, coded: Coded) {
+        let form = match coded {
+            Coded::Delta(delta) => {
+                self.put_number(zigzag(delta));
+                DELTA
+            }
+            Coded::Rescaled(decimals, integer) => {
+                self.put(&[decimals]);
+                self.put_number(zigzag(integer));
+                RESCALED
+            }
+            Coded::Number(number) => {
+                let bytes = number.to_bits().to_be_bytes();
+                let len = bytes.len() - number.to_bits().trailing_zeros() as usize / 8;
+                if len + 1 < bytes.len() {
+                    self.put(&[len as u8]);
+                    self.put(&bytes[..len]);
+                    SHORTENED
+                } else {
+                    self.put(&bytes);
+                    WHOLE
+                }
+            }
+        };
+        self.bytes[0] |= form;
+    }
+}
+
+/// Returns whether a number is a two's complement of so many bits.
+#[inline]
+const fn fits<const BITS: u32>(number: i64) -> bool {
+    let half = 1 << (BITS - 1);
+    -half <= number && number < half
+}
+
+/// The lowest bits of a number.
+#[inline]
+const fn low<const BITS: u32>(number: i64) -> u32 {
+    number as u32 & ((1 << BITS) - 1)
+}
+
+/// One value as it was accepted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Arrived {
+    pub(super) value: f64,
+    pub(super) offset: HourOffset,
+    /// The metric's id in the names of the bucket.
+    pub(super) metric: Key,
+    /// Whether the value is the first of its reading.
+    pub(super) starts_reading: bool,
+}
+
+impl Packed {
+    /// Calls `visit` with the values in the order of their arrival.
+    #[inline]
+    pub(super) fn each(&self, mut visit: impl FnMut(Arrived)) {
+        let bytes = self.to_bytes();
+        let mut reader = Reader { rest: &bytes, times: Times::default(), series: Vec::new(), next: 0 };
+        for _ in 0..self.values {
+            visit(reader.value());
+        }
+        debug_assert!(reader.rest.is_empty(), "a token for each value");
+    }
+}
+
+/// The state after some tokens. The bytes are those of a [`Stream`].
+struct Reader<'a> {
+    rest: &'a [u8],
+    times: Times,
+    series: Vec<Series>,
+    next: usize,
+}
+
+impl Reader<'_> {
+    #[inline]
+    fn value(&mut self) -> Arrived {
+        if let &[first @ ..=0b0111_1111, second, ref rest @ ..] = self.rest {
+            self.rest = rest;
+            let token = u32::from_be_bytes([0, 0, first, second]);
+            self.times.advance_on_time(self.times.at(signed::<8>(token >> 7)));
+            return self.predicted(signed::<7>(token), true);
+        }
+        let first = self.byte();
+        match first.leading_ones() {
+            1 => self.predicted(signed::<6>(first.into()), false),
+            2 => {
+                let token = u32::from_be_bytes([0, first, self.byte(), self.byte()]);
+                self.advance(signed::<12>(token >> 9));
+                self.predicted(signed::<9>(token), true)
+            }
+            3 => {
+                self.times.advance_on_time(self.times.at(0));
+                self.predicted(signed::<4>(first.into()), true)
+            }
+            _ => self.long(first ^ LONG),
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self, difference: i32) {
+        self.times.advance(self.times.at(difference));
+    }
+
+    /// Returns a value of the predicted series.
+    #[inline]
+    fn predicted(&mut self, delta: i32, starts_reading: bool) -> Arrived {
+        let series = &mut self.series[self.next];
+        series.integer += i64::from(delta);
+        let value = decimal::value_of(series.integer, series.decimals);
+        let arrived = Arrived { value, offset: self.times.last, metric: series.metric, starts_reading };
+        self.pass(0);
+        arrived
+    }
+
+    #[inline(never)]
+    fn long(&mut self, head: u8) -> Arrived {
+        let mut at = self.next;
+        let mut no_entry = None;
+        if head & OTHER_SERIES == 0 {
+            self.pass(0);
+        } else {
+            match self.number() {
+                NEW_SERIES => {
+                    at = self.series.len();
+                    let metric = self.metric();
+                    self.series.push(Series::new(metric));
+                    self.next = 0;
+                }
+                NO_ENTRY => no_entry = Some(Series::new(self.metric())),
+                skip => {
+                    at = (self.next + skip as usize) % self.series.len();
+                    self.pass(skip as usize);
+                }
+            }
+        }
+        let starts_reading = head & STARTS_READING != 0;
+        if starts_reading {
+            let difference = self.signed_number() as i32;
+            self.advance(difference);
+        }
+        let mut series = no_entry.unwrap_or_else(|| self.series[at]);
+        let value = match head & 0b11 {
+            DELTA => {
+                series.integer += self.signed_number();
+                decimal::value_of(series.integer, series.decimals)
+            }
+            RESCALED => {
+                series.decimals = self.byte();
+                series.integer = self.signed_number();
+                decimal::value_of(series.integer, series.decimals)
+            }
+            form => {
+                let len = if form == WHOLE { size_of::<f64>() } else { usize::from(self.byte()) };
+                let mut bytes = [0; size_of::<f64>()];
+                bytes[..len].copy_from_slice(self.take(len));
+                f64::from_be_bytes(bytes)
+            }
+        };
+        if no_entry.is_none() {
+            self.series[at] = series;
+        }
+        Arrived { value, offset: self.times.last, metric: series.metric, starts_reading }
+    }
+
+    #[inline]
+    fn pass(&mut self, skip: usize) {
+        let after = self.next + skip + 1;
+        self.next = if after < self.series.len() { after } else { after - self.series.len() };
+    }
+
+    fn metric(&mut self) -> Key {
+        Key::new(self.number() as u32).expect("the writer has written a key")
+    }
+
+    #[inline]
+    fn byte(&mut self) -> u8 {
+        self.take(1)[0]
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) -> &[u8] {
+        let (taken, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        taken
+    }
+
+    fn number(&mut self) -> u64 {
+        let (mut number, mut shift) = (0, 0);
+        loop {
+            let byte = self.byte();
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return number;
+            }
+            shift += 7;
+        }
+    }
+
+    fn signed_number(&mut self) -> i64 {
+        unzigzag(self.number())
+    }
+}
+
+/// The lowest bits as a two's complement.
+#[inline]
+const fn signed<const BITS: u32>(bits: u32) -> i32 {
+    (bits << (32 - BITS)).cast_signed() >> (32 - BITS)
 }
