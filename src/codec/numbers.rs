@@ -5,7 +5,7 @@ use crate::common::cursor::Cursor;
 pub(super) use crate::common::leb128::put;
 use crate::common::zigzag::{unzigzag, zigzag};
 
-/// The bits that one more decimal adds to a number, in tenths: log2(10).
+/// The bits that one more decimal adds to a number, in tenths of a bit: log2(10) is 3.3.
 pub(super) const TENTHS_OF_BITS_PER_DECIMAL: usize = 33;
 
 /// Appends a signed number: zigzag, then LEB128.

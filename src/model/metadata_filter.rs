@@ -139,8 +139,9 @@ impl Condition {
 /// Calls `look` with the members that `keys` names, until it returns a result. `a.b` names the member `a.b`,
 /// and the member `b` of the object `a`.
 ///
-/// Only one way of splitting `keys` leads to a member, so `look` gets no member twice. The search compares
-/// the keys of objects and does not try the dots of `keys`: metadata is short, but `keys` may be long.
+/// Two ways of splitting `keys` never lead to the same member, so `look` gets no member twice. The search
+/// compares each key of an object with the start of `keys`. It does not try each dot of `keys`, because
+/// metadata is short, but `keys` may be long.
 pub fn find_member<'v, T>(
     object: &'v Map<String, Value>,
     keys: &str,

@@ -61,7 +61,7 @@ impl Deref for Metric {
     }
 }
 
-/// Counts the reads of names, which are the work of comparing and hashing them.
+/// Counts how often names are read: that is the work of comparing and hashing them.
 #[cfg(test)]
 pub mod reads {
     use std::cell::Cell;

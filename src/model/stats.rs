@@ -11,8 +11,8 @@ pub struct Stats {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// The sum of the values, never NaN. Infinite if the sum, or the sum of some of the values, is beyond a
-    /// double.
+    /// The sum of the values, never NaN. It is infinite if it is beyond the range of a double. It stays
+    /// infinite if the sum of some of the values was, before others were added.
     pub sum: f64,
     /// The value of the first instant.
     pub first: ValueAt,

@@ -20,7 +20,7 @@ pub struct ValueLimits {
     pub invalid: usize,
 }
 
-/// The smallest and the largest usual value of a metric. Not both are `None`.
+/// The smallest and the largest usual value of a metric. At least one of them is set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
     /// Values below this are beyond the limit.
@@ -51,7 +51,8 @@ impl ValueLimits {
             Some(Value::Object(limits)) => {
                 let mut found = Self::default();
                 for (metric, limit) in limits {
-                    // A single series has no limits of its own: alerts know limits by metric.
+                    // Alerts know limits by metric. So a name with labels, which is a single series, is
+                    // invalid here.
                     match Bounds::of(&limit).filter(|_| !metric.contains('{')) {
                         Some(bounds) => _ = found.bounds.insert(metric, bounds),
                         None => found.invalid += 1,

@@ -6,8 +6,8 @@ use super::{BLOCK_INSTANTS, integers, values};
 use crate::codec::numbers;
 use crate::model::Sample;
 
-/// A series is compared with the times of at most this many earlier series, so that a block of many series
-/// with different times costs linear work.
+/// The times of a series are compared with those of at most this many earlier series. So a block of many
+/// series with different times costs linear work.
 const COMPARED_TIMES: usize = 8;
 
 /// Encodes samples as blocks. The grammar is on [`super::Block`].

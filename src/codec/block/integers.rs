@@ -40,7 +40,7 @@ struct Plan {
     start: i64,
     step: i64,
     width: u32,
-    /// The length of the residuals in bits. The length of patches is an estimate.
+    /// The bits that the residuals take, patches included. The size of the patches is an estimate.
     cost: usize,
 }
 

@@ -19,9 +19,9 @@ const HAS_RAW: u8 = 0x80;
 const BITS: u8 = 16;
 const BITS_END: u8 = BITS + 64;
 
-/// The number of values of a column from which the number of decimals is chosen.
+/// The most values of a column that are looked at first, to choose the number of decimals.
 const LOOK_AT: usize = 12;
-/// The bits that a raw value and its place add to a packed number, in tenths.
+/// What a raw value costs beside its packed number, in tenths of a bit: 64 bits, and a byte for its place.
 const TENTHS_OF_BITS_OF_RAW: usize = 720;
 
 /// Appends a column of values. `numbers` is scratch memory.

@@ -36,7 +36,8 @@ impl ChunkEncoder {
         let samples = put_names(contents, &mut chunk);
         let names_bytes = chunk.len() - body;
         self.blocks.encode(&samples, &mut chunk);
-        // A longer body stays plain, so that a store refuses it at once and not each reader later.
+        // A longer body stays plain, so that the store refuses to write it. If it was compressed, the store
+        // might take it, and no reader could decompress it.
         let is_compressible = names_bytes >= MIN_NAMES_BYTES && chunk.len() - body <= MAX_BODY_BYTES;
         let frame = is_compressible.then(|| self.zstd.compress(&chunk[body..]).ok()).flatten();
         match frame {
