@@ -18,7 +18,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Two metrics in each of `hours`; in the last of them, the second half is pending.
+    /// Makes readings of two metrics in each of `hours`. The second half of the last hour is pending.
     #[must_use]
     pub fn new(hours: Range<Hour>) -> Self {
         let metrics: Vec<Metric> = vec!["hum".into(), "temp".into()];
@@ -39,7 +39,7 @@ impl Merge {
         Self { stored: stored.collect(), pending, grid }
     }
 
-    /// Merges them into hourly rollups.
+    /// Merges the stored and the pending readings into hourly rollups.
     #[must_use]
     pub fn run(self) -> Rollups {
         assert!(repeated(&self.stored, &self.pending).is_empty(), "pending readings are later");

@@ -1,9 +1,9 @@
 //! The list of devices.
 //!
 //! A selection by metadata, silence or limits is a scan of the device index. One request looks at a bounded
-//! number of entries. So a page may have few devices, or none, and more may follow. Last instants in the
-//! index are exact to the day only. Exact ones are read only for devices that may be silent and for those of
-//! the answer. Latest values are read only of devices with limits.
+//! number of entries. So a page may have few devices, or none, and more may follow. The index has last
+//! instants that are exact to the day only. Exact last instants are read only for devices that may be silent
+//! and for devices of the answer. Latest values are read only for devices with limits.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ const MATCHED_AT_ONCE: usize = 64;
 /// The most devices that one page looks at, unless the selection is by ID alone.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// A page ends after this many devices of which last instants or values were read.
+/// A page ends after last instants or latest values of this many devices were read.
 const MAX_LOOKED_UP: usize = 2_000;
 
 /// The part of each device that a list keeps.
@@ -126,8 +126,8 @@ impl DeviceSelection {
         self.metadata.matches(text) && (!self.beyond_limits || has_limits())
     }
 
-    /// Keeps the devices whose metadata matches. Returns true if the instant `until` has passed before all
-    /// were matched. The remaining devices, which follow `last`, are then dropped.
+    /// Keeps the devices whose metadata matches. Returns true if the instant `until` passed before all
+    /// devices were matched. Then the devices after `last`, which were not matched, are dropped.
     async fn keep_matching(
         &self,
         devices: &mut Vec<(Arc<str>, DeviceSummary)>,

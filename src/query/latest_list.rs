@@ -1,8 +1,8 @@
 //! The latest values of many devices, a page at a time.
 //!
-//! As a rule, no request to the store is of one device. The stats of this hour have the last values of most
-//! devices, with one request for all of them. The hour before is only asked for series that have a value
-//! neither there nor in pending. The device index says on which day each of the other series had its last
+//! As a rule, each request to the store is for many devices. The stats of this hour have the last values of
+//! most devices, with one request for all of them. The hour before is read only for series that have no value
+//! in this hour and none in pending. The device index says on which day each of the other series had its last
 //! reading, and the stats of that day have its value: one request for each day and some hundred devices.
 //!
 //! A series may have no readings on that day, because they were deleted or refused. Then the store searches
@@ -85,7 +85,7 @@ struct LatestReader<'a> {
     entries: &'a [DeviceSummary],
     pending: &'a [Latest],
     series: &'a SeriesFilter,
-    /// Whether the entries have all series of their devices, unless they say that there are more.
+    /// Whether nothing is missing in the entries, except series of devices with `has_more_series`.
     is_complete: bool,
     /// The first hour of which the store may have data.
     kept_from: Hour,
@@ -120,7 +120,7 @@ impl LatestReader<'_> {
         Ok(latest)
     }
 
-    /// Reads the stats of days up to an hour, after which everything is known.
+    /// Reads the stats of the series on their days, up to the hour `until`. Later hours were read before.
     async fn read_days(&self, silent: &Silent, until: Hour, latest: &mut [Latest]) -> Result<(), StoreError> {
         let by_day = silent.iter().map(|(day, of_day)| (*day, of_day.iter().collect::<Vec<_>>()));
         let by_day: Vec<_> = by_day.collect();
@@ -163,7 +163,8 @@ impl LatestReader<'_> {
         found.iter().any(|of| of.values.get(metric).is_some_and(|(ts_ms, _)| *ts_ms >= since_ms))
     }
 
-    /// Returns the devices that may have stored values in some hours and later ones which are not known yet.
+    /// Returns the devices of which wanted series may have a stored value in `hours` that is not known yet. A
+    /// series with a known value after `hours` does not count.
     fn lacking(&self, hours: &Range<Hour>, latest: &[Latest]) -> Vec<usize> {
         let day = Day::of(hours.start);
         let lacks = |at: &usize| {
@@ -187,7 +188,7 @@ impl LatestReader<'_> {
         Ok(of.iter().copied().zip(stats).collect())
     }
 
-    /// Reads the stats of a day of some series, up to an hour.
+    /// Reads the stats of some series on a day, up to the hour `until`.
     async fn of_day(&self, day: Day, some: &[(&usize, &BTreeSet<Metric>)], until: Hour) -> Result<StatsOf, StoreError> {
         let of: Vec<_> = some.iter().map(|(at, of)| (Arc::clone(&self.entries[**at].device), *of)).collect();
         let Range { start, end } = day.hours();

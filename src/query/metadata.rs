@@ -72,8 +72,8 @@ impl Queries {
         Ok(own.collect())
     }
 
-    /// Returns the metadata that operators have set, sorted by stored ID. It is that of the first `limit`
-    /// devices whose stored IDs start with `prefix` and are greater than `after`.
+    /// Returns the metadata that operators have set for the first `limit` devices whose stored IDs start with
+    /// `prefix` and are greater than `after`, sorted by stored ID.
     ///
     /// # Errors
     /// If the store does not answer, or acknowledged changes wait because pending is full.
@@ -90,8 +90,9 @@ impl Queries {
         Ok(found.into_iter().take(limit).collect())
     }
 
-    /// Returns the metadata that operators have set of devices whose ID starts with `prefix` and is greater
-    /// than `after`: of at least the first `limit` ones. `Some`: there may be others after this ID.
+    /// Returns the metadata that operators have set for devices whose ID starts with `prefix` and is greater
+    /// than `after`. `None`: it has all of these devices. `Some`: it has all up to this ID, at least `limit`
+    /// devices, and there may be others after it.
     pub(super) async fn operator_metadata_after(
         &self,
         deadline: Instant,
@@ -110,7 +111,7 @@ impl Queries {
         Ok((found, until))
     }
 
-    /// Returns the metadata that operators have set of these devices, by stored ID. It has all acknowledged
+    /// Returns the metadata that operators have set for these devices, by stored ID. It has all acknowledged
     /// changes.
     ///
     /// # Errors
@@ -125,7 +126,7 @@ impl Queries {
         self.operator_metadata(self.deadline(), devices).await
     }
 
-    /// Returns the metadata that operators have set of these devices, by stored ID.
+    /// Returns the metadata that operators have set for these devices, by stored ID.
     pub(super) async fn operator_metadata(
         &self,
         deadline: Instant,
@@ -139,8 +140,9 @@ impl Queries {
         Ok(found)
     }
 
-    /// Adds to `described`, what operators have set of devices up to the ID `until`, that of the others of a
-    /// page.
+    /// Completes `described`, which has the metadata that operators have set for devices up to the ID
+    /// `until`. Adds the metadata for the devices of a page after this ID. If `until` is `None`, `described`
+    /// has all devices.
     pub(super) async fn with_rest(
         &self,
         deadline: Instant,
@@ -167,7 +169,8 @@ impl Queries {
         let operator = match operator {
             Ok(operator) => operator,
             Err(_) if page.devices.is_empty() => return Ok(page),
-            // The store does not answer, and the page says so.
+            // The store does not answer, and the page says so. Only the changes that are not stored yet are
+            // known.
             Err(_) if page.partial == Some(Missing::Stored) => {
                 self.pipeline.waiting_metadata(&devices()).into_iter().collect()
             }

@@ -32,9 +32,9 @@ const PENDING_PER_STEP: usize = 256;
 impl Queries {
     /// Counts the silent devices again and again, and sets `gauge` after each pass.
     ///
-    /// A device is silent if it has no reading for `silent_after`. A silent device counts as soon as it is
-    /// stored, or before, while only few devices are pending and not yet stored. While the store is away, the
-    /// gauge keeps its value, or has none.
+    /// A device is silent if it has no reading for `silent_after`. A silent device that is not stored yet
+    /// counts only while few silent devices are pending. While the store is away, the gauge keeps its value,
+    /// or has none.
     ///
     /// The wait between two passes is a quarter of `silent_after`, at least one minute and at most 15. The
     /// first waits are shorter, if the passes take little time.

@@ -18,13 +18,13 @@ use super::{LocalTime, Rollups, Series};
 use crate::common::clock::{civil_date, days_since_1970};
 use crate::model::Metric;
 
-/// How much earlier the time to compare with is, by the local calendar. `-7d` is `Days(7)`.
+/// How far before a step its counterpart is, by the local calendar: `-7d` is `Days(7)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Earlier {
     /// A number of days.
     Days(u16),
-    /// A number of months. It is for steps of months only: in a shorter month, other steps have no
-    /// counterpart.
+    /// A number of months. Only steps of months may have it: a day such as the 31st has no counterpart in a
+    /// shorter month.
     Months(u16),
 }
 
@@ -104,7 +104,7 @@ impl Earlier {
         }
     }
 
-    /// Returns the local time of `zone` around the earlier time of the range of `grid`.
+    /// Returns the local time of `zone` for the earlier counterpart of the range of `grid`, with a margin.
     fn local_time(self, zone: &Zone, grid: &Grid) -> LocalTime {
         let range_ms = grid.range_ms();
         zone.local_time(self.before(range_ms.start) - MARGIN_MS..self.before(range_ms.end) + MARGIN_MS)

@@ -27,8 +27,8 @@ pub(in crate::query) fn fold_hours(hours: Vec<MetricsOfHour>, grid: &Grid) -> Ro
     open.finish()
 }
 
-/// Folds parts, which are ascending, into points. For increases, a part before the first step has the value
-/// that the first step grows from.
+/// Folds parts, which are ascending, into points. If increases are counted, the first step of a series grows
+/// from the last value of the parts before it.
 pub(super) fn fold_parts(parts: Vec<Part>, grid: &Grid, counts_increase: bool) -> Rollups {
     let mut open = OpenRollups::new(grid, parts.len());
     let mut walk = Walk::new(grid);

@@ -22,11 +22,11 @@ use crate::model::{Hour, MS_PER_HOUR};
 /// The most by which a step exceeds its usual length, such as a month of 31 days.
 pub(super) const MARGIN_MS: i64 = 4 * MS_PER_DAY;
 
-/// How far around a range the bounds of steps of an hour or less are computed. It is more than any clock is
-/// set back at once: such steps begin anew when that happens.
+/// How far around a range the bounds of steps of an hour or less are computed. No clock is set back by more
+/// than this at once. When a clock is set back, such steps begin anew.
 const LONGEST_FINE_MS: i64 = 5 * MS_PER_HOUR;
 
-/// A time that is shorter than that between any two changes of a clock.
+/// Any two changes of a clock are further apart than this.
 const SHORTEST_PERIOD_MS: i64 = 7 * MS_PER_DAY;
 
 /// The steps that a range touches.

@@ -21,11 +21,11 @@ pub(super) struct Splitter<'g> {
     grid: &'g Grid,
     series: &'g SeriesFilter,
     parts: Vec<Part>,
-    /// The series of the open part, by their index in the contents of the hour.
+    /// The series of the part that is being filled, by their index in the contents of the hour.
     open: Vec<Option<OpenSeries>>,
-    /// The indexes of the series in the open part.
+    /// The indexes of the series that have a value in this part.
     of_part: Vec<u32>,
-    /// The first instant of the open part.
+    /// The first instant of this part.
     first_ms: i64,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Hours {
 }
 
 impl Hours {
-    /// Sorts the hours of a device.
+    /// Decides for each hour of a device whether its stats suffice.
     pub(super) fn of(plan: &Plan, stored: Vec<HourStats>, pending: Vec<(Hour, Contents)>) -> Self {
         let pending_hours: BTreeSet<Hour> = pending.iter().map(|(hour, _)| *hour).collect();
         let needs = |hour: &HourStats| plan.needs_readings(hour.hour, Some(hour), pending_hours.contains(&hour.hour));
