@@ -1,14 +1,14 @@
 //! A copy of the log for a backup, made while another process writes the log.
 //!
-//! A [`Snapshot`] holds the checkpoint, the position of the follower, and the open files of all segments. The
-//! checkpoint is read first: all readings before it are stored by then. A cut may remove segments meanwhile.
-//! If one of the needed segments is gone, the snapshot is taken again; once a segment is open, its bytes stay
-//! readable without a name, because the log recycles no file that a reader holds.
+//! A [`Snapshot`] holds the checkpoint, the position of the follower, and the open files of all segments. It
+//! reads the checkpoint first: all readings before it are stored by then. A cut may remove a segment before
+//! the snapshot opens it. Then the snapshot is taken again. A segment that is open stays readable without a
+//! name, because the log recycles no file that a reader holds.
 //!
 //! The copy of the newest segment ends behind its last whole record. If the writer was writing a group there,
 //! the copy may have a torn tail, in which nothing was acknowledged. So the copy is recovered like a log
-//! after a crash: that cuts off the tail, and saves the end of the log in the checkpoint. A segment that is
-//! missing later is then noticed, also the last one.
+//! after a crash: that cuts off the tail, and saves the end of the log in the checkpoint. With this end, a
+//! later opening of the copy notices any missing segment, also the last one.
 //!
 //! **With a store.** A backup takes the snapshot of the log first, and then that of the store. So both
 //! together have each reading that was acknowledged before. Readings that both have are stored once. A
@@ -28,7 +28,9 @@ use super::window::{Window, copy};
 use super::{LogError, Position, recovery};
 use crate::disk::{Folder, OpenFile, OpenMode, OsFolder};
 
-/// How often a snapshot is taken again because a cut has removed a segment meanwhile.
+/// The most attempts at a snapshot.
+///
+/// A cut that removes a segment meanwhile makes an attempt fail.
 const ATTEMPTS: usize = 100;
 
 /// The state of a log at one moment, from which a copy is made.
@@ -44,7 +46,7 @@ pub struct Snapshot {
 struct OpenSegment {
     base: Position,
     file: Box<dyn OpenFile>,
-    /// The length of the file when the snapshot was taken; of the newest, without its room.
+    /// The length of the file when the snapshot was taken; for the newest segment, up to its last record.
     bytes: u64,
 }
 
@@ -63,8 +65,9 @@ impl OpenSegment {
         Ok(())
     }
 
-    /// Whether a deletion that ends after `end` is among the records from the offset `at` on. They end at the
-    /// first bytes that are no good record: there the writer is writing.
+    /// Whether there is a deletion that ends after `end` among the records from the offset `at` on.
+    ///
+    /// The search stops at the first bytes that are no good record, because the writer is writing there.
     fn has_deletion_after(&self, end: Position, mut at: u64) -> std::io::Result<bool> {
         let mut window = Window::new(&*self.file, self.bytes);
         while let Some((header, _)) = window.record(at, Position(self.base.0 + at))? {
@@ -78,7 +81,9 @@ impl OpenSegment {
 }
 
 impl Snapshot {
-    /// Takes a snapshot of the log in `dir`. It has all records that were acknowledged before the call.
+    /// Takes a snapshot of the log in `dir`.
+    ///
+    /// It has all records that were acknowledged before the call.
     ///
     /// # Errors
     /// When `dir` has no log, or a file cannot be read.
@@ -120,7 +125,9 @@ impl Snapshot {
         Ok(false)
     }
 
-    /// Copies the log to the folder `to`, which has no log. When this returns, the copy survives a crash.
+    /// Copies the log to the folder `to`, which has no log.
+    ///
+    /// When this returns, the copy survives a crash.
     ///
     /// # Errors
     /// When a file cannot be read or written, or the log is damaged.
@@ -142,8 +149,9 @@ impl Snapshot {
     }
 }
 
-/// Opens all segments, oldest first. If a cut removes a segment meanwhile, that segment and all before it are
-/// left out.
+/// Opens all segments, oldest first.
+///
+/// If a cut removes a segment meanwhile, that segment and all before it are left out.
 fn open_all(folder: &OsFolder) -> Result<Vec<OpenSegment>, LogError> {
     let mut segments = Vec::new();
     for base in segment::list(folder)? {

@@ -1,8 +1,8 @@
 //! Batches: the payloads of records, their grammar, its writer and its reader.
 //!
 //! [`BatchBuilder`] encodes readings, one by one. A reading that does not fit leaves the batch as it was.
-//! [`BatchView`] reads a payload in place, without copying it. Whatever the bytes are, it finds each breach
-//! of the grammar ([`BadPayload`]), and its work is in proportion to their number.
+//! [`BatchView`] reads a payload in place, without copying it. It reports each breach of the grammar as
+//! [`BadPayload`]. Its work is linear in the length of the payload, whatever the bytes are.
 
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -13,8 +13,9 @@ use hashbrown::{HashMap, HashTable};
 use super::record::Kind;
 use crate::common::cursor::{Cursor, EndOfBytes};
 
-/// The most bytes in the payload of a record, whatever the settings are. Below it, every length and offset in
-/// a record fits its field.
+/// The most bytes in the payload of a record, whatever the settings are.
+///
+/// Below it, every length and offset in a record fits its field.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// The payload of one record: the accepted readings of one request or datagram, a [`super::DeletionRecord`]
@@ -37,9 +38,9 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 /// An **owner** is a device with its metadata. The earlier group has its owner in full. So a payload has a
 /// device and its metadata once, however often a request changes between devices.
 ///
-/// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14), 25 for `SenML` with
-/// long base names (measured: 22.3) and for remote write with short samples (measured: 14.1), and 516 for
-/// each series, of which there are at most 65,535.
+/// A payload takes at most 3 bytes for each byte of the request body (measured: 2.14). Two formats may take
+/// more: at most 25 for `SenML` with long base names (measured: 22.3) and for remote write with short samples
+/// (measured: 14.1). In addition, each series takes at most 516 bytes. There are at most 65,535 series.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     payload: Vec<u8>,
@@ -141,9 +142,11 @@ impl BatchBuilder {
         self.push_of(None, device, metadata, ts_ms, 0, values)
     }
 
-    /// Adds a reading whose device and metadata have the number `owner`. Equal numbers mean equal devices and
-    /// metadata until [`BatchBuilder::forget_owners`]. `measurement_bytes` is the length of the measurement
-    /// that the names begin with, or 0. The caller has checked the device ID and the names.
+    /// Adds a reading whose device and metadata have the number `owner`.
+    ///
+    /// Equal numbers mean equal devices and metadata until [`BatchBuilder::forget_owners`].
+    /// `measurement_bytes` is the length of the measurement that the names begin with, or 0. The caller has
+    /// checked the device ID and the names.
     ///
     /// # Errors
     /// When the reading does not fit into the batch. The batch is then unchanged.
@@ -196,8 +199,9 @@ impl BatchBuilder {
         Batch { payload: self.payload, readings: self.readings, kind: Kind::Readings }
     }
 
-    /// Appends a reading, and returns the group that it opens, if any. After an error the caller cuts off the
-    /// appended bytes.
+    /// Appends a reading, and returns the group that it opens, if any.
+    ///
+    /// After an error the caller cuts off the appended bytes.
     fn try_push<'a>(
         &mut self,
         owner: Option<u32>,
@@ -248,8 +252,9 @@ impl BatchBuilder {
         Ok(Group { owner, start, device, metadata, count_at, count: 0 })
     }
 
-    /// The group that has this owner in full: its offset, its device and its metadata. This checks that the
-    /// device and the length of the metadata are equal, which is cheap.
+    /// The group that has this owner in full: its offset, its device and its metadata.
+    ///
+    /// This checks that the device and the length of the metadata are equal, which is cheap.
     fn group_of(&self, owner: u32, device: &str, metadata: &str) -> Option<(u32, Range<usize>, Range<usize>)> {
         let start = self.owners.get(owner as usize).copied().filter(|&start| start > 0)?;
         let device_at = start as usize + 1;
@@ -305,7 +310,9 @@ impl Names {
         payload.extend_from_slice(&self.bytes);
     }
 
-    /// The index of a name, which is added if it is new. `hint` is the index to try first.
+    /// The index of a name, which is added if it is new.
+    ///
+    /// `hint` is the index to try first.
     ///
     /// `measurement_bytes` is the length of the measurement that the name may begin with. A name that is
     /// known with another measurement keeps it.
@@ -435,7 +442,9 @@ pub struct Name<'a> {
     pub measurement_bytes: u8,
 }
 
-/// The payload breaks its grammar at this byte. Its checksum is right, so a program wrote it so.
+/// The payload breaks its grammar at this byte.
+///
+/// Its checksum is right, so this is no damage on the disk: a program wrote it so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the payload breaks its grammar at byte {0}")]
 pub struct BadPayload(pub usize);
@@ -446,7 +455,7 @@ impl From<EndOfBytes> for BadPayload {
     }
 }
 
-/// The steps through a batch. After an error, callers stop.
+/// An iterator over the parts of a batch. Callers stop at its first error.
 #[derive(Debug)]
 pub struct Steps<'a> {
     /// The number of names.
@@ -486,8 +495,10 @@ impl<'a> Steps<'a> {
         Ok(Step::Group { device, metadata: (!metadata.is_empty()).then_some(metadata) })
     }
 
-    /// The owner of the group at `at`, which has it in full and begins before `end`. An owner is read once,
-    /// however many groups refer to it, so that the work is in proportion to the payload.
+    /// The owner of the group at `at`, which has it in full and begins before `end`.
+    ///
+    /// An owner is read once, however many groups refer to it, so that the work is in proportion to the
+    /// payload.
     fn owner_of(&mut self, at: usize, end: usize) -> Result<(Text<'a>, &'a str), BadPayload> {
         if let Some(&known) = self.owners.get(&at) {
             return Ok(known);

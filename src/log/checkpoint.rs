@@ -1,8 +1,8 @@
 //! The checkpoint: the position from which the log is needed, and the log's durable end.
 //!
 //! The log saves its durable end at each new segment, about once a second while it moves, and at a clean
-//! stop. The saved end is never beyond the synced records. So recovery can tell damage from a torn tail
-//! without the bytes that may be damaged.
+//! stop. The saved end is never beyond the synced records. So recovery tells damage (before this end) from a
+//! torn tail (behind it), even if it cannot read the records there.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -59,8 +59,10 @@ impl Committer {
         self.shared.progress.notify_all();
     }
 
-    /// Waits for work. `None` when the log is closed and the queue is empty; an empty group when a sync or
-    /// the end of the segment is due.
+    /// Waits for work.
+    ///
+    /// `None` when the log is closed and the queue is empty; an empty group when a sync or the end of the
+    /// segment is due.
     pub(super) fn next_group(&self) -> Option<Vec<Entry>> {
         let mut state = self.shared.lock();
         while state.queue.is_empty() {
@@ -159,8 +161,9 @@ impl Committer {
         Ok(())
     }
 
-    /// Takes space for a group. If the group would touch the reserve, this removes the spares, and fails if
-    /// that is not enough.
+    /// Takes space for a group.
+    ///
+    /// If the group would touch the reserve, this removes the spares, and fails if that is not enough.
     fn take_space(&self, group: &[Entry]) -> Result<(), WriteFailure> {
         let bytes = self.appender.growth(bytes_of(group));
         if self.shared.lock().reserve.needs_update(bytes) {
@@ -364,11 +367,14 @@ impl Appender {
         self.sync().map(drop)
     }
 
-    /// Starts the next segment, in a spare if one is ready. It syncs the previous one first, and cuts off its
-    /// room, so that only the newest can have a torn tail or room.
+    /// Starts the next segment, in a spare if one is ready.
     ///
-    /// If the segment cannot be created, there is no file of its name, and the previous one goes on. If the
-    /// folder cannot be synced, it is unknown whether the name survives a crash: the log is poisoned.
+    /// It syncs the previous one first, and cuts off its room, so that only the newest can have a torn tail
+    /// or room.
+    ///
+    /// If the segment cannot be created, no file has its name, and the log goes on in the previous segment.
+    /// If the folder cannot be synced, it is unknown whether the name survives a crash, so the log is
+    /// poisoned.
     fn roll(&mut self) -> Result<(), WriteFailure> {
         self.finish()?;
         let spare = self.spares.take();
@@ -415,7 +421,7 @@ impl Appender {
         self.durable == self.end
     }
 
-    /// The number of bytes by which files grow at most if `bytes` are written.
+    /// The most bytes by which files grow when `bytes` are written.
     fn growth(&self, bytes: u64) -> u64 {
         if self.used() >= self.segment_bytes { bytes } else { bytes.saturating_sub(self.room()) }
     }

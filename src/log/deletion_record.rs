@@ -42,7 +42,9 @@ pub struct BegunDeletion {
     pub by: Arc<str>,
     /// The device, the range and the series that are deleted.
     pub deletion: Arc<Deletion>,
-    /// The instance that accepted the deletion, and may have executed it. `None`: this instance.
+    /// The instance that accepted the deletion, and may have executed it.
+    ///
+    /// `None`: this instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Arc<str>>,
 }

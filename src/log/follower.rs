@@ -1,11 +1,12 @@
 //! The follower: a second reader of the log, with a durable position of its own.
 //!
-//! The log keeps the records that the follower has not passed, although they are stored. The position is in
+//! The log keeps the records that the follower has not passed, even if they are stored. The position is in
 //! the file `follower`, which has two slots (`slots.rs`). Without that file there is no follower. A new one
 //! begins with the oldest record that the log still has.
 //!
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
-//! of unsynced ones. If the file cannot be read, or is of another log because its position is beyond the end
+//! of unsynced ones. The follower begins again with the oldest record if the file cannot be read, or if it is
+//! of another log: then its position is beyond the end of this log or inside a record.
 //! or inside of a record, the follower begins again with the oldest record.
 
 use std::path::Path;
@@ -44,7 +45,9 @@ impl Slot for Followed {
 /// The saved state of the follower and its file, if there is a follower.
 pub(super) type SavedFollower = Option<(Followed, SlotFile<Followed>)>;
 
-/// Reads how far the follower is; `None` without a follower.
+/// Reads the saved position of the follower; `None` without a follower.
+///
+/// If the file is damaged, the position is 0.
 pub(super) fn load(folder: &dyn Folder) -> Result<Option<Followed>, LogError> {
     match slots::load(folder) {
         Err(LogError::BadCheckpoint { .. }) => Ok(Some(Followed { position: Position::default(), as_of_ms: 0 })),
@@ -78,7 +81,9 @@ pub fn unread(dir: &Path) -> Result<Option<Unread>, LogError> {
     Ok(Some(Unread { bytes, as_of_ms: followed.as_of_ms }))
 }
 
-/// Lets a log in `dir` that has no follower keep all its records for one when it is opened.
+/// Gives the log in `dir` a follower that has read nothing, unless it has one already.
+///
+/// From its next opening on, the log keeps its records for this follower.
 ///
 /// # Errors
 /// When the file cannot be read or created.
@@ -95,8 +100,10 @@ pub(super) fn needed_from(stored: Position, followed: Option<Position>) -> Posit
     followed.map_or(stored, |followed| followed.min(stored))
 }
 
-/// Opens the file, if it exists. The log may have lost records that the follower has not read, if a program
-/// that knows no follower has cut it.
+/// Opens the file, if it exists.
+///
+/// Logs a warning if the log no longer has records that the follower has not read. A program that does not
+/// know followers may have cut them off.
 pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFollower, LogError> {
     let first = recovery.bases[0];
     let opened = match SlotFile::<Followed>::open(folder) {
@@ -118,7 +125,7 @@ pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFo
         }
         Err(error) => return Err(error),
     };
-    // A follower that has read nothing yet, as `add_follower` makes it, has no time.
+    // The time is 0 if the follower has read nothing yet, as `add_follower` makes it.
     if saved.position < first && saved.as_of_ms > 0 {
         let bytes = first.0 - saved.position.0;
         tracing::warn!(bytes, "the log no longer has these bytes, which were not forwarded");
@@ -127,8 +134,9 @@ pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFo
 }
 
 impl Log {
-    /// Lets the follower continue, and returns how far it has read. Without a follower, a new one begins
-    /// with `new`.
+    /// Returns how far the follower has read.
+    ///
+    /// Without a follower, creates one that begins at `new`.
     ///
     /// # Errors
     /// When the file cannot be created.
@@ -142,8 +150,9 @@ impl Log {
         Ok(new)
     }
 
-    /// Saves how far the follower has read, as far as the records are synced. The next cut may remove the
-    /// records before. Does nothing if the position has not moved.
+    /// Saves how far the follower has read, but at most the durable end of the log.
+    ///
+    /// The next cut may remove the records before. Does nothing if the position has not moved.
     ///
     /// # Errors
     /// When the file cannot be written. Saving again later is safe.
@@ -160,8 +169,9 @@ impl Log {
         Ok(())
     }
 
-    /// Ends the follower, so that the log is cut without it. Returns the number of bytes that it has not
-    /// read; `None` if there is no follower.
+    /// Ends the follower, so that the log is cut without it.
+    ///
+    /// Returns the number of bytes that it has not read; `None` if there is no follower.
     ///
     /// # Errors
     /// When the file cannot be removed.

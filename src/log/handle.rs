@@ -24,7 +24,9 @@ use super::state::{Entry, Phase, Shared, State, Writer};
 use super::{LogError, Options, Position};
 use crate::disk::{Folder, OsFolder, Space};
 
-/// An append failed. The log does not have the batch; after [`AppendError::Poisoned`] it may have it.
+/// An append failed.
+///
+/// The log does not have the batch; after [`AppendError::Poisoned`] it may have it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The log has reached `log.max_bytes`.
@@ -49,7 +51,9 @@ pub enum AppendError {
 pub struct Ack(oneshot::Receiver<Result<(), AppendError>>);
 
 impl Ack {
-    /// Waits for the group commit, once. Dropping this future does not cancel the append.
+    /// Waits for the group commit, once.
+    ///
+    /// Dropping this future does not cancel the append.
     ///
     /// # Errors
     /// When the append failed.
@@ -109,7 +113,7 @@ pub struct Usage {
     pub appended_readings: u64,
     /// The most bytes that the log can use now: `log.max_bytes`, or less if its disk has less space.
     pub limit_bytes: u64,
-    /// The log runs short of space while it has readings before this position: store them now.
+    /// While the log is short of space: the readings before this position must be stored now.
     pub short_before: Position,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,
@@ -175,7 +179,9 @@ impl Log {
         Ok((Self { shared, options, folder, saved, follower, cutting, spares, writer, maker }, committer, recovery))
     }
 
-    /// Queues a batch. The writer writes it, whether or not the caller awaits the [`Ack`].
+    /// Queues a batch.
+    ///
+    /// The writer writes it, whether or not the caller awaits the [`Ack`].
     ///
     /// # Errors
     /// When the log is full, poisoned or closed.
@@ -256,10 +262,12 @@ impl Log {
         self.poisoned().unwrap_or_default()
     }
 
-    /// Cuts the log before `position`: saves `position` as the start and the durable end of the log, then
-    /// removes the segments that end at or before the start and that the follower has passed, or makes them
-    /// spares. The start never moves back, and never beyond the synced records. If neither position has
-    /// moved, this writes nothing.
+    /// Cuts the log before `position`.
+    ///
+    /// It saves `position` as the start of the log, together with the log's durable end. Then it removes each
+    /// segment that ends at or before the start and that the follower has passed, or makes it a spare. The
+    /// start never moves back, and never beyond the synced records. If neither the start nor the durable end
+    /// has moved, it writes nothing.
     ///
     /// # Errors
     /// When a file cannot be written or removed. Cutting again later is safe.
@@ -329,7 +337,9 @@ impl Log {
         }
     }
 
-    /// Closes the log for appends. The writer still writes the queued batches, then wakes all readers.
+    /// Closes the log for appends.
+    ///
+    /// The writer still writes the queued batches, then wakes all readers.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.phase = state.phase.max(Phase::Closing);

@@ -11,10 +11,9 @@
 //! A folder of segments, the [`checkpoint`], and the position of the follower. A **position** counts bytes
 //! from the beginning of the log's first segment. The name of a segment is the position of its first byte
 //! (twenty digits, `.log`), so the byte at position `p` has offset `p - base` in its segment, and the
-//! segments join without gaps. The newest file may be longer than its records, and the file of a segment that
-//! was cut may become that of a later segment (`spares.rs`). The grammar of a segment is on
-//! `segment::Header`, the grammar of a record on `record::Header`, and the grammar of its payload on
-//! [`batch::Batch`].
+//! segments join without gaps. The newest file may be longer than its records. The log may reuse the file of
+//! a removed segment for a later one (`spares.rs`). The grammar of a segment is on `segment::Header`, the
+//! grammar of a record on `record::Header`, and the grammar of its payload on [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).
@@ -84,7 +83,9 @@ impl Position {
     /// Records and segments begin at multiples of this many bytes.
     const ALIGNMENT: u64 = 8;
 
-    /// A limit that no log reaches. Sums of positions and lengths below it do not overflow.
+    /// A limit that no log reaches.
+    ///
+    /// Sums of positions and lengths below it do not overflow.
     const MAX: u64 = 1 << 62;
 
     /// Whether a record or a segment may begin here.
@@ -104,8 +105,9 @@ impl std::fmt::Display for Position {
 pub enum Sync {
     /// After `fdatasync`: an acknowledged record survives a power cut.
     Always,
-    /// After `write`; `fdatasync` follows within this time. An acknowledged record survives the end of the
-    /// process, but not a power cut.
+    /// After `write`; `fdatasync` follows within this time.
+    ///
+    /// An acknowledged record survives the end of the process, but not a power cut.
     Every(Duration),
 }
 
@@ -116,7 +118,9 @@ pub struct Options {
     pub dir: PathBuf,
     /// When an append is acknowledged.
     pub sync: Sync,
-    /// How long a record waits for more records to be synced with it. A large group does not wait.
+    /// How long a record waits for more records to be synced with it.
+    ///
+    /// A large group does not wait.
     pub group_window: Duration,
     /// The size in bytes at which a segment ends and the next one starts.
     pub segment_bytes: u64,

@@ -4,9 +4,9 @@
 //! not change. It cuts off bytes that overlap with the next segment. The readings in the damaged bytes are
 //! lost, by decision of an operator.
 //!
-//! A copy can have good records: bytes that overlap with the next segment, or that were mended since. Each
-//! record proves its position with its checksum, and the name of the copy says where it was. [`put_back`]
-//! appends these records to the log again. Their values then count as accepted last.
+//! A copy can have good records: bytes that overlap with the next segment, or records that an operator has
+//! mended in the copy. Each record proves its position with its checksum, and the name of the copy says where
+//! it was. [`put_back`] appends these records to the log again. Their values then count as accepted last.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,9 @@ pub struct PutBack {
     pub records: u64,
     /// The readings in these records.
     pub readings: u64,
-    /// The records of deletions. They stay aside: at the end of the log they would remove later readings.
+    /// The records of deletions.
+    ///
+    /// They stay aside: at the end of the log they would remove later readings.
     pub deletions: u64,
 }
 
@@ -78,7 +80,7 @@ pub fn put_back(log: &Path, copy: &Path) -> Result<PutBack, LogError> {
     let bytes = OpenFile::len(&file).map_err(LogError::io("read", copy))?;
     let (recovery, saved) = recovery::recover(&*folder)?;
     let failed = |failure: WriteFailure| LogError::io("append to", log)(std::io::Error::other(failure.to_string()));
-    let spares = Arc::new(Spares::new(Arc::clone(&folder), u64::MAX, 0)); // none
+    let spares = Arc::new(Spares::new(Arc::clone(&folder), u64::MAX, 0)); // no spares
     let mut appender = Appender::resume(folder, Arc::new(saved), spares, u64::MAX, &recovery)?;
     let copied = OpenSegment { path: copy, base, file: &file, bytes, next: None };
     recovery::for_each_record(&copied, 0, |_, header, payload| {
@@ -166,7 +168,9 @@ fn filler_payload(bytes: u64) -> Option<usize> {
     (record as usize).checked_sub(record::Header::BYTES)
 }
 
-/// Copies bytes to a new file, whose name begins with `name`. When this returns, it survives a crash.
+/// Copies bytes to a new file, whose name begins with `name`.
+///
+/// When this returns, it survives a crash.
 fn copy_aside(from: Named<'_>, bytes: Range<u64>, name: &str, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
     if bytes.is_empty() {
         return Ok(None);

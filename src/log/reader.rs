@@ -64,7 +64,9 @@ impl Log {
         }
     }
 
-    /// Makes readers read the records before `position` at once, also readers that begin to wait later.
+    /// Makes readers read the records before `position` at once.
+    ///
+    /// This also ends the wait of a reader that begins to wait later and has not read them.
     pub fn read_up_to(&self, position: Position) {
         let mut state = self.shared.lock();
         state.readers.wanted = state.readers.wanted.max(position);
@@ -79,7 +81,9 @@ impl Log {
 /// The positions that waiting readers wait for.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    /// The end of the readable records at which a waiting reader has to wake. `None` if no reader waits.
+    /// The end of the readable records at which a waiting reader has to wake.
+    ///
+    /// `None` if no reader waits.
     wake_at: Option<Position>,
     /// Readers should read the records before this position at once.
     wanted: Position,
@@ -88,7 +92,8 @@ pub(super) struct Readers {
 impl State {
     /// Whether to notify waiting readers: enough is readable, the log closes, or `something_else` is true.
     ///
-    /// This forgets the wait, so that it is notified once. A reader that waits on notes its wait again.
+    /// This clears `wake_at`, so that readers are notified once. A reader that has to wait longer sets it
+    /// again.
     pub(super) fn take_waiting_readers(&mut self, something_else: bool) -> bool {
         let is_due = |wake_at: &mut Position| something_else || self.phase != Phase::Open || self.readable >= *wake_at;
         self.readers.wake_at.take_if(is_due).is_some()
@@ -127,8 +132,9 @@ impl Reader {
         self.position
     }
 
-    /// The next record before `readable`, if any. The log has returned `readable` as the end of the readable
-    /// records.
+    /// The next record before `readable`, if any.
+    ///
+    /// The log has returned `readable` as the end of the readable records.
     ///
     /// # Errors
     /// When a segment cannot be read, or a record was damaged after the log was opened.
@@ -152,7 +158,9 @@ impl Reader {
         Ok(None)
     }
 
-    /// The header of the good record at the position. `None`: the open segment ends before it.
+    /// The header of the good record at the position.
+    ///
+    /// `None`: the open segment ends before it.
     fn header(&mut self, readable: Position) -> Result<Option<Header>, LogError> {
         let Some((base, window)) = &mut self.segment else { return Ok(None) };
         let (at, unreadable) = (self.position.0 - base.0, unreadable(&*self.folder, *base));

@@ -145,7 +145,9 @@ fn checksum(kind: Kind, position: Position, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Starts the checksum of a record: with its magic, unless it has readings, and its position.
+/// Starts the checksum of a record with its position.
+///
+/// The magic is in front of the position, except for records of readings.
 fn hasher(kind: Kind, position: Position) -> crc32fast::Hasher {
     let mut hasher = crc32fast::Hasher::new();
     if kind != Kind::Readings {

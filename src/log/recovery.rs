@@ -80,7 +80,7 @@ pub struct Recovery {
 pub struct RecoveredDeletion {
     /// The position of its record. It removes readings before this position.
     pub position: Position,
-    /// The deletion, as its record has it.
+    /// The content of its record.
     pub begun: BegunDeletion,
     /// Whether the store has executed it.
     pub is_executed: bool,
@@ -214,8 +214,8 @@ fn sync_tail(folder: &dyn Folder, newest: &Segment, claimed: Position) -> Result
 
 /// Fails if the folder has no log: neither a checkpoint nor a segment.
 ///
-/// A caller that knows of a log there calls this first. Recovery would take the folder for that of a new log,
-/// and the loss of readings would go unnoticed.
+/// A caller that knows that a log was there calls this first. Otherwise recovery would create a new log in
+/// the empty folder, and the loss of readings would go unnoticed.
 ///
 /// # Errors
 /// When there is no log, or the folder cannot be read.
@@ -229,7 +229,9 @@ pub fn expect_log(dir: &Path) -> Result<(), LogError> {
     if has_log { Ok(()) } else { Err(LogError::Missing(dir.to_owned())) }
 }
 
-/// Reads the needed part of the log in `dir`, and reports its state. Changes nothing.
+/// Reads the needed part of the log in `dir`, and reports its state.
+///
+/// Changes nothing.
 ///
 /// # Errors
 /// When a file cannot be read, the checkpoint is damaged, or a newer version wrote the log.
@@ -280,7 +282,7 @@ pub(super) fn inspect_folder(folder: &dyn Folder) -> Result<Inspection, LogError
     Ok(inspection)
 }
 
-/// Tells the segments from the stray files, whose paths it returns.
+/// Returns the positions of the segments, and the paths of the stray files among `bases`.
 fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Position>, Vec<PathBuf>), LogError> {
     let (mut segments, mut strays): (Vec<Position>, _) = (Vec::new(), Vec::new());
     let mut end = Position::default();
@@ -300,7 +302,9 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
     Ok((segments, strays))
 }
 
-/// Whether a record may end at `position`: it is not inside a good record. Behind damage, any position is.
+/// Whether a record may end at `position`: it is not inside a good record.
+///
+/// Behind damage, where the records are unknown, a record may end at any position.
 pub(super) fn is_boundary(folder: &dyn Folder, bases: &[Position], position: Position) -> Result<bool, LogError> {
     let Some(&base) = bases.iter().rev().find(|&&base| base <= position) else { return Ok(true) };
     let (path, file, bytes) = open(folder, base)?;
@@ -417,8 +421,9 @@ impl Inspection {
         }
     }
 
-    /// The segment up to the start of the next one. The bytes beyond are damage: it is unknown which of the
-    /// two segments is right.
+    /// The segment up to the start of the next one.
+    ///
+    /// The bytes beyond are damage: it is unknown which of the two segments is right.
     fn without_overlap<'a>(&mut self, segment: &OpenSegment<'a>) -> OpenSegment<'a> {
         let len = segment.bytes;
         let room = segment.next.map_or(len, |next| next.0 - segment.base.0);
@@ -479,8 +484,10 @@ fn is_torn(segment: &OpenSegment<'_>, end: u64, old_until: u64) -> std::io::Resu
     Ok(false)
 }
 
-/// The offset at which the records of a segment end. Another process may be writing the segment. Reading
-/// starts at the offset `known`, at which a record begins or the records end.
+/// The offset at which the records of a segment end.
+///
+/// Another process may be writing the segment. Reading starts at the offset `known`, at which a record begins
+/// or the records end.
 pub(super) fn end_of_records(segment: &OpenSegment<'_>, known: u64) -> Result<u64, LogError> {
     let known = known.max(HEADER_BYTES);
     let mut end = known.min(segment.bytes);

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use super::fullness::FullnessChange;
 use crate::disk::Space;
 
-/// After this time without a failed write, the log tries to write again. The free space may say nothing about
-/// the failure: a quota may be used up, or the process may have no file descriptors.
+/// After this time without a failed write, the log tries to write again.
+///
+/// The free space may say nothing about the failure: a quota may be used up, or the process may have no file
+/// descriptors.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The bounds of [`Reserve::margin`].
@@ -96,7 +98,9 @@ impl Reserve {
         Err(begins.then(|| self.low_change()))
     }
 
-    /// Notes that a write failed for `why`. Returns `why` unless the log was refusing appends before.
+    /// Notes that a write failed for `why`.
+    ///
+    /// Returns `why` unless the log was refusing appends before.
     pub(super) fn failed(&mut self, why: FullnessChange, free: u64, now: Instant) -> Option<FullnessChange> {
         let begins = !self.is_refusing();
         self.failed = Some(Failed { at: now, free });

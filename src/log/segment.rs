@@ -76,7 +76,9 @@ pub(super) fn name(base: Position) -> String {
     format!("{:020}.log", base.0)
 }
 
-/// The positions of the segments in `folder`, ascending. Files with other names do not count.
+/// The positions of the segments in `folder`, ascending.
+///
+/// Files with other names do not count.
 pub(super) fn list(folder: &dyn Folder) -> Result<Vec<Position>, LogError> {
     let names = folder.names().map_err(LogError::io("read", folder.path()))?;
     let digits = names.iter().filter_map(|name| name.strip_suffix(".log")).filter(|digits| digits.len() == 20);
@@ -86,12 +88,15 @@ pub(super) fn list(folder: &dyn Folder) -> Result<Vec<Position>, LogError> {
     Ok(bases)
 }
 
-/// The name of a segment while it is created. A failed creation may leave this file; the next one empties it.
+/// The name of a segment while it is created.
+///
+/// A failed creation may leave this file; the next one empties it.
 const NEW: &str = "segment.new";
 
-/// Creates the segment that begins at `base`. After an error, the folder has no file with its name, because a
-/// file gets its name when its header is durable. The name survives a crash only after the caller has synced
-/// the folder.
+/// Creates the segment that begins at `base`.
+///
+/// After an error, the folder has no file with its name, because a file gets its name when its header is
+/// durable. The name survives a crash only after the caller has synced the folder.
 pub(super) fn create(folder: &dyn Folder, base: Position) -> Result<Box<dyn OpenFile>, LogError> {
     let name = name(base);
     let created = folder.write(NEW, &Header::encode(base, 0)).and_then(|file| {

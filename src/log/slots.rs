@@ -48,12 +48,14 @@ pub(super) struct SlotFile<S> {
 }
 
 impl<S: Slot> SlotFile<S> {
-    /// Opens the file in `folder`, if it exists, and returns it with its state. When this returns, the state
-    /// survives a crash. Until then, callers remove nothing that an older state needs.
+    /// Opens the file in `folder`, if it exists, and returns it with its state.
+    ///
+    /// When this returns, the state survives a crash. Until then, callers remove nothing that an older state
+    /// needs.
     pub(super) fn open(folder: &dyn Folder) -> Result<Option<(Self, S)>, LogError> {
         let Some((slot, found)) = read(folder)? else { return Ok(None) };
-        // The process that wrote this slot may have been killed before the sync, and the other slot is
-        // overwritten next.
+        // The process that wrote this slot may have been killed before the sync. So the slot is synced before
+        // the other one, which may be the only durable one, is overwritten.
         let mut file = Self::at(folder, slot)?;
         file.save(found)?;
         Ok(Some((file, found)))
@@ -74,8 +76,9 @@ impl<S: Slot> SlotFile<S> {
         Ok(Self { path, file, next, state: PhantomData })
     }
 
-    /// Overwrites the older slot. When this returns, the new state survives a crash; before, the state in the
-    /// other slot does.
+    /// Overwrites the older slot.
+    ///
+    /// When this returns, the new state survives a crash; before, the state in the other slot does.
     pub(super) fn save(&mut self, state: S) -> Result<(), LogError> {
         let offset = (self.next * SECOND) as u64;
         self.file.write_all_at(&encode(state), offset).map_err(LogError::io("write", &self.path))?;

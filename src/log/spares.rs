@@ -34,10 +34,12 @@ use std::time::{Duration, Instant};
 use super::{Position, segment};
 use crate::disk::{Folder, OpenFile, OpenMode};
 
-/// The most spares. A cut may free many segments at once; the log removes the others.
+/// The most spares.
+///
+/// A cut may free many segments at once; the log removes the others.
 const MAX_SPARES: u64 = 2;
 
-/// The bytes that are zeroed and synced in one step, so that a sync of the log waits for few others.
+/// The bytes that are zeroed and synced in one step: few, so that a sync of the log does not wait long.
 const STEP_BYTES: usize = 256 << 10;
 
 /// The longest rest between two steps. A rest is as long as its step.
@@ -46,8 +48,9 @@ const MAX_REST: Duration = Duration::from_millis(50);
 /// The time after a failure in which no new spare is tried.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// The number of syncs of a growing segment that cost as much as a spare. Each writes its size and blocks to
-/// the journal of the file system.
+/// The number of syncs of a growing segment that cost as much as a spare.
+///
+/// Each such sync writes the size and the blocks of the file to the journal of the file system.
 pub(super) const fn syncs_worth_a_spare(segment_bytes: u64) -> u64 {
     const JOURNALED_BYTES: u64 = 64 << 10;
     const MIN: u64 = 64;
@@ -82,7 +85,7 @@ struct State {
     limit: usize,
     /// The number in the name of the next spare.
     next: u64,
-    /// No new spare is tried before.
+    /// No new spare is tried before this time.
     retry_at: Option<Instant>,
     is_closed: bool,
 }
@@ -116,7 +119,7 @@ impl Spare {
         match named {
             Ok(()) => Ok((self.file, self.bytes)),
             Err(error) => {
-                let _ = folder.remove(&self.name); // or the next opening does
+                let _ = folder.remove(&self.name); // if this fails, the next opening removes it
                 Err(error)
             }
         }
@@ -172,7 +175,9 @@ impl Spares {
         }
     }
 
-    /// Renames a cut segment of `bytes` to a spare. False: it is too short, or there are enough spares.
+    /// Makes a cut segment of `bytes` a spare.
+    ///
+    /// Returns false if it is too short, or there are enough spares.
     pub(super) fn recycle(&self, base: Position, bytes: u64) -> Result<bool> {
         let name = {
             let mut state = self.lock();
@@ -205,7 +210,9 @@ impl Spares {
         }
     }
 
-    /// Removes all spares, and returns whether there were any. The next [`Self::fit`] may allow some again.
+    /// Removes all spares, and returns whether there were any.
+    ///
+    /// The next [`Self::fit`] may allow some again.
     pub(super) fn give_back(&self) -> bool {
         let had_any = {
             let mut state = self.lock();
@@ -240,7 +247,7 @@ impl Spares {
             drop(state);
             let prepared = self.prepare(&job);
             if prepared.is_err() {
-                let _ = self.folder.remove(&job.name); // or the next opening does
+                let _ = self.folder.remove(&job.name); // if this fails, the next opening removes it
             }
             let mut state = self.lock();
             state.is_preparing = false;
@@ -263,7 +270,7 @@ impl Spares {
                 return; // the one that is being made ready stops by itself
             };
             drop(state);
-            let _ = self.folder.remove(&name); // a new one may not exist yet; or the next opening does
+            let _ = self.folder.remove(&name); // it may not exist yet; else the next opening removes it
         }
     }
 

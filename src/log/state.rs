@@ -14,8 +14,9 @@ use super::handle::AppendError;
 use super::reader::Readers;
 use super::reserve::Reserve;
 
-/// A group of this many records, or bytes, does not wait for more (`log.group_window`): a load that fills it
-/// has many records per sync without the wait.
+/// A group with this many records, or with [`LARGE_GROUP_BYTES`], does not wait for `log.group_window`.
+///
+/// A load that queues so many has many records per sync even without the wait.
 pub(super) const LARGE_GROUP_RECORDS: usize = 32;
 const LARGE_GROUP_BYTES: u64 = 64 << 10;
 
@@ -73,7 +74,9 @@ pub(super) enum Writer {
     Works,
     /// It has nothing to write. The next record wakes it.
     WaitsForRecord,
-    /// It waits for more records of a group. The record that makes the group large wakes it.
+    /// It waits for more records of a group.
+    ///
+    /// The record that makes the group large wakes it.
     Gathers,
 }
 

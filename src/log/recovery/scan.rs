@@ -61,7 +61,9 @@ impl Scan {
         self.records > 0
     }
 
-    /// Scans a segment from the offset `start` on. Counts the records from the position `stored` on.
+    /// Scans a segment from the offset `start` on.
+    ///
+    /// Counts the records from the position `stored` on.
     pub(super) fn of(segment: &OpenSegment<'_>, start: u64, stored: Position) -> Result<Self, LogError> {
         let mut scan = Self::default();
         scan.gaps = for_each_record(segment, start, |position, header, payload| {

@@ -1,8 +1,8 @@
 //! Checksums of ranges of a file, with little work for each.
 //!
-//! The file is divided into blocks. For each bound of a block, as far as ranges have needed them, this keeps
-//! the checksum of all bytes before the bound. The checksum of a range follows from two of these, and from
-//! the bytes between the ends of the range and the nearest bounds inside it.
+//! The file is divided into blocks. `Sums` keeps the checksum of all bytes before each block, up to the last
+//! block that was needed so far. The checksum of a range is computed from two of these, for the whole blocks
+//! in the range, and from the bytes before and behind these blocks.
 
 use std::io::Result;
 use std::ops::Range;
@@ -11,15 +11,15 @@ use crc32fast::Hasher;
 
 use crate::disk::OpenFile;
 
-/// The bytes of a block.
+/// The length of a block, in bytes.
 const BLOCK: u64 = if cfg!(test) { 16 } else { 4 << 10 };
 
-/// The blocks of one read.
+/// The number of blocks that one call reads.
 const PIECE_BLOCKS: u64 = 64;
 
 pub(super) struct Sums<'f> {
     file: &'f dyn OpenFile,
-    /// The CRC-32 of the bytes before each bound.
+    /// The CRC-32 of all bytes before each block.
     before: Vec<u32>,
     buffer: Vec<u8>,
 }
@@ -29,7 +29,9 @@ impl<'f> Sums<'f> {
         Self { file, before: Vec::new(), buffer: Vec::new() }
     }
 
-    /// The CRC-32 of a range of the file. If the range goes beyond the file, the result has no meaning.
+    /// The CRC-32 of a range of the file.
+    ///
+    /// If the range goes beyond the file, the result has no meaning.
     pub(super) fn crc(&mut self, range: Range<u64>) -> Result<u32> {
         let (first, last) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
         if first >= last {
@@ -72,7 +74,9 @@ impl<'f> Sums<'f> {
     }
 }
 
-/// The CRC-32 of two parts in a row, from the checksum of each. The last part has `len` bytes.
+/// The CRC-32 of two parts in a row, from the checksum of each.
+///
+/// The last part has `len` bytes.
 fn joined(first: u32, last: u32, len: u64) -> u32 {
     let mut sum = Hasher::new_with_initial(first);
     sum.combine(&Hasher::new_with_initial_len(last, len));
