@@ -229,7 +229,7 @@ const fn otlp_options(device_attributes: &[String]) -> otlp_format::Options<'_> 
     otlp_format::Options { device_attributes }
 }
 
-/// Checks a payload with the hook of each preset, and with hooks that use the whole grammar of paths.
+/// Checks a payload with the hook of each preset, and with hooks of all path forms.
 pub fn webhook(body: &[u8]) {
     static HOOKS: LazyLock<Vec<Hook>> = LazyLock::new(|| {
         let presets = Preset::iter().map(|preset| format!("preset = \"{}\"", <&str>::from(preset)));

@@ -11,7 +11,7 @@ use crate::model::{DEVICE_ID_MAX_BYTES, DeviceIdError};
 /// Readings of up to this many values are passed on without an allocation.
 const USUAL_VALUES: usize = 16;
 
-/// Groups consecutive samples with the same device and time, and passes them on as one reading.
+/// Passes on consecutive samples with the same device and time as one reading.
 ///
 /// A rejected sample is a rejected value of its reading. A repeated series begins another reading. Both
 /// readings have the same identity, so the last value wins.
@@ -28,7 +28,7 @@ pub(super) struct Grouping<'s, S> {
     owners: u32,
     ts_ms: Option<i64>,
     values: Values,
-    /// The number of histograms in the reading, and the number of values that belong to them.
+    /// The number of histograms in the reading, and of the values in them.
     histograms: (u64, u64),
     /// The rejected samples of the reading.
     rejected: Vec<Rejection>,
@@ -43,7 +43,9 @@ pub(super) enum SampleRejection {
     Series(Rejection),
 }
 
-/// Checks the length of a device ID before it is copied. Admission checks the ID itself.
+/// Checks the length of a device ID before it is copied.
+///
+/// Admission checks the ID itself.
 pub(super) fn check_device_length(device: &str) -> Result<(), SampleRejection> {
     if device.len() <= DEVICE_ID_MAX_BYTES {
         return Ok(());
@@ -69,7 +71,9 @@ impl<'s, S: Sink> Grouping<'s, S> {
         }
     }
 
-    /// Sets the device and the metadata of the samples that follow. Empty metadata is no metadata.
+    /// Sets the device and the metadata of the samples that follow.
+    ///
+    /// Empty metadata is no metadata.
     pub(super) fn set_device(&mut self, device: &str, metadata: &str) {
         work::count(device.len() + metadata.len());
         if self.has_device && self.device == device && self.metadata == metadata {
@@ -100,7 +104,9 @@ impl<'s, S: Sink> Grouping<'s, S> {
         }
     }
 
-    /// Adds a value of a valid histogram. `begins` says whether it is the first value of its histogram.
+    /// Adds a value of a valid histogram.
+    ///
+    /// `begins` says whether it is the first value of its histogram.
     pub(super) fn add_of_histogram(&mut self, ts_ms: Option<i64>, series: &str, value: f64, begins: bool) {
         self.add(ts_ms, Ok((series, value)));
         self.histograms.0 += u64::from(begins);

@@ -61,8 +61,10 @@ impl<'b> Labels<'b> {
     }
 }
 
-/// The canonical text `{a=x,b=y}` of the labels of a reading, the labels of the object around it, and the
-/// unit. Empty without any. A label of the reading replaces the same label of the object.
+/// The canonical text `{a=x,b=y}` of the labels of a reading; empty without any.
+///
+/// It has the labels of the reading (`own`), those of the object around it (`outer`), and the unit. A label
+/// of the reading replaces the same label of the object.
 pub(super) fn text(own: Option<&Labels<'_>>, outer: Option<&Labels<'_>>, unit: Option<&str>) -> Parsed<String> {
     let own = own.map_or(Ok(&[][..]), Labels::kept)?;
     let outer = outer.map_or(Ok(&[][..]), Labels::kept)?;
@@ -75,8 +77,10 @@ pub(super) fn text(own: Option<&Labels<'_>>, outer: Option<&Labels<'_>>, unit: O
     Ok(text)
 }
 
-/// Replaces the name of a metric by `metric`, if there is one, and adds the labels of a canonical text. A
-/// name that has labels gets more: `m{b=2}` and `{a=1}` make `m{b=2,a=1}`.
+/// Replaces `name` by `metric`, if there is one, and adds `labels`.
+///
+/// The labels are a canonical text. A name that has labels already gets more: `m{b=2}` and `{a=1}` make
+/// `m{b=2,a=1}`.
 pub(super) fn apply<'b>(name: &mut Cow<'b, str>, metric: Option<&Cow<'b, str>>, labels: &str) -> Parsed<()> {
     if metric.is_none() && labels.is_empty() {
         return Ok(());

@@ -5,13 +5,17 @@
 use crate::common::work;
 use crate::model::{check_metadata_key, series::append_escaped};
 
-/// Whether a name and a text may be a member of metadata. A text with control characters may not.
+/// Whether a name and a text may be a member of metadata.
+///
+/// A text with control characters may not.
 pub(super) fn is_member(key: &str, value: &str) -> bool {
     work::count(key.len() + value.len());
     key.bytes().chain(value.bytes()).all(|byte| byte >= b' ') && check_metadata_key(key, 1).is_ok()
 }
 
-/// The length of the text of an object with these members. 0 without members: that is no metadata.
+/// The length of the text of an object with these members.
+///
+/// 0 without members: that is no metadata.
 pub(super) fn bytes<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> usize {
     let bytes = members.map(|(key, value)| member_bytes(key, value)).sum::<usize>();
     if bytes == 0 { 0 } else { bytes + "{}".len() - ",".len() }
@@ -22,7 +26,9 @@ pub(super) fn member_bytes(key: &str, value: &str) -> usize {
     ",:".len() + string_bytes(key) + string_bytes(value)
 }
 
-/// Replaces the content of `json` by an object with these members. Without members, `json` becomes empty.
+/// Replaces the content of `json` by an object with these members.
+///
+/// Without members, `json` becomes empty.
 pub(super) fn write<'a>(json: &mut String, members: impl Iterator<Item = (&'a str, &'a str)>) {
     json.clear();
     let mut members = members.peekable();

@@ -45,20 +45,26 @@ pub use source::{Format, Protocol, Source, Transport};
 pub struct Incoming<'a> {
     /// The client ID of the device, not checked yet.
     pub device: &'a str,
-    /// The device's metadata, if the body has any: the text of a JSON object that obeys the rules for
-    /// metadata in `model`.
+    /// The device's metadata, if the body has any.
+    ///
+    /// It is the text of a JSON object that obeys the rules for metadata in `model`.
     pub metadata: Option<&'a str>,
-    /// The number of the owner (device and metadata together), counted from 0 in each body. Readings with the
-    /// same number have the same owner, so admission checks and encodes it once. `None`: the parser does not
-    /// number owners.
+    /// The number of the owner (device and metadata together), from 0 in each body.
+    ///
+    /// Readings with the same number have the same owner, so admission checks and encodes the owner once.
+    /// `None`: the parser does not number owners.
     pub owner: Option<u32>,
     /// The instant in Unix milliseconds; `None` is the server's clock.
     pub ts_ms: Option<i64>,
-    /// The metrics and values, not checked yet. Never empty. A metric with labels is a text of
-    /// [`model::series`](crate::model::series), with its labels in any order.
+    /// The metrics and values, not checked yet.
+    ///
+    /// Never empty. A metric with labels is a text of [`model::series`](crate::model::series), with its
+    /// labels in any order.
     pub values: &'a [(Cow<'a, str>, f64)],
-    /// The length of the measurement, in bytes, with which the metric names begin: 3 for `cpu_idle`. A name
-    /// that is not longer than this has no measurement. 0: there is no measurement.
+    /// The length in bytes of the measurement that begins the metric names.
+    ///
+    /// It is 3 for `cpu_idle` (measurement `cpu`, field `idle`). A name without `_` at this place, such as
+    /// `cpu` alone, has no measurement. 0: no name has one.
     pub measurement_bytes: u8,
 }
 
@@ -112,25 +118,30 @@ pub trait Sink {
     fn is_over(&self) -> bool {
         false
     }
-    /// Receives the unchecked device of the next reading before its values are parsed, so that the sink can
-    /// prefetch data of the device. If the reading proves invalid, [`Self::reading`] is not called.
+    /// Receives the unchecked device of the next reading before its values are parsed.
+    ///
+    /// Meanwhile the sink can prefetch data of the device. If the reading proves invalid, [`Self::reading`]
+    /// is not called.
     fn expect(&mut self, _device: &str) {}
     /// Receives a reading.
     fn reading(&mut self, incoming: Incoming<'_>);
-    /// Receives the number of histograms in the next reading, and the number of values that belong to them.
+    /// Receives the number of histograms in the next reading, and of their values.
     fn histograms(&mut self, _histograms: u64, _values: u64) {}
     /// Receives the rejection of an invalid reading.
     fn reject(&mut self, rejection: Rejection);
-    /// Receives the rejection of one value of the next reading, whose other values follow.
+    /// Receives the rejection of one value of the next reading.
     ///
-    /// If no value is left, the parser rejects the reading instead.
+    /// The other values of the reading follow. If no value is left, the parser rejects the reading instead.
     fn reject_value(&mut self, rejection: Rejection);
     /// Receives the name of a part of the body that is dropped on purpose.
     fn ignore(&mut self, what: Ignored, name: &str);
-    /// Receives the number of the next line, counted from 1. Only line-based formats call it.
+    /// Receives the number of the next line, counted from 1.
+    ///
+    /// Only line-based formats call it.
     fn line(&mut self, _number: u64) {}
-    /// Receives the sequence number of the next message of a device. The device ID is not checked yet. Only
-    /// formats with sequence numbers call it.
+    /// Receives the sequence number of the next message of a device.
+    ///
+    /// The device ID is not checked yet. Only formats with sequence numbers call it.
     fn sequence(&mut self, _device: &str, _number: u64) {}
 }
 
@@ -150,7 +161,9 @@ impl From<SeriesError> for Rejection {
     }
 }
 
-/// The parts of a body that a parser drops on purpose, as the `reason` of `tidegauge_fields_ignored_total`.
+/// The parts of a body that a parser drops on purpose.
+///
+/// They are the `reason` of `tidegauge_fields_ignored_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Ignored {
@@ -162,19 +175,25 @@ pub enum Ignored {
     Stale,
     /// A value of remote write that is no finite number.
     NonFinite,
-    /// The buckets of a native histogram of remote write; the buckets or quantiles of a data point of OTLP.
+    /// The buckets of a histogram, or the quantiles of a summary.
+    ///
+    /// Remote write sends them in native histograms, OTLP in data points.
     Histogram,
     /// An example of a value.
     Exemplar,
-    /// The unit, the description or the type of a metric. Also a label of remote write that does not fit into
-    /// metadata.
+    /// The unit, the description or the type of a metric.
+    ///
+    /// Also a label of remote write that does not fit into metadata.
     Metadata,
-    /// An attribute of a resource or a scope that is neither a text nor a number, or does not fit into
-    /// metadata.
+    /// An attribute of a resource or a scope that cannot be metadata.
+    ///
+    /// It is neither a text nor a number, or does not fit.
     Attribute,
     /// An array below a `*` of a webhook.
     Array,
-    /// A payload that meets no condition of its webhook, or whose array of readings is empty.
+    /// A payload that has no readings for its webhook.
+    ///
+    /// It meets no condition of the webhook, or its array of readings is empty.
     Event,
 }
 
@@ -195,8 +214,10 @@ impl Ignored {
     }
 }
 
-/// The stable codes of rejected readings and values, in answers and as the `reason` of
-/// `tidegauge_readings_rejected_total` and `tidegauge_values_rejected_total`.
+/// The stable codes of rejected readings and values.
+///
+/// Answers have them, and they are the `reason` of `tidegauge_readings_rejected_total` and
+/// `tidegauge_values_rejected_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[expect(missing_docs, reason = "each says what its name says")]
@@ -232,7 +253,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The only format whose readings are rejected with this code; `None` for a code of every format.
+    /// The format that alone uses this code; `None` for a code of every format.
     #[must_use]
     pub const fn format(self) -> Option<Format> {
         match self {

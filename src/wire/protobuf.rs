@@ -190,8 +190,9 @@ pub(crate) struct Writer(Vec<u8>);
 #[must_use = "end() writes the length"]
 pub(crate) struct Open(usize);
 
-/// The number of bytes for the length of a message. The length is a padded variable-length integer, because
-/// it is written last.
+/// The number of bytes for the length of a message.
+///
+/// The length is a padded variable-length integer, because it is written last.
 const LENGTH_BYTES: usize = 5;
 
 impl Writer {

@@ -2,7 +2,9 @@
 
 use super::{Ignored, Incoming, Rejection, Sink};
 
-/// Calls a function with each reading, and panics at a rejection or an ignored part.
+/// Calls a function with each reading.
+///
+/// Panics at a rejection or an ignored part.
 pub(crate) struct ReadingsOnly<F>(pub(crate) F);
 
 impl<F: FnMut(Incoming<'_>)> Sink for ReadingsOnly<F> {

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use super::{Ignored, Incoming, Rejection, Sink};
 
-/// Records one entry for each call: `device ts metric=value ... [metadata]`, `code: detail`, `line n` or
-/// `device sequence n`.
+/// Records one entry for each call: `device ts metric=value ...
+///
+/// [metadata]`, `code: detail`, `line n` or `device sequence n`.
 #[derive(Default)]
 pub(crate) struct RecordingSink(pub(crate) Vec<String>);
 

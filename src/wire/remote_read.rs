@@ -55,7 +55,9 @@ pub struct ReadQuery<'b> {
     pub matchers: Vec<ReadMatcher<'b>>,
 }
 
-/// A condition on a label of a series. A label that the series lacks has the value `""`.
+/// A condition on a label of a series.
+///
+/// A label that the series lacks has the value `""`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadMatcher<'b> {
     /// Whether `value` is a regular expression for the whole value.
@@ -144,7 +146,9 @@ pub struct ReadSeries<S> {
 
 /// The samples of a series, in the form of the answer.
 pub trait Samples: Default + Send + 'static {
-    /// Appends an instant, in Unix milliseconds, and its value. Returns how many bytes of memory they take.
+    /// Appends an instant, in Unix milliseconds, and its value.
+    ///
+    /// Returns how many bytes of memory they take.
     fn push(&mut self, ts_ms: i64, value: f64) -> usize;
 
     /// Whether there are no samples.
@@ -206,14 +210,17 @@ fn write_labels(writer: &mut Writer, labels: &[(String, String)]) {
     }
 }
 
-/// The most bytes of the chunks of a frame. With its labels, it has less than 1 MiB.
+/// The most bytes of the chunks of a frame.
+///
+/// With its labels, it has less than 1 MiB.
 const FRAME_BYTES: usize = 900 << 10;
 
 /// The most bytes of a chunk besides its samples.
 const BYTES_PER_CHUNK: usize = 48;
 
-/// Writes a series as chunks, for the query with this index. Calls `send` with each frame: one, or several
-/// for a long series.
+/// Writes a series as chunks, for the query with this index.
+///
+/// Calls `send` with each frame: one, or several for a long series.
 pub fn write_frames(query: usize, series: ReadSeries<Chunks>, mut send: impl FnMut(Vec<u8>)) {
     let mut chunks = series.samples.finish().peekable();
     while chunks.peek().is_some() {

@@ -11,7 +11,7 @@ pub enum Transport {
     Http,
     /// UDP datagrams.
     Udp,
-    /// Messages of an MQTT broker.
+    /// MQTT messages, from a broker or from a device.
     Mqtt,
 }
 
@@ -41,7 +41,7 @@ pub struct Source {
     pub format: Format,
 }
 
-/// A value of the metric label `protocol`, which stands for a transport and its formats.
+/// A value of the metric label `protocol`: a transport and its formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Protocol {
@@ -60,7 +60,7 @@ pub enum Protocol {
     Webhook,
     /// JSON or line protocol over UDP.
     Udp,
-    /// JSON of any form, line protocol or `SenML` in messages of an MQTT broker.
+    /// JSON of any form, line protocol or `SenML` in MQTT messages.
     Mqtt,
 }
 
@@ -77,7 +77,7 @@ impl Source {
         Self { transport: Transport::Udp, format }
     }
 
-    /// A format in a message of an MQTT broker.
+    /// A format in an MQTT message.
     #[must_use]
     pub const fn mqtt(format: Format) -> Self {
         Self { transport: Transport::Mqtt, format }

@@ -23,7 +23,9 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Adds a value unless its metric has a value already. Returns whether it was added.
+    /// Adds a value unless its metric has a value already.
+    ///
+    /// Returns whether it was added.
     pub(super) fn push(&mut self, name: &str, value: f64) -> bool {
         let count = self.ends.len();
         if count < FEW {

@@ -11,7 +11,9 @@ use crate::common::zigzag::zigzag;
 /// The most samples of a chunk.
 const MAX_SAMPLES: u16 = 120;
 
-/// The window before the first XOR. No XOR fits into it.
+/// The window before the first XOR.
+///
+/// No XOR has that many leading zeros, so the first one writes a window of its own.
 const NO_WINDOW: (u32, u32) = (u32::MAX, 0);
 
 /// The samples of a series as chunks.
@@ -38,13 +40,16 @@ struct Appender {
     free_bits: u32,
     delta_ms: u64,
     value_bits: u64,
-    /// The leading and trailing zeros that were written last. An XOR that has at least these zeros reuses
-    /// them.
+    /// The leading and trailing zeros that were written last.
+    ///
+    /// An XOR that has at least these zeros reuses them.
     window: (u32, u32),
 }
 
 impl Chunks {
-    /// Appends a sample, in ascending order of time. Returns how many bytes of memory it takes.
+    /// Appends a sample, in ascending order of time.
+    ///
+    /// Returns how many bytes of memory it takes.
     pub fn push(&mut self, ts_ms: i64, value: f64) -> usize {
         if let Some(full) = self.last.take_if(|last| last.samples == MAX_SAMPLES) {
             self.full.push(full.finish());

@@ -20,7 +20,9 @@ use crate::wire::{Code, Ignored, Incoming, Limits, Rejection, Sink};
 /// The text after a position that counts from the start of a line.
 const OF_THE_LINE: &str = " of the line";
 
-/// Parses a body that is one JSON value: an object, or an array of objects. Skips a byte order mark.
+/// Parses a body that is one JSON value: an object, or an array of objects.
+///
+/// Skips a byte order mark.
 ///
 /// If the first line is a whole object and another value follows on a later line, the body is NDJSON.
 ///
@@ -63,7 +65,9 @@ pub fn parse(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> Result
     }
 }
 
-/// Parses a body with one JSON value per line, an object or an array of objects. Blank lines are skipped.
+/// Parses a body with one JSON value per line, an object or an array of objects.
+///
+/// Blank lines are skipped.
 ///
 /// It calls [`Sink::line`] before each line that is not blank. A line that is not JSON is one rejection,
 /// whose detail has the position in bytes from the start of the line.
@@ -116,13 +120,15 @@ fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl
     reader.emit(object, sink)
 }
 
-/// Parses objects and passes on their readings, with the same buffers for all objects.
+/// Parses objects and passes on their readings. All objects share the buffers.
 #[derive(Debug)]
 struct Reader<'b> {
     context: Context<'b>,
     /// The number of owners that were passed on.
     owners: u32,
-    /// The reading in the object itself. Its time, names and labels are the defaults of the `readings`.
+    /// The reading in the object itself.
+    ///
+    /// Its time, names and labels are the defaults of the `readings`.
     own: Reading<'b>,
     /// The current element of `readings`.
     inner: Reading<'b>,
@@ -231,8 +237,9 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// The reading of an object that has a device, a time and values only. Most objects are like this, so
-    /// they take this short way.
+    /// The reading of an object that has a device, a time and values only.
+    ///
+    /// Most objects are like this, so they take this short way.
     fn plain(&self) -> Parsed<Incoming<'_>> {
         let device = match &self.own.device {
             Some(device) => device.as_deref().map_err(Clone::clone)?,
@@ -300,7 +307,7 @@ impl<'b> Reader<'b> {
 }
 
 impl Object<'_> {
-    /// Whether the key is one of the notes that a line of a dead-letter file begins with.
+    /// Whether the key is a note that a dead-letter file adds to a reading.
     #[cold]
     fn has_note(&mut self, key: &str) -> bool {
         self.is_dead_letter |= key == "refusedAt";
@@ -316,8 +323,8 @@ impl<'b> Owner<'b> {
 
     /// The owner of a reading that names a device or has metadata.
     ///
-    /// Metadata in a reading of this device is the device's from there on. A reading of another device has
-    /// only its own metadata.
+    /// If the reading is of the object's device, its metadata replaces the object's metadata, for this
+    /// reading and all later ones. A reading of another device has only its own metadata.
     #[cold]
     fn of_reading<'o>(
         &'o mut self,
@@ -389,7 +396,9 @@ fn read_seq(lexer: &mut Lexer<'_>, sink: &mut impl Sink) -> Result<Option<u64>, 
     Ok(number)
 }
 
-/// Skips `readings`, because the key of their device may follow. Returns a lexer at the array.
+/// Skips `readings`, because the key of their device may follow.
+///
+/// Returns a lexer at the array.
 fn skip_readings<'b>(lexer: &mut Lexer<'b>) -> Result<Parsed<Lexer<'b>>, SyntaxError> {
     let kind = lexer.kind()?;
     let bookmark = lexer.clone();

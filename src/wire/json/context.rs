@@ -13,8 +13,9 @@ use crate::wire::{Code, Ignored, Limits, Rejection, Sink};
 /// The most unknown keys of a body for which a hint is computed.
 const MAX_HINTS: u32 = 100;
 
-/// The end of a hint: settings for payloads that cannot be changed. It is short, because it may be in the
-/// rejection of each reading.
+/// The end of a hint: settings for payloads that cannot be changed.
+///
+/// It is short, because it may be in the rejection of each reading.
 const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 
 /// The options, the limits and the buffers of a body.
@@ -22,7 +23,9 @@ const OTHER_FORMS: &str = "(other forms: ingest.json.flat, [[webhook]])";
 pub(super) struct Context<'b> {
     pub(super) options: Options<'b>,
     pub(super) limits: Limits,
-    /// The text after a position in a message: empty, or ` of the line` if positions count from its start.
+    /// The text after a position in a message: empty or ` of the line`.
+    ///
+    /// In NDJSON, positions count from the start of the line.
     pub(super) of_the_line: &'static str,
     /// How many hints may still be computed.
     hints_left: u32,
@@ -40,8 +43,9 @@ impl<'b> Context<'b> {
         format!("at byte {}{}", offset + 1, self.of_the_line)
     }
 
-    /// Skips the value of an unknown key. Returns the rejection of its reading, unless unknown keys are
-    /// ignored.
+    /// Skips the value of an unknown key.
+    ///
+    /// Returns the rejection of its reading, unless unknown keys are ignored.
     #[cold]
     pub(super) fn unknown_key(
         &mut self,

@@ -16,12 +16,14 @@ use crate::wire::{Code, Ignored, Sink};
 /// The most levels of objects below the reading.
 const MAX_LEVELS: usize = 8;
 
-/// The keys that lead to a value, with dots in between: the name of a metric, or its beginning.
+/// The keys that lead to a value, joined with dots: the name of a metric.
+///
+/// Before the last key it is the beginning of the name.
 #[derive(Debug, Default)]
 struct Path {
     text: String,
     levels: usize,
-    /// Whether the last key is left out, because the path would be longer than a metric name.
+    /// Whether the last key is left out, because a metric name cannot be as long.
     is_too_long: bool,
 }
 

@@ -36,7 +36,9 @@ pub fn key_names() -> impl Iterator<Item = &'static [&'static str]> {
     NAMES.iter().map(|(_, names)| *names)
 }
 
-/// Names that other programs use, in the form of [`Bare`], and the key that they probably mean.
+/// Names that other programs use, and the key that each probably means.
+///
+/// The names are in the form of [`Bare`].
 const ELSEWHERE: [(&str, &str); 17] = [
     ("at", "ts"),
     ("date", "ts"),
@@ -83,8 +85,10 @@ impl Key {
         NAMES.iter().find(|(key, _)| *key == self).map_or(&[], |(_, names)| names)
     }
 
-    /// The name of the known key that an unknown key probably means. Both differ in case, in `_` or in a
-    /// letter or two (`timestmp`), or other programs use the unknown key (`date`).
+    /// The name of the known key that an unknown key probably means.
+    ///
+    /// The two keys differ in case, in `_` or in a letter or two (`timestmp`), or other programs use the
+    /// unknown key (`date`).
     pub(super) fn meant_by(unknown: &str) -> Option<&'static str> {
         let unknown = Bare::of(unknown)?;
         if let Some(&(_, meant)) = ELSEWHERE.iter().find(|(name, _)| name.as_bytes() == unknown.letters()) {
@@ -105,7 +109,9 @@ struct Bare {
 }
 
 impl Bare {
-    /// Removes case, `_`, `-` and spaces. `None` if the name is too long to be compared.
+    /// Removes case, `_`, `-` and spaces.
+    ///
+    /// `None` if the name is too long to be compared.
     fn of(name: &str) -> Option<Self> {
         let mut bare = Self { letters: [0; MAX_COMPARED_BYTES], length: 0 };
         for byte in name.bytes().filter(|byte| !matches!(byte, b'_' | b'-' | b' ')) {
@@ -119,8 +125,9 @@ impl Bare {
         &self.letters[..self.length]
     }
 
-    /// The number of letters to insert, remove, replace or swap with their neighbour until both names are
-    /// equal (optimal string alignment).
+    /// The number of edits that make both names equal (optimal string alignment).
+    ///
+    /// An edit inserts, removes or replaces a letter, or swaps two neighbours.
     fn distance(&self, other: &Self) -> usize {
         let (a, b) = (self.letters(), other.letters());
         let mut before = [0; MAX_COMPARED_BYTES + 1];

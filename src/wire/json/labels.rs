@@ -7,7 +7,9 @@ use super::{
 };
 use crate::wire::{Code, labels::Labels};
 
-/// Reads labels. `null` is no labels, and a label with the value `null` is left out.
+/// Reads labels.
+///
+/// `null` is no labels, and a label with the value `null` is left out.
 pub(in crate::wire) fn read<'b>(lexer: &mut Lexer<'b>) -> Result<Parsed<Labels<'b>>, SyntaxError> {
     let mut labels = Labels::default();
     let kind = lexer.kind()?;

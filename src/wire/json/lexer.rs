@@ -47,7 +47,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A position in a JSON text. A clone is a bookmark: it reads on from the same position.
+/// A position in a JSON text.
+///
+/// A clone is a bookmark: it reads on from the same position.
 #[derive(Debug, Clone)]
 pub(in crate::wire) struct Lexer<'b> {
     text: &'b str,
@@ -104,8 +106,9 @@ impl<'b> Lexer<'b> {
         Ok(())
     }
 
-    /// The next key of the current object, or `None` after its end. The caller must then read or skip the
-    /// value of the key.
+    /// The next key of the current object, or `None` after its end.
+    ///
+    /// The caller must then read or skip the value of the key.
     pub(in crate::wire) fn key(&mut self) -> Result<Option<Cow<'b, str>>> {
         let is_first = std::mem::take(&mut self.is_fresh);
         match self.peek() {
@@ -129,7 +132,9 @@ impl<'b> Lexer<'b> {
         Ok(Some(key))
     }
 
-    /// Whether the current array has another element; if not, the lexer is after its end.
+    /// Whether the current array has another element.
+    ///
+    /// If not, the lexer is now after the end of the array.
     pub(in crate::wire) fn element(&mut self) -> Result<bool> {
         let is_first = std::mem::take(&mut self.is_fresh);
         match self.peek() {
@@ -262,7 +267,9 @@ impl<'b> Lexer<'b> {
         None
     }
 
-    /// Takes the part of a string up to the next special byte: quote, backslash or control character.
+    /// Takes the part of a string up to the next special byte.
+    ///
+    /// Special bytes are the quote, the backslash and control characters.
     fn plain(&mut self) -> &'b str {
         let start = self.at;
         self.at += plain_length(&self.text.as_bytes()[start..]);
@@ -360,8 +367,9 @@ impl<'b> Lexer<'b> {
     }
 }
 
-/// The number of leading bytes that are not special. It checks eight at a time, because most bytes of a body
-/// are not special.
+/// The number of leading bytes that are not special.
+///
+/// It checks eight at a time, because most bytes of a body are not special.
 fn plain_length(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     for (place, word) in words.iter().enumerate() {
@@ -374,8 +382,9 @@ fn plain_length(bytes: &[u8]) -> usize {
     words.len() * 8 + length.unwrap_or(rest.len())
 }
 
-/// Sets the high bit of each byte that is a quote, a backslash or a control character. A borrow may also set
-/// the high bit of bytes above such a byte, so only the lowest set bit is reliable.
+/// Sets the high bit of each quote, backslash and control character in `word`.
+///
+/// A borrow may also set the high bit of bytes above such a byte, so only the lowest set bit is reliable.
 const fn special_bytes(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xFF;
     let quotes = word ^ (ONES * b'"' as u64);

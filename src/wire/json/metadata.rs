@@ -26,8 +26,9 @@ pub(super) fn read<'b>(
     Ok(check(lexer, &mut context.metadata_keys, &context.limits, 1)?.map(Some))
 }
 
-/// Reads an object, and checks it by the rules of metadata. `depth` is its level: 1 for metadata itself.
-/// `keys` is a buffer that calls reuse.
+/// Reads an object, and checks it by the rules of metadata.
+///
+/// `depth` is its level: 1 for metadata itself. `keys` is a buffer that calls reuse.
 pub(in crate::wire) fn check<'b>(
     lexer: &mut Lexer<'b>,
     keys: &mut Vec<Cow<'b, str>>,

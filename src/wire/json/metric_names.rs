@@ -23,12 +23,11 @@ static NO_LABELS: [Parsed<String>; 2] = [Ok(String::new()), Ok(String::new())];
 #[derive(Debug)]
 pub(super) struct OuterNames<'o, 'b> {
     names: &'o Names<'b>,
-    /// The canonical texts of the labels of all metrics, and of the labels of `value`, which include its
-    /// unit.
+    /// The canonical texts of the labels: of all metrics, and of `value` with its unit.
     texts: [Parsed<String>; 2],
     /// Whether a reading had a `value`, which `metric` and `unit` describe.
     has_described: Cell<bool>,
-    /// Whether a valid `value` used the `metric` of this object, and whether one used its `unit`.
+    /// Whether a valid `value` used this object's `metric`, and its `unit`.
     is_used: Cell<[bool; 2]>,
 }
 
@@ -50,8 +49,10 @@ impl<'o, 'b> OuterNames<'o, 'b> {
         }
     }
 
-    /// Reports `metric` and `unit` as ignored if no reading had a `value`. A malformed field is reported
-    /// unless it has rejected a `value`.
+    /// Reports `metric` and `unit` as ignored if no reading had a `value`.
+    ///
+    /// A malformed `metric` or `unit` is reported too, unless a valid `value` used it: the value was rejected
+    /// then.
     pub(super) fn finish(&self, sink: &mut impl Sink) {
         let of_value = [("metric", &self.names.metric), ("unit", &self.names.unit)];
         for ((key, found), is_used) in of_value.into_iter().zip(self.is_used.get()) {
@@ -77,8 +78,10 @@ impl<'b> Names<'b> {
         self.labels.as_ref().map(Parsed::as_ref).transpose().map_err(Clone::clone)
     }
 
-    /// Completes the names of the metrics in `values`. `value_at` is the index of the value of the key
-    /// `value`. If a name cannot be completed, its value is removed, and its rejection goes to `bad_values`.
+    /// Completes the names of the metrics in `values`.
+    ///
+    /// `value_at` is the index of the value of the key `value`. If a name cannot be completed, its value is
+    /// removed, and its rejection goes to `bad_values`.
     pub(super) fn complete(
         &self,
         values: &mut Vec<(Cow<'b, str>, f64)>,

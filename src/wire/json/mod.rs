@@ -98,7 +98,9 @@ impl SyntaxError {
     }
 }
 
-/// Parses a body that is metadata: one JSON object that obeys the rules of [`model`](crate::model).
+/// Parses a body that is metadata: one JSON object.
+///
+/// The object obeys the rules of [`model`](crate::model).
 ///
 /// # Errors
 /// Returns the first problem of the body.
@@ -106,8 +108,9 @@ pub fn parse_metadata(body: &[u8], limits: &Limits) -> Result<Map<String, Value>
     parse_object(body, limits, 1)
 }
 
-/// Parses an object with a member for each key of metadata, such as `{"floor": {"value": 2}}`. The keys and
-/// everything below them obey the rules of [`model`](crate::model).
+/// Parses an object of metadata keys, such as `{"floor": {"value": 2}}`.
+///
+/// The keys and everything below them obey the rules of [`model`](crate::model).
 ///
 /// # Errors
 /// Returns the first problem of the body.

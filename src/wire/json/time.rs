@@ -50,7 +50,7 @@ pub(super) fn read_age(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, Syn
     Ok(if kind == Kind::Null { Ok(None) } else { Err(invalid_time(format!("{EXPECTED}, found {kind}"))) })
 }
 
-/// Parses whole Unix milliseconds: `1776693610000`, or a whole float such as `1.77669361e12`.
+/// Parses whole Unix milliseconds: `1776693610000` or `1.77669361e12`.
 fn unix_ms(number: &str) -> Option<i64> {
     number.parse().ok().or_else(|| {
         let float: f64 = number.parse().ok()?;
@@ -58,7 +58,9 @@ fn unix_ms(number: &str) -> Option<i64> {
     })
 }
 
-/// Parses a number in quotation marks. Programs send it whose numbers are too short for milliseconds.
+/// Parses a number in quotation marks.
+///
+/// Programs quote a time if their own numbers have too few bits for milliseconds.
 #[cold]
 fn unix_ms_of_text(text: &str) -> Option<i64> {
     let is_number =

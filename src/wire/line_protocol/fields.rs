@@ -46,7 +46,9 @@ pub(super) struct StringField<'b> {
 }
 
 impl<'b> Fields<'b> {
-    /// Reads the fields: at least one, with any value. Duplicate keys count towards the limit.
+    /// Reads the fields: at least one, with any value.
+    ///
+    /// Duplicate keys count towards the limit.
     pub(super) fn read(&mut self, scanner: &mut Scanner<'b>, limits: &Limits) -> Parsed<()> {
         self.numbers.clear();
         self.strings.clear();
@@ -157,8 +159,10 @@ fn number(text: &str) -> Result<f64, &'static str> {
     }
 }
 
-/// Parses the usual numbers: at most 15 digits and points, no exponent. Such a number is the quotient of two
-/// integers that floats hold exactly, so one division rounds it correctly.
+/// Parses the usual numbers: at most 15 digits and points, no exponent.
+///
+/// Such a number is the quotient of two integers that floats hold exactly, so one division rounds it
+/// correctly.
 fn short_decimal(text: &str) -> Option<f64> {
     const LONGEST: usize = 15;
     const POWERS_OF_10: [f64; LONGEST] =

@@ -44,8 +44,9 @@ impl<'b> Iterator for Lines<'b> {
     }
 }
 
-/// The length of the first line of `bytes`, which has quotes. A quote begins a string only right after the
-/// equals sign of a field.
+/// The length of the first line of `bytes`, if the line has quotes.
+///
+/// A quote begins a string only right after the equals sign of a field.
 fn length_with_quotes(bytes: &[u8]) -> usize {
     let start = indent(bytes);
     if bytes.get(start) == Some(&b'#') {
@@ -104,8 +105,9 @@ pub(super) fn closing_quote(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The position of the first byte of `ends`, from `at` on, that has no backslash before it. A newline or the
-/// end of the body ends the search too.
+/// The position of the first byte of `ends` that has no backslash before it.
+///
+/// The search begins at `at`. A newline or the end of the body ends it too.
 fn unescaped(bytes: &[u8], at: usize, ends: &[u8]) -> usize {
     let is_end = |&place: &usize| {
         let byte = bytes[place];

@@ -77,7 +77,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// Parses a line, and checks and writes what its metrics share: labels and metadata.
+    /// Parses a line, and writes the labels and metadata that its metrics share.
     fn point(&mut self, line: &'b str, options: &Options<'_>, sink: &mut impl Sink) -> Parsed<Point<'b>> {
         let mut scanner = Scanner::new(line);
         let measurement = scanner.name(MEASUREMENT)?;
@@ -340,7 +340,9 @@ fn unix_ms(text: &str, precision: Precision) -> Result<i64, &'static str> {
     time.and_then(|time| precision.to_ms(time)).ok_or("the time does not fit into 64 bits")
 }
 
-/// Parses decimal digits, at least one. A number that does not fit becomes `u64::MAX`.
+/// Parses decimal digits, at least one.
+///
+/// A number that does not fit becomes `u64::MAX`.
 fn whole_number(digits: &[u8]) -> Option<u64> {
     let (eights, ones) = digits.as_chunks();
     let mut number = 0u64;
@@ -354,13 +356,15 @@ fn whole_number(digits: &[u8]) -> Option<u64> {
     (!digits.is_empty()).then_some(number)
 }
 
-/// Parses eight digits at once, because times are a third of the bytes of many lines. Neighbours are combined
-/// into numbers of two digits, then of four, then of eight.
+/// Parses eight digits at once: times are a third of the bytes of many lines.
+///
+/// Neighbours are combined into numbers of two digits, then of four, then of eight.
 fn eight_digits(ascii: [u8; 8]) -> Option<u64> {
     const ONES: u64 = u64::MAX / 0xFF;
     let word = u64::from_le_bytes(ascii);
     let digits = word ^ (ONES * 0x30);
-    // Only the digits 0 to 9 have an empty upper half now, and also after adding 6.
+    // `digits` is `ascii` XOR `0`. Only for the digits 0 to 9 is the upper half of each byte 0, and still 0
+    // after adding 6.
     if (digits | digits.wrapping_add(ONES * 6)) & (ONES * 0xF0) != 0 {
         return None;
     }

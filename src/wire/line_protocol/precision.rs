@@ -10,13 +10,16 @@ pub enum Precision {
     Seconds,
     Minutes,
     Hours,
-    /// The unit follows from the size of each number, as in InfluxDB 3: seconds below 5e9, milliseconds below
-    /// 5e12, microseconds below 5e15, and nanoseconds above.
+    /// The unit follows from the size of each number, as in InfluxDB 3.
+    ///
+    /// Seconds are below 5e9, milliseconds below 5e12, microseconds below 5e15, and nanoseconds above.
     Auto,
 }
 
 impl Precision {
-    /// Parses the `precision` of `/write`: `n`, `ns`, `u`, `us`, `µ`, `ms`, `s`, `m` or `h`.
+    /// Parses the `precision` of `/write`.
+    ///
+    /// It is `n`, `ns`, `u`, `us`, `µ`, `ms`, `s`, `m` or `h`.
     #[must_use]
     pub fn from_v1(name: &str) -> Option<Self> {
         match name {
@@ -39,8 +42,10 @@ impl Precision {
         }
     }
 
-    /// Parses the `precision` of `/api/v3/write_lp`: `auto`, `second`, `millisecond`, `microsecond` or
-    /// `nanosecond`, or the short `s`, `ms`, `us`, `u`, `ns`, `n`.
+    /// Parses the `precision` of `/api/v3/write_lp`.
+    ///
+    /// It is `auto`, `second`, `millisecond`, `microsecond` or `nanosecond`, or the short `s`, `ms`, `us`,
+    /// `u`, `ns`, `n`.
     #[must_use]
     pub fn from_v3(name: &str) -> Option<Self> {
         match name {
@@ -54,8 +59,9 @@ impl Precision {
         }
     }
 
-    /// Converts a time in this unit to Unix milliseconds; `None` if 64 bits cannot hold them. It rounds
-    /// toward the past, so that -1 ns is in millisecond -1.
+    /// Converts a time in this unit to Unix milliseconds; `None` if it does not fit.
+    ///
+    /// It rounds toward the past, so that -1 ns is in millisecond -1.
     pub(super) fn to_ms(self, time: i64) -> Option<i64> {
         match self {
             Self::Nanoseconds => Some(time.div_euclid(1_000_000)),

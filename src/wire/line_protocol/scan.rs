@@ -15,7 +15,9 @@ use crate::wire::{
 /// The characters that end a kind of name. A backslash escapes them in the name.
 pub(super) struct Ends {
     escapable: &'static [u8],
-    /// The bytes at which [`Scanner::plain`] stops: the ends, the backslash, control characters, and braces.
+    /// The bytes at which [`Scanner::plain`] stops.
+    ///
+    /// They are the ends, the backslash, control characters, and braces.
     special: [bool; 256],
 }
 
@@ -149,8 +151,9 @@ impl<'b> Scanner<'b> {
         taken
     }
 
-    /// Reads the rest of a name that began with `start`, up to one of `ends`. A backslash, a brace or a
-    /// control character is next.
+    /// Reads the rest of a name that began with `start`, up to one of `ends`.
+    ///
+    /// A backslash, a brace or a control character is next.
     #[cold]
     fn special_name(&mut self, start: &str, ends: &Ends) -> Parsed<String> {
         let mut name = String::with_capacity(start.len() + USUAL_BYTES);

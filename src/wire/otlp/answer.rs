@@ -2,7 +2,7 @@
 
 use super::super::protobuf::Writer;
 
-/// An `ExportMetricsServiceResponse`, which is empty unless data points are rejected.
+/// An `ExportMetricsServiceResponse`; empty unless data points are rejected.
 #[must_use]
 pub fn success(rejected: u64, message: &str) -> Vec<u8> {
     let mut writer = Writer::default();

@@ -20,7 +20,9 @@ struct Entry {
     name: &'static str,
     number: u32,
     is_list: bool,
-    /// Whether the field is a member of the `oneof` of its message. No message has two of these.
+    /// Whether the field is a member of the `oneof` of its message.
+    ///
+    /// No message has two of these.
     is_choice: bool,
     form: Form,
 }
@@ -164,7 +166,9 @@ const SUMMARY_POINT: &[Entry] = &[
     one("flags", 8, Form::Integer),
 ];
 
-/// Converts a body in JSON to protobuf. Calls `unknown` with each key that OTLP does not have.
+/// Converts a body in JSON to protobuf.
+///
+/// Calls `unknown` with each key that OTLP does not have.
 pub(super) fn to_protobuf(body: &[u8], unknown: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
     let mut lexer = Lexer::new(body)?;
     let mut transcoder = Transcoder { writer: Writer::default(), unknown };
@@ -269,7 +273,7 @@ impl Transcoder<'_> {
     }
 }
 
-/// Whether a key is this name in lower camel case (`asInt`) or with underscores (`as_int`).
+/// Whether a key is `name`, or its lower camel case: `asInt` for `as_int`.
 fn is_name(key: &str, name: &str) -> bool {
     key == name || {
         let mut rest = name.bytes();

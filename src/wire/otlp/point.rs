@@ -45,7 +45,9 @@ struct Metric<'b, 'r> {
 #[derive(Debug, Default)]
 struct Point {
     ts_ms: Option<i64>,
-    /// The values, each with the suffix of its metric. A gauge or sum has one value, with an empty suffix.
+    /// The values, each with the suffix of its metric.
+    ///
+    /// A gauge or sum has one value, with an empty suffix.
     values: SmallVec<[(&'static str, f64); 4]>,
     flags: u64,
     /// The number of attributes, except empty attributes.
@@ -54,8 +56,9 @@ struct Point {
     rejection: Option<Rejection>,
 }
 
-/// The field numbers of a data point of a histogram or summary. In all kinds, field 3 is the time, 4 the
-/// count and 5 the sum.
+/// The field numbers of a data point of a histogram or summary.
+///
+/// In all kinds, field 3 is the time, 4 the count and 5 the sum.
 #[derive(Debug, Clone, Copy)]
 struct DistributionFields {
     attributes: u32,
@@ -197,9 +200,10 @@ impl<'b> Points<'b> {
         Ok(point)
     }
 
-    /// Reads a data point of a histogram or a summary. If none of the fields of values is present, the data
-    /// point has no value. Otherwise an absent count is 0, and so is an absent sum of a summary: protobuf
-    /// leaves out zeros.
+    /// Reads a data point of a histogram or a summary.
+    ///
+    /// If none of the fields of values is present, the data point has no value. Otherwise an absent count is
+    /// 0, and so is an absent sum of a summary: protobuf leaves out zeros.
     fn read_distribution(
         &mut self,
         mut fields: Fields<'b>,

@@ -239,7 +239,8 @@ fn read_histogram<S: Sink>(
         }
         match reader.text(part) {
             Ok(text) => readings.add_of_histogram(Some(ts_ms), text, value, matches!(part, Part::Count)),
-            // The shorter name of the sum may be valid, but a histogram is rejected once.
+            // The name of the sum is shorter and may be valid. But one histogram is rejected once, so the
+            // loop ends.
             Err(rejection) => {
                 readings.add(Some(ts_ms), Err(rejection));
                 break;

@@ -68,7 +68,9 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         self.metric
     }
 
-    /// The canonical text of the series of a part. It is written once for all samples of the series.
+    /// The canonical text of the series of a part.
+    ///
+    /// It is written once for all samples of the series.
     pub(super) fn text(&mut self, part: Part) -> std::result::Result<&str, &Rejection> {
         let suffix = match part {
             Part::Sample => "",

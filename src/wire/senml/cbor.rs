@@ -90,8 +90,9 @@ fn read_field<'b>(decoder: &mut Decoder<'b>, record: &mut Record<'b>) -> Result<
     }
 }
 
-/// Reads the labels of a series, a map of texts. Null is no labels, and a label with the value null is left
-/// out.
+/// Reads the labels of a series, a map of texts.
+///
+/// Null is no labels, and a label with the value null is left out.
 fn labels<'b>(decoder: &mut Decoder<'b>) -> Result<Parsed<Labels<'b>>, SenmlError> {
     let mut labels = Labels::default();
     if !matches!(decoder.datatype()?, Type::Map | Type::MapIndef) {
@@ -143,7 +144,9 @@ const fn is_integer(kind: Type) -> bool {
     matches!(kind, U8 | U16 | U32 | U64 | I8 | I16 | I32 | I64 | Int)
 }
 
-/// Parses tag 4 (an exponent of 10 and a mantissa) with one rounding. `None` for anything else.
+/// Parses tag 4 (an exponent of 10 and a mantissa) with one rounding.
+///
+/// `None` for anything else.
 fn decimal_fraction(decoder: &mut Decoder<'_>) -> Option<f64> {
     if decoder.tag().ok()? != DECIMAL_FRACTION || decoder.array().ok()? != Some(2) {
         return None;
@@ -197,12 +200,15 @@ fn skip(decoder: &mut Decoder<'_>, depth: usize) -> Result<(), SenmlError> {
     Ok(())
 }
 
-/// The elements of an array or map that are left: a number, or all up to the break.
+/// The number of elements that are left in an array or map.
+///
+/// `None`: the length is indefinite, so a break ends the elements.
 struct Left(Option<u64>);
 
 impl Left {
-    /// Whether there is another element, which the caller must then read; if not, the decoder is after the
-    /// last.
+    /// Whether there is another element, which the caller must then read.
+    ///
+    /// If not, the decoder is now after the last element.
     fn take_one(&mut self, decoder: &mut Decoder<'_>) -> Result<bool, SenmlError> {
         match &mut self.0 {
             Some(0) => Ok(false),

@@ -23,8 +23,9 @@ pub(super) enum Field {
     DataValue,
 }
 
-/// Each field with its label in JSON and in CBOR, in the order of the enum. The labels of base fields are
-/// negative.
+/// Each field with its label in JSON and in CBOR, in the order of the enum.
+///
+/// The labels of base fields are negative.
 const LABELS: [(Field, &str, i64); Field::COUNT] = [
     (Field::Version, "bver", -1),
     (Field::BaseName, "bn", -2),
@@ -65,8 +66,9 @@ impl Field {
         LABELS[self as usize].2 < 0
     }
 
-    /// Whether the field is a value of a record. Such a field may be null, which is no value: a sensor has
-    /// failed.
+    /// Whether the field is a value of a record.
+    ///
+    /// Such a field may be null, which is no value: a sensor has failed.
     pub(super) const fn is_value(self) -> bool {
         matches!(self, Self::Value | Self::StringValue | Self::BooleanValue | Self::DataValue | Self::Sum)
     }

@@ -25,7 +25,9 @@ impl Interner {
         Self { max, text, ends, table: HashTable::new(), hasher: RandomState::default() }
     }
 
-    /// The number of a text. A new text gets the next number; `None` if the interner is full.
+    /// The number of a text.
+    ///
+    /// A new text gets the next number; `None` if the interner is full.
     pub(super) fn number(&mut self, text: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(text);
         work::count(2 * text.len());

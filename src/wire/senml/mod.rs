@@ -61,7 +61,9 @@ pub struct Options<'o> {
     pub now_ms: i64,
     /// The most readings of a request.
     pub max_readings: usize,
-    /// The most metrics of a reading. More records of one device and time form several readings.
+    /// The most metrics of a reading.
+    ///
+    /// More records of one device and time form several readings.
     pub max_metrics: usize,
     /// The longest metadata, in bytes. Longer units of a device are dropped.
     pub max_metadata_bytes: usize,
@@ -97,8 +99,9 @@ pub fn parse_json(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) -> R
     parse(|take| json::read(body, take), options, sink)
 }
 
-/// Parses a pack in CBOR, `application/senml+cbor`. Lengths may be definite or not, and labels may also be
-/// the labels of JSON.
+/// Parses a pack in CBOR, `application/senml+cbor`.
+///
+/// Lengths may be definite or not, and labels may also be the labels of JSON.
 ///
 /// # Errors
 /// When the body is not a pack, or is a pack for newer parsers. Then `sink` has received no readings.

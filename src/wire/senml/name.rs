@@ -33,7 +33,9 @@ impl Default for NameSplit {
 }
 
 impl NameSplit {
-    /// Splits names at the last of these characters. Without characters, each name is a device.
+    /// Splits names at the last of these characters.
+    ///
+    /// Without characters, each name is a device.
     pub fn at(separators: &str) -> Self {
         let ascii = separators.bytes().filter(u8::is_ascii);
         Self { separators: ascii.fold(0, |separators, byte| separators | 1 << byte) }
@@ -56,7 +58,9 @@ impl NameSplit {
     }
 }
 
-/// The length of the prefix `urn:dev:<type>:` or `urn:<namespace>:`; 0 if the name is not a URN.
+/// The length of the prefix `urn:dev:<type>:` or `urn:<namespace>:`.
+///
+/// 0: the name is not a URN.
 fn namespace_length(name: &str) -> usize {
     let starts_with = |prefix: &str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     let colons = match (starts_with("urn:dev:"), starts_with("urn:")) {
@@ -67,12 +71,16 @@ fn namespace_length(name: &str) -> usize {
     name.match_indices(':').nth(colons - 1).map_or(name.len(), |(at, _)| at + 1)
 }
 
-/// Whether a name has no separator at all. Its split has this `device` and no metric.
+/// Whether a name has no separator at all.
+///
+/// Its split has this `device` and no metric.
 pub(super) fn is_plain(name: &str, device: &str) -> bool {
     device.len() == name.len() && namespace_length(name) == 0
 }
 
-/// Checks a name (RFC 8428, section 4.5.1). Its first `checked` bytes are known to be valid.
+/// Checks a name (RFC 8428, section 4.5.1).
+///
+/// Its first `checked` bytes are known to be valid.
 pub(super) fn check_name(name: &str, checked: usize) -> Parsed<()> {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
     work::count(name.len() - checked);

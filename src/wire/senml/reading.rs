@@ -14,7 +14,7 @@ use crate::{
 /// Readings of up to this many values are passed on without an allocation.
 const USUAL_VALUES: usize = 16;
 
-/// Groups consecutive measurements with the same device and time, and passes them on as one reading.
+/// Passes on consecutive measurements with the same device and time as one reading.
 ///
 /// A measurement that the sink might reject for its metric name or value is passed on alone, so that it
 /// affects no other record. A repeated metric begins another reading. Both readings have the same identity,

@@ -63,7 +63,9 @@ impl<'b> Record<'b> {
         Ok(())
     }
 
-    /// Adds a field by its text label. Unknown fields are ignored if the label allows it.
+    /// Adds a field by its text label.
+    ///
+    /// Unknown fields are ignored if the label allows it.
     pub(super) fn put_labelled(&mut self, label: Cow<'b, str>, item: Item<'b>) -> Result<(), SenmlError> {
         match Field::of_text(&label) {
             Some(field) => self.put(field, item),
@@ -77,7 +79,9 @@ impl<'b> Record<'b> {
         }
     }
 
-    /// Adds an unknown field. `ut`, the time until the next update, is known and ignored.
+    /// Adds an unknown field.
+    ///
+    /// `ut`, the time until the next update, is known and ignored.
     pub(super) fn put_unknown(&mut self, label: Cow<'b, str>) {
         if label != "ut" {
             self.unknown.push(label);

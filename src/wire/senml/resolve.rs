@@ -12,7 +12,9 @@ use crate::wire::{
     timestamp::LAST_EXACT_MS,
 };
 
-/// The smallest absolute time, in seconds since 1970; smaller times are relative to now.
+/// The smallest absolute time, in seconds since 1970.
+///
+/// Smaller times are relative to now.
 const FIRST_ABSOLUTE_S: f64 = 268_435_456.0; // 2^28
 
 /// The measurement of a record: at least a value or a sum.
@@ -39,7 +41,9 @@ pub(super) struct Resolver<'o> {
     base_name: Parsed<usize>,
     /// The bytes of the base name that are known to be valid: all or none.
     checked: usize,
-    /// The lengths of the device and the metric in the base name alone; `None` before the first use.
+    /// The lengths of the device and the metric in the base name alone.
+    ///
+    /// `None`: they were not needed yet.
     cut: Option<(usize, Option<usize>)>,
     time: Parsed<Option<f64>>,
     unit: Parsed<Option<String>>,
@@ -62,7 +66,9 @@ impl<'o> Resolver<'o> {
         }
     }
 
-    /// The measurement of the next record; `None` for a record of valid base fields only.
+    /// The measurement of the next record.
+    ///
+    /// `None`: the record has only base fields, which are valid.
     pub(super) fn resolve<'r>(&'r mut self, record: &'r Record<'_>) -> Option<Parsed<Measurement<'r>>> {
         if record.has(Field::BaseName) {
             self.update_name(record);
@@ -165,8 +171,9 @@ impl<'o> Resolver<'o> {
     }
 }
 
-/// Replaces a base field if the record has it. An invalid field stays until a record replaces it, so that no
-/// record uses an older value.
+/// Replaces a base field if the record has it.
+///
+/// An invalid field stays until a record replaces it, so that no record uses an older value.
 fn replace_base<T>(base: &mut Parsed<T>, is_there: bool, read: impl FnOnce() -> Parsed<T>) {
     if is_there {
         *base = read().map_err(|problem| {

@@ -19,11 +19,13 @@ pub(super) struct Found<'b> {
     pub(super) labels: Vec<Option<Parsed<Cow<'b, str>>>>,
     /// The JSON texts by the number of their path; `None`: absent.
     pub(super) metadata: Vec<Option<Parsed<&'b str>>>,
-    /// Whether a condition of the hook is met.
+    /// Whether the payload meets a condition of the hook.
     pub(super) is_meant: bool,
     /// The values, up to the limit of a reading.
     pub(super) values: Vec<(Cow<'b, str>, f64)>,
-    /// The rejections of values. Together with `values`, they stay within the limit of a reading.
+    /// The rejections of values.
+    ///
+    /// Together with `values`, they stay within the limit of a reading.
     pub(super) rejected_values: Vec<Rejection>,
     /// The number of values beyond the limit.
     pub(super) surplus: usize,
@@ -45,7 +47,9 @@ pub(super) enum Value<'b> {
 }
 
 impl Value<'_> {
-    /// The value of a metric: a number, or 1 or 0 for a boolean. `None` for anything else.
+    /// The value of a metric: a number, or 1 or 0 for a boolean.
+    ///
+    /// `None` for anything else.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(number.parse().expect("every JSON number is one to Rust")),
@@ -96,8 +100,9 @@ impl<'b> Found<'b> {
         self.repeated_key = None;
     }
 
-    /// Takes the value that the path of a role leads to. Does nothing for metadata, whose text
-    /// [`Self::metadata`] takes.
+    /// Takes the value that the path of a role leads to.
+    ///
+    /// Does nothing for metadata, whose text [`Self::metadata`] takes.
     pub(super) fn take(&mut self, role: Role, value: &Value<'b>, hook: &'b Hook, limits: &Limits) {
         match role {
             Role::Device => self.take_device(value),

@@ -33,16 +33,20 @@ use super::Sink;
 use super::json::{SyntaxError, lexer::Lexer};
 use crate::config::{Condition, DEVICE_SEGMENT, DevicePlace, JsonPath, NamedPath, TimeUnit, Webhook};
 
-/// The parts of readings that are in the address of a payload: its URL, or the topic of a message.
+/// The parts of readings that are in a payload's URL or in the topic of a message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Address<'a> {
     /// The device, for hooks whose device is not in the payload.
     pub device: Option<&'a str>,
-    /// The metric name of the value `value`. The names of other values get it and a dot in front.
+    /// The metric name of the value `value`: with the name `m`, `value` becomes `m`.
+    ///
+    /// The names of other values get it and a dot in front: `t` becomes `m.t`.
     pub metric: Option<&'a str>,
     /// The labels of all metrics.
     pub labels: &'a [(&'a str, &'a str)],
-    /// The metadata of the device. Constants of the hook and keys of the payload take precedence.
+    /// The metadata of the device.
+    ///
+    /// Constants of the hook and keys of the payload take precedence.
     pub metadata: &'a [(&'a str, &'a str)],
 }
 
@@ -142,7 +146,9 @@ fn json_of(value: &toml::Value) -> String {
     serde_json::to_string(value).expect("texts, numbers, lists and tables are JSON")
 }
 
-/// Parses a payload. `address` has the parts of readings that are in its URL or topic.
+/// Parses a payload.
+///
+/// `address` has the parts of readings that are in its URL or topic.
 ///
 /// # Errors
 /// When the body is not JSON. `sink` has nothing of it then.

@@ -4,7 +4,9 @@ use super::super::problem::{Parsed, invalid_time, quoted};
 use super::super::timestamp::{LAST_EXACT_MS, parse_rfc3339};
 use crate::config::TimeUnit;
 
-/// The longest number that is read, in bytes. Times since 1970 have at most 19 digits.
+/// The longest number that is read, in bytes.
+///
+/// Times since 1970 have at most 19 digits.
 const MAX_DIGITS: usize = 40;
 
 /// The time in Unix milliseconds of a text: RFC 3339, or a number.

@@ -18,13 +18,17 @@ pub(super) struct Node {
     indexes: Vec<(usize, Place)>,
     /// The node of `[*]`.
     pub(super) each: Option<Place>,
-    /// The number of the metric path that has `*` here; the smallest, if there are several.
+    /// The number of the metric path that has `*` here.
+    ///
+    /// If several paths have it, the smallest number.
     pub(super) any: Option<usize>,
     /// The roles of the value here.
     pub(super) roles: Vec<Role>,
 }
 
-/// The role of a value. The number is the index of the path among the paths with this role.
+/// The role of a value.
+///
+/// The number is the index of the path among the paths with this role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Device,

@@ -25,10 +25,13 @@ pub(super) struct Walk<'b> {
     found: Found<'b>,
     /// The keys of the enclosing objects below `*`, each with a dot behind it.
     prefix: String,
-    /// The keys so far of the enclosing objects, to find a key that occurs twice. Keys of skipped values are
-    /// left out.
+    /// The keys so far of the enclosing objects, to find a key that occurs twice.
+    ///
+    /// It leaves out keys inside skipped values.
     keys: Vec<Cow<'b, str>>,
-    /// A lexer at the array behind `[*]`, which is known to be valid JSON, and the node of its elements.
+    /// A lexer at the array behind `[*]`, and the node of its elements.
+    ///
+    /// The array is known to be valid JSON.
     elements: Option<(Lexer<'b>, &'b Node)>,
     /// Whether the array behind `[*]` occurs twice.
     has_more_elements: bool,
