@@ -132,7 +132,9 @@ impl Client {
         }
     }
 
-    /// Logs a failure: the 1st, 2nd, 4th, 8th and so on in a row as a warning.
+    /// Logs a failure.
+    ///
+    /// The 1st, 2nd, 4th, 8th and so on in a row is a warning, the others are debug lines.
     fn log_failure(&self, error: &MqttError, failures: u64, wait: Duration) {
         let (broker, client_id, wait_ms) = (self.options.connector.url(), &*self.name, wait.as_millis() as u64);
         if failures.is_power_of_two() || matches!(error, MqttError::TakenOver) {

@@ -44,7 +44,9 @@ pub(super) struct Intake {
 pub(super) struct Author<'a> {
     pub(super) scope: &'a DeviceScope,
     pub(super) quota: &'a Quota,
-    /// Whether messages wait at the rate of readings: MQTT 3.1.1 cannot refuse them.
+    /// Whether messages wait while their sender is over its rate of readings.
+    ///
+    /// MQTT 3.1.1 cannot refuse them.
     pub(super) waits_for_rate: bool,
 }
 

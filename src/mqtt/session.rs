@@ -127,7 +127,8 @@ impl Session {
 
     /// Subscribes to the `wanted` filters, and ends the `surplus` subscriptions.
     ///
-    /// Each wanted filter has its quality of service. Version 5 sends no retained messages then.
+    /// Each wanted filter has its quality of service. With version 5, the client asks the broker not to send
+    /// retained messages at the subscription.
     pub(super) fn subscribe(&mut self, wanted: &[(String, u8)], surplus: &[String]) -> Result<(), MqttError> {
         let is_v5 = self.version == Version::V5_0;
         for some in surplus.chunks(MAX_FILTERS) {

@@ -29,7 +29,7 @@ pub(super) struct Claim {
 impl ClientIds {
     /// Claims a client ID for a connection, and ends the connection that had it.
     ///
-    /// A later claim cancels `end`.
+    /// A later claim of the same ID cancels `end`.
     pub(super) fn claim(self: &Arc<Self>, owner: Option<Arc<str>>, client_id: &str, end: &CancellationToken) -> Claim {
         let (key, number) = ((owner, client_id.into()), self.next.fetch_add(1, Ordering::Relaxed));
         let previous = self.used(|used| used.insert(Key::clone(&key), (number, end.clone())));

@@ -5,8 +5,8 @@ use crate::mqtt::message::{Message, Outcome};
 
 /// Reads the bytes of a device in two parts, and calls `pass` for each message.
 ///
-/// Invariants: the answers begin with a packet that a server may send. They have at most 512 bytes, and four
-/// for each byte of the device.
+/// Invariants: the answers begin with a packet that a server may send. `n` bytes of a device have answers of
+/// at most 512 + 4 `n` bytes.
 pub(in crate::mqtt) fn device(bytes: &[u8], mut pass: impl FnMut(&Message)) {
     let mut session = Session::new(4 << 10, 10);
     let half = bytes.len() / 2;
