@@ -7,7 +7,9 @@ use std::str::FromStr;
 use super::load::Layers;
 use super::{Bytes, Keep, Period, Place};
 
-/// Reads a configuration from a file and, after the first zero byte, an environment variable with its value.
+/// Reads a configuration from the text of a file and one environment variable.
+///
+/// The variable and its value follow the first zero byte of `text`.
 pub fn config(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let (file, variable) = text.split_once('\0').unwrap_or((text, ""));

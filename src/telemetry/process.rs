@@ -46,9 +46,10 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat`, counted from 1 as in proc(5).
+/// A field of `/proc/self/stat`, counted from 1 as in proc(5); 3 or more.
 ///
-/// Fields are counted from the end of the second field, the name in brackets, which may contain spaces.
+/// The second field is a name in brackets, which may contain spaces. So the search begins behind the last
+/// `)`.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(") ")?;
     behind_name.split(' ').nth(number.checked_sub(3)?)?.trim().parse().ok()

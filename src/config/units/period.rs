@@ -33,7 +33,7 @@ const PERIOD_UNITS: [(u64, &str); 7] = [
     (1, "ms"),
 ];
 
-/// The number of units, from the first on, that `Display` does not write: y, w.
+/// How many units at the start of the list `Display` does not write: y and w.
 ///
 /// A year of 365 days is not a calendar year, so a printed period has days instead.
 const READ_ONLY_UNITS: usize = 2;
