@@ -129,7 +129,7 @@ impl DeviceSummary {
         Self { device, metadata, series: Vec::new(), has_more_series: false, first_ts_ms, last_ts_ms, removed_until }
     }
 
-    /// Whether the last reading is of the day of `last_ts_ms`, at that instant or later, unless it has
+    /// Whether the last reading is on the day of `last_ts_ms`, at this instant or later, unless it has
     /// expired.
     #[must_use]
     pub fn is_last_day_exact(&self) -> bool {

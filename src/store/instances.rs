@@ -21,10 +21,10 @@ pub trait Instances: Send + Sync {
     /// Returns all instances, and the deletions that are not closed or that this instance has not executed.
     async fn look(&self, instance: &str) -> Result<Notes, StoreError>;
 
-    /// Notes a deletion, unless it is noted already. No instance has joined it.
+    /// Notes a deletion that no instance has joined yet. Does nothing if it is noted already.
     async fn announce(&self, id: &str, from: &str, record: &str) -> Result<(), StoreError>;
 
-    /// Has an instance join a deletion that is not closed.
+    /// Makes an instance join a deletion, unless the deletion is closed.
     async fn join(&self, id: &str, instance: &str) -> Result<Joined, StoreError>;
 
     /// Notes that an instance has executed a deletion, and how many readings it has removed.
@@ -34,7 +34,7 @@ pub trait Instances: Send + Sync {
     /// has done so.
     async fn close(&self, announced: &Announced) -> Result<bool, StoreError>;
 
-    /// Notes that a new instance need not execute the deletions that are closed: it has nothing from before.
+    /// Notes that a new instance need not execute the closed deletions: it has no readings from before them.
     async fn pass_closed(&self, instance: &str) -> Result<(), StoreError>;
 
     /// Removes the closed deletions that all of these instances have executed.
@@ -96,7 +96,8 @@ impl Announced {
 /// The answer to [`Instances::join`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Joined {
-    /// The deletion is not closed before the instance has executed it, or is taken for dead.
+    /// The instance has joined. The deletion is closed only when the instance has executed it, or counts as
+    /// dead.
     Yes,
     /// The deletion is closed.
     Closed,

@@ -217,9 +217,9 @@ pub trait Store: Send + Sync {
     /// Returns those of the devices that are known, as [`Self::entries`] does, in any order.
     async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError>;
 
-    /// Returns the exact last instant of each of `entries`, in Unix milliseconds; of a device without
-    /// readings and rollups, that of the entry. It is fast for devices with readings of the hours around
-    /// `now`.
+    /// Returns the exact last instant of each of `entries`, in Unix milliseconds. For a device without
+    /// readings and rollups, it is the last instant of the entry. The call is fast for devices with readings
+    /// of the hours around `now`.
     async fn last_instants(&self, entries: &[DeviceSummary], now: Hour) -> Result<Vec<i64>, StoreError>;
 
     /// Returns a list of devices with their exact last instants.
@@ -257,8 +257,8 @@ pub trait Store: Send + Sync {
     /// Checks that the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Waits while something is known to keep the store from taking writes. Changes nothing. A stop of the
-    /// service does not wait for a store that is still waiting here.
+    /// Waits while the store is known to take no writes: another process may hold its lock, for example.
+    /// Changes nothing. A stop of the service soon gives up on a store that waits here.
     async fn takes_writes(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -279,8 +279,8 @@ pub trait Store: Send + Sync {
 
     /// Adds stats of hours whose readings have expired in another store. `device` is its entry there.
     ///
-    /// Stats that the store has already stay if they are of at least as many values. Ok means that those of
-    /// each hour are durable, and that the device and the series of these hours are in the device index.
+    /// Stats that the store has already stay if they cover at least as many values. Ok means that the stats
+    /// of each hour are durable, and that the device and the series of these hours are in the device index.
     async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError>;
 
     /// The rollups that `flush` has to derive; `None` if the store writes stats together with the readings.
@@ -291,7 +291,7 @@ pub trait Store: Send + Sync {
     /// How readings are deleted before they expire.
     fn deletions(&self) -> &dyn Deletions;
 
-    /// The metadata that operators have set of devices.
+    /// The metadata that operators have set for devices.
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore;
 
     /// The notes of the instances that share the store; `None` if it has one user only.
@@ -303,7 +303,8 @@ pub trait Store: Send + Sync {
     /// from time to time while the disk of the log is full, which may be the disk of the store too.
     async fn reclaim(&self) {}
 
-    /// Closes the store in good order. No write follows; without this call nothing is lost.
+    /// Closes the store in good order. The caller writes nothing afterwards. Without this call, nothing is
+    /// lost.
     async fn close(&self) -> Result<(), StoreError> {
         Ok(())
     }

@@ -44,23 +44,23 @@ struct Noted {
     day: Day,
     /// The hashes of the series with readings of that day, ascending. Most devices have one or two.
     series: SmallVec<[u64; 2]>,
-    /// Behind a pointer, because many devices have nothing of it.
+    /// Boxed, because many devices have none.
     rest: Option<Box<Rest>>,
 }
 
 #[derive(Debug, Default)]
 struct Rest {
     metadata: Option<NotedMetadata>,
-    /// All that was noted since the first deletion of some of its readings.
+    /// All that was noted since the first deletion of some readings of the device.
     since_deletion: Option<DeviceSummary>,
 }
 
 #[derive(Debug)]
 struct NotedMetadata {
     hash: u64,
-    /// The newest hour that has sent it, written or not.
+    /// The newest hour that brought this metadata, whether or not it was written to the index.
     hour: Hour,
-    /// The day of the hour that was written.
+    /// The day of the hour that was written to the index.
     day: Day,
     /// The day, by the clock, on which this cache first saw metadata of the device. On that day the index may
     /// have newer metadata than the cache, so each newer hour is written.
@@ -120,7 +120,8 @@ impl NotedDevices {
         Notes { notes, cleared }
     }
 
-    /// Remembers that a note of `of` is in the index. `metadata` says whether its metadata is, too.
+    /// Remembers that `note`, one of the notes of `of`, is in the index. `metadata` says whether its metadata
+    /// is in the index too.
     pub(super) fn confirm(&self, of: &Notes, note: &DeviceNote, metadata: bool) {
         if self.cleared.load(Ordering::SeqCst) != of.cleared {
             return; // it may have been written to an index that is gone
@@ -153,8 +154,9 @@ impl NotedDevices {
         self.shard(id).update(&id, |noted| *noted = Noted::default());
     }
 
-    /// Forgets a device. Returns all that was noted of it since the first call: an instance that executes a
-    /// deletion later may have removed it from the index. The first call begins to collect it.
+    /// Forgets a device, and returns what was noted of it since the first call. Another instance that
+    /// executes a deletion later may have removed this from the index. The first call returns `None`, and
+    /// starts to collect what is noted.
     pub(super) fn forget_and_collect(&self, device: &Arc<str>) -> Option<DeviceSummary> {
         let id = self.hash(device);
         let mut shard = self.shard(id);

@@ -1,4 +1,4 @@
-//! The part of a store that has the metadata which operators have set of devices.
+//! The metadata that operators have set for devices: the part of a store that keeps it.
 //!
 //! It is apart from the device index. The index is derived from the readings, and a device leaves it with its
 //! last readings; what an operator has set stays until an operator removes it, also for a device that has not
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use super::StoreError;
 use crate::model::OperatorMetadata;
 
-/// The metadata that operators have set of devices, by stored ID.
+/// The metadata that operators have set for devices, by stored ID.
 #[async_trait]
 pub trait OperatorMetadataStore: Send + Sync {
     /// Merges changes into what is stored. Ok means that all of them are durable. They may be merged any

@@ -21,7 +21,7 @@ const BITS_END: u8 = BITS + 64;
 
 /// The most values of a column that are looked at first, to choose the number of decimals.
 const LOOK_AT: usize = 12;
-/// What a raw value costs beside its packed number, in tenths of a bit: 64 bits, and a byte for its place.
+/// The cost of a raw value beside its packed number, in tenths of a bit: 64 bits, and a byte for its place.
 const TENTHS_OF_BITS_OF_RAW: usize = 720;
 
 /// Appends a column of values. `numbers` is scratch memory.

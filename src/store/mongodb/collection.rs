@@ -86,7 +86,8 @@ impl ManagedCollection {
     /// The entry of the collection in the server's list; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it is of another kind, too: then it cannot be used.
+    /// When the server does not answer or refuses, or when the collection is of another kind, so that it
+    /// cannot be used.
     pub(super) async fn present(&self, kind: Kind) -> Result<Option<Document>, StoreError> {
         let Some(found) = self.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };
         let (found_type, wanted) = (found.get_str("type").unwrap_or_default(), kind.name());
@@ -187,7 +188,7 @@ impl ManagedCollection {
         self.run(modify).await.map(drop)
     }
 
-    /// Brings the index on a field, which has the field's name, to an expiry of `after`. `None` keeps
+    /// Makes the index on `field`, which has the same name, expire documents after `after`. `None` keeps
     /// documents forever.
     pub(super) async fn ensure_expiry(&self, field: &str, after: Option<Duration>) -> Result<(), StoreError> {
         let key = doc! { field: 1 };

@@ -85,7 +85,7 @@ impl<'a> UsualElements<'a> {
         Some(*value)
     }
 
-    /// Passes over these bytes, if they are the next.
+    /// Skips these bytes; `None` if other bytes follow.
     #[inline]
     pub(super) fn skip<const BYTES: usize>(&mut self, bytes: &[u8; BYTES]) -> Option<()> {
         let (found, rest) = self.rest.split_first_chunk()?;

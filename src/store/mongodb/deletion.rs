@@ -40,7 +40,7 @@ impl<L: Layout> MongoStore<L> {
             let derived = self.derive_again(buckets, Some(deletion)).await?;
             for outcome in self.rollups.put_derived(buckets, derived).await {
                 match outcome {
-                    // It has no rollup then, as after a late reading.
+                    // The hour has no rollup then: queries read its stats from the readings.
                     Err(error) if error.is_permanent() => {
                         let device = &*deletion.device;
                         tracing::error!(device, %error, "an hour cannot be rolled up after a deletion");
@@ -55,7 +55,7 @@ impl<L: Layout> MongoStore<L> {
         Ok(deleted)
     }
 
-    /// Counts the readings of a device: several documents may be of one instant.
+    /// Counts the instants at which a device has readings: several documents may be of one instant.
     async fn count_instants(&self, device: &str) -> Result<u64, StoreError> {
         let all = ReadingsQuery::all(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
         let mut query = ReadingsQuery { max_instants: INSTANTS_AT_ONCE, ..all };

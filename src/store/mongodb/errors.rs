@@ -69,7 +69,7 @@ pub(super) fn of_driver(error: &Error) -> StoreError {
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } | ErrorKind::DnsResolve { .. } => {
             of_cause(Cause::Network)
         }
-        // The driver describes the state of all servers here; `Servers` does so for people.
+        // The driver's text lists the state of all servers. `Servers` replaces it by a text for people.
         ErrorKind::ServerSelection { .. } => {
             StoreError::new(Cause::ServerSelection, "no server was found that takes it")
         }

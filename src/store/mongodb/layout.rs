@@ -36,7 +36,7 @@ pub trait Layout: Queries + Derivation + Debug + Send + Sync {
     /// Why only whole devices can be deleted, if that is so.
     const DELETES_DEVICES_ONLY: Option<&'static str>;
 
-    /// The time after the retention of readings within which the server has deleted them.
+    /// The longest time that the server may still have readings after the end of their retention.
     fn expiry_delay(&self) -> Duration;
 
     /// The names under which the server may list the collection of the readings.
@@ -55,9 +55,9 @@ pub trait Layout: Queries + Derivation + Debug + Send + Sync {
     /// Writes buckets; see [`Store::write`](crate::store::Store::write).
     async fn write(&self, writes: &[Arc<BucketWrite>], deployment: Deployment) -> Vec<Result<Written, StoreError>>;
 
-    /// Deletes readings; see [`Deletions::delete`](crate::store::Deletions::delete). The rollups are not of
-    /// concern here. If only whole devices can be deleted, no write is in progress, and the readings need not
-    /// be counted.
+    /// Deletes readings; see [`Deletions::delete`](crate::store::Deletions::delete). The caller deletes the
+    /// rollups. If only whole devices can be deleted, no write is in progress, and the readings need not be
+    /// counted.
     async fn delete(
         &self,
         deletion: &Deletion,

@@ -20,8 +20,7 @@ use crate::model::{Hour, MS_PER_HOUR, SeriesFilter, Wanted};
 
 const SECONDS_PER_DAY: u32 = 86_400;
 
-/// The years whose `_id`s are in the order of time begin with this day and end before the other one, counted
-/// since 1970-01-01.
+/// The days of the years 0 to 9999, counted from 1970-01-01. Their `_id`s are in the order of time.
 const DAYS: Range<i32> = -719_528..2_932_897;
 
 /// Sorts after the `_id` of each document of a device: a day has no hour 24.
@@ -73,7 +72,7 @@ pub(super) fn ids_of_days(device: &str, hours: &Range<Hour>) -> Document {
     doc! { "$gte": bound(days.start), "$lt": bound(days.end) }
 }
 
-/// The days that have one of these hours, of those that `_id`s may have.
+/// The days that have one of these hours, without the days outside of [`DAYS`].
 pub(super) fn days_of(hours: &Range<Hour>) -> Range<i32> {
     let first = hours.start.0.div_euclid(24);
     let end = if hours.is_empty() { first } else { (hours.end.0 - 1).div_euclid(24) + 1 };

@@ -1,4 +1,4 @@
-//! The metadata that operators have set of devices, in a collection of its own.
+//! The metadata that operators have set for devices, in a collection of its own.
 //!
 //! ```js
 //! { _id: "LIGHT-FL02-ZONE4", schemaVersion: 1, rev: 3,
@@ -45,7 +45,7 @@ struct Stored {
     metadata: OperatorMetadata,
 }
 
-/// A document that is to be written: its `_id`, the revision that it replaces (0: none), and what it gets.
+/// A document to write: its `_id`, the revision that it replaces (0: none), and its new metadata.
 struct Write<'a> {
     device: &'a str,
     replaces: i64,
@@ -92,7 +92,7 @@ impl<L: Layout> OperatorMetadataStore for MongoStore<L> {
             left.entry(device).or_default().merge(change.clone());
         }
         for _ in 0..ATTEMPTS {
-            // As a majority has them: a change that they have already is durable.
+            // Reads what a majority has, so that a change that is found there is durable.
             let devices: Vec<&str> = left.keys().copied().collect();
             let (stored, readable) = self.stored_metadata(self.commands.durable(&name), &devices).await?;
             readable?;

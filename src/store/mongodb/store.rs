@@ -148,7 +148,7 @@ impl<L: Layout> MongoStore<L> {
         buckets: &[(Arc<str>, Hour)],
         deletion: Option<&Deletion>,
     ) -> Result<Vec<HourRollup>, StoreError> {
-        // First the rollups: if nothing has expired, the readings are at least as new.
+        // The rollups are read first, so the readings are at least as new, unless some have expired.
         let mut stored = self.rollups.stored(buckets).await?;
         let derived = self.layout.derive(buckets).await?;
         let with_expired = |derived: HourRollup| match stored.remove(&(Arc::clone(&derived.device), derived.stats.hour))
@@ -177,9 +177,9 @@ impl<L: Layout> MongoStore<L> {
         Ok(last_ts_ms.unwrap_or(entry.last_ts_ms))
     }
 
-    /// Takes back successful outcomes if the collections are not the ones whose schema was ensured before the
-    /// write, as `ensured` counts: its readings may be in a plain collection of the server, and their devices
-    /// in an index that is gone.
+    /// Takes back successful outcomes if a collection was dropped or replaced during the write, or the schema
+    /// was ensured again: `ensured` is how often it was ensured before. The readings may be in a plain
+    /// collection that the server has created, and their devices in an index that is gone.
     async fn confirm(&self, outcomes: &mut [Result<Written, StoreError>], ensured: u64) {
         if outcomes.iter().all(Result::is_err) {
             return;
@@ -222,7 +222,7 @@ impl<L: Layout> Store for MongoStore<L> {
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.commands.servers.explain(error))).collect()
     }
 
-    /// From the rollups where they hold the hour, else from the readings.
+    /// Reads the rollups, and for the hours that have none, the readings.
     async fn hour_stats(
         &self,
         devices: &[Arc<str>],
@@ -240,7 +240,7 @@ impl<L: Layout> Store for MongoStore<L> {
         Ok(by_device.sorted())
     }
 
-    /// From the rollups, and of the hours after the last ones there, from the readings.
+    /// Reads the rollups, and the readings of the hours after the last rollups that have the series.
     async fn last_stats(
         &self,
         of: &[(Arc<str>, &BTreeSet<Metric>)],
@@ -253,7 +253,8 @@ impl<L: Layout> Store for MongoStore<L> {
             let has = |hour: &&HourStats| hour.stats.iter().any(|(of, _)| of == metric);
             found.iter().rfind(has).map(|hour| hour.hour)
         };
-        // The first of the last hours; `None`, if a series has none, is less than all.
+        // The earliest of the last hours of the series. A series without an hour comes first, because `None`
+        // is the least.
         let from = |at: usize| of[at].1.iter().map(|metric| last_with(&rolled_up[at], metric)).min().flatten();
         let missing = missing_from(&devices, |at| from(at).unwrap_or(hours.start), hours.end, &rolled_up);
         let mut by_device = ByDevice::new(&devices, rolled_up);
@@ -261,7 +262,8 @@ impl<L: Layout> Store for MongoStore<L> {
         Ok(by_device.sorted())
     }
 
-    /// Reads hour by hour, as a rule one: no device has readings of the next hour, which one seek tells.
+    /// Reads hour by hour. As a rule it reads one hour, and a single seek says that no device has readings of
+    /// the next one.
     async fn recent_stats(&self, devices: &[Arc<str>], hours: Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
         let mut rest = hours;
@@ -302,7 +304,7 @@ impl<L: Layout> Store for MongoStore<L> {
         self.layout.last_hour(device, noted).await
     }
 
-    /// From the readings, and if these have none, from the rollups: the oldest readings expire first.
+    /// Searches the readings, and if these have none, the rollups: the oldest readings expire first.
     async fn last_hour_with(
         &self,
         device: &str,
@@ -387,8 +389,8 @@ impl<L: Layout> Store for MongoStore<L> {
         }))
     }
 
-    /// The `rev` of the rollups is the number of their values: at least as many as the changes that stored
-    /// them. So the readings that are left of an hour, and late ones, do not replace them.
+    /// The `rev` of a rollup is the number of its values, which is at least the number of the changes that
+    /// stored them. So neither the readings that are left of an hour nor late ones replace its rollup.
     async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError> {
         let Some(summary) = device.of_stats(hours) else { return Ok(()) };
         let _shared = self.changes.read().await;

@@ -37,11 +37,12 @@ const ONE: &str =
 const SERIES: &str = "SELECT series, last_day, measurement FROM series WHERE device = ?1 ORDER BY series";
 const LAST_TS: &str = "SELECT last_ts FROM buckets WHERE device = ?1 ORDER BY hour DESC LIMIT 1";
 
-/// The devices without a reading at `?1` or later, which would be in the hour that starts at `?2` or later.
+/// The devices without a reading at `?1` or later. The hour of such a reading starts at `?2` or later.
 const SILENT: &str = "SELECT device FROM devices
     WHERE NOT EXISTS (SELECT 1 FROM buckets WHERE device = devices.device AND hour >= ?2 AND last_ts >= ?1)";
 
-/// Sets the last instant to that of the buckets, and the first one if it is from `?2` to before `?3`.
+/// Sets the last instant of a device to that of its buckets. Does the same with the first instant if it is
+/// from `?2` to before `?3`.
 const UPDATE_SPAN: &str = "UPDATE devices SET
         first_ts = CASE WHEN first_ts >= ?2 AND first_ts < ?3
             THEN (SELECT first_ts FROM buckets WHERE device = ?1 ORDER BY hour LIMIT 1) ELSE first_ts END,
@@ -55,7 +56,7 @@ const HAS_BUCKET: &str = "SELECT 1 FROM buckets WHERE device = ?1 LIMIT 1";
 const DELETE_DEVICE: &str = "DELETE FROM devices WHERE device = ?1";
 const DELETE_SERIES: &str = "DELETE FROM series WHERE device = ?1";
 
-/// The queries that must seek in a key.
+/// The queries and statements that must seek in a key.
 #[cfg(test)]
 pub(super) const QUERIES: [&str; 11] = [
     COUNT_SERIES,

@@ -115,7 +115,8 @@ fn key_range(wanted: Wanted<'_>) -> ([String; 2], impl Fn(&str) -> bool) {
     })
 }
 
-/// Adds rows of rollups with what a query needs to `found`, which is empty or has all of their hours.
+/// Adds rows of rollups to `found`, with the stats that `needs` asks for. `found` is empty, or has all hours
+/// of the rows already.
 fn add_rollups(
     mut rows: Rows<'_>,
     needs: StatsNeeds,

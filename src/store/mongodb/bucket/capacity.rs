@@ -1,8 +1,8 @@
 //! The size of readings as BSON, and the capacity of a document. Pure.
 //!
 //! Sizes are upper bounds of the elements of `readings` and `stats`: an index of the array counts with the
-//! most digits that any index may have. Each append adds the stats of its own to the size of a document,
-//! though they share fields. So the field `bytes` of a document is never too low.
+//! most digits that any index may have. Each append adds the size of its own stats to that of the document,
+//! though the stats of all appends share fields. So the field `bytes` of a document is never too low.
 
 use super::super::names;
 use crate::model::{Contents, Sample};

@@ -133,7 +133,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Where a sample of the write is stored, as indices of parts.
+/// Where the identity and the instant of a sample of the write are stored, as indices of parts.
 #[derive(Debug, Clone, Copy, Default)]
 struct Home {
     /// The first part with a value of its identity.
@@ -142,8 +142,8 @@ struct Home {
     instant: Option<usize>,
 }
 
-/// Finds the home of each sample. The work is linear in the stored values within the span of the write, and
-/// names are compared once for each part.
+/// Finds the parts that have the identity and the instant of each sample. The work is linear in the stored
+/// values within the span of the write. Names are compared once for each part.
 fn find_homes(parts: &[Part], contents: &Contents) -> Vec<Home> {
     let samples = contents.samples();
     let mut homes = vec![Home::default(); samples.len()];
@@ -178,7 +178,7 @@ fn find_homes(parts: &[Part], contents: &Contents) -> Vec<Home> {
     homes
 }
 
-/// The part with the identity of a sample, or with its instant and room for one more value.
+/// The part that has the identity of a sample, or that has its instant and room for one more value.
 fn part_for(drafts: &mut [Draft<'_>], home: Home, sample: &Sample, keys: &Keys, capacity: Capacity) -> Option<usize> {
     if home.value.is_some() {
         return home.value;

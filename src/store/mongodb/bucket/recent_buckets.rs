@@ -20,11 +20,12 @@ use crate::model::Hour;
 /// their hour.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// Each shard has a lock of its own, and a table that grows by itself.
+/// Each shard has its own lock, and a table that grows independently of the others.
 const SHARDS: usize = 16;
 
 /// How many buckets a generation of a shard remembers: 7/8 of a power of two, because a table would grow
-/// after that. All of them take 300 MB; the pending readings of that many buckets take some GB.
+/// after that. All generations of all shards take 300 MB; the pending readings of that many buckets take some
+/// GB.
 const MAX: usize = 7 << 17;
 
 /// The buckets that were written to lately, as hashes.

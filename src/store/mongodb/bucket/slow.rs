@@ -52,7 +52,7 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 /// runs on a blocking thread, so that other requests go on meanwhile.
 const VALUES_PER_TURN: usize = 4_096;
 
-/// The most values of an hour that are read while other hours are. One larger hour is read at a time.
+/// The most values of an hour that is read while others are. Larger hours are read one at a time.
 const VALUES_AT_ONCE: usize = if cfg!(test) { 1 << 13 } else { 1 << 20 };
 
 /// The most values of an hour that is merged. The tests have smaller hours.
@@ -131,7 +131,8 @@ impl Buckets {
                 if !document.get_str("_id").is_ok_and(|id| names::device_of(id) == Some(device)) {
                     return Err(DecodeError("its _id is not one that tidegauge writes".into()));
                 }
-                // A part of ours must not be skipped: its readings would be written again, to no end.
+                // A part of this bucket must not be skipped: its readings would not count as stored, and be
+                // written again.
                 match (Part::decode(document, hour), &mut parts) {
                     (Ok(part), Ok(parts)) => {
                         values += part.contents.samples().len();

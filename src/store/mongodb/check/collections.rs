@@ -133,7 +133,7 @@ impl Inspector<'_> {
             .iter()
             .filter(|index| !has_keys(index, keys))
             .filter(|index| ![ID_INDEX, SHARD_INDEX, wanted].contains(&name_of(index)))
-            // servers from 6.3 on give each time series this one
+            // servers from 6.3 on create this index for each time series
             .filter(|index| expected.kind == Kind::Plain || !has_keys(index, &doc! { "meta": 1, "ts": 1 }))
             .collect();
         if others.is_empty() {
@@ -212,7 +212,7 @@ fn check_timeseries(name: &str, present: &Document, fields: &Document, span: &Do
     ))
 }
 
-/// A start mends the collections of devices; a command of mongosh does it at once.
+/// Advises to run a command in mongosh, or to restart tidegauge if a start does the same.
 fn or_run(expected: &Expected, command: &str) -> String {
     let instead = if expected.is_of_devices { format!("{RESTART}, or ") } else { String::new() };
     format!("{instead}run in mongosh: {command}")

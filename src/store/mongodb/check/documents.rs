@@ -59,7 +59,7 @@ fn sorted(sample: &[Document], field: &str) -> Vec<u64> {
     values
 }
 
-/// The values that half and 99 % of the others do not exceed, and the largest.
+/// The median, the 99th percentile and the largest of some values, which ascend.
 fn percentiles(sorted: &[u64]) -> Option<[u64; 3]> {
     let last = sorted.len().checked_sub(1)?;
     Some([50, 99, 100].map(|percent| sorted[(last * percent).div_ceil(100)]))

@@ -41,7 +41,7 @@ pub(super) struct Difference {
 pub(super) enum Lacking {
     Nothing,
     Some(Change),
-    /// Other series have to leave the document.
+    /// The document would have too many series, so others have to leave it.
     TooManySeries,
 }
 

@@ -62,8 +62,8 @@ impl DeviceIndex {
         Ok(())
     }
 
-    /// Notes that the server has refused buckets, which their documents cover. Returns for each bucket why
-    /// that failed, if it did.
+    /// Notes that the server has refused buckets which the documents of their devices already cover. Returns
+    /// for each bucket why that failed, if it did.
     pub(in super::super) async fn note_refused(&self, refused: &[Arc<BucketWrite>]) -> Vec<Option<StoreError>> {
         let mut failed = vec![None; refused.len()];
         let encode = |statement: &mut Encoder, at: &usize| {

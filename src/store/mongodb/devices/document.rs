@@ -15,7 +15,7 @@ use crate::store::{DeviceMetadata, DeviceSeries, DeviceSummary};
 /// The schema version of the documents that this program writes and reads.
 pub(super) const SCHEMA_VERSION: i32 = 1;
 
-/// The field with the start of [`DeviceSummary::removed_until`].
+/// The field with the start of the day [`DeviceSummary::removed_until`].
 pub(super) const REMOVED_UNTIL: &str = "removedUntil";
 
 /// Writes the `_id` and the shard key of a device: the fields of its document, or of a filter that matches
@@ -119,7 +119,7 @@ fn one_of(is: &mut Encoder, operator: &str, stored: &str, ms: i64) {
     });
 }
 
-/// The fields that leave out the series without a reading for longest, if there are too many series.
+/// The fields that limit the number of series. The series without a reading for longest are left out.
 fn limit_series() -> Document {
     let max = MAX_SERIES as i32;
     let all = doc! { "$objectToArray": "$series" };

@@ -23,7 +23,7 @@ const NOTES_AT_ONCE: usize = 5_000;
 
 /// A note with its metadata, parsed.
 struct Job<'a> {
-    /// The index of the note in its call.
+    /// The index of the note among the notes of its call.
     at: usize,
     note: &'a DeviceSummary,
     given: Option<Given>,

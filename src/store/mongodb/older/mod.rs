@@ -186,7 +186,7 @@ impl OlderCollection {
     /// About how many documents there are; `None` if there is no such collection.
     ///
     /// # Errors
-    /// When it is a view or a time series, too.
+    /// When the server does not answer or refuses, or when it is a view or a time series.
     pub async fn count(&self) -> Result<Option<u64>, StoreError> {
         let managed = self.commands.managed(&self.name);
         let Some(found) = managed.list(doc! { "name": &self.name }).await?.pop() else { return Ok(None) };

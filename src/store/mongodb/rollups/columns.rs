@@ -39,7 +39,7 @@ const INTEGER_MAX: i64 = 1 << f64::MANTISSA_DIGITS;
 const REV: u32 = 0;
 const FIRST_TS: u32 = 1;
 const LAST_TS: u32 = 2;
-/// The number of the first series that belongs to a metric.
+/// The number of the first series of the first metric. The series before it are of the hour itself.
 const OF_METRICS: u32 = 3;
 
 /// The series that each metric has, in their order.

@@ -16,12 +16,13 @@ pub struct Missing {
     pub(in super::super) runs: Vec<Range<Hour>>,
 }
 
-/// The hours in `hours` that `found`, the hours of each of the devices, ascending, does not have.
+/// Finds the hours in `hours` that have no rollup. `found` has the rollups of each device, ascending.
 pub(in super::super) fn missing(devices: &[Arc<str>], hours: &Range<Hour>, found: &[Vec<HourStats>]) -> Vec<Missing> {
     missing_from(devices, |_| hours.start, hours.end, found)
 }
 
-/// The hours that `found` does not have, from an hour of each device on, by the index of the device.
+/// Finds the hours before `end` that have no rollup, as [`missing`] does. For the device at index i, they
+/// begin at `from(i)`.
 pub(in super::super) fn missing_from(
     devices: &[Arc<str>],
     from: impl Fn(usize) -> Hour,
@@ -34,7 +35,7 @@ pub(in super::super) fn missing_from(
     }))
 }
 
-/// The hours of these buckets, grouped like [`missing`] ones.
+/// Groups the hours of buckets as [`missing`] does.
 pub(in super::super) fn grouped(buckets: &[(Arc<str>, Hour)]) -> Vec<Missing> {
     let mut devices: BTreeMap<&Arc<str>, BTreeSet<Hour>> = BTreeMap::new();
     for (device, hour) in buckets {

@@ -132,7 +132,7 @@ impl RollupCollection {
     }
 }
 
-/// Filters of which each document of the devices and hours matches one.
+/// Filters for the documents of the devices and hours: each document matches one of them.
 fn filters_of(devices: &[Arc<str>], hours: &Range<Hour>) -> Vec<Document> {
     let days = names::days_of(hours);
     if days.len() <= NAMED_DAYS_MAX {

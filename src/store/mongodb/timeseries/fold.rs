@@ -27,8 +27,8 @@ use crate::store::{HourSamples, HourStats, StoreError};
 /// within the time limit of commands.
 const HOURS_PER_QUERY: usize = 600;
 
-/// The values that are in memory at the same time, or as many as the hour has metrics, if these are more. One
-/// instant may exceed it.
+/// The most values of an hour in memory at the same time. If the hour has more metrics than this, it is the
+/// number of the metrics. The values of one instant may exceed it.
 const VALUES_IN_MEMORY: usize = 65_536;
 
 /// Hours of devices, gathered from their measurements.
@@ -184,7 +184,7 @@ impl FoldedHour {
         self.folded.as_ref().map_or(0, |rollup| rollup.stats.stats.len())
     }
 
-    /// Adds the values of the last instants to the rollup.
+    /// Adds the values of the last instants to the rollup of the earlier values.
     fn fold(&mut self, names: &mut MetricNames) {
         let hour = self.samples.hour();
         let samples = std::mem::replace(&mut self.samples, HourSamples::all(hour));

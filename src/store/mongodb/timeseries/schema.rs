@@ -21,8 +21,8 @@ const DEVICE_FIELD: &str = "meta.deviceId";
 pub(super) struct Schema {
     pub(super) collection: ManagedCollection,
     pub(super) granularity: Granularity,
-    /// The longest span of a bucket of the server, to which its start is rounded too, instead of
-    /// `granularity`.
+    /// The longest span of a bucket of the server. If it is set, it replaces `granularity`, and the starts of
+    /// buckets are rounded to it.
     pub(super) max_span: Option<Duration>,
     pub(super) retention: Option<Duration>,
 }

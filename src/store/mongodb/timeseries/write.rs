@@ -29,15 +29,15 @@ const DEVICES_PER_READ: usize = 1_000;
 /// The most writes whose stored readings one query reads.
 const WRITES_PER_READ: usize = 64;
 
-/// How much more time than the spans of its writes one read may cover, in milliseconds, so that one read
-/// serves several writes.
+/// How much more time one read may cover than the spans of its writes, in milliseconds. So one read serves
+/// several writes.
 const READ_MORE_MS: i64 = 60_000;
 
 type Outcome = Result<Written, StoreError>;
 
 /// The measurements of one write that are to be inserted.
 struct Insert<'w> {
-    /// The index of the write in its call.
+    /// The index of the write among the writes of its call.
     at: usize,
     measurements: Measurements<'w>,
 }
@@ -166,7 +166,7 @@ impl Timeseries {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Inserts measurements, and replaces the outcomes of the writes of which one failed.
+    /// Inserts measurements. A write of which a measurement failed gets this error as its outcome.
     async fn insert(&self, inserts: &[Insert<'_>], deployment: Deployment, outcomes: &mut [Outcome]) {
         let sessions = (deployment != Deployment::Standalone).then_some(&self.sessions);
         let measurements: Vec<(usize, Measurement<'_>)> = inserts

@@ -48,7 +48,7 @@ pub(super) const ADD_EXPIRED: &str = "INSERT INTO buckets (device, hour, first_t
     ON CONFLICT (device, hour) DO UPDATE SET first_ts = min(first_ts, ?3), last_ts = max(last_ts, ?4),
         readings_state = CASE readings_state WHEN 0 THEN 2 ELSE readings_state END";
 
-/// The queries, and the statements that look for rows.
+/// The queries and statements that must seek in a key.
 #[cfg(test)]
 pub(in super::super) const QUERIES: [&str; 9] = [
     BUCKET,

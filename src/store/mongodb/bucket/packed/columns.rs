@@ -19,7 +19,7 @@ const COLUMN: u8 = 7;
 /// The version of the server's own buckets whose columns are compressed and in time order.
 const BUCKET_VERSION: i32 = 2;
 
-/// Whether readings may be packed: see the module.
+/// Whether readings may be packed. Sparse readings may not: see the module.
 pub(in super::super) fn is_dense(contents: &Contents) -> bool {
     let mut has_values = vec![false; contents.metrics().len()];
     contents.samples().iter().for_each(|sample| has_values[sample.metric as usize] = true);

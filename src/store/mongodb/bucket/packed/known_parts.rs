@@ -1,7 +1,7 @@
 //! The last parts of the buckets that this instance has written, or has looked up.
 //!
-//! A write relies on what is remembered here: the part, its last instant and a long hash. The readable layout
-//! needs a guess only, which takes half the memory
+//! A write relies on these entries. So each has the last instant of its part, and a long hash of its bucket
+//! as its key. The readable layout needs a guess only, which takes half the memory
 //! ([`RecentBuckets`](super::super::recent_buckets::RecentBuckets)).
 
 use std::hash::BuildHasher;
@@ -18,11 +18,12 @@ use crate::model::{Hour, HourOffset};
 /// their hour. The first write to a forgotten bucket looks up its last part.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// Each shard has a lock of its own, and a table that grows by itself.
+/// Each shard has its own lock, and a table that grows independently of the others.
 const SHARDS: usize = 16;
 
 /// How many buckets a generation of a shard remembers: 7/8 of a power of two, because a table would grow
-/// after that. All of them take 570 MB; the pending readings of that many buckets take some GB.
+/// after that. All generations of all shards take 570 MB; the pending readings of that many buckets take some
+/// GB.
 const MAX: usize = 7 << 17;
 
 /// The bits of an offset into an hour.
