@@ -1,4 +1,6 @@
-//! The open buckets that no write in flight blocks: by age, and by their turns after the ends of their hours.
+//! The queue of the open buckets that may be taken: by age, and by turn after the end of their hours.
+//!
+//! A bucket that a write in flight or a deletion blocks is not in the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,14 +12,14 @@ use crate::log::Position;
 
 /// The buckets of one [`Line`], by the position of their first reading.
 ///
-/// A linked list through the buckets themselves: a bucket leaves it in constant time from any place.
+/// An intrusive doubly linked list: the buckets hold the links, so any of them leaves in constant time.
 #[derive(Debug, Default, Clone, Copy)]
 struct List {
     oldest: Option<Key>,
     newest: Option<Key>,
 }
 
-/// A queue of buckets for turns: of an hour, or `None` for all late buckets, which wait equally long.
+/// The key of a list: an hour, or `None` for the late buckets of all hours, which wait equally long.
 type Line = Option<Hour>;
 
 /// The range of the lines of hours.
@@ -26,12 +28,15 @@ const OF_HOURS: (Bound<Line>, Bound<Line>) = (Bound::Excluded(None), Bound::Unbo
 /// The buckets in two orders: by the position of their first reading, and by their turns.
 #[derive(Debug, Default)]
 pub(super) struct AgeQueue {
-    /// The lines. There are few hours, as a rule.
+    /// The list of each line. Usually there are few hours.
     lines: BTreeMap<Line, List>,
-    /// The first bucket of each line. The first of all is the oldest bucket.
+    /// The position of the first bucket of each line.
+    ///
+    /// The lowest one is that of the oldest bucket.
     heads: BTreeSet<(Position, Line)>,
-    /// Buckets that were blocked when they were opened. Their places are inside the lines, so they are kept
-    /// apart. They are few, as a rule.
+    /// Buckets that were blocked when they were opened, and that may be taken now.
+    ///
+    /// By age they belong into the middle of a list, so they are kept apart. Usually they are few.
     unblocked: BTreeSet<(Position, Key)>,
     /// The buckets of `unblocked`, by line.
     unblocked_by_line: BTreeSet<(Line, Position, Key)>,

@@ -22,7 +22,9 @@ pub(super) const FIXED_BYTES: u64 = 224;
 /// The work of copying a piece of a stream, in the unit of [`super::ITEMS_PER_TURN`].
 const ITEMS_PER_PIECE: usize = 8;
 
-/// An open bucket: two cache lines. A reading changes the stream and some of the fields after it.
+/// An open bucket: two cache lines.
+///
+/// A reading changes the stream and some of the fields after it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct OpenBucket {
@@ -94,7 +96,7 @@ impl OpenBucket {
         added as i64 + metadata.map_or(0, |metadata| self.set_metadata(metadata))
     }
 
-    /// Sets the metadata, and returns by how many bytes it has added.
+    /// Sets the metadata, and returns by how many bytes the bucket has grown.
     fn set_metadata(&mut self, metadata: &str) -> i64 {
         let before = self.metadata.as_deref();
         if before == Some(metadata) {
@@ -105,7 +107,9 @@ impl OpenBucket {
         added
     }
 
-    /// Returns the readings so far. Shares the sealed part of the stream and copies the rest.
+    /// Returns the readings so far.
+    ///
+    /// Shares the sealed part of the stream and copies the rest.
     pub(super) fn snapshot(&self, keep: Keep) -> BucketSnapshot {
         BucketSnapshot {
             hour: self.hour,
@@ -129,7 +133,9 @@ impl OpenBucket {
         self.stream.pieces() * ITEMS_PER_PIECE
     }
 
-    /// Replaces the readings of the bucket. Returns the memory of the old ones, to be dropped without a lock.
+    /// Replaces the readings of the bucket.
+    ///
+    /// Returns the memory of the old ones, to be dropped without a lock.
     pub(super) fn replace(&mut self, with: Remaining) -> Stream {
         let Remaining { stream, span, accepted, .. } = with;
         (self.span, self.accepted) = (span, accepted);
@@ -141,13 +147,13 @@ impl OpenBucket {
         FIXED_BYTES + (self.stream.bytes() + metadata) as u64
     }
 
-    /// Reads the parts that [`Self::push`] changes, for the processor's caches.
+    /// Reads the parts that [`Self::push`] changes, so that they are in the processor's caches.
     #[inline]
     pub(super) const fn touch(&self) -> usize {
         self.stream.pieces() + self.span.0 as usize
     }
 
-    /// Reads the end of the stream, for the processor's caches.
+    /// Reads the end of the stream, so that it is in the processor's caches.
     #[inline]
     pub(super) fn touch_values(&self) -> usize {
         self.stream.touch()
@@ -201,8 +207,8 @@ impl BucketSnapshot {
     /// The readings that a deletion leaves; `None` if it removes no value.
     pub(super) fn without(&self, deletion: &Deletion) -> Option<Remaining> {
         let mut selected: HashMap<Key, bool> = HashMap::new();
-        // Whether the next value that stays is the first of its reading, and whether the reading lost a
-        // value.
+        // `starts_reading`: the next value that stays is the first of its reading. `has_lost`: this reading
+        // has lost a value.
         let (mut left, mut starts_reading, mut has_lost) = (Remaining::default(), false, false);
         self.stream.each(|Arrived { value, offset, metric, starts_reading: starts }| {
             starts_reading |= starts;
@@ -242,7 +248,7 @@ impl Default for Remaining {
     }
 }
 
-/// The most metrics among which a search takes less time than a table.
+/// Up to this many metrics, a search of the list takes less time than a hash table.
 const FEW_METRICS: usize = 8;
 
 /// Numbers the metrics of one bucket from 0.
@@ -250,12 +256,14 @@ struct Numbering<'a> {
     names: &'a Names,
     /// The id in [`Names`] of each number.
     ids: Vec<Key>,
-    /// Numbers by id, if there are more than a few.
+    /// The numbers by id, if there are more than [`FEW_METRICS`].
     numbers: HashMap<Key, u32, FixedState>,
     metrics: Vec<Metric>,
-    /// The numbers of the metrics whose text several ids have.
+    /// The numbers of the metrics whose text has several ids.
     shared: HashMap<Metric, u32, FixedState>,
-    /// The same numbers, by all ids of these texts but the first.
+    /// The same numbers, by each further id of the text.
+    ///
+    /// The first id of a text is in `ids`.
     others: HashMap<Key, u32, FixedState>,
     /// The number to try first: readings of one kind have the same metrics in the same order.
     guess: usize,
@@ -290,8 +298,10 @@ impl<'a> Numbering<'a> {
         known.or_else(|| self.others.get(&id).map(|number| *number as usize)).unwrap_or_else(|| self.add(id))
     }
 
-    /// Numbers a new id. Ids with the same text share a number. The first id with a measurement decides the
-    /// metric's measurement.
+    /// Numbers a new id.
+    ///
+    /// Ids with the same text share a number. The first id with a measurement decides the metric's
+    /// measurement.
     fn add(&mut self, id: Key) -> usize {
         let (number, (metric, has_other_measurements)) = (self.ids.len(), self.names.name(id));
         if has_other_measurements {

@@ -48,7 +48,9 @@ enum Progress {
     Erases,
     /// The deletion waits for writes in flight of this hour and later ones.
     WaitsFrom(Hour),
-    /// The store has executed the deletion. Buckets of this hour and later ones may still be blocked.
+    /// The store has executed the deletion.
+    ///
+    /// Buckets of this hour and later ones may still be blocked.
     UnblocksFrom(Hour),
 }
 
@@ -68,15 +70,18 @@ pub enum NextDeletion {
 pub struct DeletionStep {
     /// The deletion, as the log has it.
     pub begun: BegunDeletion,
-    /// Hours of which an earlier process may have sent writes to the store that are not sent again.
+    /// Hours with readings that the replay has left out.
+    ///
+    /// An earlier process may have sent writes of them, which no write of this process repeats.
     pub unanswered: Arc<BTreeSet<Hour>>,
     /// The pending readings that have lost a value.
     pub erased: Arc<Erased>,
 }
 
 impl Pending {
-    /// Adds a deletion, before the readings that follow it in the log. From now on no bucket of its hours is
-    /// opened unblocked.
+    /// Adds a deletion, before the readings that follow it in the log.
+    ///
+    /// From now on, each new bucket of its hours is blocked.
     pub fn begin_deletion(
         &mut self,
         begun: BegunDeletion,
@@ -89,9 +94,11 @@ impl Pending {
         self.deletions.push_back(PendingDeletion { begun, unanswered, hours, position, since_ms, erased, progress });
     }
 
-    /// Removes the readings of one hour that the deletion selects, and blocks what is left. The erasure is of
-    /// a snapshot that was taken after the deletion began, and nothing was inserted since. Returns the number
-    /// of removed readings, and memory to be dropped without the lock.
+    /// Removes the readings of one hour that the deletion selects, and blocks the rest of the bucket.
+    ///
+    /// The caller has made `erasure` from a snapshot that was taken after the deletion began, and has
+    /// inserted nothing since. Returns the number of removed readings, and memory to be dropped without the
+    /// lock.
     pub fn erase(&mut self, id: u64, device: &str, erasure: HourErasure) -> (u64, impl Sized + use<>) {
         let HourErasure { hour, left } = erasure;
         let Some(device) = self.find_device(device) else { return (0, None) };
@@ -152,7 +159,7 @@ impl Pending {
         }
         let Some(first) = self.deletions.front_mut() else { return NextDeletion::None };
         match next {
-            // The hours before stay without a write, for their buckets are blocked.
+            // No write of an earlier hour can begin, because the buckets are blocked.
             Some((hour, is_in_flight)) => {
                 first.progress = Progress::WaitsFrom(hour);
                 if is_in_flight { NextDeletion::None } else { NextDeletion::Again }
@@ -183,7 +190,7 @@ impl Pending {
                     next = Some(slot.hour);
                     break;
                 }
-                // A write that is in flight now blocks its bucket itself.
+                // A write in flight blocks the open bucket too: the end of the write unblocks it.
                 blocked.extend(slot.open.filter(|bucket| slot.in_flight.is_none() && self.open[*bucket].is_blocked));
             }
         }
@@ -221,11 +228,13 @@ impl Pending {
     }
 }
 
-/// The readings that a deletion leaves in the open bucket of one hour. Made without the lock.
+/// The readings that a deletion leaves in the open bucket of one hour.
+///
+/// Made without the lock.
 #[derive(Debug)]
 pub struct HourErasure {
     hour: Hour,
-    /// The readings that stay, if some do not. `None`: all of them stay.
+    /// The readings that stay; `None` if all of them stay.
     left: Option<super::bucket::Remaining>,
 }
 

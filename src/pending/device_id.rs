@@ -5,7 +5,9 @@ use std::sync::Arc;
 /// The longest ID without memory of its own: a UUID fits.
 const INLINE_BYTES: usize = 38;
 
-/// The text of an ID. The comparison of a short ID touches no memory outside the entry.
+/// The text of an ID.
+///
+/// The comparison of a short ID touches no memory outside the entry.
 #[derive(Debug)]
 pub(super) enum DeviceId {
     Inline { len: u8, bytes: [u8; INLINE_BYTES] },

@@ -7,10 +7,10 @@ use hashbrown::HashTable;
 
 use super::slots::Key;
 
-/// Each table holds ten thousand of ten million keys.
+/// The number of tables. With ten million keys, each has about ten thousand.
 const TABLES: usize = 1_024;
 
-/// Keys by the text of each, which the caller keeps.
+/// An index of keys by text. The caller keeps the texts.
 #[derive(Debug)]
 pub(super) struct HashIndex {
     hasher: RandomState,
@@ -19,7 +19,7 @@ pub(super) struct HashIndex {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// A part of the text's hash, so that a table grows without the texts.
+    /// A part of the text's hash, so that a table can grow without reading the texts.
     hash: u32,
     key: Key,
 }

@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use super::HourSlot;
 use crate::model::Hour;
 
-/// The most hours in a list. An insertion or a removal moves the others, under the lock of pending.
+/// The most hours in a list.
+///
+/// An insertion or a removal moves the others, under the lock of pending.
 const FEW: usize = 32;
 
-/// The hours of a device, ascending. There is nearly always one hour; an import may have thousands.
+/// The hours of a device, ascending.
+///
+/// There is nearly always one hour; an import may have thousands.
 ///
 /// Finding, inserting and removing an hour takes logarithmic time, whatever a device sends.
 #[expect(clippy::box_collection, reason = "a device fills a cache line, and a map by itself would not fit")]

@@ -75,7 +75,9 @@ impl<'a> Insertion<'a> {
         })
     }
 
-    /// Decodes the steps of the next turn. Returns false when all steps have been applied.
+    /// Decodes the steps of the next turn.
+    ///
+    /// Returns false when all steps have been applied.
     ///
     /// # Errors
     /// If the payload is not valid. Earlier turns may have been applied.

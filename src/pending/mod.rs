@@ -65,7 +65,7 @@ use taking::InFlight;
 /// The work of one turn, in values that are inserted or copied: some ten to some hundred microseconds.
 const ITEMS_PER_TURN: usize = 4_096;
 
-/// Names that no bucket has any more may take the memory divided by this.
+/// Names that no bucket uses any more may take [`Limits::max_bytes`] divided by this.
 const NAMES_SHARE: u64 = 8;
 
 /// The work of finding or opening a bucket, in the unit of [`ITEMS_PER_TURN`].
@@ -93,7 +93,7 @@ pub struct Pending {
     sorted: SortedDevices,
     open: Slots<OpenBucket>,
     in_flight: Slots<InFlight>,
-    /// The open buckets that no write blocks.
+    /// The open buckets that neither a write nor a deletion blocks.
     by_age: AgeQueue,
     /// The full buckets among those of `by_age`.
     full: VecDeque<Key>,
@@ -152,7 +152,9 @@ impl Pending {
         Self { keep, ..self }
     }
 
-    /// Returns whether the memory is used up. Nothing should be inserted until a bucket is stored.
+    /// Returns whether the memory is used up.
+    ///
+    /// Nothing should be inserted until a bucket is stored.
     ///
     /// Without a bucket it is never full: names that remain are freed when more readings are inserted.
     pub fn is_full(&self) -> bool {

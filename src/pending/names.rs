@@ -103,13 +103,17 @@ pub(super) struct Generations {
 }
 
 impl Generations {
-    /// Holds no names. A generation grows to `max_bytes` even if none of the older ones is in use.
+    /// Begins without names.
+    ///
+    /// A generation grows to `max_bytes` even if no older one is in use.
     pub(super) fn new(max_bytes: u64) -> Self {
         let held = Arc::default();
         Self { current: Names::new(&held), older: Vec::new(), max_names: NAMES_MIN, max_bytes, held }
     }
 
-    /// The memory of the names, in bytes; estimated. A name counts once for each generation that has it.
+    /// The memory of the names, in bytes; estimated.
+    ///
+    /// A name counts once for each generation that has it.
     pub(super) fn bytes(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }

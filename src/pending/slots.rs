@@ -6,11 +6,13 @@ use std::ops::{Index, IndexMut};
 /// The place of an entry. Small, because there are millions of them.
 pub(super) type Key = NonZeroU32;
 
-/// The numbers that a chunk takes up.
+/// The number of keys that belong to a chunk.
 const CHUNK_SLOTS: usize = 1_024;
 
-/// The slots of a chunk: one fewer than its numbers. With the alignment to a cache line, 64 KiB of slots
-/// would not fit into a block of 64 KiB, and the allocator's next size is a quarter larger.
+/// The number of slots in a chunk: one fewer than its keys.
+///
+/// With the alignment to a cache line, 1,024 slots of 64 bytes would not fit into a block of 64 KiB, and the
+/// allocator's next size is a quarter larger.
 const CHUNK_CAPACITY: usize = CHUNK_SLOTS - 1;
 
 /// Entries by [`Key`]. The keys of removed entries are used again.

@@ -13,7 +13,9 @@ const RUN_MAX: usize = 512;
 /// The number of devices that a step of a search compares.
 const PROBES: usize = 7;
 
-/// Keys of devices, sorted by device ID. The caller keeps the IDs, and passes the same `id_of` each time.
+/// Keys of devices, sorted by device ID.
+///
+/// The caller keeps the IDs, and passes the same `id_of` each time.
 #[derive(Debug, Default)]
 pub(super) struct SortedDevices {
     /// The runs, none of which is empty.
@@ -52,7 +54,9 @@ impl SortedDevices {
         }
     }
 
-    /// Joins a run with the next one if both are short.
+    /// Joins a run with the next one if both together are short.
+    ///
+    /// Returns whether it has joined them.
     fn join(&mut self, run: usize) -> bool {
         let are_short = self.runs.get(run + 1).is_some_and(|next| self.runs[run].len() + next.len() <= RUN_MAX / 2);
         if are_short {
@@ -87,8 +91,9 @@ impl SortedDevices {
     }
 }
 
-/// [`slice::partition_point`] with several probes at once. They do not depend on each other, so the processor
-/// waits for their cache misses at the same time.
+/// [`slice::partition_point`] with several probes at once.
+///
+/// They do not depend on each other, so the processor waits for their cache misses at the same time.
 fn partition_point<T>(of: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     let (mut start, mut end) = (0, of.len());
     while end - start >= PROBES {

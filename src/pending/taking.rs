@@ -45,15 +45,19 @@ pub enum Take {
 /// The conditions under which buckets are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// The time of the clock of the insertions, in milliseconds.
+    /// The time on the clock of the insertions, in milliseconds.
     pub now_ms: u64,
     /// The wall clock, in Unix milliseconds.
     pub wall_ms: i64,
-    /// Buckets that are old at this time are due: now, or some time ahead.
+    /// Buckets that reach `flush.max_age` by this time are due.
+    ///
+    /// It may be some time ahead, so that buckets are written together.
     pub horizon_ms: u64,
     /// The number of buckets of ended hours that may be taken.
     pub turns: usize,
-    /// How long a late bucket waits for its turn at least. Any bucket that waits twice as long needs no turn.
+    /// The shortest wait of a late bucket for its turn.
+    ///
+    /// Any bucket that waits twice as long needs no turn.
     pub spread_ms: u64,
     /// Buckets with readings before this position are due, so that the log can be cut.
     pub log_before: Position,
@@ -172,8 +176,9 @@ impl Pending {
         self.first_of_ended(due, long_ms, long_ms)
     }
 
-    /// Returns the first bucket whose hour ended `on_time_ms` ago or earlier. If there is none, returns the
-    /// first late bucket, if it is `late_ms` old.
+    /// Returns the first bucket whose hour ended `on_time_ms` ago or earlier.
+    ///
+    /// If there is none, returns the first late bucket, if it is `late_ms` old.
     fn first_of_ended(&self, due: &Due, on_time_ms: u64, late_ms: u64) -> Option<Key> {
         let ended = newest_ended(due.wall_ms.saturating_sub_unsigned(on_time_ms));
         let on_time =
@@ -229,7 +234,9 @@ impl Pending {
         }
     }
 
-    /// Notes which hours have ended. Buckets that are opened for these hours from now on are late.
+    /// Notes which hours have ended.
+    ///
+    /// Buckets that are opened for these hours from now on are late.
     pub fn note_wall_clock(&mut self, wall_ms: i64) {
         self.ended = newest_ended(wall_ms);
     }
@@ -242,8 +249,9 @@ impl Pending {
         open.into_iter().chain(in_flight).chain(self.deletions_since_ms()).min()
     }
 
-    /// Returns the position before which the log is no longer needed. `inserted` is the end of the records
-    /// that were inserted.
+    /// Returns the position before which the log is no longer needed.
+    ///
+    /// `inserted` is the end of the records that were inserted.
     pub fn cut_position(&self, inserted: Position) -> Position {
         let open = self.by_age.oldest().map(|bucket| self.open[bucket].position);
         let in_flight = self.in_flight.iter().map(|taken| taken.position);
