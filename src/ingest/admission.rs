@@ -33,7 +33,9 @@ const MAX_LISTED: usize = 100;
 /// The rules that a reading must meet.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// How far an instant may be behind the server's clock. `None`: any time since year 0.
+    /// How far an instant may be behind the server's clock.
+    ///
+    /// `None`: any time since year 0.
     pub max_age: Option<Duration>,
     /// How far an instant may be ahead of the server's clock.
     pub max_future: Duration,
@@ -87,7 +89,9 @@ struct Owner {
     device: String,
 }
 
-/// Checks and encodes the readings of a request or batch. It is the [`Sink`] of the parser.
+/// Checks and encodes the readings of a request or batch.
+///
+/// It is the [`Sink`] of the parser.
 #[derive(Debug)]
 pub struct Admission<'r> {
     rules: &'r Rules,
@@ -237,8 +241,9 @@ impl<'r> Admission<'r> {
         charged.map_err(|retry_after| RateLimitedError { retry_after })
     }
 
-    /// Ends the current datagram of a batch, and charges its readings after the first. They are in the batch
-    /// already, so the charge cannot refuse them.
+    /// Ends the current datagram of a batch, and charges its readings after the first.
+    ///
+    /// They are in the batch already, so the charge cannot refuse them.
     pub(super) fn end_datagram(&mut self) {
         if let Some(limiter) = &self.quota.readings {
             limiter.owe(self.received_after_first(), Instant::now());

@@ -114,8 +114,9 @@ impl Receipt {
         self.accepted -= self.older;
     }
 
-    /// Rejects the accepted readings too, with this code. Forgets their rejected values, ignored fields and
-    /// overwritten values.
+    /// Rejects the accepted readings too, with this code.
+    ///
+    /// Forgets their rejected values, ignored fields and overwritten values.
     pub(super) fn reject_accepted(&mut self, code: Code) {
         let accepted = std::mem::take(&mut self.accepted);
         self.rejected += accepted;

@@ -8,11 +8,12 @@ use crate::wire::{Code, Format, Rejection, Source};
 /// The earliest instant that has an RFC 3339 form: 0000-01-01T00:00:00Z, in Unix milliseconds.
 const YEAR_0_MS: i64 = -62_167_219_200_000;
 
-/// The greatest age of an instant that a rejected number may mean in another unit: ten years.
+/// The greatest age at which a rejected time is plausible in another unit: ten years.
 const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
 
-/// The window of a request. It depends on the clock at the start of the request. All instants are Unix
-/// milliseconds.
+/// The window of a request.
+///
+/// It depends on the clock at the start of the request. All instants are Unix milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     now: i64,

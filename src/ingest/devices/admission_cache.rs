@@ -5,17 +5,23 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::common::prefetch::prefetch;
 
-/// The number of slots of a set, which is in one cache line. A key is only in the set that its hash selects.
+/// The number of slots of a set, which is in one cache line.
+///
+/// A key is only in the set that its hash selects.
 const WAYS: usize = 8;
 
-/// The number of lowest bits of a tag that are its hour, counted from 1 to [`HOURS`] again and again. They
-/// are never all 0, so no tag equals an empty slot.
+/// The number of bits of a tag that hold its hour: the lowest ones.
+///
+/// Hours count from 1 to [`HOURS`], and then from 1 again. So the bits are never all 0, and no tag equals an
+/// empty slot.
 const HOUR_BITS: u32 = 3;
 const HOURS: u32 = (1 << HOUR_BITS) - 1;
 
-/// The number of slots for each device of [`max_known`](super::DeviceLimits::max_known): at first, and at
-/// most. The maximum is high, because far more devices may send than are known, and a slot takes a fraction
-/// of the memory of a known device.
+/// The slots for each device of [`max_known`](super::DeviceLimits::max_known): in the first table, and in the
+/// largest.
+///
+/// The largest is that large because far more devices may send than are known. A slot takes a fraction of the
+/// memory of a known device.
 const FIRST_SLOTS: usize = 2;
 const MAX_SLOTS: usize = 32;
 
@@ -109,8 +115,9 @@ impl Admitted {
         slots.iter().fold(false, |has, slot| has | (slot.load(Ordering::Relaxed) == key.tag))
     }
 
-    /// Adds a key in place of a key of another hour. If all keys in the set are of this hour, it replaces one
-    /// of them.
+    /// Adds a key in place of a key of another hour.
+    ///
+    /// If all keys in the set are of this hour, it replaces one of them.
     pub(super) fn insert(&self, key: CacheKey) {
         let Set(slots) = self.set(key);
         self.inserted.fetch_add(1, Ordering::Relaxed);
@@ -125,8 +132,9 @@ impl Admitted {
         slot.store(key.tag, Ordering::Relaxed);
     }
 
-    /// Whether a quarter of the insertions replaced keys of the same hour. It decides this once there are as
-    /// many insertions as sets, and then resets the counts.
+    /// Whether a quarter of the insertions replaced keys of the same hour.
+    ///
+    /// It decides this once there are as many insertions as sets, and then resets the counts.
     fn is_crowded(&self) -> bool {
         if (self.inserted.load(Ordering::Relaxed) as usize) < self.sets.len() {
             return false;

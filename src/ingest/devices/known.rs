@@ -73,8 +73,10 @@ impl Known {
 }
 
 impl HourMetrics {
-    /// Adds the metrics of a reading, and returns true. If the device would then have more than `max` metrics
-    /// in this hour, adds nothing and returns false. `set` is a hash of all `names`.
+    /// Adds the metrics of a reading, and returns true.
+    ///
+    /// If the device would then have more than `max` metrics in this hour, adds nothing and returns false.
+    /// `set` is a hash of all `names`.
     pub(super) fn add(&mut self, hour: u32, set: u64, names: impl Iterator<Item = u32> + Clone, max: usize) -> bool {
         let set = set as u32;
         if self.hour != hour {

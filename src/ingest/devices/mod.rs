@@ -41,9 +41,10 @@ pub use unknown::UnknownDeviceLookup;
 pub struct DeviceLimits {
     /// The rate of readings of one device.
     pub readings: Option<Rate>,
-    /// The most different series that one device may send within an hour of the clock. A series counts once
-    /// for each [`METRIC_MAX_BYTES`] of its text, rounded up: a text of 300 bytes counts as three. So the
-    /// document of a day stays within the limit of MongoDB.
+    /// The most different series that one device may send within an hour of the clock.
+    ///
+    /// A series counts once for each [`METRIC_MAX_BYTES`] of its text, rounded up: a text of 300 bytes counts
+    /// as three. So the document of a day stays within the limit of MongoDB.
     pub metrics_per_hour: Option<usize>,
     /// The rate of new devices, shared by all senders that have no such rate of their own.
     pub new_devices: Option<Rate>,
@@ -139,8 +140,9 @@ impl Devices {
         }
     }
 
-    /// Admits devices that an operator names. If the rate admits one more device, it admits all of them, and
-    /// charges the others as debt.
+    /// Admits devices that an operator names.
+    ///
+    /// If the rate admits one more device, it admits all of them, and charges the others as debt.
     ///
     /// # Errors
     /// The time until the sender may make another device known.
@@ -229,8 +231,9 @@ impl<'d> RequestCheck<'d> {
         result.map_err(|error| error.rejection(&self.devices.limits))
     }
 
-    /// Ends the check, and charges the readings to their devices. Returns the time until all rejected
-    /// readings are admitted; `None` if waiting does not help.
+    /// Ends the check, and charges the readings to their devices.
+    ///
+    /// Returns the time until all rejected readings are admitted; `None` if waiting does not help.
     pub(super) fn end(self) -> Option<Duration> {
         if let (Some(cache), Some(used)) = (&self.devices.cache, &self.admitted) {
             cache.fit(used);

@@ -9,11 +9,15 @@ use tokio::sync::mpsc;
 use super::Devices;
 use crate::store::Store;
 
-/// The most devices that wait for their lookup. Any other device is queued when it sends again.
+/// The most devices that wait for their lookup.
+///
+/// Any other device is queued when it sends again.
 const MAX_WAITING: usize = 10_000;
 
-/// The number of devices of a lookup, and the interval between lookups. Both bound the lookups to 2,000
-/// devices a second, so that a flood of new IDs does not become a flood of queries.
+/// The number of devices of a lookup, and the interval between lookups.
+///
+/// Both bound the lookups to 2,000 devices a second, so that a flood of new IDs does not become a flood of
+/// queries.
 const BATCH_DEVICES: usize = 20;
 const BATCH_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -27,8 +31,9 @@ impl UnknownDeviceLookup {
         (sender, Self(receiver))
     }
 
-    /// Looks up queued devices in the store, and marks stored devices as known. A failed lookup is not
-    /// repeated before the device sends again.
+    /// Looks up queued devices in the store, and marks stored devices as known.
+    ///
+    /// A failed lookup is not repeated before the device sends again.
     pub async fn run(mut self, devices: Arc<Devices>, store: Arc<dyn Store>) {
         let mut batch = Vec::with_capacity(BATCH_DEVICES);
         while self.0.recv_many(&mut batch, BATCH_DEVICES).await > 0 {
