@@ -7,22 +7,24 @@ use super::writer::Retry;
 use crate::common::backoff::Backoff;
 use crate::store::StoreError;
 
-/// A task is left to the next start, because its last attempt has failed.
+/// No attempt follows: the service stops, and the last attempt has failed.
+///
+/// The next start repeats the task.
 #[derive(Debug)]
 pub(super) struct GaveUp;
 
-/// The attempts at one task of the store, or of a file. After an attempt that fails as a whole, the store
-/// counts as away.
+/// The attempts at one task: a request to the store, or a write to a file.
 ///
-/// If an attempt that begins after the drain has begun fails, no other one follows.
+/// After an attempt that fails as a whole, the store counts as away. An attempt that begins during the drain
+/// is the last one, unless the store does a part of it.
 pub(super) struct Attempts<'a> {
     pipeline: &'a Pipeline,
     backoff: Backoff,
-    /// Whether the drain had begun when the current attempt began, which has done nothing so far.
+    /// Whether the current attempt is the last one: it began during the drain, and has done nothing so far.
     is_last: bool,
     /// Whether the store has done nothing in the last attempt.
     is_failing: bool,
-    /// The permit of a write, which another task may have between two attempts.
+    /// The permit of a write. Another task may have it between two attempts.
     permit: Option<Permit>,
 }
 

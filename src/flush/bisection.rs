@@ -1,4 +1,4 @@
-//! The bisection of a bucket: finds what a store takes of it that refuses the whole for good.
+//! The bisection of a bucket that the store refuses for good: finds the parts that the store accepts.
 //!
 //! If the store refuses the bucket, it is written again without its metadata. If the store refuses that too,
 //! the readings are written in halves, quarters and so on, the largest parts first, down to parts of one
@@ -84,7 +84,9 @@ impl Bisection {
         self.next.front()
     }
 
-    /// Handles the acceptance of the next part. Returns whether its readings count as written.
+    /// Handles the acceptance of the next part.
+    ///
+    /// Returns whether its readings count as written.
     #[must_use]
     pub(super) fn accept(&mut self, written: Written) -> bool {
         let Some(part) = self.next.pop_front() else { return false };

@@ -1,7 +1,8 @@
 //! Which hours are closed: a write to one of them must roll it up again.
 //!
-//! A file has the newest closed hour before the hour counts as closed. So an hour stays closed after a crash,
-//! even if the wall clock was set back: there may be a rollup of it, which must not miss later readings.
+//! The newest closed hour is saved in a file before it counts as closed. So an hour stays closed after a
+//! crash, even if the wall clock was set back: there may be a rollup of it, which must not miss later
+//! readings.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

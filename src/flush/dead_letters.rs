@@ -38,7 +38,7 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// The file at `path`. The first refused reading creates it; it grows to `max_bytes`.
+    /// Appends to the file at `path`, which grows to `max_bytes`. The first refused reading creates it.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
         Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default() }
     }
@@ -64,8 +64,9 @@ impl DeadLetters {
         Ok(lock)
     }
 
-    /// Appends a bucket, and the stored values that it was to replace. When this returns, its lines survive a
-    /// crash.
+    /// Appends a bucket, and the stored values that it was to replace.
+    ///
+    /// When this returns, its lines survive a crash.
     pub(super) async fn append(
         &self,
         write: &Arc<BucketWrite>,
@@ -95,10 +96,11 @@ impl DeadLetters {
         .await
     }
 
-    /// Removes the readings that a deletion selects, and returns their number. When this returns, they do not
-    /// come back after a crash.
+    /// Removes the readings that a deletion selects, and returns their number.
     ///
-    /// The file of a retry that is running stays as it is: what it sends comes after the deletion.
+    /// When this returns, they do not come back after a crash.
+    ///
+    /// The file that a running retry has taken stays as it is: its readings are accepted after the deletion.
     ///
     /// # Errors
     /// When a file cannot be locked, read or written.

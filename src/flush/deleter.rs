@@ -3,14 +3,14 @@
 //! A deletion goes through the log, like a reading: it is durable when it is acknowledged, and has a place
 //! among the readings. The feeder removes what is pending before it, and blocks the hours that it touches.
 //! The deleter waits until no write of these hours is in flight, has the store remove what is stored, filters
-//! the dead letters, and lets the hours go on. So the store executes the writes and the deletion of an hour
-//! in the order of the log.
+//! the dead letters, and unblocks the hours. So the store executes the writes and the deletion of an hour in
+//! the order of the log.
 //!
-//! **After a crash** the log is replayed. What precedes a deletion is left out, and the deletion is executed
-//! again, which removes nothing else: readings that follow it are replayed as well. But another instance may
-//! have stored readings since, which this log does not have. So the log gets a second record when the store
-//! has executed the deletion, before its client is answered, and a deletion with that record is not executed
-//! again.
+//! **After a crash** the log is replayed. Readings that precede a deletion are left out, and the deletion is
+//! executed again. That may remove readings that follow it in this log, but they are replayed as well. It may
+//! also remove readings that another instance has stored since, and this log does not have those. So the log
+//! gets a second record when the store has executed the deletion, before its client is answered. A deletion
+//! with that record is not executed again.
 //!
 //! While the store is away, the deletion waits for it, as the readings do. If other instances share the
 //! store, they execute the deletion too, before its client is answered ([`super::instances`]). Each instance
@@ -32,14 +32,17 @@ use crate::model::{Deletion, Hour};
 use crate::pending::{DeletionStep, Erased, NextDeletion, Pending};
 use crate::store::{Deleted, ReadingsQuery, StoreError};
 
-/// The most deletions that wait for the store. Each new bucket is compared with all of them.
+/// The most deletions that wait for the store.
+///
+/// Each new bucket is compared with all of them.
 pub(super) const MAX_WAITING: usize = 1_000;
 
 /// The most hours that one request to the store rolls up.
 const HOURS_PER_ROLLUP: usize = 1_000;
 
-/// A deletion was not accepted. Nothing is removed, except after [`AppendError::Poisoned`]: then the outcome
-/// is unknown.
+/// A deletion was not accepted.
+///
+/// Nothing is removed, except after [`AppendError::Poisoned`]: then the outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeletionError {
     /// Too many deletions wait for the store.
@@ -51,13 +54,14 @@ pub enum DeletionError {
 }
 
 impl Pipeline {
-    /// Returns why the store cannot execute a deletion, if it cannot.
+    /// Returns why the store cannot execute a deletion; `None` if it can.
     pub fn refusal_of(&self, deletion: &Deletion) -> Option<&'static str> {
         self.store.deletions().refusal(deletion)
     }
 
-    /// Removes readings, for `by`. Waits at most `max_wait` until it is executed, by all instances that share
-    /// the store.
+    /// Removes readings for `by`, the name of a token.
+    ///
+    /// Waits at most `max_wait` until all instances that share the store have executed the deletion.
     ///
     /// # Errors
     /// When the deletion is not accepted.
@@ -93,7 +97,9 @@ impl Pipeline {
     }
 }
 
-/// Runs until it is aborted. Once it has left a deletion to the next start, it does nothing more.
+/// Runs until it is aborted.
+///
+/// Once it has left a deletion to the next start, it does nothing more.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     loop {
         let completed = pipeline.completed.notified();
@@ -131,7 +137,7 @@ async fn execute(pipeline: &Pipeline, step: DeletionStep) -> Result<(), GaveUp> 
         Err(error) => Err(error),
     };
     let readings = executed.as_ref().map_or(0, |readings| *readings);
-    // Before the log may be cut behind the deletion.
+    // The other instances must know the deletion before the log may be cut behind it.
     let is_shared = (begun.from.is_some() || executed.is_ok()) && tell_others(pipeline, &begun, readings).await?;
     while !pipeline.lock().pending.finish_deletion() {
         tokio::task::yield_now().await;
@@ -144,8 +150,9 @@ async fn execute(pipeline: &Pipeline, step: DeletionStep) -> Result<(), GaveUp> 
     Ok(())
 }
 
-/// Has the store execute a deletion, and repeats it until the store does. Returns the number of readings that
-/// have lost a stored or a pending value. An error is permanent.
+/// Has the store execute a deletion, and repeats it until the store does.
+///
+/// Returns the number of readings that have lost a stored or a pending value. The inner error is permanent.
 async fn delete_stored(
     pipeline: &Pipeline,
     begun: &BegunDeletion,
@@ -213,8 +220,9 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: u64) 
     }
 }
 
-/// Rolls up the closed hours among these, as after a late reading: the roller may be about to write a rollup
-/// that it has derived before the deletion.
+/// Rolls up the closed hours among these, as after a late reading.
+///
+/// Otherwise the roller could write a rollup that it has derived from the readings before the deletion.
 async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> Result<(), GaveUp> {
     let closed: Vec<Hour> = hours.into_iter().filter(|hour| pipeline.is_closed(*hour)).collect();
     for hours in closed.chunks(HOURS_PER_ROLLUP) {
@@ -224,7 +232,9 @@ async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<
     Ok(())
 }
 
-/// Removes readings from the dead-letter file, and repeats it until that succeeds. Returns their number.
+/// Removes readings from the dead-letter file, and repeats it until that succeeds.
+///
+/// Returns their number.
 async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Result<u64, GaveUp> {
     let mut attempts = Attempts::new(pipeline);
     loop {

@@ -32,12 +32,16 @@ pub enum DeletionOutcome {
     Executed {
         /// The number of removed readings.
         readings: u64,
-        /// The instances that did not run. They remove what they have when they start again.
+        /// The instances that did not run.
+        ///
+        /// They remove what they have when they start again.
         absent: Vec<Arc<str>>,
     },
     /// The deletion is durable, and will be executed.
     Accepted {
-        /// The instances that have not executed it yet. Empty: the store has not executed it yet.
+        /// The instances that have not executed it yet.
+        ///
+        /// Empty: the store has not executed it yet.
         waits_for: Vec<Arc<str>>,
     },
     /// The store cannot execute the deletion, for this reason.
@@ -49,9 +53,13 @@ pub enum DeletionOutcome {
 pub(super) enum Stage {
     /// The log has the deletion, or is about to have it. The store has not executed it.
     Logged,
-    /// The store has executed it here, and the log says so. Its note may not be visible yet.
+    /// The store has executed it here, and the log says so.
+    ///
+    /// Its note may not be visible yet.
     Executed { readings: u64 },
-    /// The same, and its note was seen. Once it is closed, the outcome is that of all instances.
+    /// The same, and its note was seen.
+    ///
+    /// Once it is closed, the outcome is that of all instances.
     Announced { readings: u64, absent: Vec<Arc<str>> },
 }
 
@@ -134,8 +142,9 @@ impl Deletions {
         self.executed.notify_one();
     }
 
-    /// Notes that the note of a deletion was seen. Returns the stage of the deletion; `None`: the log does
-    /// not have it.
+    /// Notes that the note of a deletion was seen.
+    ///
+    /// Returns the stage of the deletion; `None`: the log does not have it.
     pub(super) fn note_announced(&self, id: u64) -> Option<Stage> {
         let mut book = self.lock();
         let stage = &mut book.entries.get_mut(&id)?.stage;
@@ -145,7 +154,9 @@ impl Deletions {
         Some(stage.clone())
     }
 
-    /// Notes which instances run and have not executed a deletion. If they `are_silent`, answers the client.
+    /// Notes which instances run and have not executed a deletion.
+    ///
+    /// If they `are_silent`, answers the client.
     pub(super) fn note_waiting(&self, id: u64, waits_for: Vec<Arc<str>>, are_silent: bool) {
         self.change(id, |entry| {
             entry.waits_for.clone_from(&waits_for);

@@ -1,8 +1,8 @@
-//! Whether memory or the log keeps buckets from waiting for `flush.max_age`.
+//! Log lines for operators: memory or the log is too small, so buckets do not wait for `flush.max_age`.
 //!
-//! Then the store gets more and smaller writes than the configuration promises. A log line says so when it
-//! has lasted for a while, with the size that would do, and another one when it has ended. Short shortages
-//! are normal: after an outage of the store, or during an import.
+//! In such a shortage the store gets more and smaller writes than the configuration promises. A line is
+//! logged when a shortage has lasted for a while, with the size that would be enough, and another line when
+//! it has ended. Short shortages are normal: after an outage of the store, or during an import.
 
 use std::time::Duration;
 
@@ -81,8 +81,9 @@ impl Early {
     }
 }
 
-/// Logs a change, if there is one. `measure` returns the limit, for how many seconds the oldest reading has
-/// waited, and the space in use.
+/// Logs a change, if there is one.
+///
+/// `measure` returns the limit, for how many seconds the oldest reading has waited, and the space in use.
 fn report(change: Option<Change>, lines: &Lines, max_age: Duration, measure: impl FnOnce() -> (u64, f64, Used)) {
     match change {
         Some(Change::Begins) => {
@@ -133,8 +134,9 @@ struct Used {
 }
 
 impl Used {
-    /// Estimates the size with which readings can wait for `max_age`. The space in use holds the readings of
-    /// the last `seconds`.
+    /// Estimates the size with which readings can wait for `max_age`.
+    ///
+    /// The space in use holds the readings of the last `seconds`.
     ///
     /// Buckets are written early while more than three quarters are in use.
     fn needed(self, seconds: f64, max_age: Duration) -> u64 {

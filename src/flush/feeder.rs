@@ -41,7 +41,9 @@ const MANY_BYTES: u64 = 256 << 10;
 /// The wait before the next attempt while pending is full or no file can be opened.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Starts the feeder. It ends when the log is closed and read to its end, or when it is stopped.
+/// Starts the feeder.
+///
+/// It ends when the log is closed and read to its end, or when it is stopped.
 pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::JoinHandle<()>> {
     let runtime = Handle::current();
     std::thread::Builder::new().name("log-feeder".to_owned()).spawn(move || {
@@ -80,8 +82,9 @@ fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(),
     Ok(())
 }
 
-/// Inserts up to [`RECORDS_PER_NOTIFICATION`] records. Breaks if the feeder is stopped meanwhile, and returns
-/// the error if the process may open no more files.
+/// Inserts up to [`RECORDS_PER_NOTIFICATION`] records.
+///
+/// Breaks if the feeder is stopped meanwhile, and returns the error if the process may open no more files.
 fn insert_records(
     pipeline: &Pipeline,
     reader: &mut Reader,
@@ -108,7 +111,9 @@ fn insert_records(
     Ok(ControlFlow::Continue(None))
 }
 
-/// Tells queries and the scheduler how far the log is inserted. Breaks if the feeder is stopped.
+/// Tells queries and the scheduler how far the log is inserted.
+///
+/// Breaks if the feeder is stopped.
 fn announce(pipeline: &Pipeline, inserted: Position, readable: Position) -> ControlFlow<()> {
     let mut state = pipeline.lock();
     if state.stopped {
@@ -127,8 +132,9 @@ fn announce(pipeline: &Pipeline, inserted: Position, readable: Position) -> Cont
     ControlFlow::Continue(())
 }
 
-/// A tenth of `max_age`, within limits. A bucket is written at most this much after it has become due by its
-/// age.
+/// A tenth of `max_age`, within limits.
+///
+/// A bucket is written at most this much after it has become due by its age.
 fn tick(max_age: Duration) -> Duration {
     (max_age / 10).clamp(MIN_TICK, MAX_TICK)
 }
@@ -180,8 +186,9 @@ fn insert_record(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Adds a change of metadata to those that wait for the store. Breaks if the feeder is stopped while they are
-/// too many.
+/// Adds a change of metadata to those that wait for the store.
+///
+/// If too many wait, this waits for room, and breaks if the feeder is stopped meanwhile.
 fn add_metadata(pipeline: &Pipeline, record: &Record<'_>, runtime: &Handle) -> Result<ControlFlow<()>, String> {
     let MetadataRecord { device, change, .. } = MetadataRecord::of(record.payload)?;
     loop {

@@ -24,8 +24,8 @@
 //! **After a crash** the log has the deletions that were under way. The feeder waits a moment for the first
 //! look, so that the replay leaves out what other instances have deleted meanwhile.
 //!
-//! An instance that ends with nothing left removes its note. One that does not come back loses it after some
-//! weeks; until then, closed deletions stay noted for it.
+//! An instance that ends with nothing left removes its note. The note of an instance that does not come back
+//! expires after some weeks; until then, closed deletions stay noted for it.
 
 mod peers;
 mod watcher;

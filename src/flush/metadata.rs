@@ -22,8 +22,9 @@ const MAX_WAITING: usize = 1_000;
 /// The most devices in one write to the store.
 const DEVICES_PER_WRITE: usize = 100;
 
-/// A change of metadata was not accepted. It has no effect, except after [`AppendError::Poisoned`]: then the
-/// outcome is unknown.
+/// A change of metadata was not accepted.
+///
+/// It has no effect, except after [`AppendError::Poisoned`]: then the outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// Too many changes wait for the store.
@@ -73,7 +74,9 @@ impl WaitingMetadata {
         self.waiting.values().chain(self.in_flight.values()).map(|of| of.position).fold(inserted, Position::min)
     }
 
-    /// Returns the changes in flight. If there are none, it first moves the next waiting ones there.
+    /// Returns the changes in flight.
+    ///
+    /// If there are none, it first moves the next waiting ones there.
     fn take(&mut self) -> Vec<(Arc<str>, OperatorMetadata)> {
         if self.in_flight.is_empty() {
             self.in_flight = std::iter::from_fn(|| self.waiting.pop_first()).take(DEVICES_PER_WRITE).collect();
@@ -90,8 +93,9 @@ impl WaitingMetadata {
 }
 
 impl Pipeline {
-    /// Waits for the turn to change metadata. No other change begins before the turn is dropped, because each
-    /// change depends on those before it.
+    /// Waits for the turn to change metadata.
+    ///
+    /// No other change begins before the turn is dropped, because each change depends on those before it.
     pub async fn metadata_turn(&self) -> MutexGuard<'_, ()> {
         self.metadata_turn.lock().await
     }
@@ -135,7 +139,9 @@ impl Pipeline {
     }
 }
 
-/// Runs until it is aborted. Once it has left changes to the next start, it does nothing more.
+/// Runs until it is aborted.
+///
+/// Once it has left changes to the next start, it does nothing more.
 pub(super) async fn run(pipeline: Arc<Pipeline>) {
     loop {
         let added = pipeline.metadata_added.notified();

@@ -11,7 +11,9 @@ use super::write::complete;
 use crate::model::{BucketWrite, Contents, Sample, SeriesFilter};
 use crate::store::{FirstReadings, ReadingsQuery, StoreError};
 
-/// The longest detail of a refusal in a log line, in characters. The dead-letter file has the whole detail.
+/// The longest detail of a refusal in a log line, in characters.
+///
+/// The dead-letter file has the whole detail.
 const SHOWN_MAX_CHARS: usize = 200;
 
 /// The number of stored values that are compared with refused ones at once.
@@ -32,7 +34,9 @@ struct Letter {
     error: StoreError,
 }
 
-/// Writes the refused readings of buckets to the dead-letter file. Returns the buckets that are done.
+/// Writes the refused readings of buckets to the dead-letter file.
+///
+/// Returns the buckets that are done.
 ///
 /// If the file is full, retries in the background; the buckets with refused readings stay pending meanwhile.
 pub(super) async fn dead_letter(pipeline: &Arc<Pipeline>, outcomes: Vec<BucketOutcome>) -> Vec<Arc<BucketWrite>> {
@@ -78,8 +82,9 @@ async fn retry(pipeline: Arc<Pipeline>, letter: Letter) {
     complete(&pipeline, &[letter.bucket]);
 }
 
-/// Returns the stored values that refused readings were to replace. If the store does not answer, values are
-/// missing, and a retry of the readings does not replace them.
+/// Returns the stored values that refused readings were to replace.
+///
+/// If the store does not answer, values are missing, and a retry of the readings does not replace them.
 async fn replaced_by(pipeline: &Pipeline, refused: &BucketWrite, error: &StoreError) -> Contents {
     let (hour, samples) = (refused.hour, refused.contents.samples());
     let mut replaced = Vec::new();
@@ -131,7 +136,9 @@ fn shortened(text: &str) -> String {
 pub(super) struct RefusedMetadata(Mutex<HashMap<Arc<str>, Arc<str>>>);
 
 impl RefusedMetadata {
-    /// Logs metadata that the store refuses, once for each change. Returns whether it did.
+    /// Logs metadata that the store refuses, once for each change.
+    ///
+    /// Returns whether it did.
     pub(super) fn note(&self, BucketOutcome { write, refused_metadata, .. }: &BucketOutcome) -> bool {
         let (device, Some(metadata), Some(error)) = (&write.device, &write.metadata, refused_metadata) else {
             return false;
@@ -148,7 +155,9 @@ impl RefusedMetadata {
         is_noted
     }
 
-    /// Remembers refused metadata. Returns whether it differs from the last one of the device.
+    /// Remembers refused metadata.
+    ///
+    /// Returns whether it differs from the last one of the device.
     fn is_new(&self, device: &Arc<str>, metadata: &Arc<str>) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() >= REMEMBERED_DEVICES {

@@ -1,7 +1,7 @@
 //! The deletions that the log had when it was opened.
 //!
 //! Readings before a deletion are left out while the log is replayed: those that were stored before a crash
-//! are not stored again. A record that has some is encoded anew without them, so that pending need not know.
+//! are not stored again. A record with such readings is encoded again without them, before pending gets it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,8 +20,9 @@ pub(super) struct Replay {
     recovered: HashMap<u64, bool>,
     /// The deletions that the feeder has not reached yet, by device, in the order of the log.
     ahead: Ahead,
-    /// The hours of the readings that were left out, by device. An earlier process may have sent these
-    /// readings to the store.
+    /// The hours of the readings that were left out, by device.
+    ///
+    /// An earlier process may have sent these readings to the store.
     left_out: HashMap<Arc<str>, BTreeSet<Hour>>,
 }
 

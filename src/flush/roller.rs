@@ -76,7 +76,9 @@ impl Closing {
     }
 }
 
-/// Runs until it is aborted. Returns at once if the store keeps no rollups of their own.
+/// Runs until it is aborted.
+///
+/// Returns at once if the store keeps no rollups of their own.
 pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress>) {
     let Some(rollups) = pipeline.store.rollups() else { return };
     let mut roller = Roller::new(&pipeline, rollups, progress);
@@ -118,8 +120,9 @@ pub(super) struct Roller<'a> {
     saved: Instant,
     /// Whether the progress was found to belong to the collections of this store.
     is_checked: bool,
-    /// When the search for the first hour that is not rolled up began. The lag counts from here until that
-    /// hour is known.
+    /// When the search for the first hour that is not rolled up began.
+    ///
+    /// The lag counts from here until that hour is known.
     started: Instant,
 }
 
@@ -129,8 +132,9 @@ impl<'a> Roller<'a> {
         Self { pipeline, rollups, progress, is_saved: true, saved: now, is_checked: false, started: now }
     }
 
-    /// Rolls up the closed hours that are not rolled up yet, day by day. Returns false if it cannot begin,
-    /// because the store is still looking for its devices.
+    /// Rolls up the closed hours that are not rolled up yet, day by day.
+    ///
+    /// Returns false if it cannot begin, because the store is still looking for its devices.
     pub(super) async fn catch_up(&mut self) -> Result<bool, StoreError> {
         let end = Hour(self.pipeline.newest_closed().0 + 1);
         self.note_lag(end);
@@ -157,7 +161,7 @@ impl<'a> Roller<'a> {
         self.progress.as_ref().map(|progress| progress.next)
     }
 
-    /// Drops the progress if it belongs to other collections, for example to one that was dropped since.
+    /// Drops the progress if it belongs to other collections, for example because they were dropped since.
     async fn check_identity(&mut self) -> Result<(), StoreError> {
         let identity = self.rollups.identity().await?;
         if self.progress.as_ref().is_none_or(|progress| progress.identity != identity) {
@@ -188,8 +192,8 @@ impl<'a> Roller<'a> {
         Ok(())
     }
 
-    /// Returns the hours of one day that are rolled up next, and the last device whose rollups of them are
-    /// written already.
+    /// Returns the hours of one day to roll up next, and the last device for which they are rolled up
+    /// already.
     async fn next_hours(&mut self, end: Hour) -> Result<Option<(Range<Hour>, Option<Arc<str>>)>, StoreError> {
         let Some(RollupProgress { next, partial, .. }) = self.progress.clone() else { return Ok(None) };
         if let Some(Partial { until, after }) = partial {

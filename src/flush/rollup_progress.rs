@@ -93,7 +93,9 @@ impl RollupProgress {
         Some(Self { identity, next, partial })
     }
 
-    /// Replaces the file. After a crash it has the old contents, or once this has returned, the new ones.
+    /// Replaces the file.
+    ///
+    /// When this returns, the new contents survive a crash; before, the old ones do.
     pub(super) fn save(&self, path: &Path) -> std::io::Result<()> {
         let partial = match &self.partial {
             Some(Partial { until, after }) => {

@@ -29,7 +29,9 @@ pub(super) const BUCKETS_PER_TURN: usize = 64;
 /// The longest sleep: how late the scheduler notices that the log runs short, or that an hour has ended.
 pub(super) const MAX_SLEEP: Duration = Duration::from_millis(500);
 
-/// The longest sleep while nothing is pending. The feeder wakes the scheduler when that changes.
+/// The longest sleep while nothing is pending.
+///
+/// The feeder wakes the scheduler when that changes.
 const IDLE_SLEEP: Duration = Duration::from_secs(10);
 
 /// Runs until [`super::Running::drain`] was called and each bucket is written, or left to the next start.
@@ -50,12 +52,13 @@ pub(super) async fn run(pipeline: Arc<Pipeline>) {
     }
 }
 
-/// The permit to send a write. At most `flush.max_in_flight` tasks have one, at most half of them for a write
-/// that is sent again.
+/// The permit to send a write.
 ///
-/// A task that waits before it sends its write again gives the permit back. A cluster that has lost a shard
-/// therefore takes the buckets of the others. If the store is silent, the task keeps the permit, so that
-/// further buckets stay open and grow.
+/// At most `flush.max_in_flight` tasks have one, at most half of them for a write that is sent again.
+///
+/// A task that waits before it sends its write again gives the permit back. So a cluster that has lost a
+/// shard still takes the buckets of the other shards. If the store is silent, the task keeps the permit, so
+/// that further buckets stay open and grow.
 pub(super) struct Permit {
     permits: Permits,
     held: Option<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>,
@@ -100,8 +103,8 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 struct Scheduler {
     pipeline: Arc<Pipeline>,
     permits: Permits,
-    /// Buckets that become due by their age until this time are taken too, in the commands of the last one
-    /// that was due.
+    /// Buckets that become due by their age until this time are taken already, so that they share write
+    /// commands with the bucket that is due now.
     horizon_ms: u64,
     /// The turns of buckets of ended hours that are left in this window.
     turns: usize,
@@ -176,8 +179,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether a drain has ended: the store fails all tasks, or nothing is left to do. `has_more`
-    /// says whether there are buckets to take.
+    /// Returns whether a drain has ended: tasks fail again and again, or nothing is left to do.
+    ///
+    /// `has_more` says whether there are buckets to take.
     fn has_drained(&self, state: &mut State, readable: Position, has_more: bool) -> bool {
         let is_refused = state.given_up_in_a_row >= self.pipeline.options.max_in_flight;
         let is_idle = !has_more && state.writes == 0;

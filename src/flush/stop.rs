@@ -43,7 +43,9 @@ pub struct Drained {
 }
 
 impl Running {
-    /// Writes all pending readings, for at most `grace`, then stops. The log must be closed.
+    /// Writes all pending readings, for at most `grace`, then stops.
+    ///
+    /// The log must be closed.
     pub async fn drain(self, grace: Duration) -> Drained {
         let Self { pipeline, feeder, mut scheduler, roller, others } = self;
         roller.abort(); // the next start continues its work

@@ -23,15 +23,16 @@ use crate::store::StoreError;
 /// The time between two pings.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long the answer to a ping may take. MongoDB has a limit of its own, from `mongodb.timeout`, which is
-/// shorter and has a better error.
+/// How long the answer to a ping may take.
+///
+/// MongoDB has a limit of its own, from `mongodb.timeout`, which is shorter and has a better error.
 const PING_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Whether the store is available, as all tasks see it.
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
     known: watch::Sender<Known>,
-    /// Notifies the task that pings the store that writes begin or cease to fail.
+    /// Notifies the task that pings the store: another task has begun or ceased to fail.
     attempted: Notify,
 }
 

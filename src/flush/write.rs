@@ -8,7 +8,7 @@ use super::refused::dead_letter;
 use super::scheduler::{BUCKETS_PER_TURN, Permit};
 use crate::model::BucketWrite;
 
-/// Writes buckets. Returns when each is stored or dead-lettered, or left to the next start.
+/// Writes buckets, until each is stored or dead-lettered, or left to the next start.
 pub(super) async fn write(pipeline: &Arc<Pipeline>, writes: Vec<Arc<BucketWrite>>, permit: Permit) {
     let mut attempts = Attempts::of_write(pipeline, permit);
     let mut writes = pipeline.writer.begin(writes);

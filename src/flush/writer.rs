@@ -22,7 +22,7 @@ use crate::model::{BucketWrite, Hour};
 use crate::store::{Store, StoreError, Written};
 use crate::telemetry::Metrics;
 
-/// Decides whether and when a request to the store is repeated that has failed for a reason that may pass.
+/// Decides whether and when a request to the store is repeated after a transient error.
 pub trait Retry: Send {
     /// Why the request is not repeated.
     type GaveUp;
@@ -30,7 +30,9 @@ pub trait Retry: Send {
     /// Notes that the store has done at least a part of the last attempt.
     fn succeed(&mut self);
 
-    /// Waits before the next attempt. `is_whole`: the store has done nothing of the last one.
+    /// Waits before the next attempt.
+    ///
+    /// `is_whole`: the store has done nothing of the last one.
     ///
     /// # Errors
     /// When there is no next attempt.
@@ -48,7 +50,7 @@ pub struct Writer {
 pub struct Writes<'a> {
     writer: &'a Writer,
     left: Vec<Bisection>,
-    /// Why the store has not done the last attempt, and whether it has done nothing of it.
+    /// The transient error of the last attempt, and whether the store has done nothing of that attempt.
     failed: Option<(StoreError, bool)>,
 }
 
@@ -122,8 +124,9 @@ impl Writer {
 }
 
 impl Writes<'_> {
-    /// Writes until at least one more bucket is done. Returns the buckets that are done; `None` after the
-    /// last.
+    /// Writes until at least one more bucket is done.
+    ///
+    /// Returns the buckets that are done; `None` after the last.
     ///
     /// # Errors
     /// When `retry` gives up.
@@ -166,8 +169,8 @@ impl Writes<'_> {
     }
 }
 
-/// The outcomes of an attempt: what the store has done or refused for good, what is left, and the first
-/// reason why.
+/// The outcomes of an attempt: the items that the store has done or refused for good, the items to try again,
+/// and the first transient error.
 type Settled<T, O> = (Vec<(T, Result<O, StoreError>)>, Vec<T>, Option<StoreError>);
 
 fn settle<T, O>(items: Vec<T>, outcomes: Vec<Result<O, StoreError>>) -> Settled<T, O> {

@@ -32,7 +32,9 @@ pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Ran
     folder.sync()
 }
 
-/// Moves the lines of a file, if it exists, to the end of `taken`. A crash in between leaves lines in both.
+/// Moves the lines of a file, if it exists, to the end of `taken`.
+///
+/// A crash in between leaves lines in both.
 pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<()> {
     let file = match folder.open(name, OpenMode::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -43,8 +45,10 @@ pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::R
     folder.sync()
 }
 
-/// The longest line that is read. Lines of this program are below it: a line of several readings is
-/// below a MiB, and the text of one reading is not much larger than its record.
+/// The longest line that is read.
+///
+/// Lines of this program are below it: a line of several readings is below a MiB, and the text of one reading
+/// is not much larger than its record.
 pub const MAX_LINE_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 
 /// A line of a file.
@@ -58,7 +62,9 @@ pub struct NumberedLine {
     pub text: Option<Vec<u8>>,
 }
 
-/// Reads the lines of a file. A line of more than [`MAX_LINE_BYTES`] is skipped, and has no text.
+/// Reads the lines of a file.
+///
+/// A line of more than [`MAX_LINE_BYTES`] is skipped, and has no text.
 #[derive(Debug)]
 pub struct NumberedLines<R> {
     input: R,
@@ -104,7 +110,9 @@ impl<R: BufRead> Iterator for NumberedLines<R> {
     }
 }
 
-/// Reads to the end of a line. Returns the number of bytes, and whether the last one ends a line.
+/// Reads to the end of a line.
+///
+/// Returns the number of bytes, and whether the last one ends a line.
 fn skip_line(input: &mut impl BufRead) -> std::io::Result<(u64, bool)> {
     let mut skipped = 0;
     loop {
@@ -226,8 +234,9 @@ impl Read for FileBytes<'_> {
     }
 }
 
-/// Adds lines, each in one or several pieces, to a file of at most `max_bytes`. Creates the file if it does
-/// not exist. When this returns, the lines survive a crash.
+/// Adds lines, each in one or several pieces, to a file of at most `max_bytes`.
+///
+/// Creates the file if it does not exist. When this returns, the lines survive a crash.
 pub(super) fn add_lines(
     folder: &dyn Folder,
     name: &str,
@@ -244,8 +253,9 @@ pub(super) fn add_lines(
     folder.sync() // always: a killed process may have created the file and not synced its name
 }
 
-/// Writes lines at the end of a file. If a crash or a full disk has cut off its last line, a line end
-/// precedes them.
+/// Writes lines at the end of a file.
+///
+/// If a crash or a full disk has cut off its last line, a line end precedes them.
 fn write_lines(
     file: &dyn OpenFile,
     path: &Path,

@@ -105,7 +105,9 @@ struct OwnedReading {
     values: BTreeMap<String, Box<RawValue>>,
 }
 
-/// The lines of a refused bucket, with their ends. `replaced` has the stored values that it was to replace.
+/// The lines of a refused bucket, with their ends.
+///
+/// `replaced` has the stored values that it was to replace.
 ///
 /// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that several lines fit into one request.
 pub(super) fn lines_of(

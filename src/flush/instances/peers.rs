@@ -34,11 +34,12 @@ struct State {
 }
 
 impl Peers {
-    /// Reads the name of this instance from a file, or makes one if there is none. `None`: the store is not
-    /// shared.
+    /// Reads the name of this instance from a file, or makes one if there is none.
+    ///
+    /// `None`: the store is not shared.
     ///
     /// # Errors
-    /// When the file cannot be read. Under a new name, deletions would wait for the instance that it was.
+    /// When the file cannot be read. A new name would not do: deletions would wait for the old name.
     pub(in crate::flush) fn load(file: Option<&Path>) -> Result<Self, Error> {
         let has_looked = watch::Sender::new(file.is_none());
         Ok(Self { id: file.map(name_in).transpose()?, state: Mutex::default(), has_looked })
@@ -66,8 +67,9 @@ impl Peers {
         self.id.as_ref()
     }
 
-    /// Notes that the log has a deletion of another instance, which ends at `until`. Without a lease, this
-    /// instance had missed it.
+    /// Notes that the log has a deletion of another instance, which ends at `until`.
+    ///
+    /// Without a lease, this instance had missed it.
     pub(super) fn note_appended(&self, until: Position) {
         let mut state = self.lock();
         if !state.has_lease() {

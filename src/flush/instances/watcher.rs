@@ -14,11 +14,13 @@ use crate::log::{BegunDeletion, DeletionRecord, RecoveredDeletion};
 use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
 
-/// The time between two looks. An instance that is alone looks with each beat. That suffices, because a
-/// second instance writes its note before it announces a deletion, and then waits for this one.
+/// The time between two looks.
+///
+/// An instance that is alone looks with each beat. That suffices, because a second instance writes its note
+/// before it announces a deletion, and then waits for this one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time between two looks for [`BUSY_FOR`] after a deletion was seen, because more may follow.
+/// The time between two looks if the last deletion was seen within [`BUSY_FOR`]: more may follow.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
 const BUSY_FOR: Duration = Duration::from_secs(10);
@@ -140,7 +142,7 @@ impl Watcher<'_> {
         self.seen.get(id).filter(|_| *id != self.own).map_or(Duration::ZERO, |(_, at)| at.elapsed())
     }
 
-    /// Whether an instance is not taken for dead.
+    /// Whether an instance runs: its last beat was seen within its lease.
     fn runs(&self, instance: &Instance) -> bool {
         self.silence(instance) < instance.lease
     }
@@ -162,7 +164,7 @@ impl Watcher<'_> {
         Ok(true)
     }
 
-    /// Reads a deletion of another instance.
+    /// Reads a deletion of another instance. Logs an error, once, if it cannot be read.
     fn begun(&mut self, id: u64, announced: &Announced) -> Option<BegunDeletion> {
         let error = match serde_json::from_str::<BegunDeletion>(&announced.record) {
             Ok(begun) if begun.id == id => {
@@ -177,8 +179,9 @@ impl Watcher<'_> {
         None
     }
 
-    /// Appends a deletion of another instance to the log. Returns false if too many wait to be executed. If
-    /// the log does not take it, the next look tries again.
+    /// Appends a deletion of another instance to the log.
+    ///
+    /// Returns false if too many wait to be executed. If the log does not take it, the next look tries again.
     async fn append(&self, begun: BegunDeletion) -> bool {
         let pipeline = self.pipeline;
         if pipeline.with_pending(Pending::deletions) >= MAX_WAITING {
@@ -198,8 +201,10 @@ impl Watcher<'_> {
         true
     }
 
-    /// Closes a deletion that all running instances have executed. The instance that announced it does so, or
-    /// any other one if that instance is taken for dead. Returns whether this call has closed it.
+    /// Closes a deletion that all running instances have executed.
+    ///
+    /// The instance that announced it does so, or any other one if that instance is taken for dead. Returns
+    /// whether this call has closed it.
     async fn close(&self, id: u64, announced: &Announced, instances: &[Instance]) -> Result<bool, StoreError> {
         let is_left = |instance: &&Instance| !announced.is_executed_by(&instance.id);
         let left = instances.iter().filter(is_left);
@@ -225,8 +230,9 @@ impl Watcher<'_> {
         Ok(true)
     }
 
-    /// Answers and forgets the deletions that are executed here and not open any more. Returns whether there
-    /// were some.
+    /// Answers and forgets the deletions that are executed here and not open any more.
+    ///
+    /// Returns whether there were some.
     async fn settle(&self, open: &BTreeSet<u64>) -> Result<bool, StoreError> {
         let settled = self.pipeline.deletions.settled(open);
         let has_settled = !settled.is_empty();
