@@ -290,8 +290,8 @@ impl OpenFile for File {
 fn open_and_hold(path: &Path, options: &mut OpenOptions) -> Result<File> {
     loop {
         let file = open_regular_with(path, options)?;
-        // This fails if another process recycles the file, which then has lost its name, or if the file
-        // system has no locks, in which case no file is recycled.
+        // The lock fails if another process recycles the file: then the file has lost its name, which the
+        // comparison below notices. It also fails if the file system has no locks: then no file is recycled.
         let _ = file.try_lock_shared();
         let (held, named) = (file.metadata()?, path.metadata()?);
         if (held.dev(), held.ino()) == (named.dev(), named.ino()) {
