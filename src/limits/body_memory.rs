@@ -40,7 +40,7 @@ impl BodyMemory {
         self.0.held()
     }
 
-    /// A reservation of no bytes yet. `quota` has the limit of the token.
+    /// An empty reservation. `quota` has the limit of the token.
     #[must_use]
     pub fn reservation(&self, quota: &Quota) -> Reservation {
         let of_token = quota.bytes.clone().map(ConcurrencyLimit::hold);

@@ -37,7 +37,7 @@ pub struct Quota {
 pub struct Share {
     /// The free permits of this part.
     ///
-    /// A user takes as many permits of this part as of the whole limit.
+    /// A query or file takes the same number of permits from this part as from the whole limit.
     pub places: Arc<Semaphore>,
     /// The number of all permits of this part.
     pub max: u32,
