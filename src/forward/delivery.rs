@@ -4,9 +4,10 @@
 //! same request may fail on one of its readings. To find this reading, the request is divided: first between
 //! devices, then the readings of one device into halves, down to one reading. The first half is delivered
 //! before the second half is sent, so the readings of a device keep their order. If the server fails on a
-//! single reading, it gets once more the last reading that it has accepted before. If it accepts that, the
-//! single reading counts as refused. If it does not, the server fails on everything, and the readings wait.
-//! After [`MAX_FAILED_PARTS`] failed parts of one device, further failed parts of this device are refused as
+//! single reading, it is tested: it gets once more the last reading that it has accepted before. If it
+//! accepts that, it fails only on the single reading, which counts as refused. If it does not, the server
+//! fails on everything, and the readings wait. After [`MAX_FAILED_PARTS`] failed parts of one device, further
+//! failed parts of this device are refused as a whole.
 //! a whole.
 
 use std::ops::ControlFlow;
