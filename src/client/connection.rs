@@ -112,7 +112,7 @@ fn trusting(options: &Options) -> Result<ClientBuilder, BadOptions> {
     let _ = rustls::crypto::ring::default_provider().install_default(); // fails if there is one already
     let http = reqwest::Client::builder();
     if options.is_local || !options.url.starts_with("https:") {
-        return Ok(http.tls_certs_only([])); // a system may have no authorities
+        return Ok(http.tls_certs_only([])); // not those of the system, which may have none
     }
     let http = match &options.ca_file {
         Some(file) => {

@@ -9,7 +9,7 @@ use crate::common::backoff::Backoff;
 
 /// Repeats a request until it succeeds or a retry cannot help.
 ///
-/// It gives up `retry_for` after the first trouble. `on_trouble` is called before each retry.
+/// It gives up when `retry_for` has passed since the first trouble. `on_trouble` is called before each retry.
 ///
 /// # Errors
 /// The last trouble.

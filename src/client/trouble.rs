@@ -118,7 +118,7 @@ impl Trouble {
 
     /// Whether the server, a tidegauge, will always refuse this request.
     ///
-    /// The answer is a problem document with a status 4xx other than 401 and those that may pass, such as
+    /// The answer is a problem document with a status 4xx. It is not 401, and not one that may pass, such as
     /// 429.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
