@@ -11,8 +11,10 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmms
 /// The most datagrams of one call.
 const MAX_DATAGRAMS: usize = 128;
 
-/// The most bytes of one call. The names of metrics in so many bytes always fit into a record of the log, so
-/// no reading is rejected because of other readings in its batch.
+/// The most bytes of one call.
+///
+/// The names of metrics in so many bytes always fit into a record of the log, so no reading is rejected
+/// because of other readings in its batch.
 const MAX_BYTES: usize = 256 << 10;
 
 /// A socket and the datagrams of the last call.
@@ -80,11 +82,13 @@ impl<'s> Inbox<'s> {
         })
     }
 
-    /// Waits until the kernel has a datagram or the other end of `shutdown` is closed. Returns whether it is
-    /// closed.
+    /// Waits until the kernel has a datagram or the other end of `shutdown` is closed.
+    ///
+    /// Returns whether that end is closed.
     pub(super) fn wait(&self, shutdown: &UnixStream) -> nix::Result<bool> {
         let socket = PollFd::new(self.socket.as_fd(), PollFlags::POLLIN);
-        let mut both = [socket, PollFd::new(shutdown.as_fd(), PollFlags::empty())]; // reports a closed end in any case
+        // `poll` reports a closed end even without flags.
+        let mut both = [socket, PollFd::new(shutdown.as_fd(), PollFlags::empty())];
         match poll(&mut both, PollTimeout::NONE) {
             Ok(_) => Ok(both[1].any().unwrap_or(true)),
             Err(Errno::EINTR) => Ok(false),

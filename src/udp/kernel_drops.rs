@@ -18,8 +18,9 @@ const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts the datagrams that the kernel dropped at each socket.
 pub(super) struct KernelDrops {
-    /// The last count of drops, by the inode of the socket. The counters of the kernel have 32 bits and wrap
-    /// around.
+    /// The last count of drops, by the inode of the socket.
+    ///
+    /// The counters of the kernel have 32 bits and wrap around.
     seen: HashMap<u64, u32>,
     table: &'static str,
     counter: Counter,
@@ -27,8 +28,9 @@ pub(super) struct KernelDrops {
 }
 
 impl KernelDrops {
-    /// Counts the drops of `sockets` into `counter`, also the drops before this call. The sockets are of one
-    /// address family.
+    /// Counts the drops of `sockets` into `counter`, also the drops before this call.
+    ///
+    /// The sockets are of one address family.
     pub(super) fn of(sockets: &[UdpSocket], counter: Counter) -> io::Result<Self> {
         let is_ipv6 = sockets.iter().any(|socket| socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let table = if is_ipv6 { "/proc/net/udp6" } else { "/proc/net/udp" };

@@ -76,7 +76,9 @@ pub struct Receiving {
 }
 
 impl Sockets {
-    /// Binds the sockets to an address. Warns when the kernel grants smaller buffers than asked for.
+    /// Binds the sockets to an address.
+    ///
+    /// Warns when the kernel grants smaller buffers than asked for.
     ///
     /// # Errors
     /// When the address cannot be bound, for example because another process uses it.
@@ -86,8 +88,9 @@ impl Sockets {
         Ok(Self::warned(options, bound, receive_buffer_bytes))
     }
 
-    /// Uses sockets that are bound already: at least one, and all to the same address. Asks the kernel for
-    /// the same buffers as [`Self::bind`].
+    /// Uses sockets that are bound already: at least one, and all to the same address.
+    ///
+    /// Asks the kernel for the same buffers as [`Self::bind`].
     ///
     /// # Errors
     /// When a socket does not take its options.
@@ -169,8 +172,9 @@ impl Sockets {
 }
 
 impl Receiving {
-    /// Waits until the threads have ended, soon after the shutdown. All that they received is then in the
-    /// log.
+    /// Waits until the threads have ended, soon after the shutdown.
+    ///
+    /// All that they received is then in the log.
     pub async fn ended(self) {
         self.threads.wait().await;
         if let Some(drops) = self.drops {

@@ -38,12 +38,16 @@ struct Seen {
 struct Run {
     /// The highest number of the run.
     last: u64,
-    /// Bit `n` says whether `last - n` has arrived. Numbers before the first one count as arrived.
+    /// Bit `n` says whether `last - n` has arrived.
+    ///
+    /// Numbers before the first one count as arrived.
     window: u64,
 }
 
 impl Sequences {
-    /// Remembers up to `max_devices` devices. It always remembers the half of them that sent last.
+    /// Remembers up to `max_devices` devices.
+    ///
+    /// It always remembers the half of them that sent last.
     pub(super) fn new(max_devices: usize, gaps: Counter) -> Self {
         let seen = || Mutex::new(Devices::new(max_devices.div_ceil(2), |_| 1));
         Self { seen: (max_devices > 0).then(seen), gaps }
@@ -69,7 +73,9 @@ impl Numbering<'_> {
     }
 }
 
-/// Notes a number of a device. Returns how many more numbers are known to be missing now.
+/// Notes a number of a device.
+///
+/// Returns how many more numbers are known to be missing now.
 fn missing_after(devices: &mut Devices, device: &str, number: u64) -> u64 {
     let missing = devices.update(device, |seen| seen.note(number));
     missing.unwrap_or_else(|| {
@@ -114,7 +120,9 @@ impl Run {
         self.is_near(number) || (number > self.last && number - self.last <= u32::MAX as u64)
     }
 
-    /// Notes a number that continues the run. Returns how many missing numbers have left the window.
+    /// Notes a number that continues the run.
+    ///
+    /// Returns how many missing numbers have left the window.
     const fn note(&mut self, number: u64) -> u64 {
         if number <= self.last {
             self.window |= 1 << (self.last - number);
@@ -129,7 +137,9 @@ impl Run {
         bits - leaving.count_ones() as u64 + skipped
     }
 
-    /// Ends the run. Returns how many numbers are missing in its window. A second call returns 0.
+    /// Ends the run.
+    ///
+    /// Returns how many numbers are missing in its window. A second call returns 0.
     const fn end(&mut self) -> u64 {
         let missing = self.window.count_zeros() as u64;
         self.window = u64::MAX;

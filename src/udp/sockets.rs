@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
 
-/// Binds `count` sockets to one address. Also returns the bytes of the receive buffer that the kernel grants
-/// to each.
+/// Binds `count` sockets to one address.
+///
+/// Also returns the bytes of the receive buffer that the kernel grants to each.
 pub(super) fn bind(listen: SocketAddr, count: usize, buffer_bytes: usize) -> io::Result<(Vec<UdpSocket>, usize)> {
     // The first socket is bound without SO_REUSEPORT, so that the bind fails if another process uses the
     // address. Otherwise the kernel would distribute datagrams to that process too.
@@ -43,8 +44,10 @@ fn open(address: SocketAddr, buffer_bytes: usize) -> io::Result<(OwnedFd, usize)
     Ok((socket, granted_bytes))
 }
 
-/// Asks the kernel for a receive buffer, unless the socket has at least this much. Another process may have
-/// made the socket, with the right to larger buffers. Returns the bytes of the buffer.
+/// Asks the kernel for a receive buffer, unless the socket has at least this much.
+///
+/// Another process may have made the socket, with the right to larger buffers. Returns the bytes of the
+/// buffer.
 pub(super) fn ensure_buffer(socket: &impl AsFd, buffer_bytes: usize) -> io::Result<usize> {
     let has_bytes = buffer_of(socket)?;
     if has_bytes < buffer_bytes { ask_for_buffer(socket, buffer_bytes) } else { Ok(has_bytes) }

@@ -88,8 +88,9 @@ struct Backlog {
 }
 
 impl Worker {
-    /// Receives until the shutdown, and then the datagrams that have arrived by then. When this returns, all
-    /// of them are in the log or counted as lost.
+    /// Receives until the shutdown, and then the datagrams that have arrived by then.
+    ///
+    /// When this returns, all of them are in the log or counted as lost.
     pub(super) fn run(self) {
         let mut inbox = Inbox::new(&self.socket, self.options.udp.max_datagram_bytes.as_usize());
         let mut backlog = Backlog::default();
@@ -135,7 +136,9 @@ impl Worker {
         Unsettled { submission, datagrams, with_readings, bytes }
     }
 
-    /// Admits the readings of a datagram. Returns whether at least one of them is accepted.
+    /// Admits the readings of a datagram.
+    ///
+    /// Returns whether at least one of them is accepted.
     fn admit<'k>(
         &'k self,
         datagram: &Datagram<'_>,
@@ -195,7 +198,9 @@ impl Worker {
         self.counters.datagrams.increment(datagrams);
     }
 
-    /// Logs a failed system call and pauses. Returns false, as a call that found nothing does.
+    /// Logs a failed system call and pauses.
+    ///
+    /// Returns false, as a call that found nothing does.
     fn pause_after(&self, error: nix::Error) -> bool {
         tracing::warn!(%error, "the UDP socket cannot receive; trying again");
         if !self.shutdown.is_cancelled() {
