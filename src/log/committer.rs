@@ -59,7 +59,7 @@ impl Committer {
         self.shared.progress.notify_all();
     }
 
-    /// Waits for work.
+    /// Waits for work, and returns the batches of the next group.
     ///
     /// `None` when the log is closed and the queue is empty; an empty group when a sync or the end of the
     /// segment is due.

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use super::{Position, segment};
 use crate::disk::{Folder, OpenFile, OpenMode};
 
-/// The most spares.
+/// The most spares that the log keeps.
 ///
 /// A cut may free many segments at once; the log removes the others.
 const MAX_SPARES: u64 = 2;
