@@ -98,11 +98,13 @@ struct Observed {
     is_read: Arc<AtomicBool>,
 }
 
-/// Whether a body was read to its end.
+/// Whether a body was read to its end; `None`: the body is empty.
 struct BodyCompletion(Option<Arc<AtomicBool>>);
 
 impl BodyCompletion {
-    /// Observes a body, unless it is empty.
+    /// Wraps a body so that it records when it was read to its end.
+    ///
+    /// An empty body stays as it is.
     fn observe(body: Body) -> (Body, Self) {
         if body.is_end_stream() {
             return (body, Self(None));

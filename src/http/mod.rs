@@ -5,7 +5,7 @@
 //!
 //! A request passes these modules, from top to bottom:
 //!
-//! 1. `serve` has the sockets, threads, TLS and connections, and their end.
+//! 1. `serve` accepts connections, makes TLS handshakes, and closes connections.
 //! 2. `every_request` gives each request an ID, and each answer its headers, metrics and log line.
 //! 3. `router` lists all routes, each with its handler, its description and the access that it requires.
 //! 4. `access` refuses requests of other sites' pages, and turns a token or certificate into a grant.
@@ -28,8 +28,8 @@
 //!   that long and stays within its own limits succeeds with the same request.
 //! - Requests that a browser sends for a page of another site are refused (`access`). The page of this
 //!   server (`dashboard`) is of the same site.
-//! - Authentication precedes the handler and the first byte of the body. No answer shows a token, the version
-//!   to a client without a token, or a device outside the client's device scope.
+//! - Authentication precedes the handler and the first byte of the body. No answer shows a token. Only a
+//!   client with a token sees the version, and a client sees only devices of its device scope.
 //! - A listener with TLS accepts nothing but TLS.
 //! - On shutdown, the server answers the requests of the connections that it has accepted, and accepts no
 //!   new ones.
@@ -97,9 +97,9 @@ pub struct Limits {
 /// The settings of the formats in which clients send readings.
 #[derive(Debug, Clone)]
 pub struct Formats {
-    /// The settings of line protocol: tags of devices, fields with strings.
+    /// Line protocol: the tags that name a device, and the rule for text fields.
     pub line_protocol: LineProtocol,
-    /// The keys that JSON may have.
+    /// JSON: the meaning of unknown keys.
     pub json: json::Options<'static>,
     /// The labels of remote write that name and describe devices.
     pub remote_write: RemoteWrite,

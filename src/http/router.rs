@@ -78,7 +78,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Routes that are being listed, each with a [`Need`] and a description.
+/// The routes that were added so far, each with its [`Need`] and description.
 struct Routes {
     app: Arc<App>,
     router: Router<Arc<App>>,

@@ -116,7 +116,7 @@ fn log_refusals(app: &App, need: Need, sender: &Sender, request: Option<RequestI
     let is_server_error = response.status().is_server_error();
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
     let is_logged = |refusal: &RefusalEntry| match refusal.what {
-        What::Queries => app.pipeline.store_away().is_none(), // elsewhere, the log says once that the store is away
+        What::Queries => app.pipeline.store_away().is_none(), // else one other line says that it is away
         _ => need.format_of_readings().is_some() || !is_authorized,
     };
     for refusal in refusals.into_iter().filter(is_logged) {
@@ -147,7 +147,7 @@ enum AccessError {
     MalformedAuthorization(&'static str),
     /// The token lacks this scope.
     MissingScope(Scope),
-    /// The token has reached its rate of requests, until this time has passed.
+    /// The token has used up its rate of requests, and must wait this long.
     RateLimited(Duration),
 }
 

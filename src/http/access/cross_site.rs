@@ -6,8 +6,10 @@
 //!
 //! - The origin. Browsers send `Sec-Fetch-Site`, or at least `Origin`, and pages cannot change these headers.
 //!   Devices, agents and `curl` send neither, and pass.
-//! - The host name, unless access requires more than to reach the server. A foreign page can rebind only a
-//!   name that its owner has registered. So IP addresses, and names that cannot be registered, always pass.
+//! - The host name must belong to this server. A foreign page can rebind only a name that its owner has
+//!   registered. So IP addresses, and names that cannot be registered, always pass. Without
+//!   `http.allowed_hosts`, every name passes if reaching the server is not enough, because a client also needs
+//!   a token, for example.
 
 use std::net::IpAddr;
 
@@ -59,8 +61,8 @@ impl Hosts {
 
     /// Refuses a request that a browser may have sent for a foreign page.
     ///
-    /// `needs_more_than_the_address` is true if a rebound name gives no access: the request needs a token
-    /// too, or the server's certificate does not contain the name.
+    /// `needs_more_than_the_address` returns true if a rebound name is of no use to a foreign page: the
+    /// request also needs a token, or the server's certificate does not contain the name.
     pub(in crate::http) fn check(
         &self,
         request: &Request,
@@ -95,7 +97,7 @@ fn bare(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Reads the header `Host`. It may be empty, and missing in HTTP/1.0: then `None`.
+/// Reads the header `Host`; `None`: it is empty, or missing in HTTP/1.0.
 fn host_of(request: &Request) -> Result<Option<Authority>, CrossSiteError> {
     let mut values = request.headers().get_all(header::HOST).iter();
     match (values.next(), values.next()) {

@@ -1,6 +1,6 @@
-//! The series of the device index as InfluxQL has them.
+//! Turns the series of the device index into series of InfluxQL.
 //!
-//! A series belongs to a measurement, and has tags and fields.
+//! A series of InfluxQL belongs to a measurement, and has tags and fields.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use crate::influxql::{Aliases, Series, mapping};
 use crate::model::{Metric, series};
 use crate::query::Device;
 
-/// The start of the tag of a label whose key would name the device.
+/// The prefix of the tag of a label whose key is the key of a device tag.
 ///
-/// The label `device_id` becomes the tag `label.device_id`.
+/// The label `device_id` becomes the tag `label.device_id`, because the tag `device_id` is the device ID.
 const LABEL: &str = "label.";
 
 type Tags = Vec<(Arc<str>, Arc<str>)>;
@@ -36,7 +36,7 @@ pub(super) struct Place {
     pub(super) device: Arc<str>,
     /// The metrics of the fields of the series, in the order of the fields.
     pub(super) metrics: Vec<Metric>,
-    /// A range that has all readings of the device, in Unix milliseconds.
+    /// A range that includes all readings of the device, in Unix milliseconds.
     pub(super) span_ms: Range<i64>,
 }
 
@@ -44,7 +44,9 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Catalogue {
     device_tag: Arc<str>,
-    /// The tag in which line protocol looks for a device first. No label has its name.
+    /// The tag in which line protocol looks for a device ID first.
+    ///
+    /// A reading with this tag has it as the device ID, so no label has this key.
     first_tag: Arc<str>,
     aliases: Arc<Aliases>,
 }
@@ -59,14 +61,14 @@ impl Catalogue {
         Self { device_tag: device_tag.into(), first_tag: first_tag.into(), aliases }
     }
 
-    /// Whether a tag always names the device.
+    /// Whether the tag `tag` is the device ID in every series.
     pub(super) fn is_of_device(&self, tag: &str) -> bool {
         *self.device_tag == *tag || *self.first_tag == *tag
     }
 
     /// Returns the series of a device, each with its measurement.
     ///
-    /// `is_meant` chooses the measurements. The caller sets the keys of the series, which are 0.
+    /// `is_meant` chooses the measurements. The keys of the series are 0; the caller sets them.
     pub(super) fn series_of(
         &self,
         device: &Device,
@@ -115,7 +117,7 @@ impl Place {
     }
 }
 
-/// Returns the members of metadata that are a text, a number or a boolean.
+/// Turns the texts, numbers and booleans of metadata into tags.
 fn tags_of(metadata: Option<&str>) -> Tags {
     let metadata: Map<String, Value> =
         metadata.and_then(|metadata| serde_json::from_str(metadata).ok()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The parameters of a request to `/query`: of the query string and of a form.
+//! The parameters of a request to `/query`, in its query string and in its form.
 
 use std::borrow::Cow;
 
@@ -19,16 +19,18 @@ const CHUNK_ROWS: usize = 10_000;
 /// The most rows of a chunk. A larger `chunk_size` means this many.
 const CHUNK_ROWS_MAX: usize = 100_000;
 
-/// The most bytes of `params`. Its values take up to a hundred times as much.
+/// The most bytes of `params`. Parsed, they take up to a hundred times the memory.
 const PARAMS_MAX_BYTES: usize = 64 << 10;
 
-/// The most bytes of a form or query string. Encoding may make three bytes of one.
+/// The most bytes of a form or query string.
+///
+/// Percent-encoding may turn one byte into three.
 const FORM_MAX_BYTES: usize = 3 * (QUERY_MAX_BYTES + PARAMS_MAX_BYTES) + (4 << 10);
 
 /// The most parameters of a form and a query string together.
 const PAIRS_MAX: usize = 100;
 
-/// A request to `/query`, as its parameters describe it.
+/// The parameters of a request to `/query`.
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) query: String,
@@ -45,8 +47,8 @@ pub(super) struct Form {
 impl Form {
     /// Receives the parameters of the form and of the query string.
     ///
-    /// If both have a parameter, the form counts. Parameters without an effect, such as `u`, `p` and `rp`,
-    /// are ignored.
+    /// A parameter of the form precedes the same parameter of the query string. Parameters without an effect,
+    /// such as `u`, `p` and `rp`, are ignored.
     pub(super) async fn receive(
         app: &App,
         grant: &Grant,

@@ -1,11 +1,13 @@
-//! The series that statements want, from the device index.
+//! Finds, in the device index, the series that statements want.
 //!
 //! The index keeps some thousand series of a device. If a device has more, a statement that names its fields
 //! also gets the series of these fields that have stats in its range.
 //!
-//! Only the index knows which part of a metric is the measurement. So for a metric that the index lacks, the
-//! measurement is, in this order: that of the same metric with other labels; the longest measurement of the
-//! device with which the metric begins; the measurement that the statement names.
+//! Only the index knows which part of a metric is the measurement. The measurement of a metric that the index
+//! lacks, such as `cpu_load_avg{core=1}`, is the first of these that exists:
+//! - the measurement of the same metric with other labels, such as `cpu_load_avg{core=0}`;
+//! - the longest measurement of the device with which the metric begins, such as `cpu_load` or `cpu`;
+//! - the measurement that the statement names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
@@ -24,7 +26,9 @@ use crate::query::{Column, Columns, Device, DevicesRequest, HoursRequest, Listed
 const BYTES_PER_METRIC: usize = 128;
 
 impl Stored<'_> {
-    /// Visits devices in the scope of the token: those with these client IDs, or all.
+    /// Visits devices in the scope of the token: those with these IDs, or all.
+    ///
+    /// `ids` are client IDs.
     pub(super) fn each_device(
         &mut self,
         ids: Option<Vec<Arc<str>>>,
@@ -44,7 +48,7 @@ impl Stored<'_> {
 
     /// Refuses a device with more series than the index keeps.
     ///
-    /// An answer about the index itself notes such a device instead.
+    /// A `SHOW` statement lists the index. It does not refuse such a device, and its answer has a note.
     fn check_complete(&mut self, device: &Device) -> Result<(), StatementError> {
         if device.has_more_metrics && !self.is_of_index {
             let id = &device.id;
@@ -60,7 +64,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Returns the metrics with these names that a device has in some ranges.
+    /// Returns the series of metrics with these names that have stats in `wanted_ms`.
     fn metrics_in_stats<'n>(
         &mut self,
         device: &Device,
@@ -77,7 +81,7 @@ impl Stored<'_> {
         }
         let (mut found, mut bytes) = (HashSet::new(), 0);
         let runs = runs(ranges_ms.iter(), Order::Ascending).map(|(run, _)| run);
-        // Any number of series may have a name, so a page has a day.
+        // A metric may have any number of series, so each page covers only one day.
         for range_ms in runs.flat_map(|run| pages(&run, usize::MAX)) {
             let columns = Columns::NONE.with(Column::Count);
             let request = HoursRequest { range_ms, series: series.clone(), columns };
@@ -104,27 +108,28 @@ impl Stored<'_> {
 
 /// The series that were found for the parts of a statement.
 ///
-/// Each [`Wanted`] is a part, by its index. A statement with subqueries has several parts.
+/// A statement with subqueries has several parts. Each part is a [`Wanted`], and its index in `wanted` stands
+/// for it.
 pub(super) struct Gathered<'w> {
     wanted: &'w [Wanted],
-    /// For each part the only client IDs that it may want; `None`: any device.
+    /// For each part, the only client IDs that it wants; `None`: any device.
     ids: Vec<Option<HashSet<&'w str>>>,
-    /// The parts that want a device, by its client ID.
+    /// By client ID, the parts whose `ids` include it.
     of_device: HashMap<&'w str, Vec<usize>>,
-    /// The parts that name a measurement, by its name.
+    /// By name of a measurement, the parts that name it.
     named: HashMap<&'w str, Vec<usize>>,
-    /// The parts that want all measurements, or those that match a regular expression.
+    /// The parts that want all measurements, or those that match a pattern.
     with_unknown: Vec<usize>,
-    /// The parts that want a measurement, by its name, as far as they are known.
+    /// By name of a measurement, the parts that want it. Filled as devices are added.
     meant: HashMap<Arc<str>, Meant>,
     found: Vec<BTreeMap<Arc<str>, Found>>,
-    /// The numbers of series and of names of fields and tags, and their memory.
+    /// How much was found: series, names of fields and tags, and bytes of memory.
     series: usize,
     names: usize,
     bytes: usize,
 }
 
-/// The parts of a statement that want a measurement.
+/// The parts that want a measurement: of any device, or only of some devices.
 struct Meant {
     of_any_device: Vec<usize>,
     of_some_devices: Vec<usize>,
@@ -160,7 +165,7 @@ impl<'w> Gathered<'w> {
         }
     }
 
-    /// Returns the only client IDs that any part may want; `None`: any device.
+    /// Returns the client IDs that the parts want; `None`: a part wants any device.
     pub(super) fn ids(&self) -> Option<Vec<Arc<str>>> {
         let of_parts: Option<Vec<&HashSet<&str>>> = self.ids.iter().map(Option::as_ref).collect();
         let all: BTreeSet<&str> = of_parts?.into_iter().flatten().copied().collect();
@@ -213,7 +218,7 @@ impl<'w> Gathered<'w> {
         Ok(())
     }
 
-    /// Whether a part of the statement wants a measurement.
+    /// Whether any part of the statement wants the measurement `name`.
     fn is_meant(&mut self, name: &str) -> bool {
         let is_some = |meant: &Meant| !meant.of_any_device.is_empty() || !meant.of_some_devices.is_empty();
         if let Some(meant) = self.meant.get(name) {
@@ -229,7 +234,7 @@ impl<'w> Gathered<'w> {
         is_meant
     }
 
-    /// Returns the parts that want a measurement of a device.
+    /// Returns the parts that want this measurement of this device.
     fn parts_of(&self, measurement: &str, device: &str) -> Vec<usize> {
         let Some(Meant { of_any_device, of_some_devices }) = self.meant.get(measurement) else { return Vec::new() };
         let of_device = self.of_device.get(device).map_or(&[][..], Vec::as_slice);
@@ -244,9 +249,9 @@ impl<'w> Gathered<'w> {
         parts
     }
 
-    /// Adds the wanted series of a device that the index lacks.
+    /// Adds to `device` the wanted series that the index lacks.
     fn complete(&mut self, source: &mut Stored<'_>, device: &mut Device) -> Result<(), StatementError> {
-        // The measurements of which a metric with this name may be a field.
+        // By name of a metric, the measurements of which it may be a field.
         let mut names: HashMap<String, BTreeSet<&str>> = HashMap::new();
         let (mut ranges_ms, mut bytes) = (Vec::new(), 0);
         for (wanted, ids) in self.wanted.iter().zip(&self.ids) {
@@ -287,9 +292,9 @@ impl<'w> Gathered<'w> {
     }
 }
 
-/// The measurements of a device, of the metrics that the index has.
+/// The measurements of the metrics of a device that the index has.
 struct Known<'m> {
-    /// The measurement of each metric, by the metric's name without labels.
+    /// By name of a metric without labels, its measurement; `None`: it has none.
     by_name: HashMap<&'m str, Option<&'m str>>,
     all: HashSet<&'m str>,
 }
@@ -300,9 +305,10 @@ impl<'m> Known<'m> {
         Self { by_name, all: metrics.iter().filter_map(Metric::measurement).collect() }
     }
 
-    /// Returns a metric that the index lacks with its measurement.
+    /// Finds the measurement of a metric that the index lacks.
     ///
-    /// `named` is the measurement that the statement names.
+    /// `named` is the measurement that the statement names. The returned metric is the same one with its
+    /// measurement.
     fn assign(&self, metric: &Metric, named: &str) -> Metric {
         let name = name_of(metric);
         let begins = |at: usize| Some(&name[..at]).filter(|start| self.all.contains(*start));

@@ -1,7 +1,7 @@
-//! The evaluation of a request on a blocking thread.
+//! Evaluates the statements of a request on a blocking thread.
 //!
-//! The memory of the data and of the answer grows with them, and counts as memory of queries. The evaluation
-//! ends when the client is gone.
+//! A job takes more of the memory for queries as its data and its answer grow. It ends early if the client is
+//! gone.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,13 +25,13 @@ use crate::http::serve::client_disconnect::Disconnect;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Format, Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
 
-/// The name of the database if a request names none. It has all data.
+/// The name of the database, unless the request has another one. It has all data.
 const DATABASE: &str = "tidegauge";
 
 /// The memory of a query before it has data, in bytes.
 const LEAST_BYTES: usize = 64 << 10;
 
-/// The statements of a request, and the means to evaluate them.
+/// The statements of a request, and all that their evaluation needs.
 pub(super) struct Job {
     app: Arc<App>,
     grant: Arc<Grant>,
@@ -162,7 +162,7 @@ impl Job {
         Ok(())
     }
 
-    /// Sends text if it is long enough for a piece, unless the client is gone.
+    /// Sends text that is long enough for a piece. Fails if the client is gone.
     fn pass(&self, text: &mut Vec<u8>, out: &mut Output) -> Result<(), FileError> {
         if self.cancelled.is_cancelled() {
             return Err(FileError::Gone);

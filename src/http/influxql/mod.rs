@@ -41,7 +41,7 @@ use crate::config::Scope;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Format, Parameters, ParseError, Writer, parse};
 
-/// The most bytes of statements and parameters without the scope `query`.
+/// The most bytes of statements and parameters for a token without `query`.
 ///
 /// A token without this scope may only create databases.
 const INGEST_MAX_BYTES: usize = 1_024;
@@ -175,7 +175,7 @@ async fn answer(
 
 /// Parses the statements of a request.
 ///
-/// Without the scope `query`, it refuses all but short ones that create databases.
+/// Without the scope `query`, it refuses a long request, and any statement other than `CREATE DATABASE`.
 fn statements(form: &Form, may_query: bool) -> Result<Vec<Statement>, Refusal> {
     let forbidden = || Problem::forbidden("the token lacks the scope \"query\"".to_owned());
     if !may_query && form.query.len() + form.parameters.as_ref().map_or(0, String::len) > INGEST_MAX_BYTES {

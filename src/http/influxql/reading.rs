@@ -1,10 +1,13 @@
 //! Values for InfluxQL statements: readings, and the stats of hours.
 //!
 //! Several requests of a statement may want data of one device. A [`Part`] is the data that one request wants
-//! of one device. The hours of a device are divided into runs: in all hours of a run, the same parts want
-//! data. A run is read once for all its parts, with their series.
+//! of one device. The hours of a device are divided into runs, so that no hour is read twice: in all hours of
+//! a run, the same parts want data. If one part wants 10:00 to 14:00, and another one 12:00 to 16:00, the
+//! runs are 10:00 to 12:00 for the first part, 12:00 to 14:00 for both, and 14:00 to 16:00 for the second
+//! part.
 //!
-//! Values are passed to the reader of the statement, or to a closure `take`.
+//! A [`Target`] says to which field of a request the values of a metric belong. Values are passed to the
+//! reader of the statement, or to a closure `take`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
@@ -19,17 +22,17 @@ use crate::influxql::{HourStats, Next, Read, Reader, Request, Row, StatementErro
 use crate::model::{MS_PER_HOUR, Metric, SeriesFilter};
 use crate::query::{Column, Columns, HoursRequest, Point, QueryError, ReadingsRequest, Rollups, SliceHour};
 
-/// The hours in which the newest rows of a series are looked for first.
+/// The number of hours in which the newest rows of a series are searched first.
 ///
-/// Each further look covers eight times as many hours.
+/// Each further search begins eight times as many hours before the end.
 const FIRST_HOURS: i64 = 24;
 
-/// The most stats that one query asks for, unless a device has more in a day.
+/// The most stats that one query asks for, unless a single day has more.
 const STATS_AT_ONCE: usize = 200_000;
 
 const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 
-/// A device, and its values that the requests want.
+/// A device, and its series that the requests want.
 pub(super) struct OfDevice {
     device: Arc<str>,
     parts: Vec<Part>,
@@ -40,26 +43,28 @@ pub(super) struct OfDevice {
 /// The data that one request wants of one device.
 struct Part {
     request: usize,
-    /// The indices of its series among the `series` of the device.
+    /// The series of the part, as indices among the `series` of the device.
     series: Range<usize>,
-    /// The instants of the request in the span of the device, in Unix milliseconds.
+    /// The request's range, cut to the span of the device, in Unix milliseconds.
     shown_ms: Range<i64>,
-    /// The instants that are read, in Unix milliseconds. They may be fewer or more.
+    /// The range that is read, in Unix milliseconds.
+    ///
+    /// It is shorter than `shown_ms` if only the newest rows matter, and longer if whole hours are read.
     read_ms: Range<i64>,
     /// The number of values that were read so far.
     read: u64,
 }
 
-/// A series of a device in a request.
+/// A series of a device that a request wants.
 struct OneSeries {
     part: usize,
-    /// Its index in the request.
+    /// The index of the series in the request.
     place: usize,
-    /// The indices of its targets among the `targets` of the device.
+    /// The targets of the series, as indices among the `targets` of the device.
     targets: Range<usize>,
 }
 
-/// The field of a series in a request to which the values of a metric belong.
+/// A metric, and the field of a request to which its values belong.
 struct Target {
     metric: Metric,
     /// The index of the series among the `series` of the device.
@@ -68,25 +73,28 @@ struct Target {
     field: usize,
 }
 
-/// The order in which the hours of a target are read.
+/// The order in which runs and pages of hours are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Ascending,
-    /// Later hours first. The hours that one query returns are ascending all the same.
+    /// Later runs and pages first. The hours that one query returns are ascending.
     NewestFirst,
 }
 
-/// Stats of hours that were read, as they are passed on.
+/// Stats of hours, as a [`StatsReader`] gets them.
 pub(super) enum Stats<'p> {
-    /// Stats of a target: the index of its device, its index in the device, the stats.
+    /// The index of a device, the index of its target, and the stats of the target.
     Of(usize, usize, &'p [Point]),
-    /// The number of stats of no target, or of series that a further query asks for.
+    /// How many further values count against the limit of points.
+    ///
+    /// These are the stats that belong to no target. A further query also counts one value for each of its
+    /// series.
     Others(usize),
 }
 
 type StatsReader<'r> = dyn FnMut(Stats<'_>) -> Result<(), StatementError> + 'r;
 
-/// The hours of a part whose stats are read.
+/// The hours of a device whose stats are to be read for a part.
 pub(super) struct Asked {
     device: usize,
     part: usize,
@@ -103,7 +111,7 @@ impl Part {
 impl OfDevice {
     /// Returns the targets of some parts, ascending by metric.
     ///
-    /// `is_wanted` chooses the series by their indices.
+    /// `is_wanted` chooses the series, by their indices in the device.
     fn targets(&self, parts: &[usize], is_wanted: impl Fn(usize) -> bool) -> Vec<usize> {
         let series = parts.iter().flat_map(|part| self.parts[*part].series.clone());
         let mut targets: Vec<_> =
@@ -117,7 +125,7 @@ impl OfDevice {
         targets.iter().map(|target| &self.targets[*target].metric)
     }
 
-    /// Returns the range of `targets` that have a metric. They ascend by metric.
+    /// Returns where `targets`, which ascend by metric, have this metric.
     fn places(&self, targets: &[usize], metric: &Metric) -> Range<usize> {
         let start = targets.partition_point(|target| self.targets[*target].metric < *metric);
         let same = targets[start..].iter().take_while(|target| self.targets[**target].metric == *metric).count();
@@ -176,7 +184,7 @@ impl Stored<'_> {
         Ok(devices)
     }
 
-    /// Passes the stats of all hours that are asked for to `take`.
+    /// Passes the stats of all hours in `asked` to `take`.
     pub(super) fn each_hour(
         &mut self,
         devices: &[OfDevice],
@@ -267,9 +275,10 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Moves the start of each part of which only the newest rows matter.
+    /// Shortens the range of each part of which only the newest rows matter.
     ///
-    /// From the new start on, each series of the part has enough rows, or all that it has.
+    /// From the new start on, each series of the part has enough rows. The range of a part with fewer rows
+    /// stays as it is.
     pub(super) fn find_newest(
         &mut self,
         requests: &[Request<'_>],
@@ -285,8 +294,7 @@ impl Stored<'_> {
         let Some(end) = left.iter().map(|(at, part)| floor(devices[*at].parts[*part].shown_ms.end)).max() else {
             return Ok(());
         };
-        // For each target the number of values so far, and for each series the hour from which on it has
-        // enough.
+        // The number of values of each target so far. For each series, the hour from which on it has enough.
         let mut counts: Vec<Vec<u64>> = devices.iter().map(|of_device| vec![0; of_device.targets.len()]).collect();
         let mut starts: Vec<Vec<Option<i64>>> = devices.iter().map(|of| vec![None; of.series.len()]).collect();
         let (mut to, mut hours) = (end, FIRST_HOURS);
@@ -317,7 +325,7 @@ impl Stored<'_> {
             left.retain(|(at, part)| {
                 let part = &mut devices[*at].parts[*part];
                 let Some(start) = starts[*at][part.series.clone()].iter().min().copied().flatten() else { return true };
-                // Rounding to few different starts keeps the runs of the device few.
+                // Rounding gives many parts the same start, and so the device few runs.
                 let hours = ((end - start) / MS_PER_HOUR).unsigned_abs().next_power_of_two().cast_signed();
                 part.read_ms.start = part.shown_ms.start.max(end - hours * MS_PER_HOUR);
                 false
@@ -328,10 +336,11 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Counts the values in the hours of parts beside stats, by device and part.
+    /// Counts the values in the hours at the ends of ranges, by device and part.
     ///
-    /// The whole hours of these parts are then read, because stats exist of whole hours only. So
-    /// [`OfDevice::check_read`] can compare the numbers of values.
+    /// A request with `is_beside_stats` wants only a piece of such an hour. But stats exist only for whole
+    /// hours. So the readings of the whole hours are read, and [`OfDevice::check_read`] compares their number
+    /// with this count.
     pub(super) fn count_beside_stats(
         &mut self,
         requests: &[Request<'_>],
@@ -379,7 +388,7 @@ impl Stored<'_> {
         let ranges_ms: Vec<Range<i64>> = of_device.parts.iter().map(|part| part.read_ms.clone()).collect();
         for (nth, (run_ms, active)) in runs(ranges_ms.iter(), Order::Ascending).enumerate() {
             if nth > 0 {
-                // The series that a further query asks for.
+                // A further query counts one value for each of its series.
                 reader(Read::Others(active.iter().map(|part| of_device.parts[*part].series.len()).sum()))?;
             }
             if self.read_run(of_device, &run_ms, &active, &mut rows, &mut done, reader)? == Next::End {
@@ -391,7 +400,7 @@ impl Stored<'_> {
 
     /// Passes the rows of a device in a run, in which the parts `active` want data.
     ///
-    /// Rows of series that are done are skipped.
+    /// A series is done if the reader wants no more of its rows. Rows of such series are skipped.
     fn read_run(
         &mut self,
         of_device: &mut OfDevice,
@@ -439,7 +448,7 @@ impl Stored<'_> {
 }
 
 impl OfDevice {
-    /// Passes the rows of an hour whose values belong to `targets`.
+    /// Passes the rows of an hour that have values of `targets` to the reader.
     ///
     /// `left` is the number of series that are not done.
     fn read_hour(
@@ -496,7 +505,7 @@ impl OfDevice {
         if others > 0 { reader(Read::Others(others)) } else { Ok(Next::Row) }
     }
 
-    /// Checks that all values were read that the stats of the hours count.
+    /// Fails if fewer values were read than the stats of the hours count.
     pub(super) fn check_read(&self, nth: usize, counts: &HashMap<(usize, usize), u64>) -> Result<(), StatementError> {
         for (at, part) in self.parts.iter().enumerate() {
             if counts.get(&(nth, at)).is_some_and(|count| part.read < *count) {
@@ -513,9 +522,9 @@ impl OfDevice {
     }
 }
 
-/// Lists the hours of all parts.
+/// Lists the hours that all parts want.
 ///
-/// The hours of a part are those of its request, but within the hours of all devices together.
+/// The hours of a part are the hours of its request between the first and the last hour of all devices.
 pub(super) fn all_hours(requests: &[Request<'_>], devices: &[OfDevice]) -> Vec<Asked> {
     let hours = || devices.iter().flat_map(|of_device| &of_device.parts).map(Part::hours_ms);
     let start = hours().map(|hours| hours.start).min().unwrap_or_default();
@@ -534,9 +543,9 @@ pub(super) fn all_hours(requests: &[Request<'_>], devices: &[OfDevice]) -> Vec<A
     asked
 }
 
-/// Returns the stats of an hour of a target.
+/// Returns the stats of a target in one hour.
 ///
-/// The first and the last value are unknown if no request needs them.
+/// The first and the last value are arbitrary if no request needs them.
 pub(super) fn stats_of(of_device: &OfDevice, target: usize, point: &Point) -> HourStats {
     let Target { series, field, .. } = of_device.targets[target];
     let OneSeries { part, place, .. } = of_device.series[series];
@@ -556,9 +565,10 @@ pub(super) fn stats_of(of_device: &OfDevice, target: usize, point: &Point) -> Ho
     }
 }
 
-/// Divides the hours of ranges into runs in which the same ranges matter.
+/// Divides the hours of ranges into runs, each with the ranges that include it.
 ///
-/// Each run has the indices of its ranges.
+/// A run names its ranges by their indices. In hours, the ranges `10..14` and `12..16` become the runs
+/// `10..12` with range 0, `12..14` with ranges 0 and 1, and `14..16` with range 1.
 pub(super) fn runs<'r>(
     ranges: impl Iterator<Item = &'r Range<i64>>,
     order: Order,
@@ -589,8 +599,8 @@ pub(super) fn runs<'r>(
 
 /// Divides whole hours into pages of at most [`STATS_AT_ONCE`] stats, ascending.
 ///
-/// Each hour has `per_hour` stats. A page has at least a day, except at the ends of the range. All pages but
-/// the first begin with a day.
+/// Each hour has `per_hour` stats. A page consists of whole days, except at the ends of the range. A single
+/// day with more stats is one page.
 pub(super) fn pages(range_ms: &Range<i64>, per_hour: usize) -> Vec<Range<i64>> {
     let most_hours = i64::try_from(STATS_AT_ONCE / per_hour.max(1)).unwrap_or(i64::MAX);
     if (range_ms.end - range_ms.start) / MS_PER_HOUR <= most_hours {
@@ -617,7 +627,7 @@ const fn floor(ms: i64) -> i64 {
     ms - ms.rem_euclid(MS_PER_HOUR)
 }
 
-/// Returns the start of the hour at an instant, or else of the next hour.
+/// Returns the instant itself if an hour starts at it, else the next hour's start.
 const fn ceiling(ms: i64) -> i64 {
     floor(ms.saturating_add(MS_PER_HOUR - 1))
 }

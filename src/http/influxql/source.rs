@@ -1,9 +1,11 @@
 //! The data of InfluxQL statements, from the device index and from queries.
 //!
 //! A blocking thread evaluates the statements, and waits here for the answer of each query. Each wait ends at
-//! the deadline of the statement, and when the client is gone. An answer without stored readings is an error,
-//! so that no statement has a wrong result. An answer that lacks devices, because the device index lacks
-//! them, is an error only if the format of the answer has no place for a note.
+//! the deadline of the statement, and when the client is gone.
+//!
+//! A statement fails if stored readings are missing in an answer, because its result would be wrong. If the
+//! answer lacks devices because the device index lacks them, the statement fails only if its format has no
+//! place for a note.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,9 +42,9 @@ pub(super) struct Stored<'s> {
     pub(super) places: Vec<Place>,
     /// Readings that were acknowledged within this time may be missing.
     pub(super) lagging: Option<Duration>,
-    /// Whether the statement lists the device index.
+    /// Whether the statement is a `SHOW`, which lists the device index.
     ///
-    /// If so, the answer may lack series that the index lacks, and notes it.
+    /// Its answer may lack series that the index lacks, and then has a note.
     pub(super) is_of_index: bool,
     /// A device with more series than the index keeps. The answer then has a note.
     pub(super) incomplete: Option<Arc<str>>,
@@ -65,7 +67,8 @@ impl Stored<'_> {
 
     /// Waits for an answer that must be complete.
     ///
-    /// Devices that the device index lacks are noted if the format has a place for notes.
+    /// If the device index lacks devices, the answer gets a note, or an error if its format has no place for
+    /// notes.
     pub(super) fn wait_for_all<T>(
         &mut self,
         answer: impl Future<Output = Result<Answer<T>, QueryError>>,
@@ -115,7 +118,8 @@ impl Source for Stored<'_> {
     fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError> {
         let mut devices = self.devices(requests)?;
         self.find_newest(requests, &mut devices, reader)?;
-        // The stats are counted first: readings that arrive later may be read, but must not count.
+        // Stats are counted before readings are read. Otherwise a reading that arrives in between would seem
+        // to be missing.
         let counts = self.count_beside_stats(requests, &mut devices, reader)?;
         for (nth, of_device) in devices.iter_mut().enumerate() {
             if self.read_device(of_device, reader)? == Next::End {
@@ -157,9 +161,9 @@ pub(super) fn check(cancelled: &CancellationToken, deadline: Instant, timeout: D
     Ok(())
 }
 
-/// Takes memory for `more` bytes of data. `bytes` is the total so far.
+/// Takes memory for `more` bytes of data, in steps of one MiB.
 ///
-/// It takes whole MiB in advance.
+/// `bytes` is the size of the data so far.
 pub(super) fn grow(memory: &dyn Memory, bytes: &mut usize, more: usize) -> Result<(), StatementError> {
     const STEP: usize = 1 << 20;
     let before = bytes.div_ceil(STEP);

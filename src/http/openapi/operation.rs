@@ -200,7 +200,7 @@ impl Operation {
         self.add_answer(status, description, [])
     }
 
-    /// Adds problems to those that the access of the route has.
+    /// Adds problems to those that every route with the same access has.
     pub(in crate::http) fn problems(mut self, problems: &[ProblemCode]) -> Self {
         self.problems.extend_from_slice(problems);
         self

@@ -12,7 +12,7 @@ use crate::query::{Column, Fill, Step};
 /// A handler names the parameters that it reads, and its description lists the same ones.
 #[derive(Debug)]
 pub(in crate::http) struct Parameter {
-    /// The name, or with `KEY` at its end the start of many names: `label.KEY`.
+    /// The name; `label.KEY` stands for all names that start with `label.`.
     name: &'static str,
     description: &'static str,
     schema: fn(&Limits) -> Value,
@@ -23,13 +23,13 @@ pub(in crate::http) struct Parameter {
 /// The parameters that a route may have, in groups that routes may share.
 pub(in crate::http) type Parameters = &'static [&'static [&'static Parameter]];
 
-/// The format of an answer that may be a table, and the form of its cells.
+/// Parameters of answers that may be tables: the format, the form of the cells.
 pub(in crate::http) const TABLE: &[&Parameter] = &[&FORMAT, &DELIMITER, &DECIMAL, &BOM, &TIMES];
 
-/// The format of an answer that is a file, and the form of its cells.
+/// Parameters of answers that are files: the format, the form of the cells.
 pub(in crate::http) const FILE: &[&Parameter] = &[&FORMAT_OF_FILE, &DELIMITER, &DECIMAL, &BOM, &TIMES];
 
-/// The page of a list of devices, and the selection of the devices.
+/// Parameters of lists of devices: the page, and the selection of the devices.
 pub(in crate::http) const LIST_OF_DEVICES: &[&Parameter] =
     &[&LIMIT_OF_DEVICES, &CURSOR_OF_DEVICES, &DEVICE, &PREFIX, &METADATA];
 

@@ -9,7 +9,7 @@ use strum::IntoEnumIterator;
 use crate::query::Column;
 use crate::wire::json::key_names;
 
-/// The names in `components` of the schemas of this file.
+/// The names of this file's schemas in `components`.
 const NEW_READING: &str = "NewReading";
 const NEW_READINGS: &str = "NewReadingsOfDevice";
 const POINT: &str = "Point";
@@ -82,7 +82,7 @@ pub(in crate::http) fn body_of_readings() -> Value {
     json!({ "anyOf": [one, of_device, { "type": "array", "items": { "anyOf": [one, of_device] } }] })
 }
 
-/// Returns the schemas of this file that `components` has.
+/// Returns the schemas of this file that are in `components`.
 pub(super) fn components() -> [(&'static str, Value); 7] {
     [
         (NEW_READING, new_reading()),
@@ -132,7 +132,9 @@ fn new_readings_of_device() -> Value {
     })
 }
 
-/// Returns the schema of a reading with at least one value.
+/// Returns the schema of a reading that has none of the keys in `absent`.
+///
+/// The reading must have a value.
 fn reading_without(absent: &[&str]) -> Value {
     let value = json!({ "required": ["value"], "properties": { "value": { "type": ["number", "boolean"] } } });
     let some = json!({ "type": "object", "not": { "additionalProperties": { "type": "null" } } });
@@ -144,7 +146,7 @@ fn reading_without(absent: &[&str]) -> Value {
     })
 }
 
-/// Returns the schemas of the keys of a reading, but those in `absent`.
+/// Returns the schemas of the keys of a reading, except those in `absent`.
 ///
 /// The description of a key lists its other names.
 fn properties(absent: &[&str]) -> Map<String, Value> {

@@ -21,12 +21,14 @@ use crate::ingest::IngestError;
 use crate::model::{Deletion, SeriesFilter};
 use crate::query::QueryError;
 
-/// The longest wait of a client for a deletion, which is then executed without it.
+/// The longest time that a client waits for a deletion.
+///
+/// Then the client gets an answer, and the deletion continues.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// The longest wait while the store is away.
 ///
-/// Readings that are only pending are removed within that time.
+/// Within this time, the deletion removes readings that are only pending.
 const SHORT_WAIT: Duration = Duration::from_millis(500);
 
 /// The result of a deletion.

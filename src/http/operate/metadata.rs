@@ -396,7 +396,7 @@ fn admit(app: &App, grant: &Grant, new: &[Arc<str>]) -> Result<(), Problem> {
     admitted.map_err(|wait| Problem::rate_limited(Limit::NewDevices, wait))
 }
 
-/// Checks the size of the keys that operators have set of a device, and `limits`.
+/// Checks the size of the keys that operators have set, and the form of `limits`.
 fn check_size(app: &App, after: &OperatorMetadata) -> Result<(), Problem> {
     let text = Value::from(after.object()).to_string();
     let is_short = app.ingest.rules().limits.check_metadata(text.len());

@@ -23,21 +23,21 @@ use crate::query::{Compared, DeviceGroups, DevicesRequest, MetadataValues, Missi
 /// The most keys of metadata that `combine=by:` may name.
 const MAX_KEYS: usize = 8;
 
-/// The longest key, in bytes.
+/// The longest key of metadata, in bytes.
 const MAX_KEY_BYTES: usize = 256;
 
 /// The most pages of the list of devices that one combined answer reads.
 const PAGES_MAX: usize = 10;
 
-/// The bytes of metadata that a row may have, on average: as many as a device ID.
+/// The bytes of metadata in a row, on average: as many as a device ID has.
 const BYTES_OF_VALUES: usize = 128;
 
-/// The choice of devices whose rollups are combined.
+/// Whether rollups are combined, and over which devices.
 #[derive(Debug, PartialEq)]
 pub(super) enum Combine {
     No,
     All,
-    /// The devices whose metadata has the same values of these keys.
+    /// Over each group of devices with the same values of these metadata keys.
     By(Vec<String>),
 }
 
@@ -111,7 +111,7 @@ impl Combine {
     }
 }
 
-/// Refuses rows that are too long because each repeats the values of its group.
+/// Refuses a table with too much text, because each row repeats metadata.
 fn check_values(subjects: &[Subject<'_>], rollups: &[Compared], max_points: usize) -> Result<(), Problem> {
     let bytes = |(subject, rollups): (&Subject<'_>, &Compared)| {
         let Subject::Group(_, values) = subject else { return 0 };
@@ -156,7 +156,7 @@ impl Devices {
 
     /// Groups devices by the values that were found.
     ///
-    /// Devices that the request names keep its order, and have nulls if they were not found.
+    /// Devices that the request names keep its order. The values of a device that was not found are null.
     fn of(
         named: Option<Vec<Arc<str>>>,
         found: Vec<(Arc<str>, MetadataValues)>,

@@ -1,10 +1,12 @@
 //! The limits of queries: how many run at once, and how much memory they use.
 //!
 //! Both are limited in total and for each token. A query that exceeds a limit waits for a moment, in order of
-//! arrival, and is then refused. When its answer exists, a query frees its place and all memory except that
-//! of the answer, which it frees after sending the answer. A file holds its place and its memory until its
-//! end, so it also needs a place among the files. One token gets at most its [`Share`] of the files and of
-//! the memory, so that other tokens find some.
+//! arrival, and is then refused. (An InfluxQL statement whose data grows does not wait: `try_take`.)
+//!
+//! Once the answer of a query exists, the query frees its place, and all memory except that of the answer. It
+//! frees the rest after the answer has been sent. A file holds its place and its memory until its end, so it
+//! also needs a place among the files. One token gets at most its [`Share`] of the files and of the memory,
+//! so that some is left for other tokens.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,7 +50,7 @@ pub(in crate::http) struct RunningQuery {
     _places: Vec<OwnedSemaphorePermit>,
 }
 
-/// Memory that a query holds, of that of all queries and of its token's share.
+/// Memory that a query holds, of the total and of the share of its token.
 #[derive(Debug)]
 pub(in crate::http) struct QueryMemory {
     of_all: OwnedSemaphorePermit,
@@ -109,7 +111,7 @@ impl RunningQuery {
         Ok(())
     }
 
-    /// Takes memory, of that of all queries and of the share of the token.
+    /// Takes memory, of the total and of the share of the token.
     ///
     /// A query that needs more than the share takes all of it.
     pub(in crate::http) async fn take(&self, bytes: usize) -> Result<QueryMemory, Problem> {
@@ -120,7 +122,7 @@ impl RunningQuery {
         Ok(QueryMemory { of_all, of_token })
     }
 
-    /// Takes memory if enough is free at once.
+    /// Takes memory, or fails at once if not enough is free.
     pub(in crate::http) fn try_take(&self, bytes: usize) -> Result<QueryMemory, Problem> {
         let blocks = blocks(bytes);
         let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_many_owned(blocks).ok();

@@ -1,9 +1,8 @@
 //! `POST /api/v1/read`: Prometheus remote read, with samples or with chunks.
 //!
-//! A series has the labels that remote write has taken apart: `__name__`, its own labels, and the device as
-//! `instance`. Prometheus allows fewer characters in names, so each other character becomes `_`. A series
-//! whose names have changed also has its text as the label `series`, so that two series never have the same
-//! labels.
+//! A series has the label `__name__` with its metric, `instance` with its device, and its own labels.
+//! Prometheus allows fewer characters in names, so each other character becomes `_`. A series whose names
+//! have changed also has its text as the label `series`, so that two series never have the same labels.
 //!
 //! Prometheus computes with an answer as a whole. So the answer is complete, or an error: it has no pages. It
 //! is in memory before it is sent, because its series must be sorted by their labels, and each device is read
@@ -49,7 +48,7 @@ const TEXT: &str = "series";
 /// Chunks share the same memory.
 const BYTES_PER_SAMPLE: usize = 64;
 
-/// The bytes of labels that an answer may have for each sample of its limit.
+/// The bytes of labels for each sample that an answer may have.
 ///
 /// Many answers have series with only one sample.
 const LABEL_BYTES_PER_SAMPLE: usize = 256;
@@ -57,7 +56,7 @@ const LABEL_BYTES_PER_SAMPLE: usize = 256;
 /// The memory of a series without the text of its labels, in bytes.
 const BYTES_PER_SERIES: usize = 160;
 
-/// The number of series whose labels are compared without a pause.
+/// The number of series that are compared before other tasks get a turn.
 const SERIES_WITHOUT_PAUSE: usize = 100;
 
 /// Describes `POST /api/v1/read`.

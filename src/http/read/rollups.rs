@@ -269,7 +269,9 @@ fn step(params: &mut Params<'_>) -> Result<(Step, String), Problem> {
     Ok((step, text.into_owned()))
 }
 
-/// Reads `offset`, and returns the step that begins later by it.
+/// Reads `offset`, and returns `step` shifted by it.
+///
+/// A step of 8h with the offset 6h begins at 6, 14 and 22 o'clock.
 fn offset(params: &mut Params<'_>, step: Step) -> Result<Step, Problem> {
     let Some(text) = params.one("offset")? else { return Ok(step) };
     let why = |why: &str| {

@@ -34,7 +34,7 @@ pub(super) struct Form {
 
 /// The rollups of one device, written in the format of the answer.
 pub(super) struct OfDevice {
-    /// A comma and a JSON object, or in the other formats rows.
+    /// In JSON a comma and an object; in the other formats rows.
     pub(super) text: Vec<u8>,
     /// Whether the device has no points.
     pub(super) is_empty: bool,

@@ -30,7 +30,7 @@ use crate::http::problem::Problem;
 use crate::model::Metric;
 use crate::query::{Export, QueryError, ReadingSlices, Slice};
 
-/// The bytes of a piece before compression, about.
+/// About how many bytes a piece has before compression.
 pub(in crate::http) const PIECE_BYTES: usize = 64 << 10;
 
 /// The most pieces that wait for the connection.
@@ -38,7 +38,7 @@ const PIECES_AHEAD: usize = 2;
 
 /// The most memory of a file with readings, in bytes.
 ///
-/// It has a slice that is being read, one that is being written, one that waits between them, and text.
+/// A file holds three slices and text: one slice is being read, one waits, and one is being written.
 pub(in crate::http) const FILE_BYTES: usize = ReadingSlices::MAX_BYTES + 2 * Slice::MAX_BYTES + TEXT_BYTES;
 
 /// The most memory of the text of a file, in bytes.

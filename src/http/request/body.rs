@@ -33,7 +33,7 @@ const ZSTD_WINDOW_LOG: u32 = 23;
 /// An element of three bytes copies at most 64 bytes.
 const SNAPPY_MAX_RATIO: usize = 22;
 
-/// A body in memory, and the memory that it holds of that of all bodies.
+/// A body in memory, with its reservation of the memory for bodies.
 #[derive(Debug)]
 pub(in crate::http) struct Received {
     pub(in crate::http) bytes: Bytes,
@@ -85,7 +85,7 @@ impl BodyError {
     }
 }
 
-/// Returns the media type of a body, without its parameters and as `Content-Type` has it.
+/// Returns the media type of a body without and with its parameters.
 ///
 /// For `text/csv; charset=utf-8`, it returns `("text/csv", "text/csv; charset=utf-8")`. Both are empty if the
 /// header is missing.

@@ -15,7 +15,7 @@ use crate::model::{MS_PER_HOUR, MetadataFilter, SeriesFilter};
 use crate::query::{LocalInstant, Zone, is_local_time};
 use crate::wire::timestamp;
 
-/// The instants of parameters: the years 0 to 9999, in Unix milliseconds.
+/// The instants that parameters may have: years 0 to 9999, in Unix milliseconds.
 const RANGE_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_800_000;
 
 /// The most metrics that a query may name, and the most labels.

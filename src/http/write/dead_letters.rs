@@ -85,7 +85,7 @@ pub(in crate::http) async fn repeat(
     answer(appended.await.map_err(Problem::internal)??, true)
 }
 
-/// Appends the readings without older values, and waits until they are durable.
+/// Appends all values that are not older, and waits until they are durable.
 async fn append(app: &App, grant: &Grant, readings: Admitted, replaced: &KnownValues) -> Result<Receipt, Problem> {
     let place = app.query_limits.enter(&grant.quota).await?;
     place.reserve(ReadingSlices::MAX_BYTES).await?;

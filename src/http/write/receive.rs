@@ -24,7 +24,7 @@ const INLINE_BYTES: usize = 256 << 10;
 /// More threads that parse at once would delay the requests with small bodies.
 static PARSERS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(Threads::count()));
 
-/// The error of a body that cannot be parsed: the counted code, and the answer.
+/// Why a body cannot be parsed: the code for the metrics, and the problem.
 pub(super) type UnreadableBody = (Code, Problem);
 
 /// A request with readings, before its body is read.

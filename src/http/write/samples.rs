@@ -25,12 +25,13 @@ pub(super) struct SampleCounts {
 
 /// A sink that counts samples, and passes everything on to admission.
 ///
-/// The parser has checked each series and value, so admission never rejects only a part of one.
+/// The parser has checked each series and value. So admission accepts or rejects a reading with all its
+/// samples.
 #[derive(Debug)]
 pub(super) struct SampleCounter<'a, 'r> {
     admission: &'a mut Admission<'r>,
     pub(super) counts: SampleCounts,
-    /// The numbers of the next reading's histograms, and of the values of these.
+    /// The number of histograms in the next reading, and the number of their values.
     histograms: (u64, u64),
 }
 

@@ -24,7 +24,7 @@ use crate::wire::{Code, Format};
 pub struct Webhook {
     pub(in crate::http) path: String,
     hook: Arc<Hook>,
-    /// The query parameter with the device ID, if it is there.
+    /// The query parameter that has the device ID; `None`: no parameter has it.
     device_parameter: Option<String>,
     /// The query parameters that are allowed and have no effect.
     ignored_parameters: Vec<String>,

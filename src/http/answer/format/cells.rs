@@ -10,7 +10,7 @@ use crate::query::Zone;
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) enum Cells {
     Csv(Csv),
-    /// A sheet: texts are never formulas, and times are dates of this zone, without their offset.
+    /// A sheet. Texts are never formulas. Times are dates of this zone.
     Xlsx(Zone),
 }
 

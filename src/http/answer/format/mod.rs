@@ -113,8 +113,8 @@ impl Format {
 
 /// Returns the `offered` format that a client prefers.
 ///
-/// At the same weight, a format that the client names precedes one that a wildcard covers. Then the earlier
-/// one of `offered` precedes.
+/// At the same weight, a format that the client names precedes one that a wildcard covers. If both still tie,
+/// the earlier one in `offered` precedes.
 fn best(accept: &str, offered: &[Format]) -> Option<Format> {
     if accept.trim().is_empty() {
         return offered.first().copied();
@@ -149,7 +149,7 @@ fn rank(media: &str, ranges: &[(&str, u16)]) -> Option<Rank> {
     Some(Rank { weight, precision })
 }
 
-/// Returns the choices in `Accept` or `Accept-Encoding`, with weights in thousandths.
+/// Returns the choices in `Accept` or `Accept-Encoding`, with weights in 1/1000.
 ///
 /// For `gzip;q=0.5, br`, it returns `("gzip", 500)` and `("br", 1000)`. Parameters other than `q` are
 /// ignored. A weight that is no number from 0 to 1 counts as 1.

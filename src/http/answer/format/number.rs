@@ -7,14 +7,14 @@ use serde::Serialize;
 /// The place of the decimal point in the longest text, `-999999999999.999`.
 const POINT: usize = 13;
 
-/// The length of that text, with three decimals.
+/// The length of the longest text, with its three decimals.
 const LONGEST: usize = POINT + 4;
 
 /// Appends a number as serde writes it, but usual values of sensors faster.
 ///
-/// These have at most three decimals. Two different decimals of at most 15 digits are never the same double.
-/// So if a decimal with three digits after the point is the number, no shorter text is, and serde writes this
-/// decimal too.
+/// Usual values have at most three decimals, such as 21.375. Two different decimals of at most 15 digits are
+/// never the same double. So if the number equals such a decimal, no shorter text means the same number, and
+/// serde writes this decimal too.
 pub(in crate::http) fn write_number(text: &mut Vec<u8>, number: f64) {
     let magnitude = number.abs();
     let thousandths = (magnitude * 1e3 + 0.5) as u64;
@@ -43,7 +43,7 @@ pub(in crate::http) fn write_number(text: &mut Vec<u8>, number: f64) {
     }
     let decimals = thousandths % 1_000;
     let unused = usize::from(decimals.is_multiple_of(10)) + usize::from(decimals.is_multiple_of(100));
-    // To copy a fixed number of bytes takes less time than to copy those that are needed.
+    // Copying a fixed number of bytes is faster than copying only the needed ones.
     let end = text.len() + LONGEST - unused - start;
     text.extend_from_slice(&form[start..start + LONGEST]);
     text.truncate(end);

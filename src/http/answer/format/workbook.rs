@@ -14,7 +14,7 @@ use flate2::write::DeflateEncoder;
 /// The most rows of a sheet in Excel, its header included.
 const MAX_ROWS: u32 = 1_048_576;
 
-/// The most bytes of the XML of a sheet, about.
+/// About the most bytes of the XML of a sheet.
 ///
 /// An entry without ZIP64 has at most 4 GiB.
 const MAX_SHEET_BYTES: u32 = 1 << 31;

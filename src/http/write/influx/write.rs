@@ -1,4 +1,4 @@
-//! `POST /write`, `/api/v2/write`, `/api/v3/write_lp`.
+//! The write paths: `POST /write`, `POST /api/v2/write` and `POST /api/v3/write_lp`.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ async fn write_lines(
     }
 }
 
-/// Reads the unit of times, and whether rejected lines leave the others accepted.
+/// Reads the unit of times, and whether valid lines are accepted if others are not.
 fn read_parameters(version: Version, uri: &Uri) -> Result<(Precision, bool), Problem> {
     let mut params = Params::of(uri, parameters(version));
     let (read, default, known): (fn(&str) -> Option<Precision>, _, _) = match version {
