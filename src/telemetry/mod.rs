@@ -5,8 +5,8 @@
 //! beforehand, `/metrics` shows them from the start, as 0. Code that records often keeps the instrument of
 //! its labels, so that it needs no lookup.
 //!
-//! [`RefusalLog`] logs refusals, at most once a minute for each sender and code. Only the output of log lines
-//! is global to the process ([`logs::init`]).
+//! [`RefusalLog`] logs refusals, at most once a minute for each sender, kind and code. Only the output of log
+//! lines is global to the process ([`logs::init`]).
 //!
 //! This room knows the names of metrics, limits and codes. It must not know which room records what. No
 //! metric has a device ID as a label, because there may be millions of devices.

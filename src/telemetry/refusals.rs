@@ -1,8 +1,9 @@
-//! Log lines about refusals: at most one a minute for each sender and code.
+//! Log lines about refusals: at most one a minute for each sender, kind and code.
 //!
 //! A device that sends bad data sends it again and again. The first refusal is logged at once, with an
 //! example. Further refusals within a minute are counted, and logged together as one line. Memory and the
-//! number of lines are bounded: if too many senders are refused, the later ones share a line per code.
+//! number of lines are bounded: if too many senders are refused, the later senders share one line for each
+//! kind and code.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use super::RequestId;
 
-/// The shortest time between two lines of the same sender and code.
+/// The shortest time between two lines of the same sender, kind and code.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often the counted refusals are checked for lines that are due.
 const TICK: Duration = Duration::from_secs(5);
 
-/// The most pairs of sender and code that have lines of their own.
+/// The most combinations of sender, kind and code that have lines of their own.
 const MAX_OWN_LINES: usize = 128;
 
 /// The longest example in a line, in bytes.
@@ -62,13 +63,13 @@ pub struct RefusalEntry {
     pub example: String,
 }
 
-/// Logs refusals, at most once a minute for each sender and code.
+/// Logs refusals, at most once a minute for each sender, kind of item and code.
 #[derive(Debug, Default)]
 pub struct RefusalLog(Mutex<Unreported>);
 
 type Key = (Sender, What, &'static str);
 
-/// Refusals that no line reports yet, by sender and code.
+/// Refusals that no line reports yet, by sender, kind of item and code.
 #[derive(Debug, Default)]
 struct Unreported(HashMap<Key, Counted>);
 
@@ -87,7 +88,7 @@ struct Example {
     request: Option<RequestId>,
 }
 
-/// A log line about refusals of one sender and code.
+/// A log line about refusals of one sender, kind and code.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     key: Key,
@@ -98,8 +99,8 @@ struct Line {
 impl RefusalLog {
     /// Logs refusals at once, or counts them for a later line.
     ///
-    /// They are counted if there was a line of the same sender and code within a minute. `request` is the ID
-    /// of the HTTP request, if there is one.
+    /// They are counted if the last line of the same sender, kind and code is less than a minute old.
+    /// `request` is the ID of the HTTP request, if there is one.
     pub fn record(&self, sender: Sender, entry: RefusalEntry, request: Option<RequestId>) {
         let line = self.unreported(|unreported| unreported.add(sender, entry, request, Instant::now()));
         line.iter().for_each(Line::write);
@@ -142,8 +143,8 @@ impl Unreported {
 
     /// The lines to write at `now`, for refusals that were counted.
     ///
-    /// A sender and code get a line when their last line is a minute old. If nothing was counted in this
-    /// minute, they are forgotten.
+    /// A sender, kind and code get a line when their last line is a minute old. If nothing was counted in
+    /// this minute, they are forgotten.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.0.retain(|key, entry| {
