@@ -38,7 +38,7 @@ pub enum DeviceScopeError {
 pub struct IdRange {
     /// The start of all stored IDs in the range.
     pub prefix: String,
-    /// Whether the range is only the stored ID that equals the prefix.
+    /// Whether the range has one stored ID only: the prefix itself.
     pub is_one_id: bool,
 }
 

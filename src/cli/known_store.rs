@@ -58,7 +58,8 @@ impl KnownStore {
 
     /// How the store of today (`now`) differs from the recorded store of the same name.
     ///
-    /// `None`: it does not differ, or no ID is recorded. `now` is `None` if the store is not created yet.
+    /// `None`: it does not differ, or no ID is recorded. `now` is `None` if the store is not created yet:
+    /// then it differs from any recorded ID.
     pub(super) fn difference(&self, now: Option<&History>) -> Option<Difference> {
         let before = self.history.as_ref()?;
         let Some(now) = now.filter(|now| now.id == before.id) else { return Some(Difference::Other) };

@@ -49,8 +49,7 @@ impl Load {
 
 /// All loads.
 ///
-/// Datagrams have at most 100 readings of line protocol, or one of JSON, because a network does not carry
-/// larger ones.
+/// A datagram has one reading or, in line protocol, up to 100, because networks carry no larger datagrams.
 pub(super) const LOADS: [Load; 9] = [
     Load::http(Format::Json, 1, 64),
     Load::http(Format::Json, 100, 16),

@@ -6,7 +6,9 @@ use memchr::{memchr, memchr2};
 
 use crate::common::work;
 
-/// The lines of a body without newlines, each with its number, counted from 1.
+/// The lines of a body, without their line ends. Each has its number, from 1.
+///
+/// A string in a line may contain newlines.
 #[derive(Debug)]
 pub(super) struct Lines<'b> {
     rest: &'b [u8],

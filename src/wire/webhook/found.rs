@@ -42,7 +42,7 @@ pub(super) enum Value<'b> {
     Number(&'b str),
     Boolean(bool),
     Null,
-    /// An object or an array.
+    /// An object, an array, or `NaN` and infinities: no value for a metric or label.
     Container(Kind),
 }
 
