@@ -31,7 +31,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use mongodb::options::ReadConcern;
 use serde_json::{Map, Value};
 
-use super::super::by_device::of_devices;
 use super::super::collection::Deployment;
 use super::super::decode::{DecodeError, expect_version};
 use super::super::encode::Encoder;
@@ -42,7 +41,6 @@ use super::Buckets;
 use super::capacity::{Capacity, Size};
 use super::document::{Body, SCHEMA_VERSION, encode_constant_fields, encode_readings};
 use super::packed::{PART_MAX, is_dense};
-use super::read::NAMED_BATCH;
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents, Hour, HourOffset};
 use crate::store::{StoreError, Written};
@@ -161,7 +159,7 @@ impl Buckets {
             for some in new.chunks(IDS_MAX) {
                 let devices: Vec<&str> = some.iter().map(|job| &*job.write.device).collect();
                 // Without the time limit of queries: a flush does not depend on `query.timeout`.
-                let find = self.find_ids(some.iter().map(id).collect(), &devices);
+                let find = self.find_named(some.iter().map(id).collect(), &devices).projection(doc! { "_id": 1 });
                 let visit = |document: &RawDocument| {
                     stored.insert(document.get_str("_id")?.to_owned());
                     Ok(ControlFlow::Continue(()))
@@ -228,7 +226,7 @@ impl Buckets {
         let places: HashMap<&str, (usize, i32)> = ids.iter().map(String::as_str).zip(asked).collect();
         let devices: Vec<&str> = some.iter().map(|at| &*jobs[*at].write.device).collect();
         // A path such as `control.count` would make the projection several times slower.
-        let find = self.find(doc! { "_id": { "$in": &ids }, "deviceId": of_devices(&devices) });
+        let find = self.find_named(ids.clone(), &devices);
         let find = find.projection(doc! { "schemaVersion": 1, "lastTs": 1, "control": 1 });
         let visit = |document: &RawDocument| {
             expect_version(document, SCHEMA_VERSION)?;
@@ -243,8 +241,7 @@ impl Buckets {
             }
             Ok(())
         };
-        let find = find.read_concern(ReadConcern::majority()).batch_size(NAMED_BATCH);
-        self.commands.all_documents(find, visit).await
+        self.commands.all_documents(find.read_concern(ReadConcern::majority()), visit).await
     }
 
     /// Writes each job with one statement. Returns the jobs whose statement did nothing.

@@ -39,7 +39,7 @@ use crate::store::{
 const STATS_BATCH: u32 = 1_000;
 
 /// The documents that are named by their `_id`s in one batch: of some thousand devices.
-pub(super) const NAMED_BATCH: u32 = 10_000;
+const NAMED_BATCH: u32 = 10_000;
 
 /// The most device IDs in one reply to the query for active devices.
 const DEVICES_BATCH: u32 = 20_000;
@@ -231,10 +231,9 @@ impl Buckets {
         self.documents.find(filter).hint(Hint::Keys(doc! { "_id": 1 }))
     }
 
-    /// A query for those of the `_id`s, of these devices, that have a document.
-    pub(super) fn find_ids(&self, ids: Vec<String>, devices: &[&str]) -> Find<'_, RawDocumentBuf> {
-        let find = self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(devices) });
-        find.projection(doc! { "_id": 1 }).batch_size(NAMED_BATCH)
+    /// A query for the documents with these `_id`s, of these devices.
+    pub(super) fn find_named(&self, ids: Vec<String>, devices: &[impl AsRef<str>]) -> Find<'_, RawDocumentBuf> {
+        self.find(doc! { "_id": { "$in": ids }, "deviceId": of_devices(devices) }).batch_size(NAMED_BATCH)
     }
 
     /// A query for all documents of a device in some hours.
@@ -261,7 +260,6 @@ impl Buckets {
             };
             let ids: Vec<String> = asked.iter().flat_map(of).collect();
             let devices: Vec<&Arc<str>> = asked.keys().collect();
-            let filter = doc! { "_id": { "$in": ids }, "deviceId": of_devices(&devices) };
             let mut further = Asked::new();
             let visit = |document: &RawDocument| {
                 let part = StatsPart::of(document)?;
@@ -278,7 +276,7 @@ impl Buckets {
                 }
                 Ok(())
             };
-            let find = self.find(filter).projection(fields.clone()).batch_size(NAMED_BATCH);
+            let find = self.find_named(ids, &devices).projection(fields.clone());
             self.commands.all_documents(self.commands.limited(find), visit).await?;
             asked = further;
         }
