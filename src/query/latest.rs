@@ -1,7 +1,7 @@
 //! The latest values of a device.
 //!
-//! The device index has the last day of each series. It may be too late: the store may refuse readings, or
-//! delete them, after the index has counted them.
+//! The device index has the last day of each series. The series may have ended before this day, because the
+//! store may refuse or delete readings after the index has counted them.
 //!
 //! Most series have their last reading in the newest hour of the device. For each other series, the stats of
 //! its last day tell the hour of its last reading. Each of these hours is read once. If a series has no

@@ -5,8 +5,8 @@
 //! both, never in neither, and the merge by identity keeps it once.
 //!
 //! Stats of an hour are merged without its stored readings if possible. If all pending readings of the hour
-//! are later than the last stored one, their stats are added to the stored stats. This is also true of
-//! rollups, because a reading stays pending until the rollup of its hour includes it. If pending readings may
+//! are later than the last stored one, their stats are added to the stored stats. The stored stats may be a
+//! rollup, because a reading stays pending until the rollup of its hour includes it. If pending readings may
 //! repeat or precede stored ones, the query fetches the stored readings and merges both.
 //!
 //! Each query has a [`DeviceScope`](crate::access::DeviceScope). Requests and answers have client IDs;

@@ -6,9 +6,9 @@
 //!
 //! **Bounds, not facts.** The entry covers all readings that are stored: it never lacks a series, its first
 //! instant is never too late, and no last day is too early. It may cover more than is stored: readings that
-//! are about to be stored, that the store refused, or that were deleted or have expired since. Only a
-//! deletion makes the entry narrower, because several instances write one entry, each by what it remembers. A
-//! query that finds nothing on a last day looks at the days before
+//! are about to be stored, that the store refused, or that were deleted or have expired since. Several
+//! instances write one entry, and each relies on what it remembers of it, so nothing but a deletion makes the
+//! entry narrower. A query that finds nothing on a last day looks at the days before
 //! ([`Store::last_hour_with`](super::Store::last_hour_with)).
 
 use std::hash::BuildHasher;
@@ -80,8 +80,8 @@ pub struct DeviceList {
     pub devices: Vec<DeviceSummary>,
     /// Whether the list ended before its limit because the devices have many series. More devices may follow.
     pub is_cut: bool,
-    /// Whether the index may lack devices, or series and metadata of these: its collection was dropped or was
-    /// not restored.
+    /// Whether the index may lack devices, or series and metadata of listed devices: its collection was
+    /// dropped or was not restored.
     pub is_incomplete: bool,
 }
 

@@ -22,9 +22,9 @@ pub(in crate::query) fn repeated(stored: &[HourStats], pending: &[(Hour, Content
 /// Merges stored and pending hours to the stats of each hour. `repeated` has the stored readings of the hours
 /// in which pending readings may repeat or precede them.
 ///
-/// The readings of a repeated hour may have expired while its stats are kept. The stats then stay as they
-/// are, because they may include the pending readings. This case shows in the count: a merge of all readings
-/// has at least as many values as the stored stats.
+/// The readings of a repeated hour may have expired while its stats are kept. A merge of the readings then
+/// has fewer values than the stored stats. In this case the stored stats stay, because they may include the
+/// pending readings.
 pub(in crate::query) fn merge(
     stored: Vec<HourStats>,
     mut repeated: BTreeMap<Hour, Contents>,

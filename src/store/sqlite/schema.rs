@@ -123,7 +123,7 @@ const WRITER_CACHE_KIB: i32 = 32 * 1024;
 const READER_CACHE_KIB: i32 = 8 * 1024;
 /// The size of the write-ahead file at a checkpoint: several full flushes. Smaller on a small disk.
 pub(super) const CHECKPOINT_BYTES: u64 = 32 << 20;
-/// The write-ahead file may take one part in this many of the disk before a checkpoint.
+/// Before a checkpoint, the write-ahead file may take the size of the disk divided by this.
 const CHECKPOINT_PART: u64 = 64;
 /// The size of a page of the database.
 const PAGE_BYTES: u64 = 4096;

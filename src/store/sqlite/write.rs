@@ -24,8 +24,8 @@ use crate::store::{Cause, StoreError, Written};
 
 /// The approximate bytes of a bucket in the write-ahead file: ten pages.
 pub(super) const WAL_BYTES_PER_BUCKET: u64 = 40 << 10;
-/// One transaction may use one part in this many of the free space, because the database grows as well when
-/// the pages are copied there.
+/// One transaction may use the free space divided by this. The database grows as well, when the pages are
+/// copied there.
 const FREE_PART: u64 = 8;
 
 /// The sleep between two attempts to get the lock of the file from another process.

@@ -5,9 +5,9 @@
 //! - A metric that is new to a stored instant joins it if that part has room.
 //! - In the readable layout, new instants are added to the last part while it has room, then to new parts. A
 //!   part that gets a successor is marked full first.
-//! - In the packed layout, a new instant that is not later than the `last` of every part is added to the
-//!   first part that is neither before it nor full. A part without room for it is marked full first. Later
-//!   instants go to new parts.
+//! - In the packed layout, a new instant that is later than the `last` of every part goes to a new part. Any
+//!   other new instant is added to the first part that is not full and whose `last` is not before it. If this
+//!   part has no room, it is marked full, and the next such part is taken.
 //! - A part of the other layout is converted and marked full.
 //! - The mark is never removed, whatever the capacity becomes.
 //! - A part without changes is not written.
@@ -33,12 +33,12 @@ pub(super) struct Change {
     pub(super) new_keys: Vec<(HourOffset, u32)>,
 }
 
-/// Whether parts (ascending), as they were read, agree so far that a plan can rely on them.
+/// Whether a plan can rely on parts (ascending) that were read one after the other.
 ///
-/// Documents are read one after the other while others write. So a part may have been read before it got a
-/// successor, and new instants may have been added to it since. Every part but the last must therefore be
-/// full or packed. Nothing new is added to a full part. To a packed part nothing is added that is later than
-/// its `last`, and any other addition changes its `rev`.
+/// Others write meanwhile. So a part may have been read before it got a successor, and new instants may have
+/// been added to it since. Every part but the last must therefore be full or packed. Nothing new is added to
+/// a full part. To a packed part nothing is added that is later than its `last`, and any other addition
+/// changes its `rev`.
 pub(super) fn is_consistent(parts: &[Part]) -> bool {
     parts.iter().rev().skip(1).all(|part| part.full || part.layout == BucketLayout::Packed)
 }

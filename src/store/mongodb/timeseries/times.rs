@@ -1,15 +1,16 @@
 //! Filters on `ts`.
 //!
-//! The server derives bounds on the `_id`s of its own buckets from bounds on `ts`, in seconds since 1970 of
-//! which it keeps 32 bits. Server 6.0.5 does so while nothing before 1970 or after 2038 is stored, and skips
-//! buckets that it should read:
+//! The `_id`s of the server's own buckets have the seconds since 1970 in 32 bits. From a bound on `ts`, the
+//! server derives a bound on these `_id`s. Server 6.0.5 does so as long as nothing before 1970 or after 2038
+//! is stored. If a bound does not fit into 32 bits, it skips buckets that it should read:
 //!
-//! - From a lower bound it derives the bound less the span of a bucket. If that is before 1970, it takes its
-//!   minimum date, whose lower 32 bits mean 2017-11-28T00:21:29Z, and skips all buckets before that.
-//! - Of an upper bound after 2106-02-07T06:28:15Z the lower 32 bits mean any time from 1970 on, and it skips
-//!   all buckets after that.
+//! - It subtracts the span of a bucket from a lower bound. If the result is before 1970, it takes its minimum
+//!   date instead. The lower 32 bits of that date mean 2017-11-28T00:21:29Z, so it skips all buckets before
+//!   then.
+//! - It takes the lower 32 bits of an upper bound. After 2106-02-07T06:28:15Z they mean some earlier time,
+//!   which may be as early as 1970, so it skips all buckets after that time.
 //!
-//! It derives no bound on the `_id`s from a negated bound, and compares each measurement.
+//! From a negated bound on `ts` it derives no bound on the `_id`s, and compares each measurement.
 
 use std::ops::Range;
 
