@@ -190,10 +190,10 @@ impl LatestReader<'_> {
 
     /// Reads the stats of some series on a day, up to the hour `until`.
     async fn of_day(&self, day: Day, some: &[(&usize, &BTreeSet<Metric>)], until: Hour) -> Result<StatsOf, StoreError> {
-        let of: Vec<_> = some.iter().map(|(at, of)| (Arc::clone(&self.entries[**at].device), *of)).collect();
+        let (at, of): (Vec<usize>, Vec<&BTreeSet<Metric>>) = some.iter().map(|&(at, of)| (*at, of)).unzip();
         let Range { start, end } = day.hours();
-        let stats = self.store.last_stats(&of, start..end.min(until)).await?;
-        Ok(some.iter().map(|(at, _)| **at).zip(stats).collect())
+        let stats = self.store.last_stats(&self.devices(&at), &of, start..end.min(until)).await?;
+        Ok(at.into_iter().zip(stats).collect())
     }
 
     /// Sends the requests to the store, and adds the last values of the answers.

@@ -107,9 +107,9 @@ pub const fn recent_hours(now: Hour) -> [Range<Hour>; 2] {
     [now..Hour(i32::MAX), Hour(now.0 - 1)..now]
 }
 
-/// Selects the series of all of these devices.
-fn any_of(of: &[(Arc<str>, &BTreeSet<Metric>)]) -> SeriesFilter {
-    let metrics: BTreeSet<&str> = of.iter().flat_map(|(_, of)| of.iter().map(|metric| &**metric)).collect();
+/// Selects all of these series.
+fn any_of(of: &[&BTreeSet<Metric>]) -> SeriesFilter {
+    let metrics: BTreeSet<&str> = of.iter().flat_map(|of| of.iter().map(|metric| &**metric)).collect();
     SeriesFilter::new(metrics, []).unwrap_or_default()
 }
 
@@ -159,15 +159,16 @@ pub trait Store: Send + Sync {
         self.hour_stats(devices, hours, &SeriesFilter::ALL, StatsNeeds::All).await
     }
 
-    /// Returns the stats of hours of a day, as [`Self::hour_stats`] does, for each of these devices and their
-    /// series. It may leave out the hours of a device before the last ones that have its series.
+    /// Returns the stats of hours of a day, as [`Self::hour_stats`] does, for each of these devices and its
+    /// series: `of` has those of each. The answer may lack the hours of a device before the last ones that
+    /// have its series.
     async fn last_stats(
         &self,
-        of: &[(Arc<str>, &BTreeSet<Metric>)],
+        devices: &[Arc<str>],
+        of: &[&BTreeSet<Metric>],
         hours: Range<Hour>,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let devices: Vec<Arc<str>> = of.iter().map(|(device, _)| Arc::clone(device)).collect();
-        self.hour_stats(&devices, hours, &any_of(of), StatsNeeds::All).await
+        self.hour_stats(devices, hours, &any_of(of), StatsNeeds::All).await
     }
 
     /// Returns the first readings of a range. The answer covers at least one instant: repeated calls, each

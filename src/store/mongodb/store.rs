@@ -243,21 +243,21 @@ impl<L: Layout> Store for MongoStore<L> {
     /// Reads the rollups, and the readings of the hours after the last rollups that have the series.
     async fn last_stats(
         &self,
-        of: &[(Arc<str>, &BTreeSet<Metric>)],
+        devices: &[Arc<str>],
+        of: &[&BTreeSet<Metric>],
         hours: Range<Hour>,
     ) -> Result<Vec<Vec<HourStats>>, StoreError> {
-        let devices: Vec<Arc<str>> = of.iter().map(|(device, _)| Arc::clone(device)).collect();
         let series = any_of(of);
-        let rolled_up = self.rollups.read(&devices, &hours, &series, StatsNeeds::All).await?;
+        let rolled_up = self.rollups.read(devices, &hours, &series, StatsNeeds::All).await?;
         let last_with = |found: &[HourStats], metric: &Metric| {
             let has = |hour: &&HourStats| hour.stats.iter().any(|(of, _)| of == metric);
             found.iter().rfind(has).map(|hour| hour.hour)
         };
         // The earliest of the last hours of the series. A series without an hour comes first, because `None`
         // is the least.
-        let from = |at: usize| of[at].1.iter().map(|metric| last_with(&rolled_up[at], metric)).min().flatten();
-        let missing = missing_from(&devices, |at| from(at).unwrap_or(hours.start), hours.end, &rolled_up);
-        let mut by_device = ByDevice::new(&devices, rolled_up);
+        let from = |at: usize| of[at].iter().map(|metric| last_with(&rolled_up[at], metric)).min().flatten();
+        let missing = missing_from(devices, |at| from(at).unwrap_or(hours.start), hours.end, &rolled_up);
+        let mut by_device = ByDevice::new(devices, rolled_up);
         self.layout.add_hour_stats(&missing, &series, &mut by_device).await?;
         Ok(by_device.sorted())
     }
