@@ -86,14 +86,8 @@ impl<'b> Reading<'b> {
         context: &mut Context<'b>,
     ) -> Result<(), SyntaxError> {
         match known {
-            Key::Device => {
-                let found = read_device(key, lexer)?;
-                fill_known(&mut self.device, known, key, found);
-            }
-            Key::Time => {
-                let found = read_ts(key, lexer)?;
-                fill_known(&mut self.ts_ms, known, key, found);
-            }
+            Key::Device => fill_known(&mut self.device, known, key, read_device(key, lexer)?),
+            Key::Time => fill_known(&mut self.ts_ms, known, key, read_ts(key, lexer)?),
             Key::Value => {
                 self.once(known, key, |reading| &mut reading.has_value_key);
                 let place = self.values.len();
@@ -125,10 +119,7 @@ impl<'b> Reading<'b> {
             }
             Key::Unit => fill_known(&mut rare.names.unit, known, key, read_text(key, Code::InvalidLabel, lexer)?),
             Key::Labels => fill_known(&mut rare.names.labels, known, key, labels::read(lexer)?),
-            Key::Metadata => {
-                let found = metadata::read(key, lexer, context)?;
-                fill_known(&mut rare.metadata, known, key, found);
-            }
+            Key::Metadata => fill_known(&mut rare.metadata, known, key, metadata::read(key, lexer, context)?),
             Key::Device | Key::Time | Key::Value | Key::Values | Key::Readings | Key::Sequence => {
                 lexer.skip()?;
             }
