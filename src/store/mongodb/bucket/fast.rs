@@ -24,7 +24,6 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bson::{RawDocument, doc};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -37,19 +36,16 @@ use super::super::encode::Encoder;
 use super::super::statements::{self, Verb};
 use super::super::stats::encode_value_at;
 use super::super::{metadata, names};
-use super::Buckets;
 use super::capacity::{Capacity, Size};
 use super::document::{Body, SCHEMA_VERSION, encode_constant_fields, encode_readings};
 use super::packed::{PART_MAX, is_dense};
+use super::{Buckets, REMEMBERED};
 use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Contents, Hour, HourOffset};
 use crate::store::{StoreError, Written};
 
 /// How many buckets of one call take the slow path at the same time.
 const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
-
-/// How long an instance looks which buckets exist. Later, it has written to most of them.
-const FIRST_HOUR: Duration = Duration::from_secs(3600);
 
 /// The `_id`s that one query looks for: some 150 kB, if the device IDs are long.
 const IDS_MAX: usize = 1_000;
@@ -132,7 +128,7 @@ impl Buckets {
         let (jobs, mut slow): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| is_dense(&job.write.contents));
         let is_unknown = |job: &Job<'_>| self.known.last_part(&job.write.device, job.write.hour).is_none();
         let (mut new, mut existing): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_unknown);
-        if self.opened.elapsed() < FIRST_HOUR {
+        if self.opened.elapsed() < REMEMBERED {
             let mut exists = self.learn_last_parts(&new).await?.into_iter();
             existing.extend(new.extract_if(.., |_| exists.next() == Some(true)));
         }
@@ -153,7 +149,7 @@ impl Buckets {
     async fn split_new<'w>(&self, jobs: Vec<Job<'w>>) -> Result<(Vec<Job<'w>>, Vec<Job<'w>>), StoreError> {
         let is_first = |job: &Job<'_>| self.recent.is_first(&job.write.device, job.write.hour);
         let (mut new, mut existing): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_first);
-        if self.opened.elapsed() < FIRST_HOUR {
+        if self.opened.elapsed() < REMEMBERED {
             let id = |job: &Job<'_>| names::document_id(&job.write.device, job.write.hour, 0);
             let mut stored = HashSet::new();
             for some in new.chunks(IDS_MAX) {

@@ -104,6 +104,10 @@ use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Deletion, Hour, Keep};
 use crate::store::{Deleted, StoreError, Written};
 
+/// How long an instance remembers a bucket at least: most are only written to within their hour. An instance
+/// that is younger looks which buckets exist.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
 /// Readings in MongoDB as one document per device and hour.
 pub type BucketStore = MongoStore<Buckets>;
 

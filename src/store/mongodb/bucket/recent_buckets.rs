@@ -8,17 +8,13 @@
 
 use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tokio::time::Instant;
 
+use super::REMEMBERED;
 use crate::common::generations::Generations;
 use crate::model::Hour;
-
-/// How long a bucket is remembered, at least, after its first write. Most buckets are only written to within
-/// their hour.
-const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Each shard has its own lock, and a table that grows independently of the others.
 const SHARDS: usize = 16;
@@ -28,7 +24,7 @@ const SHARDS: usize = 16;
 /// GB.
 const MAX: usize = 7 << 17;
 
-/// The buckets that were written to lately, as hashes.
+/// The buckets that were first written to lately, as hashes.
 #[derive(Debug, Default)]
 pub(super) struct RecentBuckets {
     hasher: RandomState,

@@ -6,17 +6,13 @@
 
 use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tokio::time::Instant;
 
+use super::super::REMEMBERED;
 use crate::common::generations::Generations;
 use crate::model::{Hour, HourOffset};
-
-/// How long a bucket is remembered, at least, after its last write. Most buckets are only written to within
-/// their hour. The first write to a forgotten bucket looks up its last part.
-const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Each shard has its own lock, and a table that grows independently of the others.
 const SHARDS: usize = 16;
@@ -32,7 +28,8 @@ const OFFSET_BITS: u32 = 22;
 /// The highest number of a part that is remembered.
 pub(in super::super) const PART_MAX: i32 = (1 << (32 - OFFSET_BITS)) - 1;
 
-/// The last part of each bucket, and its last instant.
+/// The last part of each bucket that was written to lately, and its last instant. The first write to a
+/// forgotten bucket looks them up.
 ///
 /// A bucket is known by 96 bits of two hashes. Another bucket with the same bits would be taken for it; among
 /// all that are remembered, such a pair exists with a probability of 10^-14.
