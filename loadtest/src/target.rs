@@ -53,7 +53,7 @@ impl Target {
                 let each = ["count", "min", "max", "avg"]
                     .map(|fold| format!("label_set({fold}_over_time({of}),\"fold\",\"{fold}\")"));
                 let query = encode(&format!("union({})", each.join(",")));
-                let (start, end) = (from_ms / 1_000 + 3_600, to_ms / 1_000); // a step is named by its end
+                let (start, end) = (from_ms / 1_000 + 3_600, to_ms / 1_000); // the time of a step is its end
                 format!("/api/v1/query_range?query={query}&start={start}&end={end}&step=3600&nocache=1")
             }
             Self::Influxdb => influxql_path(&ids, from_ms, to_ms),

@@ -5,7 +5,7 @@
 /// All bytes except the last one have their high bit set.
 pub fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
-        out.push(number as u8 | 0x80); // the lowest eight bits
+        out.push(number as u8 | 0x80); // seven bits of the number, and the high bit
         number >>= 7;
     }
     out.push(number as u8);

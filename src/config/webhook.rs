@@ -345,7 +345,7 @@ fn check_names(key: &'static str, paths: &[NamedPath]) -> Result<(), (&'static s
             return Err((key, format!("names {path}, which has the names of its keys: write the path alone")));
         }
         if path.has_any() && is_metric {
-            continue; // for the other keys, `check` refuses it
+            continue; // `check` refuses `*` in the other keys
         }
         let Some(name) = name.as_deref().or_else(|| path.last_key()) else {
             return Err((key, format!("has the path {path} without a name: write {{ name = \"{path}\" }}")));

@@ -128,7 +128,7 @@ impl Unreported {
         let example = Example { text: shortened(example), request };
         let mut key = (sender, what, code);
         if !self.0.contains_key(&key) && self.0.len() >= MAX_OWN_LINES {
-            key.0 = Sender::Others; // exceeds the limit by at most one entry per code
+            key.0 = Sender::Others; // may exceed the limit by an entry for each kind and code
         }
         if let Some(counted) = self.0.get_mut(&key) {
             counted.count += count;

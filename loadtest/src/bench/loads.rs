@@ -137,7 +137,7 @@ impl Bench<'_> {
         let start = Instant::now();
         let datagrams = tokio::task::spawn_blocking(move || udp::send(&sending, &AtomicU64::new(0))).await??;
         let sent = datagrams.iter().sum::<u64>() * load.batch;
-        let during = server.taken().await? - before; // what still waits in buffers does not count as fast
+        let during = server.taken().await? - before; // without readings that still wait in buffers
         let took = start.elapsed().as_secs_f64();
         let taken = server.taken_at_last(STANDS_STILL).await? - before;
         ensure!(taken > 0, "none of {sent} readings was taken");

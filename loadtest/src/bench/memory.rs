@@ -33,7 +33,7 @@ impl Bench<'_> {
             return Ok(());
         }
         if self.system != System::TidegaugeSqlite {
-            return self.idle_devices().await; // the cache of SQLite would count too
+            return self.idle_devices().await; // with SQLite, its cache would count too
         }
         // The store does not matter for pending hours and connections, so one store is measured.
         self.pending_hours().await?;

@@ -271,7 +271,7 @@ impl Args {
     ///
     /// A message is due at the time of its last reading.
     fn sending(&self, server: &Server) -> Sending {
-        let devices = self.devices / self.connections; // of a connection
+        let devices = self.devices / self.connections; // devices of one connection
         let batch = self.batch.min(devices);
         let first_ms = self.start_ms() - batch * MINUTE_MS / devices;
         let workload = Workload::steady(Kind::Fleet, self.devices, MINUTE_MS, batch, first_ms);

@@ -151,7 +151,7 @@ impl fmt::Display for Report {
             row(f, &hour.name, hour, per_million(&[hour], hour.readings))?;
         }
         let last_hour = self.hours.last().map_or(0, |hour| hour.readings);
-        let after = Span { waited_seconds: 0.0, ..self.after.clone() }; // of readings that the last hour counts
+        let after = Span { waited_seconds: 0.0, ..self.after.clone() }; // the last hour counts these readings
         row(f, self.after_name, &after, per_million(&[&self.after], last_hour))?;
         row(f, "in all", &total(&self.all()), self.cost())?;
         writeln!(f)?;

@@ -79,7 +79,7 @@ impl Server {
         let mut command = server.command(programs)?;
         command.envs(environment.service.iter().cloned());
         server.spawn(system.name(), command, &environment.all)?;
-        server.processes.rotate_right(1); // the service first
+        server.processes.rotate_right(1); // the service is first, mongod second
         server.wait(system).await?;
         Ok(server)
     }
@@ -92,7 +92,7 @@ impl Server {
                 Client::connect(&self.address).await?.get("/internal/force_flush").await?;
                 Ok(())
             }
-            Target::Influxdb | Target::Naive | Target::Bare => Ok(()), // there it can be at once
+            Target::Influxdb | Target::Naive | Target::Bare => Ok(()), // nothing to wait for
         }
     }
 
@@ -142,7 +142,7 @@ impl Server {
         let data = self.folder.path().join("data");
         match self.system {
             System::TidegaugeSqlite => {
-                self.terminate()?; // what is left then is one file
+                self.terminate()?; // SQLite then leaves a single file
                 Ok(std::fs::metadata(data.join("tidegauge.sqlite"))?.blocks() * 512)
             }
             System::TidegaugeMongodb
@@ -163,7 +163,7 @@ impl Server {
                 client.get("/internal/force_merge").await?;
                 settled_bytes(&data).await
             }
-            System::Influxdb => settled_bytes(&data.join("data/loadtest")).await, // beside it are its own metrics
+            System::Influxdb => settled_bytes(&data.join("data/loadtest")).await, // without its own metrics
             System::Bare => Ok(0),
         }
     }
@@ -359,7 +359,7 @@ fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
         bytes += match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => folder_bytes(&entry.path())?,
             Ok(metadata) => metadata.blocks() * 512,
-            Err(error) if error.kind() == ErrorKind::NotFound => 0, // merged into another meanwhile
+            Err(error) if error.kind() == ErrorKind::NotFound => 0, // the file was merged into another one meanwhile
             Err(error) => return Err(error.into()),
         };
     }

@@ -30,7 +30,7 @@ pub(super) async fn count_missing(stores: &Stores) -> anyhow::Result<u64> {
             let known = known.get(device).cloned().unwrap_or_default();
             let mut merged = known.clone();
             merged.merge(metadata.clone());
-            merged.forget_old_removals(); // as the new store does
+            merged.forget_old_removals(); // the new store forgets them too
             merged != known
         };
         Ok(some.iter().filter(lacks).count() as u64)

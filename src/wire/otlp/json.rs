@@ -187,7 +187,7 @@ impl Transcoder<'_> {
     fn fields(&mut self, lexer: &mut Lexer<'_>, entries: &[Entry]) -> Result<()> {
         expect(lexer, Kind::Object)?;
         lexer.open()?;
-        let (mut chosen, mut seen) = (None, 0_u32); // a bit for each entry
+        let (mut chosen, mut seen) = (None, 0_u32); // `seen` has a bit for each entry
         while let Some(key) = lexer.key()? {
             if let Some(at) = entries.iter().position(|entry| is_name(&key, entry.name)) {
                 let entry = &entries[at];
