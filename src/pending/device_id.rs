@@ -1,4 +1,4 @@
-//! The ID of a device, inside its entry.
+//! The ID of a device: inside its entry if it is short, as most are.
 
 use std::sync::Arc;
 

@@ -12,9 +12,8 @@ const FEW: usize = 32;
 
 /// The hours of a device, ascending.
 ///
-/// There is nearly always one hour; an import may have thousands.
-///
-/// Finding, inserting and removing an hour takes logarithmic time, whatever a device sends.
+/// There is nearly always one hour; an import may have thousands. Finding, inserting and removing an hour
+/// takes logarithmic time, whatever a device sends.
 #[expect(clippy::box_collection, reason = "a device fills a cache line, and a map by itself would not fit")]
 #[derive(Debug)]
 pub(super) enum Hours {

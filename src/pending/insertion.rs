@@ -31,7 +31,7 @@ pub struct Insertion<'a> {
     steps: Steps<'a>,
     /// The steps that are decoded and not applied yet.
     turn: Vec<Step<'a>>,
-    /// The groups of these steps.
+    /// The groups of the steps in `turn`.
     groups: Vec<Group<'a>>,
     /// The ids of the batch's names, for each generation of names that the buckets use.
     tables: Vec<IdTable>,

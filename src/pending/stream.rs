@@ -4,22 +4,23 @@
 //! much its time and its value differ from what the readings before predict. A token of a sensor that sends
 //! one decimal each minute, some milliseconds early or late, takes two bytes.
 //!
-//! The codec of stored chunks has columns of a whole bucket in the order of time. It would have to encode an
-//! open bucket again and again, and would lose the order of arrival, by which the last of several values of
-//! one instant is kept and accepted readings are counted. A stream encodes each value once, in some
-//! nanoseconds and whatever the order. An hour as a stream takes less memory than a tail of 16 plain values.
+//! The codec of stored chunks has columns of a whole bucket, in the order of time. It does not suit an open
+//! bucket. It would encode the bucket again and again. It would also lose the number of accepted readings,
+//! and their order of arrival: of several values of one instant, the last one is kept. A stream encodes each
+//! value once, in some nanoseconds, in any order of time. The stream of an hour takes less memory than 16
+//! plain values.
 //!
 //! Both sides of the stream make the same **predictions** after each token:
 //! - The **time** of a reading is the last one plus a step, which stays the same while it is about right
 //!   ([`Times`]).
-//! - The **series** of a value is the one after that of the last value, in a table of series by their first
-//!   appearance. After the last entry comes the first one.
+//! - The **series** of a value is the one that follows the series of the last value in a table. The table has
+//!   the series in the order of their first appearance. After its last entry comes the first one.
 //! - The **value** is the last one of its series, as a decimal: an integer divided by a power of ten
 //!   ([`decimal`]).
 //!
-//! A token has one of these forms. `t` is the difference from the predicted time and `d` from the last
-//! integer, as two's complements, the highest bit first. All but the last form need the predicted series and
-//! the same power of ten.
+//! A token has one of these forms. `t` is the difference from the predicted time. `d` is the difference from
+//! the last integer of the series. Both are two's complements, the highest bit first. All but the last form
+//! need the predicted series and the same power of ten.
 //!
 //! ```text
 //! 0tttttttt ddddddd          the first value of a reading: 15 bits
@@ -83,10 +84,10 @@ const NO_ENTRY: u64 = SKIP_MAX as u64 + 1;
 /// The most entries of the table.
 const SERIES_MAX: usize = 512;
 
-/// After this many values in a row that are no decimals, the next ones are not tried.
+/// After this many values in a row that are no decimals, the next ones are not tried as decimals.
 const MISSES_MAX: u8 = 4;
 
-/// The next values, this many, are then written as numbers, and not tried as decimals.
+/// The number of these next values, which are written as plain numbers.
 const UNTRIED: u8 = 16;
 
 /// The time of the last reading, and the step to the next one.
@@ -106,15 +107,15 @@ impl Times {
         offset as i32 - (self.last + self.step) as i32
     }
 
-    /// The time that differs so much from the predicted one.
+    /// The time that differs from the predicted one by this difference.
     const fn at(self, difference: i32) -> HourOffset {
         ((self.last + self.step) as i32 + difference) as u32
     }
 
     /// Predicts the reading after the one at `offset`.
     ///
-    /// Sensors send every so many seconds. So a step of more than a second is whole seconds, and is not
-    /// changed by a reading that is a little early or late.
+    /// Most sensors send at intervals of whole seconds. So a step of more than a second is whole seconds, and
+    /// is not changed by a reading that is a little early or late.
     #[inline]
     fn advance(&mut self, offset: HourOffset) {
         let passed = offset as i32 - self.last as i32;
@@ -142,7 +143,7 @@ struct Series {
     metric: Key,
     /// The power of ten that divides `integer`.
     decimals: u8,
-    /// How many values were no decimals. Only [`Stream`] uses it.
+    /// How many values in a row were no decimals. Only [`Stream`] uses it.
     misses: u8,
 }
 
@@ -233,7 +234,7 @@ impl Stream {
         self.pieces as usize
     }
 
-    /// Reads the place of the next byte, for the processor's caches.
+    /// Reads the place of the next byte, so that it is in the processor's caches.
     #[inline]
     pub(super) fn touch(&self) -> usize {
         self.piece.as_ref().map_or(0, |piece| usize::from(piece.bytes[usize::from(self.used).min(PIECE_LEN - 1)]))
@@ -337,7 +338,7 @@ impl Stream {
         self.append_slice(&token.bytes[..token.len])
     }
 
-    /// Moves the prediction of the series on by `skip` entries and one more.
+    /// Moves the predicted series on by `skip + 1` entries of the table.
     #[inline]
     fn pass(&mut self, skip: usize) {
         let after = usize::from(self.next) + skip + 1;
@@ -442,14 +443,14 @@ impl Token {
     }
 }
 
-/// Returns whether a number is a two's complement of so many bits.
+/// Returns whether a number fits into a two's complement of `BITS` bits.
 #[inline]
 const fn fits<const BITS: u32>(number: i64) -> bool {
     let half = 1 << (BITS - 1);
     -half <= number && number < half
 }
 
-/// The lowest bits of a number.
+/// The lowest `BITS` bits of a number.
 #[inline]
 const fn low<const BITS: u32>(number: i64) -> u32 {
     number as u32 & ((1 << BITS) - 1)
@@ -479,7 +480,7 @@ impl Packed {
     }
 }
 
-/// The state after some tokens. The bytes are those of a [`Stream`].
+/// Reads the bytes of a [`Stream`], token by token.
 struct Reader<'a> {
     rest: &'a [u8],
     times: Times,
@@ -617,7 +618,7 @@ impl Reader<'_> {
     }
 }
 
-/// The lowest bits as a two's complement.
+/// The number whose two's complement is the lowest `BITS` bits.
 #[inline]
 const fn signed<const BITS: u32>(bits: u32) -> i32 {
     (bits << (32 - BITS)).cast_signed() >> (32 - BITS)

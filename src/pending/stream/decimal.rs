@@ -3,7 +3,7 @@
 /// Powers of ten, which are exact.
 const POWERS: [f64; 10] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
-/// The highest power.
+/// The most decimals: the highest exponent in [`POWERS`].
 pub(super) const DECIMALS_MAX: u8 = POWERS.len() as u8 - 1;
 
 /// The sum of [`ROUNDER`] and a number below this has no bits for a fraction.
@@ -12,8 +12,9 @@ const INTEGER_MAX: f64 = (1_u64 << 51) as f64;
 /// Adding and subtracting this rounds a number below [`INTEGER_MAX`] to an integer.
 const ROUNDER: f64 = 3.0 * INTEGER_MAX;
 
-/// Returns the integer of a value with so many decimals, if [`value_of`] gives exactly this value back, bit
-/// by bit.
+/// Returns the integer of a value with this number of decimals.
+///
+/// `None` unless [`value_of`] gives exactly this value back, bit by bit.
 #[inline]
 pub(super) fn integer_of(value: f64, decimals: u8) -> Option<i64> {
     let power = POWERS[usize::from(decimals)];
@@ -23,7 +24,7 @@ pub(super) fn integer_of(value: f64, decimals: u8) -> Option<i64> {
     is_exact.then_some(rounded as i64)
 }
 
-/// Returns the value of an integer with so many decimals.
+/// Returns the value of an integer with this number of decimals.
 #[inline]
 pub(super) fn value_of(integer: i64, decimals: u8) -> f64 {
     integer as f64 / POWERS[usize::from(decimals)]

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-/// The bytes of a stream in a piece: an hour of a reading each minute takes three pieces.
+/// The bytes of a stream that fit into a piece.
+///
+/// A reading each minute fills three pieces in an hour.
 pub(super) const PIECE_LEN: usize = 56;
 
 /// The most pieces that a snapshot copies.
