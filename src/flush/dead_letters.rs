@@ -38,7 +38,9 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// Appends to the file at `path`, which grows to `max_bytes`. The first refused reading creates it.
+    /// Appends to the file at `path`, which grows to `max_bytes`.
+    ///
+    /// The first refused reading creates it.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
         Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default() }
     }
@@ -100,7 +102,8 @@ impl DeadLetters {
     ///
     /// When this returns, they do not come back after a crash.
     ///
-    /// The file that a running retry has taken stays as it is: its readings are accepted after the deletion.
+    /// The file that a running retry has taken stays as it is: the retry sends its readings after the
+    /// deletion.
     ///
     /// # Errors
     /// When a file cannot be locked, read or written.

@@ -57,9 +57,9 @@ pub(super) enum Stage {
     ///
     /// Its note may not be visible yet.
     Executed { readings: u64 },
-    /// The same, and its note was seen.
+    /// Executed, and its note in the store was seen.
     ///
-    /// Once it is closed, the outcome is that of all instances.
+    /// Once the deletion is closed, the fields have the outcome of all instances.
     Announced { readings: u64, absent: Vec<Arc<str>> },
 }
 

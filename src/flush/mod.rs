@@ -102,18 +102,21 @@ const SPREAD: Duration = Duration::from_secs(300);
 pub struct Options {
     /// When buckets are due, and how much memory pending may take.
     pub limits: Limits,
-    /// Buckets that become due within this time share write commands. At most a tenth of `limits.max_age`
-    /// counts.
+    /// Buckets that become due within this time share write commands.
+    ///
+    /// At most a tenth of `limits.max_age` counts.
     pub gather: Duration,
     /// The most writes in flight.
     pub max_in_flight: usize,
     /// The most buckets in one write.
     pub max_buckets_per_write: usize,
-    /// The largest write, in bytes of the readings in memory. A single bucket may exceed it.
+    /// The largest write, in bytes of the readings in memory.
+    ///
+    /// A single bucket may exceed it.
     pub max_write_bytes: u64,
     /// Which hours are rolled up together, if the store keeps rollups of their own.
     pub closing: Closing,
-    /// How long after the end of these hours they are rolled up.
+    /// The time from the end of hours until they are rolled up.
     pub rollup_delay: Duration,
     /// The file that says which hours are rolled up.
     pub rollup_progress: PathBuf,
@@ -138,7 +141,7 @@ pub struct Pipeline {
     started: Instant,
     /// The number of readings in the log when it was opened.
     recovered: u64,
-    /// Announces [`State::inserted`] to waiting queries, not after each record.
+    /// Announces [`State::inserted`] to waiting queries, once for many records.
     announced: watch::Sender<Position>,
     /// Notifies the scheduler that a bucket may be due earlier than it expects.
     due: Notify,
@@ -150,13 +153,15 @@ pub struct Pipeline {
     writer: Writer,
     /// Held during a cut of the log.
     cutting: Mutex<()>,
-    /// Cancelled when the service begins to stop. It completes the requests in progress first.
+    /// Cancelled when the service begins to stop.
+    ///
+    /// It completes the requests in progress first.
     stop_begins: CancellationToken,
     /// Cancelled when draining begins: waiting writes are tried again at once, each for the last time.
     drain_begins: CancellationToken,
     closed: ClosedHours,
     deletions: Deletions,
-    /// Held by a change of metadata.
+    /// Held while the metadata of a device is changed.
     metadata_turn: tokio::sync::Mutex<()>,
     /// Notifies the saver of a new change of metadata.
     metadata_added: Notify,
@@ -177,7 +182,9 @@ pub struct Status {
 }
 
 impl Pipeline {
-    /// Creates a pipeline, whose tasks [`Self::start`] starts. `recovery` is the result of opening `log`.
+    /// Creates a pipeline, whose tasks [`Self::start`] starts.
+    ///
+    /// `recovery` is the result of opening `log`.
     ///
     /// # Errors
     /// When the name of this instance cannot be read.
@@ -265,7 +272,8 @@ impl Pipeline {
 
     /// Waits until all readings that are acknowledged now are in pending, for at most `timeout`.
     ///
-    /// After the timeout, returns for how long the feeder has waited for room in pending.
+    /// After the timeout, returns for how long the feeder has waited for room in pending, or `timeout` if it
+    /// does not wait.
     pub async fn catch_up(&self, timeout: Duration) -> Option<Duration> {
         let acknowledged = self.log.usage().readable;
         let mut announced = self.announced.subscribe();
@@ -314,13 +322,17 @@ impl Pipeline {
         self.store_state.away().map(|(since, why)| (since.elapsed(), why))
     }
 
-    /// Waits until the store does not answer pings. Returns for how long it has been away, and why.
+    /// Waits until the store does not answer pings.
+    ///
+    /// Returns for how long it has been away, and why.
     pub async fn store_silent(&self) -> (Duration, String) {
         let (since, why) = self.store_state.silent().await;
         (since.elapsed(), why)
     }
 
-    /// Notes that the service is about to stop: from now on it waits for a store that is away only shortly.
+    /// Notes that the service is about to stop.
+    ///
+    /// From now on it does not wait long for a store that is away.
     pub fn begin_stop(&self) {
         self.stop_begins.cancel();
     }
@@ -367,7 +379,7 @@ impl Pipeline {
         self.closed.warn_if_ahead(self.options.clock.now_ms());
     }
 
-    /// Returns the time for pending: milliseconds of the monotonic clock.
+    /// Returns the time for pending: milliseconds since the start, by the monotonic clock.
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }

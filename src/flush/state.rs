@@ -34,8 +34,10 @@ pub(super) struct State {
     pub(super) inserted_readings: u64,
     /// Since when the feeder has waited for room in pending.
     pub(super) stalled_since: Option<tokio::time::Instant>,
-    /// Whether pending is full, for the log lines. This ends only when half of the memory is free. Otherwise
-    /// a store that is just fast enough would cause two lines per write.
+    /// Whether pending is full, for the log lines.
+    ///
+    /// This ends only when half of the memory is free. Otherwise a store that is just fast enough would cause
+    /// two lines per write.
     pub(super) full: OncePerChange,
     /// Whether the scheduler sleeps until readings are pending.
     pub(super) scheduler_is_idle: bool,
@@ -125,7 +127,9 @@ impl Pipeline {
         }
     }
 
-    /// Calls `look` with the lock held. It must take a bounded time, however many readings are pending.
+    /// Calls `look` with the lock held.
+    ///
+    /// `look` must take a bounded time, however many readings are pending.
     #[cfg_attr(feature = "bench", track_caller)]
     pub(super) fn with_pending<T>(&self, look: impl FnOnce(&Pending) -> T) -> T {
         look(&self.lock().pending)
@@ -147,7 +151,8 @@ impl Pipeline {
 
     /// Calls `visit`, without the lock, with the pending hours of a device in a range, ascending.
     ///
-    /// Locks once per turn: each hour is a snapshot, the hours together are not.
+    /// Locks once per turn. So the readings of an hour are of one moment, but two hours may be of two
+    /// moments.
     pub fn each_pending_hour(&self, device: &str, hours: Range<Hour>, mut visit: impl FnMut(PendingHour)) {
         let mut rest = Some(hours.start);
         while let Some(next) = rest {
