@@ -28,7 +28,7 @@ pub struct Receipt {
     pub older: u32,
     /// The number of values that were left out of other readings for the same reason.
     pub older_values: u32,
-    /// The time until readings that a rate rejected would be accepted; `None` if there are none.
+    /// The time until the rate admits the readings that it has rejected; `None` if it has rejected none.
     pub retry_after: Option<Duration>,
     /// The number of rejected readings by code.
     pub(super) by_code: ByCode,
@@ -40,7 +40,7 @@ pub struct Receipt {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IgnoredFields {
     pub(super) counts: [u32; Ignored::COUNT],
-    /// The first names, each once.
+    /// The first names of the dropped parts, each once: at most [`MAX_IGNORED_NAMES`].
     names: Vec<Box<str>>,
 }
 

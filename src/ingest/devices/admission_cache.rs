@@ -74,7 +74,7 @@ impl CacheKey {
 }
 
 impl AdmissionCache {
-    /// An empty cache for at least so many devices.
+    /// An empty cache for at least this many devices.
     pub(super) fn new(devices: usize) -> Self {
         let sets = |slots: usize| (slots * devices).div_ceil(WAYS).next_power_of_two();
         Self { admitted: RwLock::new(Arc::new(Admitted::of(sets(FIRST_SLOTS)))), max_sets: sets(MAX_SLOTS) }

@@ -140,7 +140,7 @@ impl Devices {
         }
     }
 
-    /// Admits devices that an operator names.
+    /// Makes devices known that an operator names.
     ///
     /// If the rate admits one more device, it admits all of them, and charges the others as debt.
     ///
