@@ -58,7 +58,7 @@ pub(super) fn load(folder: &dyn Folder) -> Result<Option<Followed>, LogError> {
 /// The records that the follower has not passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unread {
-    /// The bytes of these records in the log.
+    /// The number of bytes that these records take in the log.
     pub bytes: u64,
     /// A time at or before the append of the first of them, in Unix milliseconds.
     pub as_of_ms: u64,

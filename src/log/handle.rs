@@ -222,7 +222,9 @@ impl Log {
         Ok(Ack(acked))
     }
 
-    /// The most bytes in the payload of one batch, so that it fits into an empty log.
+    /// The most bytes in the payload of one batch.
+    ///
+    /// An empty log has space for such a batch.
     pub fn max_payload_bytes(&self) -> usize {
         let around = segment::Header::BYTES + record::Header::BYTES + record::ALIGNMENT;
         let max_bytes = usize::try_from(self.options.max_bytes).unwrap_or(usize::MAX);

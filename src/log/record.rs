@@ -78,8 +78,10 @@ impl Header {
         })
     }
 
-    /// Whether this is the header of a good record at `position` whose `bytes` from [`Self::SUMMED_FROM`] on
-    /// have the CRC-32 `crc`.
+    /// Whether this is the header of a good record at `position`.
+    ///
+    /// `crc` is the CRC-32 of the record from [`Self::SUMMED_FROM`] to the end of its payload: of `bytes`
+    /// bytes.
     pub(super) fn is_of(&self, position: Position, crc: u32, bytes: u64) -> bool {
         let mut hasher = hasher(self.kind, position);
         hasher.combine(&crc32fast::Hasher::new_with_initial_len(crc, bytes));

@@ -1,4 +1,4 @@
-//! Leaves values out of a batch.
+//! Leaves values out of a batch: those that a deletion removes, or that are older than accepted ones.
 
 use std::collections::HashMap;
 
