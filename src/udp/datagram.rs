@@ -1,4 +1,4 @@
-//! The parser of datagrams.
+//! Parses a datagram, which is JSON or line protocol.
 
 use super::sequences::Numbering;
 use crate::config::LineProtocol;

@@ -8,10 +8,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg};
 
-/// The most datagrams of one call.
+/// The most datagrams that one call receives.
 const MAX_DATAGRAMS: usize = 128;
 
-/// The most bytes of one call.
+/// The most bytes that one call receives.
 ///
 /// The names of metrics in so many bytes always fit into a record of the log, so no reading is rejected
 /// because of other readings in its batch.
