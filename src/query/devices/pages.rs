@@ -38,7 +38,7 @@ pub(super) enum Pages {
     /// The stored IDs that are left, ascending.
     Named(vec::IntoIter<Arc<str>>),
     Ranges {
-        /// The ranges that are left. The next range is the last one.
+        /// The ranges that are left, in reverse order.
         ranges: Vec<IdRange>,
         after: Option<String>,
         step: usize,

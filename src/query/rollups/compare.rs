@@ -114,8 +114,8 @@ impl Earlier {
 /// The earlier time that each step of a grid is compared with.
 #[derive(Debug)]
 pub(super) struct Alignment {
-    /// The start of the earlier time of each step, and the end of the last one. Ascending. If a step and the
-    /// next one have the same start here, the step has nothing to compare with.
+    /// The start of each step's earlier time, and the end of the last one, ascending. If a step and the next
+    /// one have the same start here, the step has nothing to compare with.
     starts: Vec<i64>,
     /// The earlier steps. `None`: no step has anything to compare with.
     pub(super) grid: Option<Grid>,

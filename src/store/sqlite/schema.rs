@@ -74,8 +74,8 @@ CREATE TABLE chunks (
 ///
 /// - `devices`: one row per device. `metadata_hour` is the hour that the metadata was sent with, `last_ts`
 ///   the last instant when the row was written.
-/// - `series`: the series of a device, the start of the last day with a reading of each, and the length of
-///   the measurement at its beginning, if it came from one.
+/// - `series`: the series of a device, and the start of the last day with a reading of each. `measurement` is
+///   the length of the measurement with which the name begins, or 0.
 const DEVICE_TABLES: &str = "
 CREATE TABLE devices (
     device        TEXT    NOT NULL PRIMARY KEY,

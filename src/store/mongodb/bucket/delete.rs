@@ -64,7 +64,7 @@ struct Whole {
     id: String,
     hour: Hour,
     readings: u64,
-    /// An instant not after its first one, and an instant not before its last one.
+    /// Bounds of its readings: an instant not after the first one, and an instant not before the last one.
     span: Option<(DateTime, DateTime)>,
 }
 

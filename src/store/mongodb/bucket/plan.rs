@@ -271,7 +271,7 @@ fn move_last_instants(drafts: &mut [Draft<'_>]) {
     }
 }
 
-/// The new parts after `before` for `chunks` of instants.
+/// The new parts for `chunks` of instants. They follow `before`, the last part.
 fn insertions(
     before: Option<&Draft<'_>>,
     write: &BucketWrite,

@@ -110,7 +110,7 @@ impl<L: Layout> MongoStore<L> {
 }
 
 impl DeviceIndex {
-    /// The devices with empty entries, which a rebuild has left that was killed.
+    /// The devices with empty entries, which a killed rebuild has left.
     async fn empty_entries(&self) -> Result<Vec<Arc<str>>, StoreError> {
         let find = self.documents.find(doc! { "_id": { "$type": "string" }, "firstTs": { "$exists": false } });
         let mut devices = Vec::new();

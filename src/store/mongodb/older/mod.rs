@@ -280,7 +280,7 @@ fn page(before: Option<&DocumentId>) -> Vec<Document> {
     stages
 }
 
-/// Whether a document is one of tidegauge.
+/// Whether tidegauge has written a document.
 fn is_own(document: &RawDocument) -> bool {
     let number = |field: &str| match document.get(field) {
         Ok(Some(RawBsonRef::Int32(value))) => Some(i64::from(value)),
