@@ -8,8 +8,8 @@
 //!   Devices, agents and `curl` send neither, and pass.
 //! - The host name must belong to this server. A foreign page can rebind only a name that its owner has
 //!   registered. So IP addresses, and names that cannot be registered, always pass. Without
-//!   `http.allowed_hosts`, every name passes if reaching the server is not enough, because a client also needs
-//!   a token, for example.
+//!   `http.allowed_hosts`, every name passes if reaching the server is not enough: for example, if a client
+//!   also needs a token.
 
 use std::net::IpAddr;
 

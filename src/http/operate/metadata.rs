@@ -1,4 +1,4 @@
-//! The metadata of devices, and its keys that operators set.
+//! The metadata of devices, and the keys in it that operators set.
 //!
 //! `/v1/devices/{deviceId}/metadata` reads and changes one device. `/v1/metadata` lists the keys of all
 //! devices, and merges changes from another server.

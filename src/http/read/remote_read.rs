@@ -45,7 +45,7 @@ const TEXT: &str = "series";
 
 /// The memory of a sample: in the series, in the message, and compressed.
 ///
-/// Chunks share the same memory.
+/// An answer with chunks may use the same memory, but for more samples.
 const BYTES_PER_SAMPLE: usize = 64;
 
 /// The bytes of labels for each sample that an answer may have.

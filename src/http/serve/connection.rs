@@ -38,7 +38,7 @@ use crate::http::{App, Limits};
 use crate::telemetry::{GaugeGuard, Limit, Metrics, RefusalEntry, RefusalLog, Sender, What};
 use crate::tls::{Failure, Tls};
 
-/// The wait after a failed `accept`, mostly because the process has no free file.
+/// The wait after a failed `accept`: mostly, no file descriptor is free.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The number of connections that the system queues until the server accepts them.
@@ -226,7 +226,7 @@ pub(in crate::http) struct Peer {
     pub(in crate::http) disconnect: Disconnect,
 }
 
-/// Records that requests of a connection begin.
+/// Whether a connection has had a request, and a signal when one begins.
 #[derive(Debug, Default)]
 struct Requests {
     has_begun: AtomicBool,
@@ -241,7 +241,7 @@ impl Requests {
 
     /// Waits for the shutdown, and then a while for one more request.
     ///
-    /// Closed at once, the connection would lose a request that its client has just sent.
+    /// If the server closed the connection at once, a request that the client has just sent would be lost.
     async fn last_begun(&self, shutdown: &CancellationToken) {
         shutdown.cancelled().await;
         let next = self.begun.notified();
