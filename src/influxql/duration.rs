@@ -13,8 +13,9 @@ const UNITS: &[(&str, i64)] = &[
     ("ns", 1),
 ];
 
-/// Parses a duration. `None`: the text is no duration. A duration that is too long for an `i64` of
-/// nanoseconds becomes `i64::MAX`.
+/// Parses a duration; `None`: the text is not a duration.
+///
+/// A duration that is too long for an `i64` of nanoseconds becomes `i64::MAX`.
 pub(super) fn parse(text: &str) -> Option<i64> {
     let mut rest = text;
     let mut total = 0_i64;

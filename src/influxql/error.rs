@@ -2,7 +2,9 @@
 
 use super::lexer::{Position, Token};
 
-/// A query that does not follow the grammar, or exceeds a limit of the parser. The whole request is refused.
+/// A query that does not follow the grammar, or exceeds a limit of the parser.
+///
+/// The whole request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("error parsing query: {0}")]
 pub struct ParseError(String);

@@ -78,8 +78,10 @@ const KEYWORDS: &[&str] = &[
 /// The length of the longest keyword, in bytes.
 const KEYWORD_MAX_BYTES: usize = 13;
 
-/// Whether a name needs quotes. It needs none if it consists of ASCII letters, digits and `_`, does not begin
-/// with a digit, and is no keyword.
+/// Whether a name needs quotes.
+///
+/// It needs none if it consists of ASCII letters, digits and `_`, does not begin with a digit, and is no
+/// keyword.
 pub(super) fn needs_quotes(name: &str) -> bool {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     !is_plain || name.bytes().next().is_none_or(|byte| byte.is_ascii_digit()) || keyword(name).is_some()
@@ -169,7 +171,9 @@ impl<'q> Lexer<'q> {
         Position { line: self.line, char: self.char }
     }
 
-    /// Returns the position that errors name for a quoted text: one character before its opening quote.
+    /// Returns the position that errors name for a quoted text.
+    ///
+    /// It is one character before the opening quote.
     fn position_of_quoted(&self) -> Position {
         Position { line: self.line, char: self.char - 1 }
     }
@@ -224,7 +228,9 @@ impl<'q> Lexer<'q> {
         }
     }
 
-    /// Reads a text in quotes. The escapes are `\n` for a line end, `\\`, `\"` and `\'`.
+    /// Reads a text in quotes.
+    ///
+    /// The escapes are `\n` for a line end, `\\`, `\"` and `\'`.
     fn quoted(&mut self, quote: char) -> Token<'q> {
         let position = self.position_of_quoted();
         self.advance();

@@ -17,8 +17,10 @@ pub const VALUE: &str = "value";
 /// The name of the device tag, if it is among the tags that may name a device.
 const USUAL_DEVICE_TAG: &str = "device_id";
 
-/// Returns the measurement and the field of a metric without labels. `measurement` is the one that the metric
-/// was written with, unless its field was `value`.
+/// Returns the measurement and the field of a metric without labels.
+///
+/// `measurement` is the measurement of a metric such as `cpu_load`, which was written as measurement and
+/// field. For any other metric, the field is `value`.
 #[must_use]
 pub fn split<'m>(metric: &'m str, measurement: Option<&str>) -> (&'m str, &'m str) {
     let field = measurement.and_then(|measurement| metric.strip_prefix(measurement)?.strip_prefix('_'));
@@ -28,8 +30,9 @@ pub fn split<'m>(metric: &'m str, measurement: Option<&str>) -> (&'m str, &'m st
     }
 }
 
-/// Returns the device tag: the tag that shows the device in answers. It is one of the tags that may name the
-/// device in line protocol. The others are its aliases.
+/// Returns the device tag: the tag that shows the device in answers.
+///
+/// It is one of the tags that may name the device in line protocol. The others are its aliases.
 #[must_use]
 pub fn device_tag(names: &[String]) -> &str {
     let usual = names.iter().find(|name| *name == USUAL_DEVICE_TAG);

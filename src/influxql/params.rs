@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::duration;
 use super::lexer::Kind;
 
-/// The kind and the text of the token that replaces a parameter. `Err`: why its value cannot be bound.
+/// The kind and the text of the token that replaces a parameter.
+///
+/// `Err`: why the value of the parameter cannot be bound.
 pub(super) type Bound = Result<(Kind, String), String>;
 
 /// The values of the parameters of a query, by name.

@@ -64,8 +64,9 @@ impl Pattern {
     }
 }
 
-/// Returns the only text that an expression matches. `None`: it has operators. A backslash before a
-/// punctuation mark is dropped.
+/// Returns the only text that an expression matches; `None`: it has operators.
+///
+/// A backslash before a punctuation mark is dropped.
 fn literal(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -79,8 +80,10 @@ fn literal(text: &str) -> Option<String> {
     Some(plain)
 }
 
-/// Returns why an expression is malformed, and the part that is wrong. The reason is the last line of the
-/// message of the regex crate, translated to the words of RE2 if it is a common one.
+/// Returns why an expression is malformed, and the part that is wrong.
+///
+/// The reason is the last line of the message of the regex crate, translated to the words of RE2 if it is a
+/// common one.
 fn reason<'t>(message: &str, text: &'t str) -> (String, &'t str) {
     let line = message.lines().last().unwrap_or_default().trim_start_matches("error: ");
     match line {

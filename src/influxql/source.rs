@@ -23,8 +23,10 @@ pub struct Series {
     pub aliases: Arc<Aliases>,
 }
 
-/// Other names (aliases) of a tag. A statement may use an alias where a series has no tag of that name. Lists
-/// of tags and wildcards show only the tag's own name.
+/// Other names (aliases) of a tag.
+///
+/// A statement may use an alias where a series has no tag of that name. Lists of tags and wildcards show only
+/// the tag's own name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Aliases {
     /// The key of the tag.
@@ -71,7 +73,7 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    /// Whether only the source can tell the names of all these measurements.
+    /// Whether some of the names are unknown until the source lists its measurements.
     #[must_use]
     pub const fn has_unknown(&self) -> bool {
         self.all || !self.patterns.is_empty()
@@ -91,12 +93,15 @@ pub struct Wanted {
     pub measurements: Measurements,
     /// The tags that a series must have, each with one of the wanted values.
     pub tags: Vec<WantedTag>,
-    /// The names of the fields that matter, perhaps with names of tags. `None`: any field matters.
+    /// The names that the statement uses; `None`: it may use any field.
+    ///
+    /// They are names of fields, and perhaps of tags.
     pub fields: Option<BTreeSet<String>>,
     /// The instants that matter, half-open, in Unix milliseconds.
     pub range_ms: Range<i64>,
-    /// Whether the statement needs all names of fields and tags. These include names that occur only in
-    /// series without the wanted tags. Wildcards need them.
+    /// Whether the statement needs all names of fields and tags.
+    ///
+    /// These include names that occur only in series without the wanted tags. Wildcards need them.
     pub needs_schema: bool,
 }
 
@@ -118,14 +123,19 @@ pub struct Request<'a> {
     pub series: &'a [&'a Series],
     /// The names of the fields.
     pub fields: &'a [&'a str],
-    /// The range of instants, half-open and not empty, in Unix milliseconds. A side without a bound is
-    /// `i64::MIN` or `i64::MAX`.
+    /// The range of instants, half-open and not empty, in Unix milliseconds.
+    ///
+    /// A side without a bound is `i64::MIN` or `i64::MAX`.
     pub range_ms: Range<i64>,
-    /// `Some(10)`: only the last 10 rows of each series matter. A source may pass all rows.
+    /// `Some(10)`: only the last 10 rows of each series matter.
+    ///
+    /// A source may pass all rows.
     pub newest: Option<usize>,
-    /// Whether the request is for the parts of hours beside whole ones. The whole hours are read as stats. A
-    /// source then fails if readings of the parts have expired. Otherwise the answer would mix stats of
-    /// expired readings with parts that lack them.
+    /// Whether the request is for the ends of a range whose hours are read as stats.
+    ///
+    /// The ends of the range from 10:20 to 14:30 are 10:20 to 11:00 and 14:00 to 14:30. If readings of these
+    /// hours have expired, the source fails. Otherwise the answer would mix stats of expired readings with
+    /// ends that lack them.
     pub is_beside_stats: bool,
     /// Whether the first and the last value of each hour is needed.
     pub needs_ends: bool,
@@ -140,8 +150,9 @@ pub struct Row<'a> {
     pub series: usize,
     /// The instant, in Unix milliseconds.
     pub ts_ms: i64,
-    /// The values, each with the index of its field in the request. There is at least one, and each field
-    /// occurs at most once.
+    /// The values, each with the index of its field in the request.
+    ///
+    /// There is at least one, and each field occurs at most once.
     pub values: &'a [(usize, f64)],
 }
 
@@ -152,8 +163,9 @@ pub enum Read<'a> {
     Row(Row<'a>),
     /// The stats of an hour of a request.
     Hour(HourStats),
-    /// The number of other values or stats that the source has read. They belong to no request, but they
-    /// count against the limit of points.
+    /// The number of other values or stats that the source has read.
+    ///
+    /// They belong to no request, but they count against the limit of points.
     Others(usize),
 }
 
@@ -176,9 +188,13 @@ pub struct HourStats {
     pub max: f64,
     /// The sum of the values.
     pub sum: f64,
-    /// The first value, after its instant. Arbitrary unless [`Request::needs_ends`] is set.
+    /// The instant and the value of the first reading.
+    ///
+    /// Both are arbitrary unless [`Request::needs_ends`] is set.
     pub first: (i64, f64),
-    /// The last value, after its instant. Arbitrary unless [`Request::needs_ends`] is set.
+    /// The instant and the value of the last reading.
+    ///
+    /// Both are arbitrary unless [`Request::needs_ends`] is set.
     pub last: (i64, f64),
 }
 
@@ -202,14 +218,18 @@ pub type Reader<'r> = dyn FnMut(Read<'_>) -> Result<Next, StatementError> + 'r;
 /// reads nothing twice. An implementation reads page by page, so that the memory of a page does not grow with
 /// the range. It fails at its deadline and at its limits.
 pub trait Source {
-    /// Returns the measurements with wanted series, by name, for each of `wanted`. If the schema is needed,
-    /// measurements without a wanted series are also returned.
+    /// Finds the wanted series.
+    ///
+    /// The result has an element for each of `wanted`: the measurements that have wanted series, by name. If
+    /// the schema is needed, it also has measurements without wanted series.
     ///
     /// # Errors
     /// If the data cannot be read, or there are too many series.
     fn series(&mut self, wanted: &[Wanted]) -> Result<Vec<BTreeMap<Arc<str>, Found>>, StatementError>;
 
-    /// Checks whether the statement may go on. Long work that reads nothing calls this now and then.
+    /// Checks whether the statement may go on.
+    ///
+    /// Long work that reads nothing calls this now and then.
     ///
     /// # Errors
     /// If the deadline has passed, or the client has disconnected.
@@ -218,15 +238,18 @@ pub trait Source {
     /// Returns a range that includes all rows of a request.
     fn span_ms(&self, request: &Request<'_>) -> Range<i64>;
 
-    /// Passes the rows of the requests to `reader`, ascending by time in each series. Each row has a value.
-    /// Rows of several series may alternate.
+    /// Passes the rows of the requests to `reader`, ascending by time in each series.
+    ///
+    /// Each row has a value. Rows of several series may alternate.
     ///
     /// # Errors
     /// If the data cannot be read, or the reader fails.
     fn readings(&mut self, requests: &[Request<'_>], reader: &mut Reader<'_>) -> Result<(), StatementError>;
 
-    /// Passes the stats of all hours of the requests to `reader`. Each range consists of whole hours. The
-    /// result of `reader` does not end the call early, unless it is an error.
+    /// Passes the stats of all hours of the requests to `reader`.
+    ///
+    /// The range of each request consists of whole hours. Only an error of `reader` ends the call early: the
+    /// returned [`Next`] has no effect.
     ///
     /// # Errors
     /// If the data cannot be read, or the reader fails.

@@ -54,8 +54,9 @@ impl Expr {
         }
     }
 
-    /// The name of a column without an alias: its field or function, such as `mean`. An operation has the
-    /// names of its operands: `a_b` for `a + b`.
+    /// The name of a column without an alias: its field or function, such as `mean`.
+    ///
+    /// An operation has the names of its operands: `a_b` for `a + b`.
     pub(super) fn column_name(&self) -> String {
         match self {
             Self::Name(name, _) | Self::Call(name, _) => name.clone(),

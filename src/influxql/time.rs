@@ -10,9 +10,13 @@ use super::error::StatementError;
 
 pub(super) const NS_PER_MS: i64 = 1_000_000;
 
-/// The earliest instant, in Unix nanoseconds. A range without a lower bound begins here.
+/// The earliest instant, in Unix nanoseconds.
+///
+/// A range without a lower bound begins here.
 pub(super) const MIN_NS: i64 = i64::MIN + 2;
-/// The latest instant, in Unix nanoseconds. A range without an upper bound ends here.
+/// The latest instant, in Unix nanoseconds.
+///
+/// A range without an upper bound ends here.
 pub(super) const MAX_NS: i64 = i64::MAX - 1;
 
 /// A range of instants, both inclusive, in nanoseconds.
@@ -41,7 +45,9 @@ impl TimeRange {
         self.max != MAX_NS
     }
 
-    /// The whole milliseconds in the range, half-open. A side without a bound is `i64::MIN` or `i64::MAX`.
+    /// The whole milliseconds in the range, half-open.
+    ///
+    /// A side without a bound is `i64::MIN` or `i64::MAX`.
     pub(super) const fn to_ms(self) -> Range<i64> {
         let start = if self.has_min() { -(-self.min).div_euclid(NS_PER_MS) } else { i64::MIN };
         let end = if self.has_max() { self.max.div_euclid(NS_PER_MS) + 1 } else { i64::MAX };
@@ -49,8 +55,9 @@ impl TimeRange {
     }
 }
 
-/// Splits a condition into the rest without `time`, and a range of time. All comparisons with `time` narrow
-/// the range, also those below an `OR`.
+/// Splits a condition into the rest without `time`, and a range of time.
+///
+/// All comparisons with `time` narrow the range, also those below an `OR`.
 pub(super) fn split(
     condition: &Expr,
     now_ns: i64,
@@ -145,8 +152,9 @@ fn evaluated(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Option<i64> {
     }
 }
 
-/// Parses RFC 3339, `2026-03-28 01:02:03.5` and `2026-03-28`. A time without an offset is the local time of
-/// `zone`.
+/// Parses RFC 3339, `2026-03-28 01:02:03.5` and `2026-03-28`.
+///
+/// A time without an offset is the local time of `zone`.
 pub(super) fn parse(text: &str, zone: &TimeZone) -> Option<i64> {
     let is_plain = text.is_ascii() && text.len() >= "2026-03-28".len() && text.as_bytes()[4] == b'-';
     if !is_plain {

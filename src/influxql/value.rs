@@ -10,7 +10,9 @@ use super::ast::Operator;
 pub enum Value {
     /// No value.
     Null,
-    /// A number with a point. It may be infinite or NaN, which an answer shows as null.
+    /// A number with a point.
+    ///
+    /// It may be infinite or NaN, which an answer shows as null.
     Float(f64),
     /// An integer, such as a count.
     Integer(i64),
@@ -57,8 +59,10 @@ impl Value {
     }
 }
 
-/// Applies an operator to two values. The result is null if the operator does not apply to their types. A
-/// division by zero gives 0, as in InfluxDB.
+/// Applies an operator to two values.
+///
+/// The result is null if the operator does not apply to their types. A division by zero gives 0, as in
+/// InfluxDB.
 pub(super) fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Value {
     match (left, right) {
         (Value::Integer(a), Value::Integer(b)) => integers(operator, *a, *b),

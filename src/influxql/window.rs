@@ -4,8 +4,9 @@ use jiff::tz::TimeZone;
 
 use super::zone;
 
-/// The windows of a `SELECT`: half-open, and aligned to the Unix epoch, shifted by the offset and the time
-/// zone.
+/// The windows of a `SELECT`, half-open.
+///
+/// They are aligned to the Unix epoch, and then shifted by the offset and the time zone.
 #[derive(Debug, Clone)]
 pub(super) struct Windows {
     /// The length, in nanoseconds. 0: one window has all instants.
@@ -15,7 +16,9 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// The start of the window that contains an instant; 0 if one window has all.
+    /// The start of the window that contains an instant.
+    ///
+    /// It is 0 if one window has all instants.
     pub(super) fn start_of(&self, at_ns: i64) -> i64 {
         if self.every_ns == 0 {
             return 0;

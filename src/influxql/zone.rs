@@ -1,4 +1,4 @@
-//! Time zones.
+//! Time zones: found by name, and their offsets from UTC.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -13,7 +13,9 @@ pub(super) fn offset_ns(zone: &TimeZone, at_ns: i64) -> i64 {
     i64::from(zone.to_offset(timestamp(at_ns)).seconds()) * 1_000_000_000
 }
 
-/// Whether the offsets of a zone in a range are whole hours. They must also change only at whole hours.
+/// Whether the offsets of a zone in a range are whole hours.
+///
+/// They must also change only at whole hours.
 pub(super) fn has_whole_hours(zone: &TimeZone, min_ns: i64, max_ns: i64) -> bool {
     let is_whole = |seconds: i32| seconds % 3600 == 0;
     is_whole(zone.to_offset(timestamp(min_ns)).seconds())

@@ -15,7 +15,9 @@ pub(super) struct CsvState {
 }
 
 impl CsvState {
-    /// Writes the result of one statement. An error is written only if no series was written before.
+    /// Writes the result of one statement.
+    ///
+    /// An error is written only if no series was written before.
     pub(super) fn result(&mut self, result: Result<'_>, epoch: Epoch, out: &mut Vec<u8>) {
         let series = match result {
             Ok(series) => series,
@@ -45,7 +47,7 @@ impl CsvState {
         }
     }
 
-    /// Writes the names of the columns, if they differ from those of the series before.
+    /// Writes the names of the columns, unless the series before has the same ones.
     fn header(&mut self, series: &OutSeries, out: &mut Vec<u8>) {
         if self.columns.as_ref().is_some_and(|known| *known == series.columns) {
             return;

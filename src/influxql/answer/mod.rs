@@ -77,13 +77,17 @@ pub struct Writer {
     format: Format,
     epoch: Option<Epoch>,
     is_pretty: bool,
-    /// The most rows of a document in a chunked answer. `None`: the answer is not chunked.
+    /// The most rows of a document in a chunked answer.
+    ///
+    /// `None`: the answer is not chunked.
     chunk_rows: Option<usize>,
     /// Warnings that the next result will have.
     messages: Vec<String>,
     /// How many results were written.
     count: usize,
-    /// The last chunk of a result. It is held back until another chunk or the end follows.
+    /// The last chunk of a result.
+    ///
+    /// It is held back until another chunk or the end follows.
     held: Option<OutSeries>,
     csv: CsvState,
 }
@@ -92,8 +96,10 @@ pub struct Writer {
 type Result<'a> = std::result::Result<&'a [OutSeries], &'a StatementError>;
 
 impl Writer {
-    /// Begins an answer. `epoch`: `None` writes times as RFC 3339, in CSV as nanoseconds. `chunk_rows` splits
-    /// the answer into chunks. `statements` is the number of results that follow.
+    /// Begins an answer with `statements` results.
+    ///
+    /// `epoch` is the unit of times. With `None`, times are RFC 3339, but nanoseconds in CSV. `chunk_rows`
+    /// splits the answer into chunks.
     pub fn new(
         format: Format,
         epoch: Option<Epoch>,
@@ -115,7 +121,9 @@ impl Writer {
         writer
     }
 
-    /// Adds a warning to the next result, such as that stored readings are missing. CSV does not show it.
+    /// Adds a warning to the next result, such as that stored readings are missing.
+    ///
+    /// CSV does not show it.
     pub fn warn(&mut self, message: impl Into<String>) {
         self.messages.push(message.into());
     }
@@ -157,9 +165,11 @@ impl Writer {
         }
     }
 
-    /// Writes a part of the result of one statement, in a chunked answer. Successive parts of one series are
-    /// joined. The writer holds the last chunk back until it knows whether another one follows, because a
-    /// chunk says so. `written` gets the buffer after each chunk, and may send and clear it.
+    /// Writes a part of the result of one statement, in a chunked answer.
+    ///
+    /// Successive parts of one series are joined. The writer holds the last chunk back until it knows whether
+    /// another one follows, because a chunk says so. `written` gets the buffer after each chunk, and may send
+    /// and clear it.
     ///
     /// # Errors
     /// The errors of `written`. The rest of the part is lost then.

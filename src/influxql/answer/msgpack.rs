@@ -151,7 +151,9 @@ fn map(length: usize, out: &mut Vec<u8>) {
     header(length, 0x80, 0xde, out);
 }
 
-/// Writes the length of an array or a map. The low bits of `short` hold a length up to 15.
+/// Writes the length of an array or a map.
+///
+/// The low bits of `short` hold a length up to 15.
 fn header(length: usize, short: u8, marker: u8, out: &mut Vec<u8>) {
     if length < 16 {
         out.push(short | length as u8);

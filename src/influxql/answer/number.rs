@@ -13,8 +13,9 @@ pub(super) fn write_text(text: fmt::Arguments<'_>, out: &mut Vec<u8>) {
     debug_assert!(written.is_ok(), "a vector takes all bytes");
 }
 
-/// Writes a number with the fewest digits that identify it. Very small and very large numbers have an
-/// exponent, as in Go's `encoding/json`.
+/// Writes a number with the fewest digits that identify it.
+///
+/// Very small and very large numbers have an exponent, as in Go's `encoding/json`.
 pub(super) fn write_float(value: f64, out: &mut Vec<u8>) {
     let size = value.abs();
     if size == 0.0 || (1e-6..1e21).contains(&size) {

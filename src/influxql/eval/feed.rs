@@ -16,10 +16,10 @@ use super::reduce::{Point, Reducer};
 use super::select::{Prepared, Table, TableSeries, range_of_call};
 use super::usage::Usage;
 
-/// How many comparisons the limit of points counts as one value.
+/// How many comparisons count as one value against the limit of points.
 const COMPARISONS_PER_VALUE: usize = 16;
 
-/// Returns how many values the limit of points counts for some comparisons.
+/// Returns as how many values some comparisons count against the limit of points.
 pub(super) const fn work_of(comparisons: usize) -> usize {
     comparisons / COMPARISONS_PER_VALUE
 }
@@ -40,7 +40,9 @@ pub(super) struct Feed<'p> {
     pub(super) dimensions: &'p Dimensions,
     pub(super) schema: &'p Schema,
     pub(super) settings: Settings,
-    /// The range of each call. A transform of windows has a longer one than the `SELECT`.
+    /// The range of each call.
+    ///
+    /// A transform of windows has a longer one than the `SELECT`.
     pub(super) ranges: Vec<TimeRange>,
     pub(super) groups: Vec<Group>,
     pub(super) index: HashMap<(Arc<str>, Vec<Arc<str>>), usize>,
@@ -51,9 +53,11 @@ pub(super) struct Feed<'p> {
     pub(super) series: u32,
     /// For each reference, the calls that have it as their argument.
     pub(super) calls_of: Vec<Vec<usize>>,
-    /// The work for the condition and the copied values of a row, counted as values.
+    /// How many values the condition and the copies of a row count as.
     work_per_row: usize,
-    /// The references that the current row sets. The list is kept so that its memory is used again.
+    /// The references that the current row sets.
+    ///
+    /// The list is kept so that its memory is used again.
     set: Vec<usize>,
 }
 
@@ -104,8 +108,9 @@ impl<'p> Feed<'p> {
         }
     }
 
-    /// Returns how many rows at the end of each series are needed. `None`: all rows. Only a descending
-    /// `SELECT` with a `LIMIT` and without functions needs fewer.
+    /// Returns how many rows at the end of each series are needed; `None`: all.
+    ///
+    /// Only a descending `SELECT` with a `LIMIT` and without functions needs fewer.
     fn newest(&self, members: &Members) -> Option<usize> {
         let Settings { limit, is_descending, .. } = self.settings;
         let is_limited = self.plan.calls.is_empty() && is_descending && limit.rows > 0;
@@ -193,8 +198,9 @@ impl<'p> Feed<'p> {
         Ok(())
     }
 
-    /// Feeds a row of the series at the index `at`. The values of the row are in `members`, and `set` has the
-    /// references to its fields.
+    /// Feeds a row of the series at the index `at`.
+    ///
+    /// The values of the row are in `members`, and `set` has the references to its fields.
     fn row(
         &mut self,
         members: &mut Members,
@@ -259,8 +265,9 @@ impl<'p> Feed<'p> {
         Ok(Next::Row)
     }
 
-    /// Keeps a row of a `SELECT` without functions. With a `LIMIT`, rows that the answer cannot show are
-    /// dropped from time to time.
+    /// Keeps a row of a `SELECT` without functions.
+    ///
+    /// With a `LIMIT`, rows that the answer cannot show are dropped from time to time.
     fn raw_row(
         &mut self,
         one: &mut OneSeries,

@@ -29,7 +29,9 @@ pub(super) struct Group {
     pub(super) name: Arc<str>,
     pub(super) tags: Vec<(Arc<str>, Arc<str>)>,
     pub(super) rows: Vec<RawRow>,
-    /// The most rows that the group has had. The statement was charged for their memory.
+    /// The most rows that the group has had.
+    ///
+    /// The statement was charged for their memory.
     pub(super) most_rows: usize,
     pub(super) calls: Vec<Collected>,
 }
@@ -43,8 +45,9 @@ impl Group {
         Self { name, tags, rows: Vec::new(), most_rows: 0, calls }
     }
 
-    /// Returns the key by which `SLIMIT` sorts groups. It has the keys of the tags that are not empty, then
-    /// their values: `host,room,a,kitchen`.
+    /// Returns the key by which `SLIMIT` sorts groups.
+    ///
+    /// It has the keys of the tags that are not empty, then their values: `host,room,a,kitchen`.
     pub(super) fn key_of_present_tags(&self) -> String {
         let present = || self.tags.iter().filter(|(_, value)| !value.is_empty());
         let parts: Vec<&str> = present().map(|(key, _)| &**key).chain(present().map(|(_, value)| &**value)).collect();

@@ -59,8 +59,10 @@ impl Feed<'_> {
         TimeRange { min, max }.to_ms()
     }
 
-    /// Splits a range into its whole hours and the parts before and after them. Stats suffice for the whole
-    /// hours; the parts need readings. `None`: the whole range needs readings.
+    /// Splits a range: the part before its whole hours, the hours, the part after.
+    ///
+    /// Stats suffice for the whole hours. The two parts need readings. `None`: the whole range needs
+    /// readings.
     pub(super) fn hours(
         &self,
         members: &Members,

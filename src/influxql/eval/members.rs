@@ -15,7 +15,7 @@ use super::feed::Feed;
 use super::group::{Collected, Group};
 use super::usage::Usage;
 
-/// The memory of a group beside its names and values, in bytes: entries in maps and lists.
+/// The bytes of a group beside its names and values: entries in maps and lists.
 const GROUP_BYTES: usize = 256;
 /// The memory of a series beside its values, in bytes.
 const SERIES_BYTES: usize = 128;
@@ -25,15 +25,18 @@ const TAG_BYTES: usize = 3 * size_of::<Arc<str>>();
 /// The memory of a text beside its characters, in bytes.
 const TEXT_BYTES: usize = 32;
 
-/// The bit that is set in the order of each series of a measurement. It makes series of subqueries come
-/// first.
+/// The bit that marks the order of a series of a measurement.
+///
+/// Series of subqueries, which lack this bit, come first.
 const OF_MEASUREMENT: u32 = 1 << 31;
 
 /// A series of a source, ready to be fed.
 pub(super) struct OneSeries {
     pub(super) group: usize,
     pub(super) order: u32,
-    /// The values of its tags, each with the index of its `Reference` in the plan. All rows have them.
+    /// The values of its tags, each with the index of its `Reference` in the plan.
+    ///
+    /// All rows have them.
     constants: Vec<(usize, Value)>,
     /// Whether the condition holds for all rows. `None`: it depends on the row.
     pub(super) holds: Option<bool>,
@@ -57,7 +60,7 @@ pub(super) struct Members {
     pub(super) series: Vec<OneSeries>,
     /// The values of the references in the row. Those of fields are null between rows.
     pub(super) values: Vec<Value>,
-    /// The series whose constants are among the values.
+    /// The series whose tags are in `values`.
     current: Option<usize>,
 }
 
@@ -87,14 +90,17 @@ impl Members {
 
 /// Maps the references of a plan to the fields and tags of one source.
 pub(super) struct Lookup {
-    /// The index of each reference in the fields of a row. `None`: it is a tag, or unknown.
+    /// The index of each reference in the fields of a row.
+    ///
+    /// `None`: the reference is a tag, or unknown.
     pub(super) field: Vec<Option<usize>>,
     /// The references to each field of a row.
     pub(super) references: Vec<Vec<usize>>,
     /// The references that are tags.
     tags: Vec<usize>,
-    /// Whether the source is a subquery. Its rows count even if they lack the shown fields, and outside of
-    /// the range of a call.
+    /// Whether the source is a subquery.
+    ///
+    /// A row of a subquery counts even if it lacks the shown fields, or is outside of the range of a call.
     pub(super) is_of_table: bool,
 }
 
@@ -114,7 +120,9 @@ impl Lookup {
         Self { field, references: of_field, tags, is_of_table }
     }
 
-    /// Returns the values as columns show them. An absent tag of a measurement is null, not empty.
+    /// Returns the values as columns show them.
+    ///
+    /// An absent tag of a measurement is null, not empty.
     pub(super) fn shown(&self, values: &[Value]) -> Box<[Value]> {
         let shown = |value: &Value| match value {
             Value::Text(text) if text.is_empty() && !self.is_of_table => Value::Null,
@@ -183,8 +191,9 @@ impl<'p> Feed<'p> {
         evaluator.source.check()
     }
 
-    /// Finds the group of a series and the values of its tags. `None`: the condition holds for none of its
-    /// rows.
+    /// Finds the group of a series and the values of its tags.
+    ///
+    /// `None`: the condition holds for none of its rows.
     pub(super) fn prepare(
         &mut self,
         usage: &mut Usage<'_>,

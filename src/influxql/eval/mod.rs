@@ -54,7 +54,7 @@ pub struct OutSeries {
     pub has_time: bool,
     /// The time zone of times; `None` is UTC.
     pub zone: Option<TimeZone>,
-    /// The rows: the instant, if the series has times, and the values of the other columns.
+    /// The rows: the instant, if the series has times, and the other columns.
     pub rows: Vec<OutRow>,
     /// Whether more rows of the series follow in another document.
     pub is_partial: bool,
@@ -78,7 +78,9 @@ impl OutSeries {
 /// A row of an answer: its instant in Unix nanoseconds and its values.
 pub type OutRow = (i64, Box<[Value]>);
 
-/// Answers a statement. After an error, the caller answers the further statements of the query with
+/// Answers a statement.
+///
+/// After an error, the caller answers the further statements of the query with
 /// [`StatementError::not_executed`].
 ///
 /// # Errors
@@ -97,7 +99,7 @@ pub fn execute(
     }
 }
 
-/// Answers a statement part by part, in the order of [`execute`].
+/// Answers a statement part by part. All parts together are the answer of [`execute`].
 ///
 /// `sink` gets each part; a series may have several parts. An ascending `SELECT` of the rows of one
 /// measurement, without functions, holds one part in memory at a time. The number of its rows and of the

@@ -12,7 +12,7 @@ struct Fed<'p> {
     feed: Feed<'p>,
     /// The series of each of its measurements.
     members: Vec<Members>,
-    /// Its subqueries: the table of each, and its index among all that are read together.
+    /// The table of each subquery, and its index among all that are read together.
     subqueries: Vec<(&'p Table, usize)>,
 }
 
@@ -42,8 +42,9 @@ impl Evaluator<'_> {
         Ok(finished.pop().unwrap_or_default())
     }
 
-    /// Adds a `SELECT` to `all` after its subqueries, and its measurements to `parts`. Returns its index in
-    /// `all`. `None`: it has no rows.
+    /// Adds a `SELECT` to `all` after its subqueries, and its measurements to `parts`.
+    ///
+    /// Returns its index in `all`; `None`: it has no rows.
     fn open<'p>(
         &mut self,
         prepared: &'p Prepared,

@@ -66,7 +66,9 @@ impl Reducer {
         }
     }
 
-    /// Creates a reducer from the stats of an hour. `order` is the order of the series.
+    /// Creates a reducer from the stats of an hour.
+    ///
+    /// `order` is the order of the series.
     pub(super) fn of_stats(aggregate: &Aggregate, stats: &HourStats, order: u32) -> Self {
         let point = |(ms, value): (i64, f64)| {
             let time = ms.saturating_mul(NS_PER_MS);
@@ -111,8 +113,9 @@ impl Reducer {
         }
     }
 
-    /// Returns the points of the result. They have the instant `window`; without it, selected points keep
-    /// their own.
+    /// Returns the points of the result.
+    ///
+    /// They have the instant `window`. Without it, selected points keep their own instants.
     pub(super) fn finish(self, aggregate: &Aggregate, window: Option<i64>, is_descending: bool) -> Vec<Point> {
         let of_window =
             |value: Value| vec![Point { time: window.unwrap_or_default(), order: 0, value, auxiliary: None }];
@@ -138,9 +141,10 @@ fn at(mut point: Point, window: Option<i64>) -> Point {
     point
 }
 
-/// Whether a selector prefers `point` to `selected`. Of equal values, `min` and `max` prefer the earlier
-/// point. Of points at one instant, `first` and `last` prefer the larger value. If points still tie, the one
-/// of the first series wins.
+/// Whether a selector prefers `point` to `selected`.
+///
+/// For equal values, `min` and `max` prefer the earlier point. For points at one instant, `first` and `last`
+/// prefer the larger value. If points still tie, the one of the first series wins.
 fn is_better(aggregate: &Aggregate, point: &Point, selected: &Point) -> bool {
     let by_value = point.value.order(&selected.value);
     let by_time = point.time.cmp(&selected.time);
@@ -196,7 +200,7 @@ fn finish_points(mut points: Vec<Point>, aggregate: &Aggregate, window: Option<i
     }
 }
 
-/// Returns a key of a value for sets. Equal values have equal keys.
+/// Returns a key that stands for a value in a set. Equal values have equal keys.
 fn identity(value: &Value) -> (u8, u64, &str) {
     match value {
         Value::Null => (0, 0, ""),
@@ -213,8 +217,10 @@ fn distinct(points: &[Point]) -> Vec<&Point> {
     points.iter().filter(|point| known.insert(identity(&point.value))).collect()
 }
 
-/// Returns the most frequent value. Of several, it is the one that occurred first. If each value occurs only
-/// once, it is the smallest.
+/// Returns the most frequent value.
+///
+/// If several values are equally frequent, it is the one that occurred first. If each value occurs only once,
+/// it is the smallest.
 fn mode(mut points: Vec<Point>) -> Value {
     points.sort_by(|a, b| a.value.order(&b.value).then(a.time.cmp(&b.time)));
     let mut best: &[Point] = &[];
@@ -227,7 +233,9 @@ fn mode(mut points: Vec<Point>) -> Value {
     best.first().map_or(Value::Null, |point| point.value.clone())
 }
 
-/// Returns the standard deviation of a sample. For a single value it is NaN, and `fill` does not replace it.
+/// Returns the standard deviation of a sample.
+///
+/// For a single value it is NaN, and `fill` does not replace it.
 fn stddev(points: &[Point]) -> Value {
     if points.len() < 2 {
         return Value::Float(f64::NAN);
@@ -241,7 +249,9 @@ fn stddev(points: &[Point]) -> Value {
     Value::Float(variance.sqrt())
 }
 
-/// Returns the best points in the order of time. With `tags`, each combination of their values has one point.
+/// Returns the best points in the order of time.
+///
+/// With `tags`, each combination of their values has one point.
 fn top(mut points: Vec<Point>, tags: &[usize], limit: usize, order: impl Fn(&Value, &Value) -> Ordering) -> Vec<Point> {
     points.sort_by(|a, b| order(&a.value, &b.value).then(a.time.cmp(&b.time)));
     if !tags.is_empty() {

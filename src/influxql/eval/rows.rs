@@ -60,8 +60,9 @@ impl Feed<'_> {
         self.joined(sequences, evaluator)
     }
 
-    /// Returns the value of a call in a row for which the call has no point. With `fill(previous)`, it is
-    /// only the value before the first point.
+    /// Returns the value of a call in a row for which the call has no point.
+    ///
+    /// With `fill(previous)`, this value is used only until the call has its first point.
     fn absent(&self, call: &Call) -> Value {
         match self.settings.fill {
             Fill::Number(number) => match self.type_of(call) {
@@ -94,8 +95,9 @@ impl Feed<'_> {
         self.schema.fields.contains_key(name) || self.schema.tags.contains(name)
     }
 
-    /// Joins the points of calls that have the same time to rows. If a call has several points at one time,
-    /// each is in a row of its own.
+    /// Joins points of several calls at one time into one row.
+    ///
+    /// If a call has several points at one time, each is in a row of its own.
     fn joined(&self, sequences: Vec<Vec<Point>>, evaluator: &mut Evaluator<'_>) -> Result<Vec<OutRow>, StatementError> {
         let mut absent: Vec<_> = self.plan.calls.iter().map(|call| self.absent(call)).collect();
         let mut sequences: Vec<_> = sequences.into_iter().map(|points| points.into_iter().peekable()).collect();

@@ -52,7 +52,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Whether there can be no rows.
+    /// Whether there can be no rows: the range is empty, or there are no columns.
     pub(super) const fn is_empty(&self) -> bool {
         self.settings.range.is_empty() || self.plan.columns.is_empty()
     }
@@ -251,8 +251,10 @@ impl Evaluator<'_> {
     }
 }
 
-/// Returns the range that a call needs. A transform of windows, such as `derivative(mean(x))`, also needs one
-/// window before the first one. In a descending `SELECT`, that window is the later one.
+/// Returns the range that a call needs.
+///
+/// A transform of windows, such as `derivative(mean(x))`, also needs one window before the first one. In a
+/// descending `SELECT`, that window is the later one.
 pub(super) fn range_of_call(
     transform: Option<Transform>,
     dimensions: &Dimensions,
@@ -286,9 +288,11 @@ fn schema_of_subqueries(inputs: &[Input]) -> Schema {
     schema
 }
 
-/// Returns the types of the columns of a plan. `written` has the columns as they are written. If there are as
-/// many, each column has the type at its position. Otherwise the type is found by alias, or by the name of a
-/// field or tag.
+/// Returns the types of the columns of a plan.
+///
+/// `written` has the columns before wildcards are expanded, each with its alias and type. If the plan has as
+/// many columns, each has the type at its position. Otherwise the type of a column is found by its alias, or
+/// by the name of a field or tag.
 fn types_of_columns(plan: &Plan, schema: &Schema, written: Vec<(Option<String>, Option<Type>)>) -> Vec<Option<Type>> {
     if written.len() == plan.columns.len() {
         return written.into_iter().map(|(_, kind)| kind).collect();

@@ -7,8 +7,10 @@ use super::super::value::Value;
 use super::super::window::Windows;
 use super::reduce::Point;
 
-/// Adds points for windows without any. `points` ascend by time and have at most one for each window. If a
-/// side of `range` has no bound, the windows end with the first or the last point.
+/// Adds a point for each window that has none.
+///
+/// `points` ascend by time, and each window has at most one. If a side of `range` has no bound, the windows
+/// end with the first or the last point.
 pub(super) fn fill(points: Vec<Point>, call: &Call, fill: Fill, windows: &Windows, range: TimeRange) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return points };
     let start = if range.has_min() { windows.start_of(range.min) } else { first.time };
@@ -125,7 +127,9 @@ fn with_value(point: &Point, value: Value) -> Point {
     Point { time: point.time, order: point.order, value, auxiliary: None }
 }
 
-/// Computes a value from each point and the one before it. A second point at one instant is skipped.
+/// Computes a value from each point and the one before it.
+///
+/// A second point at one instant is skipped.
 fn successive<'p>(
     points: impl Iterator<Item = &'p Point>,
     is_non_negative: bool,

@@ -1,4 +1,4 @@
-//! `SHOW`.
+//! `SHOW` statements, answered from the series that the source lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -105,8 +105,9 @@ impl Evaluator<'_> {
         Ok(found.filter(|(_, count)| *count > 0).map(|(name, count)| counts(&name, "count", count)).collect())
     }
 
-    /// Returns the measurements of a `SHOW` and their series that fulfil the condition. Measurements without
-    /// such a series are left out.
+    /// Returns the measurements of a `SHOW`, with the series that meet its condition.
+    ///
+    /// Measurements without such a series are left out.
     fn matching(&mut self, show: &Show) -> Result<Vec<(String, Vec<Series>)>, StatementError> {
         self.check_database(show.database.as_deref())?;
         let condition = match &show.condition {
@@ -166,7 +167,9 @@ fn fields(series: &[Series]) -> BTreeSet<&Arc<str>> {
     series.iter().flat_map(|one| &one.fields).collect()
 }
 
-/// Returns the tags with these keys. A key that the statement names may be an alias of a tag.
+/// Returns the tags with these keys.
+///
+/// A key that the statement names may be an alias of a tag.
 fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'s str)> {
     let is_wanted = |key: &str| match keys {
         Keys::In(keys) => keys.contains(key),

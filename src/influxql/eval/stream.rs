@@ -1,7 +1,8 @@
 //! `SELECT` in parts: the rows of a measurement, group after group.
 //!
-//! Several groups may have series of the same device. If they are read together, each hour of the device is
-//! read once. So a part is either several groups with few rows, or a stretch of time of one group.
+//! A part is either several groups with few rows, or a stretch of time of one group with many rows. The
+//! reason is that several groups may have series of the same device: read together, each hour of the device
+//! is read once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,8 +24,9 @@ const FIRST_GROUPS: usize = 64;
 /// The factor by which the number of groups in a part grows or shrinks.
 const TIMES: usize = 8;
 
-/// After a part with more than [`MANY_ROWS`], the next part is smaller. After one with less than
-/// [`FEW_ROWS`], it is larger.
+/// A part with more rows makes the next part smaller.
+///
+/// A part with fewer rows than [`FEW_ROWS`] makes the next part larger.
 const MANY_ROWS: usize = 20_000;
 const FEW_ROWS: usize = 5_000;
 
@@ -120,8 +122,9 @@ impl Parts<'_> {
         Left { skip: skip_rows, take: if rows == 0 { usize::MAX } else { rows } }
     }
 
-    /// Reads the rows of some groups. Returns false if they are more than [`MANY_ROWS`]; none of them is kept
-    /// then.
+    /// Reads the rows of some groups.
+    ///
+    /// Returns false if they are more than [`MANY_ROWS`]. Then it keeps none of them.
     fn read_groups(&mut self, groups: Range<usize>, evaluator: &mut Evaluator<'_>) -> Result<bool, StatementError> {
         let series = self.groups[groups.start].1.start..self.groups[groups.end - 1].1.end;
         self.feed.settings.limit = self.limit;
@@ -140,7 +143,9 @@ impl Parts<'_> {
         Ok(false)
     }
 
-    /// Reads and sends the rows of a group, one stretch of time after the other. Returns the number of rows.
+    /// Reads and sends the rows of a group, one stretch of time after the other.
+    ///
+    /// Returns the number of rows.
     fn send_group(
         &mut self,
         at: usize,
@@ -169,7 +174,9 @@ impl Parts<'_> {
         Ok(rows)
     }
 
-    /// Reads rows of series, and ends after more than `max` of them are kept. Returns how many are kept.
+    /// Reads rows of series, and ends after more than `max` of them are kept.
+    ///
+    /// Returns how many are kept.
     fn read(
         &mut self,
         series: Range<usize>,
@@ -197,7 +204,9 @@ impl Parts<'_> {
         Ok(kept)
     }
 
-    /// Sends the rows of a group that `OFFSET` and `LIMIT` leave. Returns how many rows were read.
+    /// Sends the rows of a group that `OFFSET` and `LIMIT` leave.
+    ///
+    /// Returns how many rows were read.
     fn send_rows(&mut self, at: usize, left: &mut Left, sink: &mut Sink<'_>) -> Result<usize, StatementError> {
         let plan = self.feed.plan;
         let group = &mut self.feed.groups[self.groups[at].0];

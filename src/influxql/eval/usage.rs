@@ -67,13 +67,17 @@ impl<'o> Usage<'o> {
         charge(&mut self.points, more, self.limits.max_points, "point", "query.max_values_read")
     }
 
-    /// Counts comparisons or copied values. Each counts as a fraction of a value that is read.
+    /// Counts comparisons or copied values.
+    ///
+    /// Each counts as a fraction of a value that is read.
     pub(super) fn comparisons(&mut self, more: usize) -> Result<(), StatementError> {
         work::count(more);
         self.points(work_of(more))
     }
 
-    /// Counts windows and their memory. The limit is [`Limits::max_buckets`] for each of `calls` calls.
+    /// Counts windows and their memory.
+    ///
+    /// The limit is [`Limits::max_buckets`] for each of `calls` calls.
     pub(super) fn buckets(&mut self, more: usize, calls: usize) -> Result<(), StatementError> {
         let max = self.limits.max_buckets.saturating_mul(calls.max(1));
         charge(&mut self.buckets, more, max, "buckets", "query.max_points")?;
@@ -95,8 +99,9 @@ impl<'o> Usage<'o> {
         self.bytes
     }
 
-    /// Releases the memory that was used since [`Self::mark`], which returned `bytes`. The query keeps its
-    /// reservation.
+    /// Releases the memory that was used since [`Self::mark`] returned `bytes`.
+    ///
+    /// The query keeps its reservation.
     pub(super) const fn release(&mut self, bytes: usize) {
         self.bytes = bytes;
     }

@@ -18,8 +18,10 @@ impl Parser<'_> {
         self.deeper(|parser| parser.operation(1))
     }
 
-    /// Parses an operation, by precedence climbing. All its operators bind at least as strongly as `weakest`.
-    /// A chain of one logical operator, such as `a AND b AND c`, becomes one list.
+    /// Parses an operation, by precedence climbing.
+    ///
+    /// All its operators bind at least as strongly as `weakest`. A chain of one logical operator, such as `a
+    /// AND b AND c`, becomes one list.
     fn operation(&mut self, weakest: u8) -> Result<Expr, ParseError> {
         let mut left = self.operand()?;
         let mut chain = 0;
@@ -83,7 +85,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses the operand of a minus. Numbers and durations are negated; others are multiplied by -1.
+    /// Parses the operand of a minus.
+    ///
+    /// Numbers and durations are negated; others are multiplied by -1.
     fn negative(&mut self) -> Result<Expr, ParseError> {
         let token = self.peek()?;
         if token.kind == Kind::Integer && token.text == "9223372036854775808" {

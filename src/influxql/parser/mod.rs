@@ -16,7 +16,9 @@ use super::regex::Pattern;
 /// The longest query, in bytes.
 pub const QUERY_MAX_BYTES: usize = 256 << 10;
 
-/// The longest name in a query, in bytes. Each chunk of an answer repeats the names of its columns and tags.
+/// The longest name in a query, in bytes.
+///
+/// Each chunk of an answer repeats the names of its columns and tags.
 pub(super) const NAME_MAX_BYTES: usize = 512;
 
 /// The most statements in a query.
@@ -118,7 +120,9 @@ impl<'q> Parser<'q> {
         }
     }
 
-    /// Takes the next token if it is the keyword or mark `text`. Returns whether it was.
+    /// Takes the next token if it is the keyword or mark `text`.
+    ///
+    /// Returns whether it was.
     fn take(&mut self, text: &str) -> Result<bool, ParseError> {
         let is_it = self.peek()?.is(text);
         if is_it {
@@ -186,8 +190,9 @@ impl<'q> Parser<'q> {
         }
     }
 
-    /// Takes `keyword` and the integer after it, such as `LIMIT 10`. Returns 0 if the keyword is not next,
-    /// and `usize::MAX` if the integer is too large.
+    /// Takes `keyword` and the integer after it, such as `LIMIT 10`.
+    ///
+    /// Returns 0 if the keyword is not next, and `usize::MAX` if the integer is too large.
     fn integer_after(&mut self, keyword: &str) -> Result<usize, ParseError> {
         if !self.take(keyword)? {
             return Ok(0);
@@ -197,7 +202,8 @@ impl<'q> Parser<'q> {
             return Err(ParseError::found(&token, "integer"));
         }
         if token.text.starts_with('-') {
-            return Err(ParseError::at(&format!("{keyword} must be >= 0"), token.position)); // of a bound parameter
+            // The lexer reads no sign, so the integer is a bound parameter.
+            return Err(ParseError::at(&format!("{keyword} must be >= 0"), token.position));
         }
         Ok(token.text.parse().unwrap_or(usize::MAX))
     }

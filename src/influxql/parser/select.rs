@@ -126,7 +126,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses a call of `function`, such as `fill(0)`, if it is next. Returns the arguments.
+    /// Parses a call of `function`, such as `fill(0)`, if it is next.
+    ///
+    /// Returns the arguments.
     fn call_named(&mut self, function: &str) -> Result<Option<Vec<Expr>>, ParseError> {
         let token = self.peek()?;
         if token.kind != Kind::Name || !token.text.eq_ignore_ascii_case(function) {

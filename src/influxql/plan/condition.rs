@@ -19,7 +19,7 @@ pub(in super::super) enum Condition {
     All(Vec<Condition>),
     Any(Vec<Condition>),
     Compare(Operator, Operand, Operand),
-    /// `nth` is its index among the comparisons with regular expressions.
+    /// A comparison with a regular expression; `nth` is its index among these.
     Matches {
         operand: Operand,
         pattern: Pattern,
@@ -62,7 +62,7 @@ impl Condition {
         }
     }
 
-    /// The work of an evaluation: the number of comparisons and of arithmetic operations.
+    /// The work of an evaluation: the number of comparisons and arithmetic operations.
     pub(in super::super) fn size(&self) -> usize {
         match self {
             Self::All(operands) | Self::Any(operands) => operands.iter().map(Self::size).sum(),
@@ -72,9 +72,10 @@ impl Condition {
         }
     }
 
-    /// Evaluates the comparisons with regular expressions whose operands are known. `results` gets each
-    /// result at the index `nth` of its comparison. These comparisons take long, and with the results
-    /// [`Self::holds`] does not repeat them for each row.
+    /// Evaluates the regular expressions whose operands are known.
+    ///
+    /// `results` gets the result of each at the index `nth` of its comparison. [`Self::holds`] uses these
+    /// results, so that a regular expression, which takes long, does not run for each row.
     pub(in super::super) fn match_known<'v>(
         &self,
         value: &impl Fn(usize) -> Option<&'v Value>,
@@ -91,8 +92,10 @@ impl Condition {
         }
     }
 
-    /// Whether the condition holds. `value` returns `None` for a value that is not known yet. The result is
-    /// `None` if it depends on such a value. `matched` has the results of [`Self::match_known`], or is empty.
+    /// Whether the condition holds; `None`: it depends on a value not yet known.
+    ///
+    /// `value` returns `None` for a value that is not known yet. `matched` has the results of
+    /// [`Self::match_known`], or is empty.
     pub(in super::super) fn holds<'v>(
         &self,
         value: &impl Fn(usize) -> Option<&'v Value>,
@@ -192,8 +195,10 @@ const fn is_comparison(operator: Operator) -> bool {
     )
 }
 
-/// Compares two values. The result is false for values of different kinds, such as a number and a text. For
-/// two texts, only `=` and `!=` can be true.
+/// Compares two values.
+///
+/// The result is false for values of different kinds, such as a number and a text. For two texts, only `=`
+/// and `!=` can be true.
 fn compare(operator: Operator, left: &Value, right: &Value) -> bool {
     let order = match (left, right) {
         (Value::Text(a), Value::Text(b)) => {
@@ -222,7 +227,9 @@ fn compare(operator: Operator, left: &Value, right: &Value) -> bool {
     }
 }
 
-/// Returns the tags that a series must have for a condition to hold, each key once.
+/// Returns the tags that a series must have for a condition to hold.
+///
+/// Each key occurs once.
 pub(in super::super) fn wanted_tags(condition: Option<&Expr>) -> Vec<WantedTag> {
     let mut wanted = Wanted::new();
     if let Some(condition) = condition {
@@ -262,9 +269,10 @@ fn collect_wanted<'e>(condition: &'e Expr, wanted: &mut Wanted<'e>) {
     }
 }
 
-/// Returns the tag key and the values that an equality allows. It is `key = 'a'`, or `key =~ /^(a|b)$/`,
-/// which dashboards send. `None` if a value is empty, because an empty value also means that the tag is
-/// absent.
+/// Returns the tag key and the values that an equality allows.
+///
+/// An equality is `key = 'a'`, or `key =~ /^(a|b)$/`, which dashboards send. The result is `None` if a value
+/// is empty, because an empty value also means that the tag is absent.
 fn equality(expr: &Expr) -> Option<(&str, Vec<String>)> {
     let Expr::Binary(operator, left, right) = expr else {
         return if let Expr::Group(inner) = expr { equality(inner) } else { None };

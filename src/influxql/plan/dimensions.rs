@@ -1,4 +1,4 @@
-//! `GROUP BY`.
+//! `GROUP BY`: the windows and the tags by which a `SELECT` groups.
 
 use std::collections::BTreeSet;
 

@@ -49,7 +49,7 @@ pub(in super::super) enum Transform {
 }
 
 impl Ranked {
-    /// Checks that the call is the only one, and that `LIMIT` shows all its rows.
+    /// Checks that the call is the only one, and that `LIMIT` allows all its rows.
     pub(super) fn check(&self, name: &str, is_alone: bool, limit_rows: usize) -> Result<(), StatementError> {
         if !is_alone {
             return Err(not_alone(name));
@@ -66,7 +66,9 @@ impl Ranked {
 }
 
 impl Aggregate {
-    /// Whether it selects points. Columns may then show the other values of these points.
+    /// Whether it selects points.
+    ///
+    /// Columns may then show the other values of these points.
     pub(in super::super) const fn is_selector(&self) -> bool {
         matches!(
             self,
@@ -97,8 +99,10 @@ impl Aggregate {
         )
     }
 
-    /// Whether the stats of hours suffice to compute it. With `needs_point`, the answer has the instant of
-    /// the selected point. Stats do not have the instants of `min` and `max`.
+    /// Whether the stats of hours suffice to compute it.
+    ///
+    /// With `needs_point`, the answer has the instant of the selected point. Stats have the instants of
+    /// `first` and `last`, but not those of `min` and `max`.
     pub(in super::super) const fn is_of_stats(&self, needs_point: bool) -> bool {
         match self {
             Self::Count | Self::Mean | Self::Sum | Self::Spread | Self::First | Self::Last => true,
@@ -185,8 +189,9 @@ impl Called<'_> {
         Err(format!("invalid number of arguments for {name}, expected {expected}, got {found}").into())
     }
 
-    /// Returns the aggregate of this call. `tags` are the tags of `top` and `bottom`, as indexes of
-    /// references.
+    /// Returns the aggregate of this call.
+    ///
+    /// `tags` are the tags of `top` and `bottom`, as indexes of references.
     pub(super) fn aggregate(self, tags: Vec<usize>) -> Result<Aggregate, StatementError> {
         let aggregate: Aggregate = self.name.parse().map_err(|_| unknown(self.name))?;
         Ok(match aggregate {
@@ -216,8 +221,10 @@ impl Called<'_> {
         }
     }
 
-    /// Returns the transform of this call. `every_ns` is the length of the windows. It is the default unit of
-    /// a derivative of an aggregate, such as `derivative(mean(x))`.
+    /// Returns the transform of this call.
+    ///
+    /// `every_ns` is the length of the windows. It is the default unit of a derivative of an aggregate, such
+    /// as `derivative(mean(x))`.
     pub(super) fn transform(self, every_ns: i64, is_nested: bool) -> Result<Transform, StatementError> {
         Ok(match self.name {
             "derivative" | "non_negative_derivative" => {

@@ -28,8 +28,9 @@ const COLUMNS_MAX: usize = 2_000;
 /// A field or tag that a statement names, with its cast.
 pub(super) type Reference = (String, Option<Cast>);
 
-/// A call: an aggregate, a transform, or both as in `derivative(mean(x))`. Without an aggregate, the
-/// transform reads all points.
+/// A call: an aggregate, a transform, or both as in `derivative(mean(x))`.
+///
+/// Without an aggregate, the transform reads all points.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
     pub(super) aggregate: Option<Aggregate>,
@@ -67,7 +68,7 @@ impl Node {
     }
 }
 
-/// The compiled columns of a `SELECT`, with the references and calls that they use.
+/// The compiled columns of a `SELECT`, with their references and calls.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// The columns after `time`, each with its name.
@@ -76,7 +77,9 @@ pub(super) struct Plan {
     pub(super) references: Vec<Reference>,
     /// The index of each reference in `references`.
     places: HashMap<Reference, usize>,
-    /// How many references the columns use. References that only the condition uses follow.
+    /// How many references the columns use.
+    ///
+    /// They precede the references that only the condition uses.
     pub(super) shown: usize,
     /// Whether a column uses a reference outside of a call: `SELECT max(x), host`.
     pub(super) has_auxiliary: bool,
@@ -125,7 +128,7 @@ impl Plan {
             }
         }
         if plan.columns.is_empty() {
-            let has_none = columns.is_empty(); // the wildcards stand for nothing
+            let has_none = columns.is_empty(); // the wildcards match no field or tag
             return if has_none { Ok(plan) } else { Err("at least 1 non-time field must be queried".into()) };
         }
         plan.shown = plan.references.len();
@@ -254,7 +257,9 @@ impl Plan {
         Ok(Call { aggregate: Some(called.aggregate(tags)?), transform: None, argument })
     }
 
-    /// Adds a column. `is_named`: it has an alias, and keeps it even if an earlier column has it.
+    /// Adds a column.
+    ///
+    /// A column with an alias (`is_named`) keeps its name, even if an earlier column has the same one.
     fn add_column(&mut self, names: &mut HashMap<String, usize>, name: String, is_named: bool, node: Node) {
         let name = if is_named { name } else { unique(names, name) };
         names.entry(name.clone()).or_insert(1);
@@ -292,14 +297,17 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the only call is a selector such as `max`. Rows may then have the instants of its points.
+    /// Whether the only call is a selector such as `max`.
+    ///
+    /// Rows may then have the instants of its points.
     pub(super) fn selects_points(&self) -> bool {
         if let [call] = &*self.calls { call.is_selector() } else { false }
     }
 }
 
-/// Appends a number to a name that an earlier column has, such as `mean_1`. `names` has the next number of
-/// each name.
+/// Appends a number to a name that an earlier column has, such as `mean_1`.
+///
+/// `names` has the next number of each name.
 fn unique(names: &mut HashMap<String, usize>, name: String) -> String {
     let Some(mut suffix) = names.get(&name).copied() else { return name };
     loop {

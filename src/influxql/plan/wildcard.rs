@@ -204,7 +204,9 @@ impl Schema {
     }
 }
 
-/// Whether an expression has a wildcard or a pattern. Then it stands for several columns.
+/// Whether an expression has a wildcard or a pattern.
+///
+/// Then it stands for several columns.
 pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
     match expr {
         Expr::Wildcard(_) | Expr::Regex(_) => true,
@@ -215,8 +217,9 @@ pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
     }
 }
 
-/// Returns the fields and tags that a `SELECT` names in its columns and condition. `None`: a column has a
-/// wildcard.
+/// Returns the fields and tags in the columns and in the condition of a `SELECT`.
+///
+/// `None`: a column has a wildcard.
 pub(in super::super) fn names_of<'e>(columns: &'e [Column], condition: Option<&'e Expr>) -> Option<BTreeSet<&'e str>> {
     let mut names = BTreeSet::new();
     for expr in columns.iter().map(|column| &column.expr).chain(condition) {
