@@ -220,7 +220,7 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: u64) 
     }
 }
 
-/// Rolls up the closed hours among these, as after a late reading.
+/// Rolls up the closed hours among these, as after a write to them.
 ///
 /// Otherwise the roller could write a rollup that it has derived from the readings before the deletion.
 async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> Result<(), GaveUp> {

@@ -4,7 +4,7 @@
 //! the rollups of a device and day are written together, once, as one document. If readings expire too soon
 //! for that, each hour is rolled up after its end ([`Closing`]).
 //!
-//! Two rules keep the rollups complete when readings are late:
+//! Two rules keep the rollups complete when readings are stored after the end of their day:
 //! - The roller **closes** a day, durably, before it rolls the day up. A write checks only after the store
 //!   has accepted its readings whether their hour is closed. If so, the write rolls the hour up itself
 //!   ([`super::write`]). If not, the roller has yet to begin, and includes the readings.

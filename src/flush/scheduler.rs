@@ -183,13 +183,13 @@ impl Scheduler {
     ///
     /// `has_more` says whether there are buckets to take.
     fn has_drained(&self, state: &mut State, readable: Position, has_more: bool) -> bool {
-        let is_refused = state.given_up_in_a_row >= self.pipeline.options.max_in_flight;
+        let keeps_failing = state.given_up_in_a_row >= self.pipeline.options.max_in_flight;
         let is_idle = !has_more && state.writes == 0;
-        state.draining && (is_refused || is_idle && state.is_at_rest(readable))
+        state.draining && (keeps_failing || is_idle && state.is_at_rest(readable))
     }
 
-    /// Opens a window if a bucket is due by its age, and grants turns to the buckets of ended hours if it is
-    /// time.
+    /// Opens a window if a bucket is due by its age. Grants turns to the buckets of ended hours if the time
+    /// of the last turns is over.
     fn open_windows(&mut self, pending: &Pending) {
         let (now, now_ms) = (Instant::now(), self.pipeline.now_ms());
         if pending.due_at_ms().is_some_and(|due_ms| due_ms <= now_ms) {

@@ -13,11 +13,11 @@ pub(super) async fn write(pipeline: &Arc<Pipeline>, writes: Vec<Arc<BucketWrite>
     let mut attempts = Attempts::of_write(pipeline, permit);
     let mut writes = pipeline.writer.begin(writes);
     while let Ok(Some(done)) = writes.next(&mut attempts).await {
-        let (late, prompt): (Vec<_>, Vec<_>) = done.into_iter().partition(|of| pipeline.is_closed(of.write.hour));
-        complete(pipeline, &dead_letter(pipeline, prompt).await);
-        let hours = late.iter().map(|of| (Arc::clone(&of.write.device), of.write.hour)).collect();
+        let (of_closed, others): (Vec<_>, Vec<_>) = done.into_iter().partition(|of| pipeline.is_closed(of.write.hour));
+        complete(pipeline, &dead_letter(pipeline, others).await);
+        let hours = of_closed.iter().map(|of| (Arc::clone(&of.write.device), of.write.hour)).collect();
         if pipeline.writer.roll_up(hours, &mut Attempts::new(pipeline)).await.is_ok() {
-            complete(pipeline, &dead_letter(pipeline, late).await);
+            complete(pipeline, &dead_letter(pipeline, of_closed).await);
         }
     }
 }

@@ -10,7 +10,7 @@
 //!   chunks of the bucket, in the first chunk unless that is large. It leaves large chunks alone, so that a
 //!   compaction rewrites at most some ten KiB, however fast the device sends.
 //! - **Expired readings**: the rollups of a bucket may cover readings that have expired (see
-//!   [`ReadingsState`]). A late write to such an hour is a rewrite. It replaces only the rollups of metrics
+//!   [`ReadingsState`]). A later write to such an hour is a rewrite. It replaces only the rollups of metrics
 //!   whose readings now may include the expired ones ([`Stats::may_include`]).
 //! - **Deletion** of some readings: the others become one chunk, and the rollups are folded anew (`delete`).
 //!
@@ -21,7 +21,7 @@
 use rusqlite::{Connection, params};
 
 use self::rows::{
-    ADD_EXPIRED, BucketSummary, Chunks, DELETE_ROLLUP, DELETE_ROLLUPS, HAS_LATE_READINGS, PUT_ROLLUP,
+    ADD_EXPIRED, BucketSummary, Chunks, DELETE_ROLLUP, DELETE_ROLLUPS, HAS_READINGS_AFTER_EXPIRY, PUT_ROLLUP,
     PUT_ROLLUP_OF_NO_FEWER, ROLLUPS,
 };
 use super::error::SqliteError;
@@ -159,7 +159,7 @@ impl<'a> BucketRows<'a> {
             } else {
                 (first_ts, last_ts) = (first_ts.min(summary.first_ts), last_ts.max(summary.last_ts));
                 self.put_rollups(PUT_ROLLUP_OF_NO_FEWER, &merged.stats(write.hour))?;
-                self.prepare(HAS_LATE_READINGS)?.execute(params![self.device, self.hour])?;
+                self.prepare(HAS_READINGS_AFTER_EXPIRY)?.execute(params![self.device, self.hour])?;
             }
             let readings = merged.reading_count() as i64;
             self.put_summary(&BucketSummary { first_ts, last_ts, readings, first_chunk, ..summary })?;

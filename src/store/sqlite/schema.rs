@@ -101,7 +101,7 @@ pub(super) enum ReadingsState {
     /// None: the readings have expired, and only the rollups are kept.
     Expired = 1,
     /// Only readings that were written after the others had expired.
-    Late = 2,
+    AfterExpiry = 2,
 }
 
 impl FromSql for ReadingsState {
@@ -109,7 +109,7 @@ impl FromSql for ReadingsState {
         match value.as_i64()? {
             0 => Ok(Self::Complete),
             1 => Ok(Self::Expired),
-            2 => Ok(Self::Late),
+            2 => Ok(Self::AfterExpiry),
             other => Err(FromSqlError::OutOfRange(other)),
         }
     }

@@ -5,8 +5,9 @@
 //! its bucket, if it is later than the parts that this instance knows. Of the buckets that exist and that it
 //! does not know, it reads which parts they have, many at once.
 //!
-//! A refused insert costs the server nearly as much as an append. So in its first hour, when it knows few of
-//! the buckets that exist, an instance looks for their `_id`s first, which costs about a microsecond each.
+//! An insert whose `_id` is taken costs the server nearly as much as an append. So in its first hour, when it
+//! knows few of the buckets that exist, an instance looks for their `_id`s first, which costs about a
+//! microsecond each.
 //!
 //! The filter of an append matches only if every reading of the flush is later than all readings of the
 //! bucket, the document has room and is of this schema version, and it is the bucket's last part. If it does
@@ -135,12 +136,12 @@ impl Buckets {
         let insert = |statement: &mut Encoder, job: &Job<'_>| insert(statement, job, BucketLayout::Packed);
         let mut inserts = new;
         slow.extend(self.add_next_parts(existing, &mut inserts));
-        let (refused, late): (Vec<_>, Vec<_>) =
+        let (unknown, taken): (Vec<_>, Vec<_>) =
             self.write_fast(Verb::Insert, inserts, insert, outcomes).await?.into_iter().partition(|job| job.part == 0);
-        slow.extend(late);
+        slow.extend(taken);
         let mut inserts = Vec::new();
-        self.learn_last_parts(&refused).await?;
-        slow.extend(self.add_next_parts(refused, &mut inserts));
+        self.learn_last_parts(&unknown).await?;
+        slow.extend(self.add_next_parts(unknown, &mut inserts));
         slow.extend(self.write_fast(Verb::Insert, inserts, insert, outcomes).await?);
         Ok(slow)
     }

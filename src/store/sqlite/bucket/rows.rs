@@ -33,8 +33,9 @@ pub(super) const PUT_ROLLUP_OF_NO_FEWER: &str = "INSERT INTO rollups
     ON CONFLICT (device, hour, metric) DO UPDATE SET count = ?4, min = ?5, max = ?6, sum = ?7,
         first_at = ?8, first_value = ?9, last_at = ?10, last_value = ?11
         WHERE ?4 >= count AND ?8 <= first_at AND ?10 >= last_at";
-/// Sets [`ReadingsState::Late`].
-pub(super) const HAS_LATE_READINGS: &str = "UPDATE buckets SET readings_state = 2 WHERE device = ?1 AND hour = ?2";
+/// Sets [`ReadingsState::AfterExpiry`].
+pub(super) const HAS_READINGS_AFTER_EXPIRY: &str =
+    "UPDATE buckets SET readings_state = 2 WHERE device = ?1 AND hour = ?2";
 /// Writes a bucket's row. A REPLACE would change the index by hour each time.
 const PUT_BUCKET: &str = "INSERT INTO buckets (device, hour, first_ts, last_ts, readings, metadata, first_chunk)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
@@ -57,7 +58,7 @@ pub(in super::super) const QUERIES: [&str; 9] = [
     FIRST_CHUNK_BELOW,
     CHUNKS_BELOW,
     DELETE_CHUNK,
-    HAS_LATE_READINGS,
+    HAS_READINGS_AFTER_EXPIRY,
     DELETE_ROLLUPS,
     DELETE_ROLLUP,
 ];

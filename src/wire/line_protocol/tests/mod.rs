@@ -304,7 +304,7 @@ fn every_rejection_has_its_column() {
 }
 
 #[test]
-fn a_line_that_is_not_utf_8_is_refused_alone() {
+fn a_line_that_is_not_utf_8_is_rejected_alone() {
     assert_eq!(
         entries(b"m,host=a f=1\nm,host=\xC3\xA9\xFF f=1\nm\xFF s=\"a\nb\"\nm,host=b f=1"),
         [
