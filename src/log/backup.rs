@@ -55,7 +55,7 @@ impl OpenSegment {
         Position(self.base.0 + self.bytes)
     }
 
-    /// Ends the newest segment behind its last record, and not before the durable end of the log.
+    /// Sets the length to the end of the last record, and at least to the durable end of the log.
     fn leave_out_room(&mut self, folder: &OsFolder, durable: Position) -> Result<(), LogError> {
         let path = folder.path_of(&segment::name(self.base));
         let known = durable.0.saturating_sub(self.base.0);

@@ -261,7 +261,7 @@ pub(super) struct Appender {
     len: u64,
     /// The file has grown since the last sync.
     has_grown: bool,
-    /// How many syncs since the last spare were of a file that had grown.
+    /// The number of syncs of a file that had grown, since a segment last began in a spare.
     growing_syncs: u64,
     /// After this many such syncs a spare is due.
     patience: u64,

@@ -60,7 +60,7 @@ pub(super) fn load(folder: &dyn Folder) -> Result<Option<Followed>, LogError> {
 pub struct Unread {
     /// The number of bytes that these records take in the log.
     pub bytes: u64,
-    /// A time at or before the append of the first of them, in Unix milliseconds.
+    /// A time at or before the append of the first of these records, in Unix milliseconds.
     pub as_of_ms: u64,
 }
 

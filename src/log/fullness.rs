@@ -32,8 +32,8 @@ pub(super) enum FullnessChange {
 impl Fullness {
     /// Whether the log refuses appends while it uses `used_bytes` of `max_bytes`.
     ///
-    /// Senders may stop sending while this is true. Then no append follows, and perhaps no cut. So this needs
-    /// neither to become false: it is false as soon as a tenth of the log is free.
+    /// Senders may stop sending while this is true, and then neither an append nor a cut may follow. So this
+    /// depends on the bytes alone: it is false as soon as a tenth of the log is free.
     pub(super) const fn is_refusing(&self, used_bytes: u64, max_bytes: u64) -> bool {
         self.full.holds() && !has_space(used_bytes, max_bytes)
     }

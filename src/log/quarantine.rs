@@ -56,11 +56,11 @@ pub fn begin_anew(log: &Path) -> Result<(), LogError> {
 /// The records of one quarantined file that [`put_back`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PutBack {
-    /// The records of readings that the log has again.
+    /// The number of records of readings that were appended to the log again.
     pub records: u64,
-    /// The readings in these records.
+    /// The number of readings in these records.
     pub readings: u64,
-    /// The records of deletions.
+    /// The number of records of deletions.
     ///
     /// They stay aside: at the end of the log they would remove later readings.
     pub deletions: u64,

@@ -34,9 +34,10 @@ impl Log {
         Reader::new(Arc::clone(&self.folder), position)
     }
 
-    /// Waits for readable records behind `position`, until they are many or `lag` ends the wait, and returns
-    /// the end of the readable records. `None` when the log is closed, all queued batches are written, and
-    /// none is behind `position`.
+    /// Waits for readable records behind `position`, and then for more of them until `lag` ends the wait.
+    ///
+    /// Returns the end of the readable records. `None` when the log is closed, all queued batches are
+    /// written, and none is behind `position`.
     pub fn wait_readable(&self, position: Position, lag: Lag) -> Option<Position> {
         let many = lag.bytes.min(self.options.max_bytes / 16).max(1);
         let progress = &self.shared.progress;

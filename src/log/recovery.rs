@@ -170,7 +170,8 @@ pub(super) fn recover(folder: &dyn Folder) -> Result<(Recovery, SavedCheckpoint)
         folder.remove(name).map_err(LogError::io("remove", path))?;
     }
     let segments = found.segments;
-    // An earlier process may have left unsynced names. From here on, kept and removed files stay so.
+    // An earlier process may have left unsynced names. From here on, a crash neither removes a kept file nor
+    // brings back a removed one.
     folder.sync().map_err(LogError::io("sync", folder.path()))?;
     let mut bases: Vec<Position> = segments.iter().map(|segment| segment.base).collect();
     let end = if let Some(last) = segments.last() {

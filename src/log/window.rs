@@ -15,7 +15,7 @@ const PIECE_BYTES: usize = if cfg!(test) { 48 } else { 1 << 20 };
 #[derive(Debug)]
 pub(super) struct Window<F> {
     file: F,
-    /// The end of the bytes that count.
+    /// The offset at which the window ends: it returns no bytes behind it.
     pub(super) end: u64,
     /// The offset of the first byte in the buffer.
     start: u64,

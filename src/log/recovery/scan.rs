@@ -18,7 +18,7 @@ pub(in crate::log) struct OpenSegment<'a> {
     /// The position of the first byte.
     pub(in crate::log) base: Position,
     pub(in crate::log) file: &'a dyn OpenFile,
-    /// The length of the file, or of the part of it that counts.
+    /// The length of the file, or of the part of the file that is scanned.
     pub(in crate::log) bytes: u64,
     /// The position of the next segment; `None` for the newest.
     pub(in crate::log) next: Option<Position>,
