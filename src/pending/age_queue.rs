@@ -22,7 +22,7 @@ struct List {
 /// The key of a list: an hour, or `None` for the late buckets of all hours, which wait equally long.
 type Line = Option<Hour>;
 
-/// The range of the lines of hours.
+/// The range of all lines but that of the late buckets.
 const OF_HOURS: (Bound<Line>, Bound<Line>) = (Bound::Excluded(None), Bound::Unbounded);
 
 /// The buckets in two orders: by the position of their first reading, and by their turns.
@@ -61,7 +61,7 @@ impl AgeQueue {
         }
     }
 
-    /// Adds a bucket that a write blocked until now.
+    /// Adds a bucket that a write or a deletion blocked until now.
     pub(super) fn add_unblocked(&mut self, open: &OpenBucket, bucket: Key) {
         self.unblocked.insert((open.position, bucket));
         self.unblocked_by_line.insert((line_of(open), open.position, bucket));
