@@ -13,8 +13,8 @@ use crate::common::small_file::read_small_regular_text;
 use crate::disk::replace_file;
 use crate::model::Hour;
 
-/// The end of the newest closed hour may be so far ahead of the clock without a warning: small corrections of
-/// the clock are normal.
+/// The end of the newest closed hour may be this far ahead of the clock without a warning: small corrections
+/// of the clock are normal.
 const AHEAD_MS: i64 = 3_600_000;
 
 /// All hours up to the newest closed one are closed.

@@ -156,7 +156,7 @@ impl Deletions {
 
     /// Notes which instances run and have not executed a deletion.
     ///
-    /// If they `are_silent`, answers the client.
+    /// If they `are_silent` (no beat of them was seen lately), answers the client.
     pub(super) fn note_waiting(&self, id: u64, waits_for: Vec<Arc<str>>, are_silent: bool) {
         self.change(id, |entry| {
             entry.waits_for.clone_from(&waits_for);

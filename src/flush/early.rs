@@ -12,7 +12,7 @@ use super::Pipeline;
 use crate::common::once_per_change::OncePerChange;
 use crate::config::Bytes;
 
-/// How long a shortage lasts before it is logged, and how long it is over before that is logged.
+/// A shortage is logged after it has lasted for this time, and its end after it has been over for this time.
 const LASTING: Duration = Duration::from_secs(120);
 
 /// The longest time that a reading waits: its hour, and then until the turn of its bucket. So a longer

@@ -28,7 +28,7 @@ struct Letter {
     bucket: Arc<BucketWrite>,
     /// The refused readings.
     refused: Arc<BucketWrite>,
-    /// The stored values that they were to replace.
+    /// The stored values that the refused readings were to replace.
     replaced: Arc<Contents>,
     /// Why the store refuses them.
     error: StoreError,

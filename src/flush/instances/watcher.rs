@@ -80,7 +80,7 @@ struct Watcher<'a> {
     own: Arc<str>,
     next_beat: Instant,
     last_beat: Instant,
-    /// The beats of the others, and when each was first seen.
+    /// The last beat of each instance, and when it was first seen.
     seen: HashMap<Arc<str>, (i64, Instant)>,
     busy_until: Instant,
     /// Whether the last look found no other instance.
