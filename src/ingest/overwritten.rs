@@ -26,7 +26,7 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 pub struct Overwritten {
     /// The number of readings that replaced at least one other value of the request.
     pub readings: u32,
-    /// One replaced value of each of these readings: of the first ten.
+    /// One replaced value of each of these readings, for the first ten readings.
     pub first: Vec<OverwrittenValue>,
 }
 
