@@ -35,7 +35,7 @@ pub(super) struct Request {
     text_bytes: usize,
 }
 
-/// The result of an answer for the readings of its request.
+/// The outcome of the readings of a request, from its answer.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// The number of accepted readings.
