@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 
 /// The interval of a timer that runs on each runtime at all times.
 ///
-/// A new timer that ends before all others interrupts the runtime's wait for events. After each request, hyper
-/// starts a timer for the next head (`http.header_timeout`, by default 75 s). A timer with this short interval
-/// ends before it, so the wait is not interrupted.
+/// A new timer that ends before all others interrupts the runtime's wait for events. After each request,
+/// hyper starts a timer for the next head (`http.header_timeout`, by default 75 s). A timer with this short
+/// interval ends before it, so the wait is not interrupted.
 const TIMER_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The threads that serve connections.

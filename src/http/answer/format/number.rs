@@ -12,9 +12,9 @@ const LONGEST: usize = POINT + 4;
 
 /// Appends a number as serde writes it, but usual values of sensors faster.
 ///
-/// Usual values have at most three decimals, such as 21.375. Two different decimals of at most 15 digits are
-/// never the same double. So if the number equals such a decimal, no shorter text means the same number, and
-/// serde writes this decimal too.
+/// It writes a number itself if a decimal with at most three places and 15 digits, such as 21.375, is exactly
+/// this number. No shorter text is the same number, because two different decimals of at most 15 digits are
+/// never the same double. So serde would write the same text.
 pub(in crate::http) fn write_number(text: &mut Vec<u8>, number: f64) {
     let magnitude = number.abs();
     let thousandths = (magnitude * 1e3 + 0.5) as u64;
