@@ -1,4 +1,4 @@
-//! Texts of expressions, for error messages and column names, and of tags.
+//! Writes expressions as text, for error messages and column names, and tags.
 
 use std::fmt;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ struct Fed<'p> {
     feed: Feed<'p>,
     /// The series of each of its measurements.
     members: Vec<Members>,
-    /// The table of each subquery, and its index among all that are read together.
+    /// Each subquery: its table, and its index among all `SELECT`s read together.
     subqueries: Vec<(&'p Table, usize)>,
 }
 
