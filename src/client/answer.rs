@@ -50,7 +50,7 @@ pub struct Counts {
     /// Only an answer to dead letters that are sent again has this count.
     #[serde(default)]
     pub older: u64,
-    /// The number of values left out for this reason, also from accepted dead letters.
+    /// The number of values left out for the same reason, also from accepted dead letters.
     #[serde(default)]
     pub older_values: u64,
     /// The numbers of listed rejections by code.

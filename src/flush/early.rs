@@ -127,9 +127,9 @@ fn waiting(pipeline: &Pipeline, used: impl FnOnce(&super::State) -> Used) -> (f6
 /// The space in use.
 #[derive(Debug, Clone, Copy)]
 struct Used {
-    /// For devices and hours, whatever the number of their readings.
+    /// The bytes for devices and hours, whatever the number of their readings.
     fixed_bytes: u64,
-    /// For readings.
+    /// The bytes for readings.
     growing_bytes: u64,
 }
 

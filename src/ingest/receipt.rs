@@ -26,7 +26,7 @@ pub struct Receipt {
     pub overwritten: Overwritten,
     /// The number of repeated readings that were left out, because the server has newer values.
     pub older: u32,
-    /// The number of values that were left out of other readings for the same reason.
+    /// The number of values that were left out of other readings, because the server has newer values.
     pub older_values: u32,
     /// The time until the rate admits the readings that it has rejected; `None` if it has rejected none.
     pub retry_after: Option<Duration>,
