@@ -5,8 +5,8 @@
 //! this is every hour; with local days in `Asia/Kathmandu` (UTC+5:45), it is one hour of each day. Increases
 //! of counters also need the readings of hours that may hide a restart.
 //!
-//! The readings that a device needs are counted by their stats before the first one is read. They are read a
-//! page at a time.
+//! Before the first reading of a device is read, the stats tell how many readings the device needs. Readings
+//! are read a page at a time.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -87,7 +87,8 @@ pub struct RollupsRequest {
     pub columns: Columns,
     /// The points of steps without readings.
     pub fill: Fill,
-    /// How much earlier the time to compare with is. [`Earlier::check`] must accept it for the step.
+    /// How far before a step its counterpart is, if the request compares. [`Earlier::check`] must accept it
+    /// for the step.
     pub compare: Option<Earlier>,
 }
 

@@ -100,8 +100,8 @@ impl Commands {
     }
 
     /// Waits until the server executes a write to `collection`: the removal of a document that never exists.
-    /// Then waits until a majority of the members has all that the primary has written, or has got something
-    /// new since this call. A mongos only has to answer, because one of its shards may be lost.
+    /// Then waits until a majority of the members has all writes of the primary, or has more writes than at
+    /// the start of this wait. A mongos only has to answer, because one of its shards may be lost.
     pub(super) async fn await_writes(&self, collection: &str) -> Result<(), StoreError> {
         if Deployment::of(&self.run(doc! { "hello": 1 }).await?) == Deployment::Sharded {
             return Ok(());

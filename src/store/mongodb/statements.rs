@@ -19,9 +19,9 @@ use crate::store::{Cause, StoreError};
 
 /// The most bytes of a command's statements, if it has more than one.
 ///
-/// The server takes 16 MiB, and 100,000 statements, which are more than this. But the driver copies a command
-/// several times, and memory of that size is new to the process each time. Commands of a megabyte save a
-/// fifth of the CPU of the threads that flush.
+/// The server takes 16 MiB and 100,000 statements. But the driver copies a command several times, and the
+/// process gets memory of that size from the system anew for each copy. Commands of a megabyte save a fifth
+/// of the CPU of the threads that flush.
 const STATEMENTS_MAX_BYTES: usize = 1_000_000;
 
 /// How much longer the client waits than the server, so that the server's own error, which has more detail,
@@ -39,8 +39,8 @@ pub(super) enum Verb<'a> {
     UpdateMatching,
     /// Each statement deletes the documents that match its filter.
     DeleteMatching,
-    /// Each statement inserts a document that the server takes any number of times. So a command is not
-    /// repeated in parts, and it is sent in a session that can be fenced, if there is one.
+    /// Each statement inserts a document, which the server stores once more each time that it is sent. So a
+    /// command is not repeated in parts, and it is sent in a session that can be fenced, if there is one.
     InsertMeasurements(Option<&'a InsertSessions>),
 }
 
@@ -71,8 +71,8 @@ pub(super) enum Outcome {
     /// It took effect, and a majority of the members has it in their journals. A statement that selects
     /// documents by a filter was executed, whether or not it matched any.
     Done,
-    /// It did nothing. The document that it should insert exists already and, for an upsert, does not match
-    /// its filter; or it is a document that the upsert must not insert.
+    /// It did nothing. If it is an insert, its document exists already. If it is an upsert, its filter did
+    /// not match, and its document exists already or must not be inserted.
     Unmet,
     Failed(StoreError),
 }
@@ -248,7 +248,7 @@ impl Reply {
     /// When the writes may not be durable.
     fn parse(reply: &Document) -> Result<Self, StoreError> {
         if let Ok(error) = reply.get_document("writeConcernError") {
-            // One cause whatever the code: operators ask why writes are not replicated.
+            // All codes have one cause here: operators ask why writes are not replicated.
             let detail = errors::of_code(integer(error, "code") as i32, error.get_str("errmsg").unwrap_or_default());
             return Err(StoreError::new(Cause::WriteConcern, detail.with_cause()));
         }

@@ -390,7 +390,8 @@ impl<L: Layout> Store for MongoStore<L> {
     }
 
     /// The `rev` of a rollup is the number of its values, which is at least the number of the changes that
-    /// stored them. So neither the readings that are left of an hour nor late ones replace its rollup.
+    /// stored them. So neither the readings that are left of an hour nor readings that are stored after the
+    /// expiry replace its rollup.
     async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError> {
         let Some(summary) = device.of_stats(hours) else { return Ok(()) };
         let _shared = self.changes.read().await;

@@ -3,7 +3,7 @@
 //! In the readable layout, a flush that is probably the first of its bucket is inserted. If the document
 //! exists already, the flush is appended to it. In the packed layout, a flush is inserted as the next part of
 //! its bucket, if it is later than the parts that this instance knows. Of the buckets that exist and that it
-//! does not know, it reads which parts they have, many at once.
+//! does not know, it looks up the last parts, many at once.
 //!
 //! An insert whose `_id` is taken costs the server nearly as much as an append. So in its first hour, when it
 //! knows few of the buckets that exist, an instance looks for their `_id`s first, which costs about a
@@ -16,10 +16,12 @@
 //! makes every insert an error (66, immutable field), and never takes effect.
 //!
 //! Alternatives, by the CPU of mongod 6.0.5 relative to this append (one reading to a document of 15, 500 in
-//! a command): 0.9 if a remembered `rev` replaces the conditions beside `lastTs`; 0.95 for a pipeline with
-//! the condition in a `$cond` and only the `_id` in its filter; 0.5 for that filter without any condition,
-//! which stores a resend twice. The insert of a document of its own for each flush costs 0.15, but people
-//! would find as many documents of an hour as there were flushes, and each is one more to remove.
+//! a command):
+//! - 0.95: a pipeline with the condition in a `$cond`, and only the `_id` in its filter.
+//! - 0.9: a remembered `rev` in the filter in place of the conditions beside `lastTs`.
+//! - 0.5: only the `_id` in the filter, and no condition. It stores a resend twice.
+//! - 0.15: the insert of a document of its own for each flush. But people would find as many documents of an
+//!   hour as there were flushes, and each is one more to remove.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -56,7 +58,7 @@ pub(super) type Outcome = Result<Written, StoreError>;
 /// A write with all that its statement needs.
 #[derive(Debug)]
 pub(super) struct Job<'a> {
-    /// The index of the write in its call.
+    /// The index of the write among the writes of its call.
     pub(super) at: usize,
     pub(super) write: &'a Arc<BucketWrite>,
     pub(super) metadata: Option<Map<String, Value>>,
@@ -286,7 +288,7 @@ impl Buckets {
     }
 }
 
-/// The largest value whose sum is within the range of a double, however many values there are.
+/// Sums of values up to this one stay within the range of a double, however many values there are.
 const HUGE: f64 = 1e290;
 
 /// Whether an `$inc` might make a sum infinite, which it would stay.

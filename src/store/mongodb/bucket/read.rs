@@ -57,7 +57,7 @@ const PARTS_BEHIND_CUT: u32 = 2;
 /// The newest documents of a device that are searched for metadata: ten days, if it reports every hour.
 const METADATA_DOCUMENTS_MAX: i64 = 240;
 
-/// The most runs of hours of a device that are read one by one, whatever is between them.
+/// Up to this many runs of hours of a device are read one by one, however many hours are between them.
 const RUNS_MAX: usize = 8;
 
 /// The most ranges of `_id`s in one query.

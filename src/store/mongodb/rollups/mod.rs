@@ -18,7 +18,8 @@
 //! rollups can be kept for years.
 //!
 //! **Written once.** After the end of a day, each device's hours of it are inserted as one document. Until
-//! then, queries read the buckets of these hours. A late reading replaces its hour in the document.
+//! then, queries read the buckets of these hours. A reading that is stored later replaces its hour in the
+//! document.
 //!
 //! **Derived, never counted up.** An hour is written as a whole, derived from its stored readings. Its `rev`
 //! grows with each change of the stored readings, and a statement changes an hour only if the stored `rev` is
