@@ -10,7 +10,7 @@ use crate::store::StoreError;
 /// The field of the shard key.
 pub(super) const DEVICE_FIELD: &str = "deviceId";
 
-/// The schema that the options ask for, beside the `_id`s and the validator.
+/// The schema that the options ask for, apart from the index of `_id`s and the validator.
 #[derive(Debug, Clone)]
 pub(super) struct PlainSchema {
     pub(super) collection: ManagedCollection,

@@ -45,8 +45,8 @@ pub(super) async fn resolve(uri: &MongodbUri) -> Result<ClientOptions, UriError>
 
 /// Describes an error in the driver's words.
 ///
-/// If the text cannot be parsed, the driver may repeat any part of it. Then its words are used only if they
-/// are the same for the text without its secrets.
+/// If the text cannot be parsed, the driver's words may repeat any part of it, such as a secret. So they are
+/// used only if the driver says the same about the text without its secrets.
 pub(super) fn unusable(uri: &MongodbUri, error: &Error) -> UriError {
     let repeats_no_secret = match ConnectionString::parse(uri.expose()) {
         Ok(_) => true,

@@ -122,11 +122,12 @@ pub struct Buckets {
     /// The layout of the documents that this instance writes. It reads both.
     layout: BucketLayout,
     opened: Instant,
-    /// The readable layout: the buckets that were written to lately.
+    /// The buckets that were written to lately. The readable layout inserts those that are not here.
     recent: RecentBuckets,
-    /// The readable layout: the buckets that have several parts.
+    /// The last parts of readable buckets with several parts, and of packed ones with too many parts for
+    /// `known`.
     overflowing: Overflowing,
-    /// The packed layout: the last parts.
+    /// The last parts of buckets. The packed layout inserts the next ones.
     known: KnownParts,
     /// A permit to merge an hour of very many values: they take much memory.
     large_hours: Semaphore,

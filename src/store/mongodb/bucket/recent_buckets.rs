@@ -2,9 +2,9 @@
 //! lately.
 //!
 //! An insert of a document costs the server a sixth of an upsert that has to create the document from
-//! operators. A guess may be wrong: with another instance, or when a bucket was forgotten. The insert then
-//! finds the document and does nothing. So a hash is enough here, in half the memory of
-//! [`KnownParts`](super::packed::KnownParts), on which a write of the packed layout relies.
+//! operators. A guess may be wrong: another instance may have written to the bucket, or this one has
+//! forgotten it. The insert then finds the document and does nothing. So a hash is enough here, in half the
+//! memory of [`KnownParts`](super::packed::KnownParts), on which a write of the packed layout relies.
 
 use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};

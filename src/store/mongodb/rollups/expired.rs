@@ -1,7 +1,7 @@
 //! Rollups of hours whose readings have expired, and that get readings again.
 //!
-//! The rollup is all that is left of the expired readings. A reading that comes later may be one of them, so
-//! it cannot be added. Series by series, the rollup changes only if that is right:
+//! The rollup is all that is left of the expired readings. A reading that is stored later may be one of them,
+//! so it cannot be added. For each series, the rollup changes in two cases only:
 //!
 //! - The later readings may include the expired ones ([`Stats::may_include`]), as after an import of the
 //!   whole hour: their fold takes the place of the stats.
