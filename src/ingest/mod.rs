@@ -178,7 +178,9 @@ impl Ingest {
         })
     }
 
-    /// Admits devices that operators describe before the devices send. `devices` are stored IDs.
+    /// Admits devices that operators describe before the devices send.
+    ///
+    /// `devices` are stored IDs.
     ///
     /// # Errors
     /// The time until the sender may make another device known (`limits.new_devices_per_minute`).
@@ -196,7 +198,9 @@ impl Ingest {
         self.start(source, (scope, quota), Kind::Request)
     }
 
-    /// Starts the admission of a batch of datagrams or messages, each with [`Ingest::begin_datagram`].
+    /// Starts the admission of a batch of datagrams or messages.
+    ///
+    /// [`Ingest::begin_datagram`] begins each of them.
     ///
     /// The caller keeps the batch small: the limit of readings per request does not apply to it.
     pub fn admission_of_batch(&self) -> Admission<'_> {
@@ -226,8 +230,9 @@ impl Ingest {
         Admission::new(&self.rules, kind, source, sender, check, now_ms, self.log.max_payload_bytes())
     }
 
-    /// Ends a request or a batch, and appends its admitted readings without waiting for the disk. With
-    /// `partial` unset, one rejected reading refuses the request.
+    /// Ends a request or a batch, and appends its admitted readings without waiting for the disk.
+    ///
+    /// Unless `partial` is set, one rejected reading or value refuses the request.
     pub fn finish(&self, admitted: Admitted, partial: bool) -> Submission {
         Submission(self.append(admitted, partial, |batch| self.watches.append(&self.log, batch)))
     }
@@ -306,7 +311,9 @@ impl Submission {
         self
     }
 
-    /// Waits until the readings are durable. They are counted even if the caller stops waiting.
+    /// Waits until the readings are durable.
+    ///
+    /// They are counted even if the caller stops waiting.
     ///
     /// # Errors
     /// When the request was refused, or the readings are not in the log.
@@ -319,7 +326,9 @@ impl Submission {
         Ok(receipt)
     }
 
-    /// Waits until the readings are durable. Blocks the thread, which must not be one of a runtime.
+    /// Waits until the readings are durable.
+    ///
+    /// Blocks the thread, which must not be one of a runtime.
     ///
     /// # Errors
     /// When the request was refused, or the readings are not in the log.
@@ -396,8 +405,9 @@ impl Accounts {
         }
     }
 
-    /// Waits for the append, and counts its outcome. If the caller drops this future, a background task does
-    /// both.
+    /// Waits for the append, and counts its outcome.
+    ///
+    /// If the caller drops this future, a background task does both.
     async fn follow(self, ack: Ack) -> Result<(), AppendError> {
         let mut followed = Followed { waiting: Some((self, ack)) };
         let outcome = match &mut followed.waiting {
@@ -421,7 +431,9 @@ impl Accounts {
     }
 }
 
-/// An append whose outcome is not counted yet. If it is dropped, a task in the background waits on.
+/// An append whose outcome is not counted yet.
+///
+/// If it is dropped, a task in the background waits on.
 struct Followed {
     waiting: Option<(Accounts, Ack)>,
 }

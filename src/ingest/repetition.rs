@@ -87,8 +87,9 @@ impl KnownValues {
 }
 
 impl Watches {
-    /// Appends readings that are not repeated. If the log takes them, each watch notes the values at its
-    /// instants.
+    /// Appends readings that are not repeated.
+    ///
+    /// If the log takes them, each watch notes the values at its instants.
     pub(super) fn append(&self, log: &Log, batch: Batch) -> Result<Ack, AppendError> {
         let watches = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if watches.is_empty() {
@@ -140,8 +141,9 @@ impl Watch {
 }
 
 impl Ingest {
-    /// Begins to repeat readings, which may be older than accepted readings. When this returns, all readings
-    /// that were appended before are durable, so that a query finds them.
+    /// Begins to repeat readings, which may be older than accepted readings.
+    ///
+    /// When this returns, all readings that were appended before are durable, so that a query finds them.
     ///
     /// # Errors
     /// When the log takes no records. The readings are counted as refused.
@@ -190,9 +192,10 @@ impl Repetition<'_> {
         Accounts::new(Arc::clone(&self.ingest.metrics), *protocol, receipt).refuse(RefusalReason::Overloaded);
     }
 
-    /// Appends the readings, without older values and without metadata that is not the newest. The caller has
-    /// read `known` after [`Ingest::repeat`] returned. `replaced` has the values that the readings were meant
-    /// to replace.
+    /// Appends the readings, without older values and outdated metadata.
+    ///
+    /// The caller has read `known` after [`Ingest::repeat`] returned. `replaced` has the values that the
+    /// readings were meant to replace.
     ///
     /// Appends of other requests wait while the readings are encoded anew.
     pub fn finish(self, known: &Known, replaced: &KnownValues) -> Submission {
@@ -232,7 +235,9 @@ const fn is_same(one: f64, other: f64) -> bool {
     one.to_bits() == other.to_bits()
 }
 
-/// Whether two texts are the same JSON. A store may have changed white space and the order of keys.
+/// Whether two texts are the same JSON.
+///
+/// A store may have changed white space and the order of keys.
 fn is_same_json(one: &str, other: &str) -> bool {
     let parsed = |text| serde_json::from_str::<serde_json::Value>(text).ok();
     one == other || parsed(one).is_some_and(|one| Some(one) == parsed(other))
