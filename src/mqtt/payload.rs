@@ -129,16 +129,18 @@ impl Place<'_> {
         }
         match plain_number(start) {
             Some(value) => {
-                let payload = format!("{{\"value\":{value:?}}}");
+                // A number beyond the range of a float is infinite. As JSON it is out of range again, so
+                // admission rejects it as not finite.
+                let payload = format!("{{\"value\":{value:?}}}").replace("inf", "1e999");
                 let parsed = webhook::parse(payload.as_bytes(), number, &address, sink);
-                debug_assert!(parsed.is_ok(), "a finite number is JSON");
+                debug_assert!(parsed.is_ok(), "a number is JSON, or NaN, which the lexer knows");
             }
             None => sink.ignore(Ignored::String, "value"),
         }
     }
 }
 
-/// Reads a plain number, such as `22.4`. It may be `on`, `off`, `true` or `false`.
+/// Reads a plain number, such as `22.4`. It may be `on`, `off`, `true` or `false`, and it may not be finite.
 fn plain_number(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= NUMBER_MAX_BYTES)?;
     if ["on", "true"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
@@ -147,7 +149,7 @@ fn plain_number(text: &[u8]) -> Option<f64> {
     if ["off", "false"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
         return Some(0.0);
     }
-    text.parse().ok().filter(|number: &f64| number.is_finite())
+    text.parse().ok()
 }
 
 /// A sink that passes readings on, and counts those without a time.
@@ -242,11 +244,27 @@ mod tests {
             assert!(found.len() == 1 && found[0].starts_with(expected), "{payload}: {found:?}");
             assert!(found[0].contains(r#"{"site":"north"}"#), "{found:?}");
         }
-        for payload in ["unavailable", "", "NaN", "1e999", "1 2"] {
+        for payload in ["unavailable", "", "1 2"] {
             assert!(of(payload).iter().all(|entry| !entry.starts_with("S1")), "{payload:?}: {:?}", of(payload));
         }
         assert_eq!(entries("topic = 'a/{deviceId}/{label.phase}'", "a/S1/L1", "7"), ["S1 now value{phase=L1}=7"]);
         assert_eq!(of("{\"ts\":"), ["invalid_json"]);
+    }
+
+    /// Admission rejects an infinite value.
+    #[test]
+    fn a_plain_number_that_is_not_finite_is_a_rejected_value_as_in_json() {
+        let of = |payload: &str| entries("topic = 'a/{deviceId}/{metric}'", "a/S1/temp", payload);
+        for (plain, in_json, expected) in [
+            ("1e400", "1e400", "S1 now temp=inf"),
+            ("-1e999", "-1e999", "S1 now temp=-inf"),
+            ("inf", "1e400", "S1 now temp=inf"),
+            ("nan", "NaN", "invalid_value"),
+        ] {
+            let found = of(plain);
+            assert_eq!(found, [expected], "{plain}");
+            assert_eq!(of(&format!("{{\"value\":{in_json}}}")), found, "{in_json}");
+        }
     }
 
     #[test]
