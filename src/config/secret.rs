@@ -3,8 +3,7 @@
 //! Only [`Secret::expose`] shows it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::de::value::MapAccessDeserializer;
@@ -13,6 +12,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::ConfigError;
+use crate::common::small_file::read_small_text;
 
 /// A secret: a text, or `{ file = "PATH" }`. `Debug` and `Serialize` hide it.
 #[derive(Clone, PartialEq, Eq)]
@@ -45,12 +45,8 @@ impl Secret {
 }
 
 /// Reads a file and removes white space around the content.
-///
-/// It reads only the first 64 KiB of a file.
 pub(super) fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(64 << 10).read_to_string(&mut text)?;
-    Ok(text.trim().to_owned())
+    Ok(read_small_text(path)?.trim().to_owned())
 }
 
 impl fmt::Debug for Secret {
@@ -102,5 +98,21 @@ impl<'de> Visitor<'de> for TextOrFile {
         }
         let InFile { file } = InFile::deserialize(MapAccessDeserializer::new(map))?;
         Ok(Secret { text: String::new(), file: Some(file) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_read_whole_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        let long = format!("hunter2{}hunter2", " ".repeat(64 << 10));
+        std::fs::write(&path, format!(" {long}\n")).unwrap();
+        assert_eq!(read(&path).unwrap(), long);
+        let error = read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("more than 16 MiB"), "{error}");
     }
 }
