@@ -8,10 +8,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// A filter of log lines: a level, or directives such as `tidegauge::flush=debug`.
 ///
-/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. Directives are separated by commas and
-/// have the syntax of [`Targets`]. In `warn,tidegauge::flush=debug`, all other modules have the level `warn`;
-/// without the `warn`, they have `info`. So an operator who asks for more lines of one module keeps the lines
-/// of the others.
+/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. Directives are separated by commas; each is
+/// a level, or a module with its level. In `warn,tidegauge::flush=debug`, all other modules have the level
+/// `warn`; without the `warn`, they have `info`. So an operator who asks for more lines of one module keeps
+/// the lines of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -35,22 +35,32 @@ impl Default for LogFilter {
     }
 }
 
-/// A text is not a filter of log lines.
+/// A text is not a filter of log lines, because of this part between two commas.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected {EXPECTED}")]
-pub struct LogFilterError;
+#[error("found {0:?}, expected {EXPECTED}")]
+pub struct LogFilterError(String);
 
 impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        // `Targets` reads a single word that is no level as the name of a module. So it accepts a typo such
-        // as `wran`, which would have no effect.
-        let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        let is_level = !text.is_empty() && text.parse::<LevelFilter>().is_ok();
-        let good = is_level || (!is_word && text.parse::<Targets>().is_ok());
-        if good { Ok(Self(text.to_owned())) } else { Err(LogFilterError) }
+        match text.split(',').find(|part| !is_directive(part)) {
+            Some(part) => Err(LogFilterError(part.to_owned())),
+            None => Ok(Self(text.to_owned())),
+        }
     }
+}
+
+/// Whether a part is a level, or a module with its level.
+///
+/// `Targets` reads a part without a level as the name of a module. So it accepts a typo such as `wran`, which
+/// would have no effect.
+fn is_directive(part: &str) -> bool {
+    let (module, level) = part.split_once('=').unzip();
+    let level = level.unwrap_or(part);
+    let is_level = !level.is_empty() && level.parse::<LevelFilter>().is_ok();
+    let is_module = |module: &str| !module.is_empty() && !module.contains(char::is_whitespace);
+    is_level && module.is_none_or(is_module) && part.parse::<Targets>().is_ok()
 }
 
 impl fmt::Display for LogFilter {
@@ -62,7 +72,8 @@ impl fmt::Display for LogFilter {
 impl<'de> Deserialize<'de> for LogFilter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &EXPECTED))
+        let wrong = |LogFilterError(part)| de::Error::invalid_value(de::Unexpected::Str(&part), &EXPECTED);
+        text.parse().map_err(wrong)
     }
 }
 
@@ -96,8 +107,21 @@ mod tests {
         for good in ["info", "off", "TRACE", "warn,tidegauge::flush=debug", "tidegauge=trace"] {
             assert_eq!(good.parse::<LogFilter>().map(|filter| filter.to_string()), Ok(good.to_owned()));
         }
-        for bad in ["", "inof", "info,tidegauge=loud"] {
-            assert_eq!(bad.parse::<LogFilter>(), Err(LogFilterError), "{bad}");
+        for (bad, part) in [
+            ("", ""),
+            ("inof", "inof"),
+            ("info,tidegauge=loud", "tidegauge=loud"),
+            ("wran,tidegauge::flush=debug", "wran"),
+            ("tidegauge::flush=debug,in_fo", "in_fo"),
+            ("info,tidegauge::flush:debug", "tidegauge::flush:debug"),
+            ("info, tidegauge=debug", " tidegauge=debug"),
+            ("info,=debug", "=debug"),
+            ("info,tidegauge=", "tidegauge="),
+            ("info,", ""),
+        ] {
+            assert_eq!(bad.parse::<LogFilter>(), Err(LogFilterError(part.to_owned())), "{bad}");
+            let error = LogFilter::deserialize(de::value::StrDeserializer::<de::value::Error>::new(bad)).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("invalid value: string {part:?}, expected off")), "{error}");
         }
     }
 }
