@@ -368,6 +368,39 @@ async fn a_wrong_token_loses_nothing_and_a_right_one_writes_below_its_prefix() {
     assert_eq!(centre.send(request).await.json()["devices"][0]["deviceId"], "site-7/S1");
 }
 
+/// The relay is another address of the server.
+#[tokio::test]
+async fn a_server_that_forwards_to_itself_refuses_its_requests_and_loses_nothing() {
+    let relay = Relay::start().await;
+    let mut server = Server::start(to(relay.url())).await;
+    relay.lead_to(Some(server.http_addr()));
+    ingest(&server, &readings("S1", 0, 10)).await;
+    let log = server.logged("readings cannot be forwarded; they wait in the log").await;
+    assert!(log.contains("forward_loop: this server has sent the request itself"), "{log}");
+    assert!(log.contains("reason=\"unexpected\""), "{log}");
+    let name = server.request(reqwest::Method::PATCH, "/v1/devices/S1/metadata").body(r#"{"name":"Press"}"#);
+    assert_eq!(server.send(name).await.status, 200);
+    let count_of = async |metric: &str, reason: &str| server.metrics().await.count_where(metric, &[("reason", reason)]);
+    wait_until("it is refused again", async || {
+        (count_of("tidegauge_forward_errors_total", "unexpected").await >= 3).then_some(())
+    })
+    .await;
+    assert!(count_of("tidegauge_readings_rejected_total", "forward_loop").await >= 3);
+    let metrics = server.metrics().await;
+    assert_eq!(metrics.count("tidegauge_readings_accepted_total"), 10);
+    assert_eq!(metrics.count("tidegauge_forward_readings_total"), 0);
+    assert_eq!(metrics.count("tidegauge_forward_refused_total"), 0);
+
+    let centre = Server::start(Setup::sqlite()).await;
+    server.start_again_after_stop(to(centre.url())).await;
+    wait_until("the metadata arrives, which follows the readings", async || {
+        let device = centre.get("/v1/devices/S1").await.json();
+        (device["metadata"] == json!({ "name": "Press" })).then_some(())
+    })
+    .await;
+    assert_eq!(number_of_readings(&centre, "S1").await, 10);
+}
+
 #[tokio::test]
 async fn a_stop_forwards_what_is_left_and_a_start_without_a_url_releases_the_log() {
     let centre = Server::start(Setup::sqlite()).await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, ClientBuilder, Identity, Url};
 
-use super::Client;
+use super::{Client, FORWARDER, OWN_NAME};
 use crate::common::small_file::read_small_file;
 use crate::limits::{Limiter, Rate};
 
@@ -38,6 +38,10 @@ pub struct Options {
     pub bandwidth: Option<Rate>,
     /// Whether the client follows redirects.
     pub follows_redirects: bool,
+    /// Whether the client forwards.
+    ///
+    /// Its requests then name this process, so that this process can refuse them if the URL leads back to it.
+    pub forwards: bool,
     /// Whether the URL is an address of this machine.
     ///
     /// Then the server's certificate is not checked, because it names the host and not the address. So such a
@@ -75,6 +79,7 @@ impl Options {
             time_limit: TimeLimit::Whole(REQUEST_TIMEOUT),
             bandwidth: None,
             follows_redirects: true,
+            forwards: false,
             is_local: false,
         }
     }
@@ -93,6 +98,8 @@ impl Client {
         };
         let http = if options.follows_redirects { http } else { http.redirect(Policy::none()) };
         let http = if options.is_local { http.no_proxy().tls_danger_accept_invalid_certs(true) } else { http };
+        let name = options.forwards.then(|| (FORWARDER, OWN_NAME.clone()));
+        let http = http.default_headers(name.into_iter().collect());
         let http = http.user_agent(concat!("tidegauge/", env!("CARGO_PKG_VERSION")));
         let Options { url, token, ca_file, ca_key, bandwidth, .. } = options;
         let http = http.build().map_err(|error| bad(format!("the client of {url}"), Some(error.into())))?;

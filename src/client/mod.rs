@@ -23,10 +23,11 @@
 //! This room knows neither devices, the log, nor the command line.
 
 use std::ops::RangeInclusive;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{RequestBuilder, StatusCode, Url};
 
 mod answer;
@@ -53,8 +54,20 @@ pub const READINGS: &str = "/v1/readings";
 /// The path to which changes of metadata are sent.
 pub const METADATA: &str = "/v1/metadata";
 
+/// The header of forwarded requests, which names the process that sends them.
+const FORWARDER: HeaderName = HeaderName::from_static("tidegauge-forwarder");
+
+/// The random name of this process in [`FORWARDER`].
+static OWN_NAME: LazyLock<HeaderValue> = LazyLock::new(|| HeaderValue::from(rand::random::<u64>()));
+
 /// The level of zstd. Higher levels cost much more work, and save few bytes.
 const LEVEL: i32 = 3;
+
+/// Whether this process itself has forwarded a request with these headers.
+#[must_use]
+pub fn is_forwarded_by_this_process(headers: &HeaderMap) -> bool {
+    headers.get(FORWARDER) == Some(&*OWN_NAME)
+}
 
 /// Sends requests to one server.
 #[derive(Debug)]

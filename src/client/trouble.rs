@@ -181,6 +181,7 @@ impl Trouble {
             StatusCode::TOO_MANY_REQUESTS => "rate_limited",
             StatusCode::REQUEST_TIMEOUT => "timeout",
             StatusCode::INTERNAL_SERVER_ERROR if is_internal => Self::INTERNAL,
+            StatusCode::LOOP_DETECTED => "unexpected",
             _ if status.is_server_error() => "unavailable",
             _ => "unexpected",
         };

@@ -59,7 +59,8 @@ impl Forward {
 
     /// Checks that the URL does not name this server, which listens at `listen`.
     ///
-    /// Host names other than `localhost` are not looked up in DNS, so they pass.
+    /// Host names other than `localhost` are not looked up in DNS, so they pass. A running server refuses the
+    /// requests that it has sent itself.
     pub(super) fn check_is_other(&self, listen: SocketAddr) -> Result<(), ConfigError> {
         let Some((url, (host, port))) = self.url.as_deref().and_then(|url| Some((url, address(url)?))) else {
             return Ok(());

@@ -201,6 +201,12 @@ impl Problem {
         Self::new(ProblemCode::Forbidden, detail)
     }
 
+    pub(super) fn forward_loop() -> Self {
+        let detail = "this server has sent the request itself, so its forward.url leads back to it; name the other \
+                      server, and restart";
+        Self::new(ProblemCode::ForwardLoop, detail)
+    }
+
     pub(super) fn client_left() -> Self {
         let detail = format!("the client has closed its side for {GRACE:?}; leave it open until the answer");
         Self::new(ProblemCode::QueryTimeout, detail).after(MOMENT)

@@ -34,6 +34,8 @@ pub enum RefusalReason {
     Unauthorized,
     /// The token does not allow writing.
     Forbidden,
+    /// This server has sent the request itself: `forward.url` leads back to it.
+    ForwardLoop,
     /// The token or key has reached its rate, or the token its share of memory.
     RateLimited,
     /// The datagram must be signed and is not.

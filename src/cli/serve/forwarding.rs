@@ -42,6 +42,7 @@ fn try_options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>
         time_limit: TimeLimit::Whole(timeout.as_duration()),
         bandwidth,
         follows_redirects: false,
+        forwards: true,
         ..client::Options::new(url)
     })?;
     let max_batch_bytes = max_batch_bytes.as_usize().min(usize::try_from(at_once).unwrap_or(usize::MAX));

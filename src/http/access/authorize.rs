@@ -18,6 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::cross_site::CrossSiteError;
 use crate::access::{AuthError, Certificate, Credentials, Grant, Tokens};
+use crate::client::is_forwarded_by_this_process;
 use crate::common::backoff::jittered;
 use crate::common::clock::Clock;
 use crate::config::{Audience, Scope};
@@ -77,6 +78,9 @@ pub(in crate::http) async fn authorize(
     let checked = app.hosts.check(&request, needs_more_than_the_address).map_err(AccessError::CrossSite);
     let granted = checked.and_then(|()| authorized(&app, need, request.headers(), certificate));
     let granted = match granted {
+        Ok(_) if need.may_be_forwarded() && is_forwarded_by_this_process(request.headers()) => {
+            Err(AccessError::ForwardLoop)
+        }
         Ok(grant) => match need.charge_request(&grant.quota, Instant::now()) {
             Ok(()) => Ok(grant),
             Err(wait) => Err(AccessError::RateLimited(delay_refusal(wait).await)),
@@ -147,6 +151,8 @@ enum AccessError {
     MalformedAuthorization(&'static str),
     /// The token lacks this scope.
     MissingScope(Scope),
+    /// This server has sent the request itself.
+    ForwardLoop,
     /// The token has used up its rate of requests, and must wait this long.
     RateLimited(Duration),
 }
@@ -238,6 +244,11 @@ fn password(credentials: &str) -> &str {
 }
 
 impl Need {
+    /// Whether another server may forward requests to the route.
+    pub(in crate::http) const fn may_be_forwarded(self) -> bool {
+        matches!(self, Self::Scope(Scope::Ingest | Scope::Metadata))
+    }
+
     const fn takes_influx_schemes(self) -> bool {
         matches!(self, Self::InfluxWrite(_) | Self::InfluxQl | Self::Health)
     }
@@ -297,6 +308,7 @@ impl AccessError {
             Self::MissingScope(scope) => {
                 Problem::forbidden(format!("the token lacks the scope \"{}\"", scope.as_str()))
             }
+            Self::ForwardLoop => Problem::forward_loop(),
             Self::RateLimited(wait) => Problem::rate_limited(Limit::TokenRequests, *wait),
         }
     }
@@ -308,6 +320,7 @@ impl AccessError {
             Self::CrossSite(CrossSiteError::InvalidHost) => RefusalReason::InvalidHost,
             Self::Unauthenticated(_) | Self::MalformedAuthorization(_) => RefusalReason::Unauthorized,
             Self::MissingScope(_) => RefusalReason::Forbidden,
+            Self::ForwardLoop => RefusalReason::ForwardLoop,
             Self::RateLimited(..) => RefusalReason::RateLimited,
         }
     }
@@ -320,7 +333,9 @@ impl AccessError {
             Self::Unauthenticated(AuthError::UnknownToken | AuthError::ExpiredToken)
             | Self::MalformedAuthorization(_)
             | Self::MissingScope(_) => "Bearer realm=\"tidegauge\", error=\"invalid_token\"",
-            Self::CrossSite(_) | Self::Unauthenticated(_) | Self::RateLimited(..) => "Bearer realm=\"tidegauge\"",
+            Self::CrossSite(_) | Self::Unauthenticated(_) | Self::ForwardLoop | Self::RateLimited(..) => {
+                "Bearer realm=\"tidegauge\""
+            }
         }
     }
 }

@@ -64,7 +64,8 @@ pub(super) const OF_QUERIES: [ProblemCode; 6] = [
 /// Requests for metrics, health and the dashboard have no rate limit.
 pub(super) fn problems(need: Need) -> impl Iterator<Item = ProblemCode> {
     let has_rate = !matches!(need, Need::Metrics | Need::Health | Need::Nothing);
-    OF_ALL.into_iter().chain(has_rate.then_some(ProblemCode::RateLimited))
+    let of_forwarder = need.may_be_forwarded().then_some(ProblemCode::ForwardLoop);
+    OF_ALL.into_iter().chain(has_rate.then_some(ProblemCode::RateLimited)).chain(of_forwarder)
 }
 
 /// Returns the status of a problem in the error format of the route.

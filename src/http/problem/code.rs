@@ -16,6 +16,7 @@ pub(in crate::http) enum ProblemCode {
     DeviceIndexIncomplete,
     Forbidden,
     ForeignOrigin,
+    ForwardLoop,
     HostNotAllowed,
     HttpVersionNotSupported,
     Internal,
@@ -115,6 +116,7 @@ impl ProblemCode {
             Self::QueryTimeout => (StatusCode::SERVICE_UNAVAILABLE, "Query timeout"),
             Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Store unavailable"),
             Self::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "Too many connections"),
+            Self::ForwardLoop => (StatusCode::LOOP_DETECTED, "Forward loop"),
         }
     }
 }

@@ -88,6 +88,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
         }
         ProblemCode::Forbidden => vec![Problem::forbidden("the token lacks the scope \"query\"".to_owned())],
         ProblemCode::ForeignOrigin => vec![(&CrossSiteError::ForeignOrigin).into()],
+        ProblemCode::ForwardLoop => vec![Problem::forward_loop()],
         ProblemCode::HostNotAllowed => vec![(&CrossSiteError::UnknownHost("example.org".to_owned())).into()],
         ProblemCode::Internal => vec![Problem::internal("a test")],
         ProblemCode::InvalidBody => vec![
