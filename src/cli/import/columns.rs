@@ -245,10 +245,7 @@ impl<'a> Header<'a> {
             let value = |&at: &usize| ValueColumn { at, metric: self.names[at].series.clone() };
             candidates.iter().map(value).collect()
         } else {
-            let place = |metric: &WantedMetric| -> Result<ValueColumn, ColumnsError> {
-                Ok(ValueColumn { at: self.place(metric, candidates)?, metric: metric.name.clone() })
-            };
-            wanted.iter().map(place).collect::<Result<_, ColumnsError>>()?
+            wanted.iter().map(|metric| self.value(metric, candidates)).collect::<Result<_, ColumnsError>>()?
         };
         if values.is_empty() {
             return Err(ColumnsError::NoValues(self.list()));
@@ -260,19 +257,21 @@ impl<'a> Header<'a> {
         Ok(values)
     }
 
-    /// The column of a metric.
+    /// The column of a metric, and its series.
     ///
     /// It is the column that the metric names, else the one with the metric's name, else the only candidate.
-    fn place(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<usize, ColumnsError> {
-        if let Some(column) = &metric.column {
-            return self.named(column);
+    /// A column with the metric's name keeps its unit.
+    fn value(&self, metric: &WantedMetric, candidates: &[usize]) -> Result<ValueColumn, ColumnsError> {
+        let WantedMetric { name, column } = metric;
+        if let Some(column) = column {
+            return Ok(ValueColumn { at: self.named(column)?, metric: name.clone() });
         }
-        let of_series = self.names.iter().position(|column| column.series == metric.name);
-        let of_metric = of_series.or_else(|| self.names.iter().position(|column| column.metric == metric.name));
+        let of_series = self.names.iter().position(|column| column.series == *name);
+        let of_metric = of_series.or_else(|| self.names.iter().position(|column| column.metric == name));
         match (of_metric, candidates) {
-            (Some(at), _) => Ok(at),
-            (None, &[only]) => Ok(only),
-            (None, _) => Err(ColumnsError::NoMetric(metric.name.clone(), self.list())),
+            (Some(at), _) => Ok(ValueColumn { at, metric: self.names[at].series.clone() }),
+            (None, &[only]) => Ok(ValueColumn { at: only, metric: name.clone() }),
+            (None, _) => Err(ColumnsError::NoMetric(name.clone(), self.list())),
         }
     }
 
@@ -366,12 +365,17 @@ mod tests {
         ];
         assert_eq!(values(&columns), expected);
         assert_eq!(columns.ignored, [""; 0], "an empty column without a name is no column");
-        for (metric, at) in
-            [("Temperatur", 1), ("Druck{unit=bar}", 2), ("t (max)", 4), ("x=Leistung [kW]", 5), ("a{b=c}", 7)]
-        {
-            let name = metric.split_once("=L").map_or(metric, |(name, _)| name);
-            assert_eq!(values(&find(&table, fixed(), &[metric]).unwrap()), [(at, name)]);
+        for (metric, at, series) in [
+            ("Temperatur", 1, "Temperatur{unit=°C}"),
+            ("Druck{unit=bar}", 2, "Druck{unit=bar}"),
+            ("t (max)", 4, "t (max)"),
+            ("x=Leistung [kW]", 5, "x"),
+            ("a{b=c}", 7, "a{b=c}"),
+        ] {
+            assert_eq!(values(&find(&table, fixed(), &[metric]).unwrap()), [(at, series)]);
         }
+        let twice = find(&table, fixed(), &["Druck", "Druck{unit=bar}"]);
+        assert_eq!(twice, Err(ColumnsError::Twice("Druck{unit=bar}".into())));
     }
 
     #[test]
