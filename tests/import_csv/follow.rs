@@ -237,6 +237,7 @@ async fn rows_wait_for_a_server_that_is_away() {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(said.contains("stopped by SIGTERM before the server took all lines"), "{said}");
+    assert_eq!(said.matches("rows wait until the server accepts them: http://").count(), 1, "{said}");
     relay.lead_to(Some(server.http_addr()));
     let follower = gateway.follow_to(relay.url());
     gateway.arrived(&server).await;

@@ -47,18 +47,46 @@ pub(super) struct Progress {
     is_followed: bool,
     started: Instant,
     listed: AtomicU64,
-    /// Why the server accepts no readings at the moment.
-    trouble: Mutex<Option<String>>,
+    outage: Mutex<Outage>,
     /// `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
+}
+
+/// The time in which the server accepts no readings.
+#[derive(Debug, Default)]
+struct Outage {
+    /// Why the server accepts none; `None` while it does.
+    trouble: Option<String>,
+    /// When the last line about an outage was printed.
+    said_at: Option<Instant>,
+    /// Whether the line about this outage was printed.
+    is_said: bool,
+}
+
+impl Outage {
+    /// Sets the trouble, and returns the line about its begin or its end.
+    ///
+    /// Outages have a line at most once a minute, so that a server that is away again and again fills no log.
+    fn set(&mut self, trouble: Option<&str>, now: Instant) -> Option<String> {
+        self.trouble = trouble.map(str::to_owned);
+        let may_say = || self.said_at.is_none_or(|at| now.duration_since(at) >= FOLLOWED_INTERVAL);
+        match trouble {
+            Some(what) if !self.is_said && may_say() => {
+                (self.said_at, self.is_said) = (Some(now), true);
+                Some(format!("rows wait until the server accepts them: {what}"))
+            }
+            None if std::mem::take(&mut self.is_said) => Some("the server accepts rows again".to_owned()),
+            _ => None,
+        }
+    }
 }
 
 impl Progress {
     /// Starts the measurement. Without `total_bytes` the total is unknown.
     pub(super) fn start(total_bytes: Option<u64>, dry_run: bool, is_followed: bool) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| bar(total_bytes));
-        let (started, listed, trouble) = (Instant::now(), AtomicU64::new(0), Mutex::new(None));
-        Self { counts: Counts::default(), total_bytes, dry_run, is_followed, started, listed, trouble, bar }
+        let (started, listed, outage) = (Instant::now(), AtomicU64::new(0), Mutex::default());
+        Self { counts: Counts::default(), total_bytes, dry_run, is_followed, started, listed, outage, bar }
     }
 
     /// Prints a line.
@@ -95,9 +123,17 @@ impl Progress {
         }
     }
 
-    /// Sets why the server accepts no readings; `None` once it does.
+    /// Sets why the server accepts no readings; `None` once it does. If the file is followed, prints when an
+    /// outage begins and ends.
     pub(super) fn set_trouble(&self, what: Option<&str>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = what.map(str::to_owned);
+        let line = self.outage().set(what, Instant::now());
+        if let Some(line) = line.filter(|_| self.is_followed) {
+            self.note(&line);
+        }
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Shows the progress repeatedly, until dropped.
@@ -169,6 +205,8 @@ impl Progress {
     }
 
     /// The counts so far, the rate, and why the server accepts nothing at the moment.
+    ///
+    /// If the file is followed, lines of their own tell the latter.
     fn state(&self) -> String {
         let accepted = HumanCount(self.answers().accepted);
         let mut state = format!("{accepted} readings");
@@ -179,7 +217,7 @@ impl Progress {
         if rejected > 0 {
             let _ = write!(state, ", {} rejected", HumanCount(rejected));
         }
-        if let Some(trouble) = &*self.trouble.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(trouble) = self.outage().trouble.as_ref().filter(|_| !self.is_followed || self.bar.is_some()) {
             let _ = write!(state, "; waiting: {trouble}");
         }
         state
@@ -239,5 +277,30 @@ mod tests {
         assert!(progress.state().ends_with("; waiting: connection refused"));
         progress.set_trouble(None);
         assert!(!progress.state().contains("waiting"));
+    }
+
+    #[test]
+    fn an_outage_is_said_once_and_its_end_too_and_at_most_one_a_minute() {
+        let (mut outage, start) = (Outage::default(), Instant::now());
+        let lines: Vec<Option<String>> = [
+            (0, Some("no connection")),
+            (1, Some("no connection")),
+            (70, Some("timeout")),
+            (71, None),
+            (72, None),
+            (73, Some("no connection")),
+            (74, None),
+            (75, Some("no connection")),
+            (130, Some("timeout")),
+            (131, None),
+        ]
+        .into_iter()
+        .map(|(seconds, trouble)| outage.set(trouble, start + Duration::from_secs(seconds)))
+        .collect();
+        let said: Vec<(usize, &str)> =
+            lines.iter().enumerate().filter_map(|(at, line)| Some((at, line.as_deref()?))).collect();
+        let begin = |what: &str| format!("rows wait until the server accepts them: {what}");
+        let again = "the server accepts rows again";
+        assert_eq!(said, [(0, &*begin("no connection")), (3, again), (8, &*begin("timeout")), (9, again)]);
     }
 }
