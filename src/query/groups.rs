@@ -17,7 +17,7 @@ pub type MetadataValues = Vec<Value>;
 /// Devices with the same values of some keys of their metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceGroup {
-    /// The values of the keys.
+    /// The values of the keys, as the first device has them.
     pub values: MetadataValues,
     /// The number of devices.
     pub devices: usize,
@@ -58,14 +58,16 @@ impl Queries {
 
 impl DeviceGroups {
     /// Groups devices by their values.
+    ///
+    /// A text is the same value as a number or a boolean that is written alike, because tables and filters by
+    /// metadata cannot tell them apart.
     #[must_use]
     pub fn of(devices: impl IntoIterator<Item = MetadataValues>) -> Self {
         let Self { mut groups, mut group_of } = Self::default();
-        // The index of each group by the text of its values. Equal numbers have the same text.
-        let mut places: HashMap<String, usize> = HashMap::new();
+        // The index of each group by its values.
+        let mut places: HashMap<MetadataValues, usize> = HashMap::new();
         for values in devices {
-            let text = values.iter().map(|value| with_whole_numbers(value).to_string()).collect::<Vec<_>>().join(",");
-            let place = *places.entry(text).or_insert(groups.len());
+            let place = *places.entry(values.iter().map(comparable).collect()).or_insert(groups.len());
             if place == groups.len() {
                 groups.push(DeviceGroup { values, devices: 0 });
             }
@@ -73,6 +75,14 @@ impl DeviceGroups {
             group_of.push(place);
         }
         Self { groups, group_of }
+    }
+}
+
+/// Returns the same for equal values: the text of a number or a boolean.
+fn comparable(value: &Value) -> Value {
+    match with_whole_numbers(value) {
+        scalar @ (Value::Number(_) | Value::Bool(_)) => scalar.to_string().into(),
+        other => other,
     }
 }
 
@@ -100,8 +110,18 @@ mod tests {
     fn devices_with_equal_values_are_one_group() {
         let devices = [json!([2, "a"]), json!(["2", "a"]), json!([2.0, "a"]), json!([null, "a"]), json!([2.5, "a"])];
         let found = DeviceGroups::of(devices.map(|values| values.as_array().unwrap().clone()));
-        assert_eq!(found.group_of, [0, 1, 0, 2, 3]);
-        assert_eq!(found.groups.iter().map(|group| group.devices).collect::<Vec<_>>(), [2, 1, 1, 1]);
+        assert_eq!(found.group_of, [0, 0, 0, 1, 2]);
+        assert_eq!(found.groups.iter().map(|group| group.devices).collect::<Vec<_>>(), [3, 1, 1]);
+        for (one, other, are_equal) in [
+            (json!(true), json!("true"), true),
+            (json!("2.0"), json!(2), false),
+            (json!(null), json!("null"), false),
+            (json!([1]), json!("[1]"), false),
+            (json!([1]), json!(["1"]), false),
+        ] {
+            let found = DeviceGroups::of([vec![one.clone()], vec![other.clone()]]);
+            assert_eq!(found.groups.len() == 1, are_equal, "{one} and {other}");
+        }
         for (a, b, are_equal) in [
             (json!(0), json!(-0.0), true),
             (json!([1.0, { "x": 2 }]), json!([1, { "x": 2.0 }]), true),
