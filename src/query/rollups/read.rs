@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
+use super::merge::repeated;
 use super::parts::{Part, Splitter};
 use super::plan::Plan;
 use crate::common::clock::rfc3339;
@@ -51,6 +52,11 @@ pub(super) struct Hours {
     to_read: Vec<(Hour, u64)>,
     /// The pending hours whose readings are needed.
     pub(super) to_split: Vec<(Hour, Contents)>,
+    /// The number of values to read: those of the store, and the wanted ones that are pending.
+    ///
+    /// Where pending readings may repeat stored ones, as while a write is in flight, only the larger number
+    /// of an hour counts.
+    pub(super) values: u64,
 }
 
 impl Hours {
@@ -59,10 +65,18 @@ impl Hours {
         let pending_hours: BTreeSet<Hour> = pending.iter().map(|(hour, _)| *hour).collect();
         let needs = |hour: &HourStats| plan.needs_readings(hour.hour, Some(hour), pending_hours.contains(&hour.hour));
         let (needed, stored): (Vec<HourStats>, Vec<HourStats>) = stored.into_iter().partition(needs);
-        let (to_split, pending) = pending.into_iter().partition(|(hour, _)| plan.needs_readings(*hour, None, true));
+        let (to_split, pending): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|(hour, _)| plan.needs_readings(*hour, None, true));
         let values = |hour: &HourStats| (hour.hour, hour.stats.iter().map(|(_, stats)| stats.count).sum());
-        let to_read = needed.iter().map(values).filter(|(_, values)| *values > 0).collect();
-        Self { stored, pending, to_read, to_split }
+        let to_read: Vec<(Hour, u64)> = needed.iter().map(values).filter(|(_, values)| *values > 0).collect();
+        let repeated = repeated(&needed, &to_split);
+        let not_stored = to_split.iter().map(|(hour, contents)| {
+            let is_repeated = repeated.binary_search(hour).is_ok();
+            let stored = to_read.binary_search_by_key(hour, |(hour, _)| *hour).ok().filter(|_| is_repeated);
+            wanted_values(contents, &plan.series).saturating_sub(stored.map_or(0, |at| to_read[at].1))
+        });
+        let values = to_read.iter().map(|(_, values)| *values).chain(not_stored).sum();
+        Self { stored, pending, to_read, to_split, values }
     }
 
     /// Returns the hours to read, in runs of successive hours.
@@ -70,20 +84,17 @@ impl Hours {
         self.to_read.chunk_by(|(a, _), (b, _)| a.0 + 1 == b.0)
     }
 
-    /// Counts the values to read: those of the store, and the wanted ones that are pending.
-    fn values(&self, series: &SeriesFilter) -> u64 {
-        let pending = self.to_split.iter().map(|(_, contents)| {
-            let is_wanted: Vec<bool> = contents.metrics().iter().map(|metric| series.matches(metric)).collect();
-            contents.samples().iter().filter(|sample| is_wanted[sample.metric as usize]).count() as u64
-        });
-        self.to_read.iter().map(|(_, values)| *values).chain(pending).sum()
-    }
-
     /// Returns those hours of `to_split` of which no stored readings are read.
     pub(super) fn only_pending(&self) -> impl Iterator<Item = &(Hour, Contents)> {
         let is_read = |hour: &Hour| self.to_read.binary_search_by_key(hour, |(hour, _)| *hour).is_ok();
         self.to_split.iter().filter(move |(hour, _)| !is_read(hour))
     }
+}
+
+/// Counts the values of some series.
+fn wanted_values(contents: &Contents, series: &SeriesFilter) -> u64 {
+    let is_wanted: Vec<bool> = contents.metrics().iter().map(|metric| series.matches(metric)).collect();
+    contents.samples().iter().filter(|sample| is_wanted[sample.metric as usize]).count() as u64
 }
 
 /// Reads the needed readings of a device, and splits them where steps begin. It holds one page of readings at
@@ -96,7 +107,7 @@ pub(super) async fn read(
     device: &Arc<str>,
     hours: &Hours,
 ) -> Result<Vec<Part>, QueryError> {
-    budget.take(hours.values(&plan.series), plan)?;
+    budget.take(hours.values, plan)?;
     let mut splitter = Splitter::new(&plan.grid, &plan.series);
     let mut expired = None;
     for (hour, contents) in hours.only_pending() {

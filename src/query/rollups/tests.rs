@@ -223,6 +223,36 @@ fn a_query_reads_only_the_hours_that_steps_cut() {
 }
 
 #[test]
+fn a_value_that_is_stored_and_pending_counts_once_as_one_to_read() {
+    let request = RollupsRequest {
+        devices: Vec::new(),
+        from_ms: Some(0),
+        to_ms: 3 * MS_PER_HOUR,
+        series: SeriesFilter::new(["x"], []).unwrap(),
+        step: "30m".parse().unwrap(),
+        zone: Zone::UTC,
+        columns: Columns::default(),
+        fill: Fill::None,
+        compare: None,
+    };
+    let plan = Plan::new(&request, &LIMITS).unwrap();
+    let minutes = |range: Range<i64>, metric| range.map(move |minute| (minute * 60_000, metric, 1)).collect::<Values>();
+    let stored = minutes(0..10, 0);
+    for (pending, expected) in [
+        (vec![], 10),
+        (stored.clone(), 10),
+        (minutes(0..15, 0), 15),
+        (minutes(10..15, 0), 15),
+        (minutes(10..15, 1), 10),
+        (minutes(60..64, 0), 14),
+        (minutes(5..7, 0), 10),
+    ] {
+        let stats = stored_stats(&by_hour(&stored), &plan.series);
+        assert_eq!(Hours::of(&plan, stats, by_hour(&pending)).values, expected, "{pending:?}");
+    }
+}
+
+#[test]
 fn limits_are_checked_before_steps_are_made_and_say_what_fits() {
     let refused = |step: &str, days: i64| {
         let request = RollupsRequest {
