@@ -66,7 +66,7 @@ fn page(names: &[String]) -> anyhow::Result<Vec<u8>> {
     let mut all = Cli::command();
     all.build(); // each command then knows its whole name
     let mut command = &all;
-    for name in names {
+    for name in names.iter().flat_map(|words| words.split_whitespace()) {
         let below = command.get_subcommands().find(|below| below.get_name() == name);
         command = below.ok_or_else(|| Usage(format!("tidegauge has no command \"{}\"", names.join(" "))))?;
     }
@@ -101,6 +101,8 @@ mod tests {
         let mut all = Cli::command();
         all.build();
         assert!(check(&all, &mut Vec::new()) > 15);
-        page(&["no-such-command".to_owned()]).unwrap_err();
+        let page_of = |names: &[&str]| page(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(page_of(&["dead-letters list"]).unwrap(), page_of(&["dead-letters", "list"]).unwrap());
+        page_of(&["no-such-command"]).unwrap_err();
     }
 }
