@@ -378,7 +378,8 @@ async fn a_server_that_forwards_to_itself_refuses_its_requests_and_loses_nothing
     let log = server.logged("readings cannot be forwarded; they wait in the log").await;
     assert!(log.contains("forward_loop: this server has sent the request itself"), "{log}");
     assert!(log.contains("reason=\"unexpected\""), "{log}");
-    let name = server.request(reqwest::Method::PATCH, "/v1/devices/S1/metadata").body(r#"{"name":"Press"}"#);
+    let name = server.request(reqwest::Method::PATCH, "/v1/devices/S1/metadata");
+    let name = name.header("content-type", "application/json").body(r#"{"name":"Press"}"#);
     assert_eq!(server.send(name).await.status, 200);
     let count_of = async |metric: &str, reason: &str| server.metrics().await.count_where(metric, &[("reason", reason)]);
     wait_until("it is refused again", async || {
