@@ -91,10 +91,10 @@ use rollup_progress::RollupProgress;
 use state::State;
 use store_state::StoreState;
 
-/// The time over which the buckets of an ended hour are written.
+/// The longest time over which the buckets of an ended hour are written.
 ///
-/// It is long enough that millions of devices are no burst for the store, and at most a third of
-/// `flush.max_age`. A bucket that has had no turn after twice this time is written without one.
+/// It is long enough that millions of devices are no burst for the store. [`Pipeline::spread`] is the time in
+/// use. A bucket that has had no turn after twice the time in use is written without one.
 const SPREAD: Duration = Duration::from_secs(300);
 
 /// The options of a [`Pipeline`].
@@ -139,7 +139,7 @@ pub struct Pipeline {
     dead_letters: DeadLetters,
     metrics: Arc<Metrics>,
     started: Instant,
-    /// The number of readings in the log when it was opened.
+    /// The number of readings behind the checkpoint when the log was opened.
     recovered: u64,
     /// Announces [`State::inserted`] to waiting queries, once for many records.
     announced: watch::Sender<Position>,
@@ -364,6 +364,8 @@ impl Pipeline {
     }
 
     /// Returns the time over which the buckets of an hour are written after its end.
+    ///
+    /// It is [`SPREAD`], but at most a third of `flush.max_age`.
     fn spread(&self) -> Duration {
         SPREAD.min(self.options.limits.max_age / 3)
     }

@@ -1,8 +1,8 @@
 //! The contents of one bucket, and their merge.
 //!
-//! The identity of a value is (device, instant, metric). Inside a bucket the device and the hour are fixed,
-//! so an identity is (offset into the hour, metric). [`Contents`] holds each identity once, in that order.
-//! Every merge in the system, in stores and in queries, is [`Contents::merge`].
+//! The identity of a value is (device, instant, series). Inside a bucket the device and the hour are fixed,
+//! so an identity is (offset into the hour, series). [`Contents`] holds each identity once, in that order.
+//! Every merge of readings, in stores and in queries, is [`Contents::merge`].
 
 mod bucket_write;
 

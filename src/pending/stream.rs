@@ -213,7 +213,7 @@ enum Coded {
     Number(f64),
 }
 
-/// How a long token names a series.
+/// How a long token ([`LONG`]) names the series of its value: the `SERIES` of the form.
 #[derive(Debug, Clone, Copy)]
 enum Named {
     Predicted,

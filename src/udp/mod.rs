@@ -119,8 +119,9 @@ impl Sockets {
         self.bound[0].local_addr()
     }
 
-    /// Receives until `shutdown` is cancelled, and then the datagrams that have arrived by then. Must be
-    /// called on a runtime.
+    /// Starts a thread for each socket, and returns. Must be called on a runtime.
+    ///
+    /// The threads receive until `shutdown` is cancelled, and then the datagrams that have arrived by then.
     ///
     /// # Errors
     /// When a thread cannot be started.

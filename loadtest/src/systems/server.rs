@@ -1,4 +1,4 @@
-//! Starts and stops a system, with its data in a temporary folder.
+//! Starts and stops the processes of a system under test, with its data in a temporary folder.
 
 use std::fs::File;
 use std::io::ErrorKind;

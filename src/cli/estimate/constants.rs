@@ -7,7 +7,9 @@ use super::fleet::Layout;
 /// The path of the figures in the source tree, which the output names.
 pub(super) const FILE: &str = "src/cli/estimate/constants.toml";
 
-/// The measured figures of all parts.
+/// The content of `constants.toml`.
+///
+/// It has the measured figures of tidegauge, of each store and of the disk.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Constants {

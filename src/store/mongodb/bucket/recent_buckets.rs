@@ -1,5 +1,7 @@
-//! Guesses whether a flush is the first of its bucket: it is if this instance has not written to the bucket
-//! lately.
+//! Guesses whether a flush is the first of its bucket.
+//!
+//! It guesses yes if this instance remembers no flush of the bucket. An instance remembers the first flush of
+//! a bucket for one to two hours, or less if there are many buckets.
 //!
 //! An insert of a document costs the server a sixth of an upsert that has to create the document from
 //! operators. A guess may be wrong: another instance may have written to the bucket, or this one has

@@ -75,7 +75,9 @@ impl Schema {
         }
     }
 
-    /// The fields and the span of a new collection.
+    /// The option `timeseries` of a new collection.
+    ///
+    /// It has the names of the fields, and the span of the server's buckets.
     fn timeseries(&self) -> Document {
         let mut timeseries = doc! { "timeField": "ts", "metaField": "meta" };
         timeseries.extend(self.span_fields());
