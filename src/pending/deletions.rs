@@ -36,6 +36,7 @@ pub(super) struct PendingDeletion {
     /// The log is needed from here on: from the deletion, or from the oldest reading in a bucket that it
     /// blocks.
     position: Position,
+    /// When the deletion, or the oldest reading in a bucket that it blocks, was inserted.
     since_ms: u64,
     erased: Arc<Erased>,
     progress: Progress,
@@ -113,6 +114,7 @@ impl Pending {
             return (0, None);
         };
         deletion.position = deletion.position.min(self.open[bucket].position);
+        deletion.since_ms = deletion.since_ms.min(self.open[bucket].since_ms);
         let Some(mut left) = left else { return (0, None) };
         let open = &mut self.open[bucket];
         let (bytes, accepted, stays) = (open.bytes(), open.accepted, left.accepted > 0);

@@ -243,7 +243,8 @@ impl Pending {
 
     /// Returns when the oldest reading was inserted.
     pub fn oldest_ms(&self) -> Option<u64> {
-        // A blocked bucket is younger than the write that blocks it.
+        // A bucket that a write blocks is younger than the write. A deletion is as old as the oldest bucket
+        // that it blocks.
         let open = self.by_age.oldest().map(|bucket| self.open[bucket].since_ms);
         let in_flight = self.in_flight.iter().map(|taken| taken.since_ms);
         open.into_iter().chain(in_flight).chain(self.deletions_since_ms()).min()

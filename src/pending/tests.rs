@@ -1,13 +1,13 @@
 //! Pending against a plain map.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::{BatchBuilder, Position};
-use crate::model::{BucketWrite, Contents};
+use crate::log::{BatchBuilder, BegunDeletion, Position};
+use crate::model::{BucketWrite, Contents, Deletion};
 
 mod memory;
 
@@ -222,6 +222,20 @@ fn a_bucket_that_was_blocked_is_taken_by_its_age() {
     assert_eq!((pending.oldest_ms(), pending.cut_position(Position(9))), (Some(2), Position(2)));
     let order = take(&mut pending, ALL, 10);
     assert_eq!(order.iter().map(|write| &*write.device).collect::<Vec<_>>(), ["c", "b", "d", "a", "e"]);
+}
+
+#[test]
+fn a_bucket_that_a_deletion_blocks_keeps_its_age() {
+    let mut pending = Pending::new(LIMITS);
+    insert(&mut pending, 1, &[("a", 0, &[("x", 1.0)]), ("a", 1_000, &[("x", 1.0)])]);
+    let deletion = Arc::new(Deletion { range_ms: Some(0..500), ..Deletion::of_device("a".into()) });
+    let begun = BegunDeletion { id: 7, by: "test".into(), deletion: Arc::clone(&deletion), from: None };
+    pending.begin_deletion(begun, BTreeSet::new(), Position(5), 5);
+    for hour in hours(&pending, "a", deletion.hours()) {
+        assert_eq!(pending.erase(7, "a", HourErasure::of(&hour, &deletion)).0, 1);
+    }
+    assert_eq!(take(&mut pending, ALL, 10), []);
+    assert_eq!((pending.oldest_ms(), pending.cut_position(Position(9))), (Some(1), Position(1)));
 }
 
 #[test]
