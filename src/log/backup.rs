@@ -106,6 +106,9 @@ impl Snapshot {
 
     /// Whether a deletion has entered the log since the snapshot, or was being written then.
     ///
+    /// Also true if a cut has removed the snapshot's newest segment since, because its later records are
+    /// unknown.
+    ///
     /// # Errors
     /// When a file cannot be read.
     pub fn has_later_deletion(&self) -> Result<bool, LogError> {

@@ -263,7 +263,7 @@ pub(super) struct Appender {
     has_grown: bool,
     /// The number of syncs of a file that had grown, since a segment last began in a spare.
     growing_syncs: u64,
-    /// After this many such syncs a spare is due.
+    /// A spare is due when `growing_syncs` has reached this number.
     patience: u64,
     /// The position of the newest segment.
     pub(super) base: Position,
@@ -347,8 +347,10 @@ impl Appender {
         }
     }
 
-    /// Starts the next segment if the newest one has records, so that the log can remove the newest one once
-    /// its readings are stored. Otherwise it cuts off the room.
+    /// Starts the next segment if the newest one has records, and otherwise cuts off the room.
+    ///
+    /// A cut never removes the newest segment. Once the next one has begun, a cut can remove the segment that
+    /// was the newest, as soon as its readings are stored.
     fn end_segment(&mut self) -> Result<(), WriteFailure> {
         if self.used() > segment::Header::BYTES as u64 { self.roll() } else { self.finish() }
     }
@@ -369,8 +371,8 @@ impl Appender {
 
     /// Starts the next segment, in a spare if one is ready.
     ///
-    /// It syncs the previous one first, and cuts off its room, so that only the newest can have a torn tail
-    /// or room.
+    /// It first syncs the previous segment and cuts off its room, so that only the newest segment can have a
+    /// torn tail or room.
     ///
     /// If the segment cannot be created, no file has its name, and the log goes on in the previous segment.
     /// If the folder cannot be synced, it is unknown whether the name survives a crash, so the log is

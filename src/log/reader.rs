@@ -4,8 +4,8 @@
 //! records in the order of the acks, and none that the log has not acknowledged.
 //!
 //! A reader wakes for many records at once and not for each, because a wake-up costs more than the reading of
-//! a record. It waits for the end of a **tick**, for many bytes, for a query that needs the records, or for
-//! the end of the log. A reader that found nothing in a whole tick sleeps until the next record.
+//! a record. It wakes at the end of a **tick**, or earlier when there are many bytes, when a query needs the
+//! records, or when the log closes. A reader that found nothing in a whole tick sleeps until the next record.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use crate::disk::{Folder, OpenFile, OpenMode};
 pub struct Lag {
     /// The longest time for which a record stays unread.
     pub tick: Duration,
-    /// The number of unread bytes that ends the wait, at most a sixteenth of the log.
+    /// The number of unread bytes that ends the wait, at most a sixteenth of `log.max_bytes`.
     pub bytes: u64,
 }
 

@@ -78,7 +78,7 @@ pub struct Recovery {
 /// A deletion that recovery found in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredDeletion {
-    /// The position of its record. It removes readings before this position.
+    /// The position of its record. The deletion removes readings before this position.
     pub position: Position,
     /// The content of its record.
     pub begun: BegunDeletion,
@@ -116,9 +116,9 @@ pub struct Segment {
     pub base: Position,
     /// The length of the file up to the end of its records.
     pub bytes: u64,
-    /// The number of good records behind the checkpoint.
+    /// The number of good records behind the checkpoint, without filler.
     pub records: u64,
-    /// The number of readings in them.
+    /// The number of readings in these records.
     pub readings: u64,
 }
 
@@ -303,7 +303,7 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
     Ok((segments, strays))
 }
 
-/// Whether a record may end at `position`: it is not inside a good record.
+/// Whether a record may end at `position`: the position is not inside a good record.
 ///
 /// Behind damage, where the records are unknown, a record may end at any position.
 pub(super) fn is_boundary(folder: &dyn Folder, bases: &[Position], position: Position) -> Result<bool, LogError> {

@@ -33,9 +33,10 @@ pub(super) struct Reserve {
     min_free: MinFree,
     /// The space at the last check.
     space: Space,
-    /// Bytes that the log has written since that check.
+    /// Bytes that the log has written since the last check.
     written: u64,
-    /// A write would have touched the reserve, and the space above it has not reached the margin since.
+    /// The log refuses appends: a write would have touched the reserve, or a check found less free space than
+    /// the reserve. This ends when a check finds at least [`Self::margin`] above the reserve.
     low: bool,
     /// A write failed despite the reserve.
     failed: Option<Failed>,
@@ -130,6 +131,8 @@ impl Reserve {
     }
 
     /// The bytes that a log of `used_bytes` may use before it touches the reserve.
+    ///
+    /// `u64::MAX` while the space is unknown.
     pub(super) fn limit(&self, used_bytes: u64) -> u64 {
         let is_known = self.space.total > 0;
         if is_known { used_bytes.saturating_add(self.left()) } else { u64::MAX }
