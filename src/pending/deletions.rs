@@ -3,14 +3,14 @@
 //! A deletion removes what precedes it in the log and nothing that follows. The feeder is the only one who
 //! inserts readings, so when it reaches a deletion, all that precedes it is in pending or in the store:
 //!
-//! - **Open buckets** of its hours lose the readings that it selects. The feeder reads a snapshot of each
-//!   without the lock, and puts back what is left ([`Pending::erase`]). If the bucket has been taken
-//!   meanwhile, it is in flight.
+//! - **Open buckets** of the deletion's hours lose the readings that it selects. The feeder reads a snapshot
+//!   of each such bucket without the lock, and puts back the readings that stay ([`Pending::erase`]). If the
+//!   bucket has been taken meanwhile, it is in flight.
 //! - **Buckets in flight** are written as they are. The store executes the deletion after these writes
 //!   ([`Pending::next_deletion`]).
-//! - **Later readings** of its hours must not be stored before, or the store would remove them too. So from
-//!   the beginning ([`Pending::begin_deletion`]) to the end ([`Pending::finish_deletion`]), all open buckets
-//!   of its hours are blocked.
+//! - **Later readings** of the deletion's hours must not be stored before the store has executed it, or the
+//!   store would remove them too. So from the beginning of the deletion ([`Pending::begin_deletion`]) to its
+//!   end ([`Pending::finish_deletion`]), all open buckets of its hours are blocked.
 //!
 //! The log is not cut behind a deletion, nor behind a bucket that it blocks. Deletions are executed one after
 //! the other, in the order of the log.
@@ -58,11 +58,11 @@ enum Progress {
 /// The first deletion, if it can be executed now.
 #[derive(Debug)]
 pub enum NextDeletion {
-    /// There is none, or a write in flight precedes it.
+    /// There is no deletion, its readings are still in open buckets, or a write of its hours is in flight.
     None,
     /// More work under the lock is needed to tell. Ask again.
     Again,
-    /// No write precedes it, and none follows before it is finished.
+    /// No write of the deletion's hours is in flight, and none begins before the deletion is finished.
     Ready(DeletionStep),
 }
 
@@ -138,7 +138,7 @@ impl Pending {
         (removed, Some(before))
     }
 
-    /// Notes that all open buckets of a deletion have been erased.
+    /// Notes that all open buckets have lost the readings that a deletion removes.
     pub fn end_erasure(&mut self, id: u64) {
         if let Some(deletion) = self.deletions.iter_mut().find(|pending| pending.begun.id == id) {
             deletion.progress = Progress::WaitsFrom(deletion.hours.start);
