@@ -32,12 +32,12 @@ pub(super) fn place<'t>(topics: &'t [Topic], topic: &'t str) -> Result<Place<'t>
     Err("no topic of the configuration has it".to_owned())
 }
 
-/// Counts of the readings of a message.
+/// Counts of the readings of a message that have no time of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Readings {
-    /// The readings without a time of their own.
+    /// The readings that were passed on. They get the time of their arrival.
     pub(super) untimed: u32,
-    /// The readings without a time that were left out of a retained message.
+    /// The readings that were left out: a retained message may be old.
     pub(super) retained: u32,
 }
 
