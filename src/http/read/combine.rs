@@ -63,7 +63,10 @@ impl Combine {
                 if (1..=MAX_KEYS).contains(&keys.len()) && keys.iter().all(is_key) {
                     return Ok(Self::By(keys));
                 }
-                let why = "expected true, false, or by:KEY of the metadata, or up to eight keys with commas between";
+                let why = format!(
+                    "expected true, false, or by:KEY of the metadata, or up to {MAX_KEYS} keys with commas between, \
+                     each of 1 to {MAX_KEY_BYTES} bytes"
+                );
                 Err(Problem::invalid_parameter("combine", why))
             }
         }
