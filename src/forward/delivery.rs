@@ -227,7 +227,7 @@ impl Delivery {
                 Ok(answer) => return ControlFlow::Continue(Ok(answer)),
                 Err(trouble) => trouble,
             };
-            failures = if trouble.is_failure() { failures + 1 } else { 0 };
+            failures = if trouble.is_internal_error() { failures + 1 } else { 0 };
             if is_final(&trouble) || failures >= FAILURES_IN_A_ROW {
                 return ControlFlow::Continue(Err(trouble));
             }
