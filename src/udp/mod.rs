@@ -175,7 +175,7 @@ impl Sockets {
 impl Receiving {
     /// Waits until the threads have ended, soon after the shutdown.
     ///
-    /// All that they received is then in the log.
+    /// All datagrams that they received are then in the log or counted as lost.
     pub async fn ended(self) {
         self.threads.wait().await;
         if let Some(drops) = self.drops {
