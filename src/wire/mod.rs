@@ -253,7 +253,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The format that alone uses this code; `None` for a code of every format.
+    /// The format that a code belongs to; `None` if several formats use the code.
     #[must_use]
     pub const fn format(self) -> Option<Format> {
         match self {
