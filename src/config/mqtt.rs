@@ -11,7 +11,7 @@ use super::path_list::{Condition, NamedPath, PathList};
 use super::webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
 use super::{Bytes, ConfigError, DEVICE_SEGMENT, Period, Secret, TopicTemplate};
 
-/// The most topics of a broker, and the most templates of these topics.
+/// The most topics of a broker, and the most templates of all its topics together.
 const MAX_TOPICS: usize = 64;
 
 /// The longest client ID, in bytes.
@@ -122,7 +122,7 @@ pub struct MqttTopic {
     /// The path of the device ID in the payload, unless the topic contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DevicePlace>,
-    /// A text that is put before each device ID.
+    /// A text that is put before each device ID, except the IDs of `device_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The place of the time in the payload.
@@ -146,7 +146,7 @@ pub struct MqttTopic {
     /// Metadata that every device gets, in addition to that of the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constants: Option<toml::Table>,
-    /// Device IDs that replace those in the topic or payload, which are the keys.
+    /// Replacements of device IDs. The key is the ID in the topic or payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ids: Option<BTreeMap<String, String>>,
     /// Conditions. A payload that meets none of them is ignored.
