@@ -71,7 +71,7 @@ impl Report {
         }
     }
 
-    /// CPU seconds per million readings in all: of the service, and of mongod.
+    /// CPU seconds per million readings of all spans: of the service, and of mongod.
     pub(crate) fn cost(&self) -> [f64; 2] {
         per_million(&self.all(), self.readings())
     }

@@ -95,7 +95,9 @@ impl<'a> Watch<'a> {
         Ok([0, 1].map(|at| (self.before.cpu_seconds[at] - before[at]) / seconds))
     }
 
-    /// Measures a span until `end_ms`. It ends early if the sender fails.
+    /// Measures a span until `end_ms`.
+    ///
+    /// It ends early if the sender ends more than a minute before: then sending has failed.
     pub(crate) async fn until<T>(
         &mut self,
         clock: &Clock,
