@@ -7,8 +7,8 @@
 //! ```
 //! - A deletion begins as [`Stage::Logged`], or as [`Stage::Executed`] if the opened log says that it was
 //!   executed.
-//! - If no other instance executes it, it is forgotten when it is executed. A deletion of another instance is
-//!   [`Stage::Announced`] then: its note is older.
+//! - If no other instance executes it, it is forgotten when it is executed. A deletion that another instance
+//!   has announced becomes [`Stage::Announced`] as soon as it is executed here.
 //! - The client is answered when the deletion is forgotten, or before, if only silent instances are missing.
 //!
 //! Each step is durable elsewhere before the book has it: in the log, or in the notes of the store. So after
@@ -85,7 +85,7 @@ struct Book {
 struct Entry {
     device: Arc<str>,
     stage: Stage,
-    /// The instances that run and have not executed it.
+    /// The instances that run and have not executed the deletion.
     waits_for: Vec<Arc<str>>,
     /// Takes the answer to the client.
     client: Option<oneshot::Sender<DeletionOutcome>>,
@@ -116,7 +116,7 @@ impl Deletions {
         self.lock().entries.remove(&id);
     }
 
-    /// Notes that the log has a deletion of another instance, for the feeder if it has not begun.
+    /// Notes that the log has a deletion of another instance, for a feeder that has not begun yet.
     pub(super) fn note_appended(&self, appended: RecoveredDeletion) {
         if let Some(replayed) = &mut self.lock().replayed {
             replayed.push(appended);

@@ -32,7 +32,7 @@ pub trait Retry: Send {
 
     /// Waits before the next attempt.
     ///
-    /// `is_whole`: the store has done nothing of the last one.
+    /// `is_whole`: the store has done nothing of the last attempt.
     ///
     /// # Errors
     /// When there is no next attempt.

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::disk::{Folder, OpenFile, OpenMode};
 use crate::log::MAX_PAYLOAD_BYTES;
 
-/// Renames a file to `taken`, unless that exists. Returns false if neither exists.
+/// Renames a file to `taken`, unless `taken` exists. Returns false if neither file exists.
 pub(super) fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
     match folder.open(taken, OpenMode::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => match folder.rename(name, taken) {

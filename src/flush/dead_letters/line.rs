@@ -107,7 +107,7 @@ struct OwnedReading {
 
 /// The lines of a refused bucket, with their ends.
 ///
-/// `replaced` has the stored values that it was to replace.
+/// `replaced` has the stored values that the bucket was to replace.
 ///
 /// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that several lines fit into one request.
 pub(super) fn lines_of(
