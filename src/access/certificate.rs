@@ -26,7 +26,7 @@ impl Certificate {
         Self { devices, not_after_ms }
     }
 
-    /// The patterns of its device IDs, in the case of stored IDs.
+    /// The patterns of the certificate's device IDs, in the case of stored IDs.
     pub(super) fn devices(&self, case: DeviceIdCase) -> Vec<DevicePattern> {
         self.devices.iter().map(|device| device.in_case(case)).collect()
     }
