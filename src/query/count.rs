@@ -10,8 +10,8 @@ const PAGE: usize = 10_000;
 impl Queries {
     /// Counts the readings of a device that have a value of `series`.
     ///
-    /// `range_ms` limits them to a range. All of them are read, page by page. Each page has a deadline of its
-    /// own.
+    /// `range_ms` has the instants that count, in Unix milliseconds; `None`: all. The readings are read page
+    /// by page, each page with a deadline of its own.
     ///
     /// # Errors
     /// If the device is outside of the scope, the store does not answer, or a page takes too long.
