@@ -35,7 +35,7 @@ pub(super) enum WantedDevice {
     Fixed(String),
     /// The column of this name.
     Column(String),
-    /// The first column with a customary name.
+    /// The column with the first customary name in the header, such as `deviceId`.
     Customary,
 }
 

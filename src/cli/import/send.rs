@@ -48,7 +48,7 @@ pub(in crate::cli) struct Receipt {
     pub(in crate::cli) rejections: Vec<Rejection>,
 }
 
-/// A reading that the server rejected.
+/// A reading, or a single value of a reading, that the server rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Rejection {
     /// The line of the file.
