@@ -19,7 +19,8 @@ pub(super) struct Plan {
     pub(super) fill: Fill,
     /// The hours to read: those of the steps.
     ///
-    /// For increases, also those of [`LOOK_BACK_MS`] before them, which may have the last value before a step.
+    /// For increases, also those of [`LOOK_BACK_MS`] before them, which may have the last value before a
+    /// step.
     pub(super) hours: Range<Hour>,
     /// Whether stats alone may not suffice, so that some hours need readings.
     pub(super) reads: bool,
