@@ -234,7 +234,7 @@ function sparse(plot, at, first, last) {
   return last - first < plot.bbox.width / devicePixelRatio / 14;
 }
 
-// The values between two gaps. They are drawn as points in any case, because no line goes through them.
+// The indexes of values with a gap on both sides. They are drawn as points, as no line goes through them.
 function alone(plot, at, isSparse) {
   if (isSparse) return null;
   const values = plot.data[at], found = [];

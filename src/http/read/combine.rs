@@ -29,7 +29,9 @@ const MAX_KEY_BYTES: usize = 256;
 /// The most pages of the list of devices that one combined answer reads.
 const PAGES_MAX: usize = 10;
 
-/// The bytes of metadata in a row, on average: as many as a device ID has.
+/// How many bytes of metadata a table may have for each point that is allowed.
+///
+/// A device ID may have as many bytes.
 const BYTES_OF_VALUES: usize = 128;
 
 /// Whether rollups are combined, and over which devices.

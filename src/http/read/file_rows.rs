@@ -162,7 +162,7 @@ fn json(text: &str) -> String {
 
 /// The order of the series of an hour by their texts.
 struct Order {
-    /// The rank of each metric of the hour's table; `None`: the table is sorted.
+    /// The rank of each metric of the hour by its text; `None`: they are sorted.
     ranks: Option<Vec<u32>>,
 }
 
