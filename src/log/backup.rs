@@ -55,7 +55,7 @@ impl OpenSegment {
         Position(self.base.0 + self.bytes)
     }
 
-    /// Sets the length to the end of the last record, and at least to the durable end of the log.
+    /// Sets `bytes` to the end of the last whole record, which is at or behind the log's durable end.
     fn leave_out_room(&mut self, folder: &OsFolder, durable: Position) -> Result<(), LogError> {
         let path = folder.path_of(&segment::name(self.base));
         let known = durable.0.saturating_sub(self.base.0);
@@ -91,7 +91,7 @@ impl Snapshot {
         let folder = OsFolder::new(dir);
         for _ in 0..ATTEMPTS {
             let checkpoint = slots::load::<Checkpoint>(&folder)?.unwrap_or_default();
-            let followed = follower::load(&folder)?; // before the segments, so that it is not beyond them
+            let followed = follower::load(&folder)?; // first, so that the position is not beyond the segments
             let mut segments = open_all(&folder)?;
             if segments.first().is_some_and(|oldest| oldest.base <= checkpoint.position) {
                 if let Some(newest) = segments.last_mut() {

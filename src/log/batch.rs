@@ -15,7 +15,7 @@ use crate::common::cursor::{Cursor, EndOfBytes};
 
 /// The most bytes in the payload of a record, whatever the settings are.
 ///
-/// Below it, every length and offset in a record fits its field.
+/// With this limit, every length and offset in a record fits its field.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// The payload of one record: the accepted readings of one request or datagram, a [`super::DeletionRecord`]
@@ -94,13 +94,13 @@ struct Group {
     count: u32,
 }
 
-/// A reading does not fit into the batch, and is not in it.
+/// A reading does not fit into the batch, which stays as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// The batch would have too many metric names.
     #[error("a request names at most 65,535 different metrics")]
     TooManyNames,
-    /// The payload would be too long.
+    /// The payload would have more bytes than this limit.
     #[error("the readings of a request take at most {0} bytes in the log; split the request")]
     TooLarge(usize),
     /// A device ID, metadata, a metric name or the values of a reading are longer than the format allows.
@@ -460,7 +460,7 @@ impl From<EndOfBytes> for BadPayload {
 /// An iterator over the parts of a batch. Callers stop at its first error.
 #[derive(Debug)]
 pub struct Steps<'a> {
-    /// The number of names.
+    /// The number of names in the payload.
     names: usize,
     cursor: Cursor<'a>,
     /// The number of readings left in the group.

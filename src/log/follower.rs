@@ -152,7 +152,7 @@ impl Log {
 
     /// Saves how far the follower has read, but at most the durable end of the log.
     ///
-    /// The next cut may remove the records before. Does nothing if the position has not moved.
+    /// The next cut may remove the records before the saved position. Does nothing if it has not moved.
     ///
     /// # Errors
     /// When the file cannot be written. Saving again later is safe.

@@ -85,7 +85,7 @@ impl Default for Instruments {
     }
 }
 
-/// An open log. Dropping it closes it, after it has written the queued batches.
+/// An open log. Dropping this handle closes the log, which first writes the queued batches.
 #[derive(Debug)]
 pub struct Log {
     pub(super) shared: Arc<Shared>,
@@ -243,8 +243,8 @@ impl Log {
         // Spares and room count as free, because the log gives them back before it refuses an append.
         let kept_bytes = kept_bytes.saturating_add(state.room);
         let limit_bytes = state.reserve.limit(bytes).saturating_add(kept_bytes).min(self.options.max_bytes);
-        // The log is short when less than a quarter is free. A cut leaves up to a segment more than is
-        // needed.
+        // The log is short when less than a quarter is free, apart from one segment: a cut removes whole
+        // segments only, so it leaves up to a segment more than is needed.
         let enough_bytes = limit_bytes.saturating_sub(self.options.segment_bytes) / 4 * 3;
         Usage {
             bytes,

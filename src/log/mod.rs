@@ -10,11 +10,11 @@
 //! # On disk
 //! The log is a folder. It has the segments, the file `checkpoint` ([`checkpoint`]), and the file `follower`
 //! with the position of the follower. A **position** counts bytes from the beginning of the log's first
-//! segment. The name of a segment is the position of its first byte
-//! (twenty digits, `.log`), so the byte at position `p` has offset `p - base` in its segment, and the
-//! segments join without gaps. The newest file may be longer than its records. The log may reuse the file of
-//! a removed segment for a later one (`spares.rs`). The grammar of a segment is on `segment::Header`, the
-//! grammar of a record on `record::Header`, and the grammar of its payload on [`batch::Batch`].
+//! segment. The name of a segment is the position of its first byte (twenty digits, `.log`), so the byte at
+//! position `p` has offset `p - base` in its segment, and the segments join without gaps. The newest file may
+//! be longer than its records. The log may reuse the file of a removed segment for a later one (`spares.rs`).
+//! The grammar of a segment is on `segment::Header`, the grammar of a record on `record::Header`, and the
+//! grammar of its payload on [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).

@@ -6,7 +6,8 @@
 //!
 //! A copy can have good records: bytes that overlap with the next segment, or records that an operator has
 //! mended in the copy. Each record proves its position with its checksum, and the name of the copy says where
-//! it was. [`put_back`] appends these records to the log again. Their values then count as accepted last.
+//! its bytes were. [`put_back`] appends these records to the log again. Their values then count as accepted
+//! last.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -161,7 +161,7 @@ impl Reader {
 
     /// The header of the good record at the position.
     ///
-    /// `None`: the open segment ends before it.
+    /// `None`: no segment is open, or the open segment ends before the record.
     fn header(&mut self, readable: Position) -> Result<Option<Header>, LogError> {
         let Some((base, window)) = &mut self.segment else { return Ok(None) };
         let (at, unreadable) = (self.position.0 - base.0, unreadable(&*self.folder, *base));

@@ -125,7 +125,7 @@ pub struct Segment {
 /// Bytes that the log recorded as durable, and that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The segment, which may be missing.
+    /// The file of the segment, which may be missing.
     pub path: PathBuf,
     /// The position of the segment's first byte.
     pub base: Position,
@@ -445,8 +445,8 @@ impl Inspection {
             if gap.start >= reach {
                 return gap.start;
             }
-            // Without a good record behind it, the damage goes on to the durable end, which may be beyond the
-            // end of the file.
+            // Without a good record behind the gap, the damage goes on to the durable end, which may be
+            // beyond the end of the file.
             let end = if gap.end == len { reach } else { gap.end };
             self.damage.push(segment.damage(gap.start, end, "no whole record here"));
         }

@@ -177,7 +177,7 @@ impl Spares {
 
     /// Makes a cut segment of `bytes` a spare.
     ///
-    /// Returns false if it is too short, or there are enough spares.
+    /// Returns false if the segment is too short, or if there are enough spares.
     pub(super) fn recycle(&self, base: Position, bytes: u64) -> Result<bool> {
         let name = {
             let mut state = self.lock();
