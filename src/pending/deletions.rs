@@ -45,7 +45,7 @@ pub(super) struct PendingDeletion {
 /// How far the execution of a deletion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// The feeder removes its readings from open buckets.
+    /// The feeder removes the selected readings from open buckets.
     Erases,
     /// The deletion waits for writes in flight of this hour and later ones.
     WaitsFrom(Hour),
@@ -174,8 +174,9 @@ impl Pending {
         }
     }
 
-    /// Ends the first deletion, after the store has executed it: its buckets may be taken again. Returns
-    /// whether it is finished; if not, call it again.
+    /// Ends the first deletion, after the store has executed it: its buckets may be taken again.
+    ///
+    /// Returns whether the deletion is finished. If not, the caller has to call this again.
     pub fn finish_deletion(&mut self) -> bool {
         let Some(first) = self.deletions.front_mut() else { return true };
         let from = match first.progress {

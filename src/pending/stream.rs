@@ -81,7 +81,7 @@ const NEW_SERIES: u64 = 0;
 /// In place of a number of entries to skip: the series is not in the table, which is full.
 const NO_ENTRY: u64 = SKIP_MAX as u64 + 1;
 
-/// The most entries of the table.
+/// The most entries of the table of series.
 const SERIES_MAX: usize = 512;
 
 /// After this many values in a row that are no decimals, [`UNTRIED`] values are not tried as decimals.
@@ -223,7 +223,7 @@ enum Named {
 }
 
 impl Stream {
-    /// The memory outside of the struct.
+    /// The memory outside of the struct, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let series = if self.series.spilled() { self.series.capacity() * size_of::<Series>() } else { 0 };
         usize::from(self.pieces) * PIECE_BYTES + Sealed::bytes(self.sealed.as_ref()) + series
