@@ -86,7 +86,7 @@ impl Bisection {
 
     /// Handles the acceptance of the next part.
     ///
-    /// Returns whether its readings count as written.
+    /// Returns whether the readings of the part count as written.
     #[must_use]
     pub(super) fn accept(&mut self, written: Written) -> bool {
         let Some(part) = self.next.pop_front() else { return false };
@@ -154,7 +154,7 @@ impl Bisection {
         }
     }
 
-    /// Queues the halves of a part. A part of one instant has none: it is refused.
+    /// Queues the halves of a part. A part of one instant has no halves, and counts as refused.
     fn split(&mut self, part: BucketWrite) {
         match part.halves() {
             Some(halves) => self.next.extend(halves.map(Arc::new)),

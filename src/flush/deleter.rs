@@ -168,7 +168,7 @@ async fn delete_stored(
     loop {
         let attempt = async {
             if !instances::may_execute(pipeline, begun).await? {
-                return Ok(Deleted::default()); // it is closed
+                return Ok(Deleted::default()); // the deletion is closed
             }
             if stored_too.is_none() {
                 stored_too = Some(count_stored(pipeline, deletion, erased).await?);

@@ -39,7 +39,7 @@ pub enum DeletionOutcome {
     },
     /// The deletion is durable, and will be executed.
     Accepted {
-        /// The instances that have not executed it yet.
+        /// The instances that run and have not executed the deletion yet.
         ///
         /// Empty: the store has not executed it yet.
         waits_for: Vec<Arc<str>>,
@@ -53,11 +53,11 @@ pub enum DeletionOutcome {
 pub(super) enum Stage {
     /// The log has the deletion, or is about to have it. The store has not executed it.
     Logged,
-    /// The store has executed it here, and the log says so.
+    /// The store has executed the deletion for this instance, and the log says so.
     ///
     /// Its note may not be visible yet.
     Executed { readings: u64 },
-    /// Executed, and its note in the store was seen.
+    /// The deletion is executed, and the watcher has seen its note in the store.
     ///
     /// Once the deletion is closed, the fields have the outcome of all instances.
     Announced { readings: u64, absent: Vec<Arc<str>> },

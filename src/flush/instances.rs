@@ -4,7 +4,7 @@
 //! its dead letters. So a deletion is executed by each instance, as if the client had sent it to all of them:
 //!
 //! 1. The instance that accepts a deletion executes it, and *announces* it in the store ([`tell`]).
-//! 2. Each other one looks for announcements about once a second, or with each beat if it was alone. It
+//! 2. Each other instance looks for announcements about once a second, or with each beat if it was alone. It
 //!    appends a deletion that it does not know to its own log. From there on, the deletion is like one of its
 //!    own: it has a place among the readings, removes what is pending before it, waits for the writes in
 //!    flight, is executed in the store, and is left out of a replay. Just before the store executes the

@@ -30,7 +30,7 @@ struct Letter {
     refused: Arc<BucketWrite>,
     /// The stored values that the refused readings were to replace.
     replaced: Arc<Contents>,
-    /// Why the store refuses them.
+    /// Why the store refuses the readings.
     error: StoreError,
 }
 

@@ -86,7 +86,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
     let mut failing = OncePerChange::default();
     loop {
         let closing = Arc::clone(&pipeline);
-        // It fails at the end of the runtime, which ends this task too.
+        // The blocking task fails only when the runtime ends, which ends the roller too.
         let _ = tokio::task::spawn_blocking(move || closing.close_past_hours()).await;
         match roller.catch_up().await {
             Ok(is_ready) => {

@@ -16,7 +16,7 @@ pub const READINGS_PER_LINE: usize = 1_000;
 /// A line ends once its readings take about this many bytes.
 const BYTES_PER_LINE: usize = 512 << 10;
 
-/// The size of most numbers as text.
+/// The bytes that a number takes as text, as an estimate.
 const NUMBER_BYTES: usize = 20;
 
 /// Refused readings of a device, as text: at most [`READINGS_PER_LINE`].
