@@ -433,7 +433,7 @@ impl Accounts {
 
 /// An append whose outcome is not counted yet.
 ///
-/// If it is dropped, a task in the background waits on.
+/// If it is dropped, a background task continues to wait, and counts the outcome.
 struct Followed {
     waiting: Option<(Accounts, Ack)>,
 }

@@ -83,7 +83,7 @@ enum DeviceLimitError {
 #[derive(Debug)]
 pub(super) struct RequestCheck<'d> {
     devices: &'d Devices,
-    /// The limiter of the sender.
+    /// The limiter of new devices that applies to the sender.
     new_device_limiter: Option<&'d Limiter>,
     now: Instant,
     hour: u32,
