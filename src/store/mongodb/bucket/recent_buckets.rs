@@ -18,7 +18,9 @@ use super::REMEMBERED;
 use crate::common::generations::Generations;
 use crate::model::Hour;
 
-/// Each shard has its own lock, and a table that grows independently of the others.
+/// The number of shards.
+///
+/// Each shard has its own lock, and a table that grows independently of the other tables.
 const SHARDS: usize = 16;
 
 /// How many buckets a generation of a shard remembers: 7/8 of a power of two, because a table would grow

@@ -52,7 +52,7 @@ impl Schema {
         Ok(deployment)
     }
 
-    /// The longest span of a bucket of the server. It expires as a whole.
+    /// The longest span of a bucket of the server. A bucket expires as a whole.
     pub(super) fn longest_bucket(&self) -> Duration {
         self.max_span.unwrap_or(Duration::from_secs(match self.granularity {
             Granularity::Seconds => 3_600,
