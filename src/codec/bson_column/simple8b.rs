@@ -94,7 +94,7 @@ pub(super) struct Unpacked {
     unit: u32,
     /// The slot that a word with selector 15 repeats.
     ///
-    /// Of the other fields, only `left` has a meaning then.
+    /// Only `left` of the other fields has a meaning then.
     repeated: Option<Slot>,
 }
 
