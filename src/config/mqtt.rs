@@ -315,8 +315,9 @@ impl MqttTopic {
 
     /// The mapping of payloads that are JSON of any form, as a [`Webhook`].
     ///
-    /// `None`: the payloads have a format that names its parts itself, such as line protocol. If there is a
-    /// mapping without `metrics` and preset, all numbers in the payload are metrics.
+    /// `None`: the payloads have a format that names its parts itself, such as line protocol. Without
+    /// `format`, there is a mapping if the topic has a preset, `metrics` or `{deviceId}`. If a mapping has
+    /// neither `metrics` nor a preset, all numbers in the payload are metrics.
     #[must_use]
     pub fn mapping(&self) -> Option<Webhook> {
         let has_device = self.has_device();

@@ -15,7 +15,7 @@ use super::path_list::{Condition, NamedPath, PathList};
 use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath, TopicTemplate};
 use crate::model::{check_device_id, check_metadata_depth, check_metadata_key, check_metric_name};
 
-/// The most paths in one key of a hook, such as `metrics`.
+/// The most entries in one key of a hook, such as `metrics` or `constants`.
 const MAX_PATHS: usize = 64;
 
 /// The most entries of `ignore`, and of `parameters`.
