@@ -76,7 +76,7 @@ impl Grant {
         self.scopes.contains(&scope)
     }
 
-    /// The name of the client as the author of a change: its name, or `anonymous`.
+    /// The author of a change: the name of the client, or `anonymous`.
     #[must_use]
     pub fn author(&self) -> &str {
         self.name.as_deref().unwrap_or("anonymous")
@@ -92,9 +92,9 @@ impl Grant {
         Self { scopes, device_scope, quota: Arc::new(quota), ..Self::nothing() }
     }
 
-    /// The grant of a request with only a certificate: it may write these devices.
+    /// The grant of a request with only a certificate, which may write `devices`.
     ///
-    /// It has no quota, but the limits per device apply.
+    /// The grant has no quota, but the limits per device apply.
     fn to_write(case: DeviceIdCase, devices: Vec<DevicePattern>) -> Self {
         let name = devices.first().map(|device| format!("certificate of {device}").into());
         let device_scope = DeviceScope::new(case, String::new(), Some(devices));
