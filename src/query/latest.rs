@@ -26,7 +26,7 @@ pub(super) const MAX_DAYS: usize = 32;
 pub struct Latest {
     /// The latest value of each metric, with its instant in Unix milliseconds.
     pub values: BTreeMap<Metric, (i64, f64)>,
-    /// Whether more metrics may have values. They are left out.
+    /// Whether further metrics may have values, which `values` lacks.
     pub has_more: bool,
     /// The metadata in effect: that of the device, with the keys of operators over it.
     pub metadata: Option<DeviceMetadata>,

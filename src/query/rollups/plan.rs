@@ -27,7 +27,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans a query. If it compares, its two ranges share the limits.
+    /// Plans a query. If the request compares, its two ranges share the limits.
     pub(super) fn new(request: &RollupsRequest, limits: &Limits) -> Result<Self, QueryError> {
         let RollupsRequest { to_ms, step, .. } = *request;
         let ranges = if request.compare.is_some() { 2 } else { 1 };
