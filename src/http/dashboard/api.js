@@ -20,8 +20,8 @@ export class Failure extends Error {
   }
 }
 
-// Its events are `failure` with a `Failure`, `slow` with the number of requests that wait for longer than a second, and
-// `back` when the server answers again.
+// The events of the connection to the server: `failure` with a `Failure`, `slow` with the number of requests
+// that wait for longer than a second, and `back` when the server answers again.
 export const connection = new EventTarget();
 
 const SLOW_MS = 1_000;

@@ -16,7 +16,7 @@ use crate::http::problem::{MOMENT, Problem};
 
 /// The most connections that get the answer 503 at the same time.
 ///
-/// Each of them takes some KiB for at most two seconds.
+/// Each connection takes some KiB for at most two seconds.
 const MAX_ANSWERING: usize = 256;
 
 /// The largest `http.max_connections` for which `files` open files suffice.
