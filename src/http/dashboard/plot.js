@@ -251,8 +251,8 @@ function alone(plot, at, isSparse) {
   return found;
 }
 
-// The index of the value of a line that is nearest to the cursor, as lines need not share their instants. Null
-// if no value is within `REACH`.
+// The index of the value of a line that is nearest to the cursor, as lines need not share their instants.
+// Null if no value is within `REACH`.
 function nearest(plot, at, index) {
   const values = plot.data[at], instants = plot.data[0];
   if (at === 0 || values === undefined || (values[index] ?? null) !== null) return index;
