@@ -132,7 +132,7 @@ pub(super) enum DeviceSource {
 /// A column of values.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ValueColumn {
-    /// Its position in a row.
+    /// The position of the column in a row.
     pub(super) at: usize,
     /// The metric.
     pub(super) metric: String,

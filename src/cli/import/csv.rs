@@ -41,7 +41,7 @@ pub(super) enum CsvError {
 pub(super) struct Row {
     /// The line of the file on which the row starts, from 1.
     pub(super) line: u64,
-    /// Its result.
+    /// The result of the conversion.
     pub(super) outcome: Outcome,
 }
 

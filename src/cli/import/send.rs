@@ -51,7 +51,7 @@ pub(in crate::cli) struct Receipt {
 /// A reading, or a single value of a reading, that the server rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Rejection {
-    /// The line of the file.
+    /// The line of the reading in the file.
     pub(in crate::cli) line: u64,
     /// The code and the detail.
     pub(in crate::cli) why: String,
