@@ -122,7 +122,7 @@ pub struct MqttTopic {
     /// The path of the device ID in the payload, unless the topic contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DevicePlace>,
-    /// A text that is put before each device ID, except the IDs of `device_ids`.
+    /// A text that is put before each device ID, except replacements by `device_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The place of the time in the payload.

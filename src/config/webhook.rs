@@ -36,7 +36,7 @@ pub struct Webhook {
     /// The place of the device ID, unless `path` contains `{deviceId}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DevicePlace>,
-    /// A text that is put before each device ID, except the IDs of `device_ids`.
+    /// A text that is put before each device ID, except replacements by `device_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The place of the time. `None`: the server's clock counts.
