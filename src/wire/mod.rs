@@ -179,7 +179,7 @@ pub enum Ignored {
     ///
     /// Remote write sends them in native histograms, OTLP in data points.
     Histogram,
-    /// An example of a value.
+    /// An exemplar: a single measured value, with a reference to its trace.
     Exemplar,
     /// The unit, the description or the type of a metric.
     ///

@@ -23,7 +23,7 @@ const MAX_LEVELS: usize = 8;
 struct Path {
     text: String,
     levels: usize,
-    /// Whether the last key is left out, because a metric name must be shorter.
+    /// Whether the last key is left out: with it, the metric name would be too long.
     is_too_long: bool,
 }
 

@@ -59,9 +59,9 @@ const ELSEWHERE: [(&str, &str); 17] = [
     ("sensor", "deviceId"),
 ];
 
-/// The longest unknown key that is compared with known keys, in letters.
+/// The longest unknown key that is compared with known keys, in bytes.
 ///
-/// The comparison leaves out `_`, `-` and spaces, which do not count.
+/// The comparison leaves out `_`, `-` and spaces, so these do not count.
 const MAX_COMPARED_BYTES: usize = 24;
 
 impl Key {
