@@ -52,6 +52,9 @@ impl Queries {
         devices.dedup();
         if !devices.is_empty() {
             let page = self.page_of(self.deadline(), devices.clone()).await?;
+            if page.partial == Some(Missing::Stored) {
+                return Err(QueryError::incomplete(Missing::Stored));
+            }
             let known: HashSet<Arc<str>> = page.devices.into_iter().map(|entry| entry.device).collect();
             devices.retain(|device| !known.contains(device));
         }

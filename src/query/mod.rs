@@ -286,6 +286,17 @@ impl<T> Answer<T> {
         let Self { body, lagging, partial } = self;
         Answer { body: convert(body), lagging, partial }
     }
+
+    /// Returns the answer itself.
+    ///
+    /// # Errors
+    /// If something may be missing in it.
+    fn complete(self) -> Result<T, QueryError> {
+        match self.partial.max(self.lagging.map(|_| Missing::Stored)) {
+            Some(missing) => Err(QueryError::incomplete(missing)),
+            None => Ok(self.body),
+        }
+    }
 }
 
 /// Answers queries.
