@@ -277,7 +277,7 @@ mod tests {
         append(&log, batch(0, 1)).unwrap();
         let early = Snapshot::take(&dir).unwrap();
         (1..30).for_each(|id| append(&log, batch(id, 1)).unwrap());
-        // As if all these segments were new since the checkpoint was read.
+        // The snapshot is as if the log had got all segments but the first after the checkpoint was read.
         let snapshot = Snapshot { checkpoint: early.checkpoint, ..Snapshot::take(&dir).unwrap() };
         snapshot.copy_to(&copied).unwrap();
         let bases = segment::list(&OsFolder::new(&copied)).unwrap();

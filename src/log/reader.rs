@@ -209,7 +209,7 @@ mod tests {
     use super::super::{Recovery, Sync};
     use super::*;
 
-    /// No tick of it ends during a test.
+    /// A tick that is longer than any test.
     const HOUR: Duration = Duration::from_secs(3_600);
 
     const MINUTE: Duration = Duration::from_secs(60);
