@@ -18,7 +18,7 @@ type Identity = (String, i64, String);
 /// A device, an instant, and values by name.
 type Reading<'a> = (&'a str, i64, &'a [(&'a str, f64)]);
 
-/// The same, with devices and names as indices, and whole values.
+/// A reading whose device and names are indices, and whose values are integers.
 type AnyReading = (usize, i64, Vec<(usize, i32)>);
 
 fn batch(readings: &[Reading<'_>]) -> Vec<u8> {
@@ -361,8 +361,8 @@ fn each_device_has_its_own_measurements_and_a_text_is_one_series() {
         at += 1;
         pending.insert(builder.finish().payload(), Position(at), at).unwrap();
     };
-    insert("one", 0, 1, 1.0); // a_b_c is field b_c of a
-    insert("two", 0, 3, 2.0); // field c of a_b
+    insert("one", 0, 1, 1.0); // `a_b_c` is field `b_c` of measurement `a`
+    insert("two", 0, 3, 2.0); // `a_b_c` is field `c` of measurement `a_b`
     insert("json", 0, 0, 3.0); // a metric of its own, until a measurement is known
     for (ts_ms, measurement_bytes) in [(0, 3), (1, 1), (2, 0)] {
         insert("one", ts_ms, measurement_bytes, 4.0 + ts_ms as f64);
