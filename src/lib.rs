@@ -10,8 +10,9 @@
 //!  MQTT ─┴> wire ──> ingest ──> log ══ ack             │          mongodb
 //!           bytes     names,    append,                │
 //!           to        limits,   fsync    in order      │
-//!           readings  clock       └───────> pending ─> flush
-//!                                           buckets    due by size, age, memory
+//!           readings  clock       ├───────> forward ─> another server
+//!                                 └───────> pending ─> flush
+//!                                           buckets    due by size, age, end of hour, memory
 //!  queries <── merge <── pending ∪ store               └─> cut the log
 //! ```
 //!

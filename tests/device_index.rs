@@ -94,6 +94,8 @@ async fn expect_incomplete(server: &Server, readings: &Value) {
         assert_eq!((refused.status, &problem["code"]), (503, &json!("device_index_incomplete")), "{path}: {problem}");
         assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(REBUILD)), "{problem}");
     }
+    let counted = server.send(server.request(reqwest::Method::DELETE, "/v1/devices/described?dry_run=true")).await;
+    assert_eq!((counted.status, &counted.json()["code"]), (503, &json!("device_index_incomplete")));
     let check = server.check(&["--full"]).await;
     assert!(check.stdout.contains(&format!("run: {REBUILD}")), "{}", check.stdout);
 }

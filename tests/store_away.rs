@@ -55,6 +55,8 @@ async fn away_and_back(kill: bool) {
         assert_eq!((none.status, none.json()["code"].as_str()), (503, Some("store_unavailable")), "{query}");
         assert!(!none.header("retry-after").is_empty());
     }
+    let counted = server.send(server.request(reqwest::Method::DELETE, "/v1/devices/both?dry_run=true")).await;
+    assert_eq!((counted.status, counted.json()["code"].as_str()), (503, Some("store_unavailable")));
     let listed = server.get_json("/v1/devices").await;
     assert_eq!((&listed["partial"], listed["devices"].as_array().map(Vec::len)), (&json!(true), Some(2)));
 

@@ -50,7 +50,7 @@ pub(crate) struct Sent {
     pub(crate) readings: u64,
     /// How often a message was sent again.
     ///
-    /// It was refused for now (429, 503), or its connection broke.
+    /// The server had refused the message for now (429, 503), or the connection had broken.
     pub(crate) again: u64,
     pub(crate) took: Duration,
     pub(crate) latencies: Histogram<u64>,

@@ -85,7 +85,10 @@ pub(crate) struct Share {
 }
 
 impl Kind {
-    /// Step in milliseconds, readings per message, percentages of late and resent ones.
+    /// The parameters of a kind, unless the command line sets others.
+    ///
+    /// They are the step in milliseconds, the readings per message, and the percentages of late and of resent
+    /// readings.
     pub(crate) const fn habits(self) -> (u64, u64, u64, u64) {
         match self {
             Self::Factory | Self::Burst => (10_000, 1_000, 0, 0),

@@ -5,7 +5,7 @@ use crate::model::{DeviceIdCase, DevicePattern, check_device_id};
 /// The device IDs and the expiry of a client certificate that TLS has verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// Patterns, one for each name that is a device ID. Each matches only this ID.
+    /// A pattern for each name that is a device ID. The pattern matches only this ID.
     devices: Vec<DevicePattern>,
     not_after_ms: i64,
 }
@@ -26,7 +26,7 @@ impl Certificate {
         Self { devices, not_after_ms }
     }
 
-    /// The patterns of its device IDs, in the case of stored IDs.
+    /// The patterns of the certificate's device IDs, in the case of stored IDs.
     pub(super) fn devices(&self, case: DeviceIdCase) -> Vec<DevicePattern> {
         self.devices.iter().map(|device| device.in_case(case)).collect()
     }

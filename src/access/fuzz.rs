@@ -6,7 +6,7 @@ use crate::config::{Auth, Config, Key, KeySecret};
 /// The secret of the key `gw-1` in the corpus.
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789a";
 
-/// A datagram, signed or not.
+/// Fuzzes the verification of a datagram, signed or not.
 pub fn signed_datagram(datagram: &[u8]) {
     let secret = KeySecret::new(SECRET).expect("a secret");
     let key = Key {

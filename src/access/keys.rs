@@ -33,7 +33,7 @@ struct Known {
     expires: Option<Expiry>,
 }
 
-/// A datagram whose signature, if it needs one, is valid.
+/// An accepted datagram: its signature is valid, or it needs none.
 #[derive(Debug, Clone, Copy)]
 pub struct Verified<'k, 'd> {
     /// The ID of the key that signed the datagram; `None` if it is not signed.

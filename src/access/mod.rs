@@ -40,7 +40,9 @@ pub use keys::{Keys, SignatureError, Verified};
 pub use scope::{DeviceScope, DeviceScopeError, IdRange};
 pub use signature::sign;
 
-/// The longest token, in bytes. A longer one is unknown without a lookup.
+/// The longest token, in bytes.
+///
+/// The server refuses a longer token as unknown, without hashing it.
 pub const TOKEN_MAX_BYTES: usize = 256;
 
 /// The credentials of a request.
@@ -74,7 +76,7 @@ impl Grant {
         self.scopes.contains(&scope)
     }
 
-    /// The name of the client as the author of a change: its name, or `anonymous`.
+    /// The author of a change: the name of the client, or `anonymous`.
     #[must_use]
     pub fn author(&self) -> &str {
         self.name.as_deref().unwrap_or("anonymous")
@@ -90,9 +92,9 @@ impl Grant {
         Self { scopes, device_scope, quota: Arc::new(quota), ..Self::nothing() }
     }
 
-    /// The grant of a request with only a certificate: it may write these devices.
+    /// The grant of a request with only a certificate, which may write `devices`.
     ///
-    /// It has no quota, but the limits per device apply.
+    /// The grant has no quota, but the limits per device apply.
     fn to_write(case: DeviceIdCase, devices: Vec<DevicePattern>) -> Self {
         let name = devices.first().map(|device| format!("certificate of {device}").into());
         let device_scope = DeviceScope::new(case, String::new(), Some(devices));
@@ -144,7 +146,9 @@ pub enum AuthError {
 pub struct Tokens {
     known: HashMap<TokenHash, (Arc<Grant>, Option<Expiry>)>,
     anonymous: Option<Arc<Grant>>,
-    /// The grant of a request to a route that needs no token: it allows nothing else.
+    /// The grant of a request without valid credentials, on a route that needs none.
+    ///
+    /// This grant has no scope, so it allows nothing else.
     pub unauthenticated: Arc<Grant>,
     certificate_use: CertificateUse,
     case: DeviceIdCase,
@@ -182,8 +186,9 @@ impl Tokens {
 
     /// The grant of a request with these credentials at `now_ms` (Unix milliseconds).
     ///
-    /// `to` is the scope that the request needs, if it needs one. A certificate is used only if this is
-    /// [`Scope::Ingest`]. If neither tokens nor certificates are configured, credentials are ignored.
+    /// `to` is the scope that the request needs, if it needs one. A certificate is used only if `to` is
+    /// [`Scope::Ingest`] and `auth.client_certificate` is `device`. If neither tokens nor certificates are
+    /// configured, credentials are ignored.
     ///
     /// # Errors
     /// When the credentials are invalid or missing.

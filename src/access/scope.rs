@@ -84,7 +84,9 @@ impl DeviceScope {
         Self { patterns: Some(covered), prefix: self.prefix.clone(), ..*self }
     }
 
-    /// Checks a client ID and applies the case of stored IDs, without the prefix.
+    /// Checks a client ID, and returns it in the case of stored IDs.
+    ///
+    /// The result has no prefix, so it is still a client ID.
     ///
     /// # Errors
     /// When the client ID is not a valid device ID.
@@ -93,10 +95,13 @@ impl DeviceScope {
         Ok(self.case.apply(client_id))
     }
 
-    /// The stored ID of a client ID. It is borrowed if it is the same text.
+    /// The stored ID of a client ID.
+    ///
+    /// The result borrows `client_id` if both are the same text.
     ///
     /// # Errors
-    /// When the client ID is not a valid device ID, or the scope does not cover the device.
+    /// When the client ID is not a valid device ID, the scope does not cover the device, or the stored ID
+    /// would be too long.
     pub fn to_stored_id<'a>(&self, client_id: &'a str) -> Result<Cow<'a, str>, DeviceScopeError> {
         let id = self.normalize(client_id)?;
         if !self.matches(&id) {
@@ -130,9 +135,10 @@ impl DeviceScope {
         stored_id.strip_prefix(self.prefix.as_str())
     }
 
-    /// The prefix and this text: the start of a client ID, or the cursor of a page.
+    /// Puts the prefix before the start of a client ID, or before a cursor.
     ///
-    /// The result has its place in the order of stored IDs.
+    /// With the prefix `acme/`, the text `pump` becomes `acme/pump`. The result can be compared with stored
+    /// IDs.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> String {
         format!("{}{text}", self.prefix)

@@ -93,7 +93,9 @@ fn a_gate_returns_the_current_tokens() {
     );
 }
 
-/// The grant of a certificate with these names, which is valid for another second, and a token if any.
+/// The grant of a request with a certificate, and perhaps a token.
+///
+/// The certificate has these names, and is valid for another second.
 fn by_certificate(auth: &str, names: &[&str], token: Option<&str>, to: Scope) -> Result<Arc<Grant>, AuthError> {
     let certificate = Certificate::new(names.iter().copied(), NOW_MS + 1_000);
     tokens(auth).grant(Credentials { token, certificate: Some(&certificate) }, Some(to), NOW_MS)
@@ -179,7 +181,9 @@ fn names_in_certificates_have_the_case_of_stored_ids() {
     );
 }
 
-/// A secret, and the table of a key with it.
+/// A secret, and the TOML of a table `[[keys]]` that has it.
+///
+/// `more` has further lines of the TOML.
 fn key(id: &str, more: &str) -> (KeySecret, String) {
     let text = format!("{:_<43}", format!("hunter2-{id}"));
     (

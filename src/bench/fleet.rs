@@ -12,10 +12,10 @@ use crate::log::{Batch, Position};
 use crate::pending::{Limits, Pending, Reason, Take};
 use crate::{ingest, log, store};
 
-/// Lines in a request.
+/// The number of lines in a request.
 const LINES: usize = 1_000;
 
-/// Buckets in a write command.
+/// The number of buckets in a write command.
 const BUCKETS: usize = 1_000;
 
 /// A reading's time is less than this many milliseconds after its round's start.
@@ -74,7 +74,7 @@ impl Fleet {
         Some(Request { body: devices.iter().map(line).collect(), now_ms: self.now_ms })
     }
 
-    /// Inserts the readings of a record, and returns the bytes of all that are pending.
+    /// Inserts the readings of a record, and returns the bytes of all pending readings.
     pub fn insert(&mut self, batch: &Batch) -> u64 {
         self.pending.insert(batch.payload(), Position(self.readings), 0).expect("a payload");
         self.readings += u64::from(batch.readings());

@@ -43,7 +43,7 @@ pub(super) struct CheckArgs {
     #[arg(long, requires = "log")]
     quarantine: bool,
     /// Append the whole records in the folder quarantine to the log again, for files that an operator has
-    /// mended: their values replace what was accepted for the same device, time and metric since
+    /// mended: their values replace what was accepted for the same device, time and series since
     #[arg(long, requires = "log")]
     put_back: bool,
     /// Look at all that the service uses, also while it runs: the database with its indexes, expiry and

@@ -69,7 +69,7 @@ impl ClientArgs {
         Ok(Options { token: self.token()?, ca_file: self.ca_file.clone(), identity, ..Options::new(url) })
     }
 
-    /// The token.
+    /// The token in the file of `--token-file`, else in `TIDEGAUGE_TOKEN`.
     ///
     /// It is no command-line argument, because the process list shows arguments.
     fn token(&self) -> anyhow::Result<Option<String>> {

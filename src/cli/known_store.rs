@@ -36,7 +36,7 @@ pub(super) struct KnownStore {
 /// How a store differs from the one in the record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Difference {
-    /// The store is another one.
+    /// The store has another ID, or is not created yet.
     Other,
     /// The store is an older copy, which lacks this many writes.
     Older(u64),

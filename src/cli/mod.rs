@@ -1,7 +1,8 @@
-//! The command line: one file per command.
+//! The command line: a file or a folder for each command.
 //!
 //! A command receives its parsed flags and does its work. [`run`] prints its error and turns it into an exit
-//! code: 64 for bad usage or configuration, 1 for everything else.
+//! code: 64 for bad usage or configuration, 1 for any other error. Only `check` chooses a code itself: with
+//! `--full`, 2 if there are warnings and no errors.
 
 use std::fmt;
 use std::io::{ErrorKind, Write};

@@ -88,7 +88,7 @@ impl Trouble {
     ///
     /// A reading in the request may be the cause.
     #[must_use]
-    pub fn is_failure(&self) -> bool {
+    pub fn is_internal_error(&self) -> bool {
         self.reason == Self::INTERNAL
     }
 

@@ -37,9 +37,9 @@ impl Backoff {
         wait
     }
 
-    /// Returns the wait before the next attempt, if the other side may ask for one.
+    /// Returns the wait before the next attempt at a server that may ask for a wait.
     ///
-    /// If it `asked` for a wait, the result is this wait, lengthened at random by up to a tenth.
+    /// If the server `asked` for a wait, the result is this wait, lengthened at random by up to a tenth.
     pub fn next_wait_or(&mut self, asked: Option<Duration>) -> Duration {
         let own = self.next_wait();
         asked.map_or(own, |asked| asked.mul_f64(rand::random_range(1.0..1.1)))

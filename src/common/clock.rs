@@ -114,7 +114,9 @@ pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
 pub struct HourTexts {
     /// The text of the last instant.
     text: Vec<u8>,
-    /// The day of the last instant since 1970-01-01, if that was a full hour.
+    /// The day of the last instant, in days since 1970-01-01.
+    ///
+    /// `None` if the instant was no full hour, or not in [`USUAL_MS`].
     day: Option<i64>,
 }
 

@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// The time that a close takes whose client reads the answer and keeps its side open.
+    /// The time that a close takes if the client keeps its side open.
     async fn wait_for_an_idle_client(stop: CancellationToken) -> Duration {
         let (stream, mut client) = tokio::io::duplex(64);
         let mut stream = LingeringClose::new(stream, stop);

@@ -1,6 +1,6 @@
-//! Whether a condition holds, so that only its changes are logged.
+//! Remembers whether a condition holds, so that only its changes are logged.
 
-/// Whether a condition holds, such as "the store is away".
+/// Remembers whether a condition holds, such as "the store is away".
 ///
 /// It tells whether a new state differs from the last one. So a log line appears once for each change, and
 /// not for each attempt.

@@ -11,10 +11,10 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads a file of at most 16 MiB whose path a person gave.
 ///
-/// It may be a FIFO, such as that of `<(command)` in a shell.
+/// The path may be that of a FIFO, such as `<(command)` in a shell.
 ///
 /// # Errors
-/// When it cannot be read, or is longer, as a device that never ends.
+/// When the file cannot be read, or is longer than 16 MiB, such as a device that never ends.
 pub fn read_small_file(path: &Path) -> io::Result<Vec<u8>> {
     read(File::open(path)?)
 }

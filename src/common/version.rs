@@ -5,8 +5,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The value of a field `version`, which is always 1. Another number is an error.
 ///
-/// A struct has this field first. So the error about a file of another version names the version, and not
-/// some other field that is missing or unknown.
+/// A struct with this field has it first. So the error about a file of another version names the version, and
+/// not some other field that is missing or unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Version1;
 

@@ -26,7 +26,7 @@ pub fn config(text: &[u8]) {
     assert_eq!(toml::to_string(&again.config).expect("serialized before"), shown);
 }
 
-/// A value with a unit.
+/// Parses `text` as a size, as a period and as a retention.
 pub fn units(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     survives_a_round_trip::<Bytes>(text);

@@ -28,7 +28,7 @@ pub struct Limits {
     pub token_bytes_in_flight: Option<Bytes>,
     /// The most readings per second of one device. 0 to 10,000,000; 0: no limit.
     pub device_readings_per_second: u64,
-    /// The burst of these rates, as a time. 1s to 1h.
+    /// The burst of the three rates above, as a time. 1s to 1h.
     ///
     /// After a quiet time, as many readings or requests may arrive at once as the rate allows in this time:
     /// with 100 readings per second and a burst of 10s, 1,000 readings.

@@ -1,8 +1,7 @@
 //! Merges the file, the environment variables and the flags into a [`Config`].
 //!
-//! Each value is checked when it is added. So if an error appears, the last added value is wrong. It is
-//! reported with its place and removed, and the other values are checked too. So one run reports many
-//! mistakes.
+//! The file is read as a whole, and the variables and flags one by one. A wrong value is reported with its
+//! place and left out, and the other values are checked too. So one run reports many mistakes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

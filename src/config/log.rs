@@ -34,7 +34,9 @@ pub struct Log {
 /// The space that the log leaves free on its disk: `"auto"`, or a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinFree {
-    /// The space that the store needs for its next writes, at most half of the disk.
+    /// The space that SQLite on this disk needs for its next writes, else 16 MiB.
+    ///
+    /// It is at most half of the disk.
     Auto,
     /// This size. 0: the log leaves nothing free.
     Bytes(Bytes),

@@ -11,7 +11,7 @@ use super::path_list::{Condition, NamedPath, PathList};
 use super::webhook::{DevicePlace, Preset, TimePlace, TimeUnit, Webhook};
 use super::{Bytes, ConfigError, DEVICE_SEGMENT, Period, Secret, TopicTemplate};
 
-/// The most topics of a broker, and the most templates of these topics.
+/// The most topics of a broker, and the most templates of all its topics together.
 const MAX_TOPICS: usize = 64;
 
 /// The longest client ID, in bytes.
@@ -122,7 +122,7 @@ pub struct MqttTopic {
     /// The path of the device ID in the payload, unless the topic contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DevicePlace>,
-    /// A text that is put before each device ID.
+    /// A text that is put before each device ID, except replacements by `device_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The place of the time in the payload.
@@ -146,7 +146,7 @@ pub struct MqttTopic {
     /// Metadata that every device gets, in addition to that of the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constants: Option<toml::Table>,
-    /// Device IDs that replace those in the topic or payload, which are the keys.
+    /// Replacements of device IDs. The key is the ID in the topic or payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ids: Option<BTreeMap<String, String>>,
     /// Conditions. A payload that meets none of them is ignored.
@@ -315,8 +315,9 @@ impl MqttTopic {
 
     /// The mapping of payloads that are JSON of any form, as a [`Webhook`].
     ///
-    /// `None`: the payloads have a format that names its parts itself, such as line protocol. If there is a
-    /// mapping without `metrics` and preset, all numbers in the payload are metrics.
+    /// `None`: the payloads have a format that names its parts itself, such as line protocol. Without
+    /// `format`, there is a mapping if the topic has a preset, `metrics` or `{deviceId}`. If a mapping has
+    /// neither `metrics` nor a preset, all numbers in the payload are metrics.
     #[must_use]
     pub fn mapping(&self) -> Option<Webhook> {
         let has_device = self.has_device();

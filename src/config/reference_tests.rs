@@ -29,7 +29,7 @@ fn the_reference_holds_every_key_without_a_default_as_a_comment() {
 
     let table: toml::Table = toml::from_str(&uncommented).expect("just parsed");
     let mut known = known_keys(&table);
-    // The reference has the keys that several tables share once.
+    // The reference explains a key of several tables in one of them only.
     let of_webhooks = known_of(&known, "webhook.");
     let of_topics = known_of(&known, "mqtt.topics.");
     known.retain(|key| match (key.strip_prefix("mqtt.topics."), key.strip_prefix("mqtt_listener.topics.")) {

@@ -141,7 +141,7 @@ fn all_mistakes_are_reported_in_one_go_each_with_its_place() {
 #[test]
 fn what_follows_from_another_mistake_is_not_reported() {
     for (file, mistakes) in [
-        // Were the first left out, the second would be shorter than the default of the first.
+        // Without the invalid `readings`, `rollups` would be shorter than the default of `readings`.
         ("[retention]\nreadings = \"1 year\"\nrollups = \"30d\"", 1),
         ("[retention]\nreadings = \"1m\"\nrollups = \"30d\"", 1),
         ("[mongodb]\nuri = \"nowhere\"\n[store]\nkind = \"mongodb\"", 1),
@@ -282,8 +282,8 @@ fn values_without_sense_are_refused_by_key() {
         ("[flush]\nmax_dead_letter_bytes = 1", "flush.max_dead_letter_bytes"),
     ] {
         let error = error_of(file);
-        // A value that is wrong beside a default is told without a place where it is the default's key that
-        // says so.
+        // The error has a place if the file sets the key that the error names. Otherwise the key has its
+        // default, which contradicts a value of the file.
         let (place, rest) =
             error.split_once(": ").filter(|(place, _)| place.starts_with("FILE:")).unwrap_or(("", &error));
         assert!(rest.starts_with(&format!("{key} is ")), "{file:?} gave {error:?}");

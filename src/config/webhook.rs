@@ -15,7 +15,7 @@ use super::path_list::{Condition, NamedPath, PathList};
 use super::{ConfigError, DEVICE_SEGMENT, HookPath, JsonPath, TopicTemplate};
 use crate::model::{check_device_id, check_metadata_depth, check_metadata_key, check_metric_name};
 
-/// The most paths in one key of a hook, such as `metrics`.
+/// The most entries in one key of a hook, such as `metrics` or `constants`.
 const MAX_PATHS: usize = 64;
 
 /// The most entries of `ignore`, and of `parameters`.
@@ -36,7 +36,7 @@ pub struct Webhook {
     /// The place of the device ID, unless `path` contains `{deviceId}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DevicePlace>,
-    /// A text that is put before each device ID.
+    /// A text that is put before each device ID, except replacements by `device_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_prefix: Option<String>,
     /// The place of the time. `None`: the server's clock counts.
@@ -60,7 +60,7 @@ pub struct Webhook {
     /// Metadata that every device gets, in addition to that of the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constants: Option<Table>,
-    /// Device IDs that replace those of the platform, which are the keys.
+    /// Replacements of device IDs. The key is the ID that the platform sends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ids: Option<BTreeMap<String, String>>,
     /// Conditions. A payload that meets none of them is ignored.
@@ -299,8 +299,8 @@ impl Webhook {
                 return Err((key, format!("is {path}, but webhook.metrics has no [*] behind that array")));
             }
         }
-        // If the payload has one device for all elements, its metadata must not be in the elements, and the
-        // other way round. Otherwise the log would repeat the same metadata for each element.
+        // The metadata must be in the elements of the array if the device is there, and outside if all
+        // elements share one device. Otherwise the log would repeat the same metadata for each element.
         let has_each = |path: &JsonPath| path.before_each().is_some();
         let of_device = self.device_path().is_some_and(has_each);
         if self.metadata_paths().iter().any(|entry| has_each(&entry.path) != of_device) {

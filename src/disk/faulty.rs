@@ -161,7 +161,9 @@ impl Disk {
         (state.full, state.out_of_files) = (None, false);
     }
 
-    /// Whether no fault is left that [`Self::heal`] would end.
+    /// Whether no call will fail, space is unlimited, and no power cut is set.
+    ///
+    /// A limit of the writes and missing file descriptors do not count.
     pub(crate) fn is_sound(&self) -> bool {
         let state = self.lock();
         state.failing.is_none() && state.free_bytes == u64::MAX && state.full.is_none() && state.calls_left == u32::MAX

@@ -93,7 +93,7 @@ pub(crate) enum OpenMode {
 /// Changes to its bytes and length survive a crash only after [`Self::sync`]. Until then a crash may undo any
 /// of them, in any order, wholly or in part.
 pub(crate) trait OpenFile: Debug + Send + Sync {
-    /// Reads at least one byte, and returns how many. 0: the end of the file.
+    /// Reads one byte or more, and returns how many. 0 means the end of the file.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize>;
 
     /// Writes at least one byte, and returns how many.
@@ -112,7 +112,7 @@ pub(crate) trait OpenFile: Debug + Send + Sync {
 
     /// Whether the file is open with [`OpenMode::Hold`], in any process.
     ///
-    /// Also true if the file system has no locks, so that it cannot be known.
+    /// Also true on a file system without locks, where the answer is unknown.
     fn is_held(&self) -> bool;
 }
 
@@ -354,7 +354,9 @@ pub fn space(path: &Path) -> Result<Space> {
     Ok(Space { free: free.saturating_mul(block), total: total.saturating_mul(block) })
 }
 
-/// Whether the process, or the whole system, has no file descriptors left.
+/// Whether an error says that no file descriptor is left.
+///
+/// The limit may be that of the process, or that of the whole system.
 pub(crate) fn is_out_of_files(error: &Error) -> bool {
     error.raw_os_error().is_some_and(|code| matches!(Errno::from_raw(code), Errno::EMFILE | Errno::ENFILE))
 }

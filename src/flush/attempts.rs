@@ -39,7 +39,7 @@ impl<'a> Attempts<'a> {
         Self { permit: Some(permit), ..Self::new(pipeline) }
     }
 
-    /// Waits, then begins the next attempt. Fails if none follows.
+    /// Waits, then begins the next attempt. Fails if no attempt follows.
     pub(super) async fn next(&mut self) -> Result<(), GaveUp> {
         if self.is_last {
             if self.is_failing {

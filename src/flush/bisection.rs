@@ -3,8 +3,8 @@
 //! If the store refuses the bucket, it is written again without its metadata. If the store refuses that too,
 //! the readings are written in halves, quarters and so on, the largest parts first, down to parts of one
 //! instant. After [`REFUSALS_IN_A_ROW`] the bisection of a bucket ends, and the parts that remain are refused
-//! as they are. Otherwise a store that refuses all readings of many devices would get a write for each. A
-//! single bad reading in a bucket is always found.
+//! as they are. Otherwise a store that refuses all readings of many devices would get a write for each
+//! reading. A single bad reading in a bucket is always found.
 //!
 //! A bisection writes nothing: it says what to write next, and learns the outcome.
 
@@ -86,7 +86,7 @@ impl Bisection {
 
     /// Handles the acceptance of the next part.
     ///
-    /// Returns whether its readings count as written.
+    /// Returns whether the readings of the part count as written.
     #[must_use]
     pub(super) fn accept(&mut self, written: Written) -> bool {
         let Some(part) = self.next.pop_front() else { return false };
@@ -154,7 +154,7 @@ impl Bisection {
         }
     }
 
-    /// Queues the halves of a part. A part of one instant has none: it is refused.
+    /// Queues the halves of a part. A part of one instant has no halves, and counts as refused.
     fn split(&mut self, part: BucketWrite) {
         match part.halves() {
             Some(halves) => self.next.extend(halves.map(Arc::new)),

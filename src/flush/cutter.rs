@@ -15,8 +15,8 @@ use crate::log::LogError;
 
 /// The time between two cuts.
 ///
-/// A shorter one would cost syncs. A longer one would let recovery take more of a damaged log's end for a
-/// torn write.
+/// A shorter time would cost more syncs. A longer time would let recovery take more of a damaged end of the
+/// log for a torn tail.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until it is aborted.

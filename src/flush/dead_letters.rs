@@ -38,7 +38,7 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// Appends to the file at `path`, which grows to `max_bytes`.
+    /// Appends to the file at `path`, which grows to at most `max_bytes`.
     ///
     /// The first refused reading creates it.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
@@ -88,7 +88,7 @@ impl DeadLetters {
     /// Appends letters. When this returns, they survive a crash.
     ///
     /// # Errors
-    /// When the file cannot be written or is full. The letters before may be in it.
+    /// When the file cannot be written or is full. Some of the letters may be in the file nevertheless.
     pub async fn append_letters(&self, letters: Vec<Letter>) -> std::io::Result<()> {
         let this = self.clone();
         blocking(move || {
@@ -161,8 +161,8 @@ impl DeadLetters {
     /// Renames the file at `path` to `taken`, in the same folder, so that later lines go to a new file.
     /// Returns the renamed file, locked.
     ///
-    /// If an interrupted retry has left `taken`, this adds the lines of the file to it. So each line precedes
-    /// those that were refused later. `None`: neither file exists.
+    /// If an interrupted retry has left `taken`, this adds the lines of the file at `path` to it. So the
+    /// lines of earlier refusals stay in front of those of later refusals. `None`: neither file exists.
     ///
     /// # Errors
     /// When a file cannot be locked, renamed or opened. `WouldBlock`: another process holds `taken`.

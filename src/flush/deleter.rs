@@ -1,10 +1,10 @@
 //! The deleter: a task that has the store execute deletions.
 //!
 //! A deletion goes through the log, like a reading: it is durable when it is acknowledged, and has a place
-//! among the readings. The feeder removes what is pending before it, and blocks the hours that it touches.
-//! The deleter waits until no write of these hours is in flight, has the store remove what is stored, filters
-//! the dead letters, and unblocks the hours. So the store executes the writes and the deletion of an hour in
-//! the order of the log.
+//! among the readings. The feeder removes the pending readings that precede the deletion, and blocks the
+//! hours of the deletion. The deleter waits until no write of these hours is in flight, has the store remove
+//! the stored readings, filters the dead letters, and unblocks the hours. So the store executes the writes
+//! and the deletion of an hour in the order of the log.
 //!
 //! **After a crash** the log is replayed. Readings that precede a deletion are left out, and the deletion is
 //! executed again. That may remove readings that follow it in this log, but they are replayed as well. It may
@@ -34,7 +34,7 @@ use crate::store::{Deleted, ReadingsQuery, StoreError};
 
 /// The most deletions that wait for the store.
 ///
-/// Each new bucket is compared with all of them.
+/// The number is limited because each new bucket is compared with all waiting deletions.
 pub(super) const MAX_WAITING: usize = 1_000;
 
 /// The most hours that one request to the store rolls up.
@@ -168,7 +168,7 @@ async fn delete_stored(
     loop {
         let attempt = async {
             if !instances::may_execute(pipeline, begun).await? {
-                return Ok(Deleted::default()); // it is closed
+                return Ok(Deleted::default()); // the deletion is closed
             }
             if stored_too.is_none() {
                 stored_too = Some(count_stored(pipeline, deletion, erased).await?);
@@ -220,7 +220,7 @@ async fn tell_others(pipeline: &Pipeline, begun: &BegunDeletion, readings: u64) 
     }
 }
 
-/// Rolls up the closed hours among these, as after a write to them.
+/// Rolls up the closed hours among `hours`, as after a write to them.
 ///
 /// Otherwise the roller could write a rollup that it has derived from the readings before the deletion.
 async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<Hour>) -> Result<(), GaveUp> {

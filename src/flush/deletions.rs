@@ -7,8 +7,8 @@
 //! ```
 //! - A deletion begins as [`Stage::Logged`], or as [`Stage::Executed`] if the opened log says that it was
 //!   executed.
-//! - If no other instance executes it, it is forgotten when it is executed. A deletion of another instance is
-//!   [`Stage::Announced`] then: its note is older.
+//! - If no other instance executes it, it is forgotten when it is executed. A deletion that another instance
+//!   has announced becomes [`Stage::Announced`] as soon as it is executed here.
 //! - The client is answered when the deletion is forgotten, or before, if only silent instances are missing.
 //!
 //! Each step is durable elsewhere before the book has it: in the log, or in the notes of the store. So after
@@ -39,7 +39,7 @@ pub enum DeletionOutcome {
     },
     /// The deletion is durable, and will be executed.
     Accepted {
-        /// The instances that have not executed it yet.
+        /// The instances that run and have not executed the deletion yet.
         ///
         /// Empty: the store has not executed it yet.
         waits_for: Vec<Arc<str>>,
@@ -53,11 +53,11 @@ pub enum DeletionOutcome {
 pub(super) enum Stage {
     /// The log has the deletion, or is about to have it. The store has not executed it.
     Logged,
-    /// The store has executed it here, and the log says so.
+    /// The store has executed the deletion for this instance, and the log says so.
     ///
     /// Its note may not be visible yet.
     Executed { readings: u64 },
-    /// Executed, and its note in the store was seen.
+    /// The deletion is executed, and the watcher has seen its note in the store.
     ///
     /// Once the deletion is closed, the fields have the outcome of all instances.
     Announced { readings: u64, absent: Vec<Arc<str>> },
@@ -85,7 +85,7 @@ struct Book {
 struct Entry {
     device: Arc<str>,
     stage: Stage,
-    /// The instances that run and have not executed it.
+    /// The instances that run and have not executed the deletion.
     waits_for: Vec<Arc<str>>,
     /// Takes the answer to the client.
     client: Option<oneshot::Sender<DeletionOutcome>>,
@@ -116,7 +116,7 @@ impl Deletions {
         self.lock().entries.remove(&id);
     }
 
-    /// Notes that the log has a deletion of another instance, for the feeder if it has not begun.
+    /// Notes that the log has a deletion of another instance, for a feeder that has not begun yet.
     pub(super) fn note_appended(&self, appended: RecoveredDeletion) {
         if let Some(replayed) = &mut self.lock().replayed {
             replayed.push(appended);

@@ -9,7 +9,7 @@
 //! log ([`crate::pending`]); the deleter does the rest.
 //!
 //! It does not wake for each record, but for many of them: at the end of a tick, for many bytes, for a query
-//! ([`Pipeline::catch_up`]), or at the end of the log.
+//! ([`Pipeline::catch_up`]), or when the log closes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::pending::{HourErasure, Insertion};
 /// How many records are inserted before waiting queries and the scheduler are notified.
 const RECORDS_PER_NOTIFICATION: usize = 256;
 
-/// The longest time for which a record waits in the log, if `flush.max_age` is not short.
+/// The longest tick: for this time a record may wait in the log before the feeder wakes.
 ///
 /// The wait delays the writes of buckets, which clients do not notice.
 const MAX_TICK: Duration = Duration::from_millis(200);
@@ -132,7 +132,7 @@ fn announce(pipeline: &Pipeline, inserted: Position, readable: Position) -> Cont
     ControlFlow::Continue(())
 }
 
-/// A tenth of `max_age`, within limits.
+/// Returns the tick: a tenth of `max_age`, but at least [`MIN_TICK`] and at most [`MAX_TICK`].
 ///
 /// A bucket is written at most this much after it has become due by its age.
 fn tick(max_age: Duration) -> Duration {

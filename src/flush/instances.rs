@@ -4,7 +4,7 @@
 //! its dead letters. So a deletion is executed by each instance, as if the client had sent it to all of them:
 //!
 //! 1. The instance that accepts a deletion executes it, and *announces* it in the store ([`tell`]).
-//! 2. Each other one looks for announcements about once a second, or with each beat if it was alone. It
+//! 2. Each other instance looks for announcements about once a second, or with each beat if it was alone. It
 //!    appends a deletion that it does not know to its own log. From there on, the deletion is like one of its
 //!    own: it has a place among the readings, removes what is pending before it, waits for the writes in
 //!    flight, is executed in the store, and is left out of a replay. Just before the store executes the
@@ -15,11 +15,11 @@
 //! store: the store lets no one join it any more. An instance that was away has missed it. It removes only
 //! what it has itself: pending readings, those in its log, dead letters.
 //!
-//! **Leases.** An instance *beats* every two seconds. Another instance takes it for dead after it has seen no
-//! beat, by its own monotonic clock, for as long as the lease in the note says. The lease is as long as a
-//! write of the dead instance may be under way. An instance writes nothing to the store while it has no
-//! lease: from its start, or when it has not reached the store for a while, until it has looked for the
-//! deletions that it has missed ([`Peers::may_write`]).
+//! **Leases.** Each instance has a note in the store, and *beats* every two seconds: it counts up a number in
+//! its note. Another instance that sees no beat for the time of the lease in the note, by its own monotonic
+//! clock, takes the instance for dead. The lease is as long as a write of the dead instance may be under way.
+//! An instance writes nothing to the store while it has no lease: from its start, or when it has not reached
+//! the store for a while, until it has looked for the deletions that it has missed ([`Peers::may_write`]).
 //!
 //! **After a crash** the log has the deletions that were under way. The feeder waits a moment for the first
 //! look, so that the replay leaves out what other instances have deleted meanwhile.

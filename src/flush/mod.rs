@@ -13,18 +13,18 @@
 //! - The **saver** has the store take the metadata that operators set (`metadata.rs`).
 //! - The **watcher** looks for the deletions of other instances that share the store, so that each instance
 //!   executes the deletions of all (`instances.rs`).
-//! - The **cutter** cuts the log behind the stored readings about once a second, and has it save its durable
-//!   end.
+//! - The **cutter** cuts the log behind the stored readings about once a second, and has the log save its
+//!   durable end.
 //! - The **roller** has the store roll up each day some minutes after its end, if the store keeps rollups of
-//!   their own. A later write to an hour of such a day rolls the hour up again before it is complete.
+//!   their own. A later write to an hour of such a day rolls the hour up again before the write is complete.
 //!
 //! Promises:
 //! - A reading leaves pending only when the store has acknowledged it, the dead-letter file holds it durably,
 //!   or a deletion that follows it in the log removes it.
 //! - A deletion that was acknowledged removes all readings that were acknowledged before, wherever they are,
 //!   and none that were acknowledged after it.
-//! - The rollup of an hour, if there is one, includes every reading of it that has left pending. Once its day
-//!   is rolled up, there is one.
+//! - The rollup of an hour, if there is one, includes every stored reading of the hour that has left pending.
+//!   Once its day is rolled up, each hour with stored readings has a rollup.
 //! - The log is never cut past a reading that is still pending, or metadata that the store has not taken.
 //! - Each change of the store's state is logged once, not at each retry.
 //! - If the store refuses a bucket for good, only the refused readings are dead-lettered. Refused metadata
@@ -91,10 +91,10 @@ use rollup_progress::RollupProgress;
 use state::State;
 use store_state::StoreState;
 
-/// The time over which the buckets of an ended hour are written.
+/// The longest time over which the buckets of an ended hour are written.
 ///
-/// It is long enough that millions of devices are no burst for the store, and at most a third of
-/// `flush.max_age`. A bucket that has had no turn after twice this time is written without one.
+/// It is long enough that millions of devices are no burst for the store. [`Pipeline::spread`] is the time in
+/// use. A bucket that has had no turn after twice the time in use is written without one.
 const SPREAD: Duration = Duration::from_secs(300);
 
 /// The options of a [`Pipeline`].
@@ -139,13 +139,13 @@ pub struct Pipeline {
     dead_letters: DeadLetters,
     metrics: Arc<Metrics>,
     started: Instant,
-    /// The number of readings in the log when it was opened.
+    /// The number of readings behind the checkpoint when the log was opened.
     recovered: u64,
     /// Announces [`State::inserted`] to waiting queries, once for many records.
     announced: watch::Sender<Position>,
     /// Notifies the scheduler that a bucket may be due earlier than it expects.
     due: Notify,
-    /// Notifies the feeder and the scheduler that a bucket has left pending.
+    /// Notifies the feeder, the scheduler and the deleter that a bucket has left pending or a task has ended.
     completed: Notify,
     /// Why the feeder failed, once it has.
     failure: watch::Sender<Option<String>>,
@@ -155,7 +155,7 @@ pub struct Pipeline {
     cutting: Mutex<()>,
     /// Cancelled when the service begins to stop.
     ///
-    /// It completes the requests in progress first.
+    /// The service then completes the requests in progress, before draining begins.
     stop_begins: CancellationToken,
     /// Cancelled when draining begins: waiting writes are tried again at once, each for the last time.
     drain_begins: CancellationToken,
@@ -240,7 +240,10 @@ impl Pipeline {
         }))
     }
 
-    /// Starts the feeder, the scheduler, the deleter, the saver, the watcher, the cutter and the roller.
+    /// Starts the feeder's thread and all tasks.
+    ///
+    /// The tasks are the scheduler, the deleter, the saver, the watcher, the cutter, the roller, and the task
+    /// that pings the store.
     ///
     /// # Errors
     /// If the feeder's thread cannot be started.
@@ -272,8 +275,8 @@ impl Pipeline {
 
     /// Waits until all readings that are acknowledged now are in pending, for at most `timeout`.
     ///
-    /// After the timeout, returns for how long the feeder has waited for room in pending, or `timeout` if it
-    /// does not wait.
+    /// Returns `None` once they are. After the timeout, returns for how long the feeder has waited for room
+    /// in pending, or `timeout` if the feeder does not wait for room.
     pub async fn catch_up(&self, timeout: Duration) -> Option<Duration> {
         let acknowledged = self.log.usage().readable;
         let mut announced = self.announced.subscribe();
@@ -364,6 +367,8 @@ impl Pipeline {
     }
 
     /// Returns the time over which the buckets of an hour are written after its end.
+    ///
+    /// It is [`SPREAD`], but at most a third of `flush.max_age`.
     fn spread(&self) -> Duration {
         SPREAD.min(self.options.limits.max_age / 3)
     }

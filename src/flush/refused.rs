@@ -30,7 +30,7 @@ struct Letter {
     refused: Arc<BucketWrite>,
     /// The stored values that the refused readings were to replace.
     replaced: Arc<Contents>,
-    /// Why the store refuses them.
+    /// Why the store refuses the readings.
     error: StoreError,
 }
 
@@ -138,7 +138,7 @@ pub(super) struct RefusedMetadata(Mutex<HashMap<Arc<str>, Arc<str>>>);
 impl RefusedMetadata {
     /// Logs metadata that the store refuses, once for each change.
     ///
-    /// Returns whether it did.
+    /// Returns whether it has logged a line.
     pub(super) fn note(&self, BucketOutcome { write, refused_metadata, .. }: &BucketOutcome) -> bool {
         let (device, Some(metadata), Some(error)) = (&write.device, &write.metadata, refused_metadata) else {
             return false;

@@ -12,9 +12,9 @@
 //!   progress of this instance or another one. They stay closed, whatever happens to the clock or the process
 //!   (`closed_hours`).
 //!
-//! Instances that share a database close a day at about the same time, each by its own clock. If one
-//! instance stores readings after another one has rolled up the day, and before it closes the day itself,
-//! they are in the rollup once it has rolled up the day too.
+//! Instances that share a database close a day at about the same time, each by its own clock. If instance A
+//! stores readings after instance B has rolled up the day, and before A closes the day itself, the rollup has
+//! these readings once A has rolled up the day too.
 //!
 //! The roller walks the devices of the store in the order of their IDs, some at a time, one step after the
 //! other. After each step it rests for as long as the step took, so that the flush keeps its share of the
@@ -86,7 +86,7 @@ pub(super) async fn run(pipeline: Arc<Pipeline>, progress: Option<RollupProgress
     let mut failing = OncePerChange::default();
     loop {
         let closing = Arc::clone(&pipeline);
-        // It fails at the end of the runtime, which ends this task too.
+        // The blocking task fails only when the runtime ends, which ends the roller too.
         let _ = tokio::task::spawn_blocking(move || closing.close_past_hours()).await;
         match roller.catch_up().await {
             Ok(is_ready) => {

@@ -27,7 +27,7 @@ pub(super) struct RollupProgress {
     pub(super) identity: String,
     /// The first hour that is not rolled up.
     pub(super) next: Hour,
-    /// How far the roller has come with the hours from there on.
+    /// How far the roller has come with the hours from `next` on; `None`: it has rolled up no device.
     pub(super) partial: Option<Partial>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct RollupProgress {
 pub(super) struct Partial {
     /// The end of the hours.
     pub(super) until: Hour,
-    /// The last of these devices, in the order of the IDs.
+    /// The last device whose hours are rolled up, in the order of the IDs.
     pub(super) after: Arc<str>,
 }
 

@@ -85,7 +85,7 @@ impl Stage {
         Self { pipeline, noted, readings: AtomicU32::new(0), clock, exposition, folder }
     }
 
-    /// The same, with a running scheduler.
+    /// Creates a pipeline like [`Self::new`], and starts its scheduler.
     fn running(
         options: Options,
         takes: Duration,
@@ -96,8 +96,10 @@ impl Stage {
         stage
     }
 
-    /// Starts all tasks, and waits until the feeder has read the beginning of the log, for which an orderly
-    /// end waits too. The feeder has a thread of its own: the clock moves while the others wait for it.
+    /// Starts all tasks, and waits until the feeder has read the log.
+    ///
+    /// An orderly end waits for the feeder too. The feeder has a thread of its own, so the clock would move
+    /// while the tasks wait for the feeder.
     async fn start(&self) -> Running {
         let running = self.pipeline.start().unwrap();
         let pipeline = Arc::clone(&self.pipeline);
@@ -159,7 +161,7 @@ async fn a_bucket_is_written_exactly_when_its_first_reading_is_as_old_as_max_age
         stage.put(&format!("device-{number}"));
         expected.push((stage.pipeline.now_ms() + 1_000, format!("device-{number}"), 2));
         pass(ms(1)).await;
-        stage.put(&format!("device-{number}")); // a second reading does not make it younger
+        stage.put(&format!("device-{number}")); // a second reading does not make the bucket younger
     }
     pass(ms(1_000)).await;
     assert_eq!(stage.pipeline.status().oldest_pending, Duration::ZERO);
@@ -170,7 +172,7 @@ async fn a_bucket_is_written_exactly_when_its_first_reading_is_as_old_as_max_age
 async fn a_bucket_is_not_late_because_an_older_one_waits_for_its_flight() {
     let stage = Stage::running(OPTIONS, ms(5_000), |_| None);
     stage.put("slow");
-    pass(ms(1_001)).await; // its write is under way
+    pass(ms(1_001)).await; // the write of the first bucket is under way
     stage.put("slow");
     pass(ms(100)).await;
     stage.put("other");
@@ -208,7 +210,8 @@ async fn of_one_bucket_one_write_is_under_way_at_most_and_what_comes_meanwhile_g
     pass(ms(10_000)).await;
     let noted = stage.noted();
     let times: Vec<_> = noted.iter().map(|(at_ms, ..)| *at_ms).collect();
-    // Full after three readings, then again and again behind its own flight, and at last by age.
+    // The first bucket is full after three readings. The next ones are full while the write before is in
+    // flight, and are taken at its end. The last one is due by its age.
     assert_eq!(times[..5], [200, 900, 1_600, 2_300, 3_000]);
     assert!(times.windows(2).all(|pair| pair[0] + 700 <= pair[1]), "{times:?}");
     assert_eq!(noted.iter().map(|(.., readings)| readings).sum::<u32>(), 40);
@@ -226,7 +229,7 @@ async fn retries_wait_half_to_all_of_a_wait_that_doubles_up_to_its_limit_and_beg
         let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let waits = [100, 200, 400, 800, 1_600, 1_600, 1_600, 1_600];
         assert_eq!(gaps.len(), waits.len(), "{times:?}");
-        // The range allows for whole milliseconds.
+        // The upper bound has one more millisecond, because the times are whole milliseconds.
         let holds = gaps.iter().zip(waits).all(|(&gap, wait)| (wait / 2..=wait + 1).contains(&gap));
         assert!(holds, "{gaps:?}");
         assert_eq!(stage.pipeline.store_away(), None);

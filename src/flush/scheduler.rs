@@ -2,10 +2,12 @@
 //!
 //! It wakes when the oldest bucket is due, and takes with it all buckets that become old within
 //! `flush.gather`. So there are few write commands, whatever the number of requests, and no bucket waits
-//! longer than `flush.max_age`. Once in each such window it grants turns to the buckets of ended hours: a
-//! full command, or more if many buckets wait, so that all are written within [`super::SPREAD`] or little
-//! more. Other tasks wake it only for what cannot wait: a full bucket, lack of memory, the first reading
-//! after an idle time, the end of the service.
+//! longer than `flush.max_age`. Other tasks wake it only for what cannot wait: a full bucket, lack of memory,
+//! the first reading after an idle time, the end of the service.
+//!
+//! The buckets of ended hours wait for turns (`pending::taking`). Once in `flush.gather` the scheduler grants
+//! as many turns as one write may have buckets (`flush.max_buckets_per_write`). If many buckets are open, it
+//! grants more, so that all are written within [`super::SPREAD`] or little more.
 //!
 //! A write that the store has not taken does not keep others waiting while the store answers: see [`Permit`].
 

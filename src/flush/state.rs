@@ -30,7 +30,10 @@ pub(super) struct State {
     pub(super) pending: Pending,
     /// The position up to which the log is inserted into pending.
     pub(super) inserted: Position,
-    /// The readings inserted so far, including those that the log had when it was opened.
+    /// The number of readings that the feeder has taken from the log since the start.
+    ///
+    /// It includes those that were behind the checkpoint when the log was opened, and those that the replay
+    /// of a deletion leaves out.
     pub(super) inserted_readings: u64,
     /// Since when the feeder has waited for room in pending.
     pub(super) stalled_since: Option<tokio::time::Instant>,

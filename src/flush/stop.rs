@@ -1,7 +1,7 @@
 //! The orderly end of the tasks, and how long it waits for the store.
 //!
 //! A store that takes writes gets all pending readings, for at most `server.shutdown_grace`. A stop does not
-//! wait for any other store. It ends when one of these has lasted for [`STORE_WAIT`]:
+//! wait for any other store. It ends when one of these conditions has lasted for [`STORE_WAIT`]:
 //!
 //! - The store does not answer a ping ([`super::store_state`]). If it is known to be silent, the stop ends at
 //!   once.
@@ -38,7 +38,9 @@ pub struct Running {
 pub struct Drained {
     /// How many readings stay in the log.
     pub left: u64,
-    /// Why the store did not take them; `None` if it took all, or the time was over.
+    /// Why the store is away; `None` if it is not.
+    ///
+    /// If readings are left and the store is not away, the time was over.
     pub store_away: Option<String>,
 }
 

@@ -44,7 +44,7 @@ pub(super) fn away() -> StoreError {
     StoreError::new(Cause::Network, "connection refused")
 }
 
-/// A real store, and a line to it that may fail and takes its time.
+/// A real store behind a connection that may fail, and that takes some time for each write.
 pub(super) struct Faulty {
     pub(super) store: SqliteStore,
     pub(super) fault: Fault,
@@ -166,7 +166,7 @@ impl Deletions for Faulty {
     }
 }
 
-/// One life of the system from the log on, in a folder that outlives it.
+/// One run of the log, the pipeline and the store, in a folder that the next run uses too.
 struct Life {
     folder: Arc<TempDir>,
     log: Arc<Log>,
@@ -241,7 +241,7 @@ impl Life {
         value.unwrap_or_default()
     }
 
-    /// How many readings are in the store, by its own account.
+    /// The number of readings that the store returns.
     async fn stored(&self) -> usize {
         let mut readings = 0;
         for device in self.store.devices("", None, 100).await.unwrap().devices {
@@ -255,7 +255,7 @@ impl Life {
         until("nothing is pending", || self.pipeline.status().pending_readings == 0).await;
     }
 
-    /// The end of this life: stores what it can within `grace`, and says how many readings stay in the log.
+    /// Ends this life: stores readings for at most `grace`, and returns how many stay in the log.
     async fn end(self, grace: Duration) -> u64 {
         self.log.close();
         self.running.drain(grace).await.left
@@ -376,7 +376,7 @@ async fn while_pending_is_full_readings_wait_in_the_log_and_queries_are_told_and
 
 #[tokio::test]
 async fn pending_is_full_until_half_of_it_is_free_again() {
-    let taken = Arc::new(AtomicU64::new(0)); // of the devices, so many
+    let taken = Arc::new(AtomicU64::new(0)); // the number of devices that the store takes
     let takes = Arc::clone(&taken);
     let number = |device: &str| device.strip_prefix("device-").unwrap().parse::<u64>().unwrap();
     let fault = move |write: &BucketWrite| (number(&write.device) >= takes.load(Ordering::Relaxed)).then(away);

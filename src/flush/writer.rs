@@ -32,7 +32,7 @@ pub trait Retry: Send {
 
     /// Waits before the next attempt.
     ///
-    /// `is_whole`: the store has done nothing of the last one.
+    /// `is_whole`: the store has done nothing of the last attempt.
     ///
     /// # Errors
     /// When there is no next attempt.
@@ -60,7 +60,7 @@ impl Writer {
         Self { store, metrics, refused_metadata: RefusedMetadata::default() }
     }
 
-    /// Begins to write buckets, which are all different.
+    /// Begins to write buckets. No two of the writes may be of the same bucket.
     pub fn begin(&self, writes: Vec<Arc<BucketWrite>>) -> Writes<'_> {
         Writes { writer: self, left: writes.into_iter().map(Bisection::new).collect(), failed: None }
     }

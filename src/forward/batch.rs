@@ -215,7 +215,8 @@ mod tests {
         ) {
             let mut readings = readings;
             for at in 1..readings.len() {
-                // In a record, a reading without metadata has that of the one before of its device.
+                // In a record, a reading without metadata has the metadata of the reading before, if both are
+                // of one device.
                 if readings[at].0 == readings[at - 1].0 && readings[at].1.is_none() {
                     readings[at].1 = readings[at - 1].1.clone();
                 }

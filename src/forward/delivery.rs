@@ -3,12 +3,14 @@
 //! **If the other server fails on a reading.** A tidegauge that answers `500` several times in a row to the
 //! same request may fail on one of its readings. To find this reading, the request is divided: first between
 //! devices, then the readings of one device into halves, down to one reading. The first half is delivered
-//! before the second half is sent, so the readings of a device keep their order. If the server fails on a
-//! single reading, it is tested: it gets once more the last reading that it has accepted before. If it
-//! accepts that, it fails only on the single reading, which counts as refused. If it does not, the server
-//! fails on everything, and the readings wait. After [`MAX_FAILED_PARTS`] failed parts of one device, further
-//! failed parts of this device are refused as a whole.
-//! a whole.
+//! before the second half is sent, so the readings of a device keep their order.
+//!
+//! After each failed part the server is tested: it gets once more the last reading that it has accepted. If
+//! the server fails on that reading too, it fails on everything, and the part waits. If it accepts that
+//! reading, the failed part is divided, and a part of a single reading counts as refused. Before the server
+//! has accepted any reading, failed parts are divided without a test; a part of a single reading is refused
+//! when the server accepts another reading of the batch. After [`MAX_FAILED_PARTS`] failed parts of one
+//! device, further failed parts of this device are refused as a whole, like single readings.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -227,7 +229,7 @@ impl Delivery {
                 Ok(answer) => return ControlFlow::Continue(Ok(answer)),
                 Err(trouble) => trouble,
             };
-            failures = if trouble.is_failure() { failures + 1 } else { 0 };
+            failures = if trouble.is_internal_error() { failures + 1 } else { 0 };
             if is_final(&trouble) || failures >= FAILURES_IN_A_ROW {
                 return ControlFlow::Continue(Err(trouble));
             }

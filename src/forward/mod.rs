@@ -15,7 +15,7 @@
 //! Promises:
 //! - The log keeps a record until the other server has its readings durably, or has refused them for good.
 //! - A reading counts as accepted or refused only if an answer in the form of this API says so. Any other
-//!   answer is a failure that is retried, for example the answer of a proxy, or to a wrong token.
+//!   answer is a failure that is retried: for example the answer of a proxy, or the answer to a wrong token.
 //! - A refused reading does not delay others. It is written to a dead-letter file of its own. The same
 //!   happens to a reading on which the other server fails each time (`500` in the form of this API) while it
 //!   accepts other readings. If that file is full, such readings are only counted and logged, because the

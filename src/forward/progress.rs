@@ -130,7 +130,7 @@ impl Ends {
 
     /// The last time at which the log ended at `position` or before.
     ///
-    /// Forgets the ends before the one of this time.
+    /// Forgets all earlier ends.
     fn as_of_ms(&mut self, position: Position) -> u64 {
         while self.ends.get(1).is_some_and(|next| next.position <= position) {
             self.ends.pop_front();

@@ -3,13 +3,16 @@
 use super::in_memory::{Data, NoLimit};
 use super::{Format, Limits, Options, Parameters, Writer, execute, parse};
 
-/// The data of all queries.
+/// The line protocol of the points that the queries read.
 const LINES: &str =
     "m,device_id=a,room=r x=1,y=10 0\nm,device_id=b x=2 60000000000\nn,device_id=a value=3 3600000000000";
 
 const LIMITS: Limits = Limits { max_series: 100, max_buckets: 1_000, max_points: 10_000, max_rows: 1_000 };
 
-/// A query: it is refused with a place in the text, or answered within the limits.
+/// Fuzzes the parser and the evaluator with a query.
+///
+/// The query is refused, with a line of the text if the error names one. Or each statement has an answer
+/// within the limits that is JSON.
 pub fn query(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let statements = match parse(text, &Parameters::default()) {

@@ -20,7 +20,9 @@ const MS_PER_HOUR: i64 = 3_600_000;
 /// Points in memory, and counts of what statements have read.
 #[derive(Default)]
 pub(super) struct Data {
-    /// By measurement and series. The key of a series is its index.
+    /// The points of each series, by measurement and tags.
+    ///
+    /// The key of a series is its index in this list.
     points: Vec<((Arc<str>, Tags), Fields)>,
     /// The number of rows that were read.
     pub(super) rows: usize,

@@ -19,7 +19,7 @@ pub struct Series {
     pub tags: Vec<(Arc<str>, Arc<str>)>,
     /// The names of the fields, ascending.
     pub fields: Vec<Arc<str>>,
-    /// Other names of one of its tags.
+    /// Other names of one tag of the series.
     pub aliases: Arc<Aliases>,
 }
 
@@ -57,7 +57,7 @@ impl Series {
 pub struct WantedTag {
     /// The key of the tag.
     pub key: String,
-    /// Its values; a series with another value is not needed.
+    /// The values that the tag may have. A series with another value is not needed.
     pub values: BTreeSet<String>,
 }
 
@@ -79,7 +79,7 @@ impl Measurements {
         self.all || !self.patterns.is_empty()
     }
 
-    /// Whether the measurement `name` is among them.
+    /// Whether the measurement `name` is among these measurements.
     #[must_use]
     pub fn contain(&self, name: &str) -> bool {
         self.all || self.names.contains(name) || self.patterns.iter().any(|pattern| pattern.matches(name))
@@ -203,7 +203,9 @@ pub struct HourStats {
 pub enum Next {
     /// The next row.
     Row,
-    /// The first row of the next series. A source may still pass rows of this one.
+    /// The first row of the next series.
+    ///
+    /// A source may still pass rows of the same series.
     Series,
     /// No more rows.
     End,

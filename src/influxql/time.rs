@@ -19,7 +19,7 @@ pub(super) const MIN_NS: i64 = i64::MIN + 2;
 /// A range without an upper bound ends here.
 pub(super) const MAX_NS: i64 = i64::MAX - 1;
 
-/// A range of instants, both inclusive, in nanoseconds.
+/// A range of instants, in Unix nanoseconds. Both bounds are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TimeRange {
     pub(super) min: i64,
@@ -125,7 +125,7 @@ fn compared(operator: Operator, at: i64) -> Result<TimeRange, StatementError> {
     })
 }
 
-/// The instant that an expression means, in nanoseconds.
+/// Returns the instant that an expression means, in Unix nanoseconds.
 fn instant(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Result<i64, StatementError> {
     let incompatible = || format!("invalid operation: time and {} are not compatible", expr.kind()).into();
     evaluated(expr, now_ns, zone).ok_or_else(incompatible)
@@ -152,9 +152,9 @@ fn evaluated(expr: &Expr, now_ns: i64, zone: &TimeZone) -> Option<i64> {
     }
 }
 
-/// Parses RFC 3339, `2026-03-28 01:02:03.5` and `2026-03-28`.
+/// Parses a time, and returns it in Unix nanoseconds.
 ///
-/// A time without an offset is the local time of `zone`.
+/// The text is RFC 3339, or `2026-03-28 01:02:03.5` or `2026-03-28` in the local time of `zone`.
 pub(super) fn parse(text: &str, zone: &TimeZone) -> Option<i64> {
     let is_plain = text.is_ascii() && text.len() >= "2026-03-28".len() && text.as_bytes()[4] == b'-';
     if !is_plain {

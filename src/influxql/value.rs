@@ -40,6 +40,8 @@ impl Value {
     }
 
     /// Compares two numbers, or two texts.
+    ///
+    /// Any other value compares as NaN: two such values are equal, and numbers are less.
     pub(super) fn order(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Integer(a), Self::Integer(b)) => a.cmp(b),

@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// The time zone of this name in the IANA database. An empty name is UTC.
+/// The time zone of this name in the IANA database.
+///
+/// An empty name is UTC. `None`: there is no such zone.
 pub(super) fn find(name: &str) -> Option<TimeZone> {
     if name.is_empty() { Some(TimeZone::UTC) } else { TimeZone::get(name).ok() }
 }
@@ -13,9 +15,9 @@ pub(super) fn offset_ns(zone: &TimeZone, at_ns: i64) -> i64 {
     i64::from(zone.to_offset(timestamp(at_ns)).seconds()) * 1_000_000_000
 }
 
-/// Whether the offsets of a zone in a range are whole hours.
+/// Whether each hour of a zone is also an hour of UTC, in a range of instants.
 ///
-/// They must also change only at whole hours.
+/// The offsets must be whole hours, and must change only at whole hours.
 pub(super) fn has_whole_hours(zone: &TimeZone, min_ns: i64, max_ns: i64) -> bool {
     let is_whole = |seconds: i32| seconds % 3600 == 0;
     is_whole(zone.to_offset(timestamp(min_ns)).seconds())

@@ -100,7 +100,7 @@ pub struct Admission<'r> {
     quota: &'r Quota,
     /// How many readings of the batch were received before the current datagram.
     received_before: u32,
-    /// `None` if devices have no limits.
+    /// The check of the limits per device; `None` if devices have no limits.
     device_check: Option<RequestCheck<'r>>,
     source: Source,
     window: Window,
@@ -213,7 +213,7 @@ impl<'r> Admission<'r> {
         all.since(&logged).refusals(&listed)
     }
 
-    /// The first hundred rejections so far.
+    /// The first hundred rejections since the last [`Self::take_refusals`].
     #[must_use]
     pub fn listed(&self) -> &[Listed] {
         &self.receipt.listed

@@ -98,7 +98,7 @@ pub enum IngestError {
     /// The sender has reached its rate of readings.
     #[error(transparent)]
     RateLimited(#[from] RateLimitedError),
-    /// The log is full, and may have space again later.
+    /// The log or its disk is full, or no file can be opened. The log may accept readings again later.
     #[error("{0}")]
     Overloaded(AppendError),
     /// The log accepts no more records.
@@ -168,7 +168,7 @@ impl Ingest {
     /// Charges the first reading of a request or datagram to its sender, before anything of it is parsed.
     ///
     /// # Errors
-    /// When the sender's rate has no room. The request or datagram is then counted as one refused reading.
+    /// When the sender has used up its rate. The request or datagram is then counted as one refused reading.
     pub fn begin(&self, source: Source, quota: &Quota) -> Result<Permit, RateLimitedError> {
         let charged = quota.readings.as_ref().map_or(Ok(()), |limiter| limiter.take(Instant::now()));
         charged.map(|()| Permit { source }).map_err(|retry_after| {
@@ -433,7 +433,7 @@ impl Accounts {
 
 /// An append whose outcome is not counted yet.
 ///
-/// If it is dropped, a task in the background waits on.
+/// If it is dropped, a background task continues to wait, and counts the outcome.
 struct Followed {
     waiting: Option<(Accounts, Ack)>,
 }

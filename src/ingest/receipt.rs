@@ -12,11 +12,11 @@ use crate::wire::{Code, Ignored};
 /// The outcome of the readings of one request: `received = accepted + rejected`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// The number of readings found.
+    /// The number of readings in the request, without those in `older`.
     pub received: u32,
-    /// The number of readings in the log.
+    /// The number of admitted readings. They are in the log once the [`super::Submission`] is durable.
     pub accepted: u32,
-    /// The number of readings that are not in the log.
+    /// The number of rejected readings, which are not in the log.
     pub rejected: u32,
     /// The first hundred rejections, of readings and of single values.
     pub listed: Vec<Listed>,
@@ -26,9 +26,11 @@ pub struct Receipt {
     pub overwritten: Overwritten,
     /// The number of repeated readings that were left out, because the server has newer values.
     pub older: u32,
-    /// The number of values that were left out of other readings, because the server has newer values.
+    /// The number of values that were left out of accepted readings, because the server has newer values.
     pub older_values: u32,
-    /// The time until the rate admits the readings that it has rejected; `None` if it has rejected none.
+    /// The time until the limits per device admit the readings that they have rejected.
+    ///
+    /// `None` if they have rejected none, or if waiting does not help.
     pub retry_after: Option<Duration>,
     /// The number of rejected readings by code.
     pub(super) by_code: ByCode,

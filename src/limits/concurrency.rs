@@ -10,7 +10,9 @@ pub struct ConcurrencyLimit {
     max: usize,
 }
 
-/// The amount that one user holds. Dropping the guard returns it to the limit.
+/// The units of a [`ConcurrencyLimit`] that one user of it has taken.
+///
+/// A user is a request, for example. Dropping the guard returns the units to the limit.
 #[derive(Debug)]
 pub struct ConcurrencyGuard {
     limit: Arc<ConcurrencyLimit>,
@@ -54,7 +56,7 @@ impl ConcurrencyGuard {
         has_grown
     }
 
-    /// Returns `less` units to the limit.
+    /// Returns `less` units to the limit, at most those that this guard holds.
     pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.count);
         self.count -= less;

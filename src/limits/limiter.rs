@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Rate;
 use super::rate::nanos;
 
-/// A [`Rate`] and its state: the instant up to which the rate is used.
+/// A [`Rate`] with its state `used_ns`, which [`Rate`] explains.
 #[derive(Debug)]
 pub struct Limiter {
     rate: Rate,
@@ -37,8 +37,8 @@ impl Limiter {
 
     /// Charges `count` more units after [`Self::take`], unless the limiter is in debt.
     ///
-    /// Any `count` is possible; it may put the limiter into debt. If other requests have put the limiter into
-    /// debt meanwhile, it charges nothing.
+    /// `count` has no limit, so the charge may put the limiter into debt. If another request has put the
+    /// limiter into debt since [`Self::take`], this call charges nothing and fails.
     ///
     /// # Errors
     /// The time until the rate admits a unit.
@@ -46,7 +46,7 @@ impl Limiter {
         self.take_with_room_for(0, count, now)
     }
 
-    /// Charges `count` more units after [`Self::take`], even in debt.
+    /// Charges `count` more units after [`Self::take`], also to a limiter in debt.
     pub fn owe(&self, count: u64, now: Instant) {
         let now_ns = self.at(now);
         let take = |used_ns| Some(self.rate.taken(count, used_ns, now_ns));

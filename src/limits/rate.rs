@@ -8,6 +8,9 @@ use std::time::Duration;
 /// the "theoretical arrival time".) Each unit moves this instant forward by the interval between two units. A
 /// unit is admitted if the instant is then ahead of the clock by at most the burst. Instants are nanoseconds
 /// since a start of the caller's choice; 0 is the state of an unused rate.
+///
+/// For example, with one unit a second and a burst of three seconds, three units at once move the instant to
+/// three seconds ahead of the clock. A fourth unit has to wait for one second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     interval_ns: u64,
@@ -41,7 +44,7 @@ impl Rate {
         (wanted_ns > fits_ns).then(|| Duration::from_nanos(wanted_ns - fits_ns))
     }
 
-    /// The state of the rate after `count` more units than at `used_ns`.
+    /// Returns the state after `count` more units at `now_ns`, from the state before.
     #[must_use]
     pub fn taken(self, count: u64, used_ns: u64, now_ns: u64) -> u64 {
         used_ns.max(now_ns).saturating_add(self.interval_ns.saturating_mul(count))

@@ -55,7 +55,7 @@ impl OpenSegment {
         Position(self.base.0 + self.bytes)
     }
 
-    /// Sets the length to the end of the last record, and at least to the durable end of the log.
+    /// Sets `bytes` to the end of the last whole record, which is at or behind the log's durable end.
     fn leave_out_room(&mut self, folder: &OsFolder, durable: Position) -> Result<(), LogError> {
         let path = folder.path_of(&segment::name(self.base));
         let known = durable.0.saturating_sub(self.base.0);
@@ -91,7 +91,7 @@ impl Snapshot {
         let folder = OsFolder::new(dir);
         for _ in 0..ATTEMPTS {
             let checkpoint = slots::load::<Checkpoint>(&folder)?.unwrap_or_default();
-            let followed = follower::load(&folder)?; // before the segments, so that it is not beyond them
+            let followed = follower::load(&folder)?; // first, so that the position is not beyond the segments
             let mut segments = open_all(&folder)?;
             if segments.first().is_some_and(|oldest| oldest.base <= checkpoint.position) {
                 if let Some(newest) = segments.last_mut() {
@@ -105,6 +105,9 @@ impl Snapshot {
     }
 
     /// Whether a deletion has entered the log since the snapshot, or was being written then.
+    ///
+    /// Also true if a cut has removed the snapshot's newest segment since, because its later records are
+    /// unknown.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -274,7 +277,7 @@ mod tests {
         append(&log, batch(0, 1)).unwrap();
         let early = Snapshot::take(&dir).unwrap();
         (1..30).for_each(|id| append(&log, batch(id, 1)).unwrap());
-        // As if all these segments were new since the checkpoint was read.
+        // The snapshot is as if the log had got all segments but the first after the checkpoint was read.
         let snapshot = Snapshot { checkpoint: early.checkpoint, ..Snapshot::take(&dir).unwrap() };
         snapshot.copy_to(&copied).unwrap();
         let bases = segment::list(&OsFolder::new(&copied)).unwrap();

@@ -15,7 +15,7 @@ use crate::common::cursor::{Cursor, EndOfBytes};
 
 /// The most bytes in the payload of a record, whatever the settings are.
 ///
-/// Below it, every length and offset in a record fits its field.
+/// With this limit, every length and offset in a record fits its field.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
 /// The payload of one record: the accepted readings of one request or datagram, a [`super::DeletionRecord`]
@@ -78,7 +78,7 @@ pub struct BatchBuilder {
     readings: u32,
     group: Option<Group>,
     names: Names,
-    /// The offset of the first group of each owner, by the owner's number; 0: it has no group.
+    /// The offset of the group that has an owner in full, by the owner's number; 0: no group has that owner.
     owners: Vec<u32>,
 }
 
@@ -94,13 +94,13 @@ struct Group {
     count: u32,
 }
 
-/// A reading does not fit into the batch, and is not in it.
+/// A reading does not fit into the batch, which stays as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// The batch would have too many metric names.
     #[error("a request names at most 65,535 different metrics")]
     TooManyNames,
-    /// The payload would be too long.
+    /// The payload would have more bytes than this limit.
     #[error("the readings of a request take at most {0} bytes in the log; split the request")]
     TooLarge(usize),
     /// A device ID, metadata, a metric name or the values of a reading are longer than the format allows.
@@ -314,8 +314,8 @@ impl Names {
     ///
     /// `hint` is the index to try first.
     ///
-    /// `measurement_bytes` is the length of the measurement that the name may begin with. A name that is
-    /// known with another measurement keeps it.
+    /// `measurement_bytes` is the length of the measurement that the name may begin with. A name that the
+    /// batch already has keeps the measurement that it was added with.
     fn index(&mut self, name: &str, measurement_bytes: u8, hint: usize) -> Result<u16, PushError> {
         if let Some(&place) = self.places.get(hint)
             && slice(&self.bytes, place) == name.as_bytes()
@@ -415,7 +415,9 @@ pub enum Step<'a> {
 pub struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {
-    /// Checks a text. A check for ASCII takes a fraction of the work of one for UTF-8.
+    /// Takes bytes as a text; `None` if they are not UTF-8.
+    ///
+    /// It checks for ASCII first, which takes a fraction of the work of a check for UTF-8.
     fn new(bytes: &'a [u8]) -> Option<Self> {
         (bytes.is_ascii() || std::str::from_utf8(bytes).is_ok()).then_some(Self(bytes))
     }
@@ -458,7 +460,7 @@ impl From<EndOfBytes> for BadPayload {
 /// An iterator over the parts of a batch. Callers stop at its first error.
 #[derive(Debug)]
 pub struct Steps<'a> {
-    /// The number of names.
+    /// The number of names in the payload.
     names: usize,
     cursor: Cursor<'a>,
     /// The number of readings left in the group.
@@ -495,8 +497,9 @@ impl<'a> Steps<'a> {
         Ok(Step::Group { device, metadata: (!metadata.is_empty()).then_some(metadata) })
     }
 
-    /// The owner of the group at `at`, which has it in full and begins before `end`.
+    /// The owner of the group at the offset `at`.
     ///
+    /// The group must begin before `end` and have its owner in full, or the payload breaks the grammar.
     /// An owner is read once, however many groups refer to it, so that the work is in proportion to the
     /// payload.
     fn owner_of(&mut self, at: usize, end: usize) -> Result<(Text<'a>, &'a str), BadPayload> {
@@ -526,7 +529,7 @@ impl<'a> Steps<'a> {
 
 /// The owner of a group: a device and its metadata.
 enum Owner<'a> {
-    /// The device and its metadata, which is empty if there is none.
+    /// The device and its metadata. The text of the metadata is empty if the device has none.
     InFull(Text<'a>, &'a str),
     /// The group at this offset has the owner in full.
     OfGroup(usize),

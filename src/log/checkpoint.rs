@@ -31,8 +31,10 @@ impl SavedCheckpoint {
         Self(Mutex::new((last, file)))
     }
 
-    /// Saves the positions that are beyond the saved ones, and returns the saved checkpoint. If neither is
-    /// beyond, it writes nothing. When this returns, the result survives a crash.
+    /// Saves each position of `to` that is beyond the saved one, and returns the saved checkpoint.
+    ///
+    /// If neither position is beyond the saved one, it writes nothing. When this returns, the result survives
+    /// a crash.
     pub(super) fn advance(&self, to: Checkpoint) -> Result<Checkpoint, LogError> {
         let mut saved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, file) = &mut *saved;

@@ -198,7 +198,7 @@ impl Committer {
             if let Some(AppendError::Poisoned(why)) = &refusal {
                 state.poisoned = Some(why.clone());
             } else {
-                // Even if the group was refused: the writer may have started a segment before.
+                // Also for a refused group, because the writer may have started a segment before it failed.
                 state.readable = self.appender.end;
                 state.durable = self.appender.durable;
                 state.room = self.appender.room();
@@ -263,7 +263,7 @@ pub(super) struct Appender {
     has_grown: bool,
     /// The number of syncs of a file that had grown, since a segment last began in a spare.
     growing_syncs: u64,
-    /// After this many such syncs a spare is due.
+    /// A spare is due when `growing_syncs` has reached this number.
     patience: u64,
     /// The position of the newest segment.
     pub(super) base: Position,
@@ -334,8 +334,9 @@ impl Appender {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Removes the bytes that a failed write left behind the end, with the room, and syncs the removal. The
-    /// requests get an error, so their readings must not reappear after a restart or a crash.
+    /// Removes the bytes that a failed write left behind the last record, and the room. Syncs the removal.
+    ///
+    /// The requests get an error, so their readings must not reappear after a restart or a crash.
     fn undo_write(&mut self, error: &std::io::Error) -> WriteFailure {
         let failed = format!("write {}: {error}", self.path().display());
         let undone = self.file.set_len(self.used()).and_then(|()| self.file.sync());
@@ -347,8 +348,10 @@ impl Appender {
         }
     }
 
-    /// Starts the next segment if the newest one has records, so that the log can remove the newest one once
-    /// its readings are stored. Otherwise it cuts off the room.
+    /// Starts the next segment if the newest one has records, and otherwise cuts off the room.
+    ///
+    /// A cut never removes the newest segment. Once the next one has begun, a cut can remove the segment that
+    /// was the newest, as soon as its readings are stored.
     fn end_segment(&mut self) -> Result<(), WriteFailure> {
         if self.used() > segment::Header::BYTES as u64 { self.roll() } else { self.finish() }
     }
@@ -369,8 +372,8 @@ impl Appender {
 
     /// Starts the next segment, in a spare if one is ready.
     ///
-    /// It syncs the previous one first, and cuts off its room, so that only the newest can have a torn tail
-    /// or room.
+    /// It first syncs the previous segment and cuts off its room, so that only the newest segment can have a
+    /// torn tail or room.
     ///
     /// If the segment cannot be created, no file has its name, and the log goes on in the previous segment.
     /// If the folder cannot be synced, it is unknown whether the name survives a crash, so the log is
@@ -391,7 +394,7 @@ impl Appender {
         self.base = self.end;
         self.end = Position(self.base.0 + segment::Header::BYTES as u64);
         self.durable = self.end;
-        // If this fails, the next cut saves it and reports the error.
+        // If this fails, the next cut saves the durable end or reports the error.
         let _ = self.saved.advance(Checkpoint { position: Position::default(), durable: self.durable });
         Ok(())
     }
@@ -426,12 +429,12 @@ impl Appender {
         if self.used() >= self.segment_bytes { bytes } else { bytes.saturating_sub(self.room()) }
     }
 
-    /// The number of bytes behind the end that the file has already.
+    /// The number of bytes that the file has behind the end of its records.
     pub(super) fn room(&self) -> u64 {
         self.len - self.used()
     }
 
-    /// The bytes of the newest segment up to the end.
+    /// The number of bytes of the newest segment up to the end of its records.
     const fn used(&self) -> u64 {
         self.end.0 - self.base.0
     }

@@ -38,7 +38,7 @@ pub enum DeletionRecord {
 pub struct BegunDeletion {
     /// A number that no other deletion in the log has.
     pub id: u64,
-    /// The name of the token that asked for it.
+    /// The name of the token that asked for the deletion.
     pub by: Arc<str>,
     /// The device, the range and the series that are deleted.
     pub deletion: Arc<Deletion>,
@@ -50,7 +50,7 @@ pub struct BegunDeletion {
 }
 
 impl DeletionRecord {
-    /// Encodes it as the payload of a record.
+    /// Encodes this as the payload of a record.
     #[must_use]
     pub fn to_batch(&self) -> Batch {
         Batch::of_record(Kind::Deletion, serde_json::to_vec(self).expect("it has string keys only"), 0)

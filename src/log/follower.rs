@@ -5,9 +5,8 @@
 //! begins with the oldest record that the log still has.
 //!
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
-//! of unsynced ones. The follower begins again with the oldest record if the file cannot be read, or if it is
-//! of another log: then its position is beyond the end of this log or inside a record.
-//! or inside of a record, the follower begins again with the oldest record.
+//! of unsynced ones. The follower begins again with the oldest record if the file is damaged, or if it is of
+//! another log: then its position is beyond the end of this log or inside a record.
 
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
@@ -95,15 +94,16 @@ pub fn add_follower(dir: &Path) -> Result<(), LogError> {
     Ok(())
 }
 
-/// The position from which the log is needed, by the store and by the follower, if there is one.
+/// The position from which the store or the follower needs the log: the earlier of the two.
 pub(super) fn needed_from(stored: Position, followed: Option<Position>) -> Position {
     followed.map_or(stored, |followed| followed.min(stored))
 }
 
-/// Opens the file, if it exists.
+/// Opens the file `follower`, if it exists.
 ///
-/// Logs a warning if the log no longer has records that the follower has not read. A program that does not
-/// know followers may have cut them off.
+/// If the file is damaged or of another log, the follower begins again with the oldest record. Logs a warning
+/// then, and if the log no longer has records that the follower has not read: a program that does not know
+/// followers may have cut them off.
 pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFollower, LogError> {
     let first = recovery.bases[0];
     let opened = match SlotFile::<Followed>::open(folder) {
@@ -152,7 +152,7 @@ impl Log {
 
     /// Saves how far the follower has read, but at most the durable end of the log.
     ///
-    /// The next cut may remove the records before. Does nothing if the position has not moved.
+    /// The next cut may remove the records before the saved position. Does nothing if it has not moved.
     ///
     /// # Errors
     /// When the file cannot be written. Saving again later is safe.

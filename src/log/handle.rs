@@ -46,14 +46,14 @@ pub enum AppendError {
     Closed,
 }
 
-/// Resolves when an append is durable.
+/// The acknowledgement of a queued append, which [`Self::durable`] waits for.
 #[derive(Debug)]
 pub struct Ack(oneshot::Receiver<Result<(), AppendError>>);
 
 impl Ack {
-    /// Waits for the group commit, once.
+    /// Waits for the group commit that writes the batch.
     ///
-    /// Dropping this future does not cancel the append.
+    /// Must not be called again after it has returned. Dropping this future does not cancel the append.
     ///
     /// # Errors
     /// When the append failed.
@@ -85,7 +85,7 @@ impl Default for Instruments {
     }
 }
 
-/// An open log. Dropping it closes it, after it has written the queued batches.
+/// An open log. Dropping this handle closes the log, which first writes the queued batches.
 #[derive(Debug)]
 pub struct Log {
     pub(super) shared: Arc<Shared>,
@@ -113,7 +113,9 @@ pub struct Usage {
     pub appended_readings: u64,
     /// The most bytes that the log can use now: `log.max_bytes`, or less if its disk has less space.
     pub limit_bytes: u64,
-    /// While the log is short of space: the readings before this position must be stored now.
+    /// The flush must store the readings before this position now, so that the log regains free space.
+    ///
+    /// While enough of the log is free, this position is at or before the start of the log.
     pub short_before: Position,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,
@@ -140,7 +142,9 @@ impl Log {
         Ok((log, recovery))
     }
 
-    /// Opens the log in `folder`. The caller decides when to write queued batches.
+    /// Opens the log in `folder` without starting threads.
+    ///
+    /// Queued batches are written when the caller runs the [`Committer`].
     pub(super) fn assemble(
         folder: Arc<dyn Folder>,
         options: Options,
@@ -239,8 +243,8 @@ impl Log {
         // Spares and room count as free, because the log gives them back before it refuses an append.
         let kept_bytes = kept_bytes.saturating_add(state.room);
         let limit_bytes = state.reserve.limit(bytes).saturating_add(kept_bytes).min(self.options.max_bytes);
-        // The log is short when less than a quarter is free. A cut leaves up to a segment more than is
-        // needed.
+        // The log is short when less than a quarter is free, apart from one segment: a cut removes whole
+        // segments only, so it leaves up to a segment more than is needed.
         let enough_bytes = limit_bytes.saturating_sub(self.options.segment_bytes) / 4 * 3;
         Usage {
             bytes,
@@ -301,9 +305,10 @@ impl Log {
 
     /// Checks the free space on the disk, and refuses or accepts appends accordingly.
     ///
-    /// Callers call this about once a second. Near the reserve, this gives spares and room back. While
-    /// appends are refused, it ends the segment, so that all of the log can be cut. It also reserves a file
-    /// descriptor for the next segment.
+    /// Callers call this about once a second. When the free space above the reserve is less than a segment,
+    /// this removes the spares and cuts off the room of the newest segment. While the disk refuses appends,
+    /// it ends the segment, so that all of the log can be cut. It also reserves a file descriptor for the
+    /// next segment.
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
         let Ok(mut space) = self.folder.space() else { return };

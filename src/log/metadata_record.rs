@@ -28,7 +28,7 @@ pub struct MetadataRecord {
 }
 
 impl MetadataRecord {
-    /// Encodes it as the payload of a record.
+    /// Encodes this as the payload of a record.
     #[must_use]
     pub fn to_batch(&self) -> Batch {
         Batch::of_record(Kind::Metadata, serde_json::to_vec(self).expect("it has string keys only"), 0)

@@ -8,12 +8,13 @@
 //! far the store falls behind, because readings wait in the log.
 //!
 //! # On disk
-//! A folder of segments, the [`checkpoint`], and the position of the follower. A **position** counts bytes
-//! from the beginning of the log's first segment. The name of a segment is the position of its first byte
-//! (twenty digits, `.log`), so the byte at position `p` has offset `p - base` in its segment, and the
-//! segments join without gaps. The newest file may be longer than its records. The log may reuse the file of
-//! a removed segment for a later one (`spares.rs`). The grammar of a segment is on `segment::Header`, the
-//! grammar of a record on `record::Header`, and the grammar of its payload on [`batch::Batch`].
+//! The log is a folder. It has the segments, the file `checkpoint` ([`checkpoint`]), and the file `follower`
+//! with the position of the follower. A **position** counts bytes from the beginning of the log's first
+//! segment. The name of a segment is the position of its first byte (twenty digits, `.log`), so the byte at
+//! position `p` has offset `p - base` in its segment, and the segments join without gaps. The newest file may
+//! be longer than its records. The log may reuse the file of a removed segment for a later one (`spares.rs`).
+//! The grammar of a segment is on `segment::Header`, the grammar of a record on `record::Header`, and the
+//! grammar of its payload on [`batch::Batch`].
 //!
 //! # Promises
 //! - An [`Ack`] resolves to `Ok` only when the record is written and synced (with [`Sync::Always`]).
@@ -83,9 +84,9 @@ impl Position {
     /// Records and segments begin at multiples of this many bytes.
     const ALIGNMENT: u64 = 8;
 
-    /// A limit that no log reaches.
+    /// The highest possible position: 2^62 bytes, which no log reaches.
     ///
-    /// Sums of positions and lengths below it do not overflow.
+    /// The sum of such a position and a length up to 2^62 does not overflow.
     const MAX: u64 = 1 << 62;
 
     /// Whether a record or a segment may begin here.
@@ -120,7 +121,7 @@ pub struct Options {
     pub sync: Sync,
     /// How long a record waits for more records to be synced with it.
     ///
-    /// A large group does not wait.
+    /// The wait ends early when 32 records or 64 KiB are queued.
     pub group_window: Duration,
     /// The size in bytes at which a segment ends and the next one starts.
     pub segment_bytes: u64,
@@ -153,7 +154,7 @@ pub enum LogError {
         /// The kind of damage, for people.
         detail: String,
     },
-    /// There is no log where one was.
+    /// The folder has no log, but the caller knows that it had one.
     #[error("the log is missing: {0} has no checkpoint and no segment")]
     Missing(PathBuf),
     /// The checkpoint, or the position of the follower, is damaged.

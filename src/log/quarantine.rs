@@ -6,7 +6,8 @@
 //!
 //! A copy can have good records: bytes that overlap with the next segment, or records that an operator has
 //! mended in the copy. Each record proves its position with its checksum, and the name of the copy says where
-//! it was. [`put_back`] appends these records to the log again. Their values then count as accepted last.
+//! its bytes were. [`put_back`] appends these records to the log again. Their values then count as accepted
+//! last.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ pub fn begin_anew(log: &Path) -> Result<(), LogError> {
 /// The records of one quarantined file that [`put_back`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PutBack {
-    /// The number of records of readings that were appended to the log again.
+    /// The number of records, of readings and of metadata, that were appended to the log again.
     pub records: u64,
     /// The number of readings in these records.
     pub readings: u64,
@@ -67,7 +68,8 @@ pub struct PutBack {
 }
 
 /// Appends the good records of a copy that [`set_aside`] made to the log in the folder `log`, which no other
-/// process uses. When this returns, they survive a crash. Does nothing if `copy` has another name.
+/// process uses. When this returns, they survive a crash. Does nothing if the name of `copy` is not
+/// `position-length.bytes`, such as for the copy of a checkpoint.
 ///
 /// # Errors
 /// When a file cannot be read or written, or the log does not open. Putting back again later is safe: a
@@ -170,7 +172,7 @@ fn filler_payload(bytes: u64) -> Option<usize> {
 
 /// Copies bytes to a new file, whose name begins with `name`.
 ///
-/// When this returns, it survives a crash.
+/// When this returns, the new file survives a crash. Returns its path; `None` if `bytes` is empty.
 fn copy_aside(from: Named<'_>, bytes: Range<u64>, name: &str, aside: &dyn Folder) -> Result<Option<PathBuf>, LogError> {
     if bytes.is_empty() {
         return Ok(None);

@@ -4,8 +4,8 @@
 //! records in the order of the acks, and none that the log has not acknowledged.
 //!
 //! A reader wakes for many records at once and not for each, because a wake-up costs more than the reading of
-//! a record. It waits for the end of a **tick**, for many bytes, for a query that needs the records, or for
-//! the end of the log. A reader that found nothing in a whole tick sleeps until the next record.
+//! a record. It wakes at the end of a **tick**, or earlier when there are many bytes, when a query needs the
+//! records, or when the log closes. A reader that found nothing in a whole tick sleeps until the next record.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use crate::disk::{Folder, OpenFile, OpenMode};
 pub struct Lag {
     /// The longest time for which a record stays unread.
     pub tick: Duration,
-    /// The number of unread bytes that ends the wait, at most a sixteenth of the log.
+    /// The number of unread bytes that ends the wait, at most a sixteenth of `log.max_bytes`.
     pub bytes: u64,
 }
 
@@ -161,7 +161,7 @@ impl Reader {
 
     /// The header of the good record at the position.
     ///
-    /// `None`: the open segment ends before it.
+    /// `None`: no segment is open, or the open segment ends before the record.
     fn header(&mut self, readable: Position) -> Result<Option<Header>, LogError> {
         let Some((base, window)) = &mut self.segment else { return Ok(None) };
         let (at, unreadable) = (self.position.0 - base.0, unreadable(&*self.folder, *base));
@@ -209,7 +209,7 @@ mod tests {
     use super::super::{Recovery, Sync};
     use super::*;
 
-    /// No tick of it ends during a test.
+    /// A tick that is longer than any test.
     const HOUR: Duration = Duration::from_secs(3_600);
 
     const MINUTE: Duration = Duration::from_secs(60);

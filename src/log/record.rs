@@ -80,8 +80,8 @@ impl Header {
 
     /// Whether this is the header of a good record at `position`.
     ///
-    /// `crc` is the CRC-32 of the record from [`Self::SUMMED_FROM`] to the end of its payload: of `bytes`
-    /// bytes.
+    /// `crc` is the CRC-32 of `bytes` bytes of the record: from [`Self::SUMMED_FROM`] to the end of its
+    /// payload.
     pub(super) fn is_of(&self, position: Position, crc: u32, bytes: u64) -> bool {
         let mut hasher = hasher(self.kind, position);
         hasher.combine(&crc32fast::Hasher::new_with_initial_len(crc, bytes));

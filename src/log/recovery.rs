@@ -78,7 +78,7 @@ pub struct Recovery {
 /// A deletion that recovery found in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredDeletion {
-    /// The position of its record. It removes readings before this position.
+    /// The position of its record. The deletion removes readings before this position.
     pub position: Position,
     /// The content of its record.
     pub begun: BegunDeletion,
@@ -116,16 +116,16 @@ pub struct Segment {
     pub base: Position,
     /// The length of the file up to the end of its records.
     pub bytes: u64,
-    /// The number of good records behind the checkpoint.
+    /// The number of good records behind the checkpoint, without filler.
     pub records: u64,
-    /// The number of readings in them.
+    /// The number of readings in these records.
     pub readings: u64,
 }
 
 /// Bytes that the log recorded as durable, and that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The segment, which may be missing.
+    /// The file of the segment, which may be missing.
     pub path: PathBuf,
     /// The position of the segment's first byte.
     pub base: Position,
@@ -303,7 +303,7 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
     Ok((segments, strays))
 }
 
-/// Whether a record may end at `position`: it is not inside a good record.
+/// Whether a record may end at `position`: the position is not inside a good record.
 ///
 /// Behind damage, where the records are unknown, a record may end at any position.
 pub(super) fn is_boundary(folder: &dyn Folder, bases: &[Position], position: Position) -> Result<bool, LogError> {
@@ -445,8 +445,8 @@ impl Inspection {
             if gap.start >= reach {
                 return gap.start;
             }
-            // Without a good record behind it, the damage goes on to the durable end, which may be beyond the
-            // end of the file.
+            // Without a good record behind the gap, the damage goes on to the durable end, which may be
+            // beyond the end of the file.
             let end = if gap.end == len { reach } else { gap.end };
             self.damage.push(segment.damage(gap.start, end, "no whole record here"));
         }

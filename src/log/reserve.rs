@@ -33,18 +33,19 @@ pub(super) struct Reserve {
     min_free: MinFree,
     /// The space at the last check.
     space: Space,
-    /// Bytes that the log has written since that check.
+    /// Bytes that the log has written since the last check.
     written: u64,
-    /// A write would have touched the reserve, and the space above it has not reached the margin since.
+    /// The log refuses appends: a write would have touched the reserve, or a check found less free space than
+    /// the reserve. This ends when a check finds at least [`Self::margin`] above the reserve.
     low: bool,
-    /// A write failed despite the reserve.
+    /// The last write that failed despite the reserve, until the log tries again.
     failed: Option<Failed>,
 }
 
 #[derive(Debug)]
 struct Failed {
     at: Instant,
-    /// The free space at that time.
+    /// The free space when the write failed.
     free: u64,
 }
 
@@ -69,7 +70,7 @@ impl Reserve {
             || self.space.total == 0
     }
 
-    /// Updates the space after a check.
+    /// Notes the space that a check has found, and returns a change to be logged.
     pub(super) fn update(&mut self, space: Space, now: Instant) -> Option<FullnessChange> {
         let was_refusing = self.is_refusing();
         (self.space, self.written) = (space, 0);
@@ -86,7 +87,9 @@ impl Reserve {
         }
     }
 
-    /// Takes space for a write, unless that would touch the reserve.
+    /// Takes space for a write; fails if that would touch the reserve.
+    ///
+    /// The error has a change to be logged if the log refuses all appends from now on.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), Option<FullnessChange>> {
         if self.bytes() == 0 || bytes <= self.left() {
             self.written += bytes;
@@ -130,6 +133,8 @@ impl Reserve {
     }
 
     /// The bytes that a log of `used_bytes` may use before it touches the reserve.
+    ///
+    /// `u64::MAX` while the space is unknown.
     pub(super) fn limit(&self, used_bytes: u64) -> u64 {
         let is_known = self.space.total > 0;
         if is_known { used_bytes.saturating_add(self.left()) } else { u64::MAX }

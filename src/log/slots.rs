@@ -42,7 +42,7 @@ pub(super) trait Slot: Copy + Ord {
 pub(super) struct SlotFile<S> {
     path: PathBuf,
     file: Box<dyn OpenFile>,
-    /// The slot of the next write.
+    /// The slot of the next write: 0 or 1.
     next: usize,
     state: PhantomData<S>,
 }

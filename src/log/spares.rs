@@ -79,7 +79,7 @@ struct State {
     ready: Vec<Spare>,
     /// Files that are not ready yet.
     jobs: VecDeque<Job>,
-    /// One more file, which is in none of the lists, is being made ready.
+    /// The thread is making a file ready, which it has taken from `jobs`.
     is_preparing: bool,
     /// The number of spares that there is space for.
     limit: usize,
@@ -150,7 +150,7 @@ impl Spares {
         Self { folder, segment_bytes: segment_bytes.max(1), max_bytes, state, work }
     }
 
-    /// The bytes of all spares.
+    /// The bytes of all spares. A spare that is not ready yet counts with its full size.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().count() as u64 * self.segment_bytes
     }
@@ -177,7 +177,7 @@ impl Spares {
 
     /// Makes a cut segment of `bytes` a spare.
     ///
-    /// Returns false if it is too short, or there are enough spares.
+    /// Returns false if the segment is too short, or if there are enough spares.
     pub(super) fn recycle(&self, base: Position, bytes: u64) -> Result<bool> {
         let name = {
             let mut state = self.lock();
@@ -274,7 +274,7 @@ impl Spares {
         }
     }
 
-    /// Ends [`Self::run`], and removes all spares.
+    /// Ends [`Self::run`], and makes all spares surplus: [`Self::remove_surplus`] then removes them.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         (state.is_closed, state.limit) = (true, 0);

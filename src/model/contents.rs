@@ -1,8 +1,8 @@
 //! The contents of one bucket, and their merge.
 //!
-//! The identity of a value is (device, instant, metric). Inside a bucket the device and the hour are fixed,
-//! so an identity is (offset into the hour, metric). [`Contents`] holds each identity once, in that order.
-//! Every merge in the system, in stores and in queries, is [`Contents::merge`].
+//! The identity of a value is (device, instant, series). Inside a bucket the device and the hour are fixed,
+//! so an identity is (offset into the hour, series). [`Contents`] holds each identity once, in that order.
+//! Every merge of readings, in stores and in queries, is [`Contents::merge`].
 
 mod bucket_write;
 
@@ -185,14 +185,14 @@ impl Contents {
         Self::keeping(newer.keep, metrics.into_metrics(), samples)
     }
 
-    /// The samples for which `is_wanted` holds.
+    /// Returns contents with only the samples for which `is_wanted` holds.
     #[must_use]
     pub fn filter(&self, mut is_wanted: impl FnMut(&Metric, HourOffset) -> bool) -> Self {
         let samples = self.samples.iter().filter(|sample| is_wanted(self.metric_of(sample), sample.offset));
         Self { metrics: self.metrics.clone(), samples: samples.copied().collect(), keep: self.keep }
     }
 
-    /// The samples for which `is_in_first` holds, and the others.
+    /// Splits the samples into those for which `is_in_first` holds, and the others.
     #[must_use]
     pub fn partition(&self, is_in_first: impl FnMut(&Sample) -> bool) -> (Self, Self) {
         let (first, other) = self.samples.iter().copied().partition(is_in_first);
@@ -200,7 +200,7 @@ impl Contents {
         (of(first), of(other))
     }
 
-    /// The samples whose identities `other` does not have.
+    /// Returns contents with only the samples whose identities `other` does not have.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         let others = other.values_for(&self.metrics);
@@ -208,7 +208,9 @@ impl Contents {
         Self { metrics: self.metrics.clone(), samples, keep: self.keep }
     }
 
-    /// Prepares lookups by samples whose metrics are indexes into `metrics`.
+    /// Prepares lookups of values of these contents, by samples of other contents.
+    ///
+    /// `metrics` is the table of the other contents: [`Sample::metric`] of their samples is an index into it.
     #[must_use]
     pub fn values_for(&self, metrics: &[Metric]) -> Values<'_> {
         let mut own = MetricTable::new(self.metrics.clone());
@@ -222,8 +224,10 @@ impl Contents {
     }
 }
 
-/// Looks up values of contents by samples that have another table of metrics. The names of both tables are
-/// compared once, and not for each sample.
+/// Looks up values of contents by samples of other contents.
+///
+/// The samples have another table of metrics. The names of both tables are compared once, and not for each
+/// sample.
 #[derive(Debug)]
 pub struct Values<'a> {
     samples: &'a [Sample],
@@ -232,7 +236,7 @@ pub struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The value that has the identity of `sample`.
+    /// The value with the identity of `sample`; `None` if the contents lack it.
     #[must_use]
     pub fn of(&self, sample: &Sample) -> Option<f64> {
         let key = (sample.offset, self.places[sample.metric as usize]?);
@@ -240,7 +244,9 @@ impl Values<'_> {
         Some(self.samples[at].value)
     }
 
-    /// Whether the contents have `sample` with the same bits: 0.0 and -0.0 differ.
+    /// Whether the contents have `sample`, with the same bits of the value.
+    ///
+    /// 0.0 and -0.0 differ.
     #[must_use]
     pub fn has(&self, sample: &Sample) -> bool {
         self.of(sample).is_some_and(|value| value.to_bits() == sample.value.to_bits())

@@ -72,7 +72,7 @@ pub fn check_metadata_number(number: &str) -> Result<(), MetadataError> {
     number.parse::<i64>().map(drop).map_err(|_| MetadataError::LargeInteger)
 }
 
-/// Checks the number of nested objects and arrays.
+/// Checks how many levels of objects and arrays are nested: 2 for `{"a": {}}`.
 ///
 /// # Errors
 /// When `depth` is more than [`METADATA_MAX_DEPTH`].

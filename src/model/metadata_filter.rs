@@ -3,8 +3,8 @@
 //! A condition has a key, and the texts that the member with this key may have. The key `floor` names the
 //! member `floor` of the metadata. The key `site.floor` names the member `site.floor`, and also the member
 //! `floor` of the object `site`. A string, `true`, `false` and `null` match their text. A number matches each
-//! of its spellings: 2 matches `2`, `2.0` and `2e0`. An array matches if one of its elements does; an object
-//! matches no text.
+//! of its spellings: 2 matches `2`, `2.0` and `2e0`. An array matches if one of its elements does that is no
+//! array itself. An object matches no text.
 //!
 //! A match takes time in proportion to the length of the metadata and the number of conditions, however long
 //! the conditions are.

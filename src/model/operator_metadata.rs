@@ -92,7 +92,7 @@ impl OperatorMetadata {
         }
     }
 
-    /// Forgets the oldest removals beyond 64.
+    /// Forgets the oldest removals beyond `MAX_REMOVED`.
     ///
     /// Call this on the metadata that a store keeps, and not on a change, which must reach the store whole.
     /// If a copy from before a forgotten removal is merged later, the key comes back.

@@ -34,7 +34,9 @@ pub struct Series<'t> {
     pub labels: Labels<'t>,
 }
 
-/// The keys and values of labels, borrowed from a text where they have no escapes.
+/// The keys and values of labels.
+///
+/// A key or value without escapes is borrowed from the text.
 pub type Labels<'t> = SmallVec<[(Cow<'t, str>, Cow<'t, str>); USUAL_LABELS]>;
 
 /// Why a text is not a series, or labels cannot belong to a series.
@@ -222,8 +224,9 @@ fn check_keys<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> Result<(), Ser
     repeated.map_or(Ok(()), |(key, _)| Err(SeriesError::DuplicateLabel(key.to_owned())))
 }
 
-/// Reads a key or a value without its escapes, and moves `at` to its end: the byte `end`, or for a value also
-/// `}`.
+/// Reads a key (`end` is `=`) or a value (`end` is `,`), and removes its escapes.
+///
+/// Moves `at` to the byte that ends it: `end`, or `}` after the last value.
 fn read_text<'t>(text: &'t str, at: &mut usize, end: u8) -> Result<Cow<'t, str>, SeriesError> {
     let (start, mut found) = (*at, Cow::Borrowed(""));
     let mut plain = start;
@@ -250,7 +253,9 @@ fn read_text<'t>(text: &'t str, at: &mut usize, end: u8) -> Result<Cow<'t, str>,
     Ok(found)
 }
 
-/// Appends `text` to `to`, with a backslash before each special character, which is ASCII.
+/// Appends `text` to `to`, with a backslash before each special byte.
+///
+/// `is_special` selects ASCII characters only.
 pub(crate) fn append_escaped(to: &mut String, mut text: &str, is_special: impl Fn(u8) -> bool + Copy) {
     while let Some(at) = text.bytes().position(is_special) {
         to.push_str(&text[..at]);

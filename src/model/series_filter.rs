@@ -44,7 +44,9 @@ impl SeriesFilter {
     /// Matches every series.
     pub const ALL: Self = Self { parts: None };
 
-    /// Makes a filter of series that have one of `metrics`, if there are any, and the `labels`.
+    /// Makes a filter of series that have one of `metrics`, and the `labels`.
+    ///
+    /// Without `metrics`, the filter selects by labels only.
     ///
     /// A metric is a name (`cpu`: with any labels or none) or the text of one series (`cpu{core=0}`, with its
     /// labels in any order). Labels with the same key are alternatives.
@@ -95,7 +97,10 @@ impl SeriesFilter {
         Some(names.chain(parts.texts.iter().map(|text| Wanted::Text(text))))
     }
 
-    /// The texts of all series that can match; `None` if they are not known.
+    /// The texts of all series that can match.
+    ///
+    /// `None` if the filter does not know them all: it names a metric, which may have any labels, or no
+    /// series.
     pub fn texts(&self) -> Option<impl Iterator<Item = &str>> {
         let parts = self.parts.as_ref().filter(|parts| parts.names.is_empty() && !parts.texts.is_empty())?;
         Some(parts.texts.iter().map(|text| &**text))

@@ -11,8 +11,10 @@ pub struct Stats {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// The sum of the values, never NaN. It is infinite if it is beyond the range of a double. It stays
-    /// infinite if the sum of some of the values was, before others were added.
+    /// The sum of the values, never NaN.
+    ///
+    /// It is infinite if it is beyond the range of a double. An infinite sum stays infinite when stats are
+    /// merged, even if the sum of all values is in the range again.
     pub sum: f64,
     /// The value of the first instant.
     pub first: ValueAt,

@@ -132,9 +132,10 @@ impl Client {
         }
     }
 
-    /// Logs a failure.
+    /// Logs a failure: as a warning, or as a debug line if it is one of many.
     ///
-    /// The 1st, 2nd, 4th, 8th and so on in a row is a warning, the others are debug lines.
+    /// In a row of failures, the 1st, 2nd, 4th, 8th and so on is a warning, and so is each takeover of the
+    /// session by another client.
     fn log_failure(&self, error: &MqttError, failures: u64, wait: Duration) {
         let (broker, client_id, wait_ms) = (self.options.connector.url(), &*self.name, wait.as_millis() as u64);
         if failures.is_power_of_two() || matches!(error, MqttError::TakenOver) {
@@ -318,7 +319,9 @@ impl Client {
         self.counters.unacknowledged.set(f64::from(waiting.unacknowledged()));
     }
 
-    /// Acknowledges the messages whose readings are durable.
+    /// Acknowledges the messages of the submitted record, or lets them wait again.
+    ///
+    /// They wait if `result` is an error, which means that the log has refused the record.
     fn settle(
         &self,
         result: Result<Receipt, IngestError>,

@@ -16,7 +16,7 @@ use super::MqttError;
 use crate::config::Mqtt;
 use crate::tls::{PemFile, TlsError};
 
-/// The time to connect, and the time for the TLS handshake after that.
+/// The time limit of the TCP connection, and again of the TLS handshake after it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes connections to one broker.
@@ -39,10 +39,12 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Reads the certificates and keys of a broker.
+    /// Makes a connector for a broker. With TLS, reads the files that its table names.
+    ///
+    /// These are the certificate authorities, and this client's certificate and private key.
     ///
     /// # Errors
-    /// A file cannot be used.
+    /// A file cannot be used, or TLS cannot check the host of the URL.
     pub fn new(broker: &Mqtt) -> Result<Self, TlsError> {
         let url = &broker.url;
         let tls = if url.is_tls {

@@ -18,9 +18,10 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Calls `pass` for each packet, with its first byte, until `pass` returns false.
+    /// Calls `pass` for each packet: with its first byte, its bytes and its frame.
     ///
-    /// `bytes` are the bytes that have just arrived. The bytes behind the last packet stay in the inbox.
+    /// `bytes` are the bytes that have just arrived. A packet may have `max_bytes`. If `pass` returns false,
+    /// the call ends. The bytes behind the last passed packet stay in the inbox.
     pub(super) fn receive(
         &mut self,
         bytes: &[u8],
@@ -93,9 +94,11 @@ pub(super) const fn qos_bits(flags: u8) -> u8 {
 pub(super) enum Frame<'b> {
     /// More bytes are needed.
     Incomplete,
-    /// A whole packet: its size, and the bytes behind its length.
+    /// A whole packet: its size in bytes, and its `body` behind the length field.
     Whole { bytes: usize, body: &'b [u8] },
-    /// A message that is too large. `bytes` is its size.
+    /// A message that is too large.
+    ///
+    /// `bytes` is its size, and `flags` is the lower half of its first byte.
     TooLarge { bytes: usize, topic: &'b str, packet_id: Option<u16>, flags: u8 },
     /// No packet begins with these bytes, for this reason.
     Invalid(&'static str),

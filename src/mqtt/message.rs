@@ -36,10 +36,10 @@ pub(super) struct MessageReceipt {
 /// The outcome of a message. PUBACK of version 5 tells it to the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Outcome {
-    /// The readings are durable, or the message has none to store.
+    /// A reading of the message is durable, or the message has no reading to store.
     #[default]
     Done,
-    /// The topic or the payload gives no reading that can be stored.
+    /// The message can never be stored: its size, its topic or its payload is wrong.
     Invalid,
     /// A rate limit refuses the message for now.
     OverQuota,
@@ -75,7 +75,9 @@ impl Message {
     }
 }
 
-/// Converts the PUBLISH of each version. The types have no common trait.
+/// Converts the PUBLISH of each version to a [`Message`].
+///
+/// The two types of the library have no common trait, so a macro writes both conversions.
 macro_rules! from_publish {
     ($($version:ident),+) => {
         $(impl From<&$version::Publish> for Message {

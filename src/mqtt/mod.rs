@@ -91,9 +91,10 @@ pub struct Formats {
     pub senml_names: NameSplit,
 }
 
-/// Starts a client for each broker, until `shutdown` is cancelled.
+/// Starts a client for each broker, and returns.
 ///
-/// The clients are `tasks`, which end at most some seconds after the shutdown. Must be called on a runtime.
+/// Each client is one of `tasks`. It runs until `shutdown` is cancelled, and ends at most some seconds later.
+/// Must be called on a runtime.
 pub fn subscribe(
     brokers: Vec<Options>,
     ingest: &Ingest,

@@ -25,19 +25,19 @@ pub(super) fn place<'t>(topics: &'t [Topic], topic: &'t str) -> Result<Place<'t>
     for Topic { template, kind, .. } in topics {
         match named(template, topic) {
             Some(Ok(named)) => return Ok(Place { kind, named }),
-            Some(Err(_)) => return Err("a level of the topic that has a meaning is longer than 128 bytes".to_owned()),
+            Some(Err(error)) => return Err(error.to_string()),
             None => {}
         }
     }
     Err("no topic of the configuration has it".to_owned())
 }
 
-/// Counts of the readings of a message.
+/// Counts of the readings of a message that have no time of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Readings {
-    /// The readings without a time of their own.
+    /// The readings that were passed on. They get the time of their arrival.
     pub(super) untimed: u32,
-    /// The readings without a time that were left out of a retained message.
+    /// The readings that were left out: a retained message may be old.
     pub(super) retained: u32,
 }
 
@@ -140,7 +140,10 @@ impl Place<'_> {
     }
 }
 
-/// Reads a plain number, such as `22.4`. It may be `on`, `off`, `true` or `false`, and it may not be finite.
+/// Reads a plain number, such as `22.4`.
+///
+/// `on` and `true` are 1, `off` and `false` are 0. `nan`, `inf` and numbers beyond the range of a float are
+/// read too; admission rejects them.
 fn plain_number(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= NUMBER_MAX_BYTES)?;
     if ["on", "true"].iter().any(|word| text.eq_ignore_ascii_case(word)) {

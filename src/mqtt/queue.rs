@@ -1,8 +1,8 @@
 //! The queue of one connection: its messages on their way into the log.
 //!
-//! When a record is durable, all waiting messages become the next record. So a slow disk leads to larger
-//! records. A message is acknowledged when its record is durable, in the order of arrival. If the log refuses
-//! a record, its messages wait again.
+//! When a record is durable, the waiting messages become the next record, up to `MAX_BATCH_BYTES` of them. So
+//! a slow disk leads to larger records. A message is acknowledged when its record is durable, in the order of
+//! arrival. If the log refuses a record, its messages wait again.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,10 +20,11 @@ use crate::wire::Code;
 
 /// The most bytes of messages in one record.
 ///
-/// The names of the metrics in them always fit into a record. So no message is rejected because of others.
+/// The metric names of so few messages always fit into one record. So no reading is rejected because other
+/// messages are in its record.
 const MAX_BATCH_BYTES: usize = 256 << 10;
 
-/// The most bytes in the log for each byte of a message, with the names in it.
+/// The most bytes in a record for each byte of a message, metric names included.
 const RECORD_BYTES_PER_BYTE: usize = 8;
 
 /// The wait before the next append after the log has refused one.
@@ -50,7 +51,7 @@ pub(super) struct Author<'a> {
     pub(super) waits_for_rate: bool,
 }
 
-/// Messages without an acknowledgement, oldest first.
+/// The messages of a connection whose readings are not durable yet, oldest first.
 #[derive(Default)]
 pub(super) struct Queue {
     messages: VecDeque<Message>,
@@ -59,7 +60,7 @@ pub(super) struct Queue {
     unacknowledged: u32,
     /// The messages on their way into the log.
     submitted: Option<Submitted>,
-    /// The end of a pause, after the log or the rate has refused messages.
+    /// The end of a pause: the log has refused a record, or the rate is reached.
     try_at: Option<Instant>,
     /// Whether the log has refused the last append.
     is_log_full: bool,

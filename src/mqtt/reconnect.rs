@@ -17,7 +17,7 @@ const GOOD: Duration = Duration::from_secs(60);
 /// The state of the backoff.
 #[derive(Debug)]
 pub(super) struct Reconnect {
-    /// The longest next wait.
+    /// The upper limit of the next wait, whose length is random.
     next: Duration,
 }
 

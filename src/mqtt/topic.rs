@@ -40,7 +40,8 @@ pub(super) struct Named<'t> {
 }
 
 /// A level that has a meaning is longer than [`LEVEL_MAX_BYTES`].
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a level of the topic that has a meaning is longer than {LEVEL_MAX_BYTES} bytes")]
 pub(super) struct LevelTooLongError;
 
 impl Topic {

@@ -30,9 +30,9 @@ const OF_HOURS: (Bound<Line>, Bound<Line>) = (Bound::Excluded(None), Bound::Unbo
 pub(super) struct AgeQueue {
     /// The list of each line. Usually there are few hours.
     lines: BTreeMap<Line, List>,
-    /// The position of the first bucket of each line.
+    /// The position of the first reading in the oldest bucket of each line.
     ///
-    /// The lowest one is that of the oldest bucket.
+    /// The lowest of these positions leads to the oldest bucket of all lines.
     heads: BTreeSet<(Position, Line)>,
     /// Buckets that were blocked when they were opened, and that may be taken now.
     ///

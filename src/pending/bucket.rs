@@ -1,6 +1,6 @@
 //! Buckets: the readings of one device and hour, in the order in which they were accepted.
 //!
-//! Readings are pushed into an [`OpenBucket`]. Queries get a copy of it and a write closes it: both are a
+//! Readings are pushed into an [`OpenBucket`]. A query copies it, and a write closes it. Both get a
 //! [`BucketSnapshot`], which shares the memory of most values and is read without the lock of pending.
 
 use std::collections::HashMap;
@@ -38,14 +38,14 @@ pub(super) struct OpenBucket {
     /// Whether a write of the same device and hour is in flight, or a deletion is to be executed first. If
     /// not, the bucket is in the age queue.
     pub(super) is_blocked: bool,
-    /// Whether it was opened after its hour had ended by the wall clock.
+    /// Whether the bucket was opened after its hour had ended by the wall clock.
     pub(super) is_late: bool,
     pub(super) hour: Hour,
     pub(super) device: Key,
     pub(super) metadata: Option<Arc<str>>,
     /// The position of the first reading in the log.
     pub(super) position: Position,
-    /// When the first reading was inserted.
+    /// When the first reading was inserted, in milliseconds of a monotonic clock.
     pub(super) since_ms: u64,
     /// The neighbours of the bucket in a list of the age queue.
     pub(super) older: Option<Key>,
@@ -135,7 +135,7 @@ impl OpenBucket {
 
     /// Replaces the readings of the bucket.
     ///
-    /// Returns the memory of the old ones, to be dropped without a lock.
+    /// Returns the old readings. The caller drops them without the lock of pending.
     pub(super) fn replace(&mut self, with: Remaining) -> Stream {
         let Remaining { stream, span, accepted, .. } = with;
         (self.span, self.accepted) = (span, accepted);
@@ -261,9 +261,7 @@ struct Numbering<'a> {
     metrics: Vec<Metric>,
     /// The numbers of the metrics whose text has several ids.
     shared: HashMap<Metric, u32, FixedState>,
-    /// The same numbers, by each further id of the text.
-    ///
-    /// The first id of a text is in `ids`.
+    /// The numbers of these metrics by the second id of a text and by further ones. The first id is in `ids`.
     others: HashMap<Key, u32, FixedState>,
     /// The number to try first: readings of one kind have the same metrics in the same order.
     guess: usize,

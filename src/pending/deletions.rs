@@ -3,14 +3,14 @@
 //! A deletion removes what precedes it in the log and nothing that follows. The feeder is the only one who
 //! inserts readings, so when it reaches a deletion, all that precedes it is in pending or in the store:
 //!
-//! - **Open buckets** of its hours lose the readings that it selects. The feeder reads a snapshot of each
-//!   without the lock, and puts back what is left ([`Pending::erase`]). If the bucket has been taken
-//!   meanwhile, it is in flight.
+//! - **Open buckets** of the deletion's hours lose the readings that it selects. The feeder reads a snapshot
+//!   of each such bucket without the lock, and puts back the readings that stay ([`Pending::erase`]). If the
+//!   bucket has been taken meanwhile, it is in flight.
 //! - **Buckets in flight** are written as they are. The store executes the deletion after these writes
 //!   ([`Pending::next_deletion`]).
-//! - **Later readings** of its hours must not be stored before, or the store would remove them too. So from
-//!   the beginning ([`Pending::begin_deletion`]) to the end ([`Pending::finish_deletion`]), all open buckets
-//!   of its hours are blocked.
+//! - **Later readings** of the deletion's hours must not be stored before the store has executed it, or the
+//!   store would remove them too. So from the beginning of the deletion ([`Pending::begin_deletion`]) to its
+//!   end ([`Pending::finish_deletion`]), all open buckets of its hours are blocked.
 //!
 //! The log is not cut behind a deletion, nor behind a bucket that it blocks. Deletions are executed one after
 //! the other, in the order of the log.
@@ -36,6 +36,7 @@ pub(super) struct PendingDeletion {
     /// The log is needed from here on: from the deletion, or from the oldest reading in a bucket that it
     /// blocks.
     position: Position,
+    /// When the deletion, or the oldest reading in a bucket that it blocks, was inserted.
     since_ms: u64,
     erased: Arc<Erased>,
     progress: Progress,
@@ -44,7 +45,7 @@ pub(super) struct PendingDeletion {
 /// How far the execution of a deletion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// The feeder removes its readings from open buckets.
+    /// The feeder removes the selected readings from open buckets.
     Erases,
     /// The deletion waits for writes in flight of this hour and later ones.
     WaitsFrom(Hour),
@@ -57,11 +58,11 @@ enum Progress {
 /// The first deletion, if it can be executed now.
 #[derive(Debug)]
 pub enum NextDeletion {
-    /// There is none, or a write in flight precedes it.
+    /// There is no deletion, its readings are still in open buckets, or a write of its hours is in flight.
     None,
     /// More work under the lock is needed to tell. Ask again.
     Again,
-    /// No write precedes it, and none follows before it is finished.
+    /// No write of the deletion's hours is in flight, and none begins before the deletion is finished.
     Ready(DeletionStep),
 }
 
@@ -113,6 +114,7 @@ impl Pending {
             return (0, None);
         };
         deletion.position = deletion.position.min(self.open[bucket].position);
+        deletion.since_ms = deletion.since_ms.min(self.open[bucket].since_ms);
         let Some(mut left) = left else { return (0, None) };
         let open = &mut self.open[bucket];
         let (bytes, accepted, stays) = (open.bytes(), open.accepted, left.accepted > 0);
@@ -136,7 +138,7 @@ impl Pending {
         (removed, Some(before))
     }
 
-    /// Notes that all open buckets of a deletion have been erased.
+    /// Notes that all open buckets have lost the readings that a deletion removes.
     pub fn end_erasure(&mut self, id: u64) {
         if let Some(deletion) = self.deletions.iter_mut().find(|pending| pending.begun.id == id) {
             deletion.progress = Progress::WaitsFrom(deletion.hours.start);
@@ -172,8 +174,9 @@ impl Pending {
         }
     }
 
-    /// Ends the first deletion, after the store has executed it: its buckets may be taken again. Returns
-    /// whether it is finished; if not, call it again.
+    /// Ends the first deletion, after the store has executed it: its buckets may be taken again.
+    ///
+    /// Returns whether the deletion is finished. If not, the caller has to call this again.
     pub fn finish_deletion(&mut self) -> bool {
         let Some(first) = self.deletions.front_mut() else { return true };
         let from = match first.progress {

@@ -24,7 +24,7 @@ impl DeviceId {
         }
     }
 
-    /// The memory outside the entry.
+    /// The memory outside the entry, in bytes.
     pub(super) const fn allocated_bytes(&self) -> u64 {
         match self {
             Self::Inline { .. } => 0,

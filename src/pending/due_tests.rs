@@ -41,12 +41,12 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same rules over plain lists, with a search for each question.
+/// A model of pending: the same rules over plain lists, which it searches for each answer.
 #[derive(Default)]
 struct Model {
     /// The open buckets, in the order in which they were opened.
     open: Vec<Open>,
-    /// The full ones, in the order in which they became full, or no longer blocked.
+    /// The full buckets, in the order in which they became full, or in which they were unblocked.
     full: VecDeque<(usize, i32)>,
     in_flight: Vec<Open>,
     /// The wall clock at the last take, if there was one.
@@ -59,7 +59,7 @@ struct Open {
     position: u64,
     since_ms: u64,
     readings: u32,
-    /// It was opened after its hour had ended.
+    /// The bucket was opened after its hour had ended.
     is_late: bool,
 }
 
@@ -169,7 +169,7 @@ proptest! {
                         .collect();
                     prop_assert_eq!(&named, &model.take(due, max));
                     prop_assert!(named.first().is_none_or(|(_, reason)| waits || *reason != Reason::Hour));
-                    // Nothing is older than allowed, whatever the wall clock says.
+                    // A bucket that is due by its age is left only if `max` were taken, by any wall clock.
                     let is_late = pending.due_at_ms().is_some_and(|due_ms| due_ms <= horizon_ms);
                     prop_assert!(!is_late || taken.len() == max);
                     in_flight.extend(taken.iter().map(TakenBucket::to_write));

@@ -101,7 +101,7 @@ pub struct Pending {
     ended: Hour,
     /// The deletions that the store has not executed, in the order of the log.
     deletions: VecDeque<PendingDeletion>,
-    /// The memory of the buckets and the device IDs.
+    /// The memory of the buckets and the device IDs, in bytes; estimated.
     bytes: u64,
     readings: u64,
 }

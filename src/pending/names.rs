@@ -93,7 +93,7 @@ impl Drop for Names {
 pub(super) struct Generations {
     current: Arc<Names>,
     older: Vec<Weak<Names>>,
-    /// The next generation begins when the current one has more names.
+    /// The next generation begins when the current one has more names than this.
     max_names: usize,
     /// The next generation begins when the current one takes more bytes than this, and more than twice the
     /// bytes of the older ones.

@@ -15,7 +15,8 @@ use crate::model::{Contents, Hour, Metric};
 impl Pending {
     /// Returns the pending hours of a device in a range, ascending: as many as one turn allows, at least one.
     ///
-    /// If the turn ended before the range, the second value is the hour from which the caller goes on.
+    /// If the turn ended before all hours were read, the second value is the hour from which the caller goes
+    /// on.
     pub fn hours(&self, device: &str, hours: Range<Hour>) -> (Vec<PendingHour>, Option<Hour>) {
         let Some(device) = self.find_device(device) else { return (Vec::new(), None) };
         let slots = &self.devices[device].hours;

@@ -10,7 +10,7 @@
 //! value once, in some nanoseconds, in any order of time. The stream of an hour takes less memory than 16
 //! plain values.
 //!
-//! Both sides of the stream make the same **predictions** after each token:
+//! The writer and the reader of a stream make the same **predictions** after each token:
 //! - The **time** of a reading is the last one plus a step, which stays the same while it is about right
 //!   ([`Times`]).
 //! - The **series** of a value is the one that follows the series of the last value in a table. The table has
@@ -81,13 +81,13 @@ const NEW_SERIES: u64 = 0;
 /// In place of a number of entries to skip: the series is not in the table, which is full.
 const NO_ENTRY: u64 = SKIP_MAX as u64 + 1;
 
-/// The most entries of the table.
+/// The most entries of the table of series.
 const SERIES_MAX: usize = 512;
 
-/// After this many values in a row that are no decimals, the next ones are not tried as decimals.
+/// After this many values in a row that are no decimals, [`UNTRIED`] values are not tried as decimals.
 const MISSES_MAX: u8 = 4;
 
-/// The number of these next values, which are written as plain numbers.
+/// The number of values that are written as plain numbers before a series is tried as decimals again.
 const UNTRIED: u8 = 16;
 
 /// The time of the last reading, and the step to the next one.
@@ -137,11 +137,11 @@ impl Times {
 /// The last value of a series, from which the next one is predicted.
 #[derive(Debug, Clone, Copy)]
 struct Series {
-    /// The last value as a decimal.
+    /// The last value, times ten to the power of `decimals`.
     integer: i64,
     /// The series' id in the names of the bucket.
     metric: Key,
-    /// The power of ten that divides `integer`.
+    /// The number of decimals: 22.45 is the integer 2245 with 2 decimals.
     decimals: u8,
     /// How many values in a row were no decimals. Only [`Stream`] uses it.
     misses: u8,
@@ -207,13 +207,13 @@ pub(super) struct Stream {
 enum Coded {
     /// The difference from the last integer of the series.
     Delta(i64),
-    /// Another power of ten, and the integer.
+    /// A new number of decimals, and the integer.
     Rescaled(u8, i64),
     /// A number that is no decimal.
     Number(f64),
 }
 
-/// How a long token names a series.
+/// How a long token ([`LONG`]) names the series of its value: the `SERIES` of the form.
 #[derive(Debug, Clone, Copy)]
 enum Named {
     Predicted,
@@ -223,7 +223,7 @@ enum Named {
 }
 
 impl Stream {
-    /// The memory outside of the struct.
+    /// The memory outside of the struct, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let series = if self.series.spilled() { self.series.capacity() * size_of::<Series>() } else { 0 };
         usize::from(self.pieces) * PIECE_BYTES + Sealed::bytes(self.sealed.as_ref()) + series

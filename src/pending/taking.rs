@@ -55,9 +55,10 @@ pub struct Due {
     pub horizon_ms: u64,
     /// The number of buckets of ended hours that may be taken.
     pub turns: usize,
-    /// The shortest wait of a late bucket for its turn.
+    /// The shortest wait of a late bucket for its turn, from its first reading on.
     ///
-    /// Any bucket that waits twice as long needs no turn.
+    /// A late bucket needs no turn when it has waited twice as long. Any other bucket of an ended hour needs
+    /// no turn when the hour ended twice as long ago.
     pub spread_ms: u64,
     /// Buckets with readings before this position are due, so that the log can be cut.
     pub log_before: Position,
@@ -241,9 +242,10 @@ impl Pending {
         self.ended = newest_ended(wall_ms);
     }
 
-    /// Returns when the oldest reading was inserted.
+    /// Returns when the oldest reading or deletion was inserted.
     pub fn oldest_ms(&self) -> Option<u64> {
-        // A blocked bucket is younger than the write that blocks it.
+        // A bucket that a write blocks is younger than the write. A deletion is as old as the oldest bucket
+        // that it blocks.
         let open = self.by_age.oldest().map(|bucket| self.open[bucket].since_ms);
         let in_flight = self.in_flight.iter().map(|taken| taken.since_ms);
         open.into_iter().chain(in_flight).chain(self.deletions_since_ms()).min()
@@ -279,7 +281,9 @@ impl Pending {
         self.limits.max_age.as_millis() as u64
     }
 
-    /// Returns whether buckets are taken before they are due, so that memory is rarely used up.
+    /// Returns whether more than three quarters of the memory are used.
+    ///
+    /// Buckets are then due before they are old, so that memory is rarely used up.
     fn is_short_of_memory(&self) -> bool {
         self.bytes() > self.limits.max_bytes / 4 * 3
     }

@@ -1,13 +1,13 @@
 //! Pending against a plain map.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::{BatchBuilder, Position};
-use crate::model::{BucketWrite, Contents};
+use crate::log::{BatchBuilder, BegunDeletion, Position};
+use crate::model::{BucketWrite, Contents, Deletion};
 
 mod memory;
 
@@ -18,7 +18,7 @@ type Identity = (String, i64, String);
 /// A device, an instant, and values by name.
 type Reading<'a> = (&'a str, i64, &'a [(&'a str, f64)]);
 
-/// The same, with devices and names as indices, and whole values.
+/// A reading whose device and names are indices, and whose values are integers.
 type AnyReading = (usize, i64, Vec<(usize, i32)>);
 
 fn batch(readings: &[Reading<'_>]) -> Vec<u8> {
@@ -225,6 +225,20 @@ fn a_bucket_that_was_blocked_is_taken_by_its_age() {
 }
 
 #[test]
+fn a_bucket_that_a_deletion_blocks_keeps_its_age() {
+    let mut pending = Pending::new(LIMITS);
+    insert(&mut pending, 1, &[("a", 0, &[("x", 1.0)]), ("a", 1_000, &[("x", 1.0)])]);
+    let deletion = Arc::new(Deletion { range_ms: Some(0..500), ..Deletion::of_device("a".into()) });
+    let begun = BegunDeletion { id: 7, by: "test".into(), deletion: Arc::clone(&deletion), from: None };
+    pending.begin_deletion(begun, BTreeSet::new(), Position(5), 5);
+    for hour in hours(&pending, "a", deletion.hours()) {
+        assert_eq!(pending.erase(7, "a", HourErasure::of(&hour, &deletion)).0, 1);
+    }
+    assert!(take(&mut pending, ALL, 10).is_empty());
+    assert_eq!((pending.oldest_ms(), pending.cut_position(Position(9))), (Some(1), Position(1)));
+}
+
+#[test]
 fn a_write_that_does_not_end_delays_no_other_bucket() {
     let mut pending = Pending::new(LIMITS);
     insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
@@ -347,8 +361,8 @@ fn each_device_has_its_own_measurements_and_a_text_is_one_series() {
         at += 1;
         pending.insert(builder.finish().payload(), Position(at), at).unwrap();
     };
-    insert("one", 0, 1, 1.0); // a_b_c is field b_c of a
-    insert("two", 0, 3, 2.0); // field c of a_b
+    insert("one", 0, 1, 1.0); // `a_b_c` is field `b_c` of measurement `a`
+    insert("two", 0, 3, 2.0); // `a_b_c` is field `c` of measurement `a_b`
     insert("json", 0, 0, 3.0); // a metric of its own, until a measurement is known
     for (ts_ms, measurement_bytes) in [(0, 3), (1, 1), (2, 0)] {
         insert("one", ts_ms, measurement_bytes, 4.0 + ts_ms as f64);

@@ -1,4 +1,6 @@
-//! The merge of rollups by itself, for `benches`.
+//! A benchmark of the merge of stored and pending hours, without a store.
+//!
+//! `benches` runs it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

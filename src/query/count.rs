@@ -10,11 +10,11 @@ const PAGE: usize = 10_000;
 impl Queries {
     /// Counts the readings of a device that have a value of `series`.
     ///
-    /// `range_ms` limits them to a range. All of them are read, page by page. Each page has a deadline of its
-    /// own.
+    /// `range_ms` has the instants that count, in Unix milliseconds; `None`: all. The readings are read page
+    /// by page, each page with a deadline of its own.
     ///
     /// # Errors
-    /// If the device is outside of the scope, the store does not answer, or a page takes too long.
+    /// If the device is outside of the scope, something may be missing, or a page takes too long.
     pub async fn count_readings(
         &self,
         scope: &DeviceScope,
@@ -26,7 +26,7 @@ impl Queries {
         scope.to_stored_id(device)?;
         let selection = DeviceSelection { ids: Some(vec![device.into()]), ..DeviceSelection::default() };
         let request = DevicesRequest { selection, after: None, limit: 1, now_ms, skips_any: false };
-        let found = self.devices(scope, &request).await?.body.devices;
+        let found = self.devices(scope, &request).await?.complete()?.devices;
         let Some(known) = found.first() else { return Ok(0) };
         let range_ms = range_ms.unwrap_or(i64::MIN..i64::MAX);
         let mut from_ms = range_ms.start.max(known.first_ts_ms);
@@ -37,8 +37,9 @@ impl Queries {
             let to_ms = end_ms.min(from_ms + most_ms);
             let (device, series) = (device.to_owned(), series.clone());
             let page = self.readings(scope, &ReadingsRequest { device, from_ms, to_ms, series, limit: PAGE }).await?;
-            count += page.body.readings.len() as u64;
-            from_ms = page.body.next_ms.unwrap_or(to_ms);
+            let page = page.complete()?;
+            count += page.readings.len() as u64;
+            from_ms = page.next_ms.unwrap_or(to_ms);
         }
         Ok(count)
     }

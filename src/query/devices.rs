@@ -81,7 +81,7 @@ pub struct Device {
     pub metadata: Option<Arc<str>>,
     /// Its metrics, sorted by name, at most [`MAX_METRICS`].
     pub metrics: Vec<Metric>,
-    /// Whether it has or had more metrics. They are left out.
+    /// Whether the device has or had more metrics, which `metrics` lacks.
     pub has_more_metrics: bool,
     /// The first instant, in Unix milliseconds.
     pub first_ts_ms: i64,
@@ -89,19 +89,21 @@ pub struct Device {
     pub last_ts_ms: i64,
 }
 
-/// The most devices outside of the device scope that are fetched for one page.
+/// A page ends after more than this many devices outside of the device scope.
 const MAX_FETCHED: usize = 100_000;
 
 /// The number of devices to match by metadata before other tasks get the thread.
 const MATCHED_AT_ONCE: usize = 64;
 
-/// The most devices that one page looks at, unless the selection is by ID alone.
+/// A page ends after it has looked at this many devices.
+///
+/// A page that selects by ID alone has no such limit.
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// A page ends after last instants or latest values of this many devices were read.
 const MAX_LOOKED_UP: usize = 2_000;
 
-/// The part of each device that a list keeps.
+/// How much a list keeps of each device: an ID or some values, or an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeping {
     Ids,
@@ -274,7 +276,9 @@ impl Queries {
         Ok(Answer { body: Listed { devices: found, next: None }, lagging, partial })
     }
 
-    /// Keeps the devices without a reading since an instant. Returns how many it has looked up.
+    /// Keeps the devices without a reading since `since_ms`.
+    ///
+    /// Returns the number of devices whose last instant had to be looked up.
     async fn keep_silent(
         &self,
         deadline: Instant,
@@ -343,8 +347,10 @@ impl Queries {
     }
 }
 
-/// Returns an entry with only those of its series that have limits. `None`: no series has limits. An entry
-/// that lacks series is always returned, because these may have some.
+/// Returns an entry with only those of its series that have limits.
+///
+/// `None`: no series has limits. But if the entry has metadata and lacks series (`has_more_series`), it is
+/// returned, because the lacking series may have limits.
 fn with_limited_series(entry: &DeviceSummary) -> Option<DeviceSummary> {
     let limits = ValueLimits::of_metadata(&entry.metadata.as_ref()?.text);
     let is_limited = |series: &&DeviceSeries| limits.bounds_of(metric_of(&series.metric)).is_some();

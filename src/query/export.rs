@@ -17,7 +17,7 @@ pub struct ExportRequest {
     pub from_ms: i64,
     /// The end of the range, exclusive, in Unix milliseconds.
     pub to_ms: i64,
-    /// The series.
+    /// Selects the series.
     pub series: SeriesFilter,
     /// The most readings of all devices together; `usize::MAX` for all.
     pub limit: usize,
@@ -37,9 +37,9 @@ pub struct Export {
     queries: Queries,
     grant: Arc<Grant>,
     request: ExportRequest,
-    /// The next devices in reverse order.
+    /// The client IDs of the next devices, the next one last.
     next: Vec<Arc<str>>,
-    /// The request for the devices after `next`.
+    /// The request for the devices after `next`. `None`: no others follow.
     list: Option<DevicesRequest>,
     open: Option<(Arc<str>, ReadingSlices)>,
 }
@@ -63,7 +63,8 @@ impl Queries {
     /// Returns the series that a device may have since `from_ms`, sorted.
     ///
     /// # Errors
-    /// If there are more than `max`, the device is outside of the scope, or the store does not answer.
+    /// If there are more than `max`, the device is outside of the scope, the device index may lack its
+    /// series, or the store does not answer.
     pub async fn columns(
         &self,
         scope: &DeviceScope,

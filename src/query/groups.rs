@@ -78,7 +78,10 @@ impl DeviceGroups {
     }
 }
 
-/// Returns the same for equal values: the text of a number or a boolean.
+/// Returns a value that is equal for the values of one group.
+///
+/// Numbers and booleans become their texts: `2`, `2.0` and the text `2` are one group. Inside of arrays and
+/// objects, only `2.0` becomes `2`.
 fn comparable(value: &Value) -> Value {
     match with_whole_numbers(value) {
         scalar @ (Value::Number(_) | Value::Bool(_)) => scalar.to_string().into(),

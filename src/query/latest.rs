@@ -16,7 +16,9 @@ use crate::access::DeviceScope;
 use crate::model::{Contents, Day, Hour, Keep, Metric, SeriesFilter, ValueLimits};
 use crate::store::{DeviceMetadata, HourSamples, StatsNeeds, Store, StoreError};
 
-/// The most days that are read for series without a reading in the newest hour.
+/// The most days that are read for the silent series of one device.
+///
+/// A series is silent if it has no reading in the newest hours.
 pub(super) const MAX_DAYS: usize = 32;
 
 /// The latest values of a device.
@@ -24,7 +26,7 @@ pub(super) const MAX_DAYS: usize = 32;
 pub struct Latest {
     /// The latest value of each metric, with its instant in Unix milliseconds.
     pub values: BTreeMap<Metric, (i64, f64)>,
-    /// Whether more metrics may have values. They are left out.
+    /// Whether further metrics may have values, which `values` lacks.
     pub has_more: bool,
     /// The metadata in effect: that of the device, with the keys of operators over it.
     pub metadata: Option<DeviceMetadata>,
@@ -133,8 +135,10 @@ impl Latest {
         self.values.iter().any(|(metric, (_, value))| limits.beyond(metric, *value).is_some())
     }
 
-    /// Adds the last stored values of `metrics` on a day. Removes from `metrics` those with stats of that
-    /// day, also if their readings have expired: then their earlier readings have expired too.
+    /// Adds the last stored values of `metrics` on a day.
+    ///
+    /// Removes from `metrics` those with stats of that day, so that no earlier day is searched for them. If
+    /// the readings behind the stats have expired, all earlier readings have expired too.
     async fn add_day(
         &mut self,
         store: &dyn Store,

@@ -24,7 +24,9 @@ use crate::store::{DeviceSeries, DeviceSummary, HourStats, Store, StoreError, re
 
 /// The most devices in one request for the stats of a day.
 const DEVICES_PER_REQUEST: usize = 500;
-/// The most requests at once. A store with two processors answers two.
+/// The most requests to the store at the same time.
+///
+/// A store with two processors works on two at the same time.
 const REQUESTS_AT_ONCE: usize = 2;
 
 impl Queries {

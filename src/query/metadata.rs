@@ -10,7 +10,7 @@ use super::{Missing, Queries, QueryError};
 use crate::model::OperatorMetadata;
 use crate::store::DeviceMetadata;
 
-/// The metadata of a device, apart for each author.
+/// The metadata that a device has sent, and that operators have set for it.
 #[derive(Debug, Clone, Default)]
 pub struct TwoAuthors {
     /// The device's own metadata, as the text of a JSON object.
@@ -41,7 +41,9 @@ impl Queries {
         Ok(TwoAuthors { own, operator, partial: page.partial, is_known })
     }
 
-    /// Returns the devices that have not sent anything, each once. All IDs are stored IDs.
+    /// Returns those of `devices` that have not sent anything, each once.
+    ///
+    /// All IDs are stored IDs.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -50,6 +52,9 @@ impl Queries {
         devices.dedup();
         if !devices.is_empty() {
             let page = self.page_of(self.deadline(), devices.clone()).await?;
+            if page.partial == Some(Missing::Stored) {
+                return Err(QueryError::incomplete(Missing::Stored));
+            }
             let known: HashSet<Arc<str>> = page.devices.into_iter().map(|entry| entry.device).collect();
             devices.retain(|device| !known.contains(device));
         }
@@ -90,9 +95,11 @@ impl Queries {
         Ok(found.into_iter().take(limit).collect())
     }
 
-    /// Returns the metadata that operators have set for devices whose ID starts with `prefix` and is greater
-    /// than `after`. `None`: it has all of these devices. `Some`: it has all up to this ID, at least `limit`
-    /// devices, and there may be others after it.
+    /// Returns the metadata that operators have set for devices after `after`.
+    ///
+    /// These are devices whose stored ID starts with `prefix` and is greater than `after`. If the second
+    /// value is `None`, the map has all of them. If it is an ID, the map has all devices up to this ID, at
+    /// least `limit` of them, and later devices may be missing.
     pub(super) async fn operator_metadata_after(
         &self,
         deadline: Instant,

@@ -121,7 +121,7 @@ pub enum QueryError {
         if *is_compared { " and the one to compare with have" } else { " has" }
     )]
     RangeTooLong {
-        /// The limit.
+        /// The most hours.
         max: u32,
         /// The hours of the range, or of both ranges.
         asked: u64,
@@ -134,7 +134,7 @@ pub enum QueryError {
          range, fewer metrics, or a longer step{fits}"
     )]
     TooManyPoints {
-        /// The limit.
+        /// The most points of an answer.
         max: usize,
         /// The points of one device, or of the devices combined so far.
         found: usize,
@@ -147,24 +147,24 @@ pub enum QueryError {
          {hours} hours at most, or for a longer step"
     )]
     TooManySteps {
-        /// The limit.
+        /// The most steps.
         max: usize,
-        /// The steps of the range.
+        /// The number of steps of the range, or a few more.
         found: usize,
-        /// The step.
+        /// The step as text, such as `1m`.
         step: String,
         /// The longest range with this step, in hours.
         hours: u64,
     },
-    /// The rollups need more readings than [`Limits::max_values_read`].
+    /// The rollups need more values of readings than [`Limits::max_values_read`].
     #[error(
         "the answer would be made of {found} values of readings, more than {max} (query.max_values_read); ask for \
          about {hours} hours at once, fewer metrics, or steps that begin at full hours in UTC, without increase"
     )]
     TooManyValues {
-        /// The limit.
+        /// The most values.
         max: u64,
-        /// The values of the devices up to this one.
+        /// The values that the devices need, up to and including the one that is too much.
         found: u64,
         /// The length of a range that would fit, in hours.
         hours: u64,
@@ -208,7 +208,7 @@ pub enum QueryError {
          /v1/readings?device= for one row per value"
     )]
     TooManyColumns {
-        /// The limit.
+        /// The most series.
         max: usize,
     },
     /// The query took longer than [`Limits::timeout`].
@@ -235,7 +235,9 @@ impl QueryError {
         }
     }
 
-    /// Whether a single device exceeds a limit. A page can end before that device.
+    /// Whether the error is about one device, so that a page can end before it.
+    ///
+    /// The device has too many points, needs too many values, or needs readings that have expired.
     const fn is_limit(&self) -> bool {
         matches!(self, Self::TooManyPoints { .. } | Self::TooManyValues { .. } | Self::ReadingsExpired { .. })
     }
@@ -283,6 +285,17 @@ impl<T> Answer<T> {
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Answer<U> {
         let Self { body, lagging, partial } = self;
         Answer { body: convert(body), lagging, partial }
+    }
+
+    /// Returns the answer itself.
+    ///
+    /// # Errors
+    /// If something may be missing in it.
+    fn complete(self) -> Result<T, QueryError> {
+        match self.partial.max(self.lagging.map(|_| Missing::Stored)) {
+            Some(missing) => Err(QueryError::incomplete(missing)),
+            None => Ok(self.body),
+        }
     }
 }
 

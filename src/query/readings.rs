@@ -24,7 +24,7 @@ pub struct ReadingsRequest {
     pub from_ms: i64,
     /// The end of the range, exclusive, in Unix milliseconds.
     pub to_ms: i64,
-    /// The series.
+    /// Selects the series.
     pub series: SeriesFilter,
     /// The most readings in the page, at least 1.
     pub limit: usize,
@@ -53,7 +53,7 @@ pub struct ReadingSlices {
     queries: Queries,
     /// The query for the rest of the range, which begins where the last slice ended.
     query: ReadingsQuery,
-    /// How many readings may still follow.
+    /// The number of readings that the limit of the request still allows.
     left: usize,
 }
 
@@ -203,7 +203,7 @@ impl ReadingSlices {
     /// The most memory that the query for one slice takes, in bytes.
     pub const MAX_BYTES: usize = 100 * VALUES_PER_SLICE;
 
-    /// How many readings may still follow.
+    /// The number of readings that the limit of the request still allows.
     #[must_use]
     pub const fn left(&self) -> usize {
         self.left
@@ -275,7 +275,7 @@ impl Slice {
         self.hours().next().is_none()
     }
 
-    /// Keeps the first `max` readings, and returns their number.
+    /// Keeps at most the first `max` readings, and returns how many are kept.
     fn limit(&mut self, max: usize) -> usize {
         let ts_of = |hour: SliceHour<'_>, samples: &[Sample]| hour.hour.instant_ms(samples[0].offset);
         let instants = self.hours().flat_map(|hour| hour.instants().map(move |samples| ts_of(hour, samples)));

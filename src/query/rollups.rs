@@ -77,7 +77,7 @@ pub struct RollupsRequest {
     pub from_ms: Option<i64>,
     /// The end of the range, exclusive, in Unix milliseconds. The answer has all steps that it touches.
     pub to_ms: i64,
-    /// The series.
+    /// Selects the series.
     pub series: SeriesFilter,
     /// The step.
     pub step: Step,
@@ -85,14 +85,14 @@ pub struct RollupsRequest {
     pub zone: Zone,
     /// The columns.
     pub columns: Columns,
-    /// The points of steps without readings.
+    /// How series are filled in steps without readings.
     pub fill: Fill,
     /// How far before a step its counterpart is, if the request compares. [`Earlier::check`] must accept it
     /// for the step.
     pub compare: Option<Earlier>,
 }
 
-/// The deadline and the budget of a query, for all that it reads.
+/// The deadline and the budget that all reads of one query share.
 struct Work {
     deadline: Instant,
     budget: Arc<ReadBudget>,
@@ -111,7 +111,7 @@ struct Group {
 
 /// The converted rollups of a group.
 struct Converted<T> {
-    /// The results up to the first device that exceeds a limit.
+    /// The results of the devices, up to and including the first error.
     devices: Vec<Result<T, QueryError>>,
     /// Whether some of the readings are pending.
     is_pending: bool,
@@ -124,7 +124,7 @@ struct Converted<T> {
 pub struct HoursRequest {
     /// The instants, in Unix milliseconds. The answer has all hours that they touch.
     pub range_ms: Range<i64>,
-    /// The series.
+    /// Selects the series.
     pub series: SeriesFilter,
     /// The columns that are needed.
     pub columns: Columns,
@@ -163,8 +163,9 @@ impl Queries {
     /// `convert` gets the index of a device in the request, its rollups, and the local time of the steps.
     ///
     /// # Errors
-    /// If a device is outside of the scope, the range is too long, the first device has more points than an
-    /// answer may have or needs more readings than a query may read, or the store does not answer.
+    /// If a device is outside of the scope, the range is too long, or the store does not answer. Also if the
+    /// first device has more points than an answer may have, or needs readings that have expired or are too
+    /// many.
     pub async fn rollups<T: Send + 'static>(
         &self,
         scope: &DeviceScope,
@@ -302,10 +303,10 @@ impl Queries {
         Ok(answer.map(|()| combined.into_iter().map(Combined::finish).collect()))
     }
 
-    /// Passes the stats of the hours of each device to `take`, until it breaks.
+    /// Passes the stats of the hours of each device to `take`.
     ///
-    /// `take` also gets the index of the device. It gets the devices in the order of the request. The number
-    /// of points has no limit.
+    /// It ends when `take` breaks. `take` also gets the index of the device, and gets the devices in the
+    /// order of the request. The number of points has no limit.
     ///
     /// # Errors
     /// If a device is outside of the scope, the range is too long, or the store does not answer.
@@ -403,9 +404,10 @@ impl Queries {
         Work { deadline: self.deadline(), budget: Arc::new(ReadBudget::new(self.limits.max_values_read)) }
     }
 
-    /// Returns whether a device has readings, or may have some.
+    /// Returns whether a device has an entry: then it has or had readings.
     ///
-    /// It queries the store, so call it only for empty answers.
+    /// The result is also true if the device index may lack the entry. The call queries the store, so it is
+    /// only for empty answers.
     ///
     /// # Errors
     /// If the device is outside of the scope, or the store does not answer.
@@ -418,7 +420,10 @@ impl Queries {
 }
 
 impl Group {
-    /// Reads and converts the devices, up to the first one that exceeds a limit.
+    /// Reads and converts the devices, up to and including the first bad one.
+    ///
+    /// A device is bad if [`QueryError::is_limit`] holds for its error. Any other error of its readings fails
+    /// the whole group.
     async fn converted<T>(
         self,
         convert: Arc<impl Fn(usize, Rollups) -> Result<T, QueryError>>,

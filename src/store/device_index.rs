@@ -94,7 +94,9 @@ impl DeviceSeries {
 }
 
 impl DeviceMetadata {
-    /// The hour of metadata if it is not known: the first hour of the year 0, before that of any reading.
+    /// Stands for the hour of metadata whose hour is not known.
+    ///
+    /// It is the first hour of the year 0, before the hour of any reading.
     pub const UNKNOWN_HOUR: Hour = Hour::of(-62_167_219_200_000);
 
     /// Returns the metadata that stays of two, if `newer` is written last.
@@ -129,8 +131,9 @@ impl DeviceSummary {
         Self { device, metadata, series: Vec::new(), has_more_series: false, first_ts_ms, last_ts_ms, removed_until }
     }
 
-    /// Whether the last reading is on the day of `last_ts_ms`, at this instant or later, unless it has
-    /// expired.
+    /// Whether the last reading is on the day of `last_ts_ms`, unless it has expired.
+    ///
+    /// The reading is then at the instant `last_ts_ms` or later on that day.
     #[must_use]
     pub fn is_last_day_exact(&self) -> bool {
         self.removed_until.is_none_or(|day| day < Day::of(Hour::of(self.last_ts_ms)))
@@ -173,14 +176,18 @@ impl DeviceSummary {
         Some(all)
     }
 
-    /// The metric as this entry knows it, with its measurement.
+    /// Returns the metric with the measurement that this entry knows.
+    ///
+    /// If the entry lacks the metric, returns it as it is.
     #[must_use]
     pub fn known(&self, metric: &Metric) -> Metric {
         let known = self.series.binary_search_by(|series| series.metric.cmp(metric));
         known.map_or_else(|_| metric.clone(), |at| self.series[at].metric.clone())
     }
 
-    /// Adds another summary of the same device. Its metadata counts as written last.
+    /// Adds another summary of the same device.
+    ///
+    /// The metadata of `newer` counts as written last.
     pub fn merge(&mut self, newer: Self) {
         self.metadata = DeviceMetadata::newest(self.metadata.take(), newer.metadata);
         self.series.extend(newer.series);
@@ -218,7 +225,9 @@ fn limit_series(series: &mut Vec<DeviceSeries>) -> bool {
 }
 
 impl DeviceList {
-    /// Adds an entry, and its size to `bytes`. Returns whether the list may go on.
+    /// Adds an entry, and the size of its series to `bytes`.
+    ///
+    /// Returns whether the list may take another entry.
     pub fn push(&mut self, summary: DeviceSummary, bytes: &mut usize) -> bool {
         *bytes += summary.series.iter().map(|series| size_of::<DeviceSeries>() + series.metric.len()).sum::<usize>();
         self.devices.push(summary);
@@ -242,7 +251,7 @@ impl DeviceSet {
         self.hashes.entry(hash, |known| *known == hash, |known| *known).or_insert(hash);
     }
 
-    /// Whether it has the device.
+    /// Whether the set has the device, or another one with the same hash.
     #[must_use]
     pub fn contains(&self, device: &str) -> bool {
         let hash = self.hasher.hash_one(device);

@@ -30,7 +30,9 @@ enum Keep {
 #[derive(Debug)]
 pub struct HourSamples {
     hour: Hour,
-    /// Only samples inside are kept. Its end moves back to the first dropped instant.
+    /// Only samples inside this window are kept.
+    ///
+    /// Its end moves back to the first dropped instant.
     window: Range<HourOffset>,
     is_cut: bool,
     wanted: SeriesFilter,
@@ -109,14 +111,17 @@ impl HourSamples {
         &self.window
     }
 
-    /// Whether samples inside the original window were dropped. All others are before the end of
-    /// [`Self::window`].
+    /// Whether samples inside the original window were dropped.
+    ///
+    /// All samples that were kept are before the end of [`Self::window`].
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// The index of the metric with the stored key `key` and the name `name(key)`. `None`: it is not wanted.
+    /// The index of the metric with the stored key `key` and the name `name(key)`.
+    ///
+    /// `None`: the metric is not wanted.
     pub fn metric<'k, N: AsRef<str>>(&mut self, key: &'k str, name: impl FnOnce(&'k str) -> N) -> Option<u32> {
         let guess = self.keys.get(self.next_key).is_some_and(|(known, _)| **known == *key).then_some(self.next_key);
         let at = match guess.or_else(|| self.places.get(key).copied()) {
@@ -166,7 +171,7 @@ impl HourSamples {
         }
     }
 
-    /// Adds the samples of a chunk of the same hour. Of a damaged chunk it adds none.
+    /// Adds the samples of a chunk of the same hour, or none if the chunk is damaged.
     ///
     /// # Errors
     /// When the bytes are not a chunk.

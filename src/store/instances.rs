@@ -14,8 +14,10 @@ use super::StoreError;
 /// one note in one step, unless it says otherwise. A note is removed some weeks after its last change.
 #[async_trait]
 pub trait Instances: Send + Sync {
-    /// Notes that an instance runs. Returns whether there was no note of it. The instance begins no write
-    /// later than `valid` after this call. [`Instance::lease`] is `valid` plus the longest time of a command.
+    /// Notes that an instance runs. Returns whether the instance had no note.
+    ///
+    /// The instance begins no write later than `valid` after this call. [`Instance::lease`] is `valid` plus
+    /// the longest time of a command.
     async fn beat(&self, instance: &str, valid: Duration) -> Result<bool, StoreError>;
 
     /// Returns all instances, and the deletions that are not closed or that this instance has not executed.
@@ -34,7 +36,9 @@ pub trait Instances: Send + Sync {
     /// has done so.
     async fn close(&self, announced: &Announced) -> Result<bool, StoreError>;
 
-    /// Notes that a new instance need not execute the closed deletions: it has no readings from before them.
+    /// Notes that a new instance need not execute the closed deletions.
+    ///
+    /// A new instance has no readings from before these deletions.
     async fn pass_closed(&self, instance: &str) -> Result<(), StoreError>;
 
     /// Removes the closed deletions that all of these instances have executed.

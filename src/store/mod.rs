@@ -70,8 +70,9 @@ pub struct Written {
 pub struct HourStats {
     /// The hour that the stats are of.
     pub hour: Hour,
-    /// An instant in Unix milliseconds: no reading that the stats cover is later. As a rule, the last stored
-    /// instant of the hour, of any metric.
+    /// An instant in Unix milliseconds: no reading that the stats cover is later.
+    ///
+    /// As a rule it is the last stored instant of the hour, of any metric.
     pub last_ts_ms: i64,
     /// The stats of each requested series that has values.
     pub stats: Vec<(Metric, Stats)>,
@@ -107,7 +108,7 @@ pub const fn recent_hours(now: Hour) -> [Range<Hour>; 2] {
     [now..Hour(i32::MAX), Hour(now.0 - 1)..now]
 }
 
-/// Selects all of these series.
+/// Selects each series that is in at least one of these sets.
 fn any_of(of: &[&BTreeSet<Metric>]) -> SeriesFilter {
     let metrics: BTreeSet<&str> = of.iter().flat_map(|of| of.iter().map(|metric| &**metric)).collect();
     SeriesFilter::new(metrics, []).unwrap_or_default()
@@ -153,15 +154,18 @@ pub trait Store: Send + Sync {
         needs: StatsNeeds,
     ) -> Result<Vec<Vec<HourStats>>, StoreError>;
 
-    /// Returns the stats of [recent hours](recent_hours), a few of each device, as [`Self::hour_stats`] does,
-    /// but an hour whose readings have expired may be missing.
+    /// Returns the stats of [recent hours](recent_hours), like [`Self::hour_stats`].
+    ///
+    /// A device has few such hours. An hour whose readings have expired may be missing.
     async fn recent_stats(&self, devices: &[Arc<str>], hours: Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
         self.hour_stats(devices, hours, &SeriesFilter::ALL, StatsNeeds::All).await
     }
 
-    /// Returns the stats of hours of a day, as [`Self::hour_stats`] does, for each of these devices and its
-    /// series: `of` has those of each. The answer may lack the hours of a device before the last ones that
-    /// have its series.
+    /// Returns the stats of a day's hours that have the last values of these series.
+    ///
+    /// `of[i]` has the series of `devices[i]`. The answer is that of [`Self::hour_stats`], but may lack
+    /// earlier hours of a device. If its series `a` has its last stats at 3:00, and `b` at 5:00, then hours
+    /// before 3:00 may be missing.
     async fn last_stats(
         &self,
         devices: &[Arc<str>],
@@ -215,7 +219,9 @@ pub trait Store: Send + Sync {
     /// that the list ended there.
     async fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<DeviceList, StoreError>;
 
-    /// Returns those of the devices that are known, as [`Self::entries`] does, in any order.
+    /// Returns the entries of those of `devices` that have one, in any order.
+    ///
+    /// They are like the entries of [`Self::entries`].
     async fn entries_of(&self, devices: &[Arc<str>]) -> Result<DeviceList, StoreError>;
 
     /// Returns the exact last instant of each of `entries`, in Unix milliseconds. For a device without
@@ -295,7 +301,9 @@ pub trait Store: Send + Sync {
     /// The metadata that operators have set for devices.
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore;
 
-    /// The notes of the instances that share the store; `None` if it has one user only.
+    /// The notes of the instances that share the store.
+    ///
+    /// `None` for a store that a single instance uses.
     fn instances(&self) -> Option<&dyn Instances> {
         None
     }
@@ -323,7 +331,9 @@ pub trait Rollups: Send + Sync {
     /// as rolled up any more.
     async fn identity(&self) -> Result<String, StoreError>;
 
-    /// Returns whether the device index has all devices. Before, devices cannot be rolled up in their order.
+    /// Returns whether the device index has all devices.
+    ///
+    /// Until it has, [`Self::roll_up_devices`] cannot find them all.
     async fn is_ready(&self) -> Result<bool, StoreError>;
 
     /// Returns the first hour from `from` on of which any device has readings.
@@ -348,7 +358,7 @@ pub trait Rollups: Send + Sync {
 /// The deletion of readings before they expire.
 #[async_trait]
 pub trait Deletions: Send + Sync {
-    /// Why the store cannot execute a deletion, if it cannot.
+    /// The reason why the store cannot execute a deletion; `None` if it can.
     fn refusal(&self, _deletion: &Deletion) -> Option<&'static str> {
         None
     }

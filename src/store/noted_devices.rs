@@ -17,13 +17,17 @@ use crate::common::clock::Clock;
 use crate::common::generations::Generations;
 use crate::model::{BucketWrite, Day, Hour, Metric};
 
-/// Each shard has a lock of its own.
+/// The number of shards. Each has a lock of its own.
 const SHARDS: usize = 16;
 
 /// A device takes as much memory as this many of its series.
 const DEVICE_WEIGHT: usize = 8;
 
-/// The weight of a generation: a million devices with a few series each. All of them take at most 300 MB.
+/// The weight of a generation in all shards.
+///
+/// A million devices with a few series each have this weight.
+///
+/// Both generations take at most 300 MB.
 const MAX_WEIGHT: usize = 12 << 20;
 
 /// A record of what was written to the index of each device, by the hash of its ID.
@@ -44,7 +48,9 @@ struct Noted {
     day: Day,
     /// The hashes of the series with readings of that day, ascending. Most devices have one or two.
     series: SmallVec<[u64; 2]>,
-    /// Boxed, because many devices have none.
+    /// The metadata, and the record since a deletion.
+    ///
+    /// Boxed, because many devices have neither.
     rest: Option<Box<Rest>>,
 }
 
@@ -70,7 +76,7 @@ struct NotedMetadata {
 /// Notes that are to be written to the index.
 #[derive(Debug)]
 pub(super) struct Notes {
-    /// One for each device that has changed.
+    /// A note for each device that has changed.
     pub(super) notes: Vec<DeviceNote>,
     cleared: u64,
 }

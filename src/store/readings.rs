@@ -17,12 +17,14 @@ pub struct ReadingsQuery {
     pub series: SeriesFilter,
     /// The most instants in the answer, at least 1.
     pub max_instants: usize,
-    /// The most values in the answer, at least 1. The last instant may exceed it, because it is whole.
+    /// The most values in the answer, at least 1.
+    ///
+    /// The answer may exceed this by values of its last instant, because no instant is split.
     pub max_values: usize,
 }
 
 impl ReadingsQuery {
-    /// All stored readings of some hours.
+    /// Makes the query for all stored readings of some hours.
     #[must_use]
     pub fn all(device: &str, hours: &Range<Hour>) -> Self {
         let range_ms = hours.start.start_ms()..hours.end.start_ms();
@@ -47,8 +49,10 @@ impl ReadingsQuery {
 pub struct FirstReadings {
     /// The readings by hour, ascending. No hour is empty.
     pub hours: Vec<(Hour, Contents)>,
-    /// `hours` has every reading of the range before this instant (Unix milliseconds), and none after it. It
-    /// is the end of the range when no reading is left.
+    /// The instant up to which the answer is complete, in Unix milliseconds.
+    ///
+    /// `hours` has every reading of the range before this instant, and no other. The instant is the end of
+    /// the range when no reading is left.
     pub complete_until_ms: i64,
 }
 
@@ -81,8 +85,10 @@ impl FirstReadingsBuilder {
         }
     }
 
-    /// The samples of an hour that the range touches, to add more to. Callers pass hours in ascending order.
-    /// `None`: the answer is complete, and needs neither this hour nor later ones.
+    /// Returns the samples of an hour that the range touches, to add more samples to.
+    ///
+    /// Callers pass hours in ascending order. `None`: the answer is complete, and needs neither this hour nor
+    /// later ones.
     pub fn hour(&mut self, hour: Hour) -> Option<&mut HourSamples> {
         if self.open.as_ref().is_none_or(|open| open.hour() != hour) {
             self.close();

@@ -27,7 +27,7 @@ impl UnreadableDocuments {
         Self { skipped, logged_at: Arc::default() }
     }
 
-    /// Counts one, and logs `which`, unless it has logged another within a minute.
+    /// Counts a document or row, and logs `which`, at most once a minute.
     pub(super) fn skip(&self, which: impl FnOnce() -> String, error: &impl Display) {
         self.skipped.increment(1);
         let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use super::process::Process;
 
 /// How often recorded values are moved into their histograms.
 ///
-/// A scrape does the same. Without both, the recorder would keep each value in memory.
+/// A scrape moves them too. Without either, the recorder would keep each recorded value in memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Renders the metrics in the text format of Prometheus.
@@ -81,7 +81,7 @@ fn sorted(page: &str) -> String {
 
 /// The labels of a sample, without the label `le` at their end.
 ///
-/// Values of labels may contain brackets.
+/// The value of a label may contain `}`, so the last `}` of the sample ends the labels.
 fn labels_of(sample: &str) -> &str {
     let (Some(open), Some(close)) = (sample.find('{'), sample.rfind('}')) else { return "" };
     let labels = &sample[open + 1..close];

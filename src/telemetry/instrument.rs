@@ -107,7 +107,9 @@ impl Instrument for Histogram {
     }
 }
 
-/// An instrument for each variant of an enum, whose name is the label's value.
+/// An instrument for each variant of an enum.
+///
+/// The variant as text is the label's value.
 #[derive(Debug)]
 pub struct PerVariant<E, T>(HashMap<E, T, RandomState>);
 

@@ -46,7 +46,7 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat`, counted from 1 as in proc(5); 3 or more.
+/// A field of `/proc/self/stat`, by its number in proc(5), from the third on.
 ///
 /// The second field is a name in brackets, which may contain spaces. So the search begins behind the last
 /// `)`.

@@ -70,6 +70,8 @@ pub struct RefusalLog(Mutex<Unreported>);
 type Key = (Sender, What, &'static str);
 
 /// Refusals that no line reports yet, by sender, kind of item and code.
+///
+/// An entry without refusals remembers when its last line was written.
 #[derive(Debug, Default)]
 struct Unreported(HashMap<Key, Counted>);
 
@@ -106,7 +108,9 @@ impl RefusalLog {
         line.iter().for_each(Line::write);
     }
 
-    /// Logs the counted refusals a minute after the line before. It never returns.
+    /// Logs counted refusals, and never returns.
+    ///
+    /// The line of a sender, kind and code follows a minute after their last line.
     pub async fn run(&self) {
         let mut ticks = tokio::time::interval(TICK);
         loop {

@@ -162,7 +162,9 @@ impl<'a> PemFile<'a> {
         Ok(Self { key, path, pem })
     }
 
-    /// All items of type `T` in the file, at least one. `what` names `T` in errors.
+    /// Returns all items of type `T` in the file, such as its certificates.
+    ///
+    /// A file without such an item is an error. `what` names the type in errors.
     pub(crate) fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, TlsError> {
         let all: Result<Vec<T>, _> = T::pem_slice_iter(&self.pem).collect();
         let all = all.map_err(|error| self.is_no_pem(what, &error))?;
@@ -174,9 +176,10 @@ impl<'a> PemFile<'a> {
         PrivateKeyDer::from_pem_slice(&self.pem).map_err(|error| self.is_no_pem("private key", &error))
     }
 
-    /// The instant at which the server's certificate expires. Logs warnings about it.
+    /// Returns when the server's certificate expires, in Unix milliseconds.
     ///
-    /// An expired certificate is not an error, so that a restart does not stop a working service.
+    /// Logs a warning if the certificate has expired, is not valid yet, or has no names. None of these is an
+    /// error, so that a restart does not stop a working service.
     fn not_after_ms(&self, der: &CertificateDer<'_>, now_ms: i64) -> Result<i64, TlsError> {
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|error| self.unusable(format!("holds a bad certificate: {error}")))?;

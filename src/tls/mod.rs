@@ -64,7 +64,7 @@ impl Tls {
         self.0.read().unwrap_or_else(PoisonError::into_inner).not_after_ms
     }
 
-    /// Sets the metric of the instant at which the server's certificate expires.
+    /// Sets the metric `tidegauge_tls_certificate_expiry_timestamp_seconds`.
     pub fn record_expiry(&self, metrics: &Metrics) {
         let not_after_ms = self.not_after_ms();
         metrics.tls_certificate_expiry_timestamp_seconds.set(not_after_ms as f64 / 1e3);
@@ -75,7 +75,9 @@ impl Tls {
         (Arc::clone(&usable.config), usable.handshake_timeout)
     }
 
-    /// Makes the handshake. Returns the stream and the verified client certificate.
+    /// Makes the TLS handshake of a connection.
+    ///
+    /// Returns the stream, and the verified client certificate if the client has presented one.
     ///
     /// A client that fails the handshake gets a TLS alert; a client that takes too long gets nothing. A
     /// client whose first byte is a capital letter, as in `GET / HTTP/1.1`, gets the answer `to_plain_text`.
@@ -105,7 +107,7 @@ impl Tls {
     }
 }
 
-/// A TLS handshake failed.
+/// Why a TLS handshake failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Failure {

@@ -9,7 +9,7 @@ use crate::access::Certificate;
 /// Reads the names and the expiry of a client certificate that TLS has verified.
 ///
 /// The names are the common names, and the alternative names of the kinds DNS and URI. A certificate that
-/// cannot be parsed has no names.
+/// cannot be parsed has no names, and counts as expired.
 pub(crate) fn certificate(der: &CertificateDer<'_>) -> Certificate {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Certificate::new([], i64::MIN) };
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());

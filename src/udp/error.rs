@@ -9,7 +9,7 @@ pub(super) enum DatagramError {
     /// The signature of the datagram is missing or invalid.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// The key of the datagram has reached its rate.
+    /// The key of the datagram has reached its rate limit.
     #[error(transparent)]
     RateLimited(#[from] RateLimitedError),
     /// The datagram has more bytes than `udp.max_datagram_bytes`.

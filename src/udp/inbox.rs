@@ -11,7 +11,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmms
 /// The most datagrams that one call receives.
 const MAX_DATAGRAMS: usize = 128;
 
-/// The most bytes that one call receives.
+/// The most bytes that one call receives, unless a single datagram may be larger.
 ///
 /// The names of metrics in so many bytes always fit into a record of the log, so no reading is rejected
 /// because of other readings in its batch.
@@ -56,8 +56,10 @@ impl<'s> Inbox<'s> {
         }
     }
 
-    /// Replaces the datagrams by those that the kernel has now, up to the limits, without waiting. Returns
-    /// whether there are any.
+    /// Replaces the datagrams by those that the kernel has now, without waiting.
+    ///
+    /// Takes at most [`MAX_DATAGRAMS`], in slots of at most [`MAX_BYTES`] together. Returns whether there are
+    /// any.
     pub(super) fn receive(&mut self) -> nix::Result<bool> {
         self.arrived.clear();
         let mut slots: Vec<_> =

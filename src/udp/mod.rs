@@ -119,8 +119,9 @@ impl Sockets {
         self.bound[0].local_addr()
     }
 
-    /// Receives until `shutdown` is cancelled, and then the datagrams that have arrived by then. Must be
-    /// called on a runtime.
+    /// Starts a thread for each socket, and returns. Must be called on a runtime.
+    ///
+    /// The threads receive until `shutdown` is cancelled, and then the datagrams that have arrived by then.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -174,7 +175,7 @@ impl Sockets {
 impl Receiving {
     /// Waits until the threads have ended, soon after the shutdown.
     ///
-    /// All that they received is then in the log.
+    /// All datagrams that they received are then in the log or counted as lost.
     pub async fn ended(self) {
         self.threads.wait().await;
         if let Some(drops) = self.drops {

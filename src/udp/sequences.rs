@@ -11,8 +11,8 @@ use crate::common::generations::Generations;
 ///
 /// A number counts as missing if it has not arrived before a number that is at least [`WINDOW`] higher. So
 /// messages may arrive out of order within the window. A number that is [`WINDOW`] or more below the last
-/// number begins a new run: the device has restarted, or an old message has come again. A number near the end
-/// of the previous run continues that run.
+/// number, or more than 2^32 - 1 above it, begins a new run: the device has restarted, or an old message has
+/// come again. A number near the end of the previous run continues that run.
 #[derive(Debug)]
 pub(super) struct Sequences {
     /// `None`: no device is remembered.
@@ -40,14 +40,14 @@ struct Run {
     last: u64,
     /// Bit `n` says whether `last - n` has arrived.
     ///
-    /// Numbers before the first one count as arrived.
+    /// Numbers before the first number of the run count as arrived.
     window: u64,
 }
 
 impl Sequences {
     /// Remembers up to `max_devices` devices.
     ///
-    /// It always remembers the half of them that sent last.
+    /// It always remembers the half of these devices that sent last.
     pub(super) fn new(max_devices: usize, gaps: Counter) -> Self {
         let seen = || Mutex::new(Devices::new(max_devices.div_ceil(2), |_| 1));
         Self { seen: (max_devices > 0).then(seen), gaps }

@@ -67,7 +67,9 @@ pub(super) struct Worker {
     pub(super) refusals: Arc<RefusalLog>,
     pub(super) gate: Arc<Gate>,
     pub(super) shutdown: CancellationToken,
-    /// The other end is closed after the shutdown has begun. That wakes an idle thread.
+    /// A socket whose other end is closed after the shutdown has begun.
+    ///
+    /// The close wakes an idle thread.
     pub(super) wakes_at_shutdown: Arc<UnixStream>,
 }
 
@@ -184,8 +186,9 @@ impl Worker {
         self.refusals.record(sender(datagram, None), entry, None);
     }
 
-    /// Waits for the oldest batch and counts its datagrams together with their readings, so that the metrics
-    /// show all of a datagram or nothing.
+    /// Waits until the oldest batch is logged or refused, and counts its datagrams.
+    ///
+    /// The readings are counted at the same time, so that the metrics show all of a datagram or nothing.
     fn settle_oldest(&self, backlog: &mut Backlog) {
         let Some(Unsettled { submission, datagrams, with_readings, bytes }) = backlog.pop() else { return };
         if let Err(error) = submission.wait() {

@@ -24,7 +24,7 @@ pub(super) struct Grouping<'s, S> {
     metadata: String,
     /// Whether [`Self::set_device`] was called.
     has_device: bool,
-    /// The number of devices so far.
+    /// The number of owners so far. An owner is a device with its metadata.
     owners: u32,
     ts_ms: Option<i64>,
     values: Values,

@@ -179,7 +179,7 @@ pub enum Ignored {
     ///
     /// Remote write sends them in native histograms, OTLP in data points.
     Histogram,
-    /// An example of a value.
+    /// An exemplar: a single measured value, with a reference to its trace.
     Exemplar,
     /// The unit, the description or the type of a metric.
     ///
@@ -253,7 +253,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The format that alone uses this code; `None` for a code of every format.
+    /// The format that a code belongs to; `None` if several formats use the code.
     #[must_use]
     pub const fn format(self) -> Option<Format> {
         match self {

@@ -1,4 +1,4 @@
-//! A sink for tests of bodies in which all is well.
+//! A sink for tests of bodies in which nothing is rejected or ignored.
 
 use super::{Ignored, Incoming, Rejection, Sink};
 

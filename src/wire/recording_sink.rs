@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use super::{Ignored, Incoming, Rejection, Sink};
 
-/// Records one entry for each call: `device ts metric=value ...
+/// Records one text for each call of the sink, in order.
 ///
-/// [metadata]`, `code: detail`, `line n` or `device sequence n`.
+/// A reading is `device ts metric=value ... metadata`, a rejected one `code: detail`, and a rejected value
+/// `value code: detail`. The other texts are `ignored what name`, `line n` and `device sequence n`.
 #[derive(Default)]
 pub(crate) struct RecordingSink(pub(crate) Vec<String>);
 

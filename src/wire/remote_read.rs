@@ -212,7 +212,7 @@ fn write_labels(writer: &mut Writer, labels: &[(String, String)]) {
 
 /// The most bytes of the chunks of a frame.
 ///
-/// With its labels, it has less than 1 MiB.
+/// With the labels of the series, the frame has less than 1 MiB.
 const FRAME_BYTES: usize = 900 << 10;
 
 /// The most bytes of a chunk besides its samples.

@@ -36,7 +36,7 @@ pub(super) struct Chunk {
 struct Appender {
     chunk: Chunk,
     samples: u16,
-    /// The bits of the last byte that are not in use.
+    /// The number of bits of the last byte that are not in use.
     free_bits: u32,
     delta_ms: u64,
     value_bits: u64,

@@ -12,7 +12,7 @@ use crate::now_ms;
 use crate::systems::{Environment, Server, System};
 use crate::target::Target;
 
-/// The number of all readings, for each number of devices.
+/// The number of readings that are sent, whatever the number of devices.
 const READINGS: u64 = 10_000_000;
 
 const CONNECTIONS: u64 = 4;

@@ -160,7 +160,8 @@ impl Bench<'_> {
 
 /// A workload of readings in the current hour.
 ///
-/// No hour ends while these readings are sent, and a device has some hundred readings at each flush.
+/// The readings of a device are 1 ms apart, so they span about a second, which rarely has the end of an hour.
+/// At each flush, a device has some hundred readings.
 fn of_now(batch: u64) -> anyhow::Result<Workload> {
     Ok(workload(10_000, 1, batch, now_ms()? - 60_000))
 }

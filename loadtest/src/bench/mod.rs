@@ -87,8 +87,10 @@ struct Findings {
     failures: Vec<String>,
 }
 
+/// Measures all systems in each run, and prints the tables.
+///
 /// # Errors
-/// If a named system is not installed and, after the tables, if a system has failed.
+/// If a named system is not installed and, after the tables, if a measurement has failed.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let (systems, absent) = choose(args)?;
     for why in &absent {

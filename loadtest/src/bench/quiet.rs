@@ -25,7 +25,7 @@ const CONNECTIONS: u64 = 64;
 struct Variation {
     name: &'static str,
     config: &'static [(&'static str, &'static str)],
-    /// The systems that are measured with this configuration.
+    /// The systems that one of the [`VARIATIONS`] is for. [`DEFAULT`] is for all.
     systems: &'static [System],
     /// Seconds before the measurement, until flushes are steady. `None`: the default.
     warm_up: Option<f64>,

@@ -25,7 +25,7 @@ pub(super) enum Section {
 }
 
 impl Section {
-    /// The section of the service, and that of its mongod.
+    /// The section for the CPU time of the service, and that for its mongod.
     pub(super) const CPU: [Self; 2] = [Self::ServiceCpu, Self::MongodCpu];
     pub(super) const QUIET_CPU: [Self; 2] = [Self::QuietCpu, Self::QuietMongodCpu];
     pub(super) const KINDS_CPU: [Self; 2] = [Self::KindsCpu, Self::KindsMongodCpu];

@@ -2,7 +2,8 @@
  * clock, and divides every wait, by the speed in the file FAST_CLOCK. Processor time stays real. The file is
  * mapped, so its writer can change the speed, or let the clock jump, while the program runs.
  *
- * It covers what tidegauge and mongod call. Waits may end early, as the callers expect of each of them. */
+ * It covers the functions that tidegauge and mongod call. A wait may end early: the callers of each of these
+ * functions are prepared for that. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* As clock.rs writes it. The version is odd while the other fields change. */
+/* The file FAST_CLOCK, as clock.rs writes it. The version is odd while the other fields change. */
 struct settings {
     _Atomic uint64_t version;
     _Atomic int64_t real;   /* nanoseconds of the monotonic clock when these settings began ... */
@@ -88,7 +89,7 @@ static int64_t fast_now(clockid_t real, int of_wall) {
     }
 }
 
-/* The real nanoseconds of a wait. */
+/* Converts the nanoseconds of a wait from the fast clock to the real one, at most `longest`. */
 static int64_t real_wait(int64_t fast) {
     if (!settings)
         start();
@@ -96,8 +97,8 @@ static int64_t real_wait(int64_t fast) {
     return real < settings->longest ? real : settings->longest;
 }
 
-/* When a wait that ends at this instant of the fast wall clock or monotonic clock ends by the real monotonic
- * clock. The fast monotonic clock counts from the start of the machine, so it stays below the year 2001. */
+/* Converts the end of a wait to the real monotonic clock. The end is a time of the fast wall clock or of the
+ * fast monotonic clock. Times of the latter count from the start of the machine, so they are before 2001. */
 static struct timespec real_end(int64_t fast) {
     int of_wall = fast > INT64_C(1000000000) * SECOND;
     return timespec_of(real_now(CLOCK_MONOTONIC) + real_wait(fast - fast_now(CLOCK_MONOTONIC, of_wall)));
@@ -170,7 +171,7 @@ int usleep(useconds_t microseconds) {
     return 0;
 }
 
-/* A wait in milliseconds; a negative one has no end. */
+/* Converts a wait in milliseconds to real time. NULL: the wait is negative, so it has no end. */
 static struct timespec *of_ms(int ms, struct timespec *wait) {
     if (ms < 0)
         return NULL;
@@ -211,7 +212,8 @@ int timerfd_settime(int timer, int flags, const struct itimerspec *new, struct i
     return real_timerfd_settime(timer, flags & ~TFD_TIMER_ABSTIME, &real, old);
 }
 
-/* Before `longest` made it end early, a wait on a condition did not time out: it woke up without a reason. */
+/* If `longest` has ended the wait before the fast clock shows `end`, the wait has not timed out: the function
+ * returns 0, as it may at any time without a reason. */
 int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *end) {
     struct timespec real = real_end(nanoseconds(end));
     int result = real_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &real);

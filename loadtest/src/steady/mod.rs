@@ -72,7 +72,7 @@ const STORED_LIMIT_MS: u64 = 6 * HOUR_MS;
 /// The configuration that differs from the defaults.
 ///
 /// Readings expire after two days. The preparations may send readings that are ahead of the clock. Timeouts
-/// are long, because the work of the other side takes real time and the clock runs faster.
+/// are long: the fast clock measures them, and the work of mongod and of the clients takes real time.
 const CONFIG: [(&str, &str); 9] = [
     ("retention.readings", RETENTION),
     ("ingest.max_future", "2h"),

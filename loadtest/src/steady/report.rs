@@ -32,11 +32,11 @@ pub(crate) struct Report {
 pub(crate) struct Outcome {
     /// How often a message was refused for now and sent again.
     pub(crate) again: u64,
-    /// The number of readings that were sent in datagrams and not accepted.
+    /// The number of sent readings that the service has not accepted.
     pub(crate) lost: u64,
     /// The longest time from the instant at which a message was due to its answer.
     ///
-    /// By the fast clock.
+    /// The time is by the fast clock. It is 0 over UDP, which has no answers.
     pub(crate) behind_seconds: f64,
     /// How often the service logged that the store is away.
     pub(crate) store_away: u64,
@@ -71,7 +71,7 @@ impl Report {
         }
     }
 
-    /// CPU seconds per million readings in all: of the service, and of mongod.
+    /// CPU seconds per million readings of all spans: of the service, and of mongod.
     pub(crate) fn cost(&self) -> [f64; 2] {
         per_million(&self.all(), self.readings())
     }

@@ -40,8 +40,10 @@ pub(crate) struct Span {
     /// The size of the store at the end of the span.
     pub(crate) store_mib: f64,
     /// The sum of the times for which readings waited until they were stored.
+    ///
+    /// It is the average number of pending readings at the ticks, times the length of the span.
     pub(crate) waited_seconds: f64,
-    /// The longest time for which a reading waited.
+    /// The largest age of the oldest pending reading at any tick.
     pub(crate) longest_wait_seconds: f64,
 }
 
@@ -95,7 +97,9 @@ impl<'a> Watch<'a> {
         Ok([0, 1].map(|at| (self.before.cpu_seconds[at] - before[at]) / seconds))
     }
 
-    /// Measures a span until `end_ms`. It ends early if the sender fails.
+    /// Measures a span until `end_ms`.
+    ///
+    /// It ends early if the sender ends more than a minute before: then sending has failed.
     pub(crate) async fn until<T>(
         &mut self,
         clock: &Clock,

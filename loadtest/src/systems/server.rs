@@ -1,4 +1,4 @@
-//! Starts and stops a system, with its data in a temporary folder.
+//! Starts and stops the processes of a system under test, with its data in a temporary folder.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -137,7 +137,7 @@ impl Server {
 
     /// The disk space of the stored data, without logs and journals.
     ///
-    /// It waits until the system has compacted the data.
+    /// If the system compacts its data in the background, it waits until that is done.
     pub(crate) async fn stored_bytes(mut self) -> anyhow::Result<u64> {
         let data = self.folder.path().join("data");
         match self.system {
@@ -368,8 +368,9 @@ fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
 
 /// The configuration of `InfluxDB`.
 ///
-/// It differs from the defaults in the paths and ports, the request log, which no other system writes, and
-/// the delay until idle data is compacted.
+/// Besides paths and ports, it differs from the defaults in the index, the limits of bodies and of the UDP
+/// buffer, the logs of requests and queries, which no other system writes, and the delays until idle data is
+/// compacted.
 fn influxdb_config(data: &Path, address: &str, udp: SocketAddrV4) -> anyhow::Result<String> {
     let rpc = free_port()?;
     let folder = |name: &str| data.join(name).display().to_string();

@@ -46,7 +46,9 @@ pub(super) struct Manifest {
     version: Version1,
     /// The version of the program that made the backup.
     program: String,
-    /// When the backup began. It has all readings that were acknowledged before.
+    /// When the backup began.
+    ///
+    /// The backup has all readings that were acknowledged before this instant.
     pub(super) begun_at: String,
     /// The store of the service.
     pub(super) store: StoreKind,

@@ -2,9 +2,9 @@
 //!
 //! A backup reads the files of a service that may be running and does not notice. It first takes snapshots of
 //! the log, of the dead letters and of the SQLite file, in this order. A reading that was acknowledged before
-//! is in one of these snapshots: the log removes a segment only after the store or the dead letters have its
-//! readings. A reading that is in two snapshots is stored once after the restore. Copying the snapshots may
-//! take long, and happens last.
+//! the backup began is in one of these snapshots: the log removes a segment only after the store or the dead
+//! letters have its readings. A reading that is in two snapshots is stored once after the restore. Copying
+//! the snapshots may take long, and happens last.
 //!
 //! A deletion between the snapshots needs care: the log would still have the deleted readings, and the
 //! restore would store them again. In that rare case the backup takes all snapshots again.

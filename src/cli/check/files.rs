@@ -27,7 +27,7 @@ const READ_MAX: u64 = 2 << 30;
 /// A running service may cut the log while it is read, which looks like damage.
 const ATTEMPTS: usize = 3;
 
-/// Looks at the data folder. Blocks on the disk.
+/// Looks at the data folder. Blocks the thread while it reads files.
 pub(super) fn look(config: &Config, is_deep: bool) -> Vec<Finding> {
     let data_dir = &config.server.data_dir;
     let log = data_dir::log_dir(data_dir);

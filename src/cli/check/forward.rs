@@ -16,7 +16,9 @@ const LAG: Part = Part::ForwardLag;
 ///
 /// The service then flushes early.
 pub(super) const WARNING_PERCENT: u64 = 75;
-/// From this percentage on it is an error. The service is then not ready.
+/// If a log uses this percentage or more, that is an error.
+///
+/// The service is then not ready.
 pub(super) const ERROR_PERCENT: u64 = 95;
 
 /// Asks the other server, and looks at the lag.

@@ -207,7 +207,7 @@ mod tests {
         twenty_records_in(500).await
     }
 
-    /// The same in segments of this size.
+    /// Does the same as [`twenty_records`], with segments of this size.
     async fn twenty_records_in(segment_bytes: u64) -> (TempDir, Vec<PathBuf>) {
         let folder = tempfile::tempdir().unwrap();
         let dir = log_dir(folder.path());

@@ -28,7 +28,7 @@ const TIMEOUT: TimeLimit = TimeLimit::Whole(Duration::from_secs(10));
 /// The size limit of the metrics in a report.
 const METRICS_MAX: usize = 8 << 20;
 
-/// Writes a new file, which only its owner may read.
+/// Writes the report into a new file, which only its owner may read.
 pub(super) async fn write(
     path: &Path,
     config: &Config,
@@ -81,7 +81,7 @@ fn file_system_of(folder: &Path) -> Option<String> {
 
 /// Asks the server with this configuration for `/metrics`.
 ///
-/// The token is in the variable `TIDEGAUGE_TOKEN`.
+/// Unless the server has TLS, the request has the token in the variable `TIDEGAUGE_TOKEN`.
 async fn metrics(http: &Http) -> anyhow::Result<String> {
     let url = local_url(http)?;
     // With TLS, the client connects by address, and a certificate names a host. It cannot check the

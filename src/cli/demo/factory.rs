@@ -156,8 +156,8 @@ impl Device {
 
     /// The readings of a past range of time, as one line of JSON, if there are any.
     ///
-    /// If the clock of the device is ahead, the range ends where that began: a server would have rejected
-    /// later readings.
+    /// If the clock of the device is ahead, the range ends at the instant from which it is ahead: a server
+    /// would have rejected later readings.
     pub(super) fn past(&self, range: Range<i64>) -> Option<Vec<u8>> {
         let end = match self.fault {
             Fault::ClockAhead { since_ms, .. } => range.end.min(since_ms),

@@ -7,7 +7,9 @@ use super::fleet::Layout;
 /// The path of the figures in the source tree, which the output names.
 pub(super) const FILE: &str = "src/cli/estimate/constants.toml";
 
-/// The measured figures of all parts.
+/// The content of `constants.toml`.
+///
+/// It has the measured figures of tidegauge, of each store and of the disk.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Constants {
@@ -31,10 +33,10 @@ pub(super) struct Constants {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Request {
-    /// A reading of one metric.
+    /// The bytes of a reading of one metric.
     pub(super) bytes: f64,
     pub(super) bytes_per_further_value: f64,
-    /// The head of a request, and its answer.
+    /// The bytes of the head of a request, and of its answer.
     pub(super) http_bytes: f64,
 }
 
@@ -55,7 +57,7 @@ pub(super) struct Service {
     pub(super) bytes_per_pending_further_value: f64,
 }
 
-/// The bytes that the log takes for each request, reading and so on.
+/// The bytes in the log for each request, metric of a request, reading and value.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogBytesPer {
@@ -107,7 +109,7 @@ pub(super) struct Disk {
     pub(super) sqlite_bytes_per_write: f64,
 }
 
-/// The share of each resource of a node that an estimate lets its parts use.
+/// The shares of a node's resources that an estimate plans with, by program.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Node {

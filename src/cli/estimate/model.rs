@@ -348,7 +348,10 @@ impl Estimate {
 }
 
 impl Memory {
-    /// The memory of pending at its limit, summed over this number of instances.
+    /// The memory of pending when it is full, summed over this number of instances.
+    ///
+    /// The limit of each instance is a share of the default (`share_of_limits`), or more if the readings of
+    /// the peak need more.
     fn full(&self, instances: f64) -> f64 {
         let limit = Config::default().pending.max_bytes.0 as f64 * self.share_of_limits;
         with_room(self.pending.peak).max(instances * limit)

@@ -25,15 +25,15 @@ pub(super) struct Settings {
     /// Enough for an outage of the store at the peak.
     pub(super) log_max_bytes: f64,
     pub(super) pending_max_bytes: f64,
-    /// Below the default on a small node.
+    /// The default, or less on a small node.
     ///
-    /// All limits together then fit into its memory.
+    /// Its memory must be enough for the case that all limits are reached at once.
     pub(super) http_max_bytes_in_flight: f64,
     pub(super) query_max_bytes_in_flight: f64,
     /// Enough for the connections that senders keep open.
     pub(super) http_max_connections: f64,
     pub(super) limits_known_devices: f64,
-    /// Allows that all devices are new within the burst of this limit.
+    /// Enough for all devices to be new at once: the burst of this limit admits them.
     pub(super) limits_new_devices_per_minute: f64,
 }
 

@@ -123,7 +123,7 @@ fn given(size: Bytes) -> String {
     if size.0.is_multiple_of(1 << 20) { size.to_string() } else { bytes(size.0 as f64) }
 }
 
-/// A number with three digits: `166,667` or `5.26 trillion`.
+/// A number for people: `166,667`, or from a million on `5.26 trillion`.
 fn amount(number: f64) -> String {
     let units = [(1e18, "quintillion"), (1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million")];
     match units.into_iter().find(|(of, _)| number >= *of) {

@@ -49,7 +49,7 @@ pub(super) struct Listed {
     pub(super) metadata: Option<Box<RawValue>>,
 }
 
-/// The metadata of a device by its authors.
+/// The metadata of a device, by author: operators, and the device itself.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ByAuthors {

@@ -35,7 +35,7 @@ pub(in crate::cli) struct Batch {
 pub(in crate::cli) struct Done {
     /// The number of the last line before it.
     pub(super) line: u64,
-    /// A checksum of the content before it, if the file is followed.
+    /// The place with a checksum of the bytes before it, if the file is followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<Mark>,
 }

@@ -35,7 +35,7 @@ pub(super) enum WantedDevice {
     Fixed(String),
     /// The column of this name.
     Column(String),
-    /// The first column with a customary name.
+    /// The column with the first customary name in the header, such as `deviceId`.
     Customary,
 }
 
@@ -132,7 +132,7 @@ pub(super) enum DeviceSource {
 /// A column of values.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ValueColumn {
-    /// Its position in a row.
+    /// The position of the column in a row.
     pub(super) at: usize,
     /// The metric.
     pub(super) metric: String,

@@ -28,7 +28,7 @@ pub(super) enum CsvError {
     /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The header cannot be read.
+    /// The header cannot be read, for this reason.
     #[error("the header cannot be read: {0}")]
     Header(&'static str),
     /// The header lacks a needed column.
@@ -41,7 +41,7 @@ pub(super) enum CsvError {
 pub(super) struct Row {
     /// The line of the file on which the row starts, from 1.
     pub(super) line: u64,
-    /// Its result.
+    /// The result of the conversion.
     pub(super) outcome: Outcome,
 }
 
@@ -113,7 +113,9 @@ pub(super) struct Converted<'a> {
     pub(super) sender: Cow<'a, str>,
     /// The number of metrics with an empty cell.
     pub(super) empty_cells: u64,
-    /// The columns of its values, in ascending order, if its time exists twice.
+    /// The columns with a value in this row, in ascending order.
+    ///
+    /// Empty unless the local time of the row exists twice.
     pub(super) filled: Vec<usize>,
     /// Whether a metric has a value.
     pub(super) has_values: bool,
@@ -300,7 +302,7 @@ impl<R: BufRead> Rows<R> {
 
 /// The lowest line of `resolved` after rows were added.
 ///
-/// `known` is that line before; `None`: no rows were there.
+/// `known` is the lowest line before they were added; `None`: `resolved` was empty.
 fn first_line(resolved: &VecDeque<Resolved>, known: Option<u64>) -> Option<u64> {
     known.or_else(|| resolved.iter().map(|(row, _)| row.line).min())
 }

@@ -180,12 +180,12 @@ most within 10 seconds. Name the metrics with --metric, for the first rows may n
 The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
 row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \
 repeat. It may be repeated: stored readings are not stored twice. With --progress, a repetition continues where the \
-import was, if the files have not changed since. If several rows have the same device, time and metric, the last one \
+import was, if the files have not changed since. If several rows have the same device, time and series, the last one \
 wins, in the order of the files and of their rows.
 
 The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
 of their request, such as two rows with the same time, and ignored fields. An \
-imported value replaces a stored one of the same device, time and metric, also a newer one: import an old export only \
+imported value replaces a stored one of the same device, time and series, also a newer one: import an old export only \
 where nothing was corrected since.
 
 Exit status: 0 if every reading and value was accepted, 1 if some were rejected or the import failed, 64 for bad \

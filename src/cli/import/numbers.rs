@@ -43,11 +43,13 @@ enum Shape {
     Either(Decimal),
     /// Separators of thousands: `1 234`.
     ///
-    /// The decimal mark, if the number tells it: `1,234.5`.
+    /// It has the decimal mark if the number shows which it is: a point in `1,234.5` and in `1,234,567`.
     Grouped(Option<Decimal>),
 }
 
-/// Parses a number. `None`: the decimal mark is unknown.
+/// Parses a number with the decimal mark of its file.
+///
+/// `decimal` is `None` if the mark is unknown. Then a number with a point or a comma is an error.
 pub(super) fn parse(cell: &str, decimal: Option<Decimal>) -> Result<f64, &'static str> {
     let is_of_mark = decimal == Some(Decimal::Point) || !cell.contains('.');
     let number = match decimal {
@@ -87,9 +89,8 @@ pub(super) enum Unclear {
 
 /// Guesses the decimal mark from the cells of some rows.
 ///
-/// `None`: they have no decimals.
-///
-/// If a comma separates the cells, the mark is a point, unless all numbers with decimals have a comma.
+/// If a comma separates the cells, the mark is a point, unless all numbers with a mark have a comma. With
+/// another separator, the result is `None` if no number has a mark.
 pub(super) fn guess<'a>(cells: impl Iterator<Item = &'a str>, delimiter: u8) -> Result<Option<Decimal>, Unclear> {
     let (mut comma, mut point, mut comma_or_not, mut point_or_not) = (None, None, None, None);
     for cell in cells {

@@ -54,7 +54,8 @@ impl Preamble {
 
 /// Guesses the delimiter: the most frequent one of the header.
 ///
-/// If several are as frequent, it is the one that the next line has just as often.
+/// If several are as frequent, it is the one that the next line has just as often. If the header has none, it
+/// is the comma.
 fn guess(input: &mut impl BufRead, header: &mut Vec<u8>) -> Result<u8, CsvError> {
     let counts = DELIMITERS.map(|delimiter| (delimiter, count(header, delimiter)));
     let most = counts.iter().map(|(_, count)| *count).max().unwrap_or_default();

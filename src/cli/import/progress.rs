@@ -206,7 +206,8 @@ impl Progress {
 
     /// The counts so far, the rate, and why the server accepts nothing at the moment.
     ///
-    /// If the file is followed, lines of their own tell the latter.
+    /// If the file is followed, the rate is left out. So is the reason, unless it is shown in the bar: each
+    /// outage has lines of its own.
     fn state(&self) -> String {
         let accepted = HumanCount(self.answers().accepted);
         let mut state = format!("{accepted} readings");

@@ -3,7 +3,7 @@
 //! The csv crate adds such text to the cell. But mostly an earlier quote is wrong: the cell extends from that
 //! quote over line ends to the next quote, and contains the rows between.
 
-/// The place of the last byte, by the rules of the csv crate.
+/// The place behind the last byte that was read, by the rules of the csv crate.
 ///
 /// The delimiter ends a cell, `\n` a row.
 #[derive(Debug, Clone, Copy)]

@@ -31,7 +31,7 @@ const SAME_HOUR_MS: i64 = 12 * 3_600_000;
 /// A row whose local time exists twice.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// Its line in the file.
+    /// The line of the row in the file.
     pub(super) line: u64,
     /// The line of NDJSON without its time.
     pub(super) text: Vec<u8>,
@@ -39,7 +39,7 @@ pub(super) struct Held {
     pub(super) empty_cells: u64,
     /// The columns of its values, in ascending order.
     pub(super) filled: Vec<usize>,
-    /// Its time.
+    /// The two instants that the local time of the row may be.
     pub(super) twice: Twice,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A batch is retried after a transient failure ([`tidegauge::client`]), and while a rate limit of the server
 //! rejects some of its readings. A retry is safe, because the store identifies a reading by device, time and
-//! metric. Any other refusal ends the import.
+//! series. Any other refusal ends the import.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(in crate::cli) fn remarks(counts: &Counts) -> impl Iterator<Item = String> {
         (counts.rejected_values, "value", "rejected"),
         (counts.older, "reading", "older than what the server has"),
         (counts.older_values, "value", "older than what the server has"),
-        (counts.overwritten, "reading", "overwrote another one of the same device, time and metric"),
+        (counts.overwritten, "reading", "overwrote another one of the same device, time and series"),
         (counts.ignored, "field", "ignored"),
     ];
     all.into_iter().filter(|(count, ..)| *count > 0).map(|(count, what, how)| format!("{} {how}", counted(count, what)))
@@ -48,10 +48,10 @@ pub(in crate::cli) struct Receipt {
     pub(in crate::cli) rejections: Vec<Rejection>,
 }
 
-/// A reading that the server rejected.
+/// A reading, or a single value of a reading, that the server rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Rejection {
-    /// The line of the file.
+    /// The line of the reading in the file.
     pub(in crate::cli) line: u64,
     /// The code and the detail.
     pub(in crate::cli) why: String,
@@ -153,7 +153,7 @@ mod tests {
         ];
         assert_eq!((answer.counts.accepted, answer.counts.rejected, &answer.rejections), (1, 2, &rejections));
         let words = |words: &mut dyn Iterator<Item = String>| words.collect::<Vec<_>>().join(", ");
-        let same = "overwrote another one of the same device, time and metric";
+        let same = "overwrote another one of the same device, time and series";
         let expected = format!("3 values rejected, 4 readings {same}, 1,000 fields ignored");
         assert_eq!(words(&mut remarks(&answer.counts)), expected);
         assert_eq!(words(&mut reasons(&answer.counts)), "1 invalid_json, 1 timestamp_in_future, 3 not listed");

@@ -26,11 +26,11 @@ pub(in crate::cli) enum Format {
 
 /// An open file, decompressed.
 pub(super) struct Source {
-    /// Its name in messages.
+    /// The name of the file in messages.
     pub(super) name: Arc<str>,
-    /// Its format.
+    /// The format of the file.
     pub(super) format: Format,
-    /// Its decompressed bytes.
+    /// The decompressed bytes of the file.
     pub(super) input: Box<dyn BufRead>,
 }
 

@@ -45,7 +45,7 @@ pub(super) enum TimeError {
     /// A local time of an unknown zone.
     #[error("a time without an offset: name its zone, such as --tz Europe/Berlin or --tz UTC")]
     NoZone,
-    /// A local time that is skipped.
+    /// A local time that does not exist: clocks were set forward over it.
     #[error("this time does not exist in {0}, where clocks are set forward over it: is --tz right?")]
     Skipped(String),
     /// Outside the range of years.

@@ -169,7 +169,9 @@ async fn metadata_of(stores: &Stores, devices: &[Arc<str>]) -> anyhow::Result<Ha
 /// Makes the writes of a device.
 struct Maker<'a> {
     entry: &'a DeviceSummary,
-    /// The metadata to write, unless the new store has newer.
+    /// The metadata to write.
+    ///
+    /// `None` if the new store has metadata of the same or of a later hour.
     metadata: Option<&'a DeviceMetadata>,
     is_first: bool,
 }

@@ -19,9 +19,9 @@ const NOTED_WITHIN: Duration = Duration::from_secs(3);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// Waits some seconds until no service with this data folder uses the old store.
+/// Waits until no service with this data folder uses the old store.
 ///
-/// `to` is the name of the new store.
+/// Fails if a service still uses it after [`NOTED_WITHIN`]. `to` is the name of the new store.
 pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<()> {
     let until = Instant::now() + NOTED_WITHIN;
     while is_noted(folder, from, to).await? && data_dir::is_in_use(folder) {
@@ -40,7 +40,7 @@ pub(super) async fn expect(folder: &Path, from: &dyn Store, to: &str) -> anyhow:
 
 /// Whether `store.json` names the old store.
 ///
-/// If both stores are of one kind, the ID tells.
+/// If both stores have one name, such as `sqlite`, the ID in `store.json` decides.
 async fn is_noted(folder: &Path, from: &dyn Store, to: &str) -> anyhow::Result<bool> {
     let noted = KnownStore::load(&data_dir::known_store(folder)).ok().flatten();
     let Some(KnownStore { store, history, .. }) = noted else { return Ok(false) };

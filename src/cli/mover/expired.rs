@@ -65,9 +65,9 @@ async fn each(
     Ok(count)
 }
 
-/// For each device, the hours that the new store lacks in part.
+/// For each device, the hours whose stats the new store lacks, wholly or in part.
 ///
-/// The stats of such an hour in the old store count more values than those in the new store.
+/// The stats of such an hour in the old store count more values of a metric than those in the new store.
 async fn lacking(
     stores: &Stores,
     devices: &[DeviceSummary],

@@ -19,7 +19,7 @@ use super::{MoveArgs, cut_over};
 pub(super) struct Stores {
     pub(super) from: Arc<dyn Store>,
     pub(super) to: Target,
-    /// Their names for people and for the file of the progress.
+    /// The names of both stores, for people and for the file of the progress.
     pub(super) names: [String; 2],
     /// The file of the progress, unless the command line names another.
     pub(super) default_progress: PathBuf,

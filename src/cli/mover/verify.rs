@@ -30,7 +30,7 @@ const LISTED: u64 = 20;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     devices: u64,
-    /// The compared hours, counted for each device.
+    /// The number of compared device-hours.
     hours: u64,
     readings: u64,
     values: u64,

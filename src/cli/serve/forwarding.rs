@@ -18,7 +18,7 @@ use super::super::data_dir::{self, DataDir};
 
 /// About how many times larger a batch of JSON is than its compressed body.
 ///
-/// With a limited bandwidth, the size of a batch is chosen so that sending its body takes about a second.
+/// With a limited bandwidth, a batch is so small that sending its body takes at most about a second.
 const USUAL_COMPRESSION: u64 = 10;
 
 /// The options of forwarding; `None` if forwarding is off.

@@ -143,7 +143,7 @@ pub(in super::super) fn min_free(config: &Config) -> MinFree {
     }
 }
 
-/// Whether an SQLite file is in use on the file system of the data folder.
+/// Whether an SQLite file is in use on the file system of the log.
 fn has_sqlite_on_the_disk_of_the_log(config: &Config) -> bool {
     let file = config.sqlite_file();
     let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));

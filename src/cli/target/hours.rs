@@ -30,6 +30,8 @@ pub(in super::super) struct HourCheck {
     /// Expected values that the store has with another value.
     pub(in super::super) differing: u64,
     /// Whether the stats cover the readings.
+    ///
+    /// If values are missing, this is true without a check.
     pub(in super::super) has_stats: bool,
 }
 
@@ -64,9 +66,10 @@ impl Target {
     }
 }
 
-/// Whether the `new` stats of an hour count all values of the `old` stats.
+/// Whether the `new` stats of an hour cover the `old` stats of each series.
 ///
-/// If values have changed (`is_changed`), minimum, maximum and sum may differ.
+/// They do if they count more values, or as many values with the same minimum, maximum and sum. If values
+/// have changed (`is_changed`), only the numbers of values are compared.
 fn covers(new: &OfSeries, old: &OfSeries, is_changed: bool) -> bool {
     old.iter().all(|(metric, old)| {
         new.get(metric)

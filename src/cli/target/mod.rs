@@ -77,7 +77,9 @@ impl Target {
         if self.config.store_kind() == StoreKind::Sqlite { 1 } else { 4 }
     }
 
-    /// The first hour whose readings the store keeps.
+    /// The first hour whose readings the store surely still has.
+    ///
+    /// It is an hour later than the retention says, so that no hour expires while it is compared.
     pub(super) fn first_kept_hour(&self) -> Hour {
         first_kept(self.config.retention.readings, 1, &self.clock)
     }

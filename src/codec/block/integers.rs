@@ -28,7 +28,7 @@ const MEDIAN_OF: usize = 9;
 enum Predictor {
     /// The number before it, plus the step.
     Previous,
-    /// The start, plus the step for each number before it.
+    /// A point of a line: the start, plus the step once for each number before it.
     Line,
 }
 

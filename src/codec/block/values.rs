@@ -49,9 +49,12 @@ pub(super) fn encode(values: &[f64], numbers: &mut Vec<i64>, out: &mut Vec<u8>) 
     integers::encode(numbers, 0, out);
 }
 
-/// Scales the values to integers. A value that does not scale gets the integer of the value before.
+/// Scales the values to integers.
 ///
-/// Returns the number of decimals and the number of values that do not scale; `None` if these are too many.
+/// A value without an exact integer gets the integer of the value before it.
+///
+/// Returns the number of decimals and the number of values without an exact integer. `None`: these are too
+/// many.
 fn decimals_of(values: &[f64], numbers: &mut Vec<i64>) -> Option<(u8, usize)> {
     let step = values.len().div_ceil(LOOK_AT).max(1);
     let mut decimals = usual_decimals(values.iter().step_by(step))?;

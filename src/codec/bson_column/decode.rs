@@ -114,7 +114,9 @@ impl Iterator for Dates<'_> {
 pub struct Doubles<'a> {
     items: Items<'a>,
     value: f64,
-    /// `value` as an integer and the mode of this integer; `None` if it is not computed yet.
+    /// `value` as an integer, and the mode of this integer.
+    ///
+    /// `None`: the integer is not computed yet.
     number: Option<(i64, u8)>,
 }
 

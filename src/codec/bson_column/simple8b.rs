@@ -88,11 +88,13 @@ pub(super) struct Unpacked {
     left: usize,
     /// The bits of the value in a slot.
     width: u32,
-    /// The bits of the count of trailing zeros before it.
+    /// The bits of the count of trailing zeros, which precedes the value in its slot.
     count_width: u32,
     /// The number of trailing zeros that the count counts as one: 1 or 4.
     unit: u32,
-    /// The slot that the word repeats. Then only `left` of the other fields has a meaning.
+    /// The slot that a word with selector 15 repeats.
+    ///
+    /// Only `left` of the other fields has a meaning then.
     repeated: Option<Slot>,
 }
 

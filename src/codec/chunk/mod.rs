@@ -1,6 +1,6 @@
 //! Chunks: the readings of a bucket as SQLite stores them.
 //!
-//! A chunk is blocks with the names of their metrics.
+//! A chunk has the names of the metrics, and blocks of their values.
 
 mod decode;
 mod encode;
@@ -15,7 +15,9 @@ const PLAIN: u8 = 0;
 /// The packing of a body that is one zstd frame.
 const ZSTD: u8 = 1;
 
-/// The most bytes of a compressed body. SQLite accepts no larger value either.
+/// The most bytes of a body that is compressed, counted before the compression.
+///
+/// SQLite accepts no larger value either.
 const MAX_BODY_BYTES: usize = 1_000_000_000;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::disk::{Folder, OpenFile, OpenMode};
 use crate::log::MAX_PAYLOAD_BYTES;
 
-/// Renames a file to `taken`, unless that exists. Returns false if neither exists.
+/// Renames a file to `taken`, unless `taken` exists. Returns false if neither file exists.
 pub(super) fn take(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<bool> {
     match folder.open(taken, OpenMode::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => match folder.rename(name, taken) {
@@ -34,7 +34,7 @@ pub(super) fn put_back(folder: &dyn Folder, name: &str, taken: &str, kept: &[Ran
 
 /// Moves the lines of a file, if it exists, to the end of `taken`.
 ///
-/// A crash in between leaves lines in both.
+/// A crash in between leaves lines in both files.
 pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::Result<()> {
     let file = match folder.open(name, OpenMode::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -47,18 +47,18 @@ pub(super) fn gather(folder: &dyn Folder, name: &str, taken: &str) -> std::io::R
 
 /// The longest line that is read.
 ///
-/// Lines of this program are below it: a line of several readings is below a MiB, and the text of one reading
-/// is not much larger than its record.
+/// The lines that this program writes are shorter: a line of several readings is below a MiB, and the text of
+/// one reading is not much larger than its record.
 pub const MAX_LINE_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 
 /// A line of a file.
 #[derive(Debug)]
 pub struct NumberedLine {
-    /// Its number, from 1.
+    /// The number of the line, from 1.
     pub number: u64,
-    /// Its bytes in the file, without its end.
+    /// The place of the line in the file, in bytes, without its line end.
     pub at: Range<u64>,
-    /// Its text without its end; `None` if it is longer than [`MAX_LINE_BYTES`].
+    /// The text of the line without its line end; `None` if it is longer than [`MAX_LINE_BYTES`].
     pub text: Option<Vec<u8>>,
 }
 
@@ -255,7 +255,7 @@ pub(super) fn add_lines(
 
 /// Writes lines at the end of a file.
 ///
-/// If a crash or a full disk has cut off its last line, a line end precedes them.
+/// If a crash or a full disk has cut off the last line of the file, this first writes a line end.
 fn write_lines(
     file: &dyn OpenFile,
     path: &Path,

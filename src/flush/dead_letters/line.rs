@@ -16,7 +16,7 @@ pub const READINGS_PER_LINE: usize = 1_000;
 /// A line ends once its readings take about this many bytes.
 const BYTES_PER_LINE: usize = 512 << 10;
 
-/// The size of most numbers as text.
+/// The bytes that a number takes as text, as an estimate.
 const NUMBER_BYTES: usize = 20;
 
 /// Refused readings of a device, as text: at most [`READINGS_PER_LINE`].
@@ -107,7 +107,7 @@ struct OwnedReading {
 
 /// The lines of a refused bucket, with their ends.
 ///
-/// `replaced` has the stored values that it was to replace.
+/// `replaced` has the stored values that the bucket was to replace.
 ///
 /// A line ends at [`READINGS_PER_LINE`] or [`BYTES_PER_LINE`], so that several lines fit into one request.
 pub(super) fn lines_of(

@@ -69,7 +69,7 @@ impl Peers {
 
     /// Notes that the log has a deletion of another instance, which ends at `until`.
     ///
-    /// Without a lease, this instance had missed it.
+    /// If this instance has no lease, it had missed the deletion: writes wait until pending has it.
     pub(super) fn note_appended(&self, until: Position) {
         let mut state = self.lock();
         if !state.has_lease() {

@@ -80,7 +80,7 @@ struct Watcher<'a> {
     own: Arc<str>,
     next_beat: Instant,
     last_beat: Instant,
-    /// The last beat of each instance, and when it was first seen.
+    /// The newest number of beats of each instance, and when that number was first seen.
     seen: HashMap<Arc<str>, (i64, Instant)>,
     busy_until: Instant,
     /// Whether the last look found no other instance.

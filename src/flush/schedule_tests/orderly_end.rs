@@ -1,4 +1,4 @@
-//! An orderly end: each bucket is tried once, and the wait for it is limited.
+//! An orderly end: each bucket is tried once, and the end does not wait longer than it may.
 
 use super::*;
 use crate::log::BegunDeletion;

@@ -15,7 +15,7 @@ const DEVICES: [&str; 2] = ["a", "b"];
 const METRICS: [&str; 3] = ["m", "n", "m{x=1}"];
 const HOURS: i64 = 4;
 
-/// A random deletion: of a device, of all of some series, or of a range of one or all.
+/// A random deletion of one or all series of a device: at all times, in whole hours, or in any range.
 fn random_deletion(random: &mut StdRng) -> Deletion {
     let device = DEVICES[random.random_range(0..2)].into();
     let series = match random.random_range(0..3) {
@@ -49,7 +49,7 @@ async fn append(life: &Life, random: &mut StdRng, model: &mut Model) {
     let mut batch = BatchBuilder::default();
     for _ in 0..random.random_range(1..20) {
         let device = DEVICES[random.random_range(0..2)];
-        // few different times, so that readings are sent again after they were deleted
+        // There are few different times, so that readings are sent again after they were deleted.
         let ts_ms = random.random_range(0..HOURS * 60) * 60_000;
         let metrics = &METRICS[random.random_range(0..3)..];
         let values: Vec<(&str, f64)> = metrics.iter().map(|metric| (*metric, random.random::<f64>())).collect();
@@ -88,7 +88,7 @@ async fn stored(life: &Life) -> Model {
             stats.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
             fold.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
             for ((metric, stats), (_, fold)) in stats.iter_mut().zip(&fold) {
-                assert!((stats.sum - fold.sum).abs() < 1e-9, "{metric}"); // one rounding an append
+                assert!((stats.sum - fold.sum).abs() < 1e-9, "{metric}"); // each append may round once
                 stats.sum = fold.sum;
             }
             assert_eq!(stats, fold, "{device}, {hour:?}");

@@ -15,17 +15,17 @@ pub(in crate::flush) struct Kept {
     pub(super) away: AtomicBool,
     /// Whether the store is still looking for its devices.
     pub(super) is_indexing: AtomicBool,
-    /// One of so many steps fails; 0 if none is to fail.
+    /// With 3, each third step fails; with 0, no step fails.
     pub(super) fails_every: AtomicU64,
     pub(super) tries: AtomicU64,
-    /// The steps after so many wait.
+    /// With 3, the steps after the third attempt wait until this is raised.
     pub(super) stops_after: AtomicU64,
     hours: Mutex<ByBucket>,
     /// The steps that succeeded: the hours, and the number of devices.
     steps: Mutex<Vec<(Range<Hour>, usize)>>,
 }
 
-/// The devices of a step.
+/// The number of devices in a step.
 pub(super) const STEP: usize = 2;
 
 impl Default for Kept {

@@ -32,7 +32,8 @@ async fn queries_ask_a_store_that_only_refuses_writes() {
     assert_eq!(life.end(MINUTE).await, 0);
 }
 
-/// As a cluster does that has lost a shard. More devices than writes may be in flight have no place.
+/// A cluster that has lost a shard acts like this store. The store refuses more devices than there may be
+/// writes in flight.
 #[tokio::test]
 async fn a_store_that_takes_nothing_of_some_devices_is_away_and_takes_the_others() {
     const LOST: [&str; 4] = ["device-1", "device-3", "device-5", "device-7"];

@@ -111,7 +111,7 @@ fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
     name.map(Sender::Named).or(address.map(Sender::Address)).unwrap_or(Sender::All)
 }
 
-/// Logs the refusals of an answer that operators should see.
+/// Logs the refusals in an answer, if operators should see them.
 ///
 /// These are refused readings, unauthorized requests, and queries that the store failed. The senders of other
 /// refused queries see the error themselves.

@@ -4,7 +4,7 @@ import { observe } from "./time.js";
 
 const TOKEN = "tidegauge.token";
 
-// The token. The browser keeps it until the tab is closed; a remembered one until the viewer forgets it.
+// The token. The browser keeps it until the tab is closed; with `isRemembered`, until the viewer removes it.
 export const token = {
   get: () => sessionStorage.getItem(TOKEN) ?? localStorage.getItem(TOKEN),
   set: (text, isRemembered) => { token.forget(); (isRemembered ? localStorage : sessionStorage).setItem(TOKEN, text); },
@@ -20,8 +20,8 @@ export class Failure extends Error {
   }
 }
 
-// Its events are `failure` with a `Failure`, `slow` with the number of requests that wait for longer than a second, and
-// `back` when the server answers again.
+// The events of the connection to the server: `failure` with a `Failure`, `slow` with the number of requests
+// that wait for longer than a second, and `back` when the server answers again.
 export const connection = new EventTarget();
 
 const SLOW_MS = 1_000;
@@ -125,7 +125,7 @@ class Patience {
   }
 }
 
-// Reads the body of an answer, whose connection may break off.
+// Waits for the body of an answer. If the connection breaks off, the error is a `Failure`.
 async function within(body) {
   try {
     return await body;

@@ -14,7 +14,8 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-// Replaces the children of an element. If the focused one has a `data-key`, the new one with this key gets the focus.
+// Replaces the children of an element. If the focused child has a `data-key`, the new child with the same
+// key gets the focus.
 export function fill(parent, ...children) {
   const focused = document.activeElement;
   const key = parent.contains(focused) ? focused.dataset.key : undefined;

@@ -234,7 +234,7 @@ function sparse(plot, at, first, last) {
   return last - first < plot.bbox.width / devicePixelRatio / 14;
 }
 
-// The values between two gaps. They are drawn as points in any case, because no line goes through them.
+// The indexes of values with a gap on both sides. They are drawn as points, as no line goes through them.
 function alone(plot, at, isSparse) {
   if (isSparse) return null;
   const values = plot.data[at], found = [];
@@ -251,7 +251,8 @@ function alone(plot, at, isSparse) {
   return found;
 }
 
-// The index of the value of a line that is nearest to the cursor. Lines need not share their instants.
+// The index of the value of a line that is nearest to the cursor, as lines need not share their instants.
+// Null if no value is within `REACH`.
 function nearest(plot, at, index) {
   const values = plot.data[at], instants = plot.data[0];
   if (at === 0 || values === undefined || (values[index] ?? null) !== null) return index;

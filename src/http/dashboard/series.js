@@ -40,7 +40,7 @@ export const isObject = (value) => value !== null && typeof value === "object" &
 // Whether `kind` in the metadata says that a metric is a counter: `"counter"`, or `{"METRIC": "counter"}`.
 export const isCounter = (name, metadata) => (isObject(metadata?.kind) ? metadata.kind[name] : metadata?.kind) === "counter";
 
-// The fewest steps from which `onlyGrows` tells.
+// A line with fewer steps does not count as growing: a few values may grow by chance.
 const GROWING_STEPS = 12;
 
 // Whether the values of a line of steps grow, and never become smaller.

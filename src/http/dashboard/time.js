@@ -65,8 +65,8 @@ const CLOCKS = formatsOf({}), STAMPS = formatsOf(DAY_PARTS);
 const YEAR = new Intl.DateTimeFormat(undefined, { year: "numeric" }), MONTH = new Intl.DateTimeFormat(undefined, { month: "short" });
 const DAY_OF_MONTH = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
-// Writes an instant with minutes. Seconds follow if they are not zero or wanted, milliseconds if they are not zero and
-// seconds are wanted.
+// Writes an instant with minutes. Seconds follow if they are wanted or not zero. Milliseconds follow if
+// seconds are wanted and the milliseconds are not zero.
 function written(formats, instant, withSeconds) {
   const [hasSeconds, hasRest] = [instant % MINUTE !== 0, instant % SECOND !== 0];
   return formats[withSeconds && hasRest ? 2 : withSeconds || hasSeconds ? 1 : 0].format(instant);

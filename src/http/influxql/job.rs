@@ -25,7 +25,9 @@ use crate::http::serve::client_disconnect::Disconnect;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Format, Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
 
-/// The name of the database, unless the request has another one. It has all data.
+/// The name of the only database, which has all data.
+///
+/// If a request has the parameter `db`, the database has that name for the request.
 const DATABASE: &str = "tidegauge";
 
 /// The memory of a query before it has data, in bytes.

@@ -94,7 +94,7 @@ pub(super) enum Stats<'p> {
 
 type StatsReader<'r> = dyn FnMut(Stats<'_>) -> Result<(), StatementError> + 'r;
 
-/// The hours of a device whose stats are to be read for a part.
+/// The hours for which one part of a device wants stats.
 pub(super) struct Asked {
     device: usize,
     part: usize,
@@ -134,7 +134,7 @@ impl OfDevice {
 }
 
 impl Stored<'_> {
-    /// Returns the devices that have data for the requests.
+    /// Returns the devices whose readings may be in the ranges of the requests.
     pub(super) fn devices(&self, requests: &[Request<'_>]) -> Result<Vec<OfDevice>, StatementError> {
         let mut devices: Vec<OfDevice> = Vec::new();
         let mut known: HashMap<&str, usize> = HashMap::new();
@@ -294,7 +294,8 @@ impl Stored<'_> {
         let Some(end) = left.iter().map(|(at, part)| floor(devices[*at].parts[*part].shown_ms.end)).max() else {
             return Ok(());
         };
-        // The number of values of each target so far. For each series, the hour from which on it has enough.
+        // `counts` has the number of values of each target so far. `starts` has the hour from which on a
+        // series has enough rows.
         let mut counts: Vec<Vec<u64>> = devices.iter().map(|of_device| vec![0; of_device.targets.len()]).collect();
         let mut starts: Vec<Vec<Option<i64>>> = devices.iter().map(|of| vec![None; of.series.len()]).collect();
         let (mut to, mut hours) = (end, FIRST_HOURS);
@@ -325,7 +326,7 @@ impl Stored<'_> {
             left.retain(|(at, part)| {
                 let part = &mut devices[*at].parts[*part];
                 let Some(start) = starts[*at][part.series.clone()].iter().min().copied().flatten() else { return true };
-                // Rounding gives many parts the same start, and so the device few runs.
+                // Rounding up to powers of two gives many parts the same start. So the device has few runs.
                 let hours = ((end - start) / MS_PER_HOUR).unsigned_abs().next_power_of_two().cast_signed();
                 part.read_ms.start = part.shown_ms.start.max(end - hours * MS_PER_HOUR);
                 false

@@ -37,7 +37,9 @@ pub(in crate::http) const LIST_OF_DEVICES: &[&Parameter] =
 const KEY: &str = "KEY";
 
 impl Parameter {
-    /// Whether a handler may read `name`, or the names that start with `name`.
+    /// Whether this is the parameter `name`.
+    ///
+    /// The parameter `label.KEY` stands for many names. For it, `name` is their start, `label.`.
     pub(in crate::http) fn describes(&self, name: &str) -> bool {
         self.name.strip_suffix(KEY).unwrap_or(self.name) == name
     }

@@ -93,7 +93,7 @@ pub(in crate::http) fn describe_readyz() -> Operation {
 
 /// `GET /readyz`: whether the service accepts readings.
 ///
-/// It does so while the store is away, until the log is nearly full.
+/// The service accepts readings while the store is away, until the log is nearly full.
 pub(in crate::http) async fn readyz(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,

@@ -65,7 +65,8 @@ impl Problem {
 
     /// Refuses a request of which no reading was accepted.
     ///
-    /// A full log has space again only when the store is back.
+    /// A full log has space again only when the store is back. So if the store is away, `Retry-After` is
+    /// longer.
     pub(in crate::http) fn refused(error: IngestError, is_store_away: bool) -> Self {
         let detail = error.to_string();
         match error {

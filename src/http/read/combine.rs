@@ -29,7 +29,9 @@ const MAX_KEY_BYTES: usize = 256;
 /// The most pages of the list of devices that one combined answer reads.
 const PAGES_MAX: usize = 10;
 
-/// The bytes of metadata in a row, on average: as many as a device ID has.
+/// How many bytes of metadata a table may have for each point that is allowed.
+///
+/// A device ID may have as many bytes.
 const BYTES_OF_VALUES: usize = 128;
 
 /// Whether rollups are combined, and over which devices.
@@ -63,7 +65,10 @@ impl Combine {
                 if (1..=MAX_KEYS).contains(&keys.len()) && keys.iter().all(is_key) {
                     return Ok(Self::By(keys));
                 }
-                let why = "expected true, false, or by:KEY of the metadata, or up to eight keys with commas between";
+                let why = format!(
+                    "expected true, false, or by:KEY of the metadata, or up to {MAX_KEYS} keys with commas between, \
+                     each of 1 to {MAX_KEY_BYTES} bytes"
+                );
                 Err(Problem::invalid_parameter("combine", why))
             }
         }

@@ -162,7 +162,9 @@ fn json(text: &str) -> String {
 
 /// The order of the series of an hour by their texts.
 struct Order {
-    /// The rank of each metric of the hour's table; `None`: the table is sorted.
+    /// The rank of each metric of the hour by its text.
+    ///
+    /// `None`: the metrics are sorted already.
     ranks: Option<Vec<u32>>,
 }
 

@@ -30,7 +30,7 @@ use crate::query::{DevicesRequest, ExportRequest, ExportedDevices, ReadingsReque
 /// The most series that a file of one device may have as columns.
 const MAX_COLUMNS: usize = 1_000;
 
-/// The memory of a value and of a reading of a page, without names of metrics.
+/// The memory of a value of a page, and of a reading without its values, in bytes.
 const BYTES_PER_VALUE: usize = 160;
 const BYTES_PER_READING: usize = 160;
 
@@ -235,9 +235,9 @@ impl Asked {
     }
 }
 
-/// Estimates the most memory of a page.
+/// Estimates the most memory of a page, in bytes.
 ///
-/// It has stored and pending samples, the readings made of them, and their JSON.
+/// The page has stored and pending samples, the readings made of them, and their JSON in memory.
 fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
     let of_wanted = |wanted| if matches!(wanted, Wanted::Name(_)) { SERIES_OF_METRIC } else { 1 };
     let of_reading = series.metrics().map_or(METRICS_OF_READING, |metrics| metrics.map(of_wanted).sum());

@@ -43,12 +43,12 @@ const DEVICE: &str = "instance";
 /// The label with the text of a series, if Prometheus does not allow its names.
 const TEXT: &str = "series";
 
-/// The memory of a sample: in the series, in the message, and compressed.
+/// The memory of a sample in bytes: in the series, in the message, and compressed.
 ///
 /// An answer with chunks may use the same memory, but for more samples.
 const BYTES_PER_SAMPLE: usize = 64;
 
-/// The bytes of labels for each sample that an answer may have.
+/// How many bytes of labels an answer may have for each sample that is allowed.
 ///
 /// Many answers have series with only one sample.
 const LABEL_BYTES_PER_SAMPLE: usize = 256;

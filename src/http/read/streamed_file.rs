@@ -96,7 +96,7 @@ pub(super) fn check_version(version: Version) -> Result<(), Problem> {
 
 /// Makes a response whose body is a file of `rows`.
 ///
-/// It fails before it begins if the first slice cannot be read.
+/// If the first slice cannot be read, the result is a problem, and no file begins.
 pub(super) async fn respond(
     reservation: FileReservation,
     mut export: Export,

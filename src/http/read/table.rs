@@ -103,7 +103,7 @@ impl ListReply {
         self.whole.is_some()
     }
 
-    /// Returns the memory that the answer needs beside the memory of a page.
+    /// Returns the bytes of memory that the answer needs beside those of a page.
     pub(super) const fn bytes(&self) -> usize {
         if self.whole.is_some() { TEXT_BYTES } else { 0 }
     }

@@ -44,7 +44,9 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The number of connections that the system queues until the server accepts them.
 const BACKLOG: u32 = 1024;
 
-/// The buffer of a connection: the largest head of a request, and read of a body.
+/// The size of the buffer of a connection, in bytes.
+///
+/// It is the largest head of a request, and the most that is read of a body at once.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// How long after a shutdown a connection may send its first request.

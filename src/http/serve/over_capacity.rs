@@ -14,9 +14,9 @@ use tokio_util::task::TaskTracker;
 use crate::common::lingering_close::LingeringClose;
 use crate::http::problem::{MOMENT, Problem};
 
-/// The number of connections that get an answer at once.
+/// The most connections that get the answer 503 at the same time.
 ///
-/// Each of them takes some KiB for at most two seconds.
+/// Each connection takes some KiB for at most two seconds.
 const MAX_ANSWERING: usize = 256;
 
 /// The largest `http.max_connections` for which `files` open files suffice.

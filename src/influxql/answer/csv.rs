@@ -17,7 +17,7 @@ pub(super) struct CsvState {
 impl CsvState {
     /// Writes the result of one statement.
     ///
-    /// An error is written only if no series was written before.
+    /// An error is written only if the answer has no series yet, also none of an earlier statement.
     pub(super) fn result(&mut self, result: Result<'_>, epoch: Epoch, out: &mut Vec<u8>) {
         let series = match result {
             Ok(series) => series,

@@ -71,7 +71,7 @@ impl Epoch {
 ///
 /// The caller may send and clear the buffer between two calls. A chunked answer consists of documents. Each
 /// has rows of only one series, at most as many as the size of a chunk. `partial` in a document says that
-/// more follow.
+/// more documents of the same statement follow.
 #[derive(Debug)]
 pub struct Writer {
     format: Format,
@@ -98,8 +98,9 @@ type Result<'a> = std::result::Result<&'a [OutSeries], &'a StatementError>;
 impl Writer {
     /// Begins an answer with `statements` results.
     ///
-    /// `epoch` is the unit of times. With `None`, times are RFC 3339, but nanoseconds in CSV. `chunk_rows`
-    /// splits the answer into chunks.
+    /// `epoch` is the unit of times. With `None`, times are RFC 3339 in JSON, Unix nanoseconds in CSV, and an
+    /// extension type in MessagePack. With `chunk_rows`, the answer consists of chunks of at most so many
+    /// rows.
     pub fn new(
         format: Format,
         epoch: Option<Epoch>,
@@ -131,9 +132,9 @@ impl Writer {
     /// Returns an upper bound of the bytes that a series takes in the answer.
     #[must_use]
     pub fn bytes_of(&self, series: &OutSeries) -> usize {
-        /// The indentation, the line end and the marks of an element of a pretty document.
+        /// Bytes of an element of a pretty document: indentation, line end and marks.
         const OF_PRETTY: usize = 40;
-        /// The marks and keys of a series, of a row with its time, and of an element.
+        /// Bytes of marks and keys: of a series, a row with its time, and an element.
         const OF_SERIES: usize = 384;
         const OF_ROW: usize = 128;
         const OF_ELEMENT: usize = 8;
@@ -152,7 +153,7 @@ impl Writer {
         header + of_columns + of_rows
     }
 
-    /// Writes the result of one statement.
+    /// Writes the result of one statement. `id` is its index in the query.
     pub fn result(&mut self, id: usize, result: Result<'_>, out: &mut Vec<u8>) {
         match result {
             Ok(series) if self.chunk_rows.is_some() => {
@@ -186,7 +187,7 @@ impl Writer {
             }
             held => {
                 if let Some(before) = held.replace(part) {
-                    // A chunk of a `SHOW` does not say that another series follows.
+                    // A chunk of a `SELECT` says that another series follows, a chunk of a `SHOW` does not.
                     let has_time = before.has_time;
                     self.chunk(id, Ok(&[before]), has_time, out);
                     written(out)?;

@@ -5,7 +5,7 @@ use super::super::eval::OutSeries;
 use super::super::value::Value;
 use super::{Epoch, Result};
 
-/// The type of the extension for times, and its size in bytes.
+/// The type of the extension for times. `TIME_BYTES` is its size.
 const TIME: u8 = 5;
 const TIME_BYTES: u8 = 12;
 

@@ -30,7 +30,9 @@ pub(super) fn write_float(value: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes an instant as RFC 3339, with as many digits of the second as it has.
+/// Writes an instant as RFC 3339, such as `2026-03-28T01:02:03.5Z`.
+///
+/// The second has only as many decimals as the instant needs.
 pub(super) fn write_time(ns: i64, in_zone: Option<&TimeZone>, out: &mut Vec<u8>) {
     let timestamp = zone::timestamp(ns);
     let offset = in_zone.map(|zone| zone.to_offset(timestamp)).filter(|offset| offset.seconds() != 0);

@@ -19,7 +19,7 @@ use super::usage::Usage;
 /// How many comparisons count as one value against the limit of points.
 const COMPARISONS_PER_VALUE: usize = 16;
 
-/// Returns as how many values some comparisons count against the limit of points.
+/// Returns how many values some comparisons count as, against the limit of points.
 pub(super) const fn work_of(comparisons: usize) -> usize {
     comparisons / COMPARISONS_PER_VALUE
 }
@@ -42,7 +42,7 @@ pub(super) struct Feed<'p> {
     pub(super) settings: Settings,
     /// The range of each call.
     ///
-    /// A transform of windows has a longer one than the `SELECT`.
+    /// For a transform of windows, it is longer than the range of the `SELECT`: see [`range_of_call`].
     pub(super) ranges: Vec<TimeRange>,
     pub(super) groups: Vec<Group>,
     pub(super) index: HashMap<(Arc<str>, Vec<Arc<str>>), usize>,
@@ -53,7 +53,7 @@ pub(super) struct Feed<'p> {
     pub(super) series: u32,
     /// For each reference, the calls that have it as their argument.
     pub(super) calls_of: Vec<Vec<usize>>,
-    /// How many values the condition and the copies of a row count as.
+    /// The work for a row, as a number of values: its condition and its copied values.
     work_per_row: usize,
     /// The references that the current row sets.
     ///
@@ -110,7 +110,8 @@ impl<'p> Feed<'p> {
 
     /// Returns how many rows at the end of each series are needed; `None`: all.
     ///
-    /// Only a descending `SELECT` with a `LIMIT` and without functions needs fewer.
+    /// Only a descending `SELECT` with a `LIMIT` needs fewer, if it has no functions and its condition uses
+    /// no field.
     fn newest(&self, members: &Members) -> Option<usize> {
         let Settings { limit, is_descending, .. } = self.settings;
         let is_limited = self.plan.calls.is_empty() && is_descending && limit.rows > 0;
@@ -200,7 +201,7 @@ impl<'p> Feed<'p> {
 
     /// Feeds a row of the series at the index `at`.
     ///
-    /// The values of the row are in `members`, and `set` has the references to its fields.
+    /// The values of the row are in `members`, and `set` has the references to the fields that the row has.
     fn row(
         &mut self,
         members: &mut Members,

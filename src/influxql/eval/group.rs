@@ -29,9 +29,9 @@ pub(super) struct Group {
     pub(super) name: Arc<str>,
     pub(super) tags: Vec<(Arc<str>, Arc<str>)>,
     pub(super) rows: Vec<RawRow>,
-    /// The most rows that the group has had.
+    /// With a `LIMIT`: the most rows that the group has had at once.
     ///
-    /// The statement was charged for their memory.
+    /// The statement was charged for the memory of so many rows.
     pub(super) most_rows: usize,
     pub(super) calls: Vec<Collected>,
 }

@@ -104,7 +104,9 @@ impl Feed<'_> {
             })
     }
 
-    /// Fails if the range has more windows than the limit, before any is read.
+    /// Fails, before data is read, if the range has more windows than the limit.
+    ///
+    /// A range without a start is not checked.
     pub(super) fn check_buckets(&self, evaluator: &Evaluator<'_>) -> Result<(), StatementError> {
         let every_ns = self.dimensions.windows.every_ns;
         if every_ns == 0 || !self.settings.range.has_min() {

@@ -27,7 +27,7 @@ const TEXT_BYTES: usize = 32;
 
 /// The bit that marks the order of a series of a measurement.
 ///
-/// Series of subqueries, which lack this bit, come first.
+/// The order of a series of a subquery lacks this bit. So at one instant, the rows of subqueries come first.
 const OF_MEASUREMENT: u32 = 1 << 31;
 
 /// A series of a source, ready to be fed.
@@ -36,13 +36,13 @@ pub(super) struct OneSeries {
     pub(super) order: u32,
     /// The values of its tags, each with the index of its `Reference` in the plan.
     ///
-    /// All rows have them.
+    /// All rows of the series have these values.
     constants: Vec<(usize, Value)>,
     /// Whether the condition holds for all rows. `None`: it depends on the row.
     pub(super) holds: Option<bool>,
     /// The results of the regular expressions, if they are known for all rows.
     pub(super) matched: Vec<Option<bool>>,
-    /// How many rows of the series were kept.
+    /// With a `LIMIT`: how many rows of the series were kept.
     pub(super) rows: usize,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Lookup {
     ///
     /// `None`: the reference is a tag, or unknown.
     pub(super) field: Vec<Option<usize>>,
-    /// The references to each field of a row.
+    /// For each field of a row, the indexes of the references to the field.
     pub(super) references: Vec<Vec<usize>>,
     /// The references that are tags.
     tags: Vec<usize>,

@@ -33,7 +33,7 @@ pub type Sink<'s> = dyn FnMut(OutSeries) -> Result<(), StatementError> + 's;
 pub struct Options<'m> {
     /// The time of `now()`, in Unix nanoseconds.
     pub now_ns: i64,
-    /// The databases. A statement that names another one fails.
+    /// The databases that exist. A statement that names another database fails.
     pub databases: Vec<String>,
     /// The limits.
     pub limits: Limits,

@@ -10,7 +10,7 @@ use super::select::{Input, Prepared, Table, TableSeries};
 /// A `SELECT` or subquery that is being fed.
 struct Fed<'p> {
     feed: Feed<'p>,
-    /// The series of each of its measurements.
+    /// The series of each measurement that the `SELECT` reads.
     members: Vec<Members>,
     /// Each subquery: its table, and its index among all `SELECT`s read together.
     subqueries: Vec<(&'p Table, usize)>,
@@ -44,7 +44,7 @@ impl Evaluator<'_> {
 
     /// Adds a `SELECT` to `all` after its subqueries, and its measurements to `parts`.
     ///
-    /// Returns its index in `all`; `None`: it has no rows.
+    /// Returns the index of the `SELECT` in `all`; `None`: it cannot have rows.
     fn open<'p>(
         &mut self,
         prepared: &'p Prepared,

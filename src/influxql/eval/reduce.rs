@@ -12,7 +12,7 @@ use super::super::value::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) time: i64,
-    /// The order of its series, which sorts the points of one instant.
+    /// The order of the point's series, which sorts the points of one instant.
     pub(super) order: u32,
     pub(super) value: Value,
     /// The values of all references in the row, if columns show some beside the call.
@@ -68,7 +68,8 @@ impl Reducer {
 
     /// Creates a reducer from the stats of an hour.
     ///
-    /// `order` is the order of the series.
+    /// `order` is the order of the series. The points of `min` and `max` get the start of the hour as their
+    /// instant, because stats lack the instants of these values.
     pub(super) fn of_stats(aggregate: &Aggregate, stats: &HourStats, order: u32) -> Self {
         let point = |(ms, value): (i64, f64)| {
             let time = ms.saturating_mul(NS_PER_MS);
@@ -115,7 +116,8 @@ impl Reducer {
 
     /// Returns the points of the result.
     ///
-    /// They have the instant `window`. Without it, selected points keep their own instants.
+    /// They have the instant `window`. If it is `None`, points that a selector such as `max` has selected
+    /// keep their own instants, and other points get the instant 0.
     pub(super) fn finish(self, aggregate: &Aggregate, window: Option<i64>, is_descending: bool) -> Vec<Point> {
         let of_window =
             |value: Value| vec![Point { time: window.unwrap_or_default(), order: 0, value, auxiliary: None }];
@@ -249,9 +251,10 @@ fn stddev(points: &[Point]) -> Value {
     Value::Float(variance.sqrt())
 }
 
-/// Returns the best points in the order of time.
+/// Returns the `limit` best points, in the order of time.
 ///
-/// With `tags`, each combination of their values has one point.
+/// `order` puts the best value first. With `tags`, each combination of tag values has at most one point, its
+/// best.
 fn top(mut points: Vec<Point>, tags: &[usize], limit: usize, order: impl Fn(&Value, &Value) -> Ordering) -> Vec<Point> {
     points.sort_by(|a, b| order(&a.value, &b.value).then(a.time.cmp(&b.time)));
     if !tags.is_empty() {

@@ -44,7 +44,7 @@ impl Feed<'_> {
         Ok(self.settings.limit.of_rows(rows).collect())
     }
 
-    /// Counts the values of rows against the limit of points.
+    /// Counts the values of rows against the limit of points, and takes their memory.
     fn charge_rows(&self, rows: usize, evaluator: &mut Evaluator<'_>) -> Result<(), StatementError> {
         let values = rows.saturating_mul(self.plan.columns.len());
         evaluator.usage.points(values)?;
@@ -140,7 +140,9 @@ impl Feed<'_> {
         }
     }
 
-    /// The values of one call, in the order of the rows.
+    /// Returns the points of one call in a group, in the order of the rows.
+    ///
+    /// It fills windows without points, and applies the transform of the call.
     fn sequence(
         &self,
         at: usize,

@@ -36,7 +36,9 @@ struct Outline<'q> {
     condition: Option<Expr>,
     dimensions: Dimensions,
     subqueries: Vec<Outline<'q>>,
-    /// The index of its measurements in the list of [`Wanted`], if it reads any.
+    /// The index of the `SELECT` in the list of [`Wanted`].
+    ///
+    /// `None`: it reads no measurement.
     wanted: Option<usize>,
 }
 
@@ -58,12 +60,12 @@ impl Prepared {
     }
 }
 
-/// The shape of the rows of a `SELECT`.
+/// The columns and the tag keys of the series that a `SELECT` makes.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) columns: Vec<String>,
     pub(super) types: Vec<Option<Type>>,
-    /// The tags of `GROUP BY`.
+    /// The tag keys of `GROUP BY`.
     pub(super) tags: BTreeSet<String>,
 }
 
@@ -253,8 +255,8 @@ impl Evaluator<'_> {
 
 /// Returns the range that a call needs.
 ///
-/// A transform of windows, such as `derivative(mean(x))`, also needs one window before the first one. In a
-/// descending `SELECT`, that window is the later one.
+/// A transform of windows, such as `derivative(mean(x))`, also needs the window before the first one. In a
+/// descending `SELECT`, it needs the window after the last one instead. Only `cumulative_sum` needs neither.
 pub(super) fn range_of_call(
     transform: Option<Transform>,
     dimensions: &Dimensions,

@@ -9,8 +9,8 @@ use super::reduce::Point;
 
 /// Adds a point for each window that has none.
 ///
-/// `points` ascend by time, and each window has at most one. If a side of `range` has no bound, the windows
-/// end with the first or the last point.
+/// `points` ascend by time, and each window has at most one. If `range` has no start, the windows begin with
+/// the first point. If it has no end, they end with the last point.
 pub(super) fn fill(points: Vec<Point>, call: &Call, fill: Fill, windows: &Windows, range: TimeRange) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return points };
     let start = if range.has_min() { windows.start_of(range.min) } else { first.time };
@@ -129,7 +129,7 @@ fn with_value(point: &Point, value: Value) -> Point {
 
 /// Computes a value from each point and the one before it.
 ///
-/// A second point at one instant is skipped.
+/// A second point at one instant is skipped. With `is_non_negative`, negative values are left out.
 fn successive<'p>(
     points: impl Iterator<Item = &'p Point>,
     is_non_negative: bool,

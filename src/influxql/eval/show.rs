@@ -167,9 +167,10 @@ fn fields(series: &[Series]) -> BTreeSet<&Arc<str>> {
     series.iter().flat_map(|one| &one.fields).collect()
 }
 
-/// Returns the tags with these keys.
+/// Returns the tags with these keys, as key and value, each once.
 ///
-/// A key that the statement names may be an alias of a tag.
+/// A key that `WITH KEY =` or `WITH KEY IN` names may be an alias of a tag. Then the tag is also returned
+/// under this name.
 fn tag_values<'s>(series: &'s [Series], keys: &'s Keys) -> BTreeSet<(&'s str, &'s str)> {
     let is_wanted = |key: &str| match keys {
         Keys::In(keys) => keys.contains(key),

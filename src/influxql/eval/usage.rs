@@ -12,13 +12,13 @@ use super::feed::work_of;
 /// The limits of one statement.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The most series that it may read.
+    /// The most series that the statement may read.
     pub max_series: usize,
     /// The most windows that each call may compute, over all series of the answer.
     pub max_buckets: usize,
-    /// The most values that it may read or keep.
+    /// The most values that the statement may read or keep.
     pub max_points: usize,
-    /// The most rows of its answer. Rows of subqueries do not count.
+    /// The most rows of the answer. Rows of subqueries do not count.
     pub max_rows: usize,
 }
 
@@ -69,7 +69,7 @@ impl<'o> Usage<'o> {
 
     /// Counts comparisons or copied values.
     ///
-    /// Each counts as a fraction of a value that is read.
+    /// Some of them together count as one value that is read: see [`work_of`].
     pub(super) fn comparisons(&mut self, more: usize) -> Result<(), StatementError> {
         work::count(more);
         self.points(work_of(more))
@@ -84,7 +84,7 @@ impl<'o> Usage<'o> {
         self.rows(more, 2)
     }
 
-    /// Fails if so many windows would exceed the limit.
+    /// Fails if `count` windows exceed the limit of one call.
     pub(super) fn check_buckets(&self, count: usize) -> Result<(), StatementError> {
         charge(&mut 0, count, self.limits.max_buckets, "buckets", "query.max_points")
     }
@@ -94,25 +94,27 @@ impl<'o> Usage<'o> {
         self.limits.max_points = usize::MAX;
     }
 
-    /// The memory that is in use, for [`Self::release`].
+    /// The bytes that are in use now, for [`Self::release`].
     pub(super) const fn mark(&self) -> usize {
         self.bytes
     }
 
-    /// Releases the memory that was used since [`Self::mark`] returned `bytes`.
+    /// Releases the bytes that came into use since [`Self::mark`] returned `bytes`.
     ///
-    /// The query keeps its reservation.
+    /// They stay taken from [`Memory`], so that later rows can use them.
     pub(super) const fn release(&mut self, bytes: usize) {
         self.bytes = bytes;
     }
 
-    /// Takes the memory of rows or points with so many values each.
+    /// Takes the memory of `rows` rows or points with `values` values each.
     pub(super) fn rows(&mut self, rows: usize, values: usize) -> Result<(), StatementError> {
         let of_row = ROW_BYTES.saturating_add(values.saturating_mul(size_of::<Value>()));
         self.memory(rows.saturating_mul(of_row))
     }
 
-    /// Takes memory.
+    /// Counts `bytes` as in use.
+    ///
+    /// Takes more from [`Memory`] if the bytes that were taken do not suffice.
     pub(super) fn memory(&mut self, bytes: usize) -> Result<(), StatementError> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > self.granted {

@@ -122,7 +122,7 @@ impl<'q> Parser<'q> {
 
     /// Takes the next token if it is the keyword or mark `text`.
     ///
-    /// Returns whether it was.
+    /// Returns whether it has taken the token.
     fn take(&mut self, text: &str) -> Result<bool, ParseError> {
         let is_it = self.peek()?.is(text);
         if is_it {

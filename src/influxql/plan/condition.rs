@@ -19,7 +19,9 @@ pub(in super::super) enum Condition {
     All(Vec<Condition>),
     Any(Vec<Condition>),
     Compare(Operator, Operand, Operand),
-    /// A comparison with a regular expression; `nth` is its index among these.
+    /// A comparison with a regular expression.
+    ///
+    /// `nth` is its index among all comparisons with regular expressions.
     Matches {
         operand: Operand,
         pattern: Pattern,

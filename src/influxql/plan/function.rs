@@ -4,7 +4,7 @@ use super::super::ast::Expr;
 use super::super::duration;
 use super::super::error::StatementError;
 
-/// A function of the points of a window: it returns one value, or some of them.
+/// A function that turns the points of a window into one value, or into several.
 #[derive(Debug, Clone, PartialEq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub(in super::super) enum Aggregate {
@@ -49,7 +49,7 @@ pub(in super::super) enum Transform {
 }
 
 impl Ranked {
-    /// Checks that the call is the only one, and that `LIMIT` allows all its rows.
+    /// Checks that the call is the only one, and that its `n` does not exceed `LIMIT`.
     pub(super) fn check(&self, name: &str, is_alone: bool, limit_rows: usize) -> Result<(), StatementError> {
         if !is_alone {
             return Err(not_alone(name));
@@ -66,7 +66,7 @@ impl Ranked {
 }
 
 impl Aggregate {
-    /// Whether it selects points.
+    /// Whether this is a selector such as `max`, which chooses points of the window.
     ///
     /// Columns may then show the other values of these points.
     pub(in super::super) const fn is_selector(&self) -> bool {
@@ -76,12 +76,14 @@ impl Aggregate {
         )
     }
 
-    /// Whether it is `first` or `last`.
+    /// Whether this is `first` or `last`.
     pub(in super::super) const fn is_end(&self) -> bool {
         matches!(self, Self::First | Self::Last)
     }
 
-    /// Whether it is `top` or `bottom`. Their rows have the instants of their points.
+    /// Whether this is `top` or `bottom`.
+    ///
+    /// The rows of both have the instants of their points.
     pub(in super::super) const fn is_ranked(&self) -> bool {
         matches!(self, Self::Top(_) | Self::Bottom(_))
     }
@@ -99,7 +101,7 @@ impl Aggregate {
         )
     }
 
-    /// Whether the stats of hours suffice to compute it.
+    /// Whether the stats of hours suffice to compute this aggregate.
     ///
     /// With `needs_point`, the answer has the instant of the selected point. Stats have the instants of
     /// `first` and `last`, but not those of `min` and `max`.

@@ -206,7 +206,7 @@ impl Schema {
 
 /// Whether an expression has a wildcard or a pattern.
 ///
-/// Then it stands for several columns.
+/// Such an expression stands for several columns.
 pub(in super::super) fn has_wildcard(expr: &Expr) -> bool {
     match expr {
         Expr::Wildcard(_) | Expr::Regex(_) => true,

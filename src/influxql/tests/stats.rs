@@ -1,4 +1,4 @@
-//! Which statements the stats of hours answer, and that they answer as readings do.
+//! Which statements stats of hours answer, and that readings give the same answers.
 
 use super::*;
 

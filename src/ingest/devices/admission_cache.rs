@@ -67,7 +67,7 @@ impl CacheKey {
         Self { hash: (mixed ^ (mixed >> 32)) as u32, tag }
     }
 
-    /// Whether the tag in a slot is of this hour.
+    /// Whether `other`, the tag in a slot, is of the same hour as this key.
     const fn is_of_hour(self, other: u32) -> bool {
         (self.tag ^ other).is_multiple_of(1 << HOUR_BITS)
     }
@@ -132,9 +132,9 @@ impl Admitted {
         slot.store(key.tag, Ordering::Relaxed);
     }
 
-    /// Whether a quarter of the insertions replaced keys of the same hour.
+    /// Whether at least a quarter of the insertions replaced keys of the same hour.
     ///
-    /// It decides this once there are as many insertions as sets, and then resets the counts.
+    /// Returns false until there are as many insertions as sets. Then it decides, and resets the counts.
     fn is_crowded(&self) -> bool {
         if (self.inserted.load(Ordering::Relaxed) as usize) < self.sets.len() {
             return false;

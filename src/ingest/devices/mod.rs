@@ -64,6 +64,8 @@ pub struct Devices {
     new_device_limiter: Option<Limiter>,
     /// How many new devices were admitted in the grace after the start.
     admitted_in_grace: AtomicUsize,
+    /// The devices that need no full check in this hour.
+    ///
     /// `None` if devices have a rate, which must count each reading.
     cache: Option<AdmissionCache>,
     lookups: mpsc::Sender<Box<str>>,
@@ -81,10 +83,12 @@ enum DeviceLimitError {
 #[derive(Debug)]
 pub(super) struct RequestCheck<'d> {
     devices: &'d Devices,
-    /// The limiter of the sender.
+    /// The limiter of new devices that applies to the sender.
     new_device_limiter: Option<&'d Limiter>,
     now: Instant,
     hour: u32,
+    /// The table of the cache that this request uses.
+    ///
     /// `None` if devices have a rate, which must count each reading.
     admitted: Option<Arc<Admitted>>,
     /// The hash of the device, the hash of the metrics, and the result of the last reading. The next reading

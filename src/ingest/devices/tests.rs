@@ -31,7 +31,7 @@ fn send_as(
     let mut request = devices.check_request(sender, devices.start + after, after.as_millis() as i64);
     let check = |(device, metrics): &(&str, &[&str])| {
         let values: Vec<_> = metrics.iter().map(|&name| (Cow::Borrowed(name), 1.0)).collect();
-        request.expect(device); // which changes nothing
+        request.expect(device); // the prefetch changes no result
         request.expect("expected, but never sent");
         request.check(request.hash(device), device, &values).err().map(|rejection| rejection.code)
     };

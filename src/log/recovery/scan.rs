@@ -44,7 +44,7 @@ impl OpenSegment<'_> {
 /// The records and gaps of a segment.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// The number of good records behind the checkpoint.
+    /// The number of good records behind the checkpoint, without filler.
     pub(super) records: u64,
     pub(super) readings: u64,
     /// The furthest position that a good record claims to be durable.

@@ -42,8 +42,7 @@ proptest! {
         }
         let found = found.unwrap();
         if found.damage.is_empty() {
-            // padding, and the reserved bytes that no checksum covers, are the only bytes that may change
-            // unnoticed
+            // Only padding, and the reserved bytes that no checksum covers, may change unnoticed.
             let (log, recovery) = open(dir.path());
             prop_assert_eq!(read_all(&log, recovery.start), payloads(&batches));
             return Ok(());

@@ -74,7 +74,7 @@ fn the_log_ends_before_old_records_wherever_a_write_was_torn() {
     let (new, ends) = segment_of(NEW, &batches, full());
     let mut others = batches.clone();
     others.rotate_left(1);
-    // The same batches at the same places, one generation earlier, and others.
+    // The old records have the same batches as the new ones at the same places, or other batches.
     for old in [&batches, &others] {
         for count in 0..=batches.len() {
             let (end, next) = (ends[count], ends.get(count + 1).copied().unwrap_or(ends[count]));
@@ -83,7 +83,7 @@ fn the_log_ends_before_old_records_wherever_a_write_was_torn() {
                 let disk = disk_with(&file);
                 let found = inspect_folder(&disk).unwrap();
                 assert_eq!(found.damage, [], "{count} records and {written} bytes");
-                // The payload of the same batch was there before, so its header makes it whole.
+                // If the old file has the same payload here, the new header alone makes the record whole.
                 let payload = batches.get(count).map_or(0, |batch| record::Header::BYTES + batch.payload().len());
                 let is_whole = payload > 0 && file[end..end + payload] == new[end..end + payload];
                 let whole = payloads(&batches[..count + usize::from(is_whole)]);
@@ -104,7 +104,7 @@ fn old_records_do_not_come_back_when_new_ones_end_where_they_begin() {
     let batches = batches();
     let (new, ends) = segment_of(NEW, &batches, full());
     for count in 0..batches.len() {
-        // Records of these positions that were written and never acknowledged, behind one that is torn.
+        // A torn record, and behind it records of this segment that were written and never acknowledged.
         let mut unacknowledged = new.clone();
         unacknowledged[ends[count] + 9] ^= 1;
         let at = Position(NEW.0 + ends[count] as u64);
@@ -120,7 +120,7 @@ fn old_records_do_not_come_back_when_new_ones_end_where_they_begin() {
             let folder: Arc<dyn Folder> = Arc::new(disk.clone());
             let spares = Arc::new(Spares::new(Arc::clone(&folder), 1 << 20, 0));
             let mut appender = Appender::resume(folder, Arc::new(saved), spares, 1 << 20, &recovery).unwrap();
-            appender.write(batches[count..=count].iter()).unwrap(); // it ends where the next one began
+            appender.write(batches[count..=count].iter()).unwrap(); // it ends where the next record of the file begins
             appender.sync().unwrap();
             assert_eq!(read(&disk), payloads(&batches[..=count]));
         }

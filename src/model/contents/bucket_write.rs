@@ -84,7 +84,7 @@ impl BucketWrite {
         Some([earlier, later])
     }
 
-    /// The write of the samples at these indexes.
+    /// Makes a write of the samples at these indexes of the contents.
     fn part(&self, range: std::ops::Range<usize>) -> Self {
         let mut numbers = HashMap::new();
         let mut number = |arrival: &u32| {

@@ -63,7 +63,7 @@ struct Connection<S> {
     queue: Queue,
     /// The reserved memory: for the queue and for the incomplete packet.
     reservation: Reservation,
-    /// The messages without an acknowledgement, in the metric of all connections.
+    /// This connection's part of the metric that counts unacknowledged messages.
     unacknowledged: GaugeGuard,
     /// Whether the last write must be flushed: TLS may still hold bytes of it.
     must_flush: bool,
@@ -71,7 +71,7 @@ struct Connection<S> {
     read_at: Option<Instant>,
     /// Whether memory has been lacking since the last read.
     is_starved: bool,
-    /// The deadline of the incomplete packet.
+    /// The deadline for the client to complete its first or an incomplete packet.
     packet_by: Option<Instant>,
     /// The deadline for the client to read some of the waiting answers.
     write_by: Option<Instant>,
@@ -280,9 +280,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Submits and settles all messages that have arrived.
+    /// Submits and settles the messages that wait at the end of a connection.
     ///
-    /// With quality of service 0, a client may send its messages and disconnect at once.
+    /// A client may send messages of quality of service 0 and disconnect at once. The call ends early if the
+    /// log refuses a record, or if the client may no longer write.
     async fn settle_all<S>(&self, connection: &mut Connection<S>, client: &mut Client, peer: &Peer) {
         while connection.queue.is_submitted()
             || self.submit(connection, client, peer).is_ok() && connection.queue.is_submitted()
@@ -292,7 +293,9 @@ impl Shared {
         }
     }
 
-    /// Acknowledges the messages whose readings are durable.
+    /// Acknowledges the messages of the submitted record, or lets them wait again.
+    ///
+    /// They wait if `result` is an error, which means that the log has refused the record.
     fn settle<S>(&self, result: Result<Receipt, IngestError>, connection: &mut Connection<S>, client: &Client) {
         let Connection { session, queue, reservation, unacknowledged, .. } = connection;
         let Ok(()) = queue.settle(result, &self.intake, &client.sender, |receipt, outcome, why| {
@@ -343,8 +346,9 @@ impl Shared {
 impl<S> Connection<S> {
     /// Whether the server reads on.
     ///
-    /// It stops at `receive_maximum` unacknowledged messages. Version 3.1.1 does not tell clients this limit,
-    /// and some clients of version 5 (mqtt.js) do not keep to it.
+    /// It stops at [`MAX_WAITING_BYTES`] of messages, at [`MAX_ANSWER_BYTES`] of answers, and at
+    /// `receive_maximum` unacknowledged messages. Version 3.1.1 does not tell clients this maximum, and some
+    /// clients of version 5 (mqtt.js) do not keep to it.
     fn has_room(&self) -> bool {
         let is_full = self.session.is_window_full();
         self.queue.bytes() < MAX_WAITING_BYTES && self.session.out.len() < MAX_ANSWER_BYTES && !is_full
@@ -362,9 +366,9 @@ impl<S> Connection<S> {
         self.silent_by = self.keep_alive.map(|keep_alive| now + keep_alive);
     }
 
-    /// Extends the deadlines while the server does not read.
+    /// Extends the deadlines for the client to send, while the server does not read.
     ///
-    /// If it does not read for lack of memory, the deadline of the incomplete packet stays: otherwise
+    /// If the server does not read for lack of memory, the deadline of an incomplete packet stays. Otherwise
     /// connections with incomplete packets could wait forever for each other's memory.
     fn pause(&mut self, packet_timeout: Duration) {
         let now = Instant::now();

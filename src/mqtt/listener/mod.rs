@@ -123,9 +123,10 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Serves until `shutdown` is cancelled. With `tls`, all connections use TLS.
+    /// Starts the server, and returns. With `tls`, all connections use TLS.
     ///
-    /// The connections are `tasks`, which end some seconds after the shutdown. Must be called on a runtime.
+    /// The server and each connection are `tasks`. The server runs until `shutdown` is cancelled, and the
+    /// connections end at most some seconds later. Must be called on a runtime.
     pub fn start(self, rooms: &Rooms<'_>, tls: Option<Arc<Tls>>, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let Self { socket, options } = self;
         rooms.metrics.mqtt_refused_total.start_with(&REFUSED);

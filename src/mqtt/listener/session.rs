@@ -79,7 +79,9 @@ pub(super) struct Connect {
     pub(super) client_id: String,
     pub(super) password: Option<Vec<u8>>,
     pub(super) keep_alive_seconds: u16,
-    /// Whether the client asks for a session that outlives the connection.
+    /// Whether a client of version 5 asks for a session that outlives the connection.
+    ///
+    /// CONNACK then says that there is none. In version 3.1.1 the field is false.
     wants_session: bool,
 }
 
@@ -262,7 +264,9 @@ impl Session {
         self.send_either(reason.map(|reason| puback().props(vec![reason.into()]).build()), || puback().build());
     }
 
-    /// Ends the connection: `out` has the last packet, if the version has one.
+    /// Ends the connection: appends the last packet to `out`, if the version has one.
+    ///
+    /// MQTT 5 has a packet for most ends, and MQTT 3.1.1 only for a refused connection.
     pub(super) fn end(&mut self, why: &Ended) {
         match (self.version, why) {
             (Version::V3, Ended::Refused(refusal)) => self.out.extend([0x20, 2, 0, refusal.return_code()]),
@@ -333,7 +337,7 @@ impl Session {
 
     /// Answers PUBREL, the second half of a message of quality of service 2.
     ///
-    /// A client may still have it from a session with another server.
+    /// The client may have sent the first half to another server, in a session that it still has.
     fn pubrel(&mut self, body: &[u8]) -> Result<(), Ended> {
         let &[high, low, ..] = body else { return Err(Ended::protocol("a PUBREL without a packet ID")) };
         check_id(u16::from_be_bytes([high, low]))?;

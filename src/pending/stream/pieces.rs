@@ -44,7 +44,7 @@ impl Piece {
 pub(super) struct Sealed {
     before: Option<Arc<Self>>,
     pieces: Box<Piece>,
-    /// The number of pieces in this and in all sealed before it.
+    /// The number of pieces in this `Sealed` and in all `Sealed` before it.
     count: u32,
 }
 

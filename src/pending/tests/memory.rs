@@ -70,7 +70,7 @@ fn fleet_hour(devices: u32, readings: u32, metrics: &[&'static str]) -> (Pending
         }
         pending
     });
-    // The free slots of the last chunks, and the tables of no entries.
+    // The free slots of the last chunks, and the memory of empty tables.
     let unused = (1_023 - devices as usize % 1_023) * (64 + 128) + (96 << 10);
     (pending, allocated.kept - unused)
 }

@@ -35,10 +35,10 @@ pub(in crate::query) struct DevicePage {
 
 /// Fetches the devices that may match a request, a page at a time.
 pub(super) enum Pages {
-    /// The stored IDs that are left, ascending.
+    /// For a request with IDs: the stored IDs that are left, ascending.
     Named(vec::IntoIter<Arc<str>>),
     Ranges {
-        /// The ranges that are left, in reverse order.
+        /// The ranges of stored IDs that are left, the next one last.
         ranges: Vec<IdRange>,
         after: Option<String>,
         step: usize,

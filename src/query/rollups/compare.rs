@@ -295,7 +295,7 @@ mod tests {
     }
 
     proptest! {
-        /// By a clock that is read every quarter of an hour.
+        /// The model reads a clock every quarter of an hour.
         #[test]
         fn compared_times_are_those_of_a_clock(
             name in prop::sample::select(vec![

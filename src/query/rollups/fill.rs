@@ -14,7 +14,7 @@ pub enum Fill {
     None,
     /// A point without values.
     Null,
-    /// The values of the point before it.
+    /// A point with the values of the point before.
     Previous,
 }
 

@@ -27,8 +27,10 @@ pub(in crate::query) fn fold_hours(hours: Vec<MetricsOfHour>, grid: &Grid) -> Ro
     open.finish()
 }
 
-/// Folds parts, which are ascending, into points. If increases are counted, the first step of a series grows
-/// from the last value of the parts before it.
+/// Folds parts, which are ascending by time, into points.
+///
+/// If increases are counted, the parts before the first step tell the last value before the step, from which
+/// its increase counts.
 pub(super) fn fold_parts(parts: Vec<Part>, grid: &Grid, counts_increase: bool) -> Rollups {
     let mut open = OpenRollups::new(grid, parts.len());
     let mut walk = Walk::new(grid);

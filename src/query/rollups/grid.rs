@@ -39,7 +39,7 @@ pub(in crate::query) struct Grid {
 }
 
 impl Grid {
-    /// Returns the steps that a range of instants touches. The range is not empty.
+    /// Returns the steps that a range of instants touches, which must not be empty.
     pub(in crate::query) fn new(step: Step, zone: &Zone, range_ms: &Range<i64>) -> Self {
         let around = 2 * step.usual_ms() + MARGIN_MS;
         let local = zone.local_time(range_ms.start - around..range_ms.end + around);
@@ -354,7 +354,8 @@ mod tests {
             prop_assert!(starts[0] <= from && starts.get(1).is_none_or(|next| *next > from));
             let to = from + quarters * QUARTER;
             prop_assert!(range.end >= to && starts[starts.len() - 1] < to);
-            // Each step has one name by the clock; the next one has another.
+            // A step begins where its number by the clock grows. A step of an hour or less also begins where
+            // the clock shows a multiple of it again.
             let before = zone(name).local_time(range.start - 100 * MS_PER_DAY..range.end + 100 * MS_PER_DAY);
             let is_fine = step.usual_ms() <= MS_PER_HOUR;
             let (mut latest, mut last_nth, mut last) = (i64::MIN, None, i64::MIN);

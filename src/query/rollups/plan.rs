@@ -17,14 +17,17 @@ pub(super) struct Plan {
     pub(super) series: SeriesFilter,
     pub(super) columns: Columns,
     pub(super) fill: Fill,
-    /// The hours of the steps. For increases, also the hours before them in which the last value may be.
+    /// The hours to read: those of the steps.
+    ///
+    /// For increases, also those of [`LOOK_BACK_MS`] before them, which may have the last value before a
+    /// step.
     pub(super) hours: Range<Hour>,
-    /// Whether some hours may need their readings.
+    /// Whether stats alone may not suffice, so that some hours need readings.
     pub(super) reads: bool,
 }
 
 impl Plan {
-    /// Plans a query. If it compares, its two ranges share the limits.
+    /// Plans a query. If the request compares, its two ranges share the limits.
     pub(super) fn new(request: &RollupsRequest, limits: &Limits) -> Result<Self, QueryError> {
         let RollupsRequest { to_ms, step, .. } = *request;
         let ranges = if request.compare.is_some() { 2 } else { 1 };
@@ -58,7 +61,9 @@ impl Plan {
         Self { grid, step, series: request.series.clone(), columns, fill, hours, reads }
     }
 
-    /// Returns the plan of the earlier steps that the request compares with. `None`: there are none.
+    /// Returns the plan of the earlier steps that the request compares with.
+    ///
+    /// `None`: no step has anything to compare with.
     pub(super) fn earlier(request: &RollupsRequest, alignment: &Alignment) -> Option<Self> {
         alignment.grid.clone().map(|grid| Self::of_grid(grid, request))
     }
@@ -103,8 +108,10 @@ impl Plan {
         if found <= max { Ok(found) } else { Err(self.too_many_points(max, found)) }
     }
 
-    /// Returns an upper bound of the points of rollups and the earlier ones together. Each point has a
-    /// counterpart.
+    /// Returns an upper bound of the points of rollups and of the earlier ones.
+    ///
+    /// After the comparison, both have a point in each step in which one of them has readings, and with
+    /// `fill` in every step.
     pub(super) fn points_beside(&self, now: &Rollups, earlier: &Rollups) -> usize {
         let steps = self.grid.starts().len();
         let of = |rollups: &Rollups, metric: &Metric| rollups.get(metric).map_or(0, Vec::len);

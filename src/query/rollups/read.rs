@@ -29,7 +29,7 @@ impl ReadBudget {
         Self { max, left: AtomicU64::new(max) }
     }
 
-    /// Takes the values of one device. Fails if too few are left.
+    /// Takes `values` from the budget. Fails if too few are left.
     fn take(&self, values: u64, plan: &Plan) -> Result<(), QueryError> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(values));
         match taken {
@@ -52,10 +52,10 @@ pub(super) struct Hours {
     to_read: Vec<(Hour, u64)>,
     /// The pending hours whose readings are needed.
     pub(super) to_split: Vec<(Hour, Contents)>,
-    /// The number of values to read: those of the store, and the wanted ones that are pending.
+    /// The number of values to read: stored ones, and wanted pending ones.
     ///
-    /// Where pending readings may repeat stored ones, as while a write is in flight, only the larger number
-    /// of an hour counts.
+    /// In an hour where pending readings may repeat stored ones, as while a write is in flight, only the
+    /// larger of both numbers counts.
     pub(super) values: u64,
 }
 
@@ -91,7 +91,7 @@ impl Hours {
     }
 }
 
-/// Counts the values of some series.
+/// Counts the values of the series that `series` selects.
 fn wanted_values(contents: &Contents, series: &SeriesFilter) -> u64 {
     let is_wanted: Vec<bool> = contents.metrics().iter().map(|metric| series.matches(metric)).collect();
     contents.samples().iter().filter(|sample| is_wanted[sample.metric as usize]).count() as u64
@@ -148,8 +148,9 @@ pub(super) async fn read(
     }
 }
 
-/// Merges a page of stored readings with pending ones, and splits them. The page begins at `start_ms`. The
-/// pending readings are those of the same time.
+/// Merges a page of stored readings with pending ones, and splits both.
+///
+/// The page begins at `start_ms`. Pending readings outside of its time are ignored.
 pub(super) fn add_page(splitter: &mut Splitter<'_>, page: FirstReadings, start_ms: i64, pending: &[(Hour, Contents)]) {
     let end_ms = page.complete_until_ms;
     let mut stored = page.hours.into_iter().peekable();

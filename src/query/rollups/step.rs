@@ -159,8 +159,9 @@ impl Step {
         self.unit.usual_ms()
     }
 
-    /// Returns the length of the default range, in milliseconds. It is 60 steps of minutes, 24 of hours,
-    /// weeks or months, or 30 days.
+    /// Returns the length of the default range, in milliseconds.
+    ///
+    /// It has 60 steps of minutes, 30 steps of a day, or 24 steps of hours, weeks or months.
     pub(super) const fn default_range_ms(self) -> i64 {
         let steps = match self.unit {
             Unit::Minutes(_) => 60,
@@ -170,7 +171,9 @@ impl Step {
         steps * self.usual_ms()
     }
 
-    /// Returns the shortest step that turns `points` points into `max` at most.
+    /// Returns the shortest step with which a range has at most `max` points.
+    ///
+    /// With this step, the range has `points` points. `None`: no step is long enough.
     pub(super) fn with_fewer_points(self, points: usize, max: usize) -> Option<Self> {
         let fits = |step: &Self| points as f64 * self.usual_ms() as f64 <= max as f64 * step.usual_ms() as f64;
         STEPS.iter().map(|(_, unit)| Self::of(*unit)).find(fits)

@@ -142,7 +142,9 @@ fn any_start() -> impl Strategy<Value = i64> {
     prop::sample::select(vec![0, 1_711_846_800_000, 1_729_990_800_000, 1_710_054_000_000, 1_712_415_600_000])
 }
 
-/// Minutes that are near each other, or up to nine days apart; few different values, so that many restart.
+/// Readings at minutes that are near each other, or up to nine days away.
+///
+/// There are few different values, so that counters often restart.
 fn any_values() -> impl Strategy<Value = Vec<(i64, u32, i32)>> {
     let minute = prop_oneof![6 => -400..400_i64, 1 => -13_000..13_000_i64];
     prop::collection::vec((minute, 0..3_u32, -3..9_i32), 0..50)

@@ -88,7 +88,9 @@ fn offset_ms(offset: Offset) -> i64 {
 /// The local time of a range: periods, each with one offset from UTC.
 #[derive(Debug, Clone)]
 pub struct LocalTime {
-    /// The start of each period and its offset, in milliseconds. Ascending; not empty.
+    /// The start of each period (Unix milliseconds), and its offset (milliseconds).
+    ///
+    /// There is at least one period. They ascend, and the first one starts at `i64::MIN`.
     periods: Vec<(i64, i64)>,
 }
 

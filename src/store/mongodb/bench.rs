@@ -12,7 +12,7 @@ use crate::store::noted_devices::NotedDevices;
 pub struct Flush(NotedDevices);
 
 impl Flush {
-    /// Makes it with a device index that has all that these writes bring.
+    /// Makes the part with a device index that has all that these writes bring.
     #[must_use]
     pub fn after(writes: &[Arc<BucketWrite>]) -> Self {
         let flush = Self::default();

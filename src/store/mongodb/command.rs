@@ -57,7 +57,7 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// A collection to read from.
+    /// Returns a collection to read from, with local reads of the primary.
     pub(super) fn reading(&self, collection: &str) -> Collection<RawDocumentBuf> {
         // Every primary has what a majority acknowledged, and pending forgets readings only then. So local
         // reads of the primary return each reading that is not pending any more.
@@ -65,13 +65,13 @@ impl Commands {
         self.database.collection_with_options(collection, options)
     }
 
-    /// A collection to read from what a majority of the members has.
+    /// Returns a collection to read what a majority of the members has.
     pub(super) fn durable(&self, collection: &str) -> Collection<RawDocumentBuf> {
         let options = CollectionOptions::builder().read_concern(ReadConcern::majority()).build();
         self.database.collection_with_options(collection, options)
     }
 
-    /// A collection to bring to its schema.
+    /// Returns a collection whose schema tidegauge manages.
     pub(super) fn managed(&self, collection: &str) -> ManagedCollection {
         ManagedCollection { commands: self.clone(), name: collection.to_owned() }
     }
@@ -139,7 +139,9 @@ impl Commands {
         self.each_of(within(self.timeout, aggregate.batch()).await?, visit).await
     }
 
-    /// The different texts that a field of all documents has, in any order, however long that takes.
+    /// Returns the different texts that a field has in all documents, in any order.
+    ///
+    /// The first reply may take up to a day.
     pub(super) async fn distinct(
         &self,
         collection: &Collection<RawDocumentBuf>,

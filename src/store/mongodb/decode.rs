@@ -76,7 +76,9 @@ impl<'a> UsualElements<'a> {
         Self { rest: elements(document).rest }
     }
 
-    /// The value, of 8 bytes, of the next element, if it begins with this type and key.
+    /// Reads the value, 8 bytes, of the next element, if it begins with `head`.
+    ///
+    /// `head` is the type and the key, with the zero at its end.
     #[inline]
     pub(super) fn next<const HEAD: usize>(&mut self, head: &[u8; HEAD]) -> Option<[u8; 8]> {
         self.skip(head)?;
@@ -208,13 +210,15 @@ pub(super) fn check_version(version: Option<RawBsonRef<'_>>, known: i32) -> Resu
     Err(DecodeError(format!("its schemaVersion is {version}, and this program knows version {known} only")))
 }
 
-/// A finite number: the value of a reading.
+/// Reads a finite number: the value of a reading.
 pub(super) fn finite(value: RawBsonRef<'_>) -> Result<f64, DecodeError> {
     let value = number(value)?;
     if value.is_finite() { Ok(value) } else { Err(DecodeError(format!("a value is {value}"))) }
 }
 
-/// A number. People may have edited it by hand, and so may have made it an integer.
+/// Reads a number that is not NaN.
+///
+/// A person who edited the document by hand may have made it an integer.
 pub(super) fn number(value: RawBsonRef<'_>) -> Result<f64, DecodeError> {
     match value {
         RawBsonRef::Double(value) if value.is_nan() => Err(DecodeError("a NaN where a number should be".into())),

@@ -88,7 +88,7 @@ impl<L: Layout> MongoStore<L> {
         self.devices.correct(device, &correction).await
     }
 
-    /// The series of a device of which a deletion has left no value.
+    /// Finds the series of a device of which a deletion has left no value.
     async fn series_without_values(
         &self,
         deletion: &Deletion,

@@ -33,7 +33,9 @@ pub trait Layout: Queries + Derivation + Debug + Send + Sync {
     /// The beginning of [`Rollups::identity`](crate::store::Rollups::identity).
     const IDENTITY: &'static str;
 
-    /// Why only whole devices can be deleted, if that is so.
+    /// The reason why only whole devices can be deleted.
+    ///
+    /// `None` if single readings can be deleted.
     const DELETES_DEVICES_ONLY: Option<&'static str>;
 
     /// The longest time that the server may still have readings after the end of their retention.
@@ -77,7 +79,7 @@ pub trait Queries {
         found: &mut ByDevice<'_>,
     ) -> Result<(), StoreError>;
 
-    /// Adds the stats of an hour that most devices have readings in.
+    /// Adds the stats of an hour in which most devices have readings.
     async fn add_recent_stats(
         &self,
         devices: &[Arc<str>],

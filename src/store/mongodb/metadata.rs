@@ -20,7 +20,7 @@ pub(super) fn parse(text: &str) -> Result<Map<String, Value>, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::new(Cause::Metadata, format!("not a JSON object: {error}")))
 }
 
-/// Writes the object as a sub-document.
+/// Writes metadata as a sub-document.
 pub(super) fn encode(encoder: &mut Encoder, key: impl Key, metadata: &Map<String, Value>) {
     encoder.document(key, |object| encode_fields(object, metadata));
 }

@@ -26,7 +26,9 @@ const DAYS: Range<i32> = -719_528..2_932_897;
 /// Sorts after the `_id` of each document of a device: a day has no hour 24.
 const END_OF_TIME: &str = "9999-12-31T24";
 
-/// `<deviceId>/<YYYY-MM-DDTHH>` for part 0 of a bucket, and a further `/1`, `/2`... for overflow parts.
+/// The `_id` of a part of a bucket: `<deviceId>/<YYYY-MM-DDTHH>` for part 0.
+///
+/// Further parts have `/1`, `/2` and so on at the end.
 ///
 /// The hour has a fixed width, and the number of a part contains no dash. So no two buckets share an `_id`,
 /// though a device ID may contain slashes.
@@ -110,7 +112,9 @@ pub(super) fn created_at_ms(device: &str, hour: Hour) -> i64 {
     hour.instant_ms(second * 1000)
 }
 
-/// `<deviceId>/<YYYY-MM-DD>` for the rollups of a device and a day, in days since 1970-01-01.
+/// The `_id` of the rollups of a device and a day: `<deviceId>/<YYYY-MM-DD>`.
+///
+/// `day` is the number of days since 1970-01-01.
 pub(super) fn day_id(device: &str, day: i32) -> String {
     let (year, month, of_month) = civil_date(day);
     format!("{device}/{year:04}-{month:02}-{of_month:02}")
@@ -137,7 +141,7 @@ pub(super) fn stored(name: &str) -> Cow<'_, str> {
     Cow::Owned(stored.collect())
 }
 
-/// The name of which [`stored`] has made this field name.
+/// The name from which [`stored`] has made this field name.
 pub(super) fn original(stored: &str) -> Cow<'_, str> {
     if stored.is_ascii() {
         return Cow::Borrowed(stored);

@@ -58,7 +58,7 @@ impl<L: Layout> MongoStore<L> {
         format!("{}_metadata", self.layout.collection_names()[0])
     }
 
-    /// The documents of these devices, and the first error if some cannot be read.
+    /// The documents of these devices, and an error if one of them cannot be read.
     async fn stored_metadata(
         &self,
         collection: Collection<RawDocumentBuf>,

@@ -27,7 +27,7 @@ impl PlainSchema {
         self.collection.ensure_sharding(deployment, DEVICE_FIELD).await
     }
 
-    /// The same for a collection that stays on one shard.
+    /// Does the same as [`Self::ensure`] for a collection that stays on one shard.
     pub(super) async fn ensure_unsharded(&self) -> Result<(), StoreError> {
         if self.collection.present(Kind::Plain).await?.is_none() {
             self.collection.create(doc! {}).await?;

@@ -18,7 +18,7 @@ use crate::store::StoreError;
 /// The collections of a store as they were when their schema was ensured.
 #[derive(Debug)]
 pub(super) struct SchemaState {
-    /// Any collection of the database; it asks the server for its list of collections.
+    /// Any collection of the database, to ask the server for its collections.
     managed: ManagedCollection,
     names: Vec<String>,
     known: RwLock<Option<Known>>,

@@ -1,4 +1,4 @@
-//! Stats as sub-documents:
+//! Reads and writes stats as sub-documents.
 //!
 //! ```js
 //! { lux: { count: 360, min: 310, max: 322, sum: 113400,
@@ -92,8 +92,9 @@ fn is_nan(value: RawBsonRef<'_>) -> bool {
     value.as_f64().is_some_and(f64::is_nan)
 }
 
-/// The stats of one metric in the order in which [`encode_stats`] writes them; `None` if they have another
-/// shape. Answers have tens of thousands.
+/// Reads the stats of one metric in the order in which [`encode_stats`] writes.
+///
+/// `None` if they have another shape. An answer may have the stats of tens of thousands of hours.
 fn usual_stats(of: &RawDocument) -> Option<Stats> {
     const COUNT_MAX: u64 = 1 << f64::MANTISSA_DIGITS; // other counts may differ from their doubles
     const VALUE_AT: [u8; 4] = 32_i32.to_le_bytes();

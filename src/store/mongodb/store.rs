@@ -43,8 +43,10 @@ pub struct MongoStore<L> {
     pub(super) rollups: RollupCollection,
     pub(super) devices: DeviceIndex,
     schema_state: SchemaState,
-    /// Writes and rollups share it. A deletion has it alone while it changes the device index: a write in
-    /// progress relies on what it found there.
+    /// Writes and rollups share this lock. A deletion holds it alone.
+    ///
+    /// It does so while it changes the device index, because a write in progress relies on what it found in
+    /// the index.
     pub(super) changes: RwLock<()>,
     pub(super) layout: L,
 }
@@ -159,7 +161,7 @@ impl<L: Layout> MongoStore<L> {
         Ok(derived.into_iter().map(with_expired).collect())
     }
 
-    /// The stats of an hour of devices.
+    /// The stats of these devices in one recent hour.
     async fn near_stats(&self, devices: &[Arc<str>], hour: Hour) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
         self.layout.add_recent_stats(devices, hour, &mut found).await?;
@@ -240,7 +242,10 @@ impl<L: Layout> Store for MongoStore<L> {
         Ok(by_device.sorted())
     }
 
-    /// Reads the rollups, and the readings of the hours after the last rollups that have the series.
+    /// Reads the rollups, and the readings of later hours without a rollup.
+    ///
+    /// If the rollups of a device have its series `a` until 3:00, and `b` until 5:00, the later hours are
+    /// those after 3:00. If they lack a series, it reads all hours without a rollup.
     async fn last_stats(
         &self,
         devices: &[Arc<str>],
@@ -262,8 +267,9 @@ impl<L: Layout> Store for MongoStore<L> {
         Ok(by_device.sorted())
     }
 
-    /// Reads hour by hour. As a rule it reads one hour, and a single seek says that no device has readings of
-    /// the next one.
+    /// Reads hour by hour.
+    ///
+    /// As a rule it reads one hour, and a single seek says that no device has readings of later hours.
     async fn recent_stats(&self, devices: &[Arc<str>], hours: Range<Hour>) -> Result<Vec<Vec<HourStats>>, StoreError> {
         let mut found = ByDevice::new(devices, vec![Vec::new(); devices.len()]);
         let mut rest = hours;

@@ -24,8 +24,9 @@ const PAGES_PER_STEP: i32 = 1_000;
 pub struct Snapshot(Connection);
 
 impl Snapshot {
-    /// Takes a snapshot of the file at `path`. It has all writes that succeeded before the call. Blocks on
-    /// the disk.
+    /// Takes a snapshot of the file at `path`.
+    ///
+    /// It has all writes that succeeded before the call. The call blocks the thread while it reads.
     ///
     /// # Errors
     /// When the file is missing, cannot be read, or is not one of this program.
@@ -39,8 +40,9 @@ impl Snapshot {
         take().map_err(|error: SqliteError| described("read", path, &error))
     }
 
-    /// Copies the file to `to`, where no file is. When this returns, the bytes of the copy survive a crash.
-    /// Blocks on the disk.
+    /// Copies the file to `to`, where no file is.
+    ///
+    /// When this returns, the bytes of the copy survive a crash. The call blocks the thread.
     ///
     /// # Errors
     /// When the copy cannot be written, or a page cannot be read.
@@ -60,8 +62,9 @@ impl Snapshot {
     }
 }
 
-/// The ID and the number of writes of the file at `path`, which another process may write. Blocks on the
-/// disk.
+/// The ID and the number of writes of the file at `path`.
+///
+/// Another process may be writing the file. The call blocks the thread while it reads.
 ///
 /// # Errors
 /// When the file is missing, cannot be read, or is not one of this program.
@@ -70,7 +73,9 @@ pub fn history(path: &Path) -> Result<History, StoreError> {
     read().map_err(|error: SqliteError| described("read", path, &error))
 }
 
-/// Checks the structure of the file at `path`, which no other process has open. Blocks on the disk.
+/// Checks the structure of the file at `path`, which no other process has open.
+///
+/// The call blocks the thread while it reads.
 ///
 /// # Errors
 /// When the file is damaged, cannot be read, or is not one of this program.

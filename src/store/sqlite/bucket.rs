@@ -220,7 +220,9 @@ impl BucketRows<'_> {
         Ok(if has_readings { summary.readings.cast_unsigned() } else { 0 })
     }
 
-    /// Removes the values that a deletion selects, and returns the number of readings that had some.
+    /// Removes the values that a deletion selects.
+    ///
+    /// Returns the number of readings that had at least one of them.
     pub(super) fn delete(&self, encoder: &mut ChunkEncoder, deletion: &Deletion) -> Result<u64, SqliteError> {
         let Some(summary) = self.summary()? else { return Ok(0) };
         let hour = Hour::of(self.hour);
@@ -259,7 +261,9 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// Removes the rollups of the series that a deletion selects, and the bucket if it has no other.
+    /// Removes the rollups of the series that a deletion selects.
+    ///
+    /// Removes the bucket too if no other rollup is left.
     fn delete_rollups(&self, deletion: &Deletion) -> Result<(), SqliteError> {
         let metrics: Vec<String> = self
             .prepare(ROLLUPS)?

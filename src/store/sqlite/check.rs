@@ -60,7 +60,9 @@ pub struct SqliteCheck {
 }
 
 impl SqliteCheck {
-    /// Looks at the file, and returns what was found. Blocks on the disk.
+    /// Looks at the file, and returns what was found.
+    ///
+    /// The call blocks the thread while it reads.
     #[must_use]
     pub fn run(&self, clock: &Clock) -> Vec<Finding> {
         let path = self.file.display();

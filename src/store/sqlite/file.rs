@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use super::error::SqliteError;
 use crate::common::regular_file;
 
-/// The files of the database at `path`: itself, and those that SQLite keeps beside it.
+/// The files of the database at `path`.
+///
+/// They are the database itself, and the files that SQLite keeps beside it.
 pub fn files_of(path: &Path) -> [PathBuf; 4] {
     ["", "-wal", "-shm", "-journal"].map(|ending| {
         let mut file = path.as_os_str().to_owned();

@@ -16,8 +16,10 @@ INSERT INTO history VALUES (lower(hex(randomblob(16))), 0);";
 const COUNT: &str = "UPDATE history SET writes = writes + 1";
 const READ: &str = "SELECT id, writes FROM history";
 
-/// Counts the write of a transaction, in this transaction, unless it has made no change since it had `before`
-/// changes.
+/// Adds 1 to the number of writes if a transaction has changed anything.
+///
+/// `before` is the count of all changes (`total_changes`) before the transaction. The new number is part of
+/// the transaction.
 pub(super) fn count(transaction: &Transaction<'_>, before: u64) -> Result<(), SqliteError> {
     if transaction.total_changes() == before {
         return Ok(());
@@ -32,8 +34,10 @@ pub(super) fn read(connection: &Connection) -> Result<History, SqliteError> {
     Ok(statement.query_row([], |row| Ok(History { id: row.get(0)?, writes: row.get::<_, i64>(1)?.cast_unsigned() }))?)
 }
 
-/// Whether the file at `path`, which no process may have open, holds readings or rollups. A missing file, or
-/// one of another program, holds none. The check creates no file beside it. Blocks on the disk.
+/// Whether the file at `path` holds readings or rollups.
+///
+/// No process may have the file open. A missing file, or one of another program, holds none. The check
+/// creates no file beside it. It blocks the thread while it reads.
 #[must_use]
 pub fn holds_data(path: &Path) -> bool {
     if file::expect_regular(path).is_err() {

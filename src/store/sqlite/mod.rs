@@ -86,7 +86,9 @@ impl SqliteStore {
         schema::CHECKPOINT_BYTES + 2 * write::WAL_BYTES_PER_BUCKET * buckets_per_write as u64
     }
 
-    /// Opens the file at `path`, and creates it if it is missing. Its folder must exist. Blocks on the disk.
+    /// Opens the file at `path`, and creates it if it is missing.
+    ///
+    /// The folder of the file must exist. The call blocks the thread while it waits for the disk.
     ///
     /// # Errors
     /// When the file cannot be opened or created, belongs to another program, or is of a newer version.

@@ -214,7 +214,9 @@ pub(super) fn last_hour_with(
     Ok(last)
 }
 
-/// Visits each hour and metric that has stats, from the last hour on, until `visit` breaks.
+/// Visits each hour and metric that has stats, from the last hour to the first.
+///
+/// It ends when `visit` breaks.
 pub(super) fn each_from_last(
     connection: &Connection,
     device: &str,

@@ -31,15 +31,17 @@ const FREE_PART: u64 = 8;
 /// The sleep between two attempts to get the lock of the file from another process.
 pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Its result changes when another connection has committed.
+/// The query whose result changes when another connection has committed.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
 /// The writing connection of a store.
 pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) encoder: ChunkEncoder,
-    /// The most buckets in a transaction since the disk was full. It doubles with each successful
-    /// transaction.
+    /// The most buckets in a transaction since the disk was full.
+    ///
+    /// It doubles with each successful transaction. `None`: the disk has not been full, or a whole call fits
+    /// again.
     max_buckets: Option<usize>,
     /// The devices whose rows in the device index are up to date.
     pub(super) noted: NotedDevices,

@@ -139,7 +139,7 @@ struct Reader<'b> {
 struct Object<'b> {
     seq: Option<u64>,
     has_seq_key: bool,
-    /// A lexer at the array, which is known to be valid JSON.
+    /// A lexer at the array `readings`, which is known to be valid JSON.
     readings: Option<Parsed<Lexer<'b>>>,
     /// Whether the object is a line of a dead-letter file.
     is_dead_letter: bool,

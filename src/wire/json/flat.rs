@@ -16,14 +16,14 @@ use crate::wire::{Code, Ignored, Sink};
 /// The most levels of objects below the reading.
 const MAX_LEVELS: usize = 8;
 
-/// The keys that lead to a value, joined with dots: the name of a metric.
+/// The keys from the reading to a value, joined with dots, which name the metric.
 ///
-/// Before the last key it is the beginning of the name.
+/// In `{"a": {"b": 1}}` the path is `a` at the object, and `a.b` at the value.
 #[derive(Debug, Default)]
 struct Path {
     text: String,
     levels: usize,
-    /// Whether the last key is left out, because a metric name cannot be as long.
+    /// Whether the last key is left out: with it, the metric name would be too long.
     is_too_long: bool,
 }
 

@@ -59,7 +59,9 @@ const ELSEWHERE: [(&str, &str); 17] = [
     ("sensor", "deviceId"),
 ];
 
-/// A longer key is not compared with known keys.
+/// The longest unknown key that is compared with known keys, in bytes.
+///
+/// The comparison leaves out `_`, `-` and spaces, so these do not count.
 const MAX_COMPARED_BYTES: usize = 24;
 
 impl Key {
@@ -102,16 +104,16 @@ impl Key {
     }
 }
 
-/// A name without its case, `_`, `-` and spaces.
+/// A name in lower case, without `_`, `-` and spaces.
 struct Bare {
     letters: [u8; MAX_COMPARED_BYTES],
     length: usize,
 }
 
 impl Bare {
-    /// Removes case, `_`, `-` and spaces.
+    /// Converts a name to lower case, and removes `_`, `-` and spaces.
     ///
-    /// `None` if the name is too long to be compared.
+    /// `None` if the result is longer than [`MAX_COMPARED_BYTES`].
     fn of(name: &str) -> Option<Self> {
         let mut bare = Self { letters: [0; MAX_COMPARED_BYTES], length: 0 };
         for byte in name.bytes().filter(|byte| !matches!(byte, b'_' | b'-' | b' ')) {

@@ -51,8 +51,8 @@ impl<'o, 'b> OuterNames<'o, 'b> {
 
     /// Reports `metric` and `unit` as ignored if no reading had a `value`.
     ///
-    /// A malformed `metric` or `unit` is reported too, unless a valid `value` used it: the value was rejected
-    /// then.
+    /// A malformed `metric` or `unit` is reported too, unless a reading with a valid `value` needed it: then
+    /// this value was rejected, and the rejection names the problem.
     pub(super) fn finish(&self, sink: &mut impl Sink) {
         let of_value = [("metric", &self.names.metric), ("unit", &self.names.unit)];
         for ((key, found), is_used) in of_value.into_iter().zip(self.is_used.get()) {

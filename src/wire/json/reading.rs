@@ -289,7 +289,7 @@ impl<'b> Reading<'b> {
         }
     }
 
-    /// Whether there is a value, valid or not.
+    /// Whether there is a value, valid or not, or a problem of the whole reading.
     pub(super) fn has_values(&self) -> bool {
         !self.values.is_empty()
             || self.surplus > 0

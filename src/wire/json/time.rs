@@ -13,7 +13,9 @@ use crate::wire::{
 /// The longest text that may be a number, in bytes.
 const MAX_NUMBER_BYTES: usize = 32;
 
-/// Reads a time in Unix milliseconds. Null is no time.
+/// Reads a time, and returns it in Unix milliseconds. Null is no time.
+///
+/// The time is RFC 3339, or whole Unix milliseconds, perhaps in quotation marks.
 pub(super) fn read_ts(key: &str, lexer: &mut Lexer<'_>) -> Result<Parsed<Option<i64>>, SyntaxError> {
     Ok(match lexer.kind()? {
         Kind::String => {

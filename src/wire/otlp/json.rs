@@ -6,8 +6,8 @@
 //! out. A key that occurs twice, perhaps in both forms, is an error. So are two members of one `oneof`, such
 //! as `asInt` beside `asDouble`: in JSON, members have no order, so neither is the last.
 //!
-//! The message has at most three times the bytes of the JSON: an empty object of two bytes becomes a key and
-//! a length of six.
+//! The message has at most three times the bytes of the JSON: an empty object of two bytes becomes six bytes,
+//! a key of one byte and a length of five.
 
 use super::super::json::{
     SyntaxError,
@@ -22,7 +22,7 @@ struct Entry {
     is_list: bool,
     /// Whether the field is a member of the `oneof` of its message.
     ///
-    /// No message has two of these.
+    /// No message of OTLP has two `oneof`s.
     is_choice: bool,
     form: Form,
 }

@@ -94,7 +94,7 @@ const OF_EXPONENTIAL_HISTOGRAM: DistributionFields = DistributionFields {
     parts: &[8, 9],
     unused: &[2, 6, 7, 14],
 };
-/// A summary has neither exemplars nor extremes. No field has the number 0.
+/// A summary has neither exemplars nor extremes: 0 is the number of no field.
 const OF_SUMMARY: DistributionFields = DistributionFields {
     attributes: 7,
     flags: 8,

@@ -10,7 +10,9 @@ use super::Options;
 use super::attribute::{Attribute, AttributeValue};
 use crate::model::series;
 
-/// Labels. A value that was a number is an owned text.
+/// Attributes as keys and values.
+///
+/// The text of a value that was a number is owned, and all other texts are borrowed.
 pub(super) type Labels<'b> = Vec<(&'b str, Cow<'b, str>)>;
 
 /// The labels of each series of a resource, or why its data points are rejected.

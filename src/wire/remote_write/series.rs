@@ -16,7 +16,7 @@ use crate::model::series::{self, SERIES_MAX_BYTES, SERIES_MAX_LABELS, SeriesErro
 /// The label with the name of the metric.
 const METRIC: &str = "__name__";
 
-/// The longest label that describes a device, in bytes.
+/// The longest value of a label that describes the device, in bytes.
 const METADATA_VALUE_MAX_BYTES: usize = 128;
 
 /// Up to this many labels are collected without an allocation.
@@ -169,7 +169,7 @@ impl<'b, 'o> SeriesReader<'b, 'o> {
         }
     }
 
-    /// The most labels of a valid series.
+    /// The most labels of a valid series: with its metric, device and metadata.
     const fn max_labels(&self) -> usize {
         SERIES_MAX_LABELS + self.options.metadata_labels.len() + 2
     }

@@ -23,7 +23,7 @@ use crate::wire::{
 /// The most levels of nested arrays, maps and tags in the value of a field.
 const MAX_DEPTH: usize = 64;
 
-/// The label of `ut`, which stores nothing.
+/// The label of `ut`, the time until the next update, which is known and ignored.
 const UPDATE_TIME: i128 = 7;
 
 const DECIMAL_FRACTION: Tag = Tag::new(4);

@@ -53,7 +53,9 @@ pub use name::NameSplit;
 /// The options of the parser, which are not in the pack.
 #[derive(Debug, Clone)]
 pub struct Options<'o> {
-    /// The device of names without a separator. These names are metrics then.
+    /// The device of names without a separator, which are names of metrics.
+    ///
+    /// `None`: a name without a separator is a device.
     pub device: Option<&'o str>,
     /// The split of names into device and metric.
     pub split: NameSplit,

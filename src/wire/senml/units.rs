@@ -44,7 +44,7 @@ struct Entry {
 
 impl UnitTable {
     pub(super) fn new(options: &Options<'_>) -> Self {
-        // Each device has at least one reading: a pack with more devices is refused.
+        // Each device has a reading, so a pack with more than `max_readings` devices is refused.
         let max_devices = u32::try_from(options.max_readings).unwrap_or(u32::MAX).saturating_add(1);
         Self {
             max_metadata_bytes: options.max_metadata_bytes,

@@ -134,7 +134,7 @@ impl<'b> Found<'b> {
                         Err(rejection(Code::InvalidLabel, detail))
                     }
                 };
-                // Each element of an array has this label, so its length is checked here and once.
+                // All elements of an array may share this label, so its length is checked once, here.
                 let found = found.and_then(|text| {
                     series::check_length(text.len())?;
                     Ok(text)

@@ -38,9 +38,10 @@ use crate::config::{Condition, DEVICE_SEGMENT, DevicePlace, JsonPath, NamedPath,
 pub struct Address<'a> {
     /// The device, for hooks whose device is not in the payload.
     pub device: Option<&'a str>,
-    /// The metric name of the value `value`: with the name `m`, `value` becomes `m`.
+    /// The metric that the address names.
     ///
-    /// The names of other values get it and a dot in front: `t` becomes `m.t`.
+    /// It is the name of the value `value`, and the prefix of all other names: with `m`, `value` becomes `m`,
+    /// and `t` becomes `m.t`.
     pub metric: Option<&'a str>,
     /// The labels of all metrics.
     pub labels: &'a [(&'a str, &'a str)],

@@ -55,7 +55,7 @@ fn unix_ms(text: &str, unit: TimeUnit) -> Option<i64> {
     if is_negative { Some(-ms - i64::from(is_cut)) } else { Some(ms) }
 }
 
-/// Does the same for numbers with an exponent, which are rare.
+/// Does the same as [`unix_ms`] for a number with an exponent, which is rare.
 fn exponential_ms(text: &str, unit: TimeUnit) -> Option<i64> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     let number: f64 = text.parse().ok().filter(|_| is_number)?;

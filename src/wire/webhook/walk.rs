@@ -21,7 +21,7 @@ pub(super) struct Walk<'b> {
     hook: &'b Hook,
     address: &'b Address<'b>,
     limits: Limits,
-    /// The current element, or the whole payload.
+    /// The values of the current element of the array, or of the payload itself.
     found: Found<'b>,
     /// The keys of the enclosing objects below `*`, each with a dot behind it.
     prefix: String,

@@ -63,7 +63,7 @@ pub(super) struct GrowingFile {
     file: File,
     /// The end of the last line that was returned.
     read: Mark,
-    /// The bytes read after it: the beginning of a line.
+    /// The bytes read after this line: the beginning of the next line.
     partial: Vec<u8>,
     /// The checksum at the end of `partial`.
     partial_check: u32,
@@ -79,8 +79,9 @@ type Version = (u64, u64, SystemTime);
 impl GrowingFile {
     /// Opens the file that was read up to `mark`, under its current name.
     ///
-    /// Without `mark`, or if that file is gone, it opens the file at `path`. The result is read from its
-    /// beginning. `false`: the file of `mark` is gone.
+    /// Without `mark`, or if that file is gone, it opens the file at `path`. The boolean is false if the file
+    /// of `mark` is gone. In each case the file is read from its beginning, so the caller skips the lines up
+    /// to `mark`.
     pub(super) fn open(path: &Path, mark: Option<Mark>) -> io::Result<(Self, bool)> {
         let name = match mark {
             None => Some(path.to_owned()),
@@ -224,7 +225,7 @@ fn check(file: &File, bytes: u64) -> io::Result<Option<u32>> {
     }
 }
 
-/// Whether the file at a path has the content of `mark` before that place.
+/// Whether the file at a path has the content that `mark` describes.
 fn is_at(path: &Path, mark: Mark) -> bool {
     open_regular(path).and_then(|file| check(&file, mark.bytes)).is_ok_and(|found| found == Some(mark.check))
 }

@@ -145,7 +145,9 @@ impl Lines<'_> {
         }
     }
 
-    /// Finds the format and the columns, once there is a row.
+    /// Finds the format and the columns once there is a row, and sends the rows.
+    ///
+    /// Returns the same as [`Self::add`].
     fn begin(&mut self, name: &str, head: Vec<u8>) -> anyhow::Result<bool> {
         let ImportArgs { files, format, encoding, .. } = self.args;
         let source = source::begin(name.into(), &files[0], Box::new(Cursor::new(head.clone())), *format, *encoding)?;

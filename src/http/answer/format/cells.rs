@@ -114,7 +114,7 @@ impl Cells {
 
     /// Appends a cell with JSON: `[1,2]`.
     ///
-    /// In a sheet, numbers and booleans have these types. Null is an empty cell.
+    /// In a sheet, a JSON number becomes a number, and a JSON boolean a boolean. Null is an empty cell.
     pub(in crate::http) fn json(&self, text: &mut Vec<u8>, json: &str) {
         match (self, json.as_bytes().first()) {
             _ if json == "null" => self.empty(text),

@@ -1,6 +1,6 @@
 //! CSV (RFC 4180), and its forms for spreadsheets of other languages.
 //!
-//! Such a spreadsheet reads `0,5;20,1` as two numbers.
+//! A German spreadsheet, for example, reads `0,5;20,1` as the two numbers 0.5 and 20.1.
 
 use super::{Format, write_number};
 use crate::common::clock::write_rfc3339;

@@ -72,7 +72,7 @@ pub(in crate::http) struct Workbook {
     /// The first line, with which each sheet begins.
     head: Vec<u8>,
     sheets: usize,
-    /// The rows of the last sheet, with its header.
+    /// The number of rows of the last sheet, its header included.
     rows: u32,
     max_rows: u32,
     is_within_row: bool,

@@ -120,9 +120,9 @@ fn many_values(count: usize) -> Vec<BucketWrite> {
     hours.map(of_hour).collect()
 }
 
-/// A device with a measurement of each age.
+/// A device with `count` measurements, each an hour younger than the one before.
 ///
-/// Each measurement begins and ends an hour later than the one before.
+/// Each measurement has values in one hour only.
 pub(super) fn measurements_of_each_age(count: usize) -> Vec<BucketWrite> {
     let of_hour = |hour: usize| bucket("d", hour as i32, vec![format!("m{hour}").into()], few(), 0);
     (0..count).map(of_hour).collect()

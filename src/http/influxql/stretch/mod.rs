@@ -43,15 +43,15 @@ struct Most {
     what: &'static str,
     /// The most for each unit of the size.
     multiple: usize,
-    /// The most beside that, at any size.
+    /// A further amount, which does not depend on the size.
     fixed: usize,
 }
 
 /// The most that a statement may cost.
 ///
-/// The newest rows are found by the stats of their hours, and statements in parts may read hours again. A
-/// value of the answer has few bytes, but takes some hundred bytes while the statement is evaluated. So does
-/// a byte of a regular expression.
+/// Data may be scanned several times: the newest rows are found by the stats of their hours, and statements
+/// in parts may read hours again. Much may be allocated for each byte: a value of the answer, and a regular
+/// expression, take some hundred times their text while the statement is evaluated.
 const MOST: [Most; 3] = [
     Most { what: "scanned", multiple: 3, fixed: 100 },
     Most { what: "work", multiple: 6, fixed: 1_000 },
@@ -306,9 +306,9 @@ fn no_list_of_the_index_costs_more_than_its_entries() {
     check(cases::shows());
 }
 
-/// Subqueries whose ranges begin at different hours and end late.
+/// Subqueries whose ranges begin at different hours and have no end.
 ///
-/// The statement asks for as many hours as the square of their number.
+/// Their ranges overlap: together they have some hundred times as many hours as the data.
 #[test]
 fn hours_that_are_asked_for_again_count_as_values() {
     let inner = |at| format!("(SELECT mean(value) AS v FROM m{at} WHERE time >= 1776643200000000000 + {at}h - 3h)");

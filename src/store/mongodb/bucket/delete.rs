@@ -50,7 +50,7 @@ const MAX_CONCURRENT_HOURS: usize = 8;
 /// The documents that a deletion touches.
 #[derive(Debug, Default)]
 struct Touched {
-    /// All hours of the deletion that have a document.
+    /// All hours of the deletion that have a document, and the unanswered hours.
     hours: BTreeSet<Hour>,
     /// The documents that are emptied, in the order of their hours.
     whole: Vec<Whole>,
@@ -156,7 +156,9 @@ impl Buckets {
         self.commands.write_document(Verb::UpdateMatching, &self.collection, &statement).await.map(drop)
     }
 
-    /// Removes the selected values of one hour, and returns the number of readings that had some.
+    /// Removes the selected values of one hour.
+    ///
+    /// Returns the number of readings that had at least one of them.
     async fn delete_of_hour(
         &self,
         deletion: &Deletion,

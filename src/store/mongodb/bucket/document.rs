@@ -43,11 +43,11 @@ pub(super) fn layout_of(document: &RawDocument) -> Result<BucketLayout, DecodeEr
 pub(super) struct Part {
     /// 0 for the first document of a bucket; 1, 2 and so on for its further documents.
     pub(super) number: i32,
-    /// The layout in which it is stored, or is to be written.
+    /// The layout in which the part is stored, or is to be written.
     pub(super) layout: BucketLayout,
     /// The number of writes to the document.
     pub(super) rev: i64,
-    /// New instants are never added to it, but to the next part.
+    /// Whether new instants are never added to this part, but to the next one.
     pub(super) full: bool,
     /// The last instant of this part and of all parts before it.
     pub(super) last: HourOffset,
@@ -192,7 +192,9 @@ impl<'a> StoredReadings<'a> {
         })
     }
 
-    /// Adds the readings to those of their hour. If some of them cannot be read, it adds all the others.
+    /// Adds the readings to the samples of their hour.
+    ///
+    /// If some readings or values cannot be read, it adds all others.
     pub(super) fn add_to(&self, into: &mut HourSamples) -> Result<(), DecodeError> {
         match self {
             Self::Readable(readings) => add_readings(readings, into),

@@ -210,8 +210,9 @@ impl Buckets {
         Ok(last_parts.iter().map(Option::is_some).collect())
     }
 
-    /// Finds some parts of the buckets of some jobs, and sets the last one of each job and, if it is packed,
-    /// its last instant.
+    /// Finds the parts with the numbers `parts` of the buckets of some jobs.
+    ///
+    /// In `last_parts` it sets the last part of each job and, if that part is packed, its last instant.
     async fn find_parts(
         &self,
         jobs: &[Job<'_>],
@@ -291,7 +292,7 @@ impl Buckets {
 /// Sums of values up to this one stay within the range of a double, however many values there are.
 const HUGE: f64 = 1e290;
 
-/// Whether an `$inc` might make a sum infinite, which it would stay.
+/// Whether an `$inc` might make a sum infinite. The sum would then stay infinite.
 fn has_huge_values(contents: &Contents) -> bool {
     contents.samples().iter().any(|sample| sample.value.abs() > HUGE)
 }

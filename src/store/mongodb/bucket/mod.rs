@@ -104,8 +104,10 @@ use crate::config::BucketLayout;
 use crate::model::{BucketWrite, Deletion, Hour, Keep};
 use crate::store::{Deleted, StoreError, Written};
 
-/// How long an instance remembers a bucket at least: most are only written to within their hour. An instance
-/// that is younger looks which buckets exist.
+/// How long an instance remembers a bucket at least.
+///
+/// Most buckets are only written to within their hour. An instance that started more recently than this looks
+/// up which buckets exist.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Readings in MongoDB as one document per device and hour.
@@ -114,7 +116,7 @@ pub type BucketStore = MongoStore<Buckets>;
 /// The layout of bucket mode.
 #[derive(Debug)]
 pub struct Buckets {
-    /// For reading.
+    /// The collection, for queries.
     documents: Collection<RawDocumentBuf>,
     commands: Commands,
     collection: String,
@@ -122,14 +124,16 @@ pub struct Buckets {
     /// The layout of the documents that this instance writes. It reads both.
     layout: BucketLayout,
     opened: Instant,
-    /// The buckets that were written to lately. The readable layout inserts those that are not here.
+    /// The buckets that this instance first wrote to lately.
+    ///
+    /// The readable layout inserts a flush whose bucket is not here.
     recent: RecentBuckets,
     /// The last parts of readable buckets with several parts, and of packed ones with too many parts for
     /// `known`.
     overflowing: Overflowing,
-    /// The last parts of buckets. The packed layout inserts the next ones.
+    /// The last parts of buckets. The packed layout inserts the parts after them.
     known: KnownParts,
-    /// A permit to merge an hour of very many values: they take much memory.
+    /// The one permit to merge an hour of very many values, which take much memory.
     large_hours: Semaphore,
     slow_writes: Counter,
     schema: Schema,

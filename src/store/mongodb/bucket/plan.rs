@@ -189,8 +189,9 @@ fn part_for(drafts: &mut [Draft<'_>], home: Home, sample: &Sample, keys: &Keys, 
     home.instant
 }
 
-/// Adds new instants to the last part while it has room, and returns the others. If there are others, the
-/// part is full.
+/// Adds new instants to the last part while it has room, and returns the rest.
+///
+/// If instants are left, the part is marked full.
 fn add_to_last<'a>(
     drafts: &mut [Draft<'_>],
     instants: &[&'a [Sample]],
@@ -207,8 +208,8 @@ fn add_to_last<'a>(
 
 /// Adds new instants to parts that have not ended before them, and returns those that need new parts.
 ///
-/// Every writer finds the same part for an instant: of the parts that are neither before it nor full,
-/// the first one.
+/// Every writer finds the same part for an instant: the first part that does not end before the instant and
+/// is not full.
 fn add_to_open<'a>(
     drafts: &mut [Draft<'_>],
     instants: &[&'a [Sample]],

@@ -50,8 +50,9 @@ pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
 /// The whole documents in one batch: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
 
-/// How many more parts of an hour are read after enough readings were found, before the others are queried
-/// by their time. Most hours have fewer parts.
+/// How many more parts of an hour are read after enough readings were found.
+///
+/// A second query then finds the other parts by their time. Most hours have fewer parts.
 const PARTS_BEHIND_CUT: u32 = 2;
 
 /// The newest documents of a device that are searched for metadata: ten days, if it reports every hour.
@@ -63,7 +64,9 @@ const RUNS_MAX: usize = 8;
 /// The most ranges of `_id`s in one query.
 pub(super) const RANGES_MAX: usize = 250;
 
-/// The most hours of a device that are named: in one run, and in several.
+/// The most hours in one run that a query names by `_id`, for one device.
+///
+/// [`NAMED_IN_RUNS_MAX`] is the limit for several runs together.
 const NAMED_MAX: usize = 12;
 const NAMED_IN_RUNS_MAX: usize = 24;
 
@@ -286,7 +289,9 @@ impl Buckets {
         Ok(())
     }
 
-    /// The number of parts of a bucket that there probably are, and one more of a packed bucket.
+    /// The number of parts to ask for: those that a bucket probably has.
+    ///
+    /// In the packed layout it is one more: if that part is missing, the bucket has no further parts.
     fn expected_parts(&self, device: &Arc<str>, hour: Hour) -> i32 {
         let known = self.overflowing.last_part(device, hour) + 1;
         match self.layout {
@@ -328,7 +333,7 @@ impl Buckets {
     }
 }
 
-/// The hours of these runs, if they are few enough to be named.
+/// The hours of these runs, if they are few enough to be named by their `_id`s.
 fn hours_to_name(runs: &[Range<Hour>]) -> Option<Vec<Hour>> {
     let max = if runs.len() > 1 { NAMED_IN_RUNS_MAX } else { NAMED_MAX };
     let hours = runs.iter().flat_map(|run| run.start.0..run.end.0).map(Hour);
@@ -342,8 +347,10 @@ fn ranges_of(Missing { devices, runs }: &Missing) -> Vec<Document> {
     devices.iter().flat_map(|device| runs.iter().map(move |run| of_device(device, run))).collect()
 }
 
-/// The runs themselves, or one range from the first to the last if there are many runs, and few hours between
-/// them: to read an hour that is known costs less than another range.
+/// The runs themselves, or one range from the first hour to the last.
+///
+/// It is one range if there are more than [`RUNS_MAX`] runs, which have more than half of the hours: to read
+/// an hour that is known costs less than another range.
 fn joined(runs: &[Range<Hour>]) -> Vec<Range<Hour>> {
     let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Vec::new() };
     let missing: i64 = runs.iter().map(|run| i64::from(run.end.0) - i64::from(run.start.0)).sum();
@@ -410,7 +417,7 @@ impl<'a> StatsPart<'a> {
         })
     }
 
-    /// Whether a deletion has emptied it.
+    /// Whether a deletion has emptied the document.
     fn is_emptied(&self) -> bool {
         self.stats.is_empty()
     }

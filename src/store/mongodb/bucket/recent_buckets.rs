@@ -1,5 +1,7 @@
-//! Guesses whether a flush is the first of its bucket: it is if this instance has not written to the bucket
-//! lately.
+//! Guesses whether a flush is the first of its bucket.
+//!
+//! It guesses yes if this instance remembers no flush of the bucket. An instance remembers the first flush of
+//! a bucket for one to two hours, or less if there are many buckets.
 //!
 //! An insert of a document costs the server a sixth of an upsert that has to create the document from
 //! operators. A guess may be wrong: another instance may have written to the bucket, or this one has
@@ -16,7 +18,9 @@ use super::REMEMBERED;
 use crate::common::generations::Generations;
 use crate::model::Hour;
 
-/// Each shard has its own lock, and a table that grows independently of the others.
+/// The number of shards.
+///
+/// Each shard has its own lock, and a table that grows independently of the other tables.
 const SHARDS: usize = 16;
 
 /// How many buckets a generation of a shard remembers: 7/8 of a power of two, because a table would grow

@@ -35,7 +35,7 @@ impl Schema {
         Ok(deployment)
     }
 
-    /// The schema without the validator, which is common to all collections of documents.
+    /// The schema without its validator, in the form of other collections of documents.
     pub(super) fn plain(&self) -> PlainSchema {
         PlainSchema {
             collection: self.collection.clone(),

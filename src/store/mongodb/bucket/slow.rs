@@ -52,10 +52,12 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 /// runs on a blocking thread, so that other requests go on meanwhile.
 const VALUES_PER_TURN: usize = 4_096;
 
-/// The most values of an hour that is read while others are. Larger hours are read one at a time.
+/// The most values of an hour that is read at the same time as other hours.
+///
+/// Larger hours are read one at a time.
 const VALUES_AT_ONCE: usize = if cfg!(test) { 1 << 13 } else { 1 << 20 };
 
-/// The most values of an hour that is merged. The tests have smaller hours.
+/// The most values of an hour that is merged. Tests use a smaller limit.
 const HOUR_VALUES_MAX: usize = if cfg!(test) { 1 << 19 } else { VALUES_MAX };
 
 impl Buckets {

@@ -257,7 +257,7 @@ fn seconds_text(seconds: i64) -> String {
     format!("{} s ({})", count(length.as_secs()), span(length))
 }
 
-/// The finding about an index by time that leaves documents out.
+/// The finding about an index by time that does not have all documents.
 fn limited_index(expected: &Expected, index: &Document) -> Option<Finding> {
     let option =
         ["partialFilterExpression", "sparse", "hidden"].into_iter().find(|option| index.contains_key(option))?;

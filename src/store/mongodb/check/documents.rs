@@ -21,7 +21,9 @@ const LARGE_PERCENT: u64 = 75;
 const SAMPLE_MAX: u64 = 1_000;
 const SAMPLE_BYTES: u64 = 48 << 20;
 
-/// If half of the documents have fewer readings, the documents cost the server more than their readings do.
+/// A lower median of the readings in a document becomes a note.
+///
+/// Documents then cost the server more than their readings do.
 const FEW_READINGS: u64 = 5;
 
 impl Inspector<'_> {

@@ -18,12 +18,14 @@ pub struct Expected {
     pub(in super::super) expiry: Option<Duration>,
     /// The validator; `None`: the collection has none of tidegauge's.
     pub(in super::super) validator: Option<ExpectedValidator>,
-    /// The fields of a new time series, and those that say the span of its buckets.
+    /// The option `timeseries` of a new time series, and its fields about the span.
     pub(in super::super) timeseries: Option<(Document, Document)>,
     /// The field of the shard key, which is hashed.
     pub(in super::super) device_field: &'static str,
-    /// Whether it has the data that devices send. The notes of the instances and the metadata of operators do
-    /// not: they are few, are not sharded, and are created when they are needed.
+    /// Whether the collection has data that devices send.
+    ///
+    /// The collections of the notes of instances and of operators' metadata have none. They are small, are
+    /// not sharded, and are created when they are needed.
     pub(in super::super) is_of_devices: bool,
 }
 
@@ -51,12 +53,14 @@ impl Expected {
         }
     }
 
-    /// The notes of the instances.
+    /// The state of the collection with the notes of the instances.
     pub(in super::super) fn notes(schema: PlainSchema) -> Self {
         Self { is_of_devices: false, ..Self::plain(schema) }
     }
 
-    /// The metadata that operators have set, for ever and without an index of its own.
+    /// The state of the collection with the metadata that operators have set.
+    ///
+    /// It never expires, and needs no index but that of `_id`s.
     pub(in super::super) fn operator_metadata(collection: ManagedCollection) -> Self {
         let schema = PlainSchema { collection, age_field: "_id", expiry: None };
         Self { index: ("_id_", doc! { "_id": 1 }), ..Self::notes(schema) }

@@ -119,7 +119,9 @@ impl<L: Layout> MongoStore<L> {
         }
     }
 
-    /// A device and an hour that the collections have, if they have any.
+    /// The first device of the index, and its last hour.
+    ///
+    /// Without a device, it is an invented ID and the current hour.
     async fn example(&self, present: &[&Expected], clock: &Clock) -> Example {
         let mut device = None;
         if present.iter().any(|expected| expected.name() == self.devices.name()) {
@@ -198,7 +200,7 @@ fn not_allowed(part: Part, error: &StoreError) -> Finding {
     skipped
 }
 
-/// A number of a reply that is not negative.
+/// The integer in a field of a reply; `None` if it is missing or negative.
 fn number(reply: &Document, field: &str) -> Option<u64> {
     reply.get(field).and_then(server_integer).and_then(|number| u64::try_from(number).ok())
 }

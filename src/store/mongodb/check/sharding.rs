@@ -5,7 +5,7 @@
 use bson::{Bson, Document, doc};
 
 use super::expected::Expected;
-use super::{ADMIN, Inspector, first_batch};
+use super::{ADMIN, Inspector};
 use crate::common::finding::{Finding, Part, count};
 
 const SHARDING: Part = Part::CollectionSharding;
@@ -16,33 +16,48 @@ const SHARDS: Part = Part::CollectionShards;
 const UNEVEN_FACTOR: f64 = 2.0;
 const UNEVEN_MIN: i64 = 10_000;
 
+/// The batch size of the commands, of whose answers only the first batch is read.
+///
+/// It is greater than the number of namespaces that a command asks for.
+const BATCH: i32 = 1_000;
+
 impl Inspector<'_> {
     pub(super) async fn check_shards(&mut self, present: &[&Expected]) {
         let database = self.commands.database.name().to_owned();
-        let of_database = doc! { "$regex": format!("^{}\\.", database.replace('.', "\\.")) };
-        let find = doc! { "find": "collections", "filter": { "_id": of_database }, "singleBatch": true };
-        let Some(listed) = self.list(SHARDING, Some("config"), find).await else { return };
-        for expected in present.iter().filter(|expected| expected.is_of_devices) {
-            let namespace = format!("{database}.{}", expected.name());
-            let entry = listed.iter().find(|entry| entry.get_str("_id").is_ok_and(|id| is_of(id, &namespace)));
-            self.findings.push(shard_key(&namespace, expected.device_field, entry));
+        let namespaces: Vec<[String; 2]> =
+            present.iter().map(|expected| namespaces_of(&database, expected.name())).collect();
+        let all: Vec<String> = namespaces.concat();
+        let Some(listed) = self.list(SHARDING, Some("config"), find_entries(&all)).await else { return };
+        for (expected, namespaces) in present.iter().zip(&namespaces).filter(|(expected, _)| expected.is_of_devices) {
+            let is_own = |id: &str| namespaces.iter().any(|namespace| namespace == id);
+            let entry = listed.iter().find(|entry| entry.get_str("_id").is_ok_and(is_own));
+            self.findings.push(shard_key(&namespaces[0], expected.device_field, entry));
         }
-        let pipeline = [doc! { "$shardedDataDistribution": {} }];
-        let aggregate = doc! { "aggregate": 1, "pipeline": pipeline.to_vec(), "cursor": {} };
-        let Some(reply) = self.ask(SHARDS, Some(ADMIN), aggregate).await else { return };
-        for entry in first_batch(&reply) {
-            let namespace = entry.get_str("ns").unwrap_or_default().to_owned();
-            if present.iter().any(|expected| is_of(&namespace, &format!("{database}.{}", expected.name()))) {
-                self.findings.push(distribution(&namespace, &entry));
-            }
+        let Some(found) = self.list(SHARDS, Some(ADMIN), find_distribution(&all)).await else { return };
+        for entry in &found {
+            self.findings.push(distribution(entry.get_str("ns").unwrap_or_default(), entry));
         }
     }
 }
 
+/// The namespaces under which servers may list a collection.
+///
 /// Servers up to 8 list a time series under the name of the collection of its buckets.
-fn is_of(listed: &str, namespace: &str) -> bool {
-    let (database, name) = namespace.split_once('.').unwrap_or_default();
-    listed == namespace || listed == format!("{database}.system.buckets.{name}")
+fn namespaces_of(database: &str, name: &str) -> [String; 2] {
+    [format!("{database}.{name}"), format!("{database}.system.buckets.{name}")]
+}
+
+/// The command that finds the entries of these namespaces in `config.collections`.
+fn find_entries(namespaces: &[String]) -> Document {
+    let filter = doc! { "_id": { "$in": namespaces.to_vec() } };
+    doc! { "find": "collections", "filter": filter, "batchSize": BATCH, "singleBatch": true }
+}
+
+/// The command that finds how many documents of these namespaces each shard has.
+fn find_distribution(namespaces: &[String]) -> Document {
+    let of_these = doc! { "$match": { "ns": { "$in": namespaces.to_vec() } } };
+    let pipeline = vec![doc! { "$shardedDataDistribution": {} }, of_these];
+    doc! { "aggregate": 1, "pipeline": pipeline, "cursor": { "batchSize": BATCH } }
 }
 
 fn shard_key(namespace: &str, device_field: &str, entry: Option<&Document>) -> Finding {
@@ -99,6 +114,7 @@ fn distribution(namespace: &str, entry: &Document) -> Finding {
 mod tests {
     use super::*;
     use crate::common::finding::Severity;
+    use crate::store::mongodb::tests::Scratch;
 
     #[test]
     fn a_collection_is_sharded_by_its_hashed_device() {
@@ -107,7 +123,32 @@ mod tests {
         assert_eq!(severity(Some(&entry(doc! { "deviceId": "hashed" }))), Severity::Ok);
         assert_eq!(severity(Some(&entry(doc! { "bucket": 1 }))), Severity::Warning);
         assert_eq!(severity(None), Severity::Warning);
-        assert!(is_of("t.system.buckets.readings", "t.readings") && !is_of("t.other", "t.readings"));
+    }
+
+    #[tokio::test]
+    async fn the_collections_of_a_database_of_any_name_are_found_among_many() {
+        let scratch = Scratch::new().await;
+        let ids = (0..150).flat_map(|n| ["a+b", "aab"].map(|database| format!("{database}.another-{n}")));
+        let own = ["a+b.buckets", "a+b.system.buckets.readings"];
+        let ids = ids.chain(["aab.buckets", own[0], own[1]].map(str::to_owned));
+        let documents: Vec<Document> = ids.map(|id| doc! { "_id": id }).collect();
+        scratch.run(doc! { "insert": "collections", "documents": documents }).await;
+        let namespaces: Vec<String> = ["buckets", "readings"].map(|name| namespaces_of("a+b", name)).concat();
+        let found = scratch.all(find_entries(&namespaces)).await;
+        let mut found: Vec<&str> = found.iter().map(|entry| entry.get_str("_id").unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!(found, own);
+        let many: Vec<String> = (0..150).map(|n| format!("a+b.another-{n}")).collect();
+        assert_eq!(scratch.all(find_entries(&many)).await.len(), many.len(), "more than a batch has by default");
+    }
+
+    #[test]
+    fn the_distribution_is_asked_for_by_whole_namespaces_in_one_batch() {
+        let command = find_distribution(&namespaces_of("a+b", "readings"));
+        let names = doc! { "$in": ["a+b.readings", "a+b.system.buckets.readings"] };
+        let stages = [doc! { "$shardedDataDistribution": {} }, doc! { "$match": { "ns": names } }];
+        let cursor = doc! { "batchSize": BATCH };
+        assert_eq!(command, doc! { "aggregate": 1, "pipeline": stages.to_vec(), "cursor": cursor });
     }
 
     #[test]

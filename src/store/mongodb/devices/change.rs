@@ -57,7 +57,9 @@ pub(super) struct Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Guard {
     None,
-    /// The metadata is of this hour, so it is still the same that the document had.
+    /// The stored metadata is of this hour.
+    ///
+    /// It then counts as the metadata that was read.
     Of(Hour),
     /// There is no metadata, or none of a later hour.
     NotAfter(Hour),

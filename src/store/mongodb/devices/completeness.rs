@@ -47,7 +47,7 @@ const DEVICE_OF_MARK: &str = "(index)";
 /// The knowledge of this instance about the mark.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// The epoch of the index that has been complete last.
+    /// The epoch of the index, if its mark was complete when it was last seen.
     complete: Option<ObjectId>,
     lacking: OncePerChange,
 }
@@ -60,7 +60,9 @@ struct Mark {
 }
 
 impl<L: Layout> MongoStore<L> {
-    /// Reads from the index. Returns whether the index had all devices meanwhile.
+    /// Reads from the index.
+    ///
+    /// Returns the result, and whether the index had all devices meanwhile.
     pub(in super::super) async fn in_index<T>(
         &self,
         read: impl Future<Output = Result<T, StoreError>>,

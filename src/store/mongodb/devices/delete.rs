@@ -15,9 +15,9 @@ use crate::store::StoreError;
 /// The changes that a deletion makes in the document of a device.
 #[derive(Debug, Default, PartialEq)]
 pub(in super::super) struct Correction {
-    /// The first instant, if the deletion has removed the one before.
+    /// The new first instant, if the range of the deletion has the old one.
     pub(in super::super) first_ts_ms: Option<i64>,
-    /// The day of `lastTs`, if the last reading is earlier.
+    /// The day of `lastTs`, if the last reading that is left is earlier than `lastTs`.
     pub(in super::super) removed_until: Option<Day>,
     /// The series that have no value left, sorted.
     pub(in super::super) series: Vec<Metric>,

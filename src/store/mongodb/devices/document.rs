@@ -111,7 +111,9 @@ pub(super) fn measurement_length(metric: &Metric) -> i32 {
     metric.measurement().map_or(0, |name| name.len() as i32)
 }
 
-/// The lesser or the greater of a stored instant and this one.
+/// Writes an expression: the lesser or the greater of a stored instant and `ms`.
+///
+/// `operator` is `$min` or `$max`.
 fn one_of(is: &mut Encoder, operator: &str, stored: &str, ms: i64) {
     is.array(operator, |values| {
         values.string(0, stored);

@@ -55,7 +55,9 @@ impl DeviceIndex {
         Ok(list)
     }
 
-    /// Calls `visit` with the ID of each device. The server reads them from the index of `_id`s.
+    /// Calls `visit` with the ID of each entry, also of empty ones.
+    ///
+    /// The server reads the IDs from the index of `_id`s, without the documents.
     pub(in super::super) async fn each_id(&self, mut visit: impl FnMut(&str)) -> Result<(), StoreError> {
         let find = self.documents.find(doc! { "_id": ids_after("", None) }).projection(doc! { "_id": 1 });
         let find = find.hint(Hint::Keys(doc! { "_id": 1 })).batch_size(IDS_BATCH);
@@ -72,7 +74,7 @@ impl DeviceIndex {
         Ok(found.remove(device))
     }
 
-    /// Returns those of the devices that have a document.
+    /// Returns those of the devices that have an entry, by their IDs. Empty entries are left out.
     pub(in super::super) async fn some(
         &self,
         devices: &[&str],

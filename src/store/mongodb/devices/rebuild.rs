@@ -6,8 +6,9 @@
 //! Instances may write, delete and expire readings meanwhile. So the rebuild takes three steps for each
 //! device:
 //!
-//! 1. It inserts an **empty entry**, unless the device has an entry. Readers skip empty entries, and a
-//!    writer fills an empty entry before it relies on it.
+//! 1. It inserts an **empty entry**, unless the device has an entry. Readers skip empty entries, except the
+//!    count of silent devices, which reads only the IDs (`DeviceIndex::each_id`). A writer fills an empty
+//!    entry before it relies on it.
 //! 2. It reads all hours of the device, and adds them to the entry, if the entry still exists. So the entry
 //!    of a device that is deleted after step 1 does not come back. The statements are those of a writer
 //!    (`document::put`), so they take nothing from other writers.

@@ -13,10 +13,14 @@ use crate::wire::timestamp::parse_rfc3339;
 /// The years 0 to 9999, in Unix milliseconds.
 const INSTANTS_MS: Range<i64> = -62_167_219_200_000..253_402_300_800_000;
 
-/// Numbers from here on are Unix seconds, of March 1973. Smaller ones are something else, such as hours.
+/// Numbers from this one on are Unix seconds: this one is in March 1973.
+///
+/// Smaller numbers are something else, such as hours.
 const FIRST_SECOND: f64 = 1e8;
 
-/// Numbers from here on are Unix milliseconds, of March 1973. As seconds, they would be of the year 5138.
+/// Numbers from this one on are Unix milliseconds: this one is in March 1973.
+///
+/// As a number of seconds, it would be in the year 5138.
 const FIRST_MILLISECOND: f64 = 1e11;
 
 /// A float of 64 bits holds each integer up to this one exactly.

@@ -8,8 +8,8 @@
 //!   readings: [ { minute: 0, temp: 22.4, hum: 40 }, ... ], count: 60 }
 //! ```
 //!
-//! These are *version 0* of the documents: they have no `schemaVersion`, and tidegauge itself has written
-//! none, because its first one was 1. The queries of the service skip them ([`crate::store`]).
+//! These are *version 0* of the documents: they have no `schemaVersion`. tidegauge itself has never written
+//! this version: its first one was 1. The queries of the service skip them ([`crate::store`]).
 //!
 //! **Strict.** A document is understood as a whole or not at all (`shape`). A field without a known meaning,
 //! a value of another type or an instant outside of the hour of its bucket is a [`Remark`] that says why, and
@@ -105,7 +105,9 @@ pub struct OlderBucket {
     pub shape: Shape,
     /// Differences between readings and derived fields, and repeated instants.
     pub findings: Vec<Remark>,
-    /// The number of readings that were not understood, and the first of them. They are not in `hours`.
+    /// The number of readings that were not understood, and a remark about the first.
+    ///
+    /// These readings are not in `hours`.
     pub rejected: Option<(u64, Remark)>,
 }
 

@@ -10,10 +10,12 @@ use super::instant::{instant_of, kind_of, number_of, shown, text_of, whole_of};
 use crate::common::clock::rfc3339;
 use crate::model::{Contents, Hour, HourOffset, MetricTable, Sample, series};
 
-/// The names of an instant in a reading.
+/// The names of the field with the instant of a reading.
 pub(super) const INSTANTS: [&str; 3] = ["ts", "timestamp", "time"];
 
-/// The names of a value, if the document has the name of the metric.
+/// The names of the field with the value of a reading.
+///
+/// They apply if the document names the metric.
 const VALUES: [&str; 2] = ["value", "val"];
 
 /// Names that could be a part of the time beside `minute`.
@@ -24,11 +26,13 @@ const PARTS_OF_TIME: [&str; 7] = ["hour", "sec", "seconds", "ms", "millis", "mil
 pub(super) struct Readings {
     /// The readings by hour, ascending.
     pub(super) hours: Vec<(Hour, Contents)>,
-    /// The name of the instants in the first reading that has one.
+    /// The name of the field with the time, in the first reading that was understood.
+    ///
+    /// `none` if no reading was understood.
     pub(super) clock: &'static str,
     /// The number of items in the array of readings.
     pub(super) items: u64,
-    /// The readings that are not understood, and the first of them.
+    /// The number of readings that are not understood, and a remark about the first.
     pub(super) rejected: Option<(u64, Remark)>,
     /// The values that another value of the same instant and metric replaces.
     pub(super) replaced: u64,

@@ -62,8 +62,11 @@ pub(super) fn add_of_metric<'a>(
     add(field.to_owned(), Some(metric), what, value, claims).map(|()| true)
 }
 
-/// Adds the claims of the field `stats`: `{ min, max, ... }`, or that of each metric. The error names the
-/// field that is not understood.
+/// Adds the claims of the field `stats`.
+///
+/// The field is `{ min, max, ... }`, or has one such object for each metric.
+///
+/// The error names the field that is not understood.
 pub(super) fn add_stats<'a>(value: RawBsonRef<'a>, claims: &mut Vec<Claim<'a>>) -> Result<(), String> {
     let RawBsonRef::Document(stats) = value else { return Err("stats".to_owned()) };
     for element in stats {

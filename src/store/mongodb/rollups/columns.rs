@@ -2,8 +2,8 @@
 //!
 //! `columns` is a [block](crate::codec::Block). Its instants are the hours of the day, 0 to 23, and its
 //! series are numbered: 0 to 2 are the `rev` and the first and last instant of each hour; metric n of
-//! `metrics` has the eight from 3 + 8n on, in the order of [`Field`]. An instant is a distance from the start
-//! of its hour.
+//! `metrics` has the eight from 3 + 8n on, in the order of [`Field`]. An instant is stored as the
+//! milliseconds since the start of its hour.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -121,8 +121,9 @@ impl Packed {
     }
 }
 
-/// The hours of a document, with what `needs` says of the metrics that `names` wants. A document without
-/// columns has none.
+/// The hours in the columns of a document, with the stats that `needs` asks for.
+///
+/// They have the metrics that `names` wants. A document without columns has no such hours.
 pub(super) fn decode(
     document: &RawDocument,
     start: Hour,
@@ -171,7 +172,9 @@ pub(super) fn decode(
     Ok(day)
 }
 
-/// An hour without stats, with memory for those of `metrics`.
+/// Makes an hour from its own fields, still without stats; `None` if it has no field.
+///
+/// It has memory for the stats of up to [`METRICS_AT_ONCE`] metrics.
 fn hour_of(
     hour: Hour,
     fields: [Option<f64>; OF_METRICS as usize],
@@ -234,7 +237,7 @@ fn offset_in(hour: Hour, ts_ms: i64) -> Option<i64> {
     Some(ts_ms - hour.start_ms()).filter(|offset| (0..MS_PER_HOUR).contains(offset))
 }
 
-/// An integer as a double, if that is exact.
+/// An integer as a double; `None` if it is negative, or the double is not exact.
 fn double(integer: i64) -> Option<f64> {
     (0..=INTEGER_MAX).contains(&integer).then_some(integer as f64)
 }

@@ -73,7 +73,7 @@ pub(super) fn put(statement: &mut Encoder, hours: &[&HourRollup]) {
     put_as(statement, hours, encode_hour);
 }
 
-/// Writes the statement of [`put`], with what `encode` writes for each hour.
+/// Writes the statement of [`put`]. `encode` writes the fields of each hour.
 fn put_as(statement: &mut Encoder, hours: &[&HourRollup], encode: impl Fn(&mut Encoder, &HourRollup)) {
     let Some(HourRollup { device, stats, .. }) = hours.first() else { return };
     let day = day_of(stats.hour);
@@ -134,8 +134,10 @@ fn encode_hour(hour: &mut Encoder, HourRollup { rev, first_ts_ms, stats, .. }: &
     encode_stats(hour, "stats", &stats.stats);
 }
 
-/// Adds the hours of a document that are in `hours` to those that `found` has of its device. If one of them
-/// cannot be read, it adds all the others. Hours in columns have only the stats that `needs` names.
+/// Adds the hours of a document that are in `hours` to the hours of its device.
+///
+/// `found` returns the hours of a device. If an hour cannot be read, all other hours are added. Hours in
+/// columns have only the stats that `needs` asks for.
 pub(super) fn add_hours<'f>(
     document: &RawDocument,
     hours: &Range<Hour>,

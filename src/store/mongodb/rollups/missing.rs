@@ -7,8 +7,9 @@ use std::sync::Arc;
 use crate::model::Hour;
 use crate::store::HourStats;
 
-/// Hours without a rollup, and the devices that lack them. Most devices lack the same hours: those that have
-/// not ended yet.
+/// Hours without a rollup, and the devices that lack these rollups.
+///
+/// Most devices lack the rollups of the same hours: those of the current day.
 #[derive(Debug, PartialEq)]
 pub struct Missing {
     pub(in super::super) devices: Vec<Arc<str>>,

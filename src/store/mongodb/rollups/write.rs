@@ -17,8 +17,10 @@ use crate::config::BucketLayout;
 use crate::model::Hour;
 use crate::store::{Cause, StoreError};
 
-/// How often a statement is sent again while other writers insert the same document, or hour by hour after
-/// all hours together were refused.
+/// How often a statement is sent at most.
+///
+/// It is sent again while other writers insert the same document, and hour by hour after the server has
+/// refused all hours together.
 const ATTEMPTS: usize = 4;
 
 /// The fewest hours of a day that are inserted as columns before the day is known to be complete. Hours that
@@ -156,10 +158,11 @@ impl RollupCollection {
         Ok((done as u64, refused))
     }
 
-    /// Inserts the documents of days, and returns the rollups of the others: of those that exist already, and
-    /// of those that the server refuses for good.
+    /// Inserts the documents of days, and returns the rollups that it does not insert.
     ///
-    /// Hours that were emptied are not inserted.
+    /// These are rollups of days that have a document already, or that the server refuses for good.
+    ///
+    /// It does not insert hours that a deletion has emptied either.
     async fn insert_days(&self, rollups: Vec<HourRollup>) -> Result<Vec<HourRollup>, StoreError> {
         let (mut others, rollups): (Vec<_>, Vec<_>) = rollups.into_iter().partition(HourRollup::is_empty);
         let days = by_day(&rollups);

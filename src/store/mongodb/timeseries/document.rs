@@ -98,8 +98,9 @@ impl Measurement<'_> {
     }
 }
 
-/// Adds the values of a measurement to those of its hour. If one of them cannot be read, it adds all the
-/// others.
+/// Adds the values of a measurement to the samples of its hour.
+///
+/// If a value cannot be read, it adds all other values.
 pub(super) fn add_measurement(
     measurement: &RawDocument,
     ts_ms: i64,

@@ -27,8 +27,10 @@ use crate::store::{HourSamples, HourStats, StoreError};
 /// within the time limit of commands.
 const HOURS_PER_QUERY: usize = 600;
 
-/// The most values of an hour in memory at the same time. If the hour has more metrics than this, it is the
-/// number of the metrics. The values of one instant may exceed it.
+/// The most values of an hour in memory at the same time.
+///
+/// If the hour has more metrics than this, the limit is the number of its metrics. The values of one instant
+/// may exceed the limit.
 const VALUES_IN_MEMORY: usize = 65_536;
 
 /// Hours of devices, gathered from their measurements.
@@ -36,7 +38,9 @@ const VALUES_IN_MEMORY: usize = 65_536;
 pub(super) struct Gathered {
     places: HashMap<(Arc<str>, Hour), usize>,
     hours: Vec<(Arc<str>, HourSamples)>,
-    /// The place of the last measurement. Most are of the same hour as the one before.
+    /// The place in `hours` of the last measurement.
+    ///
+    /// Most measurements are of the same hour as the measurement before.
     last: usize,
 }
 
@@ -64,7 +68,7 @@ impl Gathered {
 
 #[async_trait]
 impl Derivation for Timeseries {
-    /// Each of them costs reading and folding its measurements.
+    /// Each hour costs the reading and the folding of its measurements.
     const HOURS_PER_STEP: usize = 2_400;
 
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
@@ -89,7 +93,7 @@ impl Derivation for Timeseries {
 }
 
 impl Timeseries {
-    /// The rollups of hours of devices.
+    /// Folds the measurements of hours of devices into rollups.
     pub(super) async fn fold(&self, of: &[Missing], series: &SeriesFilter) -> Result<Vec<HourRollup>, StoreError> {
         let mut rollups = Vec::new();
         let mut names = MetricNames::new(series);

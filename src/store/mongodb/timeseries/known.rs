@@ -72,7 +72,7 @@ impl KnownDevices {
         WriteGuard { known: self, device: Arc::clone(device) }
     }
 
-    /// Forgets a device without a running write.
+    /// Forgets a device, unless a write of the device is running.
     pub(super) fn forget(&self, device: &str) {
         let mut table = self.lock();
         if table.devices.get(device).is_some_and(|known| known.writes == 0) {

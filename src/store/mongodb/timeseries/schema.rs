@@ -52,7 +52,7 @@ impl Schema {
         Ok(deployment)
     }
 
-    /// The longest span of a bucket of the server. It expires as a whole.
+    /// The longest span of a bucket of the server. A bucket expires as a whole.
     pub(super) fn longest_bucket(&self) -> Duration {
         self.max_span.unwrap_or(Duration::from_secs(match self.granularity {
             Granularity::Seconds => 3_600,
@@ -75,7 +75,9 @@ impl Schema {
         }
     }
 
-    /// The fields and the span of a new collection.
+    /// The option `timeseries` of a new collection.
+    ///
+    /// It has the names of the fields, and the span of the server's buckets.
     fn timeseries(&self) -> Document {
         let mut timeseries = doc! { "timeField": "ts", "metaField": "meta" };
         timeseries.extend(self.span_fields());

@@ -29,8 +29,9 @@ const DEVICES_PER_READ: usize = 1_000;
 /// The most writes whose stored readings one query reads.
 const WRITES_PER_READ: usize = 64;
 
-/// How much more time one read may cover than the spans of its writes, in milliseconds. So one read serves
-/// several writes.
+/// How much longer one read may be than twice its shortest write, in milliseconds.
+///
+/// One read then serves several writes with readings of nearby times.
 const READ_MORE_MS: i64 = 60_000;
 
 type Outcome = Result<Written, StoreError>;

@@ -163,7 +163,9 @@ impl BucketRows<'_> {
         Ok(last.map_or(0, |last| last + 1))
     }
 
-    /// Writes the first chunk in the place of the one with the number `id`, and returns its number.
+    /// Writes the first chunk, and returns its number.
+    ///
+    /// It replaces the chunk with the number `id`, or gets a new number if `id` is `None`.
     pub(super) fn put_first_chunk(&self, id: Option<i64>, chunk: &[u8]) -> Result<i64, SqliteError> {
         Ok(self.prepare(PUT_FIRST_CHUNK)?.insert(params![id, chunk])?)
     }

@@ -19,7 +19,9 @@ const COLUMN: u8 = 7;
 /// The version of the server's own buckets whose columns are compressed and in time order.
 const BUCKET_VERSION: i32 = 2;
 
-/// Whether readings may be packed. Sparse readings may not: see the module.
+/// Whether readings may be packed.
+///
+/// The number of their instants, times that of their metrics with values, is at most [`CELLS_MAX`].
 pub(in super::super) fn is_dense(contents: &Contents) -> bool {
     let mut has_values = vec![false; contents.metrics().len()];
     contents.samples().iter().for_each(|sample| has_values[sample.metric as usize] = true);
@@ -27,7 +29,9 @@ pub(in super::super) fn is_dense(contents: &Contents) -> bool {
     contents.reading_count().saturating_mul(columns) <= CELLS_MAX
 }
 
-/// Writes `control` and `data` of readings that [`is_dense`], at least one.
+/// Writes the fields `control` and `data` of one reading or more.
+///
+/// The readings must be dense ([`is_dense`]).
 pub(in super::super) fn encode_columns(fields: &mut Encoder, hour: Hour, contents: &Contents) {
     let (first, last) = contents.span().expect("a part is written for its readings");
     let columns = by_metric(contents);
@@ -51,7 +55,7 @@ pub(in super::super) fn encode_columns(fields: &mut Encoder, hour: Hour, content
     });
 }
 
-/// The values of each metric, each with the number of its reading.
+/// The values of each metric. Each value has the number of its reading beside it.
 fn by_metric(contents: &Contents) -> Vec<Vec<(usize, f64)>> {
     let mut columns = vec![Vec::new(); contents.metrics().len()];
     for (at, reading) in contents.readings().enumerate() {
@@ -106,8 +110,9 @@ impl<'a> Columns<'a> {
         Ok(Self { count, data })
     }
 
-    /// Adds the readings to those of their hour. If the values of some metrics cannot be read, it adds those
-    /// of the others.
+    /// Adds the readings to the samples of their hour.
+    ///
+    /// If the values of some metrics cannot be read, it adds the values of the other metrics.
     pub(in super::super) fn add_to(&self, into: &mut HourSamples) -> Result<(), DecodeError> {
         let mut outcome = Ok(());
         let mut columns = Vec::new();

@@ -32,7 +32,7 @@ struct Writer {
     known: Option<(i32, HourOffset)>,
 }
 
-/// Lets the others take their turns.
+/// Lets the other writers and readers take their turns.
 async fn turn() {
     let mut is_over = false;
     std::future::poll_fn(|_| if std::mem::replace(&mut is_over, true) { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -143,7 +143,7 @@ static ORDER: LazyLock<Vec<i32>> = LazyLock::new(|| {
     order
 });
 
-/// Reads parts, while the others write.
+/// Reads the parts one after the other, while writers change them.
 async fn read(documents: &Documents) -> Vec<Part> {
     let mut parts = Vec::new();
     for &number in &*ORDER {

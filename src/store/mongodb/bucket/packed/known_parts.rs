@@ -14,7 +14,9 @@ use super::super::REMEMBERED;
 use crate::common::generations::Generations;
 use crate::model::{Hour, HourOffset};
 
-/// Each shard has its own lock, and a table that grows independently of the others.
+/// The number of shards.
+///
+/// Each shard has its own lock, and a table that grows independently of the other tables.
 const SHARDS: usize = 16;
 
 /// How many buckets a generation of a shard remembers: 7/8 of a power of two, because a table would grow
@@ -31,8 +33,8 @@ pub(in super::super) const PART_MAX: i32 = (1 << (32 - OFFSET_BITS)) - 1;
 /// The last part of each bucket that was written to lately, and its last instant. The first write to a
 /// forgotten bucket looks them up.
 ///
-/// A bucket is known by 96 bits of two hashes. Another bucket with the same bits would be taken for it; among
-/// all that are remembered, such a pair exists with a probability of 10^-14.
+/// A bucket is known by 96 bits of two hashes. Another bucket with the same bits would be taken for it. Among
+/// all remembered buckets, such a pair exists with a probability of 10^-14.
 #[derive(Debug, Default)]
 pub(in super::super) struct KnownParts {
     hashers: [RandomState; 2],
@@ -50,8 +52,9 @@ struct Shard {
 }
 
 impl KnownParts {
-    /// The part as which readings from the offset `first` on can be inserted. `None`: some of them may belong
-    /// into a stored part.
+    /// The number of a new part for readings from the offset `first` on.
+    ///
+    /// `None`: some of the readings may belong into a stored part, or the number would exceed [`PART_MAX`].
     pub(in super::super) fn next_part(&self, device: &str, hour: Hour, first: HourOffset) -> Option<i32> {
         let Some(known) = self.with_shard(device, hour, |shard, key| shard.parts.update(&key, |known| *known)) else {
             return Some(0);

@@ -15,7 +15,9 @@ use super::super::super::collection::ManagedCollection;
 use super::super::document::SCHEMA_VERSION;
 use super::TIME;
 
-/// The field in which the stage puts the `_id` and the device. No series has such a name.
+/// The field in which the stage puts the `_id`, the device and its metadata.
+///
+/// No series has such a name.
 const OF_DOCUMENT: &str = "{meta}";
 
 /// Creates the view if the server can unpack. Otherwise it logs one line.

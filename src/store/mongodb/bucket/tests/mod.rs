@@ -55,8 +55,9 @@ impl Scratch {
     }
 }
 
-/// Capacities far below what the scenarios write, and different ones, so that they cross parts again and
-/// again.
+/// Opens two instances with two capacities, far below what the scenarios write.
+///
+/// The writes of the scenarios then cross parts again and again.
 async fn two_instances(scratch: Scratch) -> (Scratch, BucketStore, BucketStore) {
     let (one, other) = (scratch.store_with_capacity(6).await, scratch.store_with_capacity(11).await);
     (scratch, one, other)
