@@ -7,6 +7,7 @@ pub(crate) mod counting;
 pub mod cursor;
 pub mod finding;
 pub mod generations;
+pub mod interner;
 pub mod joined;
 pub mod leb128;
 pub mod lingering_close;

@@ -1,16 +1,20 @@
 //! The devices that sent lately, in bounded memory.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
 use crate::common::generations::Generations;
+use crate::common::interner::Interner;
 
 /// The number of tables that devices are spread over, each with a lock of its own.
 const SHARDS: usize = 64;
 
 /// A device takes as much memory as this many of its metrics.
 const DEVICE_WEIGHT: usize = 16;
+
+/// The most metrics that devices share. Each addition to shared metrics copies them.
+const SHARED_MAX: usize = 16;
 
 /// The devices that sent lately, by the hash of their IDs.
 ///
@@ -26,14 +30,16 @@ type Shard = Generations<u64, Known>;
 pub(super) struct Known {
     /// The state of its rate (see [`Rate`](crate::limits::Rate)).
     pub(super) used_ns: u64,
-    pub(super) metrics: HourMetrics,
+    /// The metrics of the last hour in which it sent. Most devices share them with others.
+    metrics: Option<Arc<HourMetrics>>,
 }
 
 /// The metrics of a device that arrived in one hour.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(super) struct HourMetrics {
     hour: u32,
-    /// A part of the hash of the metric set of the last reading: the next reading usually has the same.
+    /// A part of the hash of the metric set of the last reading that added metrics. The next reading usually
+    /// has the same set.
     last_set: u32,
     /// Hashes of metric names, ascending.
     names: SmallVec<[u32; 4]>,
@@ -68,33 +74,43 @@ impl KnownDevices {
 
 impl Known {
     fn weight(&self) -> usize {
-        DEVICE_WEIGHT + self.metrics.names.len()
+        DEVICE_WEIGHT + self.metrics.as_ref().map_or(0, |metrics| metrics.names.len())
     }
-}
 
-impl HourMetrics {
     /// Adds the metrics of a reading, and returns true.
     ///
     /// If the device would then have more than `max` metrics in this hour, adds nothing and returns false.
     /// `set` is a hash of all `names`.
-    pub(super) fn add(&mut self, hour: u32, set: u64, names: impl Iterator<Item = u32> + Clone, max: usize) -> bool {
-        let set = set as u32;
-        if self.hour != hour {
-            *self = Self { hour, ..Self::default() };
+    pub(super) fn add_metrics(
+        &mut self,
+        shared: &Interner<HourMetrics>,
+        (hour, set): (u32, u64),
+        names: impl Iterator<Item = u32> + Clone,
+        max: usize,
+    ) -> bool {
+        let metrics = self.metrics.get_or_insert_default();
+        if metrics.hour != hour {
+            *metrics = Arc::new(HourMetrics { hour, ..HourMetrics::default() });
         }
-        if self.last_set == set && !self.names.is_empty() {
+        if metrics.last_set == set as u32 && !metrics.names.is_empty() {
             return true;
         }
-        let is_new = |name: &u32| self.names.binary_search(name).is_err();
-        if self.names.len() + names.clone().filter(is_new).count() > max {
-            return false;
+        let is_new = |name: &u32| metrics.names.binary_search(name).is_err();
+        match names.clone().filter(is_new).count() {
+            0 => return true,
+            added if metrics.names.len() + added > max => return false,
+            _ => {}
         }
+        let changed = Arc::make_mut(metrics);
         for name in names {
-            if let Err(at) = self.names.binary_search(&name) {
-                self.names.insert(at, name);
+            if let Err(at) = changed.names.binary_search(&name) {
+                changed.names.insert(at, name);
             }
         }
-        self.last_set = set;
+        changed.last_set = set as u32;
+        if changed.names.len() <= SHARED_MAX {
+            shared.share(metrics);
+        }
         true
     }
 }
@@ -102,6 +118,7 @@ impl HourMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::counting::counted;
 
     /// An ID whose bits are well distributed.
     fn id(nth: u64) -> u64 {
@@ -125,10 +142,10 @@ mod tests {
 
     #[test]
     fn metrics_count_towards_the_weight() {
-        let known = KnownDevices::new(1_000);
+        let (known, shared) = (KnownDevices::new(1_000), Interner::default());
         for nth in 0..10_000 {
             known.insert(id(nth));
-            known.update(id(nth), |known| known.metrics.add(1, nth + 1, 0..500, 500));
+            known.update(id(nth), |known| known.add_metrics(&shared, (1, nth + 1), 0..500, 500));
         }
         assert!(known.count() < 200, "{}", known.count());
         known.insert(id(1 << 40));
@@ -149,12 +166,36 @@ mod tests {
 
     #[test]
     fn different_metrics_of_an_hour_are_limited() {
-        let mut metrics = HourMetrics::default();
-        assert!(metrics.add(1, 10, [1, 2].into_iter(), 3) && metrics.add(1, 10, [1, 2].into_iter(), 3));
-        assert!(!metrics.add(1, 11, [3, 4].into_iter(), 3), "four are too many");
-        assert!(metrics.add(1, 12, [3].into_iter(), 3), "a rejected reading adds nothing");
-        assert!(metrics.add(1, 10, [2, 1].into_iter(), 3) && !metrics.add(1, 13, [4].into_iter(), 3));
-        assert!(metrics.add(2, 13, [4].into_iter(), 3), "the next hour");
-        assert!(!metrics.add(2, 0, [5, 6, 7].into_iter(), 3));
+        let (mut known, shared) = (Known::default(), Interner::default());
+        let mut add = |hour, set, names: &[u32]| known.add_metrics(&shared, (hour, set), names.iter().copied(), 3);
+        assert!(add(1, 10, &[1, 2]) && add(1, 10, &[1, 2]));
+        assert!(!add(1, 11, &[3, 4]), "four are too many");
+        assert!(add(1, 12, &[3]), "a rejected reading adds nothing");
+        assert!(add(1, 10, &[2, 1]) && !add(1, 13, &[4]));
+        assert!(add(2, 13, &[4]), "the next hour");
+        assert!(!add(2, 0, &[5, 6, 7]));
+    }
+
+    #[test]
+    fn devices_share_metrics_until_one_of_them_sends_others() {
+        let (mut one, mut other, shared) = (Known::default(), Known::default(), Interner::default());
+        assert!(one.add_metrics(&shared, (1, 10), 1..=2, 9) && other.add_metrics(&shared, (1, 10), 1..=2, 9));
+        assert!(Arc::ptr_eq(one.metrics.as_ref().unwrap(), other.metrics.as_ref().unwrap()));
+        assert!(one.add_metrics(&shared, (1, 11), 3..=9, 9));
+        assert_eq!([one.metrics, other.metrics].map(|metrics| metrics.unwrap().names.len()), [9, 2]);
+    }
+
+    #[test]
+    fn a_device_of_a_fleet_takes_at_most_45_bytes() {
+        let (known, allocated) = counted(|| {
+            let (known, shared) = (KnownDevices::new(1_000_000), Interner::default());
+            for nth in 0..20_000 {
+                known.insert(id(nth));
+                known.update(id(nth), |known| known.add_metrics(&shared, (1, 10), 1..=4, 9));
+            }
+            known
+        });
+        assert_eq!(known.count(), 20_000);
+        assert!(allocated.kept / 20_000 <= 45, "{} bytes", allocated.kept / 20_000);
     }
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use tokio::sync::mpsc;
 
+use crate::common::interner::Interner;
 use crate::limits::{Limiter, Quota, Rate};
 use crate::model::{METRIC_MAX_BYTES, MS_PER_HOUR};
 use crate::wire::{Code, Rejection};
@@ -33,7 +34,7 @@ mod tests;
 mod unknown;
 
 use admission_cache::{AdmissionCache, Admitted, CacheKey};
-use known::{Known, KnownDevices};
+use known::{HourMetrics, Known, KnownDevices};
 pub use unknown::UnknownDeviceLookup;
 
 /// The limits per device. `None` is no limit.
@@ -59,6 +60,8 @@ pub struct DeviceLimits {
 pub struct Devices {
     limits: DeviceLimits,
     known: KnownDevices,
+    /// The metrics that known devices share.
+    shared: Interner<HourMetrics>,
     hasher: RandomState,
     start: Instant,
     new_device_limiter: Option<Limiter>,
@@ -114,6 +117,7 @@ impl Devices {
         let devices = Self {
             limits,
             known: KnownDevices::new(max_known),
+            shared: Interner::default(),
             hasher: RandomState::default(),
             start,
             new_device_limiter: new_devices.map(|rate| Limiter::new(rate, start)),
@@ -298,7 +302,7 @@ impl<'d> RequestCheck<'d> {
                 let hash = self.devices.hasher.hash_one(&**name) as u32;
                 (0..name.len().div_ceil(METRIC_MAX_BYTES) as u32).map(move |nth| hash.wrapping_add(nth))
             });
-            if !known.metrics.add(self.hour, metrics, names, max) {
+            if !known.add_metrics(&self.devices.shared, (self.hour, metrics), names, max) {
                 return Err(DeviceLimitError::TooManyMetrics);
             }
         }

@@ -5,8 +5,9 @@
 //!
 //! An insert of a document costs the server a sixth of an upsert that has to create the document from
 //! operators. A guess may be wrong: another instance may have written to the bucket, or this one has
-//! forgotten it. The insert then finds the document and does nothing. So a hash is enough here, in half the
-//! memory of [`KnownParts`](super::packed::KnownParts), on which a write of the packed layout relies.
+//! forgotten it. The insert then finds the document and does nothing. Or two buckets have one hash: then the
+//! upsert creates the document. So a short hash is enough here, in a third of the memory of
+//! [`KnownParts`](super::packed::KnownParts), on which a write of the packed layout relies.
 
 use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +25,7 @@ use crate::model::Hour;
 const SHARDS: usize = 16;
 
 /// How many buckets a generation of a shard remembers: 7/8 of a power of two, because a table would grow
-/// after that. All generations of all shards take 300 MB; the pending readings of that many buckets take some
+/// after that. All generations of all shards take 170 MB; the pending readings of that many buckets take some
 /// GB.
 const MAX: usize = 7 << 17;
 
@@ -37,7 +38,7 @@ pub(super) struct RecentBuckets {
 
 #[derive(Debug)]
 struct Shard {
-    buckets: Generations<u64, ()>,
+    buckets: Generations<u32, ()>,
     /// The start of the young generation.
     since: Option<Instant>,
 }
@@ -46,8 +47,8 @@ impl RecentBuckets {
     /// Returns whether this is probably the first write of a bucket, and remembers the bucket.
     pub(super) fn is_first(&self, device: &str, hour: Hour) -> bool {
         let hash = self.hasher.hash_one((device, hour));
-        let shard = &self.shards[hash as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner).insert(hash, Instant::now())
+        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner).insert(hash as u32, Instant::now())
     }
 }
 
@@ -59,7 +60,7 @@ impl Default for Shard {
 
 impl Shard {
     /// Remembers a hash, and returns whether it is new.
-    fn insert(&mut self, hash: u64, now: Instant) -> bool {
+    fn insert(&mut self, hash: u32, now: Instant) -> bool {
         if now - *self.since.get_or_insert(now) >= REMEMBERED {
             self.buckets.rotate();
             self.since = Some(now);

@@ -1,7 +1,7 @@
 //! The last parts of the buckets that this instance has written, or has looked up.
 //!
 //! A write relies on these entries. So each has the last instant of its part, and a long hash of its bucket
-//! as its key. The readable layout needs a guess only, which takes half the memory
+//! as its key. The readable layout needs a guess only, which takes a third of the memory
 //! ([`RecentBuckets`](super::super::recent_buckets::RecentBuckets)).
 
 use std::hash::BuildHasher;
