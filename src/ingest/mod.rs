@@ -133,7 +133,7 @@ impl Ingest {
         clock: Clock,
     ) -> Self {
         for protocol in Protocol::iter() {
-            let codes = Code::iter().filter(|code| code.format().is_none_or(|format| protocol.carries(format)));
+            let codes = Code::iter().filter(|code| protocol.may_reject(*code));
             let reasons = RefusalReason::iter().filter(|reason| reason.occurs_over(protocol.transport()));
             let all: Vec<_> = codes.map(Code::as_str).chain(reasons.map(RefusalReason::as_str)).collect();
             metrics.readings_rejected_total.of(protocol).start_with(&all);

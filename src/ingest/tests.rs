@@ -228,6 +228,8 @@ fn a_protocol_starts_with_the_reasons_that_it_can_have() {
         ("influx", "bad_signature", false),
         ("senml", "unsupported_senml", true),
         ("senml", "invalid_json", false),
+        ("webhook", "invalid_json", true),
+        ("webhook", "invalid_line", false),
         ("udp", "invalid_json", true),
         ("udp", "invalid_senml", false),
         ("udp", "bad_signature", true),

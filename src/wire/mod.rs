@@ -253,16 +253,16 @@ pub enum Code {
 }
 
 impl Code {
-    /// The format that a code belongs to; `None` if several formats use the code.
+    /// Whether a body of this format may have a reading that is rejected with this code.
     #[must_use]
-    pub const fn format(self) -> Option<Format> {
+    pub const fn occurs_in(self, format: Format) -> bool {
         match self {
-            Self::InvalidJson => Some(Format::Json),
-            Self::InvalidLine => Some(Format::LineProtocol),
-            Self::InvalidSenml | Self::UnsupportedSenml => Some(Format::Senml),
-            Self::InvalidRemoteWrite => Some(Format::RemoteWrite),
-            Self::InvalidOtlp => Some(Format::Otlp),
-            _ => None,
+            Self::InvalidJson => matches!(format, Format::Json | Format::Webhook),
+            Self::InvalidLine => matches!(format, Format::LineProtocol),
+            Self::InvalidSenml | Self::UnsupportedSenml => matches!(format, Format::Senml),
+            Self::InvalidRemoteWrite => matches!(format, Format::RemoteWrite),
+            Self::InvalidOtlp => matches!(format, Format::Otlp),
+            _ => true,
         }
     }
 

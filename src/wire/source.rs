@@ -2,7 +2,7 @@
 
 use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 
-use super::Ignored;
+use super::{Code, Ignored};
 
 /// The way by which readings arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,8 +111,7 @@ impl Protocol {
     }
 
     /// Whether readings with this label may have this format.
-    #[must_use]
-    pub fn carries(self, format: Format) -> bool {
+    fn carries(self, format: Format) -> bool {
         match self {
             Self::Udp => matches!(format, Format::Json | Format::LineProtocol),
             Self::Mqtt => matches!(format, Format::Json | Format::LineProtocol | Format::Senml | Format::Webhook),
@@ -124,5 +123,11 @@ impl Protocol {
     #[must_use]
     pub fn may_ignore(self, what: Ignored) -> bool {
         Format::iter().any(|format| self.carries(format) && what.occurs_in(format))
+    }
+
+    /// Whether readings with this label may be rejected with this code.
+    #[must_use]
+    pub fn may_reject(self, code: Code) -> bool {
+        Format::iter().any(|format| self.carries(format) && code.occurs_in(format))
     }
 }
