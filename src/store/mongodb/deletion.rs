@@ -10,7 +10,7 @@ use super::store::MongoStore;
 use crate::model::{Day, Deletion, Hour, Metric, SeriesFilter};
 use crate::store::{Deleted, DeviceSeries, DeviceSummary, ReadingsQuery, StatsNeeds, Store, StoreError};
 
-/// The instants that are counted at once.
+/// The most instants that one query counts.
 const INSTANTS_AT_ONCE: usize = 10_000;
 
 /// The most hours that are read to learn which series have a value left.

@@ -35,7 +35,7 @@ use crate::store::{Cause, OperatorMetadataStore, StoreError};
 /// The schema version of the documents that this program writes and reads.
 const SCHEMA_VERSION: i32 = 1;
 
-/// The attempts to merge changes while other instances are quicker.
+/// The most attempts to merge changes while other instances are quicker.
 const ATTEMPTS: usize = 10;
 
 /// A document: its revision, and what it has.

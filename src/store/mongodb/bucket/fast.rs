@@ -50,7 +50,7 @@ use crate::store::{StoreError, Written};
 /// How many buckets of one call take the slow path at the same time.
 const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
 
-/// The `_id`s that one query looks for: some 150 kB, if the device IDs are long.
+/// The most `_id`s that one query looks for: some 150 kB, if device IDs are long.
 const IDS_MAX: usize = 1_000;
 
 pub(super) type Outcome = Result<Written, StoreError>;

@@ -42,8 +42,10 @@ pub(super) enum Access {
 }
 
 impl Question {
-    /// The command whose plan is asked for. Servers before 7.0 explain no deletion in a time series, so that
-    /// is a query with its filter.
+    /// The command whose plan is asked for.
+    ///
+    /// Servers before 7.0 explain no deletion in a time series. For such a deletion, the command is a query
+    /// with the same filter.
     pub(super) fn explained(&self) -> Document {
         let deletion = self.command.get_array("deletes").ok().and_then(|deletes| deletes.first()?.as_document());
         match deletion.and_then(|deletion| deletion.get_document("q").ok()) {
