@@ -69,7 +69,9 @@ impl WaitingMetadata {
         self.waiting.entry(device).or_insert_with(new).change.merge(change);
     }
 
-    /// The position up to which the log may be cut: `inserted`, or the position of the first change.
+    /// The position up to which the log may be cut.
+    ///
+    /// It is the position of the first waiting change; without a change, it is `inserted`.
     pub(super) fn cut_position(&self, inserted: Position) -> Position {
         self.waiting.values().chain(self.in_flight.values()).map(|of| of.position).fold(inserted, Position::min)
     }
