@@ -1,7 +1,7 @@
 //! Brings a collection, its indexes, its expiry and its sharding to what a schema asks for.
 //!
 //! All steps may be repeated, by several instances at once. Their errors are always transient: nothing is
-//! wrong with the readings, so these wait until an operator corrects the database.
+//! wrong with the readings, so they wait in the log until an operator corrects the database.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Deletions: the readings, then the rollups, then the device index.
+//! Deletes readings, then their rollups, then what the device index has of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The file: its tables, its version, and the settings of its connections.
 //!
-//! Every table has the device and the hour as plain columns, so that any SQLite tool can read the file.
-//! Integer device keys would save some bytes per row, but each query by hand would need a join, and each
-//! write a lookup.
+//! `buckets`, `rollups` and `chunks` have the device and the hour as plain columns, so that any SQLite tool
+//! can read the file. Integer device keys would save some bytes per row, but each query by hand would need a
+//! join, and each write a lookup.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The queries and statements that tidegauge sends, each as one command.
 //!
 //! A test runs the store and compares what it sends with this table. The questions about the notes of the
-//! instances are left out: that collection has a document for each instance. So are those about the metadata
-//! that operators set, which are by `_id`, and the rebuild of the device index, which reads whole
-//! collections.
+//! instances are left out: that collection has a document for each instance. The table also lacks the
+//! questions about the metadata that operators set, which find documents by `_id`, and those of the rebuild
+//! of the device index, which reads whole collections.
 
 use bson::{DateTime, Document, doc};
 

@@ -2,7 +2,7 @@
 //!
 //! `columns` is a [block](crate::codec::Block). Its instants are the hours of the day, 0 to 23, and its
 //! series are numbered: 0 to 2 are the `rev` and the first and last instant of each hour; metric n of
-//! `metrics` has the eight from 3 + 8n on, in the order of [`Field`]. An instant is stored as the
+//! `metrics` has the eight series from 3 + 8n on, in the order of [`Field`]. An instant is stored as the
 //! milliseconds since the start of its hour.
 
 use std::collections::HashMap;
