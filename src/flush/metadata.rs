@@ -105,7 +105,7 @@ impl Pipeline {
     /// Appends changes of metadata to the log, and waits until they are durable.
     ///
     /// # Errors
-    /// When a change is not accepted. The changes before it may be accepted.
+    /// When a change is not accepted. Other changes, before and after it, may be accepted nevertheless.
     pub async fn change_metadata(&self, records: Vec<MetadataRecord>) -> Result<(), ChangeError> {
         if self.lock().metadata.is_full() {
             return Err(ChangeError::TooMany);
