@@ -74,7 +74,7 @@ impl Fleet {
         Some(Request { body: devices.iter().map(line).collect(), now_ms: self.now_ms })
     }
 
-    /// Inserts the readings of a record, and returns the bytes of all pending readings.
+    /// Inserts the readings of a record. Returns the bytes of all pending readings.
     pub fn insert(&mut self, batch: &Batch) -> u64 {
         self.pending.insert(batch.payload(), Position(self.readings), 0).expect("a payload");
         self.readings += u64::from(batch.readings());

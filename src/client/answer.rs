@@ -45,12 +45,14 @@ pub struct Counts {
     /// The number of parts that were dropped, such as texts in line protocol.
     #[serde(default)]
     pub ignored: u64,
-    /// The number of readings left out as a whole, because the server has newer values.
+    /// The number of readings left out as a whole: the server has newer values.
     ///
     /// Only an answer to dead letters that are sent again has this count.
     #[serde(default)]
     pub older: u64,
-    /// The number of values left out of accepted readings, because the server has newer values.
+    /// The number of values left out of accepted readings.
+    ///
+    /// The server has newer values in their place.
     #[serde(default)]
     pub older_values: u64,
     /// The numbers of listed rejections by code.

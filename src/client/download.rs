@@ -48,7 +48,7 @@ impl Download {
     }
 }
 
-/// Reads the body of an answer, and stops as soon as it has more than `bytes` bytes.
+/// Reads the body of an answer, and stops after more than `bytes` bytes.
 pub(super) async fn read_at_most(bytes: usize, mut answer: reqwest::Response) -> Result<Vec<u8>, Failure> {
     let read = async {
         let mut body = Vec::new();

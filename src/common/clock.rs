@@ -112,7 +112,7 @@ pub fn write_rfc3339(text: &mut Vec<u8>, ts_ms: i64) {
 /// The texts of two hours of one day differ in two digits, so only these digits are written again.
 #[derive(Debug, Default)]
 pub struct HourTexts {
-    /// The text of the last instant.
+    /// The text of the instant that was asked for last.
     text: Vec<u8>,
     /// The day of the last instant, in days since 1970-01-01.
     ///
@@ -140,7 +140,7 @@ impl HourTexts {
 /// Writes instants of one hour as text, fast for files with millions of them.
 #[derive(Debug)]
 pub struct HourInstants {
-    /// The text of the last instant.
+    /// The text of the instant that was asked for last.
     text: Vec<u8>,
     start_ms: i64,
     is_usual: bool,

@@ -30,7 +30,7 @@ pub(crate) trait Folder: Debug + Send + Sync {
     /// Creates the folder if it is missing, so that it survives a crash.
     fn make(&self) -> Result<()>;
 
-    /// The names of the files in the folder, in any order.
+    /// The names in the folder, in any order. Names that are not UTF-8 are left out.
     fn names(&self) -> Result<Vec<String>>;
 
     /// Opens a regular file. A folder, FIFO or device is an error.

@@ -20,7 +20,9 @@ const AHEAD_MS: i64 = 3_600_000;
 /// All hours up to the newest closed one are closed.
 #[derive(Debug)]
 pub(super) struct ClosedHours {
-    /// The file that has the newest closed hour; `None` if the store keeps no rollups of their own.
+    /// The file that has the newest closed hour.
+    ///
+    /// `None` if the store keeps no rollups of their own.
     file: Option<PathBuf>,
     /// The number of the newest closed [`Hour`].
     newest: AtomicI32,

@@ -116,7 +116,9 @@ impl Deletions {
         self.lock().entries.remove(&id);
     }
 
-    /// Notes that the log has a deletion of another instance, for a feeder that has not begun yet.
+    /// Notes that the log has a deletion of another instance.
+    ///
+    /// This is for the feeder if it has not begun yet.
     pub(super) fn note_appended(&self, appended: RecoveredDeletion) {
         if let Some(replayed) = &mut self.lock().replayed {
             replayed.push(appended);

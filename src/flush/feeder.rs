@@ -27,7 +27,7 @@ use crate::pending::{HourErasure, Insertion};
 /// How many records are inserted before waiting queries and the scheduler are notified.
 const RECORDS_PER_NOTIFICATION: usize = 256;
 
-/// The longest tick: for this time a record may wait in the log before the feeder wakes.
+/// The longest tick. A record may wait in the log for a tick.
 ///
 /// The wait delays the writes of buckets, which clients do not notice.
 const MAX_TICK: Duration = Duration::from_millis(200);
@@ -132,7 +132,7 @@ fn announce(pipeline: &Pipeline, inserted: Position, readable: Position) -> Cont
     ControlFlow::Continue(())
 }
 
-/// Returns the tick: a tenth of `max_age`, but at least [`MIN_TICK`] and at most [`MAX_TICK`].
+/// Returns the tick: a tenth of `max_age`, within [`MIN_TICK`] and [`MAX_TICK`].
 ///
 /// A bucket is written at most this much after it has become due by its age.
 fn tick(max_age: Duration) -> Duration {

@@ -69,7 +69,9 @@ impl WaitingMetadata {
         self.waiting.entry(device).or_insert_with(new).change.merge(change);
     }
 
-    /// The position up to which the log may be cut: `inserted`, or the position of the first change.
+    /// The position up to which the log may be cut.
+    ///
+    /// It is the position of the first waiting change; without a change, it is `inserted`.
     pub(super) fn cut_position(&self, inserted: Position) -> Position {
         self.waiting.values().chain(self.in_flight.values()).map(|of| of.position).fold(inserted, Position::min)
     }
@@ -103,7 +105,7 @@ impl Pipeline {
     /// Appends changes of metadata to the log, and waits until they are durable.
     ///
     /// # Errors
-    /// When a change is not accepted. The changes before it may be accepted.
+    /// When a change is not accepted. Other changes, before and after it, may be accepted nevertheless.
     pub async fn change_metadata(&self, records: Vec<MetadataRecord>) -> Result<(), ChangeError> {
         if self.lock().metadata.is_full() {
             return Err(ChangeError::TooMany);

@@ -145,7 +145,7 @@ pub struct Pipeline {
     announced: watch::Sender<Position>,
     /// Notifies the scheduler that a bucket may be due earlier than it expects.
     due: Notify,
-    /// Notifies the feeder, the scheduler and the deleter that a bucket has left pending or a task has ended.
+    /// Notifies all tasks that a bucket has left pending, or that a task has ended.
     completed: Notify,
     /// Why the feeder failed, once it has.
     failure: watch::Sender<Option<String>>,

@@ -50,7 +50,7 @@ impl Replay {
         is_executed
     }
 
-    /// The hours of a deletion from which the replay has left out readings of its device.
+    /// The hours of a deletion in which the replay has left out readings.
     pub(super) fn left_out_of(&self, deletion: &Deletion) -> BTreeSet<Hour> {
         let of_device = self.left_out.get(&deletion.device);
         of_device.map_or_else(BTreeSet::new, |of| of.range(deletion.hours()).copied().collect())

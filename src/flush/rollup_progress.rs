@@ -27,7 +27,9 @@ pub(super) struct RollupProgress {
     pub(super) identity: String,
     /// The first hour that is not rolled up.
     pub(super) next: Hour,
-    /// How far the roller has come with the hours from `next` on; `None`: it has rolled up no device.
+    /// How far the roller has come with the hours from `next` on.
+    ///
+    /// `None`: it has rolled up none of the devices.
     pub(super) partial: Option<Partial>,
 }
 

@@ -44,7 +44,7 @@ pub(super) fn away() -> StoreError {
     StoreError::new(Cause::Network, "connection refused")
 }
 
-/// A real store behind a connection that may fail, and that takes some time for each write.
+/// A real store behind a connection that may fail and may take time.
 pub(super) struct Faulty {
     pub(super) store: SqliteStore,
     pub(super) fault: Fault,
@@ -166,7 +166,9 @@ impl Deletions for Faulty {
     }
 }
 
-/// One run of the log, the pipeline and the store, in a folder that the next run uses too.
+/// One run of the log, the pipeline and the store.
+///
+/// The next run may use the same folder.
 struct Life {
     folder: Arc<TempDir>,
     log: Arc<Log>,
@@ -255,7 +257,9 @@ impl Life {
         until("nothing is pending", || self.pipeline.status().pending_readings == 0).await;
     }
 
-    /// Ends this life: stores readings for at most `grace`, and returns how many stay in the log.
+    /// Ends this life: stores readings for at most `grace`.
+    ///
+    /// Returns the number of readings that stay in the log.
     async fn end(self, grace: Duration) -> u64 {
         self.log.close();
         self.running.drain(grace).await.left

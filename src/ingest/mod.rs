@@ -152,7 +152,9 @@ impl Ingest {
         self.devices.as_ref().map_or(0, |devices| devices.count())
     }
 
-    /// Whether the log refuses appends at the moment, because it or its disk is full.
+    /// Whether the log refuses appends at the moment.
+    ///
+    /// The log or its disk is full, or the last write found no file descriptors.
     #[must_use]
     pub fn is_log_refusing(&self) -> bool {
         let usage = self.log.usage();

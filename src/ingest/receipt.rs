@@ -26,9 +26,11 @@ pub struct Receipt {
     pub overwritten: Overwritten,
     /// The number of repeated readings that were left out, because the server has newer values.
     pub older: u32,
-    /// The number of values that were left out of accepted readings, because the server has newer values.
+    /// The number of values that were left out of accepted readings.
+    ///
+    /// The server has newer values in their place.
     pub older_values: u32,
-    /// The time until the limits per device admit the readings that they have rejected.
+    /// The time until the limits per device admit the readings they have rejected.
     ///
     /// `None` if they have rejected none, or if waiting does not help.
     pub retry_after: Option<Duration>,

@@ -55,7 +55,9 @@ impl OpenSegment {
         Position(self.base.0 + self.bytes)
     }
 
-    /// Sets `bytes` to the end of the last whole record, which is at or behind the log's durable end.
+    /// Sets `bytes` to the end of the last whole record.
+    ///
+    /// The end is at or behind the durable end of the log.
     fn leave_out_room(&mut self, folder: &OsFolder, durable: Position) -> Result<(), LogError> {
         let path = folder.path_of(&segment::name(self.base));
         let known = durable.0.saturating_sub(self.base.0);

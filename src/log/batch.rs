@@ -78,7 +78,9 @@ pub struct BatchBuilder {
     readings: u32,
     group: Option<Group>,
     names: Names,
-    /// The offset of the group that has an owner in full, by the owner's number; 0: no group has that owner.
+    /// The offset of the group that has an owner in full, by the owner's number.
+    ///
+    /// 0: no group has that owner.
     owners: Vec<u32>,
 }
 

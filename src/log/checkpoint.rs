@@ -31,10 +31,10 @@ impl SavedCheckpoint {
         Self(Mutex::new((last, file)))
     }
 
-    /// Saves each position of `to` that is beyond the saved one, and returns the saved checkpoint.
+    /// Saves each position of `to` that is beyond the saved one.
     ///
-    /// If neither position is beyond the saved one, it writes nothing. When this returns, the result survives
-    /// a crash.
+    /// If neither position is beyond the saved one, it writes nothing. Returns the saved checkpoint, which
+    /// survives a crash.
     pub(super) fn advance(&self, to: Checkpoint) -> Result<Checkpoint, LogError> {
         let mut saved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, file) = &mut *saved;

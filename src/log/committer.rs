@@ -334,9 +334,10 @@ impl Appender {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Removes the bytes that a failed write left behind the last record, and the room. Syncs the removal.
+    /// Removes the bytes that a failed write left behind the last record.
     ///
-    /// The requests get an error, so their readings must not reappear after a restart or a crash.
+    /// Removes the room too, and syncs the removal. The requests get an error, so their readings must not
+    /// reappear after a restart or a crash.
     fn undo_write(&mut self, error: &std::io::Error) -> WriteFailure {
         let failed = format!("write {}: {error}", self.path().display());
         let undone = self.file.set_len(self.used()).and_then(|()| self.file.sync());
@@ -348,7 +349,7 @@ impl Appender {
         }
     }
 
-    /// Starts the next segment if the newest one has records, and otherwise cuts off the room.
+    /// Starts the next segment if the newest one has records; else cuts off the room.
     ///
     /// A cut never removes the newest segment. Once the next one has begun, a cut can remove the segment that
     /// was the newest, as soon as its readings are stored.

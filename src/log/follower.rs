@@ -94,7 +94,7 @@ pub fn add_follower(dir: &Path) -> Result<(), LogError> {
     Ok(())
 }
 
-/// The position from which the store or the follower needs the log: the earlier of the two.
+/// The position from which the store or the follower needs the log.
 pub(super) fn needed_from(stored: Position, followed: Option<Position>) -> Position {
     followed.map_or(stored, |followed| followed.min(stored))
 }

@@ -113,9 +113,10 @@ pub struct Usage {
     pub appended_readings: u64,
     /// The most bytes that the log can use now: `log.max_bytes`, or less if its disk has less space.
     pub limit_bytes: u64,
-    /// The flush must store the readings before this position now, so that the log regains free space.
+    /// The flush must store the readings before this position now.
     ///
-    /// While enough of the log is free, this position is at or before the start of the log.
+    /// Then the log can be cut, and has enough free space again. While enough of the log is free, this
+    /// position is at or before the start of the log.
     pub short_before: Position,
     /// Appends are refused because the log has reached its limit.
     pub is_full: bool,

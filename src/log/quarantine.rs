@@ -57,7 +57,9 @@ pub fn begin_anew(log: &Path) -> Result<(), LogError> {
 /// The records of one quarantined file that [`put_back`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PutBack {
-    /// The number of records, of readings and of metadata, that were appended to the log again.
+    /// The number of records that were appended to the log again.
+    ///
+    /// They are records of readings and of metadata.
     pub records: u64,
     /// The number of readings in these records.
     pub readings: u64,
@@ -67,9 +69,11 @@ pub struct PutBack {
     pub deletions: u64,
 }
 
-/// Appends the good records of a copy that [`set_aside`] made to the log in the folder `log`, which no other
-/// process uses. When this returns, they survive a crash. Does nothing if the name of `copy` is not
-/// `position-length.bytes`, such as for the copy of a checkpoint.
+/// Appends the good records of a copy that [`set_aside`] made to a log.
+///
+/// The log is in the folder `log`, which no other process uses. When this returns, the records survive a
+/// crash. Does nothing if the name of `copy` is not `position-length.bytes`, such as for the copy of a
+/// checkpoint.
 ///
 /// # Errors
 /// When a file cannot be read or written, or the log does not open. Putting back again later is safe: a

@@ -23,7 +23,9 @@ use crate::disk::{Folder, OpenFile, OpenMode};
 pub struct Lag {
     /// The longest time for which a record stays unread.
     pub tick: Duration,
-    /// The number of unread bytes that ends the wait, at most a sixteenth of `log.max_bytes`.
+    /// The number of unread bytes that ends the wait.
+    ///
+    /// At most a sixteenth of `log.max_bytes` counts.
     pub bytes: u64,
 }
 

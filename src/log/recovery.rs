@@ -303,7 +303,7 @@ fn without_strays(folder: &dyn Folder, bases: Vec<Position>) -> Result<(Vec<Posi
     Ok((segments, strays))
 }
 
-/// Whether a record may end at `position`: the position is not inside a good record.
+/// Whether a record may end at `position`, which is then in no good record.
 ///
 /// Behind damage, where the records are unknown, a record may end at any position.
 pub(super) fn is_boundary(folder: &dyn Folder, bases: &[Position], position: Position) -> Result<bool, LogError> {

@@ -11,7 +11,7 @@ pub struct Remaining {
     pub batch: Batch,
     /// The number of readings that lost all their values.
     pub left_out: u64,
-    /// The number of values that were left out of readings that keep at least one value.
+    /// The number of values left out of readings that keep at least one value.
     pub values_left_out: u64,
 }
 

@@ -35,8 +35,10 @@ pub(super) struct Reserve {
     space: Space,
     /// Bytes that the log has written since the last check.
     written: u64,
-    /// The log refuses appends: a write would have touched the reserve, or a check found less free space than
-    /// the reserve. This ends when a check finds at least [`Self::margin`] above the reserve.
+    /// The log refuses appends, because the disk has too little free space.
+    ///
+    /// This begins when a write would touch the reserve, or when a check finds less free space than the
+    /// reserve. It ends when a check finds at least [`Self::margin`] above the reserve.
     low: bool,
     /// The last write that failed despite the reserve, until the log tries again.
     failed: Option<Failed>,

@@ -274,7 +274,9 @@ impl Spares {
         }
     }
 
-    /// Ends [`Self::run`], and makes all spares surplus: [`Self::remove_surplus`] then removes them.
+    /// Ends [`Self::run`], and makes all spares surplus.
+    ///
+    /// [`Self::remove_surplus`] then removes them.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         (state.is_closed, state.limit) = (true, 0);

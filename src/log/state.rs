@@ -24,7 +24,9 @@ const LARGE_GROUP_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
-    /// Wakes the writer when a batch is queued, the segment has to end, or the log closes.
+    /// Wakes the writer when it has work.
+    ///
+    /// The work is a queued batch, a segment that has to end, or a log that closes.
     pub(super) work: Condvar,
     /// Wakes readers when enough is readable, or the log closes.
     pub(super) progress: Condvar,

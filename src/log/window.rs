@@ -28,7 +28,9 @@ impl<'o, F: Deref<Target = dyn OpenFile + 'o>> Window<F> {
         Self { file, end, start: 0, buffer: Vec::new() }
     }
 
-    /// The bytes in the buffer from the offset `at` on: at least `count`, unless the window or the file ends.
+    /// The bytes in the buffer from the offset `at` on.
+    ///
+    /// They are at least `count` bytes, unless the window or the file ends before.
     pub(super) fn bytes(&mut self, at: u64, count: usize) -> Result<&[u8]> {
         let wanted = (at + count as u64).min(self.end);
         if at < self.start || wanted > self.start + self.buffer.len() as u64 {

@@ -29,8 +29,8 @@ pub enum DeviceIdError {
 
 /// Checks that `id` is a device ID.
 ///
-/// It has 1 to 128 bytes of UTF-8. It has no control characters, neither begins nor ends with white space,
-/// and is neither `.` nor `..`. IDs are compared by their bytes; nothing normalises them.
+/// It has 1 to [`DEVICE_ID_MAX_BYTES`] bytes of UTF-8. It has no control characters, neither begins nor ends
+/// with white space, and is neither `.` nor `..`. IDs are compared by their bytes; nothing normalises them.
 ///
 /// # Errors
 /// The part of the rule that `id` breaks.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 
-/// Selects devices. Cheap to clone.
+/// Selects devices by their metadata. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MetadataFilter {
     conditions: Arc<[Condition]>,

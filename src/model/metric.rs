@@ -240,9 +240,10 @@ pub fn is_usual_metric_name(name: &str) -> bool {
     (1..=METRIC_MAX_BYTES).contains(&name.len()) && is_usual(name) && name != "ts"
 }
 
-/// Checks that `name` can name a metric: 1 to 128 bytes of UTF-8 without control characters, other than `ts`,
-/// without braces, and without the two characters (U+FF0E, U+FF04) that stand for `.` and `$` in stored
-/// documents.
+/// Checks that `name` can name a metric.
+///
+/// It has 1 to [`METRIC_MAX_BYTES`] bytes of UTF-8, and is not `ts`. It has no control characters, no braces,
+/// and neither U+FF0E nor U+FF04, which stand for `.` and `$` in stored documents.
 ///
 /// # Errors
 /// The part of the rule that `name` breaks.

@@ -58,11 +58,16 @@ enum Progress {
 /// The first deletion, if it can be executed now.
 #[derive(Debug)]
 pub enum NextDeletion {
-    /// There is no deletion, its readings are still in open buckets, or a write of its hours is in flight.
+    /// No deletion can be executed now.
+    ///
+    /// There is none, the feeder still removes readings from open buckets, or a write of the first one's
+    /// hours is in flight.
     None,
     /// More work under the lock is needed to tell. Ask again.
     Again,
-    /// No write of the deletion's hours is in flight, and none begins before the deletion is finished.
+    /// No write of the deletion's hours is in flight.
+    ///
+    /// None begins before the deletion is finished.
     Ready(DeletionStep),
 }
 
@@ -174,9 +179,10 @@ impl Pending {
         }
     }
 
-    /// Ends the first deletion, after the store has executed it: its buckets may be taken again.
+    /// Ends the first deletion, after the store has executed it.
     ///
-    /// Returns whether the deletion is finished. If not, the caller has to call this again.
+    /// Its buckets may be taken again. Returns whether the deletion is finished. If not, the caller has to
+    /// call this again.
     pub fn finish_deletion(&mut self) -> bool {
         let Some(first) = self.deletions.front_mut() else { return true };
         let from = match first.progress {

@@ -41,12 +41,14 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A model of pending: the same rules over plain lists, which it searches for each answer.
+/// A model of pending: the same rules over plain lists.
+///
+/// It searches the lists for each answer.
 #[derive(Default)]
 struct Model {
     /// The open buckets, in the order in which they were opened.
     open: Vec<Open>,
-    /// The full buckets, in the order in which they became full, or in which they were unblocked.
+    /// The full buckets, in the order in which they became full or unblocked.
     full: VecDeque<(usize, i32)>,
     in_flight: Vec<Open>,
     /// The wall clock at the last take, if there was one.

@@ -84,10 +84,12 @@ const NO_ENTRY: u64 = SKIP_MAX as u64 + 1;
 /// The most entries of the table of series.
 const SERIES_MAX: usize = 512;
 
-/// After this many values in a row that are no decimals, [`UNTRIED`] values are not tried as decimals.
+/// The number of values in a row that are no decimals before a pause.
+///
+/// The next [`UNTRIED`] values of the series are then not tried as decimals.
 const MISSES_MAX: u8 = 4;
 
-/// The number of values that are written as plain numbers before a series is tried as decimals again.
+/// The number of values that are not tried as decimals after [`MISSES_MAX`].
 const UNTRIED: u8 = 16;
 
 /// The time of the last reading, and the step to the next one.

@@ -35,9 +35,9 @@ const LIST_SERIES_BYTES: usize = 2 << 20;
 pub struct DeviceSummary {
     /// The stored ID of the device.
     pub device: Arc<str>,
-    /// Its metadata, if it has sent any.
+    /// The metadata of the device, if it has sent any.
     pub metadata: Option<DeviceMetadata>,
-    /// Its series, sorted by name, at most [`MAX_SERIES`].
+    /// The series of the device, sorted by name, at most [`MAX_SERIES`].
     pub series: Vec<DeviceSeries>,
     /// Whether the device has or had other series, which are left out.
     pub has_more_series: bool,
@@ -58,7 +58,7 @@ pub struct DeviceSummary {
 /// its metadata unchanged, a store notes the hour of the first repetition in each day only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceMetadata {
-    /// The hour of the readings that it was sent with.
+    /// The hour of the readings with which the metadata was sent.
     pub hour: Hour,
     /// The metadata: the text of a JSON object.
     pub text: Arc<str>,
@@ -94,12 +94,12 @@ impl DeviceSeries {
 }
 
 impl DeviceMetadata {
-    /// Stands for the hour of metadata whose hour is not known.
+    /// Stands for an unknown hour of metadata.
     ///
     /// It is the first hour of the year 0, before the hour of any reading.
     pub const UNKNOWN_HOUR: Hour = Hour::of(-62_167_219_200_000);
 
-    /// Returns the metadata that stays of two, if `newer` is written last.
+    /// Returns the one of two metadata that stays, if `newer` is written last.
     pub fn newest(older: Option<Self>, newer: Option<Self>) -> Option<Self> {
         match (older, newer) {
             (Some(older), Some(newer)) => Some(if newer.hour >= older.hour { newer } else { older }),
@@ -139,7 +139,9 @@ impl DeviceSummary {
         self.removed_until.is_none_or(|day| day < Day::of(Hour::of(self.last_ts_ms)))
     }
 
-    /// The same summary with this metadata, of the hour of its last instant.
+    /// The same summary with this metadata.
+    ///
+    /// The hour of the metadata is that of the last instant.
     #[must_use]
     pub fn with_metadata(self, text: Option<Arc<str>>) -> Self {
         let hour = Hour::of(self.last_ts_ms);
@@ -264,7 +266,7 @@ impl DeviceSet {
 pub(super) struct DeviceNote {
     /// The summary of its readings and metadata.
     pub(super) summary: DeviceSummary,
-    /// The indices of the writes that need it, ascending.
+    /// The indices of the writes that need the addition, ascending.
     pub(super) writes: Vec<usize>,
 }
 

@@ -83,13 +83,17 @@ pub enum Cause {
 /// The outcome of sending a failed command again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retry {
-    /// It may succeed. No server takes commands now, and this command may take effect after the error.
+    /// Sending again may succeed.
+    ///
+    /// No server takes commands now, and this command may take effect after the error.
     Lost,
-    /// It may succeed. No server takes commands now, and this command has no effect.
+    /// Sending again may succeed.
+    ///
+    /// No server takes commands now, and this command has no effect.
     Unreachable,
-    /// It may succeed. This command may take effect after the error.
+    /// Sending again may succeed. This command may take effect after the error.
     Unclear,
-    /// It may succeed. This command has no effect.
+    /// Sending again may succeed. This command has no effect.
     Passing,
     /// The store never takes the whole write, and may take a part.
     RefusedPart,

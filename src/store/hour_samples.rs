@@ -53,13 +53,13 @@ pub struct HourSamples {
 }
 
 impl HourSamples {
-    /// Keeps every sample.
+    /// Starts to gather every sample of an hour.
     #[must_use]
     pub fn all(hour: Hour) -> Self {
         Self::new(hour, WHOLE_HOUR, SeriesFilter::ALL, Keep::All, 0)
     }
 
-    /// Keeps the last sample of each metric.
+    /// Starts to gather the last sample of each metric in an hour.
     #[must_use]
     pub fn last_of_each_metric(hour: Hour) -> Self {
         Self::new(hour, WHOLE_HOUR, SeriesFilter::ALL, Keep::LastOfEachMetric, COMPACT_FROM)

@@ -66,9 +66,9 @@ pub struct Notes {
 pub struct Instance {
     /// The name of the instance.
     pub id: Arc<str>,
-    /// The number of its beats. It runs while this grows.
+    /// The number of its beats. The instance runs while this number grows.
     pub beats: i64,
-    /// How long after its last beat a write of it may take effect.
+    /// How long after its last beat a write of the instance may take effect.
     pub lease: Duration,
 }
 
@@ -77,20 +77,20 @@ pub struct Instance {
 pub struct Announced {
     /// The number of the deletion, as text.
     pub id: String,
-    /// The instance that has accepted it.
+    /// The instance that has accepted the deletion.
     pub from: String,
     /// The record of the deletion, in the format of `flush`.
     pub record: String,
-    /// The instances that have joined it.
+    /// The instances that have joined the deletion.
     pub joined: Vec<String>,
-    /// The instances that have executed it, and how many readings each has removed.
+    /// The instances that have executed the deletion, each with its removed readings.
     pub executed: Vec<(String, u64)>,
-    /// Whether it is closed: no further instance executes it in the store.
+    /// Whether the deletion is closed: no further instance executes it in the store.
     pub is_closed: bool,
 }
 
 impl Announced {
-    /// Whether an instance has executed it.
+    /// Whether an instance has executed the deletion.
     #[must_use]
     pub fn is_executed_by(&self, instance: &str) -> bool {
         self.executed.iter().any(|(other, _)| other == instance)

@@ -117,7 +117,9 @@ fn any_of(of: &[&BTreeSet<Metric>]) -> SeriesFilter {
 /// The identity and the age of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// An ID that the store got when it was created. A store that was dropped and created again has another.
+    /// An ID that the store got when it was created.
+    ///
+    /// A store that was dropped and created again has another ID.
     pub id: String,
     /// The number of its writes; 0 if the store does not count them. An older copy of the store has fewer.
     pub writes: u64,
@@ -134,7 +136,9 @@ pub trait Store: Send + Sync {
         Keep::Last
     }
 
-    /// The causes that its errors may have. Their metrics exist from the start.
+    /// The causes that errors of the store may have.
+    ///
+    /// The metrics of these causes exist from the start.
     fn causes(&self) -> &'static [Cause];
 
     /// Writes buckets. The outcome at index i belongs to the write at index i. No two writes of one call are
@@ -185,11 +189,14 @@ pub trait Store: Send + Sync {
     /// **Work.** A call scans the range once, even if few readings or none have one of the series.
     async fn readings(&self, query: &ReadingsQuery) -> Result<FirstReadings, StoreError>;
 
-    /// Returns the last sample of each metric in an hour. It takes as much memory as [`Self::readings`] for
-    /// one value of each metric.
+    /// Returns the last sample of each metric in an hour.
+    ///
+    /// The call takes as much memory as [`Self::readings`] for one value of each metric.
     async fn latest(&self, device: &str, hour: Hour) -> Result<Contents, StoreError>;
 
-    /// Returns all contents of the hours in `hours` that have readings, ascending. Their memory has no bound.
+    /// Returns all contents of the hours in `hours` that have readings, ascending.
+    ///
+    /// The memory that they take has no bound.
     async fn contents(&self, device: &str, hours: Range<Hour>) -> Result<Vec<(Hour, Contents)>, StoreError> {
         Ok(self.readings(&ReadingsQuery::all(device, &hours)).await?.hours)
     }
@@ -284,7 +291,9 @@ pub trait Store: Send + Sync {
     /// buckets. Does nothing if the store expires rollups by itself.
     async fn expire_rollups(&self, oldest_ms: i64) -> Result<u64, StoreError>;
 
-    /// Adds stats of hours whose readings have expired in another store. `device` is its entry there.
+    /// Adds stats of hours whose readings have expired in another store.
+    ///
+    /// `device` is the entry of the device in that store.
     ///
     /// Stats that the store has already stay if they cover at least as many values. Ok means that the stats
     /// of each hour are durable, and that the device and the series of these hours are in the device index.
@@ -295,10 +304,10 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// How readings are deleted before they expire.
+    /// The part of the store that deletes readings before they expire.
     fn deletions(&self) -> &dyn Deletions;
 
-    /// The metadata that operators have set for devices.
+    /// The part of the store that keeps the metadata of operators.
     fn operator_metadata(&self) -> &dyn OperatorMetadataStore;
 
     /// The notes of the instances that share the store.
@@ -395,6 +404,6 @@ pub struct RolledUp {
     pub written: u64,
     /// The number of hours of devices whose rollups were refused for good.
     pub refused: u64,
-    /// The last of the devices; `None` if no device is left.
+    /// The last device that was looked at; `None` if no device is left.
     pub last: Option<Arc<str>>,
 }

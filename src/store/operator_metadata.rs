@@ -15,15 +15,17 @@ use crate::model::OperatorMetadata;
 /// The metadata that operators have set for devices, by stored ID.
 #[async_trait]
 pub trait OperatorMetadataStore: Send + Sync {
-    /// Merges changes into what is stored. Ok means that all of them are durable. They may be merged any
-    /// number of times, by any number of instances.
+    /// Merges changes into the stored metadata. Ok means that all changes are durable.
+    ///
+    /// A change may be merged any number of times, by any number of instances.
     async fn merge_metadata(&self, changes: &[(Arc<str>, OperatorMetadata)]) -> Result<(), StoreError>;
 
-    /// Returns what is stored of these devices.
+    /// Returns the stored metadata of these devices.
     async fn metadata_of(&self, devices: &[Arc<str>]) -> Result<HashMap<Arc<str>, OperatorMetadata>, StoreError>;
 
-    /// Returns what is stored of up to `limit` devices whose ID starts with `prefix` and is greater than
-    /// `after` (bytewise), ascending by ID.
+    /// Returns the stored metadata of up to `limit` devices, ascending by ID.
+    ///
+    /// Their IDs start with `prefix`, and are greater than `after` (bytewise).
     async fn list_metadata(
         &self,
         prefix: &str,

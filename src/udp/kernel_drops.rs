@@ -40,7 +40,9 @@ impl KernelDrops {
         Ok(drops)
     }
 
-    /// Counts every second, until the future is dropped or `/proc/net/udp` cannot be read.
+    /// Counts drops every second, until `/proc/net/udp` cannot be read.
+    ///
+    /// The caller stops it earlier by dropping the future.
     pub(super) async fn watch(mut self) {
         let mut ticks = tokio::time::interval(INTERVAL);
         loop {

@@ -111,7 +111,7 @@ impl Sockets {
         Self { bound, receive_buffer_bytes, options }
     }
 
-    /// The address in use.
+    /// The address to which the sockets are bound.
     ///
     /// # Errors
     /// When the system call fails.

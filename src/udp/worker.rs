@@ -1,4 +1,6 @@
-//! The thread of a socket: it receives and appends, and waits for the disk only when it is idle.
+//! The thread of a socket: it receives datagrams and appends them to the log.
+//!
+//! It waits for the disk only if no more datagrams have arrived, or if too many bytes are on their way.
 
 use std::collections::VecDeque;
 use std::net::UdpSocket;

@@ -58,7 +58,9 @@ pub struct NumberedLine {
     pub number: u64,
     /// The place of the line in the file, in bytes, without its line end.
     pub at: Range<u64>,
-    /// The text of the line without its line end; `None` if it is longer than [`MAX_LINE_BYTES`].
+    /// The text of the line, without its line end.
+    ///
+    /// `None` if it is longer than [`MAX_LINE_BYTES`].
     pub text: Option<Vec<u8>>,
 }
 

@@ -15,7 +15,9 @@ const DEVICES: [&str; 2] = ["a", "b"];
 const METRICS: [&str; 3] = ["m", "n", "m{x=1}"];
 const HOURS: i64 = 4;
 
-/// A random deletion of one or all series of a device: at all times, in whole hours, or in any range.
+/// A random deletion of one or all series of a device.
+///
+/// It deletes values of all times, of whole hours, or of any range.
 fn random_deletion(random: &mut StdRng) -> Deletion {
     let device = DEVICES[random.random_range(0..2)].into();
     let series = match random.random_range(0..3) {

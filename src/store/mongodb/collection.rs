@@ -1,7 +1,7 @@
 //! Brings a collection, its indexes, its expiry and its sharding to what a schema asks for.
 //!
 //! All steps may be repeated, by several instances at once. Their errors are always transient: nothing is
-//! wrong with the readings, so these wait until an operator corrects the database.
+//! wrong with the readings, so they wait in the log until an operator corrects the database.
 
 use std::time::Duration;
 
@@ -188,8 +188,9 @@ impl ManagedCollection {
         self.run(modify).await.map(drop)
     }
 
-    /// Makes the index on `field`, which has the same name, expire documents after `after`. `None` keeps
-    /// documents forever.
+    /// Makes the index on `field` expire documents after `after`.
+    ///
+    /// `None` keeps documents forever. The index has the name of the field.
     pub(super) async fn ensure_expiry(&self, field: &str, after: Option<Duration>) -> Result<(), StoreError> {
         let key = doc! { field: 1 };
         let wanted = after.map(|after| Duration::from_secs(after.min(EXPIRE_MAX).as_secs()));

@@ -1,4 +1,4 @@
-//! Deletions: the readings, then the rollups, then the device index.
+//! Deletes readings, then their rollups, then what the device index has of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::store::MongoStore;
 use crate::model::{Day, Deletion, Hour, Metric, SeriesFilter};
 use crate::store::{Deleted, DeviceSeries, DeviceSummary, ReadingsQuery, StatsNeeds, Store, StoreError};
 
-/// The instants that are counted at once.
+/// The most instants that one query counts.
 const INSTANTS_AT_ONCE: usize = 10_000;
 
 /// The most hours that are read to learn which series have a value left.

@@ -9,7 +9,7 @@
 //!   seenAt: ISODate("2026-04-20T14:00:10Z") }
 //! ```
 //!
-//! It is named after the collection of the readings, `buckets_instances`, and is not sharded: it has a
+//! The collection is named after that of the readings, `buckets_instances`, and is not sharded: it has a
 //! document for each instance, and one for each deletion that is not complete. The server removes a document
 //! 30 days after `seenAt`, by its own clock.
 //!

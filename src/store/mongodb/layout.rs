@@ -71,7 +71,7 @@ pub trait Layout: Queries + Derivation + Debug + Send + Sync {
 /// The queries of a layout. [`Store`](crate::store::Store) has the same ones.
 #[async_trait]
 pub trait Queries {
-    /// Adds the stats of hours without a rollup to those that `found` has.
+    /// Adds the stats of hours without a rollup to the stats in `found`.
     async fn add_hour_stats(
         &self,
         missing: &[Missing],

@@ -126,8 +126,10 @@ pub(super) fn day_created_at_ms(device: &str, day: i32) -> i64 {
     Hour(day * 24).start_ms() + i64::from(second) * 1000
 }
 
-/// The field name for a metric name or metadata key. A NUL, which metadata keys may contain and BSON keys may
-/// not, becomes U+2400 and is not mapped back.
+/// The field name for a metric name or metadata key.
+///
+/// A NUL, which no BSON key may contain, becomes U+2400 and is not mapped back. Names and keys that were
+/// checked have no NUL.
 pub(super) fn stored(name: &str) -> Cow<'_, str> {
     if !name.contains(['.', '$', '\0']) {
         return Cow::Borrowed(name);

@@ -7,7 +7,7 @@
 //!           hall: { at: ISODate("2026-04-21T09:30:00Z") } } }  // removed
 //! ```
 //!
-//! It is named after the collection of the readings, `buckets_metadata`, and is not sharded: it has a
+//! The collection is named after that of the readings, `buckets_metadata`, and is not sharded: it has a
 //! document for each device that an operator has described. A document is read, merged and written back if
 //! `rev` is still the same (optimistic concurrency), so changes of several instances are all in it.
 
@@ -35,7 +35,7 @@ use crate::store::{Cause, OperatorMetadataStore, StoreError};
 /// The schema version of the documents that this program writes and reads.
 const SCHEMA_VERSION: i32 = 1;
 
-/// The attempts to merge changes while other instances are quicker.
+/// The most attempts to merge changes while other instances are quicker.
 const ATTEMPTS: usize = 10;
 
 /// A document: its revision, and what it has.

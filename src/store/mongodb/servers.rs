@@ -21,7 +21,7 @@ const NAMED_MAX: usize = 5;
 /// The longest text about one server, in characters.
 const WHY_MAX_CHARS: usize = 200;
 
-/// The servers that the URI names, and those that these report.
+/// The servers that the URI names, and the servers that these report.
 #[derive(Debug, Clone)]
 pub(super) struct Servers {
     /// The replica set that the URI asks for.
@@ -32,13 +32,15 @@ pub(super) struct Servers {
 /// The last known state of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Health {
-    /// It has not answered yet.
+    /// The server has not answered yet.
     Unknown,
-    /// It cannot be reached.
+    /// The server cannot be reached.
     Failed(String),
-    /// It is not of the kind that the URI asks for, and the driver has dropped it until the next start.
+    /// The server is not of the kind that the URI asks for.
+    ///
+    /// The driver has dropped it until the next start.
     Unsuitable(String),
-    /// It answers and accepts no writes.
+    /// The server answers, and accepts no writes.
     NotWritable(&'static str),
     Writable,
 }

@@ -68,11 +68,14 @@ impl Verb<'_> {
 /// The outcome of a statement.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It took effect, and a majority of the members has it in their journals. A statement that selects
-    /// documents by a filter was executed, whether or not it matched any.
+    /// The statement took effect, and is in the journals of a majority.
+    ///
+    /// A statement that selects documents by a filter was executed, whether or not it matched any.
     Done,
-    /// It did nothing. If it is an insert, its document exists already. If it is an upsert, its filter did
-    /// not match, and its document exists already or must not be inserted.
+    /// The statement did nothing.
+    ///
+    /// If it is an insert, its document exists already. If it is an upsert, its filter did not match, and its
+    /// document exists already or must not be inserted.
     Unmet,
     Failed(StoreError),
 }
@@ -82,7 +85,7 @@ pub(super) enum Outcome {
 pub(super) struct Reply {
     /// The number of documents that were matched, inserted or upserted.
     n: i64,
-    /// The errors of the statements that failed. All others succeeded.
+    /// The errors of the statements that failed. All other statements succeeded.
     pub(super) errors: Vec<StatementError>,
 }
 

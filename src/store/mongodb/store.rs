@@ -96,7 +96,7 @@ impl<L: Layout> MongoStore<L> {
         Ok(())
     }
 
-    /// The kind of the server, once the schema is in place.
+    /// Brings the schema into place if needed, and returns the kind of the server.
     async fn deployment(&self) -> Result<Deployment, StoreError> {
         let ensure = || async {
             let deployment = self.layout.ensure_schema(self.schema_state.ensured() > 0).await?;

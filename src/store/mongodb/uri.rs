@@ -8,10 +8,10 @@ use crate::config::MongodbUri;
 /// A connection string cannot be used. The error never contains a secret.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UriError {
-    /// It is invalid, or names a file that cannot be read.
+    /// The string is invalid, or names a file that cannot be read.
     #[error("mongodb.uri: {0}")]
     Unusable(String),
-    /// The name server did not resolve its hosts, so it may be valid.
+    /// The name server did not resolve the hosts, so the string may be valid.
     #[error("mongodb.uri: its hosts cannot be looked up: {0}")]
     Unresolved(String),
 }

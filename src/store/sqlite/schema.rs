@@ -1,8 +1,8 @@
 //! The file: its tables, its version, and the settings of its connections.
 //!
-//! Every table has the device and the hour as plain columns, so that any SQLite tool can read the file.
-//! Integer device keys would save some bytes per row, but each query by hand would need a join, and each
-//! write a lookup.
+//! `buckets`, `rollups` and `chunks` have the device and the hour as plain columns, so that any SQLite tool
+//! can read the file. Integer device keys would save some bytes per row, but each query by hand would need a
+//! join, and each write a lookup.
 
 use std::path::Path;
 use std::time::Duration;
@@ -121,7 +121,9 @@ const STATEMENTS: usize = 32;
 const WRITER_CACHE_KIB: i32 = 32 * 1024;
 /// The page cache of each reading connection, in KiB.
 const READER_CACHE_KIB: i32 = 8 * 1024;
-/// The size of the write-ahead file at a checkpoint: several full flushes. Smaller on a small disk.
+/// The size of the write-ahead file at a checkpoint: several full flushes.
+///
+/// On a small disk it is smaller.
 pub(super) const CHECKPOINT_BYTES: u64 = 32 << 20;
 /// Before a checkpoint, the write-ahead file may take the size of the disk divided by this.
 const CHECKPOINT_PART: u64 = 64;

@@ -28,7 +28,7 @@ const READABLE_FIELDS: [&str; 2] = ["bytes", "readings"];
 /// The fields that only packed documents have.
 const PACKED_FIELDS: [&str; 2] = ["control", "data"];
 
-/// The layout of a document, by the fields that only one of them has.
+/// The layout of a document, by the fields that only one layout has.
 pub(super) fn layout_of(document: &RawDocument) -> Result<BucketLayout, DecodeError> {
     expect_version(document, SCHEMA_VERSION)?;
     match (document.get("bytes")?.is_some(), document.get("control")?.is_some()) {

@@ -10,10 +10,10 @@
 //! microsecond each.
 //!
 //! The filter of an append matches only if every reading of the flush is later than all readings of the
-//! bucket, the document has room and is of this schema version, and it is the bucket's last part. If it does
-//! not match, the upsert tries to insert. For part 0 that is a duplicate key error, because the `_id` exists.
-//! Only the slow path creates other parts: an append to one of them asks for another `_id` on insert, which
-//! makes every insert an error (66, immutable field), and never takes effect.
+//! bucket, the document has room and is of this schema version, and it is the bucket's last part. If the
+//! filter does not match, the upsert tries to insert the document. For part 0 that is a duplicate key error,
+//! because the `_id` exists. Only the slow path creates other parts: an append to one of them asks for
+//! another `_id` on insert, which makes every insert an error (66, immutable field), and never takes effect.
 //!
 //! Alternatives, by the CPU of mongod 6.0.5 relative to this append (one reading to a document of 15, 500 in
 //! a command):
@@ -50,7 +50,7 @@ use crate::store::{StoreError, Written};
 /// How many buckets of one call take the slow path at the same time.
 const MAX_CONCURRENT_SLOW_WRITES: usize = 8;
 
-/// The `_id`s that one query looks for: some 150 kB, if the device IDs are long.
+/// The most `_id`s that one query looks for: some 150 kB, if device IDs are long.
 const IDS_MAX: usize = 1_000;
 
 pub(super) type Outcome = Result<Written, StoreError>;

@@ -23,7 +23,7 @@ pub(super) struct Overflowing {
 }
 
 impl Overflowing {
-    /// The number of the last known part of a bucket.
+    /// The number of the last known part of a bucket; 0 if the bucket is not known.
     pub(super) fn last_part(&self, device: &Arc<str>, hour: Hour) -> i32 {
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;

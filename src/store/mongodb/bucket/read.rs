@@ -70,7 +70,7 @@ pub(super) const RANGES_MAX: usize = 250;
 const NAMED_MAX: usize = 12;
 const NAMED_IN_RUNS_MAX: usize = 24;
 
-/// Parts of buckets, by device and hour.
+/// The parts of buckets to ask for, by device and hour.
 type Asked = BTreeMap<Arc<str>, BTreeMap<Hour, Range<i32>>>;
 
 #[async_trait]
@@ -244,8 +244,9 @@ impl Buckets {
         self.find(of_device(device, hours))
     }
 
-    /// Adds the stats of buckets whose parts it names by their `_id`s. It asks for further parts of a bucket
-    /// as long as there may be some.
+    /// Adds the stats of buckets, whose parts the query names by their `_id`s.
+    ///
+    /// It asks for further parts of a bucket as long as there may be some.
     async fn add_named(
         &self,
         mut asked: Asked,

@@ -17,7 +17,7 @@ const DOCUMENT_MAX: u64 = 16 << 20;
 /// A document of this share of the largest size is a warning.
 const LARGE_PERCENT: u64 = 75;
 
-/// The most documents of a sample, and the most bytes that the server may hold for one.
+/// The most documents of a sample, and their most bytes in the server's memory.
 const SAMPLE_MAX: u64 = 1_000;
 const SAMPLE_BYTES: u64 = 48 << 20;
 

@@ -12,7 +12,7 @@ use super::super::plain_schema::{DEVICE_FIELD, PlainSchema};
 pub struct Expected {
     pub(in super::super) collection: ManagedCollection,
     pub(in super::super) kind: Kind,
-    /// The name of the index that queries need beside the one of `_id`s, and its keys.
+    /// The index that queries need beside that of `_id`s: its name and its keys.
     pub(in super::super) index: (&'static str, Document),
     /// The age at which documents or measurements expire; `None` keeps them forever.
     pub(in super::super) expiry: Option<Duration>,

@@ -39,7 +39,7 @@ use crate::store::device_index::REBUILD;
 use crate::store::growth::{Growth, outlook};
 use crate::store::{Cause, StoreError};
 
-/// The longest wait for the answer to one look.
+/// The longest wait for the answer to one command of the check.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Readings before this day of 1970 do not count as the oldest ones. A time series needs a scan to find them.
@@ -57,7 +57,7 @@ struct Inspector<'a> {
 }
 
 impl<L: Layout> MongoStore<L> {
-    /// Looks at everything, and returns what was found.
+    /// Checks the server, the collections and the queries, and returns the findings.
     pub async fn check(&self, clock: &Clock) -> Vec<Finding> {
         let database = &self.commands.database;
         let hello = within(ANSWER_MAX, database.run_command(doc! { "hello": 1 })).await;
@@ -135,8 +135,9 @@ impl<L: Layout> MongoStore<L> {
         )
     }
 
-    /// Estimates the size of the database when the first readings expire. It needs the index by time, so it
-    /// is left out when that is missing.
+    /// Estimates the size of the database when the first readings expire.
+    ///
+    /// The estimate needs the index by time. It is left out when the index is missing.
     async fn check_growth(&self, inspector: &mut Inspector<'_>, clock: &Clock) {
         const PART: Part = Part::ServerGrowth;
         if inspector.findings.iter().any(|found| found.part == plans::PART && found.severity == Severity::Error) {

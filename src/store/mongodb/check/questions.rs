@@ -1,9 +1,9 @@
 //! The queries and statements that tidegauge sends, each as one command.
 //!
 //! A test runs the store and compares what it sends with this table. The questions about the notes of the
-//! instances are left out: that collection has a document for each instance. So are those about the metadata
-//! that operators set, which are by `_id`, and the rebuild of the device index, which reads whole
-//! collections.
+//! instances are left out: that collection has a document for each instance. The table also lacks the
+//! questions about the metadata that operators set, which find documents by `_id`, and those of the rebuild
+//! of the device index, which reads whole collections.
 
 use bson::{DateTime, Document, doc};
 
@@ -42,8 +42,10 @@ pub(super) enum Access {
 }
 
 impl Question {
-    /// The command whose plan is asked for. Servers before 7.0 explain no deletion in a time series, so that
-    /// is a query with its filter.
+    /// The command whose plan is asked for.
+    ///
+    /// Servers before 7.0 explain no deletion in a time series. For such a deletion, the command is a query
+    /// with the same filter.
     pub(super) fn explained(&self) -> Document {
         let deletion = self.command.get_array("deletes").ok().and_then(|deletes| deletes.first()?.as_document());
         match deletion.and_then(|deletion| deletion.get_document("q").ok()) {

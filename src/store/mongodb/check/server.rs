@@ -205,7 +205,9 @@ fn write_concern(of_uri: Option<&WriteConcern>) -> Finding {
     }
 }
 
-/// `ahead_ms`: how much later it is on the server than here.
+/// Judges the difference between the clocks of the server and of this machine.
+///
+/// `ahead_ms` is how far the clock of the server is ahead, in milliseconds.
 fn clock_difference(ahead_ms: i64, round_trip: Duration) -> Finding {
     let difference = Duration::from_millis(ahead_ms.unsigned_abs()).saturating_sub(round_trip / 2);
     let direction = if ahead_ms < 0 { "behind" } else { "ahead of" };

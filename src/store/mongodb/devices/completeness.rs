@@ -112,13 +112,15 @@ impl<L: Layout> MongoStore<L> {
 }
 
 impl DeviceIndex {
-    /// The epoch of an index that has all devices, as it was when this instance asked last.
+    /// The epoch of the index if it has all devices.
+    ///
+    /// Reads the mark, unless the mark was complete when this instance last saw it.
     async fn complete_epoch(&self) -> Result<Option<ObjectId>, StoreError> {
         let known = self.known().complete;
         if known.is_some() { Ok(known) } else { self.read_complete_epoch().await }
     }
 
-    /// The epoch of an index that has all devices.
+    /// Reads the mark. Returns the epoch of the index if it has all devices.
     async fn read_complete_epoch(&self) -> Result<Option<ObjectId>, StoreError> {
         let mark = self.read_mark().await?;
         let complete = mark.filter(|mark| mark.is_complete).map(|mark| mark.epoch);

@@ -18,8 +18,8 @@
 //! newer hour. So it does not matter how often a statement is sent, by how many instances, or in which order
 //! the statements arrive, except for different metadata of one hour.
 //!
-//! **Only what a document lacks** (`note`). It is read first, as a majority of the members has it. At the
-//! turn of a day, one statement updates many documents, except in a sharded cluster.
+//! **Only what a document lacks** (`note`) is written. The document is read first, as a majority of the
+//! members has it. At the turn of a day, one statement updates many documents, except in a sharded cluster.
 //!
 //! **Before the bucket** (`note`). The document of a device is durable before a bucket that needs it is sent.
 //!

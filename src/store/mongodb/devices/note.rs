@@ -183,7 +183,7 @@ impl DeviceIndex {
             outcomes[job.at] = None;
         }
         // A duplicate key may be due to another instance, which was a moment quicker to insert the document.
-        // When the document exists, it can only mean that its metadata is newer.
+        // When the document exists, a duplicate key can only mean that its metadata is newer.
         for with_metadata in [true, true, false] {
             let mut unmet = Vec::new();
             let statement = |encoder: &mut _, job: &Job<'_>| {

@@ -25,8 +25,9 @@ pub(in super::super) fn ids_after(prefix: &str, after: Option<&str>) -> Document
 }
 
 impl DeviceIndex {
-    /// Returns the first devices whose ID starts with `prefix` and is greater than `after`. Their last
-    /// instants may be older than their last readings, of the same day.
+    /// Returns the first devices whose ID starts with `prefix` and is after `after`.
+    ///
+    /// The last instant of an entry may be earlier than the last reading of the device, on the same day.
     pub(in super::super) async fn list(
         &self,
         prefix: &str,

@@ -69,7 +69,7 @@ impl<L: Layout> MongoStore<L> {
         Ok(count)
     }
 
-    /// All that is stored of a device; `None` if nothing is.
+    /// Sums up all that is stored of a device; `None` if nothing is stored.
     pub(in super::super) async fn sum_up(&self, device: &Arc<str>) -> Result<Option<DeviceSummary>, StoreError> {
         match self.span_of(device).await? {
             Some(summary) => self.with_all_hours(summary).await.map(Some),

@@ -1,5 +1,6 @@
-//! Instants, hours and numbers, as the guides to the bucket pattern write them, and programs that follow
-//! the guides.
+//! Reads instants, hours and numbers as guides to the bucket pattern write them.
+//!
+//! Programs that follow the guides write them in the same forms.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! The metadata of an older document as JSON.
 //!
-//! A document may be removed once it is migrated. So this refuses what JSON or a store of tidegauge would
-//! alter or drop: numbers that are not finite, types that JSON lacks, and a key that occurs twice.
+//! A document may be removed once it is migrated. So this module refuses what JSON or a store of tidegauge
+//! would alter or drop: numbers that are not finite, types that JSON lacks, and a key that occurs twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;

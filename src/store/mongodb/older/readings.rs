@@ -207,7 +207,10 @@ impl OfHour {
         self.samples.push(Sample { value, offset, metric });
     }
 
-    /// The readings, each identity once. Adds the number of those that later ones replace with another value.
+    /// The readings, each identity once.
+    ///
+    /// Adds to `replaced` the number of values that a later value of the same identity replaces, if the two
+    /// differ.
     fn contents(self, replaced: &mut u64) -> Contents {
         let Self { metrics, samples } = self;
         let is_unique = samples.is_sorted_by(|a, b| a.key() < b.key());

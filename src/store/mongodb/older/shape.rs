@@ -37,7 +37,7 @@ pub struct Shape {
     /// The name and the type of the hour.
     hour: Option<(&'static str, &'static str)>,
     readings: &'static str,
-    /// The name of the time in a reading.
+    /// The name of the field with the time in a reading.
     clock: &'static str,
 }
 

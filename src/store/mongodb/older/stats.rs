@@ -50,7 +50,9 @@ pub(super) fn add_count(field: &str, value: RawBsonRef<'_>, claims: &mut Vec<Cla
     add(field.to_owned(), None, What::Count, value, claims)
 }
 
-/// Adds the claim of a field such as `sum_temperature`. Returns whether it is one.
+/// Adds the claim of a field such as `sum_temperature`.
+///
+/// Returns whether the field is such a claim.
 pub(super) fn add_of_metric<'a>(
     field: &'a str,
     value: RawBsonRef<'_>,

@@ -2,7 +2,7 @@
 //!
 //! `columns` is a [block](crate::codec::Block). Its instants are the hours of the day, 0 to 23, and its
 //! series are numbered: 0 to 2 are the `rev` and the first and last instant of each hour; metric n of
-//! `metrics` has the eight from 3 + 8n on, in the order of [`Field`]. An instant is stored as the
+//! `metrics` has the eight series from 3 + 8n on, in the order of [`Field`]. An instant is stored as the
 //! milliseconds since the start of its hour.
 
 use std::collections::HashMap;
@@ -112,7 +112,7 @@ impl Packed {
         (block.len() <= BYTES_MAX).then_some(Self { metrics, block })
     }
 
-    /// Writes the fields.
+    /// Writes the fields [`METRICS`] and [`COLUMNS`].
     pub(super) fn encode(&self, document: &mut Encoder) {
         document.array(METRICS, |names| {
             self.metrics.iter().enumerate().for_each(|(at, metric)| names.string(at, metric));
@@ -198,7 +198,7 @@ struct OfMetric {
 }
 
 impl OfMetric {
-    /// Adds the stats to the hours.
+    /// Adds the stats of the metric to the hours of the day.
     fn add_to(&self, day: &mut PackedDay, metrics: &[Option<Metric>], needs: StatsNeeds) -> Result<(), DecodeError> {
         let Some(Some(metric)) = metrics.get(self.place) else { return Ok(()) }; // it is not wanted
         for (hour, values) in day.iter_mut().zip(&self.values) {

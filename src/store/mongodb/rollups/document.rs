@@ -41,7 +41,7 @@ pub(super) const fn start_of(day: i32) -> Hour {
     Hour(day * 24)
 }
 
-/// The key of an hour among those of its day.
+/// The key of an hour in the field `hours` of its day: `14` for 14:00.
 pub(super) const fn key_of(hour: Hour) -> &'static str {
     KEYS[hour.0.rem_euclid(24) as usize]
 }
@@ -309,7 +309,7 @@ pub(super) fn span_of(document: &RawDocument) -> Result<Option<(i64, i64)>, Deco
     Ok(rollups.first().zip(rollups.last()).map(|(first, last)| (first.first_ts_ms, last.stats.last_ts_ms)))
 }
 
-/// Adds the `rev` of each hour of a document of this day that has one.
+/// Adds to `revs` the `rev` of each hour that has one in a document of this day.
 pub(super) fn add_revs(document: &RawDocument, day: i32, revs: &mut BTreeMap<Hour, i64>) {
     let mut no_metrics = MetricNames::new(&SeriesFilter::ALL);
     let packed = columns::decode(document, start_of(day), &mut no_metrics, StatsNeeds::Numbers);

@@ -15,13 +15,14 @@ use std::collections::HashMap;
 use super::HourRollup;
 use crate::model::{Deletion, Metric, Stats, join_stats};
 
-/// More than the `rev` of any bucket.
+/// The unit of the upper bits of a `rev`: more than the `rev` of any bucket.
 const GENERATION: i64 = 1 << 40;
 
 impl HourRollup {
-    /// Adds what has expired of the hour. `stored` is the rollup that was stored before this one was derived.
-    /// `deletion` has just removed the values that it selects from the readings, so the stats that it selects
-    /// are left out.
+    /// Adds the stats of readings of the hour that have expired.
+    ///
+    /// `stored` is the rollup that was stored before this one was derived. `deletion` has just removed the
+    /// values that it selects from the readings, so the stats that it selects are left out.
     pub(in super::super) fn with_expired(self, mut stored: Self, deletion: Option<&Deletion>) -> Self {
         let before = stored.rev.rem_euclid(GENERATION);
         let (generation, is_newer) = (stored.rev - before, self.rev > before);

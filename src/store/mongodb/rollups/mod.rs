@@ -81,7 +81,7 @@ pub struct HourRollup {
 }
 
 impl HourRollup {
-    /// Adds other readings of the same device and hour.
+    /// Adds the rollup of other readings of the same device and hour.
     pub(super) fn add(&mut self, mut other: Self) {
         if self.is_empty() {
             std::mem::swap(self, &mut other);

@@ -124,7 +124,7 @@ impl Timeseries {
         Ok(())
     }
 
-    /// All measurements that match `filter`.
+    /// Gathers all measurements that match `filter`, by device and hour.
     pub(super) async fn gather(&self, filter: Document) -> Result<Gathered, StoreError> {
         let mut gathered = Gathered::default();
         let add = |measurement: &RawDocument| gathered.add(measurement);
@@ -200,8 +200,9 @@ impl FoldedHour {
     }
 }
 
-/// The measurements that match `filter`. Their `meta` is the device alone, which the server computes once for
-/// each of its buckets.
+/// The stages that return the measurements that match `filter`.
+///
+/// In them, `meta` is the device alone, which the server computes once for each of its buckets.
 fn pipeline(filter: Document, sort: Option<Document>) -> Vec<Document> {
     let sort = sort.map(|sort| doc! { "$sort": sort });
     let device = doc! { "$set": { "meta": "$meta.deviceId" } };

@@ -123,7 +123,9 @@ impl WriteGuard<'_> {
         })
     }
 
-    /// The metadata to store readings with: `newer` from now on, if there is one.
+    /// The metadata with which readings are stored.
+    ///
+    /// `newer`, if there is one, replaces it first.
     pub(super) fn metadata(&self, newer: Option<&Arc<str>>) -> Option<Arc<str>> {
         self.with(|device| {
             if let Some(newer) = newer {

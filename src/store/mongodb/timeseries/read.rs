@@ -150,7 +150,7 @@ impl Timeseries {
         self.read_end(device, -1).await
     }
 
-    /// The last measurement (`direction` -1) or the first (1).
+    /// The last measurement (`direction` -1) or the first (1) of a device.
     pub(super) async fn read_end(&self, device: &str, direction: i32) -> Result<Option<LatestKnown>, StoreError> {
         let find = self.measurements.find(doc! { "meta.deviceId": device }).sort(doc! { "ts": direction }).limit(1);
         let find = self.commands.limited(find);
@@ -182,7 +182,9 @@ fn in_range(query: &ReadingsQuery) -> Document {
     filter
 }
 
-/// The fields that a query needs: those of its series if it names each of them, else all.
+/// The fields that a query needs.
+///
+/// They are those of its series, or all fields if the filter does not name each series.
 fn fields_of(series: &SeriesFilter) -> Document {
     let Some(texts) = series.texts() else { return doc! { "_id": 0, "meta": 0 } };
     let mut fields = doc! { "_id": 0, "ts": 1 };

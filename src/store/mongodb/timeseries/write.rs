@@ -189,8 +189,9 @@ impl Timeseries {
         }
     }
 
-    /// Returns when a majority has the stored values that were found, which it may not have had before. If
-    /// that fails, the writes fail.
+    /// Waits until a majority has the stored values that the write has found.
+    ///
+    /// If the wait fails, the writes fail.
     async fn make_durable(&self, outcomes: &mut [Outcome]) {
         if let Err(error) = self.sessions.wait_for_majority().await {
             for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_ok()) {

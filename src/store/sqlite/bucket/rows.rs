@@ -183,7 +183,9 @@ impl BucketRows<'_> {
         Ok(())
     }
 
-    /// The chunks of fewer than `bytes` bytes.
+    /// Reads the chunks of fewer than `bytes` bytes.
+    ///
+    /// `first_chunk` is the number of the first chunk of the bucket.
     pub(super) fn chunks_below(&self, bytes: i64, first_chunk: Option<i64>) -> Result<Chunks, SqliteError> {
         let mut samples = HourSamples::all(Hour::of(self.hour));
         let mut has_first = false;
