@@ -32,13 +32,13 @@ pub(in crate::store) async fn two_writers_of_the_same_readings_store_each_once(s
     assert!(stored as usize <= model.len(), "{stored} of {} readings", model.len());
 }
 
-/// Each of the two may store a reading, but no query returns it twice.
+/// Each of the two writers may store a reading, but no query returns it twice.
 pub(in crate::store) async fn two_writers_of_the_same_readings_show_each_once(store: &dyn Store, other: &dyn Store) {
     let (stored, model) = write_the_same(store, other).await;
     assert!(stored as usize >= model.len(), "{stored} of {} readings", model.len());
 }
 
-/// Returns how many readings the two report as stored, and the stored values.
+/// Returns how many readings the two writers report as stored, and the values.
 async fn write_the_same(store: &dyn Store, other: &dyn Store) -> (u32, Model) {
     let device = "concurrent-same";
     let writes: Vec<_> = (0..WRITES).map(|nth| overlapping(device, nth, "a")).collect();

@@ -198,7 +198,9 @@ pub(in crate::store) async fn after_deletions_the_index_covers_what_is_left(stor
     }
 }
 
-/// Both execute each deletion, as instances do, and write in between by what they remember of the index.
+/// Both stores execute each deletion, as instances do.
+///
+/// In between they write by what they remember of the index.
 pub(in crate::store) async fn the_index_covers_what_two_instances_leave(store: &dyn Store, other: &dyn Store) {
     for seed in seeds(2) {
         let device: Arc<str> = format!("covered-by-two-{seed}").into();

@@ -206,7 +206,7 @@ pub(in crate::store) async fn devices_whose_readings_have_expired_are_listed(exp
     assert_eq!(store.devices("expired:", Some("expired:all"), 1).await.unwrap().devices, expected[1..2]);
 }
 
-/// Each of the two remembers what it has written, and knows nothing of the other.
+/// Each writer remembers what it has written, and knows nothing of the other one.
 pub(in crate::store) async fn two_writers_of_one_device_leave_one_entry(store: &dyn Store, other: &dyn Store) {
     let sent = |nth: i32, metric: &str, metadata: &str| {
         with_metadata(write_of("shared", hour(nth), &[(nth.unsigned_abs(), &[(metric, 1.0)])]), metadata)

@@ -172,7 +172,7 @@ pub(in crate::store) async fn hours_soon_after_1970_are_found_from_any_start(sto
     assert_eq!(store.last_hour("early").await.unwrap(), Some(HOUR));
 }
 
-/// The same for a device whose newest hour is soon after 1970.
+/// Checks the summary of a device whose newest hour is soon after 1970.
 pub(in crate::store) async fn a_device_with_readings_of_1970_only_is_summed_up(store: &dyn Store) {
     let readings: &[Sent<'_>] = &[(0, &[("a", 1.0)]), (3_599_999, &[("b", 3.0)])];
     assert_eq!(write(store, &write_of("old", Hour(0), readings)).await, written(2, 0));

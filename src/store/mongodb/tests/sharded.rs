@@ -118,7 +118,7 @@ pub(in super::super) async fn each_device_has_its_shard(scratch: &Scratch, store
     assert_eq!(sharded(&cluster.record_of(&scratch.name)).len(), 3, "readings, rollups, devices");
 }
 
-/// First an instance writes that may not shard, then one that may.
+/// First an instance writes that may not shard collections, then one that may.
 pub(in super::super) async fn what_was_not_sharded_is_split<S: Store>(
     scratch: &Scratch,
     open: impl AsyncFn(MongodbOptions) -> S,

@@ -1,7 +1,7 @@
 //! Writers of one bucket that take turns at every step, on a model of the collection.
 //!
-//! Each has a layout, a capacity, and a memory of its own. Some are killed between two steps; their write is
-//! sent again to a writer that knows nothing. In the end each identity is in one document.
+//! Each writer has a layout, a capacity, and a memory of its own. Some are killed between two steps; their
+//! write is sent again to a writer that knows nothing. In the end each identity is in one document.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};

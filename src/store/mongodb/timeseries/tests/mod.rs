@@ -46,7 +46,7 @@ async fn a_collection_with_data_that_was_not_sharded_is_split() {
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
 
-/// Tables of known devices so small that devices are forgotten all the time.
+/// Opens two instances that remember few devices, so that they forget some often.
 async fn two_instances(scratch: Scratch) -> (Scratch, TimeseriesStore, TimeseriesStore) {
     let options = || config::Timeseries { max_known_devices: 3, ..config::Timeseries::default() };
     let one = TimeseriesStore::connect(scratch.options(), options()).await.unwrap();
