@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::{Readings, path, readings};
 use crate::forward::relay::Relay;
-use crate::harness::{Database, Server, Setup, binary, wait_until};
+use crate::harness::{Database, Server, Setup, binary, wait_for, wait_until};
 
 const HEADER: &str = "time;press [bar];state\n";
 const START_MS: i64 = 1_792_852_215_000;
@@ -88,9 +88,12 @@ impl Gateway {
     }
 
     async fn arrived(&self, server: &Server) {
-        wait_until("all rows arrive", async || {
+        wait_for("all rows arrive", async || {
             let found = readings(server).await;
-            (found.len() >= self.written.len()).then_some(found)
+            match self.written.keys().find(|row| !found.contains_key(*row)) {
+                None => Ok(()),
+                Some(row) => Err(format!("{} of {} rows are there, not {row:?}", found.len(), self.written.len())),
+            }
         })
         .await;
         assert_eq!(readings(server).await, self.written);
