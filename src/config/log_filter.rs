@@ -8,8 +8,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// A filter of log lines: a level, or directives such as `tidegauge::flush=debug`.
 ///
-/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. Directives are separated by commas; each is
-/// a level, or a module with its level. In `warn,tidegauge::flush=debug`, all other modules have the level
+/// Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. Directives are separated by commas. Each
+/// is a level, or a module with its level. In `warn,tidegauge::flush=debug`, all other modules have the level
 /// `warn`; without the `warn`, they have `info`. So an operator who asks for more lines of one module keeps
 /// the lines of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
