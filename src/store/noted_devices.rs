@@ -425,7 +425,7 @@ mod tests {
         let writes: Vec<_> = (0..10_000).map(|nth| write(&format!("d{nth}"), HOUR, &["a", "b", "c"], None)).collect();
         let (noted, allocated) = counted(|| {
             let noted = NotedDevices::default();
-            writes.iter().for_each(|one| assert!(is_noted(&noted, Arc::clone(one))));
+            assert!(writes.iter().all(|one| is_noted(&noted, Arc::clone(one))));
             noted
         });
         assert!(writes.into_iter().all(|one| !is_noted(&noted, one)));
