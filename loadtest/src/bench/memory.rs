@@ -4,6 +4,8 @@
 //! memory in the second half by this number. The first half has filled the buffers and tables that all items
 //! share.
 
+use std::time::Duration;
+
 use super::devices::{NOTHING_IS_DUE, hour_ahead_ms};
 use super::history::{BATCH, CONNECTIONS};
 use super::loads::workload;
@@ -20,6 +22,11 @@ const DEVICES: u64 = 100_000;
 
 /// The readings of a pending device-hour.
 const READINGS: u64 = 60;
+
+/// How long requests go on after the last write.
+///
+/// The allocator returns freed memory to the system a second later, while it serves further requests.
+const RETURNS: Duration = Duration::from_secs(3);
 
 /// How many connections each half adds.
 ///
@@ -50,6 +57,7 @@ impl Bench<'_> {
             let one_each = Workload { first_device: nth * DEVICES, ..workload(DEVICES, 1_000, BATCH, now_ms()?) };
             self.fill(&server, Format::Lines, one_each, DEVICES / CONNECTIONS / BATCH).await?;
             server.settle().await?;
+            server.taken_at_last(RETURNS).await?;
             *after = bytes_of(&server)?;
         }
         self.add(Section::Memory, "bytes of an idle device", (resident[1] - resident[0]) / DEVICES as f64);
