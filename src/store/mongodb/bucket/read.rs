@@ -20,6 +20,7 @@ use mongodb::action::Find;
 use mongodb::options::Hint;
 
 use super::super::by_device::{ByDevice, of_devices};
+use super::super::collection::CREATED_AT;
 use super::super::decode::{DecodeError, check_version, document_in, instant_ms, integer, integer_in, text, values_of};
 use super::super::layout::Queries;
 use super::super::rollups::Missing;
@@ -201,7 +202,7 @@ impl Queries for Buckets {
 
     async fn add_active(&self, since_ms: i64, active: &mut DeviceSet) -> Result<(), StoreError> {
         let hour = DateTime::from_millis(Hour::of(since_ms).start_ms());
-        let since = doc! { "createdAt": { "$gte": hour }, "lastTs": { "$gte": DateTime::from_millis(since_ms) } };
+        let since = doc! { CREATED_AT: { "$gte": hour }, "lastTs": { "$gte": DateTime::from_millis(since_ms) } };
         let find = self.documents.find(since).projection(doc! { "_id": 0, "deviceId": 1 }).batch_size(DEVICES_BATCH);
         let visit = |document: &RawDocument| {
             active.insert(document.get_str("deviceId")?);

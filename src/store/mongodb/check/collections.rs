@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 
-use super::super::collection::{EXPIRE_MAX, Kind, has_keys};
+use super::super::collection::{EXPIRE_MAX, Kind, SHARD_INDEX, has_keys};
 use super::super::decode::server_integer;
 use super::expected::{Expected, ExpectedValidator};
-use super::{Inspector, first_batch, number, shell};
+use super::{ID_INDEX, Inspector, first_batch, number, shell};
 use crate::common::finding::{Finding, Part, count, span};
 
 const PRESENT: Part = Part::Collection;
@@ -16,12 +16,6 @@ const OPTIONS: Part = Part::CollectionOptions;
 const INDEXES: Part = Part::CollectionIndexes;
 const EXPIRY: Part = Part::CollectionExpiry;
 const VALIDATOR: Part = Part::CollectionValidator;
-
-/// The name of the index of `_id`s.
-const ID_INDEX: &str = "_id_";
-
-/// The name of the index that sharding needs.
-const SHARD_INDEX: &str = "deviceId_hashed";
 
 /// The advice for whatever tidegauge corrects at its start.
 const RESTART: &str = "restart tidegauge, which does it at each start";
