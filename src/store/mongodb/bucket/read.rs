@@ -45,9 +45,6 @@ const NAMED_BATCH: u32 = 10_000;
 /// The most device IDs in one reply to the query for active devices.
 const DEVICES_BATCH: u32 = 20_000;
 
-/// All hours that a device may have.
-pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
-
 /// The whole documents in one batch: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
 
@@ -175,7 +172,7 @@ impl Queries for Buckets {
     }
 
     async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError> {
-        let find = self.of_hours(device, &ALL_HOURS).sort(doc! { "_id": -1 }).limit(METADATA_DOCUMENTS_MAX);
+        let find = self.of_hours(device, &Hour::ALL).sort(doc! { "_id": -1 }).limit(METADATA_DOCUMENTS_MAX);
         let mut newest = None;
         let visit = |document: &RawDocument| {
             if let Some(RawBsonRef::Document(metadata)) = document.get("metadata")? {
@@ -190,8 +187,8 @@ impl Queries for Buckets {
     }
 
     async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError> {
-        let newest = self.all_parts(self.end_part(device, &ALL_HOURS, -1).await?).await?;
-        let oldest = self.all_parts(self.end_part(device, &ALL_HOURS, 1).await?).await?;
+        let newest = self.all_parts(self.end_part(device, &Hour::ALL, -1).await?).await?;
+        let oldest = self.all_parts(self.end_part(device, &Hour::ALL, 1).await?).await?;
         let first = oldest.iter().map(|part| part.first_ts_ms).min();
         Ok(first.zip(newest.iter().map(|part| part.last_ts_ms).max()))
     }
@@ -310,7 +307,7 @@ impl Buckets {
         {
             return Ok(Some(newest));
         }
-        self.end_part(device, &ALL_HOURS, -1).await
+        self.end_part(device, &Hour::ALL, -1).await
     }
 
     /// Reads the parts of an hour that begin before `until_ms`, except those that were read.
