@@ -41,7 +41,7 @@ pub trait PathEntry: Sized {
 /// A path to a value, and the name of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
-    /// The name. `None`: the last key of the path.
+    /// The given name of the value. `None`: its name is the last key of the path.
     pub name: Option<String>,
     /// The path to the value.
     pub path: JsonPath,

@@ -105,18 +105,27 @@ impl Pipeline {
     /// Appends changes of metadata to the log, and waits until they are durable.
     ///
     /// # Errors
-    /// When a change is not accepted. Other changes, before and after it, may be accepted nevertheless.
+    /// When a change is not accepted: the first such error. Other changes, before and after it, may be
+    /// accepted nevertheless.
     pub async fn change_metadata(&self, records: Vec<MetadataRecord>) -> Result<(), ChangeError> {
         if self.lock().metadata.is_full() {
             return Err(ChangeError::TooMany);
         }
         let acks: Vec<_> = records.iter().map(|record| self.log.append(record.to_batch())).collect();
+        let mut accepted = Ok(());
         for (ack, MetadataRecord { device, by, change }) in acks.into_iter().zip(records) {
-            ack?.durable().await?;
+            let durable = match ack {
+                Ok(mut ack) => ack.durable().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = durable {
+                accepted = accepted.and(Err(ChangeError::from(error)));
+                continue;
+            }
             let change = serde_json::to_string(&change).unwrap_or_default();
             tracing::info!(target: "audit", %by, device = &*device, change, "set metadata of a device");
         }
-        Ok(())
+        accepted
     }
 
     /// Returns the changes of these devices that the store may not have taken.

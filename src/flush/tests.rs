@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use tempfile::TempDir;
 
 use super::*;
-use crate::log::{BatchBuilder, Instruments, MinFree, Sync};
-use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, SeriesFilter};
+use crate::log::{AppendError, BatchBuilder, Instruments, MetadataRecord, MinFree, Sync};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Metric, OperatorMetadata, SeriesFilter};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
     Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats,
@@ -32,6 +32,9 @@ const EAGER: Limits = Limits { max_bytes: 1 << 20, max_readings: 5, max_age: Dur
 
 /// Buckets are due only when memory is short.
 const PATIENT: Limits = Limits { max_bytes: 1 << 20, max_readings: 1 << 20, max_age: MINUTE };
+
+/// The log refuses a larger record.
+const MAX_LOG_BYTES: u64 = 1 << 24;
 
 /// Returns the error of a write that the store is to refuse.
 pub(super) type Fault = Box<dyn Fn(&BucketWrite) -> Option<StoreError> + Send + std::marker::Sync>;
@@ -190,7 +193,7 @@ impl Life {
             sync: Sync::Always,
             group_window: Duration::ZERO,
             segment_bytes: 1000,
-            max_bytes: 1 << 30,
+            max_bytes: MAX_LOG_BYTES,
             min_free: MinFree::Bytes(0),
         };
         let (log, recovery) = Log::open(log, Instruments::default()).unwrap();
@@ -406,4 +409,24 @@ async fn pending_is_full_until_half_of_it_is_free_again() {
 
     taken.store(10, Ordering::Relaxed);
     until("the end of it is logged", || !is_logged()).await;
+}
+
+#[tokio::test]
+async fn changes_of_metadata_beside_a_refused_one_are_audited() {
+    let life = Life::begin(&folder(), PATIENT, sound());
+    let path = life.folder.path().join("audit");
+    let lines = tracing_subscriber::fmt().with_ansi(false);
+    let lines = lines.with_writer(Mutex::new(std::fs::File::create(&path).unwrap())).finish();
+    let _lines_of_this_thread = tracing::subscriber::set_default(lines);
+    let record = |device: &str, bytes: u64| {
+        let name = serde_json::Value::from("x".repeat(bytes as usize));
+        let object = [("name".to_owned(), name)].into_iter().collect();
+        MetadataRecord { device: device.into(), by: "ops".into(), change: OperatorMetadata::replacement(object, 7) }
+    };
+    let records = vec![record("first", 1), record("too-large", MAX_LOG_BYTES), record("last", 1)];
+    let refused = life.pipeline.change_metadata(records).await;
+    assert_eq!(refused, Err(ChangeError::Log(AppendError::Full(MAX_LOG_BYTES))));
+    let text = std::fs::read_to_string(path).unwrap();
+    let audited: Vec<&str> = text.lines().filter(|line| line.contains("set metadata of a device")).collect();
+    assert!(matches!(audited[..], [one, other] if one.contains("first") && other.contains("last")), "{text}");
 }

@@ -45,7 +45,7 @@ pub(super) struct Watches(RwLock<Vec<Arc<Watch>>>);
 /// Notes the values that other requests append at some instants.
 #[derive(Debug)]
 struct Watch {
-    /// The instants, by stored ID.
+    /// The instants of the readings, by the stored ID of their device.
     instants: BTreeMap<Box<str>, BTreeSet<i64>>,
     newer: Mutex<Newer>,
 }
@@ -173,7 +173,7 @@ impl Ingest {
 }
 
 impl Repetition<'_> {
-    /// The instants of the readings, by stored ID.
+    /// The instants of the readings, by the stored ID of their device.
     #[must_use]
     pub fn instants(&self) -> &BTreeMap<Box<str>, BTreeSet<i64>> {
         &self.watch.watch.instants

@@ -5,8 +5,8 @@
 //! begins with the oldest record that the log still has.
 //!
 //! The saved position is never beyond the synced records: after a power cut, other records may take the place
-//! of unsynced ones. The follower begins again with the oldest record if the file is damaged, or if it is of
-//! another log: then its position is beyond the end of this log or inside a record.
+//! of unsynced ones. The follower begins again with the oldest record if the file is damaged, or seems to be
+//! of another log: its position is beyond the end of this log, or inside a record.
 
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
@@ -125,7 +125,8 @@ pub(super) fn resume(folder: &dyn Folder, recovery: &Recovery) -> Result<SavedFo
         }
         Err(error) => return Err(error),
     };
-    // The time is 0 if the follower has read nothing yet, as `add_follower` makes it.
+    // A follower that `add_follower` has just made has position 0 and time 0. It has read nothing, and the
+    // bytes before `first` were never for it: nothing is missing.
     if saved.position < first && saved.as_of_ms > 0 {
         let bytes = first.0 - saved.position.0;
         tracing::warn!(bytes, "the log no longer has these bytes, which were not forwarded");

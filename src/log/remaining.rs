@@ -9,7 +9,7 @@ use super::batch::{BadPayload, Batch, BatchBuilder, BatchView, Step};
 pub struct Remaining {
     /// The values that stay.
     pub batch: Batch,
-    /// The number of readings that lost all their values.
+    /// The number of readings of which no value stays. They are left out as a whole.
     pub left_out: u64,
     /// The number of values left out of readings that keep at least one value.
     pub values_left_out: u64,

@@ -42,7 +42,7 @@ impl Deletion {
     #[must_use]
     pub fn hours(&self) -> Range<Hour> {
         match &self.range_ms {
-            None => Hour(i32::MIN)..Hour(i32::MAX),
+            None => Hour::ALL,
             Some(range) => Hour::of(range.start)..Hour::at_or_after(range.end),
         }
     }

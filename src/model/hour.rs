@@ -16,6 +16,9 @@ pub type HourOffset = u32;
 pub struct Hour(pub i32);
 
 impl Hour {
+    /// All hours that a device may have.
+    pub const ALL: Range<Self> = Self(i32::MIN)..Self(i32::MAX);
+
     /// The hour of the instant `ts_ms` (Unix milliseconds).
     ///
     /// The cast cannot truncate: the clock window of admission limits instants to the years 0 to 9999.

@@ -16,8 +16,9 @@
 //! that sends each minute takes some 420 bytes, including its entries in all tables.
 //!
 //! A reading touches an entry of the hash index, its device, its bucket and the end of its stream. Each is in
-//! one or two cache lines, and none of them moves. With many devices these are cache misses, so a turn finds
-//! all its devices in passes before it inserts the readings (`insertion`).
+//! one or two cache lines, and none of them moves. With many devices these are cache misses. So a turn first
+//! finds all its devices and buckets together, which overlaps the misses, and then inserts the readings
+//! (`insertion`).
 //!
 //! Pure: no io, no locks, and the clock is an argument, in milliseconds of any monotonic clock.
 

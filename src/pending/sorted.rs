@@ -1,7 +1,7 @@
-//! The devices in the order of their ids.
+//! The devices in the order of their IDs.
 //!
 //! A sorted list of keys, cut into runs of bounded length. It takes four to eight bytes a device; a tree that
-//! holds the ids would take ten times as much.
+//! holds the IDs would take ten times as much.
 
 use std::cmp::Ordering;
 

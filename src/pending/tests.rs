@@ -66,7 +66,7 @@ fn spread(into: &mut BTreeMap<Identity, f64>, device: &str, hour: Hour, contents
 fn everything(pending: &Pending, devices: &[&str]) -> BTreeMap<Identity, f64> {
     let mut all = BTreeMap::new();
     for device in devices {
-        for hour in hours(pending, device, Hour(i32::MIN)..Hour(i32::MAX)) {
+        for hour in hours(pending, device, Hour::ALL) {
             spread(&mut all, device, hour.hour, &hour.contents());
         }
     }

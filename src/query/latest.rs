@@ -73,7 +73,7 @@ impl Queries {
         let pipeline = Arc::clone(&self.pipeline);
         let of = move |device: &Arc<str>| {
             let mut latest = Latest::default();
-            pipeline.each_pending_hour(device, Hour(i32::MIN)..Hour(i32::MAX), |hour| {
+            pipeline.each_pending_hour(device, Hour::ALL, |hour| {
                 let mut samples = HourSamples::last_of_each_metric(hour.hour);
                 samples.extend(&hour.contents());
                 latest.add_hour(hour.hour, &samples.finish().0);

@@ -62,8 +62,8 @@ impl Queries {
         let pending = self.latest_pending(devices).await?;
         let mut latest: Vec<Latest> = entries.iter().map(|_| Latest::default()).collect();
         if partial != Some(Missing::Stored) {
-            let kept_from = self.limits().kept_from(now_ms);
             let (store, is_complete) = (&*self.store, partial.is_none());
+            let kept_from = self.limits().kept_from(now_ms, store);
             let reader = LatestReader { store, entries: &entries, pending: &pending, series, is_complete, kept_from };
             match self.ask(deadline, reader.read(Hour::of(now_ms))).await {
                 Ok(stored) => latest = stored,

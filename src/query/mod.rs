@@ -85,14 +85,11 @@ pub struct Limits {
     pub kept: Option<Duration>,
 }
 
-/// The most time that the store takes to delete expired data.
-const EXPIRY_DELAY: Duration = Duration::from_secs(2 * 86_400);
-
 impl Limits {
     /// Returns the first hour of which the store may still have data at `now_ms`.
-    fn kept_from(&self, now_ms: i64) -> Hour {
+    fn kept_from(&self, now_ms: i64, store: &dyn Store) -> Hour {
         let Some(kept) = self.kept else { return Hour(i32::MIN) };
-        let kept_ms = i64::try_from(kept.saturating_add(EXPIRY_DELAY).as_millis()).unwrap_or(i64::MAX);
+        let kept_ms = i64::try_from(kept.saturating_add(store.expiry_delay()).as_millis()).unwrap_or(i64::MAX);
         Hour::of(now_ms.saturating_sub(kept_ms))
     }
 

@@ -24,6 +24,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,9 @@ pub use readings::{FirstReadings, FirstReadingsBuilder, ReadingsQuery};
 
 #[cfg(test)]
 mod scenarios;
+
+/// The longest time that a store takes to delete expired rollups: those of a day expire together.
+const EXPIRY_DELAY: Duration = Duration::from_secs(2 * 86_400);
 
 /// The counts of the accepted readings of one [`BucketWrite`]. `stored + duplicate` equals its `accepted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -282,6 +286,11 @@ pub trait Store: Send + Sync {
 
     /// Returns the history of the store; `None` if it is not created yet. Changes nothing.
     async fn history(&self) -> Result<Option<History>, StoreError>;
+
+    /// Returns the longest time that the store may still have data after the end of its retention.
+    fn expiry_delay(&self) -> Duration {
+        EXPIRY_DELAY
+    }
 
     /// Deletes the readings of hours that ended before `oldest_ms` (Unix milliseconds), and returns the
     /// number of their buckets. Their stats stay. Does nothing if the store expires readings by itself.

@@ -257,7 +257,9 @@ impl Noted {
         newest.is_some_and(|newest| hashes.all(|hash| newest.series.binary_search(&hash).is_ok()))
     }
 
-    /// Whether the index needs no write for metadata of an hour: it has the same, or newer.
+    /// Whether the index needs no write for metadata of an hour: it has other metadata of a later hour, or
+    /// the same for this hour. The same metadata is written once a day, and on the day
+    /// [`NotedMetadata::since`] at each newer hour.
     fn has_metadata(&mut self, hash: u64, hour: Hour) -> bool {
         let Some(noted) = self.rest.as_mut().and_then(|rest| rest.metadata.as_mut()) else { return false };
         if noted.hash != hash {

@@ -183,7 +183,8 @@ pub enum Ignored {
     Exemplar,
     /// The unit, the description or the type of a metric.
     ///
-    /// Also a label of remote write that does not fit into metadata.
+    /// Also a label of remote write that should become metadata of the device, but is not valid there, or
+    /// makes it too long.
     Metadata,
     /// An attribute of a resource or a scope that cannot be metadata.
     ///

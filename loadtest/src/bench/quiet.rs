@@ -25,37 +25,31 @@ const CONNECTIONS: u64 = 64;
 struct Variation {
     name: &'static str,
     config: &'static [(&'static str, &'static str)],
-    /// The systems that one of the [`VARIATIONS`] is for. [`DEFAULT`] is for all.
-    systems: &'static [System],
     /// Seconds before the measurement, until flushes are steady. `None`: the default.
     warm_up: Option<f64>,
 }
 
 /// The configuration with which all systems are measured.
-const DEFAULT: Variation = Variation { name: "default configuration", config: &[], systems: &[], warm_up: None };
+const DEFAULT: Variation = Variation { name: "default configuration", config: &[], warm_up: None };
 
-/// Further configurations, which only a run with `--long` measures.
-const VARIATIONS: [Variation; 2] = [
-    Variation {
-        name: "flush.max_age = \"60s\"",
-        config: &[("flush.max_age", "60s")],
-        systems: &[System::TidegaugeMongodb, System::TidegaugeTimeseries],
-        warm_up: Some(70.0),
-    },
-    Variation {
-        name: "log.group_window = \"20ms\"",
-        config: &[("log.group_window", "20ms")],
-        systems: &[System::TidegaugeSqlite],
-        warm_up: None,
-    },
+/// Further configurations, each with the systems that it is for. Only a run with `--long` measures them.
+const VARIATIONS: [(Variation, &[System]); 2] = [
+    (
+        Variation { name: "flush.max_age = \"60s\"", config: &[("flush.max_age", "60s")], warm_up: Some(70.0) },
+        &[System::TidegaugeMongodb, System::TidegaugeTimeseries],
+    ),
+    (
+        Variation { name: "log.group_window = \"20ms\"", config: &[("log.group_window", "20ms")], warm_up: None },
+        &[System::TidegaugeSqlite],
+    ),
 ];
 
 impl Bench<'_> {
     /// Measures the fleet with each configuration.
     pub(super) async fn quiet(&mut self) -> anyhow::Result<()> {
         self.quiet_with(&DEFAULT).await?;
-        for variation in &VARIATIONS {
-            if self.args.long && variation.systems.contains(&self.system) {
+        for (variation, systems) in &VARIATIONS {
+            if self.args.long && systems.contains(&self.system) {
                 self.quiet_with(variation).await?;
             }
         }

@@ -1,6 +1,6 @@
 //! Measures the work and the cost of a service and its mongod in spans of time.
 //!
-//! Times are by the fast clock; CPU time is real.
+//! Times are by the fast clock of the programs (`clock.rs`); CPU time is real.
 
 use bson::doc;
 use tokio::task::JoinHandle;

@@ -28,6 +28,9 @@ const TIMEOUT: TimeLimit = TimeLimit::Whole(Duration::from_secs(10));
 /// The size limit of the metrics in a report.
 const METRICS_MAX: usize = 8 << 20;
 
+/// The marks that the kernel escapes in the path of a mount. The backslash is the last one to be decoded.
+const ESCAPES: [(&str, &str); 4] = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", r"\")];
+
 /// Writes the report into a new file, which only its owner may read.
 pub(super) async fn write(
     path: &Path,
@@ -71,12 +74,18 @@ fn machine(config: &Config) -> String {
 
 /// The type and the options of the file system that has a folder.
 fn file_system_of(folder: &Path) -> Option<String> {
-    let folder = folder.canonicalize().ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let holding = fields.filter(|fields| fields.len() > 3 && folder.starts_with(fields[1]));
+    file_system_in(&std::fs::read_to_string("/proc/self/mounts").ok()?, &folder.canonicalize().ok()?)
+}
+
+/// The same, with the text of `/proc/self/mounts`, which escapes the marks in [`ESCAPES`].
+fn file_system_in(mounts: &str, folder: &Path) -> Option<String> {
+    let unescaped =
+        |text: &str| ESCAPES.into_iter().fold(text.to_owned(), |text, (code, mark)| text.replace(code, mark));
+    let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|fields| fields.len() > 3);
+    let places = mounts.map(|fields| (unescaped(fields[1]), fields));
+    let holding = places.filter(|(place, _)| folder.starts_with(place));
     // A later mount covers an earlier one at the same place.
-    holding.max_by_key(|fields| fields[1].len()).map(|fields| format!("on {} ({})", fields[2], fields[3]))
+    holding.max_by_key(|(place, _)| place.len()).map(|(_, fields)| format!("on {} ({})", fields[2], fields[3]))
 }
 
 /// Asks the server with this configuration for `/metrics`.
@@ -90,4 +99,19 @@ async fn metrics(http: &Http) -> anyhow::Result<String> {
     let client = Client::new(Options { time_limit: TIMEOUT, is_local: http.tls.is_on(), token, ..Options::new(&url) })?;
     let page = client.get("/metrics", &[]).await?.whole(METRICS_MAX).await?;
     Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_system_of_a_mount_with_escaped_marks_is_found() {
+        let mounts = "/dev/a / ext4 rw 0 0\n/dev/b /mnt/my\\040disk xfs ro 0 0\n/dev/c /mnt/\\134040 btrfs rw 0 0\n";
+        for (folder, found) in
+            [("/mnt/my disk/data", "on xfs (ro)"), ("/mnt/\\040", "on btrfs (rw)"), ("/mnt/my", "on ext4 (rw)")]
+        {
+            assert_eq!(file_system_in(mounts, Path::new(folder)).as_deref(), Some(found), "{folder}");
+        }
+    }
 }

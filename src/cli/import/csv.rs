@@ -234,7 +234,7 @@ impl<R: BufRead> Rows<R> {
                 When::At(ms) => {
                     if !self.times.is_fixed() {
                         self.resolved.extend(self.repeated.pass(&sender, ms));
-                        self.resolved_from = first_line(&self.resolved, self.resolved_from);
+                        self.resolved_from = first_line(&self.resolved);
                     }
                     complete(text, ms);
                     return Ok(Some(Row { line, outcome: Outcome::Reading { empty_cells } }));
@@ -242,7 +242,7 @@ impl<R: BufRead> Rows<R> {
                 When::Twice(twice) => {
                     let row = Held { line, text: std::mem::take(text), empty_cells, filled, twice };
                     self.resolved.extend(self.repeated.hold(&sender, row)?);
-                    self.resolved_from = first_line(&self.resolved, self.resolved_from);
+                    self.resolved_from = first_line(&self.resolved);
                 }
             }
         }
@@ -256,7 +256,7 @@ impl<R: BufRead> Rows<R> {
     /// Ends the input, so that [`Self::next`] returns the held rows.
     pub(super) fn end(&mut self) {
         self.resolved.extend(self.repeated.finish());
-        self.resolved_from = first_line(&self.resolved, self.resolved_from);
+        self.resolved_from = first_line(&self.resolved);
     }
 
     /// Whether rows are held.
@@ -300,11 +300,9 @@ impl<R: BufRead> Rows<R> {
     }
 }
 
-/// The lowest line of `resolved` after rows were added.
-///
-/// `known` is the lowest line before they were added; `None`: `resolved` was empty.
-fn first_line(resolved: &VecDeque<Resolved>, known: Option<u64>) -> Option<u64> {
-    known.or_else(|| resolved.iter().map(|(row, _)| row.line).min())
+/// The lowest line of `resolved`.
+fn first_line(resolved: &VecDeque<Resolved>) -> Option<u64> {
+    resolved.iter().map(|(row, _)| row.line).min()
 }
 
 /// Completes a line of NDJSON with its time.

@@ -89,8 +89,8 @@ pub(super) enum Unclear {
 
 /// Guesses the decimal mark from the cells of some rows.
 ///
-/// If a comma separates the cells, the mark is a point, unless all numbers with a mark have a comma. With
-/// another separator, the result is `None` if no number has a mark.
+/// If a comma separates the cells, the mark is a point, unless a number shows a decimal comma, and none shows
+/// or may have a decimal point. With another separator, the result is `None` if no number has a mark.
 pub(super) fn guess<'a>(cells: impl Iterator<Item = &'a str>, delimiter: u8) -> Result<Option<Decimal>, Unclear> {
     let (mut comma, mut point, mut comma_or_not, mut point_or_not) = (None, None, None, None);
     for cell in cells {

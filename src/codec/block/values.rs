@@ -3,8 +3,8 @@
 //! Sensors send decimals, so most columns are integers after a multiplication by a power of ten (the idea of
 //! ALP: Afroozeh, Kuffo and Boncz, "ALP: Adaptive lossless floating-point compression", 2023). The encoder
 //! checks that each value comes back with the same bits. Values that do not come back (-0.0, NaN, more
-//! digits) are listed raw. If there are many of them, the column has the bits of all values as integers, in
-//! the order of the values and without the lowest bits that no value uses.
+//! digits) are listed raw. If there are many of them, the column has the bits of all values, as integers that
+//! sort as the values do, and without the lowest bits that no value uses.
 
 use super::integers::{self, Integers, Marks};
 use crate::codec::ChunkError;

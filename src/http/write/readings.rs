@@ -94,7 +94,7 @@ pub(super) fn answer(receipt: Receipt, partial: bool) -> Result<Json<Accepted>, 
 pub(super) fn check_lines(headers: &HeaderMap) -> Result<(), Problem> {
     match MediaType::of(headers)? {
         MediaType::Lines => Ok(()),
-        _ => Err(Problem::expected_media_type("application/x-ndjson", "another one")),
+        _ => Err(Problem::expected_media_type("application/x-ndjson", media_type(headers).1)),
     }
 }
 
@@ -166,5 +166,19 @@ fn senml_options(formats: &Formats, admission: &Admission<'_>) -> senml::Options
         max_readings: rules.max_readings,
         max_metrics: rules.limits.max_metrics,
         max_metadata_bytes: rules.limits.max_metadata_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderValue, header};
+
+    use super::*;
+
+    #[test]
+    fn a_refused_media_type_of_lines_is_named() {
+        let headers: HeaderMap = [(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"))].into_iter().collect();
+        let refused = check_lines(&headers).unwrap_err();
+        assert_eq!(refused.detail(), "expected application/x-ndjson, found \"text/plain\"");
     }
 }

@@ -1,4 +1,5 @@
-//! Groups. Each becomes a series of the answer, and has its rows or the reducers of its windows.
+//! Groups. Each becomes a series of the answer, and has its rows, or for each call its points or the reducers
+//! of its windows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

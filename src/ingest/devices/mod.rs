@@ -82,7 +82,7 @@ enum DeviceLimitError {
     TooManyNewDevices,
 }
 
-/// The check of the readings of one request, or of a batch of datagrams.
+/// Checks the readings of one request, or of a batch of datagrams, against the limits of their devices.
 #[derive(Debug)]
 pub(super) struct RequestCheck<'d> {
     devices: &'d Devices,

@@ -1,4 +1,4 @@
-//! The fold of parts into the points of steps.
+//! Folds the stats of hours, or of parts of hours, into the points of the steps.
 
 use super::grid::{Grid, Walk};
 use super::increase::{growth_from, growth_of};

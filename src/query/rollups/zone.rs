@@ -63,8 +63,8 @@ pub enum LocalInstant {
     Once(i64),
     /// Two instants, because the clock is set back and shows the time twice.
     Twice([i64; 2]),
-    /// No instant, because the clock is set forward over the time. The values are the instants that the time
-    /// has with the offset after the change, and with the offset before it.
+    /// No instant, because the clock is set forward and skips the time. The two instants, ascending, are what
+    /// the time would be with the offset after the change, and with the offset before it.
     Never([i64; 2]),
 }
 

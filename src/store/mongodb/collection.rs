@@ -18,6 +18,9 @@ use crate::store::{Cause, StoreError};
 /// The field of most collections that expiry counts from. The roller finds hours by its index.
 pub(super) const CREATED_AT: &str = "createdAt";
 
+/// The name of the index that sharding needs.
+pub(super) const SHARD_INDEX: &str = "deviceId_hashed";
+
 /// The largest `expireAfterSeconds` that the server accepts.
 pub(super) const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
@@ -221,7 +224,7 @@ impl ManagedCollection {
             return Ok(());
         }
         // The index first: the server needs it to shard a collection that has documents.
-        self.ensure_index("deviceId_hashed", doc! { device_field: "hashed" }, None).await?;
+        self.ensure_index(SHARD_INDEX, doc! { device_field: "hashed" }, None).await?;
         let database = &self.commands.database;
         let namespace = format!("{}.{}", database.name(), self.name);
         let shard = doc! { "shardCollection": &namespace, "key": { device_field: "hashed" } };

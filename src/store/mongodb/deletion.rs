@@ -57,7 +57,7 @@ impl<L: Layout> MongoStore<L> {
 
     /// Counts the instants at which a device has readings: several documents may be of one instant.
     async fn count_instants(&self, device: &str) -> Result<u64, StoreError> {
-        let all = ReadingsQuery::all(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
+        let all = ReadingsQuery::all(device, &Hour::ALL);
         let mut query = ReadingsQuery { max_instants: INSTANTS_AT_ONCE, ..all };
         let mut count = 0;
         while !query.range_ms.is_empty() {

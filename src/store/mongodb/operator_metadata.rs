@@ -58,7 +58,7 @@ impl<L: Layout> MongoStore<L> {
         format!("{}_metadata", self.layout.collection_names()[0])
     }
 
-    /// The documents of these devices, and an error if one of them cannot be read.
+    /// The documents of these devices, and the error of the first one that cannot be read.
     async fn stored_metadata(
         &self,
         collection: Collection<RawDocumentBuf>,
@@ -71,7 +71,9 @@ impl<L: Layout> MongoStore<L> {
         let find = self.commands.limited(collection.find(doc! { "_id": of_devices(devices) }));
         let visit = |document: &RawDocument| {
             let decoded = decode(document);
-            if let Err(error) = &decoded {
+            if let Err(error) = &decoded
+                && unreadable.is_ok()
+            {
                 unreadable = Err(DecodeError(error.0.clone()).into());
             }
             let (device, stored) = decoded?;

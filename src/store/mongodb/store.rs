@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join;
@@ -21,8 +22,8 @@ use super::schema_state::{SchemaState, uuid_in};
 use super::uri::UriError;
 use crate::model::{BucketWrite, Contents, Day, Deletion, Hour, Keep, Metric, SeriesFilter};
 use crate::store::{
-    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, FirstReadings, History, HourStats, Instances,
-    OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written, any_of,
+    Cause, Deleted, Deletions, DeviceList, DeviceSet, DeviceSummary, EXPIRY_DELAY, FirstReadings, History, HourStats,
+    Instances, OperatorMetadataStore, ReadingsQuery, RolledUp, Rollups, StatsNeeds, Store, StoreError, Written, any_of,
     recent_hours,
 };
 
@@ -427,6 +428,10 @@ impl<L: Layout> Store for MongoStore<L> {
 
     fn rollups(&self) -> Option<&dyn Rollups> {
         Some(self)
+    }
+
+    fn expiry_delay(&self) -> Duration {
+        EXPIRY_DELAY.saturating_add(self.layout.expiry_delay())
     }
 
     /// Does nothing: the server expires readings.

@@ -157,7 +157,7 @@ fn set_last_days(connection: &Connection, device: &str, series: &mut BTreeSet<St
         return Ok(());
     }
     let mut found = Vec::new();
-    each_from_last(connection, device, &(Hour(i32::MIN)..Hour(i32::MAX)), |hour, metric| {
+    each_from_last(connection, device, &Hour::ALL, |hour, metric| {
         found.extend(series.take(metric).map(|series| (series, Day::of(hour))));
         if series.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;

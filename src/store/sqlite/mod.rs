@@ -1,10 +1,10 @@
 //! The embedded store: one SQLite file that any SQLite tool can open.
 //!
 //! For each bucket the file has a row in `buckets`, a row per metric in `rollups`, and its readings in
-//! `first_chunks` and `chunks`. When the readings expire, the first two stay until the rollups expire as
-//! well. `devices` and `series` are the device index; `operator_metadata` has the metadata that operators
-//! have set. `schema.rs` has the tables, and [`crate::codec`] the bytes of a chunk. The hourly averages of a
-//! device, with any tool:
+//! `first_chunks` and `chunks`. When the readings expire, the rows in `buckets` and `rollups` stay until the
+//! rollups expire as well. `devices` and `series` are the device index; `operator_metadata` has the metadata
+//! that operators have set. `schema.rs` has the tables, and [`crate::codec`] the bytes of a chunk. The hourly
+//! averages of a device, with any tool:
 //!
 //! ```sql
 //! SELECT datetime(hour / 1000, 'unixepoch'), metric, count, min, max, sum / count

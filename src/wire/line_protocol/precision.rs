@@ -1,4 +1,4 @@
-//! Times and their units.
+//! The units of times: the parameter `precision`, and how a time becomes milliseconds.
 
 /// The unit of the times of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

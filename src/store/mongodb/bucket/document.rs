@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use bson::{RawArray, RawBsonRef, RawDocument};
 use serde_json::{Map, Value};
 
+use super::super::collection::CREATED_AT;
 use super::super::decode::{DecodeError, expect_version, finite, integer};
 use super::super::encode::{Encoder, Key};
 use super::super::stats::encode_stats;
@@ -159,7 +160,7 @@ impl Body<'_> {
 pub(super) fn encode_constant_fields(fields: &mut Encoder, device: &str, hour: Hour, part: i32) {
     fields.datetime("bucket", hour.start_ms());
     fields.int32("part", part);
-    fields.datetime("createdAt", names::created_at_ms(device, hour));
+    fields.datetime(CREATED_AT, names::created_at_ms(device, hour));
 }
 
 /// Writes readings as an array of `{ ts, <metric>: value... }`, in time order.

@@ -20,6 +20,7 @@ use mongodb::action::Find;
 use mongodb::options::Hint;
 
 use super::super::by_device::{ByDevice, of_devices};
+use super::super::collection::CREATED_AT;
 use super::super::decode::{DecodeError, check_version, document_in, instant_ms, integer, integer_in, text, values_of};
 use super::super::layout::Queries;
 use super::super::rollups::Missing;
@@ -43,9 +44,6 @@ const NAMED_BATCH: u32 = 10_000;
 
 /// The most device IDs in one reply to the query for active devices.
 const DEVICES_BATCH: u32 = 20_000;
-
-/// All hours that a device may have.
-pub(super) const ALL_HOURS: Range<Hour> = Hour(i32::MIN)..Hour(i32::MAX);
 
 /// The whole documents in one batch: a day of hours.
 const CONTENTS_BATCH: u32 = 24;
@@ -174,7 +172,7 @@ impl Queries for Buckets {
     }
 
     async fn newest_metadata(&self, device: &str) -> Result<Option<DeviceMetadata>, StoreError> {
-        let find = self.of_hours(device, &ALL_HOURS).sort(doc! { "_id": -1 }).limit(METADATA_DOCUMENTS_MAX);
+        let find = self.of_hours(device, &Hour::ALL).sort(doc! { "_id": -1 }).limit(METADATA_DOCUMENTS_MAX);
         let mut newest = None;
         let visit = |document: &RawDocument| {
             if let Some(RawBsonRef::Document(metadata)) = document.get("metadata")? {
@@ -189,8 +187,8 @@ impl Queries for Buckets {
     }
 
     async fn span_ms(&self, device: &str) -> Result<Option<(i64, i64)>, StoreError> {
-        let newest = self.all_parts(self.end_part(device, &ALL_HOURS, -1).await?).await?;
-        let oldest = self.all_parts(self.end_part(device, &ALL_HOURS, 1).await?).await?;
+        let newest = self.all_parts(self.end_part(device, &Hour::ALL, -1).await?).await?;
+        let oldest = self.all_parts(self.end_part(device, &Hour::ALL, 1).await?).await?;
         let first = oldest.iter().map(|part| part.first_ts_ms).min();
         Ok(first.zip(newest.iter().map(|part| part.last_ts_ms).max()))
     }
@@ -201,7 +199,7 @@ impl Queries for Buckets {
 
     async fn add_active(&self, since_ms: i64, active: &mut DeviceSet) -> Result<(), StoreError> {
         let hour = DateTime::from_millis(Hour::of(since_ms).start_ms());
-        let since = doc! { "createdAt": { "$gte": hour }, "lastTs": { "$gte": DateTime::from_millis(since_ms) } };
+        let since = doc! { CREATED_AT: { "$gte": hour }, "lastTs": { "$gte": DateTime::from_millis(since_ms) } };
         let find = self.documents.find(since).projection(doc! { "_id": 0, "deviceId": 1 }).batch_size(DEVICES_BATCH);
         let visit = |document: &RawDocument| {
             active.insert(document.get_str("deviceId")?);
@@ -309,7 +307,7 @@ impl Buckets {
         {
             return Ok(Some(newest));
         }
-        self.end_part(device, &ALL_HOURS, -1).await
+        self.end_part(device, &Hour::ALL, -1).await
     }
 
     /// Reads the parts of an hour that begin before `until_ms`, except those that were read.

@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use bson::{DateTime, Document, RawDocument, doc};
 
 use super::super::by_device::of_devices;
+use super::super::collection::CREATED_AT;
 use super::super::decode::{DecodeError, integer};
 use super::super::layout::Derivation;
 use super::super::names;
@@ -48,11 +49,11 @@ impl Derivation for Buckets {
 
     async fn next_hour(&self, from: Hour) -> Result<Option<Hour>, StoreError> {
         let from = DateTime::from_millis(from.start_ms());
-        let find = self.documents.find(doc! { "createdAt": { "$gte": from } }).sort(doc! { "createdAt": 1 }).limit(1);
+        let find = self.documents.find(doc! { CREATED_AT: { "$gte": from } }).sort(doc! { CREATED_AT: 1 }).limit(1);
         let mut hour = None;
         self.commands
-            .each_document(find.projection(doc! { "_id": 0, "createdAt": 1 }), |document| {
-                hour = Some(Hour::of(document.get_datetime("createdAt")?.timestamp_millis()));
+            .each_document(find.projection(doc! { "_id": 0, CREATED_AT: 1 }), |document| {
+                hour = Some(Hour::of(document.get_datetime(CREATED_AT)?.timestamp_millis()));
                 Ok(ControlFlow::Break(()))
             })
             .await?;

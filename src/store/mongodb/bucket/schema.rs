@@ -85,7 +85,7 @@ fn validator() -> Document {
     doc! { "$jsonSchema": {
         "bsonType": "object",
         "required": [
-            "deviceId", "bucket", "part", "schemaVersion", "rev", "createdAt", "readingCount", "firstTs", "lastTs",
+            "deviceId", "bucket", "part", "schemaVersion", "rev", CREATED_AT, "readingCount", "firstTs", "lastTs",
             "stats",
         ],
         "oneOf": [{ "required": ["bytes", "readings"] }, { "required": ["control", "data"] }],
@@ -96,7 +96,7 @@ fn validator() -> Document {
             "part": { "bsonType": "int", "minimum": 0 },
             "schemaVersion": { "enum": [SCHEMA_VERSION] },
             "rev": count(1),
-            "createdAt": &date,
+            CREATED_AT: &date,
             "metadata": { "bsonType": "object" },
             "full": { "bsonType": "bool" },
             "readingCount": count(0),

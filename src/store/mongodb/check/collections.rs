@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 
-use super::super::collection::{EXPIRE_MAX, Kind, has_keys};
+use super::super::collection::{EXPIRE_MAX, Kind, SHARD_INDEX, has_keys};
 use super::super::decode::server_integer;
 use super::expected::{Expected, ExpectedValidator};
-use super::{Inspector, first_batch, number, shell};
+use super::{ID_INDEX, Inspector, first_batch, number, shell};
 use crate::common::finding::{Finding, Part, count, span};
 
 const PRESENT: Part = Part::Collection;
@@ -16,12 +16,6 @@ const OPTIONS: Part = Part::CollectionOptions;
 const INDEXES: Part = Part::CollectionIndexes;
 const EXPIRY: Part = Part::CollectionExpiry;
 const VALIDATOR: Part = Part::CollectionValidator;
-
-/// The name of the index of `_id`s.
-const ID_INDEX: &str = "_id_";
-
-/// The name of the index that sharding needs.
-const SHARD_INDEX: &str = "deviceId_hashed";
 
 /// The advice for whatever tidegauge corrects at its start.
 const RESTART: &str = "restart tidegauge, which does it at each start";
@@ -118,7 +112,7 @@ impl Inspector<'_> {
         match (expected.kind, present) {
             (Kind::Plain, Some(index)) => {
                 self.findings.extend(check_expiry(expected, index.get("expireAfterSeconds").and_then(server_integer)));
-                self.findings.extend(limited_index(expected, index));
+                self.findings.extend(limited_index(expected.name(), wanted, index));
             }
             (Kind::Plain, None) => self.findings.push(missing_index(expected)),
             (Kind::Timeseries, present) => {
@@ -257,15 +251,23 @@ fn seconds_text(seconds: i64) -> String {
     format!("{} s ({})", count(length.as_secs()), span(length))
 }
 
-/// The finding about an index by time that does not have all documents.
-fn limited_index(expected: &Expected, index: &Document) -> Option<Finding> {
-    let option =
-        ["partialFilterExpression", "sparse", "hidden"].into_iter().find(|option| index.contains_key(option))?;
-    let (name, field) = (expected.name(), expected.index.0);
+/// The finding about an index by time that lacks documents, or that queries cannot use.
+fn limited_index(name: &str, field: &str, index: &Document) -> Option<Finding> {
+    let option = ["partialFilterExpression", "sparse", "hidden"]
+        .into_iter()
+        .find(|option| !matches!(index.get(option), None | Some(Bson::Boolean(false))))?;
+    let index_name = name_of(index);
+    let (effect, mend) = if option == "hidden" {
+        let command =
+            format!("db.runCommand({{ collMod: {name:?}, index: {{ name: {index_name:?}, hidden: false }} }})");
+        ("no query can use it", format!("run in mongosh: {command}"))
+    } else {
+        ("queries and expiry miss documents", format!("{}.dropIndex({index_name:?}), then {RESTART}", shell(name)))
+    };
     Some(Finding::error(
         INDEXES,
-        format!("the index {field} of {name} has the option {option}, so that queries and expiry miss documents"),
-        format!("{}.dropIndex({:?}), then {RESTART}", shell(name), name_of(index)),
+        format!("the index {field} of {name} has the option {option}, so that {effect}"),
+        mend,
     ))
 }
 
@@ -338,4 +340,25 @@ fn check_validator(expected: &Expected, validator: &ExpectedValidator, options: 
 
 fn name_of(index: &Document) -> &str {
     index.get_str("name").unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_lacks_documents_is_made_again_and_a_hidden_one_is_shown() {
+        let mend = |options: Document| {
+            let mut index = doc! { "name": "by_age", "key": { "createdAt": 1 } };
+            index.extend(options);
+            limited_index("buckets", "createdAt", &index).and_then(|found| found.mend)
+        };
+        let again = format!("db.getCollection(\"buckets\").dropIndex(\"by_age\"), then {RESTART}");
+        let show =
+            "run in mongosh: db.runCommand({ collMod: \"buckets\", index: { name: \"by_age\", hidden: false } })";
+        assert_eq!(mend(doc! { "partialFilterExpression": { "n": 1 } }), Some(again.clone()));
+        assert_eq!(mend(doc! { "sparse": true, "hidden": true }), Some(again));
+        assert_eq!(mend(doc! { "sparse": false, "hidden": true }).as_deref(), Some(show));
+        assert_eq!(mend(doc! { "sparse": false, "hidden": false }), None);
+    }
 }

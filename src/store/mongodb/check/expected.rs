@@ -6,6 +6,7 @@ use bson::{Document, doc};
 
 use super::super::collection::{Kind, ManagedCollection};
 use super::super::plain_schema::{DEVICE_FIELD, PlainSchema};
+use super::ID_INDEX;
 
 /// The state that a collection should have.
 #[derive(Debug, Clone)]
@@ -63,7 +64,7 @@ impl Expected {
     /// It never expires, and needs no index but that of `_id`s.
     pub(in super::super) fn operator_metadata(collection: ManagedCollection) -> Self {
         let schema = PlainSchema { collection, age_field: "_id", expiry: None };
-        Self { index: ("_id_", doc! { "_id": 1 }), ..Self::notes(schema) }
+        Self { index: (ID_INDEX, doc! { "_id": 1 }), ..Self::notes(schema) }
     }
 
     pub(super) fn name(&self) -> &str {

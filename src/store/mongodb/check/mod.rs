@@ -45,6 +45,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Readings before this day of 1970 do not count as the oldest ones. A time series needs a scan to find them.
 const FIRST_DAY: Day = Day(31);
 
+/// The name of the index of `_id`s.
+const ID_INDEX: &str = "_id_";
+
 /// The database of the server's own commands.
 const ADMIN: &str = "admin";
 

@@ -5,14 +5,11 @@
 use bson::{Bson, Document, doc};
 
 use super::questions::{Access, Question};
-use super::{Inspector, not_allowed, shell};
+use super::{ID_INDEX, Inspector, not_allowed, shell};
 use crate::common::finding::{Finding, Part, count};
 use crate::store::Cause;
 
 pub(super) const PART: Part = Part::QueryPlan;
-
-/// The name of the index of `_id`s.
-const ID_INDEX: &str = "_id_";
 
 /// The stages that read by an index or by the order of the collection.
 const BY_INDEX: [&str; 5] = ["IXSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EXPRESS_IXSCAN", "IDHACK"];

@@ -7,6 +7,7 @@
 
 use bson::{DateTime, Document, doc};
 
+use super::super::collection::CREATED_AT;
 use super::super::devices::ids_after;
 use super::super::names;
 use super::super::timeseries::QUERY_INDEX;
@@ -54,9 +55,6 @@ impl Question {
         }
     }
 }
-
-/// The field of the index that the roller and expiry use.
-const AGE: &str = "createdAt";
 
 /// Collects the questions about one collection.
 struct Table<'a> {
@@ -120,12 +118,12 @@ pub(in super::super) fn of_buckets(collection: &str, Example { device, hour }: &
     table.find("the parts of a bucket, to merge late readings", Access::Ids, parts, by_id());
     let derive = doc! { "$or": [{ "_id": ids }], "deviceId": device };
     table.find("the hours of a day, to roll them up", Access::Ids, derive, by_id());
-    let since = doc! { AGE: { "$gte": DateTime::from_millis(hour.start_ms()) } };
-    let first = doc! { "sort": { AGE: 1 }, "limit": 1 };
-    table.find("the next hour to roll up", Access::Index(AGE), since.clone(), first);
+    let since = doc! { CREATED_AT: { "$gte": DateTime::from_millis(hour.start_ms()) } };
+    let first = doc! { "sort": { CREATED_AT: 1 }, "limit": 1 };
+    table.find("the next hour to roll up", Access::Index(CREATED_AT), since.clone(), first);
     let mut active = since;
     active.insert("lastTs", doc! { "$gte": DateTime::from_millis(hour.start_ms()) });
-    table.find("the devices that are not silent", Access::Index(AGE), active, doc! {});
+    table.find("the devices that are not silent", Access::Index(CREATED_AT), active, doc! {});
     let append = doc! {
         "_id": &id, "deviceId": device, "schemaVersion": 1, "lastTs": { "$lt": DateTime::from_millis(0) },
         "readingCount": { "$lte": 1 }, "bytes": { "$lte": 1 }, "full": { "$exists": false },

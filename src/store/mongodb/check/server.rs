@@ -1,4 +1,4 @@
-//! Checks the server: version, topology, write concern, clocks, cache, oplog, disk.
+//! Checks the server: version, topology, write concern, clocks, members, oplog, cache, disk.
 
 use std::time::{Duration, Instant};
 

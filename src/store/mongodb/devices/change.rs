@@ -1,4 +1,6 @@
-//! The difference between the document of a device and a note, as one update.
+//! The part of a note that the document of a device lacks, as one update.
+//!
+//! A note is what a write adds to the entry of a device (`DeviceNote`).
 //!
 //! An update has plain operators only, and its filter names devices by `_id`: that costs the server a third
 //! of a pipeline with a filter. At the turn of a day, the documents of most devices change alike (`lastTs`,

@@ -47,7 +47,7 @@ fn check_member(key: &str, value: RawBsonRef<'_>, depth: usize) -> Result<(), St
     check_value(key, value, depth + 1)
 }
 
-/// Checks the value of a key; an object or array in it is the `depth`th level.
+/// Checks the value of a key. If it is an object or an array, it is the `depth`th level.
 fn check_value(key: &str, value: RawBsonRef<'_>, depth: usize) -> Result<(), String> {
     if matches!(value, RawBsonRef::Document(_) | RawBsonRef::Array(_)) {
         check_metadata_depth(depth).map_err(|error| error.to_string())?;

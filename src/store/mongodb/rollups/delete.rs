@@ -52,7 +52,7 @@ impl RollupCollection {
 
     /// Removes all rollups of a device.
     pub(in super::super) async fn delete_device(&self, device: &str) -> Result<(), StoreError> {
-        let ids = names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
+        let ids = names::ids_of_days(device, &Hour::ALL);
         let statement = doc! { "q": { "_id": ids, "deviceId": device }, "limit": 0 };
         self.commands.write_document(Verb::DeleteMatching, &self.managed.name, &statement).await.map(drop)
     }

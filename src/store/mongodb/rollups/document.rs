@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bson::{RawBsonRef, RawDocument};
 
+use super::super::collection::CREATED_AT;
 use super::super::decode::{DecodeError, UsualElements, check_version, elements, expect_version, integer};
 use super::super::encode::Encoder;
 use super::super::names;
@@ -124,7 +125,7 @@ pub(super) fn leave_out(statement: &mut Encoder, rollup: &HourRollup) {
 /// Writes the fields that all rollups of a device and day have in common, except `_id` and `deviceId`.
 fn encode_constant_fields(fields: &mut Encoder, device: &str, day: i32) {
     fields.datetime("day", start_of(day).start_ms());
-    fields.datetime("createdAt", names::day_created_at_ms(device, day));
+    fields.datetime(CREATED_AT, names::day_created_at_ms(device, day));
 }
 
 fn encode_hour(hour: &mut Encoder, HourRollup { rev, first_ts_ms, stats, .. }: &HourRollup) {

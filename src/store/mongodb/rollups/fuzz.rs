@@ -12,7 +12,7 @@ use crate::store::metric_names::MetricNames;
 /// Decodes a document in every way in which the store reads it.
 pub(in super::super) fn document(document: &RawDocument) {
     let mut found = Vec::new();
-    let (all, mut names) = (Hour(i32::MIN)..Hour(i32::MAX), MetricNames::new(&SeriesFilter::ALL));
+    let (all, mut names) = (Hour::ALL, MetricNames::new(&SeriesFilter::ALL));
     let _ = add_hours(document, &all, &mut names, StatsNeeds::All, |_| Ok(&mut found));
     assert!(found.len() <= 24, "a day has 24 hours");
     let _ = span_of(document);

@@ -100,7 +100,7 @@ impl RollupCollection {
 
     /// The first and the last instant of the first document of a device (`direction` 1), or of the last (-1).
     async fn day_at_end(&self, device: &str, direction: i32) -> Result<Option<(i64, i64)>, StoreError> {
-        let all = names::ids_of_days(device, &(Hour(i32::MIN)..Hour(i32::MAX)));
+        let all = names::ids_of_days(device, &Hour::ALL);
         let find = || self.find(doc! { "_id": all.clone(), "deviceId": device }).sort(doc! { "_id": direction });
         self.commands.first_readable(find, span_of).await
     }

@@ -122,12 +122,13 @@ impl RollupCollection {
         Ok(others)
     }
 
-    /// Writes the rollups of hours of one day that are not stored yet. Returns how many were written, and how
-    /// many were refused. It leaves out a rollup with a permanent error: queries still read its stats from
-    /// the readings.
+    /// Writes those rollups that are not stored, or newer than stored. All are of `hours`, which are in one
+    /// day. Returns how many were written, and how many were refused. It leaves out a rollup with a permanent
+    /// error: queries still read its stats from the readings.
     ///
-    /// If the hours begin with the day, its documents are inserted, which costs the server least. Days that
-    /// have a document already are brought up to date.
+    /// If `hours` starts with the first hour of the day, the devices have no document of the day as a rule.
+    /// So documents are inserted first, which costs the server least. Documents that exist already are
+    /// brought up to date.
     pub(in super::super) async fn bring_up_to_date(
         &self,
         hours: &Range<Hour>,

@@ -2,7 +2,7 @@
 
 use bson::{Bson, DateTime};
 
-use super::super::read::{ALL_HOURS, of_device};
+use super::super::read::of_device;
 use super::*;
 use crate::store::mongodb::names::created_at_ms;
 
@@ -123,7 +123,7 @@ async fn the_index_of_ids_finds_the_hours_of_devices_and_little_else() {
     let several = devices.iter().flat_map(|device| [of(device, 1, 3), of(device, 6, 9)]).collect::<Vec<_>>();
     for (filter, sort, expected) in [
         (of("d5", 2, 6), doc! { "_id": 1 }, 4),
-        (of_device("d5", &ALL_HOURS), doc! { "_id": -1 }, 10),
+        (of_device("d5", &Hour::ALL), doc! { "_id": -1 }, 10),
         (of("d3", 3, 4), doc! {}, 1),
         (doc! { "$or": several }, doc! {}, 100),
     ] {

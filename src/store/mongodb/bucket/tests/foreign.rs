@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::config::BucketLayout;
+use crate::model::OperatorMetadata;
 use crate::store::mongodb::tests::counter;
 use crate::store::{HourStats, ReadingsQuery, Rollups, UnreadableDocuments};
 
@@ -161,4 +162,17 @@ async fn a_document_whose_bucket_is_not_that_of_its_id_is_skipped_and_holds_up_n
             scratch.run(update(HOUR)).await;
         }
     }
+}
+
+#[tokio::test]
+async fn the_first_unreadable_document_says_why_metadata_of_operators_is_not_merged() {
+    let scratch = Scratch::new().await;
+    let store = scratch.store().await;
+    let newer = [("a", 8_i32), ("b", 9)].map(|(device, version)| doc! { "_id": device, "schemaVersion": version });
+    let durable = doc! { "w": "majority" };
+    scratch.run(doc! { "insert": "buckets_metadata", "documents": newer.to_vec(), "writeConcern": durable }).await;
+    let changes: [(Arc<str>, OperatorMetadata); 2] =
+        ["a", "b"].map(|device| (device.into(), OperatorMetadata::default()));
+    let error = store.operator_metadata().merge_metadata(&changes).await.unwrap_err();
+    assert!(error.detail.contains("its schemaVersion is 8"), "{error:?}");
 }

@@ -111,3 +111,11 @@ async fn a_drop_that_a_ping_notices_costs_no_write() {
     assert_eq!(write_one(&store, &write_at("d", 0..5)).await.unwrap(), Written { stored: 5, duplicate: 0 });
     expect_instants(&scratch, 0..5).await;
 }
+
+#[tokio::test]
+async fn the_store_says_how_long_buckets_of_the_server_keep_expired_readings() {
+    let scratch = Scratch::new().await;
+    let timeseries = config::Timeseries { granularity: Granularity::Hours, ..config::Timeseries::default() };
+    let store = TimeseriesStore::connect(scratch.options(), timeseries).await.unwrap();
+    assert!(store.expiry_delay() >= Duration::from_secs(30 * 86_400));
+}
