@@ -23,7 +23,7 @@ async fn an_ordinary_start_logs_no_warning() {
     store_one(&server, 2).await;
     server.kill9();
     server.start_again().await;
-    server.logged("the log contains readings").await;
+    wait_until("the third start", async || (server.log().matches("serve: started").count() == 3).then_some(())).await;
     for said in [NEW_STORE, OTHER_FILE, OLDER_FILE, NOT_SERVED, OTHER_STORE, "is overridden by"] {
         assert!(!server.log().contains(said), "{said} in\n{}", server.log());
     }
