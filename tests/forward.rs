@@ -3,7 +3,7 @@
 
 pub(crate) mod relay;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -288,6 +288,8 @@ async fn dead_letters(server: &Server, args: &[&str]) -> Finished {
 }
 
 /// The URL of a server that answers each request with one `100 Continue` after the other.
+///
+/// An answer before the request would end the connection.
 fn endless_answers() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -295,7 +297,10 @@ fn endless_answers() -> String {
         for connection in listener.incoming() {
             let mut connection = connection.expect("a connection");
             let many = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000);
-            std::thread::spawn(move || while connection.write_all(&many).is_ok() {});
+            std::thread::spawn(move || {
+                let asked = connection.read_exact(&mut [0]);
+                while asked.is_ok() && connection.write_all(&many).is_ok() {}
+            });
         }
     });
     url

@@ -36,11 +36,10 @@ pub struct Options {
     pub time_limit: TimeLimit,
     /// The most bytes of request bodies per second. `None`: no limit.
     pub bandwidth: Option<Rate>,
-    /// Whether the client follows redirects.
-    pub follows_redirects: bool,
     /// Whether the client forwards.
     ///
     /// Its requests then name this process, so that this process can refuse them if the URL leads back to it.
+    /// Such a client follows no redirects.
     pub forwards: bool,
     /// Whether the URL is an address of this machine.
     ///
@@ -78,7 +77,6 @@ impl Options {
             identity: None,
             time_limit: TimeLimit::Whole(REQUEST_TIMEOUT),
             bandwidth: None,
-            follows_redirects: true,
             forwards: false,
             is_local: false,
         }
@@ -96,7 +94,7 @@ impl Client {
             TimeLimit::Whole(time) => http.timeout(time),
             TimeLimit::Silence(time) => http.read_timeout(time),
         };
-        let http = if options.follows_redirects { http } else { http.redirect(Policy::none()) };
+        let http = if options.forwards { http.redirect(Policy::none()) } else { http };
         let http = if options.is_local { http.no_proxy().tls_danger_accept_invalid_certs(true) } else { http };
         let name = options.forwards.then(|| (FORWARDER, OWN_NAME.clone()));
         let http = http.default_headers(name.into_iter().collect());

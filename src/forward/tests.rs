@@ -80,7 +80,7 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let (metrics, exposition) = Metrics::new();
         let (metrics, clock) = (Arc::new(metrics), Clock::fixed(0));
-        let client = Options { follows_redirects: false, ..Options::new(&format!("http://{address}/")) };
+        let client = Options { forwards: true, ..Options::new(&format!("http://{address}/")) };
         let client = Client::new(client).unwrap();
         let log = crate::log::Options {
             dir: folder.path().join("log"),

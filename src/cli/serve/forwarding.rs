@@ -41,7 +41,6 @@ fn try_options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>
         ca_key: "forward.ca_file",
         time_limit: TimeLimit::Whole(timeout.as_duration()),
         bandwidth,
-        follows_redirects: false,
         forwards: true,
         ..client::Options::new(url)
     })?;
