@@ -126,14 +126,19 @@ async fn removes_through_one(setup: Setup) {
     assert_eq!((count(&one, "S2", "temp").await, count(&other, "S2", "temp").await), (0, 0));
 }
 
-/// It has the readings in its log when it comes back. Meanwhile the other one has received them anew.
+/// It has the readings in its log, which is full, when it comes back. Meanwhile the other one has received
+/// them anew.
 #[tokio::test]
 async fn an_instance_that_was_away_removes_what_it_has_and_nothing_else() {
     let database = Database::new();
     let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
     let (one, mut other) = tokio::join!(Server::start(setup.clone()), Server::start(setup.clone().all_pending()));
     other.ingest(&batch("S1")).await;
-    other.ingest(&batch("S2")).await;
+    wait_until("the log is larger than its later limit", async || {
+        other.ingest(&batch("S2")).await;
+        (other.metrics().await.count("tidegauge_log_bytes") > 128 << 10).then_some(())
+    })
+    .await;
     other.kill9();
     let (status, answer) = delete(&one, "/v1/devices/S1").await;
     assert_eq!((status, &answer["pending"]), (202, &json!(true)), "{answer}");
@@ -149,7 +154,7 @@ async fn an_instance_that_was_away_removes_what_it_has_and_nothing_else() {
     let corrected = json!([{ "deviceId": "S1", "ts": START_MS, "values": { "temp": 5.0 } }]);
     one.ingest(&corrected).await;
     one.settled().await;
-    other.start_again_with(setup).await;
+    other.start_again_with(setup.set("log.segment_bytes", "64KiB").set("log.max_bytes", "128KiB")).await;
     other.settled().await;
     for server in [&one, &other] {
         assert_eq!(

@@ -250,7 +250,7 @@ async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Result
 /// remove readings that another instance has stored since.
 async fn append_executed(pipeline: &Pipeline, id: u64) {
     let mut attempts = Attempts::new(pipeline);
-    while let Err(AppendError::Full(_) | AppendError::DiskFull | AppendError::OutOfFiles) =
+    while let Err(AppendError::DiskFull | AppendError::OutOfFiles) =
         append(&pipeline.log, &DeletionRecord::Executed { id }).await
     {
         if attempts.next().await.is_err() {

@@ -19,7 +19,7 @@ use super::batch::Batch;
 use super::checkpoint::{Checkpoint, SavedCheckpoint};
 use super::fullness::{self, FullnessChange};
 use super::handle::{AppendError, Instruments};
-use super::record;
+use super::record::{self, Kind};
 use super::recovery::Recovery;
 use super::segment;
 use super::spares::{Spares, syncs_worth_a_spare};
@@ -164,7 +164,11 @@ impl Committer {
     /// Takes space for a group.
     ///
     /// If the group would touch the reserve, this removes the spares, and fails if that is not enough.
+    /// Deletions alone may touch the reserve.
     fn take_space(&self, group: &[Entry]) -> Result<(), WriteFailure> {
+        if group.iter().all(|entry| entry.batch.kind() == Kind::Deletion) {
+            return Ok(());
+        }
         let bytes = self.appender.growth(bytes_of(group));
         if self.shared.lock().reserve.needs_update(bytes) {
             let mut space = self.appender.space();

@@ -15,7 +15,7 @@ use super::committer::{Appender, Committer};
 use super::follower::{self, SavedFollower};
 use super::fullness::{self, Fullness};
 use super::reader::Readers;
-use super::record;
+use super::record::{self, Kind};
 use super::recovery::{self, Recovery};
 use super::reserve::Reserve;
 use super::segment;
@@ -188,10 +188,13 @@ impl Log {
     ///
     /// The writer writes it, whether or not the caller awaits the [`Ack`].
     ///
+    /// A full log still takes deletions: their records are small, and few of them wait for the store.
+    ///
     /// # Errors
     /// When the log is full, poisoned or closed.
     pub fn append(&self, batch: Batch) -> Result<Ack, AppendError> {
         let bytes = record::encoded_bytes(batch.payload()) as u64;
+        let needs_space = batch.kind() != Kind::Deletion;
         let mut state = self.shared.lock();
         if let Some(why) = &state.poisoned {
             return Err(AppendError::Poisoned(why.clone()));
@@ -199,11 +202,11 @@ impl Log {
         if state.phase != Phase::Open {
             return Err(AppendError::Closed);
         }
-        if state.reserve.is_low() {
+        if needs_space && state.reserve.is_low() {
             return Err(AppendError::DiskFull);
         }
         let max_bytes = self.options.max_bytes;
-        if state.used_bytes() + bytes > max_bytes {
+        if needs_space && state.used_bytes() + bytes > max_bytes {
             let change = state.fullness.refused(max_bytes);
             drop(state);
             fullness::log_change(change);

@@ -304,12 +304,14 @@ fn a_cut_removes_whole_segments_and_reading_starts_behind_it() {
 }
 
 #[test]
-fn a_full_log_refuses_appends_until_a_cut() {
+fn a_full_log_takes_only_deletions_until_a_cut() {
     let dir = tempfile::tempdir().unwrap();
     let (log, _) = Log::open(Options { max_bytes: 1000, ..options(dir.path()) }, Instruments::default()).unwrap();
     let refused = (0..100).find_map(|id| append(&log, batch(id, 2)).err());
     assert_eq!(refused, Some(super::AppendError::Full(1000)));
     assert!(log.usage().bytes <= 1000);
+    append(&log, DeletionRecord::Executed { id: 1 }.to_batch()).unwrap();
+    assert_eq!(append(&log, batch(7, 2)).err(), refused);
     log.cut(log.usage().readable).unwrap();
     append(&log, batch(7, 2)).unwrap();
 }

@@ -181,9 +181,9 @@ impl Watcher<'_> {
 
     /// Appends a deletion of another instance to the log.
     ///
-    /// Returns false if too many wait to be executed. If the log does not take it, the next look tries again.
-    /// The lease does not wait for that, because only writes make room in a full log. If the deletion is
-    /// closed already, what is written meanwhile stays.
+    /// Returns false if too many wait to be executed. If the log does not take it, because not even the reserve
+    /// of its disk is free, the next look tries again. The lease does not wait for that, because only writes
+    /// make room in the log. If the deletion is closed already, what is written meanwhile stays.
     async fn append(&self, begun: BegunDeletion) -> bool {
         let pipeline = self.pipeline;
         if pipeline.with_pending(Pending::deletions) >= MAX_WAITING {
