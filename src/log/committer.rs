@@ -151,7 +151,10 @@ impl Committer {
         }
         let due = match self.sync {
             Sync::Always => true,
-            Sync::Every(interval) => group.is_empty() || self.synced_at.elapsed() >= interval,
+            Sync::Every(interval) => {
+                let has_change = group.iter().any(|entry| entry.batch.kind() != Kind::Readings);
+                group.is_empty() || has_change || self.synced_at.elapsed() >= interval
+            }
         };
         if due && !self.appender.is_synced() {
             let seconds = self.appender.sync()?;

@@ -310,9 +310,10 @@ impl Log {
     /// Checks the free space on the disk, and refuses or accepts appends accordingly.
     ///
     /// Callers call this about once a second. When the free space above the reserve is less than a segment,
-    /// this removes the spares and cuts off the room of the newest segment. While the disk refuses appends,
-    /// it ends the segment, so that all of the log can be cut. It also reserves a file descriptor for the
-    /// next segment.
+    /// this removes the spares and cuts off the room of the newest segment. While the disk refuses appends, or
+    /// if the newest segment has more than half of the log, this ends the segment, so that all of the log can
+    /// be cut: a log that is full takes no readings, and so would not end the segment itself. It also reserves
+    /// a file descriptor for the next segment.
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
         let Ok(mut space) = self.folder.space() else { return };
@@ -326,8 +327,10 @@ impl Log {
             let mut state = self.shared.lock();
             let change = state.reserve.update(space, Instant::now());
             let newest = state.bases.last().copied().unwrap_or_default();
-            let has_records = state.readable.0 > newest.0 + segment::Header::BYTES as u64;
-            if state.reserve.is_refusing() && has_records || is_near && state.room > 0 {
+            let newest_bytes = state.readable.0.saturating_sub(newest.0);
+            let has_records = newest_bytes > segment::Header::BYTES as u64;
+            let has_half = newest_bytes > self.options.max_bytes / 2;
+            if has_records && (state.reserve.is_refusing() || has_half) || is_near && state.room > 0 {
                 state.must_roll = true;
             }
             (change, state.must_roll, state.used_bytes(), state.reserve.left())

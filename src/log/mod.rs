@@ -108,7 +108,8 @@ pub enum Sync {
     Always,
     /// After `write`; `fdatasync` follows within this time.
     ///
-    /// An acknowledged record survives the end of the process, but not a power cut.
+    /// An acknowledged record survives the end of the process, but not a power cut. A deletion or a change of
+    /// metadata is synced before it is acknowledged, with all records before it.
     Every(Duration),
 }
 

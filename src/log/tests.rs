@@ -316,6 +316,50 @@ fn a_full_log_takes_only_deletions_until_a_cut() {
     append(&log, batch(7, 2)).unwrap();
 }
 
+/// A refused append does not end the segment.
+#[test]
+fn a_log_that_one_segment_fills_ends_it_at_the_next_check_and_can_be_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = |max_bytes| {
+        let options = Options { segment_bytes: 1 << 20, max_bytes, ..options(dir.path()) };
+        Log::open(options, Instruments::default()).unwrap()
+    };
+    let (log, _) = opened(1 << 20);
+    for id in 0..20 {
+        append(&log, batch(id, 2)).unwrap();
+    }
+    drop(log);
+    let (log, recovery) = opened(300);
+    log.cut(recovery.end).unwrap();
+    assert_eq!(append(&log, batch(7, 1)).err(), Some(super::AppendError::Full(300)));
+    log.check_disk();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        log.cut(recovery.end).unwrap();
+        match append(&log, batch(7, 1)) {
+            Ok(()) => break,
+            Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn with_interval_sync_a_deletion_is_synced_with_all_records_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let sync = Sync::Every(Duration::from_secs(3600));
+    let (log, _) = Log::open(Options { sync, ..options(dir.path()) }, Instruments::default()).unwrap();
+    append(&log, batch(1, 1)).unwrap();
+    let synced = || {
+        log.cut(log.usage().readable).unwrap(); // moves no further than the synced records
+        let saved = super::slots::load::<Checkpoint>(&*folder(dir.path())).unwrap();
+        saved.is_some_and(|saved| saved.position == log.usage().readable)
+    };
+    assert!(!synced());
+    append(&log, DeletionRecord::Executed { id: 1 }.to_batch()).unwrap();
+    assert!(synced());
+}
+
 #[test]
 fn with_interval_sync_an_ack_does_not_wait_and_the_sync_follows() {
     let dir = tempfile::tempdir().unwrap();
