@@ -130,6 +130,25 @@ async fn a_flag_that_overrides_a_value_of_the_file_is_reported() {
 }
 
 /// Stores a reading.
+/// Its newest segment alone is larger than the new limit.
+#[tokio::test]
+async fn a_log_above_its_new_limit_takes_readings_when_it_is_stored() {
+    let mut server = Server::start(Setup::sqlite()).await;
+    wait_until("the log is larger than its later limit", async || {
+        let readings: Vec<_> = (0..1_000).map(|at| json!({ "ts": 1_713_621_600_000_i64 + at, "value": at })).collect();
+        assert_eq!(server.ingest(&json!({ "deviceId": "d", "readings": readings })).await.status, 200);
+        (server.metrics().await.count("tidegauge_log_bytes") > 128 << 10).then_some(())
+    })
+    .await;
+    let smaller = Setup::sqlite().set("log.segment_bytes", "64KiB").set("log.max_bytes", "128KiB");
+    server.start_again_after_stop(smaller).await;
+    wait_until("the log takes readings", async || {
+        let answer = server.ingest(&json!([{ "deviceId": "e", "ts": 1_713_621_600_000_i64, "value": 1 }])).await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+}
+
 async fn store_one(server: &Server, value: i32) {
     let answer = server.ingest(&json!([{"deviceId": "a", "ts": value, "value": value}])).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
