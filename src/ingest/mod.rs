@@ -172,12 +172,15 @@ impl Ingest {
     /// # Errors
     /// When the sender has used up its rate. The request or datagram is then counted as one refused reading.
     pub fn begin(&self, source: Source, quota: &Quota) -> Result<Permit, RateLimitedError> {
-        let charged = quota.readings.as_ref().map_or(Ok(()), |limiter| limiter.take(Instant::now()));
-        charged.map(|()| Permit { source }).map_err(|retry_after| {
+        Self::charge_first(source, quota).inspect_err(|_| {
             self.count_refused_request(source.into(), RefusalReason::RateLimited);
             self.metrics.limited_total.of(Limit::TokenReadings).increment(1);
-            RateLimitedError { retry_after }
         })
+    }
+
+    fn charge_first(source: Source, quota: &Quota) -> Result<Permit, RateLimitedError> {
+        let charged = quota.readings.as_ref().map_or(Ok(()), |limiter| limiter.take(Instant::now()));
+        charged.map(|()| Permit { source }).map_err(|retry_after| RateLimitedError { retry_after })
     }
 
     /// Admits devices that operators describe before the devices send.
@@ -213,16 +216,18 @@ impl Ingest {
     /// Charges the other readings of the last datagram or message of a batch, and begins the next datagram.
     ///
     /// # Errors
-    /// See [`Ingest::begin`].
+    /// See [`Ingest::begin`]. With `is_kept`, nothing is counted: the caller keeps a refused message, and
+    /// begins it again later.
     pub fn begin_datagram<'a>(
         &self,
         batch: &mut Admission<'a>,
         source: Source,
-        scope: &'a DeviceScope,
-        quota: &'a Quota,
+        (scope, quota): (&'a DeviceScope, &'a Quota),
+        is_kept: bool,
     ) -> Result<(), RateLimitedError> {
         batch.end_datagram();
-        batch.start_datagram(self.begin(source, quota)?, scope, quota);
+        let permit = if is_kept { Self::charge_first(source, quota) } else { self.begin(source, quota) };
+        batch.start_datagram(permit?, scope, quota);
         Ok(())
     }
 

@@ -1,12 +1,10 @@
 //! The readings of a message, by its topic and its payload.
 
-use crate::access::DeviceScope;
 use crate::config::PayloadFormat;
-use crate::ingest::{Admission, Ingest, RateLimitedError};
-use crate::limits::Quota;
+use crate::ingest::Admission;
 use crate::wire::line_protocol::{self, Precision};
 use crate::wire::webhook::{self, Address, Hook};
-use crate::wire::{Code, Format, Ignored, Incoming, Limits, Rejection, Sink, Source, json, senml};
+use crate::wire::{Code, Format, Ignored, Incoming, Limits, Rejection, Sink, json, senml};
 
 use super::Formats;
 use super::topic::{Kind, Named, Topic, named};
@@ -57,21 +55,17 @@ impl Place<'_> {
     }
 
     /// Admits the readings of a message into a batch.
-    pub(super) fn admit<'a>(
+    pub(super) fn admit(
         &self,
         payload: &[u8],
         is_retained: bool,
         formats: &Formats,
-        (scope, quota): (&'a DeviceScope, &'a Quota),
-        ingest: &Ingest,
-        admission: &mut Admission<'a>,
-    ) -> Result<Readings, RateLimitedError> {
-        let format = self.format(payload);
-        ingest.begin_datagram(admission, Source::mqtt(format), scope, quota)?;
+        admission: &mut Admission<'_>,
+    ) -> Readings {
         let (now_ms, max_readings) = (admission.now_ms(), admission.rules().max_readings);
         let mut sink = Arrival { sink: admission, is_retained, readings: Readings::default() };
         self.parse(payload, formats, (now_ms, max_readings), &mut sink);
-        Ok(sink.readings)
+        sink.readings
     }
 
     /// Parses a payload in its format.

@@ -13,10 +13,10 @@ use super::message::{Message, MessageReceipt, Outcome};
 use super::payload::{Readings, place};
 use super::{Formats, Topic};
 use crate::access::DeviceScope;
-use crate::ingest::{Admission, Ingest, IngestError, Receipt, RefusalReason};
+use crate::ingest::{Admission, Ingest, IngestError, RateLimitedError, Receipt, RefusalReason};
 use crate::limits::Quota;
 use crate::telemetry::{Metrics, RefusalEntry, RefusalLog, Sender, What};
-use crate::wire::Code;
+use crate::wire::{Code, Source};
 
 /// The most bytes of messages in one record.
 ///
@@ -121,15 +121,21 @@ impl Queue {
         let (mut bytes, mut messages) = (0, Vec::new());
         let mut admission = intake.ingest.admission_of_batch();
         while let Some(message) = self.messages.pop_front() {
-            let is_full = bytes > 0 && bytes + message.bytes > max_batch_bytes;
-            self.try_at = author.wait();
-            if is_full || self.try_at.is_some() {
+            if bytes > 0 && bytes + message.bytes > max_batch_bytes {
                 self.messages.push_front(message);
                 break;
             }
-            bytes += message.bytes;
-            let verdict = intake.admit(&message, author, &mut admission);
-            messages.push((message, verdict));
+            match intake.admit(&message, author, &mut admission) {
+                Ok(verdict) => {
+                    bytes += message.bytes;
+                    messages.push((message, verdict));
+                }
+                Err(RateLimitedError { retry_after }) => {
+                    self.messages.push_front(message);
+                    self.try_at = Some(Instant::now() + retry_after);
+                    break;
+                }
+            }
         }
         if !messages.is_empty() {
             let submission = intake.ingest.finish(admission.end(), true).kept_by_sender();
@@ -214,21 +220,17 @@ impl Queue {
     }
 }
 
-impl Author<'_> {
-    /// When the rate admits the next message, if messages must wait for it.
-    fn wait(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let limiter = self.quota.readings.as_ref().filter(|_| self.waits_for_rate)?;
-        limiter.wait(1, now).map(|wait| now + wait)
-    }
-}
-
 impl Intake {
-    /// Admits the readings of a message into a batch.
-    fn admit<'a>(&'a self, message: &Message, author: Author<'a>, admission: &mut Admission<'a>) -> Verdict {
+    /// Admits the readings of a message into a batch. Fails if the message must wait for the rate.
+    fn admit<'a>(
+        &'a self,
+        message: &Message,
+        author: Author<'a>,
+        admission: &mut Admission<'a>,
+    ) -> Result<Verdict, RateLimitedError> {
         let refuse = |outcome, reason, code, example: String| {
             let refusals = vec![RefusalEntry { what: What::Messages, code, count: 1, example }];
-            Verdict { outcome, refused: Some(reason), refusals, ..Verdict::default() }
+            Ok(Verdict { outcome, refused: Some(reason), refusals, ..Verdict::default() })
         };
         let Some(payload) = &message.payload else {
             let why = "the message is larger than max_packet_bytes".to_owned();
@@ -238,21 +240,17 @@ impl Intake {
             Ok(place) => place,
             Err(why) => return refuse(Outcome::Invalid, "topic", "unknown_topic", why),
         };
-        let (accepted, rejected) = (admission.accepted(), admission.rejected());
-        let admitted = place.admit(
-            payload.as_slice(),
-            message.is_retained,
-            &self.formats,
-            (author.scope, author.quota),
-            &self.ingest,
-            admission,
-        );
-        let readings = match admitted {
-            Ok(readings) => readings,
+        let (Author { scope, quota, waits_for_rate }, payload) = (author, payload.as_slice());
+        let source = Source::mqtt(place.format(payload));
+        match self.ingest.begin_datagram(admission, source, (scope, quota), waits_for_rate) {
+            Ok(()) => {}
+            Err(error) if waits_for_rate => return Err(error),
             Err(error) => {
                 return refuse(Outcome::OverQuota, "rate", RefusalReason::RateLimited.as_str(), error.to_string());
             }
-        };
+        }
+        let (accepted, rejected) = (admission.accepted(), admission.rejected());
+        let readings = place.admit(payload, message.is_retained, &self.formats, admission);
         let has_rejected = admission.rejected() > rejected;
         // Rejected values of accepted readings have log lines too.
         let refusals = if admission.listed().is_empty() { Vec::new() } else { admission.take_refusals() };
@@ -268,7 +266,7 @@ impl Intake {
             Some("payload") => Outcome::Invalid,
             _ => Outcome::Done,
         };
-        Verdict { outcome, refused, readings, refusals }
+        Ok(Verdict { outcome, refused, readings, refusals })
     }
 }
 

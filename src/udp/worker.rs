@@ -152,7 +152,7 @@ impl Worker {
         let content = datagram.content.ok_or(DatagramError::TooLarge(datagram.bytes))?;
         let Verified { signer, content, scope, quota } = keys.verify(content, admission.now_ms())?;
         let format = datagram::format_of(content);
-        self.ingest.begin_datagram(admission, Source::udp(format), scope, quota)?;
+        self.ingest.begin_datagram(admission, Source::udp(format), (scope, quota), false)?;
         let numbering = Numbering { sequences: &self.sequences, scope };
         let (accepted, rejected) = (admission.accepted(), admission.rejected());
         let json = self.options.json.at(admission.now_ms());

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Device, TOKEN, TOPICS, at, connect, ended, publish, readings, setup};
+use serde_json::json;
+
+use super::{Device, START_MS, TOKEN, TOPICS, at, connect, ended, publish, readings, setup};
 use crate::harness::{Server, Setup, secret_of, wait_until};
 
 /// The only packet before the server closed the connection: DISCONNECT with a reason, or none before MQTT 5.
@@ -96,7 +98,8 @@ async fn messages_beyond_the_window_wait_and_are_acknowledged() {
 
 #[tokio::test]
 async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
-    let limited = setup().token("greedy", "scopes = ['ingest']\nreadings_per_second = 5");
+    let slow = "scopes = ['ingest']\nreadings_per_second = 5";
+    let limited = setup().token("greedy", slow).token("bursty", slow);
     let server = Server::start(limited.set("limits.burst", "1s")).await;
     let (mut device, _) = Device::connect(&server, true, "d1", &secret_of("greedy"));
     let are_refused: Vec<bool> = (1..=20)
@@ -118,6 +121,17 @@ async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
     }
     assert_eq!((1..=10).map(|_| device.acknowledgement().0).collect::<Vec<_>>(), (1..=10).collect::<Vec<u16>>());
     assert_eq!(readings(&server, "three").await.len(), 10);
+    // Ten readings put the token into debt before the next message, which arrives with them, is judged.
+    let (mut device, _) = Device::connect(&server, false, "d3", &secret_of("bursty"));
+    let ten: Vec<String> =
+        (0..10).map(|n| json!({ "deviceId": "ten", "ts": START_MS + n, "value": n }).to_string()).collect();
+    let both = [publish(false, 1, "own/x", &ten.join("\n")), publish(false, 2, "plant/north/one/temp", &at(0, 1))];
+    device.send(&both.concat());
+    assert_eq!((device.acknowledgement(), device.acknowledgement()), ((1, 0), (2, 0)));
+    assert_eq!((readings(&server, "ten").await.len(), readings(&server, "one").await.len()), (10, 1));
+    let metrics = server.metrics().await;
+    let rejected = metrics.count_where("tidegauge_readings_rejected_total", &[("reason", "rate_limited")]);
+    assert_eq!(rejected, refused, "a message that waits is not counted as refused");
 }
 
 #[tokio::test]
