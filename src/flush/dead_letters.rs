@@ -203,7 +203,12 @@ fn count_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Resu
 }
 
 /// Removes from one file what a deletion selects, and returns the number of readings.
+///
+/// Most deletions select nothing. They only read the file, which may be larger than the free disk space.
 fn delete_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Result<u64> {
+    if count_of(folder, name, deletion)? == 0 {
+        return Ok(0);
+    }
     let mut deleted = 0;
     file::rewrite(folder, name, &format!("{name}.new"), |line| {
         let (left, count) = without(line, deletion);

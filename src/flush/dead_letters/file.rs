@@ -139,49 +139,61 @@ pub(super) enum Change {
     Replace(Vec<u8>),
 }
 
-/// Changes the lines of a file, one after the other, by way of a new file named `new`. Writes nothing if all
-/// lines stay. A line that is too long to be read stays.
+/// Changes the lines of a file, one after the other, by way of a new file named `new`.
+///
+/// A line that is too long to be read stays. An error leaves the file as it is, and no new file.
 pub(super) fn rewrite(
     folder: &dyn Folder,
     name: &str,
     new: &str,
-    mut change: impl FnMut(&[u8]) -> Change,
+    change: impl FnMut(&[u8]) -> Change,
 ) -> std::io::Result<()> {
     let old = folder.open(name, OpenMode::Read)?;
-    let mut has_changed = false;
-    {
-        let new = folder.open(new, OpenMode::Truncate)?;
-        let mut end = 0;
-        let mut write = |bytes: &[u8]| {
-            new.write_all_at(bytes, end)?;
-            end += bytes.len() as u64;
-            std::io::Result::Ok(())
-        };
-        for line in NumberedLines::new(BufReader::new(FileBytes { file: &*old, at: 0 })) {
-            let NumberedLine { at, text, .. } = line?;
-            match text.as_deref().map_or(Change::Keep, &mut change) {
-                Change::Keep => {
-                    for piece in (Pieces { file: &*old, at: at.start, end: at.end }) {
-                        write(&piece?)?;
-                    }
-                    write(b"\n")?;
+    let (needed, free) = (old.len()?, folder.space()?.free);
+    if needed > free {
+        // Otherwise each retry would fill the disk, which the log and the store may need.
+        let full = format!("{} needs {needed} bytes, and {free} are free", folder.path_of(new).display());
+        return Err(std::io::Error::new(ErrorKind::StorageFull, full));
+    }
+    let written = write_changed(folder, &*old, new, change).and_then(|()| folder.rename(new, name));
+    if written.is_err() {
+        let _ = folder.remove(new); // otherwise it takes space until the next deletion
+    }
+    written?;
+    folder.sync()
+}
+
+/// Writes the changed lines of a file to the file `new`, and syncs it.
+fn write_changed(
+    folder: &dyn Folder,
+    old: &dyn OpenFile,
+    new: &str,
+    mut change: impl FnMut(&[u8]) -> Change,
+) -> std::io::Result<()> {
+    let new = folder.open(new, OpenMode::Truncate)?;
+    let mut end = 0;
+    let mut write = |bytes: &[u8]| {
+        new.write_all_at(bytes, end)?;
+        end += bytes.len() as u64;
+        std::io::Result::Ok(())
+    };
+    for line in NumberedLines::new(BufReader::new(FileBytes { file: old, at: 0 })) {
+        let NumberedLine { at, text, .. } = line?;
+        match text.as_deref().map_or(Change::Keep, &mut change) {
+            Change::Keep => {
+                for piece in (Pieces { file: old, at: at.start, end: at.end }) {
+                    write(&piece?)?;
                 }
-                Change::Remove => has_changed = true,
-                Change::Replace(with) => {
-                    write(&with)?;
-                    write(b"\n")?;
-                    has_changed = true;
-                }
+                write(b"\n")?;
+            }
+            Change::Remove => {}
+            Change::Replace(with) => {
+                write(&with)?;
+                write(b"\n")?;
             }
         }
-        new.sync()?;
     }
-    if has_changed {
-        folder.rename(new, name)?;
-    } else {
-        folder.remove(new)?;
-    }
-    folder.sync()
+    new.sync()
 }
 
 /// Visits the lines of a file, except those that are too long to be read.
@@ -285,7 +297,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::disk::faulty::Disk;
+    use crate::disk::faulty::{Call, Disk};
 
     fn add(disk: &Disk, name: &str, lines: &[&str]) -> std::io::Result<()> {
         add_lines(disk, name, lines.iter().map(|line| Ok(format!("{line}\n").into())), 100)
@@ -389,5 +401,49 @@ mod tests {
         disk.heal();
         add(&disk, "letters", &["four"]).unwrap();
         assert_eq!(lines_on(&disk, "letters").unwrap(), ["one", "four"]);
+    }
+
+    #[test]
+    fn a_rewrite_without_enough_disk_space_leaves_the_file_and_no_new_one() {
+        let disk = Disk::new(0);
+        add(&disk, "letters", &["one", "two", "three"]).unwrap();
+        let rewrite_all = || {
+            let change = |line: &[u8]| if line == b"two" { Change::Remove } else { Change::Keep };
+            rewrite(&disk, "letters", "letters.new", change)
+        };
+        for (free, writes) in [(13, false), (1 << 20, true)] {
+            disk.set_free_bytes(free);
+            if writes {
+                disk.fail(Call::Write); // another program has filled the disk
+            }
+            rewrite_all().unwrap_err();
+            assert_eq!(disk.names().unwrap(), ["letters"]);
+            assert_eq!(disk.space().unwrap().free < free, writes, "what does not fit is not begun");
+            disk.heal();
+        }
+        rewrite_all().unwrap();
+        assert_eq!(lines_on(&disk, "letters").unwrap(), ["one", "three"]);
+    }
+
+    #[test]
+    fn a_rewrite_without_enough_disk_space_leaves_the_file_and_no_new_one() {
+        let disk = Disk::new(0);
+        add(&disk, "letters", &["one", "two", "three"]).unwrap();
+        let rewrite_all = || {
+            let change = |line: &[u8]| if line == b"two" { Change::Remove } else { Change::Keep };
+            rewrite(&disk, "letters", "letters.new", change)
+        };
+        for (free, writes) in [(13, false), (1 << 20, true)] {
+            disk.set_free_bytes(free);
+            if writes {
+                disk.fail(Call::Write); // another program has filled the disk
+            }
+            rewrite_all().unwrap_err();
+            assert_eq!(disk.names().unwrap(), ["letters"]);
+            assert_eq!(disk.space().unwrap().free < free, writes, "what does not fit is not begun");
+            disk.heal();
+        }
+        rewrite_all().unwrap();
+        assert_eq!(lines_on(&disk, "letters").unwrap(), ["one", "three"]);
     }
 }
