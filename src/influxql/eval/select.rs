@@ -9,7 +9,7 @@ use super::super::ast::{Expr, Fill, From, Measurement, MeasurementName, Select};
 use super::super::error::StatementError;
 use super::super::plan::{Condition, Dimensions, Plan, Schema, Transform, Type, has_wildcard, names_of, wanted_tags};
 use super::super::source::{Found, Measurements, Series, Wanted};
-use super::super::time::{TimeRange, split};
+use super::super::time::{MIN_NS, TimeRange, split};
 use super::super::window::Windows;
 use super::feed::Settings;
 use super::{Evaluator, OutRow, OutSeries};
@@ -270,7 +270,9 @@ pub(super) fn range_of_call(
     if is_descending {
         return if range.has_max() { TimeRange { max: range.max.saturating_add(every), ..range } } else { range };
     }
-    if range.has_min() { TimeRange { min: range.min.saturating_sub(every), ..range } } else { range }
+    // A range that had a lower bound keeps one.
+    let min = range.min.saturating_sub(every).max(MIN_NS + 1);
+    if range.has_min() { TimeRange { min, ..range } } else { range }
 }
 
 fn schema_of_subqueries(inputs: &[Input]) -> Schema {

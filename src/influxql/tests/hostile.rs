@@ -155,6 +155,7 @@ fn a_hostile_expression_or_limit_takes_no_time() {
         format!("SELECT temp FROM climate WHERE time > now() + {0}w - {0}w * {0}", i64::MAX),
         "SELECT mean(temp) FROM climate WHERE time > 0 GROUP BY time(1ns) tz('Europe/Vienna')".to_owned(),
         "SELECT mean(temp) FROM climate WHERE time > -9223372036854775808 GROUP BY time(1w, -1w)".to_owned(),
+        "SELECT derivative(mean(temp)) FROM climate WHERE time > -10 GROUP BY time(99999999999999h)".to_owned(),
     ] {
         ask_in_small_stack(query);
     }
