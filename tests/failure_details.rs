@@ -50,7 +50,8 @@ async fn answers_without_the_scope_admin_reveal_no_internals() {
         .set("http.max_body_bytes", "64KiB")
         .token("operator", "scopes = ['admin']")
         .token("writer", &format!("scopes = ['ingest']\n{tenant}"))
-        .token("reader", &format!("scopes = ['query']\n{tenant}"));
+        .token("reader", &format!("scopes = ['query']\n{tenant}"))
+        .token("idle", "scopes = ['query']\ndevice_prefix = 'idle/'");
     let server = Server::start_with_disk_of_log(setup, 8).await;
     mongod.kill9();
     server.disk().fill(0);
@@ -64,7 +65,7 @@ async fn answers_without_the_scope_admin_reveal_no_internals() {
     server.logged("the store is away").await;
 
     let mut answers = Vec::new();
-    for token in [None, Some("unknown"), Some("writer"), Some("reader")] {
+    for token in [None, Some("unknown"), Some("writer"), Some("reader"), Some("idle")] {
         for path in
             ["/v1/readings", "/v1/readings?partial=false", "/write", "/api/v2/write", "/api/v3/write_lp", "/query"]
         {
@@ -85,6 +86,9 @@ async fn answers_without_the_scope_admin_reveal_no_internals() {
             "/v1/devices/pump-1/readings?from=x",
             "/v1/devices/light-1/latest",
             "/v1/devices/%FF/latest",
+            "/query?q=SHOW+MEASUREMENTS",
+            "/query?q=SELECT+value+FROM+m",
+            "/query?q=SELECT+value+FROM+m&chunked=true",
             &format!("/v1/devices/pump-{}/latest", &long[..124]),
             "/metrics",
             "/healthz",
@@ -101,6 +105,9 @@ async fn answers_without_the_scope_admin_reveal_no_internals() {
     for status in [400, 401, 403, 404, 413, 415, 503] {
         assert!(statuses.contains(&status), "{status} was provoked: {statuses:?}");
     }
+    let failed = r#""error":"the store does not answer; try again later""#;
+    let statements = answers.iter().filter(|(_, answer)| String::from_utf8_lossy(&answer.body).contains(failed)).count();
+    assert!(statements >= 3, "nothing of the token \"idle\" is pending: {statements}");
     let address = database.uri.split("//").nth(1).and_then(|rest| rest.split(['/', '?']).next()).expect("an address");
     let data = server.data_dir().display().to_string();
     for (path, answer) in &answers {

@@ -92,6 +92,19 @@ async fn queries_while_the_store_is_away_are_not_logged_one_by_one() {
 }
 
 #[tokio::test]
+async fn the_log_has_why_the_store_failed_a_statement_and_the_answer_has_not() {
+    let server = Server::start(Setup::sqlite()).await;
+    let file = rusqlite::Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the file of the server");
+    let rename = "PRAGMA busy_timeout = 60000; ALTER TABLE devices RENAME TO hidden";
+    file.execute_batch(rename).expect("nobody else writes for long");
+    let answer = server.get_json("/query?q=SHOW+MEASUREMENTS").await;
+    assert_eq!(answer["results"][0]["error"], "the store does not answer; try again later", "{answer}");
+    let log = server.logged("queries are not answered").await;
+    let found = lines(&log, "all", "store_unavailable");
+    assert!(found.len() == 1 && found[0].contains("no such table") && found[0].contains("request_id="), "{log}");
+}
+
+#[tokio::test]
 async fn a_request_has_the_id_of_its_traceparent_in_the_answer_and_in_the_log() {
     const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     let server = Server::start(Setup::sqlite().set("telemetry.log_level", "tidegauge::http=debug")).await;

@@ -115,7 +115,13 @@ fn sender(name: Option<Arc<str>>, address: Option<IpAddr>) -> Sender {
 ///
 /// These are refused readings, unauthorized requests, and queries that the store failed. The senders of other
 /// refused queries see the error themselves.
-fn log_refusals(app: &App, need: Need, sender: &Sender, request: Option<RequestId>, response: &mut Response) {
+pub(in crate::http) fn log_refusals(
+    app: &App,
+    need: Need,
+    sender: &Sender,
+    request: Option<RequestId>,
+    response: &mut Response,
+) {
     let is_authorized = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
     let is_server_error = response.status().is_server_error();
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };

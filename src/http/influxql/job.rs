@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -17,6 +17,7 @@ use super::form::Form;
 use super::source::{self, Stored};
 use crate::access::Grant;
 use crate::http::App;
+use crate::http::access::authorize::{Need, log_refusals};
 use crate::http::answer::format::Encoding;
 use crate::http::problem::Problem;
 use crate::http::read::query_limits::{QueryMemory, RunningQuery};
@@ -24,6 +25,7 @@ use crate::http::read::streamed_file::{self, FILE_BYTES, FileError, Output, PIEC
 use crate::http::serve::client_disconnect::Disconnect;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Format, Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
+use crate::telemetry::{RequestId, Sender};
 
 /// The name of the only database, which has all data.
 ///
@@ -39,6 +41,7 @@ pub(super) struct Job {
     grant: Arc<Grant>,
     statements: Vec<Statement>,
     form: Form,
+    request: Option<RequestId>,
     runtime: Handle,
     /// The deadline of all statements, if the answer is one document.
     deadline: Instant,
@@ -54,6 +57,7 @@ impl Job {
         statements: Vec<Statement>,
         form: Form,
         (encoding, disconnect): (Encoding, Option<Disconnect>),
+        request: Option<RequestId>,
     ) -> Result<Response, Problem> {
         let (shape, cancelled) = (form.shape(), CancellationToken::new());
         let guard: DropGuard = cancelled.clone().drop_guard();
@@ -65,7 +69,7 @@ impl Job {
         let runtime = Handle::current();
         let memory = Held { running: Arc::clone(&running), held };
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
-        let job = Self { app, grant, statements, form, runtime, deadline, cancelled, memory };
+        let job = Self { app, grant, statements, form, request, runtime, deadline, cancelled, memory };
         if let Some(reservation) = reservation {
             if let Some(watch) = disconnect.map(|disconnect| disconnect.watch()) {
                 let of_job = job.cancelled.clone();
@@ -193,7 +197,7 @@ impl Job {
         statement: &Statement,
         evaluate: impl FnOnce(&mut Stored<'_>, &Options<'_>) -> Result<T, StatementError>,
     ) -> (Result<T, StatementError>, Vec<String>) {
-        let Self { app, grant, form, runtime, deadline, cancelled, memory, .. } = self;
+        let Self { app, grant, form, request, runtime, deadline, cancelled, memory, .. } = self;
         let (limits, is_in_parts) = (app.queries.limits(), form.chunk_rows.is_some());
         let now_ms = app.clock.now_ms();
         let mut source = Stored {
@@ -213,6 +217,7 @@ impl Job {
             incomplete: None,
             notes_missing: form.format != Format::Csv,
             lacks_devices: false,
+            failure: None,
         };
         let options = Options {
             now_ns: now_ms.saturating_mul(1_000_000),
@@ -226,6 +231,9 @@ impl Job {
             memory,
         };
         let answer = evaluate(&mut source, &options);
+        if let Some(problem) = source.failure.take() {
+            log_refusals(app, Need::InfluxQl, &Sender::All, *request, &mut problem.into_response());
+        }
         (answer, source.warnings())
     }
 }

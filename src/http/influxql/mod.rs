@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, IF_NONE_MATCH};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 
@@ -33,7 +34,6 @@ use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, 
 use super::openapi::{self, Operation, Tag};
 use super::problem::{Problem, ProblemCode};
 use super::read::query_limits::{self, RunningQuery};
-use super::serve::client_disconnect::Disconnect;
 use super::serve::connection::Peer;
 use super::write::influx::INFLUXDB_VERSION;
 use crate::access::Grant;
@@ -74,21 +74,17 @@ pub(super) fn describe() -> [Operation; 2] {
 pub(super) async fn query(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
-    method: Method,
-    uri: Uri,
-    mut headers: HeaderMap,
-    peer: Option<Extension<Peer>>,
-    body: Body,
+    request: Request,
 ) -> Response {
-    if method == Method::POST {
-        headers.remove(IF_NONE_MATCH); // 304 answers a GET only
+    let (mut head, body) = request.into_parts();
+    if head.method == Method::POST {
+        head.headers.remove(IF_NONE_MATCH); // 304 answers a GET only
     }
-    let disconnect = peer.map(|Extension(peer)| peer.disconnect);
-    let form = Form::receive(&app, &grant, (&method, &uri, &headers), body).await;
+    let form = Form::receive(&app, &grant, (&head.method, &head.uri, &head.headers), body).await;
     match form {
         Ok(form) => {
             let shape = form.shape();
-            answer(&app, grant, form, &headers, disconnect).await.unwrap_or_else(|refusal| refusal.into_response(shape))
+            answer(&app, grant, form, &head).await.unwrap_or_else(|refusal| refusal.into_response(shape))
         }
         Err((refusal, shape)) => refusal.into_response(shape),
     }
@@ -155,22 +151,18 @@ impl Shape {
     }
 }
 
-async fn answer(
-    app: &Arc<App>,
-    grant: Arc<Grant>,
-    form: Form,
-    headers: &HeaderMap,
-    disconnect: Option<Disconnect>,
-) -> Result<Response, Refusal> {
+async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, head: &Parts) -> Result<Response, Refusal> {
     let statements = statements(&form, grant.allows(Scope::Query))?;
-    let encoding = Encoding::choose(headers);
+    let encoding = Encoding::choose(&head.headers);
+    let disconnect = head.extensions.get::<Peer>().map(|peer| peer.disconnect.clone());
+    let request = head.extensions.get().copied();
     let (shape, quota, job_app) = (form.shape(), Arc::clone(&grant.quota), Arc::clone(app));
     let of_job = disconnect.clone();
     let answer = move |running: Arc<RunningQuery>| async move {
-        let answer = Job::start(job_app, grant, running, statements, form, (encoding, of_job)).await;
+        let answer = Job::start(job_app, grant, running, statements, form, (encoding, of_job), request).await;
         answer.unwrap_or_else(|problem| Refusal::Problem(problem).into_response(shape))
     };
-    Ok(query_limits::run(app, &quota, Negotiation::of(headers), disconnect, answer).await?)
+    Ok(query_limits::run(app, &quota, Negotiation::of(&head.headers), disconnect, answer).await?)
 }
 
 /// Parses the statements of a request.

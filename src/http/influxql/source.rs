@@ -20,6 +20,7 @@ use super::catalogue::{Catalogue, Place};
 use super::index::Gathered;
 use super::reading::{Order, Stats, all_hours, stats_of};
 use crate::access::DeviceScope;
+use crate::http::problem::Problem;
 use crate::influxql::{Found, Memory, Next, Read, Reader, Request, Source, StatementError, Wanted};
 use crate::query::{Answer, Column, Columns, MAX_METRICS, Missing, Queries, QueryError};
 
@@ -52,17 +53,26 @@ pub(super) struct Stored<'s> {
     pub(super) notes_missing: bool,
     /// Whether the device index lacks devices. The answer then has a note.
     pub(super) lacks_devices: bool,
+    /// The problem of the query that failed. Only the log may have its details.
+    pub(super) failure: Option<Problem>,
 }
 
 impl Stored<'_> {
     /// Waits for the answer of a query.
-    pub(super) fn wait<T>(&self, answer: impl Future<Output = Result<T, QueryError>>) -> Result<T, StatementError> {
-        let timeout = || QueryError::Timeout(self.queries.limits().timeout);
-        let answer = async { tokio::time::timeout_at(self.deadline, answer).await.map_err(|_| timeout())? };
-        match self.runtime.block_on(self.cancelled.run_until_cancelled(answer)) {
-            Some(answer) => answer.map_err(|error| StatementError::new(error.to_string())),
-            None => Err(gone()),
-        }
+    pub(super) fn wait<T>(&mut self, answer: impl Future<Output = Result<T, QueryError>>) -> Result<T, StatementError> {
+        let (deadline, timeout) = (self.deadline, self.queries.limits().timeout);
+        let timeout = |_| QueryError::Timeout(timeout);
+        let answer = async { tokio::time::timeout_at(deadline, answer).await.map_err(timeout)? };
+        let answer = self.runtime.block_on(self.cancelled.run_until_cancelled(answer));
+        answer.ok_or_else(gone)?.map_err(|error| self.failed(error))
+    }
+
+    /// Makes the error of the statement, whose text has no details of the store.
+    fn failed(&mut self, error: QueryError) -> StatementError {
+        let problem = Problem::from(error);
+        let error = StatementError::new(problem.detail());
+        self.failure = Some(problem);
+        error
     }
 
     /// Waits for an answer that must be complete.
@@ -77,7 +87,7 @@ impl Stored<'_> {
         self.lagging = self.lagging.max(lagging);
         match partial {
             Some(Missing::Devices) if self.notes_missing => self.lacks_devices = true,
-            Some(missing) => return Err(QueryError::incomplete(missing).to_string().into()),
+            Some(missing) => return Err(self.failed(QueryError::incomplete(missing))),
             None => {}
         }
         Ok(body)

@@ -189,6 +189,7 @@ impl Service {
             notes_missing: true,
             lacks_devices: false,
             incomplete: None,
+            failure: None,
         };
         let options = Options {
             now_ns: NOW_MS * 1_000_000,
