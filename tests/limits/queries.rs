@@ -66,6 +66,16 @@ async fn memory_of_queries() {
     one_of_two_is_refused(set, ["greedy", "other"], pages, (Limit::QueryBytes, 503, "overloaded")).await;
 }
 
+#[tokio::test]
+async fn memory_of_statements() {
+    let server = Server::start(super::setup().set("query.max_bytes_in_flight", "1MiB")).await;
+    assert_eq!(ingest(&server, "operator", &readings("d", 3)).await.status, 200);
+    let answer = get(&server, "greedy", "/query?q=SHOW+MEASUREMENTS").await;
+    let error = answer.json()["results"][0]["error"].to_string();
+    assert!(error.contains(Limit::QueryBytes.key()), "{}", answer.text());
+    assert_eq!(limited(&server.metrics().await, Limit::QueryBytes), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_all() {
     let set = |setup: Setup| setup.set("query.max_files", 1);

@@ -25,7 +25,7 @@ use crate::http::read::streamed_file::{self, FILE_BYTES, FileError, Output, PIEC
 use crate::http::serve::client_disconnect::Disconnect;
 use crate::influxql::ast::Statement;
 use crate::influxql::{Format, Limits, Memory, Options, OutSeries, StatementError, Writer, execute, stream};
-use crate::telemetry::{RequestId, Sender};
+use crate::telemetry::{Limit, Metrics, RequestId, Sender};
 
 /// The name of the only database, which has all data.
 ///
@@ -67,7 +67,7 @@ impl Job {
         };
         let held = Mutex::new(running.take(LEAST_BYTES).await?);
         let runtime = Handle::current();
-        let memory = Held { running: Arc::clone(&running), held };
+        let memory = Held { running: Arc::clone(&running), metrics: Arc::clone(&app.metrics), held };
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
         let job = Self { app, grant, statements, form, request, runtime, deadline, cancelled, memory };
         if let Some(reservation) = reservation {
@@ -256,6 +256,7 @@ fn charge_text(
 /// The memory of a request, which grows with its data.
 struct Held {
     running: Arc<RunningQuery>,
+    metrics: Arc<Metrics>,
     held: Mutex<QueryMemory>,
 }
 
@@ -267,7 +268,10 @@ impl fmt::Debug for Held {
 
 impl Memory for Held {
     fn grow(&self, bytes: usize) -> Result<(), StatementError> {
-        let more = self.running.try_take(bytes).map_err(|problem| StatementError::new(problem.detail()))?;
+        let more = self.running.try_take(bytes).map_err(|problem| {
+            self.metrics.limited_total.of(Limit::QueryBytes).increment(1);
+            StatementError::new(problem.detail())
+        })?;
         self.held.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
         Ok(())
     }
