@@ -159,17 +159,63 @@ async fn pages_of_devices_are_full_despite_forbidden_ones_between() {
     let expected = ["d-00-x", "d-07", "d-10-x", "d-20-x", "d-30-x", "d-40-x", "d-50-x"];
     for path in ["/v1/devices", "/v1/rollups"] {
         for limit in 1..=8 {
-            let (mut found, mut cursor) = (Vec::new(), String::new());
-            loop {
-                let page = get_json(&server, "ends", &format!("{path}?limit={limit}{cursor}")).await;
-                let of_page = ids(&page);
-                found.extend(of_page.iter().cloned());
-                let Some(next) = page["next"].as_str() else { break };
-                assert_eq!(of_page.len(), limit, "a page with a next one is full");
-                assert!(expected.contains(&next), "{next} tells of a device out of reach");
-                cursor = format!("&cursor={next}");
+            assert_eq!(in_pages(&server, "ends", path, limit).await, expected, "{path} {limit}");
+        }
+    }
+}
+
+/// The IDs that a token lists in pages.
+async fn in_pages(server: &Server, name: &str, path: &str, limit: usize) -> Vec<String> {
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = get_json(server, name, &format!("{path}?limit={limit}{cursor}")).await;
+        let of_page = ids(&page);
+        found.extend(of_page.iter().cloned());
+        let Some(next) = page["next"].as_str() else { return found };
+        assert_eq!(of_page.len(), limit, "a page with a next one is full");
+        assert!(of_page.iter().any(|id| id == next), "{next} tells of a device out of reach");
+        cursor = format!("&cursor={}", next.replace('/', "%2F"));
+    }
+}
+
+/// Lists are compared with the IDs that match, while some devices of the tokens have sent nothing, and after.
+#[tokio::test]
+async fn a_list_has_devices_whose_ids_begin_with_other_ids_of_the_token() {
+    let tokens: [&[&str]; 4] =
+        [&["a", "a1"], &["a", "a1", "a10*", "b"], &["a1", "a10", "b", "b/*"], &["a", "a1", "a10", "a100", "a2", "b"]];
+    let batches: [&[&str]; 2] = [&["a1", "a100", "a11", "b/1", "b/2", "ba"], &["a", "a10", "a2", "b"]];
+    let mut setup = patterns();
+    for (nth, covered) in tokens.iter().enumerate() {
+        setup = setup.token(&format!("token-{nth}"), &format!("scopes = ['query']\ndevices = {covered:?}"));
+    }
+    let server = Server::start(setup).await;
+    let mut sent: Vec<&str> = Vec::new();
+    for batch in batches {
+        let readings: Vec<Value> = batch.iter().map(|device| reading(device, 1.0)).collect();
+        assert_eq!(ingest(&server, "all", &json!(readings)).await.status, 200);
+        sent.extend(batch);
+        sent.sort_unstable();
+        for (nth, covered) in tokens.iter().enumerate() {
+            let name = format!("token-{nth}");
+            let is_covered = |id: &&str| {
+                let covers = |one: &&str| one.strip_suffix('*').map_or(id == one, |start| id.starts_with(start));
+                covered.iter().any(covers)
+            };
+            let expected: Vec<&str> = sent.iter().copied().filter(is_covered).collect();
+            for limit in 1..=expected.len() + 1 {
+                for path in ["/v1/devices", "/v1/latest", "/v1/rollups"] {
+                    let found = in_pages(&server, &name, path, limit).await;
+                    assert_eq!(found, expected, "{covered:?}, {path} of {sent:?} by {limit}");
+                }
             }
-            assert_eq!(found, expected, "{path} {limit}");
+            for cursor in &sent {
+                let after: Vec<&str> = expected.iter().copied().filter(|id| id > cursor).collect();
+                let found = devices(&server, &name, &format!("cursor={}", cursor.replace('/', "%2F"))).await;
+                assert_eq!(found, after, "{covered:?} of {sent:?} after {cursor}");
+            }
+            let file = get(&server, &name, &format!("/v1/readings?{RANGE}&format=csv")).await;
+            let rows: Vec<&str> = file.text().lines().skip(1).filter_map(|row| row.split(',').next()).collect();
+            assert_eq!((file.status, rows), (200, expected), "{covered:?}, a file of {sent:?}");
         }
     }
 }

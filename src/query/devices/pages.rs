@@ -93,14 +93,15 @@ impl Pages {
                 let (page, described) = join(queries.page(deadline, prefix, from, limit), described).await;
                 let mut page = page?;
                 let is_last = range.is_one_id || (page.devices.len() < limit && !page.is_cut);
-                let last = page.devices.last().map(|last| Arc::clone(&last.device));
+                // Instead of one ID, the page may have a longer one, which a later range may hold. So `after`
+                // does not pass it.
                 page.devices.retain(|summary| range.holds(&summary.device));
                 let described = match described {
                     Ok((described, until)) => queries.with_rest(deadline, described, until, &page).await,
                     Err(error) => Err(error),
                 };
-                if let Some(last) = last {
-                    *after = Some(last.to_string());
+                if let Some(last) = page.devices.last() {
+                    *after = Some(last.device.to_string());
                 }
                 if is_last {
                     ranges.pop();
