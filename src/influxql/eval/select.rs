@@ -146,8 +146,12 @@ impl Evaluator<'_> {
             Some(condition) => split(condition, now_ns, &zone)?,
             None => (None, TimeRange::ALL),
         };
-        let range = range.intersect(outer.range);
+        let mut range = range.intersect(outer.range);
         let mut dimensions = Dimensions::new(&select.dimensions, select.zone.as_ref(), now_ns)?;
+        // Windows end at now. Subqueries get the range, because their rows are not compared with it again.
+        if dimensions.windows.every_ns > 0 && !range.has_max() {
+            range.max = now_ns;
+        }
         dimensions.tags.extend(outer.tags.iter().cloned());
         let own_windows = Some(dimensions.windows.clone()).filter(|windows| windows.every_ns > 0);
         let (mut measurements, mut subqueries) = (Measurements::default(), Vec::new());
@@ -190,7 +194,7 @@ impl Evaluator<'_> {
         outline: Outline<'_>,
         found: &mut [BTreeMap<Arc<str>, Found>],
     ) -> Result<Prepared, StatementError> {
-        let Outline { select, outer, mut range, condition, mut dimensions, subqueries, wanted } = outline;
+        let Outline { select, outer, range, condition, mut dimensions, subqueries, wanted } = outline;
         let mut inputs = Vec::new();
         for subquery in subqueries {
             inputs.push(Input::Subquery(Box::new(self.plan(subquery, found)?)));
@@ -215,9 +219,6 @@ impl Evaluator<'_> {
             && !plan.calls.is_empty()
         {
             dimensions.windows = windows.clone();
-        }
-        if dimensions.windows.every_ns > 0 && !range.has_max() {
-            range.max = self.options.now_ns;
         }
         // A subquery passes on a window without points only if `fill` gives it a value.
         let fill = if outer.is_subquery && select.fill == Fill::Null { Fill::None } else { select.fill };

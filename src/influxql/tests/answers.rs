@@ -131,6 +131,18 @@ fn windows_are_half_open_and_filled() {
 }
 
 #[test]
+fn windows_of_readings_and_of_subqueries_end_at_now() {
+    let seconds = |after_now: i64| NOW_NS + after_now * 1_000_000_000;
+    let lines = format!("m,device_id=a x=3,y=1 {}\nm,device_id=a x=9,y=1 {}", seconds(-60), seconds(300));
+    for source in ["m", "(SELECT x FROM m)", "(SELECT x FROM (SELECT x - y AS x FROM m))"] {
+        let query = format!("SELECT count(x) FROM {source} WHERE time > now() - 2m GROUP BY time(1m)");
+        let answer = ask(&mut Data::new(&lines), &query, LIMITS);
+        let rows = r#"[["2026-03-29T15:58:00Z",0],["2026-03-29T15:59:00Z",1],["2026-03-29T16:00:00Z",0]]"#;
+        assert!(answer.contains(&format!(r#""values":{rows}"#)), "{query}: {answer}");
+    }
+}
+
+#[test]
 fn parameters_are_values_and_never_text() {
     let ask_with = |parameters: &str, query: &str| {
         let parameters = Parameters::from_json(parameters).unwrap();
