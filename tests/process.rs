@@ -77,6 +77,22 @@ async fn signals_of_habit_do_not_end_it() {
     assert_eq!(server.get("/healthz").await.status, 200);
 }
 
+/// `systemctl reload` may come while the log is being opened. The signal is sent as soon as the process handles
+/// SIGUSR1.
+#[tokio::test]
+async fn a_reload_during_the_start_does_not_end_it() {
+    let data = TempDir::new().expect("a temporary folder");
+    let errors = data.path().join("stderr");
+    let script = r#"caught() { sed -n 's/^SigCgt:[[:space:]]*/0x/p' /proc/$$/status; }
+        (until [ $(($(caught) & 0x200)) -ne 0 ]; do :; done; kill -HUP $$) >/dev/null & exec "$0" "$@""#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(binary()).stderr(fs::File::create(&errors).expect("the folder is writable"));
+    let mut server = Spawned::start(shell, &data.path().join("data"), &[]);
+    let logged = || fs::read_to_string(&errors).expect("text");
+    wait_until("it reloads", async || logged().contains("[auth] was reloaded").then_some(())).await;
+    server.end();
+}
+
 #[tokio::test]
 async fn a_reload_that_fails_shows_in_the_metrics() {
     const SUCCESSFUL: &str = "tidegauge_config_last_reload_successful";

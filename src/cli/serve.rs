@@ -28,6 +28,7 @@ use tidegauge::telemetry::{Exposition, Metrics, RefusalLog, VERSION, logs};
 use tidegauge::tls::Tls;
 use tidegauge::{log, mqtt, udp};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -74,6 +75,8 @@ pub(super) async fn serve(
     let passed = PassedSockets::take()?;
     let config = &configured.listening_at(passed.http_addr()?, passed.udp_addr()?)?;
     open_files::raise_limit();
+    // From here on, a reload that comes during the start waits for its end: by default SIGHUP ends the process.
+    let hangups = settings.map(|_| signal(SignalKind::hangup())).transpose()?;
     signals::ignore_user_signals()?;
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
     if *allow_anonymous && !(tokens.is_empty() && keys.is_empty()) {
@@ -103,9 +106,8 @@ pub(super) async fn serve(
         metrics: Arc::clone(&service.app.metrics),
         clock,
     };
-    // Handle SIGHUP and the stop signals before the server announces itself: by default they end the process
-    // at once.
-    let reloading = settings.map(|settings| reload::on_hangup(settings, replaceable)).transpose()?;
+    let reloading = settings.zip(hangups).map(|(settings, hangups)| reload::on_hangup(settings, hangups, replaceable));
+    // Before the server announces itself: by default the stop signals end the process at once.
     let signals = StopSignals::new(settings.is_none())?;
     tracing::info!(
         version = VERSION,

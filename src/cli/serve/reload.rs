@@ -10,7 +10,7 @@ use tidegauge::common::clock::Clock;
 use tidegauge::config::Config;
 use tidegauge::telemetry::{Metrics, logs};
 use tidegauge::tls::Tls;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 
 use super::super::settings::Settings;
 
@@ -24,26 +24,20 @@ pub(super) struct Replaceable {
     pub(super) clock: Clock,
 }
 
-/// Handles SIGHUP from now on.
+/// Reloads with each SIGHUP.
 ///
 /// It reads `[auth]`, `[http.tls]` and its files, and `telemetry.log_level` again. If any of it cannot be
 /// used, nothing changes.
-pub(super) fn on_hangup(
-    settings: &Settings,
-    mut running: Replaceable,
-) -> std::io::Result<impl Future<Output = Infallible>> {
-    let mut hangups = signal(SignalKind::hangup())?;
-    Ok(async move {
-        loop {
-            hangups.recv().await;
-            let reloaded = running.reload(settings);
-            running.metrics.record_config(reloaded.is_ok(), running.clock.now_ms());
-            if let Err(error) = reloaded {
-                let error = format!("{error:#}");
-                tracing::error!(error, "nothing was reloaded; log level, tokens, keys and certificates are unchanged");
-            }
+pub(super) async fn on_hangup(settings: &Settings, mut hangups: Signal, mut running: Replaceable) -> Infallible {
+    loop {
+        hangups.recv().await;
+        let reloaded = running.reload(settings);
+        running.metrics.record_config(reloaded.is_ok(), running.clock.now_ms());
+        if let Err(error) = reloaded {
+            let error = format!("{error:#}");
+            tracing::error!(error, "nothing was reloaded; log level, tokens, keys and certificates are unchanged");
         }
-    })
+    }
 }
 
 impl Replaceable {
