@@ -56,12 +56,12 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Refuses a folder that has other files than the lock.
+    /// Refuses a folder that has other files than the lock, and the `lost+found` of a new volume.
     pub(super) fn expect_empty(&self) -> anyhow::Result<()> {
         let entries = std::fs::read_dir(&self.path).with_context(|| format!("read {}", self.path.display()))?;
         for entry in entries {
             let name = entry.with_context(|| format!("read {}", self.path.display()))?.file_name();
-            if name != LOCK {
+            if name != LOCK && name != "lost+found" {
                 let (folder, name) = (self.path.display(), Path::new(&name).display());
                 return Err(
                     Usage(format!("the data folder {folder} is not empty, it has {name}: name another one")).into()
