@@ -106,7 +106,8 @@ async fn answers_without_the_scope_admin_reveal_no_internals() {
         assert!(statuses.contains(&status), "{status} was provoked: {statuses:?}");
     }
     let failed = r#""error":"the store does not answer; try again later""#;
-    let statements = answers.iter().filter(|(_, answer)| String::from_utf8_lossy(&answer.body).contains(failed)).count();
+    let statements =
+        answers.iter().filter(|(_, answer)| String::from_utf8_lossy(&answer.body).contains(failed)).count();
     assert!(statements >= 3, "nothing of the token \"idle\" is pending: {statements}");
     let address = database.uri.split("//").nth(1).and_then(|rest| rest.split(['/', '?']).next()).expect("an address");
     let data = server.data_dir().display().to_string();
