@@ -106,7 +106,10 @@ impl Place<'_> {
                     self.parse_mapped(payload, (json, number), sink);
                 }
             }
-            _ => json::parse_lines(payload, &json::Options { device, ..formats.json.at(now_ms) }, sink),
+            _ => {
+                let options = json::Options { device, ..formats.json.at(now_ms) };
+                json::parse_value_or_lines(payload, &options, sink);
+            }
         }
     }
 
@@ -270,6 +273,20 @@ mod tests {
         assert_eq!(entries("topic = 'in/#'", "in", line), ["S1 1 t=1"]);
         let json = "{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}\n{\"deviceId\":\"S2\",\"ts\":2,\"value\":2}";
         assert_eq!(entries("topic = 'in/#'", "in/a", json), ["S1 1 value=1", "S2 2 value=2"]);
+        // A value over several lines is one value.
+        for (json, expected) in [
+            ("{\n  \"deviceId\": \"S1\",\n  \"values\": {\"hum\": 40}\n}", &["S1 now hum=40"][..]),
+            (
+                "\r\n[\r\n{\"deviceId\":\"S1\",\"value\":1},\r\n{\"deviceId\":\"S2\",\r\n\"value\":2}\r\n]\r\n",
+                &["S1 now value=1", "S2 now value=2"],
+            ),
+            ("[{\"deviceId\":\"S1\",\"value\":1},\n{\"value\":2", &["invalid_json"; 2]),
+            ("{\"deviceId\":\"S1\",\"value\":1}\n{\"value\":2", &["S1 now value=1", "invalid_json"]),
+        ] {
+            for format in ["json", "auto"] {
+                assert_eq!(entries(&format!("topic = 'in/#'\nformat = '{format}'"), "in", json), expected, "{json}");
+            }
+        }
         let senml = r#"[{"bn":"S1:","bt":1776693610,"n":"temp","v":3}]"#;
         let found = entries("topic = 'in'\nformat = 'senml'", "in", senml);
         assert!(found[0].starts_with("S1 1776693610000 temp=3"), "{found:?}");

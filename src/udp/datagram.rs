@@ -28,7 +28,7 @@ pub(super) fn parse(
 ) {
     let mut sink = Numbered { sink, numbering };
     if format == Format::Json {
-        json::parse_lines(content, json, &mut sink);
+        json::parse_value_or_lines(content, json, &mut sink);
     } else {
         let options = line_protocol::Options { precision: Precision::Nanoseconds, device: None, mapping };
         line_protocol::parse(content, &options, &mut sink);
@@ -104,6 +104,7 @@ mod tests {
     fn the_first_byte_decides_between_json_and_line_protocol() {
         assert_eq!(entries(r#"{"deviceId":"S1","ts":1,"value":1}"#), ["S1 1 value=1"]);
         assert_eq!(entries("\n [{\"deviceId\":\"S1\",\"ts\":1,\"value\":1}]\r\n"), ["S1 1 value=1"]);
+        assert_eq!(entries("{\n \"deviceId\":\"S1\",\n \"ts\":1,\n \"value\":1\n}"), ["S1 1 value=1"]);
         assert_eq!(entries("t,device=S1 value=1 1000000"), ["S1 1 t=1"]);
         assert_eq!(entries("t,device=S1 value=1\nt,device=S2 value=1 2000000\n"), ["S1 now t=1", "S2 2 t=1"]);
     }

@@ -1,8 +1,9 @@
 //! Parses a body: its lines or elements, the objects in them, and their readings.
 //!
-//! [`parse`] and [`parse_lines`] find the objects. [`Reader::read`] takes the keys of one object, and
-//! [`Reader::emit`] passes its readings on. These are two steps, because keys may be in any order, and
-//! because text after the object may not be JSON. The second step also parses the array `readings`.
+//! [`parse`], [`parse_lines`] and [`parse_value_or_lines`] find the objects. [`Reader::read`] takes the keys
+//! of one object, and [`Reader::emit`] passes its readings on. These are two steps, because keys may be in
+//! any order, and because text after the object may not be JSON. The second step also parses the array
+//! `readings`.
 
 use std::borrow::Cow;
 
@@ -75,6 +76,23 @@ pub fn parse_lines(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
     read_lines(body, 1, &mut Reader::new(options, sink.limits(), OF_THE_LINE), sink);
 }
 
+/// Parses a body that is one JSON value, which may have line breaks; any other body as [`parse_lines`] does.
+///
+/// No reading of a value or line that is not JSON is passed on, so the body may be a part of a batch.
+pub fn parse_value_or_lines(body: &[u8], options: &Options<'_>, sink: &mut impl Sink) {
+    let has_lines = memchr::memchr(b'\n', body.trim_ascii()).is_some();
+    let lexer = has_lines.then(|| Lexer::new(body)).and_then(Result::ok);
+    match lexer.filter(|lexer| check(lexer).is_ok()) {
+        Some(lexer) if !sink.is_over() => {
+            let mut reader = Reader::new(options, sink.limits(), "");
+            if let Err(error) = read_value(lexer, &mut reader, sink) {
+                sink.reject(rejection(Code::InvalidJson, error.to_string()));
+            }
+        }
+        _ => parse_lines(body, options, sink),
+    }
+}
+
 /// Reads lines. `first` is the number of the first line.
 fn read_lines<'b>(body: &'b [u8], first: u64, reader: &mut Reader<'b>, sink: &mut impl Sink) {
     for (number, line) in (first..).zip(body.split(|&byte| byte == b'\n')) {
@@ -96,11 +114,16 @@ fn read_line<'b>(line: &'b [u8], reader: &mut Reader<'b>, sink: &mut impl Sink) 
     if lexer.kind()? == Kind::Array {
         // A line that is not JSON must yield a rejection and no readings. So an array is checked to its end
         // before its readings are passed on.
-        let mut ahead = lexer.clone();
-        ahead.skip()?;
-        ahead.end()?;
+        check(&lexer)?;
     }
     read_value(lexer, reader, sink)
+}
+
+/// Checks that the text from here on is one JSON value.
+fn check(lexer: &Lexer<'_>) -> Result<(), SyntaxError> {
+    let mut ahead = lexer.clone();
+    ahead.skip()?;
+    ahead.end()
 }
 
 fn read_value<'b>(mut lexer: Lexer<'b>, reader: &mut Reader<'b>, sink: &mut impl Sink) -> Result<(), SyntaxError> {

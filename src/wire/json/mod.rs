@@ -51,7 +51,7 @@ mod tests;
 mod time;
 
 pub use self::{
-    body::{parse, parse_lines},
+    body::{parse, parse_lines, parse_value_or_lines},
     key::key_names,
 };
 use self::{
