@@ -4,7 +4,8 @@
 //! says that the counter began again at zero, and is itself the growth since then. The increase of a step is
 //! the growth up to each of its values: from the last value before the step, if that is at most
 //! [`LOOK_BACK_MS`] older than the start of the step, and from its first value otherwise. So the increases of
-//! steps add up to that of a longer step, whatever the range.
+//! steps add up to that of a longer step, whatever the range. But if the counter is silent for longer, only a
+//! step with values on both sides of the gap counts the growth between them.
 //!
 //! The growth of an hour follows from its stats only if they cannot hide a restart; see [`growth_of`]. For
 //! other hours, the readings are read.
