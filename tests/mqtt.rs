@@ -207,6 +207,23 @@ async fn a_lost_session_is_counted_and_subscribed_again() {
     assert_eq!(readings(&server, "a").await.len(), 1);
 }
 
+/// The next ping is due long before the answer to a ping is overdue.
+#[tokio::test]
+async fn a_broker_that_hangs_is_noticed_although_pings_are_frequent() {
+    let broker = Broker::start().await;
+    let server = Server::start(broker.subscribed(Setup::sqlite(), &format!("keep_alive = '1s'\n{TOPICS}"))).await;
+    connected(&server).await;
+    broker.freeze();
+    wait_until("the client notices", async || {
+        let metrics = server.metrics().await;
+        let is_over = metrics.count_where("tidegauge_mqtt_disconnects_total", &[("reason", "timeout")]) > 0;
+        (is_over && metrics.count("tidegauge_mqtt_connected") == 0).then_some(())
+    })
+    .await;
+    let log = server.logged("no connection to the MQTT broker").await;
+    assert!(log.contains("did not answer a ping in time"), "{log}");
+}
+
 #[tokio::test]
 async fn a_topic_that_the_configuration_no_longer_has_is_unsubscribed() {
     let broker = Broker::start().await;

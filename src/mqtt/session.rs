@@ -246,7 +246,10 @@ impl Session {
                     let at = Instant::now() + Duration::from_millis(duration_ms);
                     match kind {
                         TimerKind::PingreqSend => self.ping_at = Some(at),
-                        TimerKind::PingrespRecv => self.pong_by = Some(at),
+                        // The library asks for this at each ping. The first ping without an answer counts.
+                        TimerKind::PingrespRecv => {
+                            self.pong_by.get_or_insert(at);
+                        }
                         TimerKind::PingreqRecv => {}
                     }
                 }

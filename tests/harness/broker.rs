@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use super::mongod::free_port;
 use super::mongod::kill_on_exit::KillOnExit;
+use super::mongod::{free_port, signal};
 use super::{Setup, fetched, wait_until};
 
 /// A broker, running or not.
@@ -59,6 +59,12 @@ impl Broker {
         let (mut child, _kill_on_exit) = self.running.take().expect("it is running");
         child.kill().expect("our child");
         child.wait().expect("our child");
+    }
+
+    /// Stops the broker with SIGSTOP: its connections stay open and it does not answer.
+    pub(crate) fn freeze(&self) {
+        let (child, _kill_on_exit) = self.running.as_ref().expect("it is running");
+        signal(child, "STOP");
     }
 
     /// Removes the sessions of a broker that is not running.
