@@ -409,6 +409,7 @@ impl<L: Layout> Store for MongoStore<L> {
             rev: of.stats.iter().map(|(_, stats)| stats.count.cast_signed()).sum(),
             first_ts_ms: of.first_ts_ms(),
             stats: of.clone(),
+            may_lack_deleted: false,
         };
         let rollups: Vec<HourRollup> = hours.iter().map(rollup).collect();
         self.rollups.put_all(&rollups).await.into_iter().collect()

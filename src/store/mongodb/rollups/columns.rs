@@ -264,7 +264,7 @@ mod tests {
     fn hour(at: i32, rev: i64, stats: Vec<(Metric, Stats)>) -> HourRollup {
         let hour = Hour(START.0 + at);
         let stats = HourStats { hour, last_ts_ms: hour.end_ms() - 1, stats };
-        HourRollup { device: Arc::from("d"), rev, first_ts_ms: hour.instant_ms(7), stats }
+        HourRollup { device: Arc::from("d"), rev, first_ts_ms: hour.instant_ms(7), stats, may_lack_deleted: false }
     }
 
     fn stats(at: i32, value: f64) -> Stats {

@@ -289,7 +289,8 @@ pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, Deco
             let (hour, rev) = (hour_at(start, key)?, integer(entry, "rev")?);
             let first_ts_ms = entry.get_datetime("firstTs")?.timestamp_millis();
             let stats = decode(entry, hour, &mut names)?;
-            rollups.push(HourRollup { device: Arc::clone(&device), rev, first_ts_ms, stats });
+            let device = Arc::clone(&device);
+            rollups.push(HourRollup { device, rev, first_ts_ms, stats, may_lack_deleted: false });
         }
     }
     rollups.extend(packed.into_iter().flatten().map(|PackedHour { rev, first_ts_ms, stats }| HourRollup {
@@ -297,6 +298,7 @@ pub(super) fn rollups_of(document: &RawDocument) -> Result<Vec<HourRollup>, Deco
         rev,
         first_ts_ms,
         stats,
+        may_lack_deleted: false,
     }));
     Ok(rollups)
 }

@@ -9,6 +9,10 @@
 //!
 //! The `rev` of a bucket begins anew with the first document that is inserted after the expiry. So the upper
 //! bits of the `rev` of a rollup count how often the readings of its hour have expired.
+//!
+//! A higher `rev` alone does not show that nothing has expired: more readings may have been stored after the
+//! expiry than before it. A bucket that has only grown includes all that it had, so there the stats decide
+//! too. For a bucket that may have lost readings to a deletion, only the `rev` counts.
 
 use std::collections::HashMap;
 
@@ -27,7 +31,8 @@ impl HourRollup {
         let before = stored.rev.rem_euclid(GENERATION);
         let (generation, is_newer) = (stored.rev - before, self.rev > before);
         let is_known = self.rev == before && have_same_numbers(&self.stats.stats, &stored.stats.stats);
-        if generation == 0 && (is_newer || is_known) {
+        let has_grown = is_newer && (self.may_lack_deleted || may_include(&self.stats.stats, &stored.stats.stats));
+        if generation == 0 && (has_grown || is_known) {
             return self; // nothing has expired since
         }
         let hour = stored.stats.hour;
@@ -43,12 +48,18 @@ impl HourRollup {
         if generation > 0 && self.rev == before && stored.stats.stats == known {
             return stored;
         }
-        let generation = if is_newer { generation } else { generation + GENERATION };
+        let generation = if is_newer && generation > 0 { generation } else { generation + GENERATION };
         stored.rev = generation + self.rev;
         stored.first_ts_ms = stored.first_ts_ms.min(self.first_ts_ms);
         stored.stats.last_ts_ms = stored.stats.last_ts_ms.max(self.stats.last_ts_ms);
         stored
     }
+}
+
+/// Whether later readings may include all readings of the stats `known`.
+fn may_include(later: &[(Metric, Stats)], known: &[(Metric, Stats)]) -> bool {
+    let later: HashMap<&Metric, &Stats> = later.iter().map(|of| (&of.0, &of.1)).collect();
+    known.iter().all(|(metric, known)| later.get(metric).is_some_and(|later| later.may_include(known)))
 }
 
 /// Whether these are the same stats, in any order, apart from first and last values.

@@ -78,6 +78,9 @@ pub struct HourRollup {
     /// The first instant of the hour, of any metric, in Unix milliseconds.
     pub(super) first_ts_ms: i64,
     pub(super) stats: HourStats,
+    /// Whether a deletion may have removed some of the readings since an earlier derivation. This is not
+    /// stored.
+    pub(super) may_lack_deleted: bool,
 }
 
 impl HourRollup {
@@ -87,6 +90,7 @@ impl HourRollup {
             std::mem::swap(self, &mut other);
         }
         self.rev += other.rev;
+        self.may_lack_deleted |= other.may_lack_deleted;
         if other.is_empty() {
             return;
         }

@@ -210,8 +210,8 @@ fn pipeline(filter: Document, sort: Option<Document>) -> Vec<Document> {
 }
 
 /// The rollup of an hour; `None` if it has no values. Its `rev` is the number of its values: it grows with
-/// each write, because no stored value is ever replaced. When readings expire it falls, and then the stored
-/// rollup stays as it is.
+/// each write, because no stored value is ever replaced or removed by itself. When readings expire it falls,
+/// and then the stored rollup stays as it is.
 fn rollup(device: Arc<str>, hour: Hour, contents: &Contents, names: &mut MetricNames) -> Option<HourRollup> {
     let (first, last) = contents.span()?;
     let wanted = |(metric, stats): (Metric, Stats)| Some((names.get(&metric)?, stats));
@@ -221,6 +221,7 @@ fn rollup(device: Arc<str>, hour: Hour, contents: &Contents, names: &mut MetricN
         rev: i64::try_from(contents.samples().len()).unwrap_or(i64::MAX),
         first_ts_ms: hour.instant_ms(first),
         stats: HourStats { hour, last_ts_ms: hour.instant_ms(last), stats },
+        may_lack_deleted: false,
     })
 }
 

@@ -3,8 +3,9 @@
 use super::*;
 use crate::config::BucketLayout;
 use crate::model::Metric;
+use crate::store::Rollups;
 use crate::store::mongodb::tests::counter;
-use crate::store::scenarios::store_scenarios;
+use crate::store::scenarios::{Expiry, store_scenarios};
 
 on_every_deployment!(@all one_member, on_one_member, two_instances, in_parts);
 
@@ -160,4 +161,22 @@ async fn an_hour_of_too_many_values_is_not_merged() {
     let error = write_one(&store, &write_at("d", 1..2)).await.unwrap_err();
     assert_eq!(error.cause, Cause::UnreadableDocument);
     assert!(error.detail.contains("its hour has more than 524288 values"), "{error}");
+}
+
+#[tokio::test]
+async fn more_parts_than_have_expired_do_not_replace_their_rollup() {
+    let scratch = Scratch::new().await;
+    let store = scratch.packed_store(6).await;
+    let device: [Arc<str>; 1] = ["d".into()];
+    let stats = async || {
+        let hour = HOUR..Hour(HOUR.0 + 1);
+        store.hour_stats(&device, hour, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0)
+    };
+    write_one(&store, &write_at("d", [1, 2])).await.unwrap();
+    scratch.expire_readings(&store, "d").await;
+    let before = stats().await;
+    write_one(&store, &write_at("d", 10..20)).await.unwrap();
+    assert_eq!(scratch.buckets().await.len(), 2);
+    store.roll_up(&[("d".into(), HOUR)]).await.remove(0).unwrap();
+    assert_eq!(stats().await, before);
 }

@@ -221,6 +221,7 @@ async fn a_rollup_that_arrives_late_does_not_replace_a_newer_one() {
             last_ts_ms: HOUR.instant_ms(rev as u32),
             stats: vec![("lux".into(), Stats { count, ..Stats::of(HOUR.start_ms(), 1.0) })],
         },
+        may_lack_deleted: false,
     };
     for (rev, count, expected) in [(5, 5, 5), (4, 4, 5), (5, 9, 5), (7, 6, 6), (5, 5, 6)] {
         store.rollups.put_all(&[rollup(rev, count)]).await.remove(0).unwrap();
@@ -238,7 +239,7 @@ async fn an_hour_that_makes_its_day_too_large_has_no_rollup_and_no_older_one() {
             |metric: i32| Metric::from(&*format!("{metric}{}", "x".repeat(if metric == 0 { 0 } else { 100_000 })));
         let stats = (0..metrics).map(|metric| (name(metric), Stats::of(hour(nth).start_ms(), 1.0))).collect();
         let stats = HourStats { hour: hour(nth), last_ts_ms: hour(nth).start_ms(), stats };
-        HourRollup { device: "d".into(), rev, first_ts_ms: hour(nth).start_ms(), stats }
+        HourRollup { device: "d".into(), rev, first_ts_ms: hour(nth).start_ms(), stats, may_lack_deleted: false }
     };
     let found = async || {
         let found = stats(&store, "d", 0..2).await;

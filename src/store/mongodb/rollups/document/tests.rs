@@ -66,7 +66,8 @@ fn an_hour_that_was_left_out_has_a_rev_and_no_stats() {
 #[test]
 fn an_hour_that_was_emptied_has_a_rev_and_no_stats() {
     let stats = HourStats { hour: Hour(14), last_ts_ms: Hour(14).start_ms(), stats: Vec::new() };
-    let emptied = HourRollup { device: "d".into(), rev: 9, first_ts_ms: Hour(14).start_ms(), stats };
+    let first_ts_ms = Hour(14).start_ms();
+    let emptied = HourRollup { device: "d".into(), rev: 9, first_ts_ms, stats, may_lack_deleted: false };
     let day = Encoder::build(|top| insert(top, &[&emptied], BucketLayout::Readable));
     let (mut metrics, mut found) = (MetricNames::new(&SeriesFilter::ALL), Vec::new());
     add_hours(&day, &(Hour(0)..Hour(24)), &mut metrics, StatsNeeds::All, |_| Ok(&mut found)).unwrap();

@@ -120,6 +120,7 @@ async fn a_day_that_the_server_refuses_is_written_hour_by_hour() {
             last_ts_ms: hour(nth).start_ms(),
             stats: (0..series).map(|at| (Metric::from(format!("{at}{long}").as_str()), of_one)).collect(),
         },
+        may_lack_deleted: false,
     };
     let rollups = vec![
         rollup("large", 0, 300),
