@@ -4,10 +4,12 @@ use std::pin::pin;
 
 use bson::doc;
 use futures_util::future::{Either, select};
+use reqwest::Method;
+use serde_json::json;
 use tidegauge::telemetry::Limit;
 
 use super::{ALL, get, ingest, limited, readings, refused, wait_for_retry_after};
-use crate::harness::{Database, Mongod, Server, Setup};
+use crate::harness::{Database, Mongod, Server, Setup, secret_of};
 
 const LATEST: &str = "/v1/devices/d/latest";
 
@@ -51,6 +53,22 @@ async fn one_of_two_is_refused(
 async fn queries_of_all() {
     let set = |setup: Setup| setup.set("query.max_concurrent", 1);
     one_of_two_is_refused(set, ["greedy", "other"], LATEST, (Limit::Queries, 503, "overloaded")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletions_that_only_count() {
+    let (server, mongod, _database) = frozen(|setup| setup.set("query.max_concurrent", 1)).await;
+    let count = async || {
+        let request = server.request(Method::DELETE, "/v1/devices/d?dry_run=true").bearer_auth(secret_of("greedy"));
+        server.send(request).await
+    };
+    let (one, other) = (pin!(count()), pin!(count()));
+    let (Either::Left((first, running)) | Either::Right((first, running))) = select(one, other).await;
+    refused(&first, 503, "overloaded");
+    assert_eq!(limited(&server.metrics().await, Limit::Queries), 1);
+    mongod.thaw();
+    let answer = running.await;
+    assert_eq!((answer.status, &answer.json()["deleted"]), (200, &json!(3)), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]

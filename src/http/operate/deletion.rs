@@ -15,8 +15,11 @@ use crate::http::App;
 use crate::http::openapi::parameter::{ALL, DRY_RUN, FROM, LABELS, METRIC, TO, TZ_OF_RANGE};
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
+use crate::http::read::bytes_of_readings;
+use crate::http::read::query_limits::until_client_leaves;
 use crate::http::request::device_id::DeviceInPath;
 use crate::http::request::params::Params;
+use crate::http::serve::connection::Peer;
 use crate::ingest::IngestError;
 use crate::model::{Deletion, SeriesFilter};
 use crate::query::QueryError;
@@ -84,19 +87,21 @@ fn describe(operation: Operation) -> Operation {
 pub(in crate::http) async fn device(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    peer: Option<Extension<Peer>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
     let mut params = Params::of(&uri, OF_DEVICE);
     let is_dry_run = params.boolean("dry_run", false)?;
     params.end()?;
-    delete(&app, &grant, &device, None, SeriesFilter::ALL, is_dry_run).await
+    delete(app, grant, peer, device, (None, SeriesFilter::ALL), is_dry_run).await
 }
 
 /// `DELETE /v1/devices/{deviceId}/readings`
 pub(in crate::http) async fn readings(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    peer: Option<Extension<Peer>>,
     DeviceInPath(device): DeviceInPath,
     uri: Uri,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
@@ -119,31 +124,29 @@ pub(in crate::http) async fn readings(
     let series = params.series()?;
     let is_dry_run = params.boolean("dry_run", false)?;
     params.end()?;
-    delete(&app, &grant, &device, range_ms, series, is_dry_run).await
+    delete(app, grant, peer, device, (range_ms, series), is_dry_run).await
 }
 
 const REQUIRED: &str = "is required: a deletion names both ends of its range, or `all=true`";
 
 async fn delete(
-    app: &App,
-    grant: &Grant,
-    device: &str,
-    range_ms: Option<std::ops::Range<i64>>,
-    series: SeriesFilter,
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    peer: Option<Extension<Peer>>,
+    device: String,
+    (range_ms, series): (Option<std::ops::Range<i64>>, SeriesFilter),
     is_dry_run: bool,
 ) -> Result<(StatusCode, Json<Receipt>), Problem> {
-    let scope = &grant.device_scope;
-    let stored_id = scope.to_stored_id(device).map_err(QueryError::from)?;
-    let deletion = Deletion { device: stored_id.as_ref().into(), range_ms, series };
+    let stored_id = grant.device_scope.to_stored_id(&device).map_err(QueryError::from)?.as_ref().into();
+    let deletion = Deletion { device: stored_id, range_ms, series };
     if let Some(why) = app.pipeline.refusal_of(&deletion) {
         return Err(Problem::deletion_unsupported(why));
     }
     if is_dry_run {
-        let dead = app.pipeline.dead_letters().count(&deletion).await;
-        let dead = dead.map_err(|error| Problem::internal(format!("cannot count the dead letters: {error}")))?;
-        let Deletion { range_ms, series, .. } = deletion;
-        let count = dead + app.queries.count_readings(scope, device, range_ms, &series, app.clock.now_ms()).await?;
-        return Ok((StatusCode::OK, Json(Receipt { deleted: Some(count), dry_run: true, ..Receipt::default() })));
+        let disconnect = peer.map(|Extension(peer)| peer.disconnect);
+        let of_count = Arc::clone(&app);
+        let counting = async move { count(&of_count, &grant, &device, deletion).await };
+        return until_client_leaves(&app, disconnect, counting).await?;
     }
     let is_away = app.pipeline.store_away().is_some();
     let wait = if is_away { SHORT_WAIT } else { MAX_WAIT };
@@ -161,4 +164,22 @@ async fn delete(
         }
         DeletionOutcome::Failed(why) => Err(Problem::internal(why)),
     }
+}
+
+/// Counts the readings that a deletion would remove, within the limits of queries.
+async fn count(
+    app: &App,
+    grant: &Grant,
+    device: &str,
+    deletion: Deletion,
+) -> Result<(StatusCode, Json<Receipt>), Problem> {
+    let running = app.query_limits.enter(&grant.quota).await?;
+    // The readings are counted page by page.
+    running.reserve(bytes_of_readings(app.limits.max_readings, &deletion.series, app.limits.max_points)).await?;
+    let dead = app.pipeline.dead_letters().count(&deletion).await;
+    let dead = dead.map_err(|error| Problem::internal(format!("cannot count the dead letters: {error}")))?;
+    let (scope, now_ms) = (&grant.device_scope, app.clock.now_ms());
+    let Deletion { range_ms, series, .. } = deletion;
+    let count = dead + app.queries.count_readings(scope, device, range_ms, &series, now_ms).await?;
+    Ok((StatusCode::OK, Json(Receipt { deleted: Some(count), dry_run: true, ..Receipt::default() })))
 }

@@ -45,7 +45,8 @@ pub(super) use devices::{check_prefix, describe_device, describe_devices, device
 pub(super) use latest::{describe_latest, describe_latest_of_devices, latest, latest_of_devices};
 pub(super) use latest_metrics::{describe as describe_latest_metrics, latest_metrics};
 pub(super) use readings::{
-    describe_readings, describe_readings_of_devices, of_devices as readings_of_devices, readings,
+    bytes_of_page as bytes_of_readings, describe_readings, describe_readings_of_devices,
+    of_devices as readings_of_devices, readings,
 };
 pub(super) use remote_read::{describe as describe_remote_read, remote_read};
 pub(super) use rollups::{describe_rollups, describe_rollups_of_devices, of_devices as rollups_of_devices, rollups};

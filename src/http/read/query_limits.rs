@@ -249,8 +249,6 @@ pub(in crate::http) async fn limit_query(State(app): State<Arc<App>>, mut reques
 }
 
 /// Answers a query on the main runtime, once the query has a place.
-///
-/// The query ends when the client has left.
 pub(in crate::http) async fn run<A>(
     app: &App,
     quota: &Quota,
@@ -263,8 +261,19 @@ where
 {
     let running = Arc::new(app.query_limits.enter(quota).await?);
     let answer = answer(Arc::clone(&running));
-    let query = app.main.spawn(async move { running.hand_over(answer.await, negotiation).await });
-    let query = AbortOnDropHandle::new(query);
+    let query = async move { running.hand_over(answer.await, negotiation).await };
+    let mut answer = until_client_leaves(app, disconnect, query).await?;
+    etag::vary(answer.headers_mut());
+    Ok(answer)
+}
+
+/// Runs a query on the main runtime. The query ends when the client has left.
+pub(in crate::http) async fn until_client_leaves<T: Send + 'static>(
+    app: &App,
+    disconnect: Option<Disconnect>,
+    query: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Problem> {
+    let query = AbortOnDropHandle::new(app.main.spawn(query));
     let answer = match disconnect.map(|disconnect| disconnect.watch()) {
         None => query.await,
         Some(watch) => tokio::select! {
@@ -272,9 +281,7 @@ where
             () = watch.client_left() => return Err(Problem::client_left()),
         },
     };
-    let mut answer = answer.unwrap_or_else(|error| Problem::internal(error).into_response());
-    etag::vary(answer.headers_mut());
-    Ok(answer)
+    answer.map_err(Problem::internal)
 }
 
 #[cfg(test)]

@@ -147,7 +147,9 @@ impl Asked {
         let (mut from_ms, to_ms) = range(&mut params, &app.clock)?;
         let limit = params.limit(app.limits.default_readings, app.limits.max_readings)?;
         if let Some(cursor) = params.one("cursor")? {
-            let place = cursor.parse().ok().filter(|place| (from_ms..to_ms).contains(place));
+            // A `from` before now moves on from page to page, so the cursor may be before it.
+            let is_place = |place: &i64| *place < to_ms && jiff::Timestamp::from_millisecond(*place).is_ok();
+            let place = cursor.parse().ok().filter(is_place);
             from_ms = place.ok_or_else(|| Problem::invalid_parameter("cursor", "is not a `next` of this range"))?;
         }
         let series = params.series()?;
@@ -238,7 +240,7 @@ impl Asked {
 /// Estimates the most memory of a page, in bytes.
 ///
 /// The page has stored and pending samples, the readings made of them, and their JSON in memory.
-fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
+pub(in crate::http) fn bytes_of_page(limit: usize, series: &SeriesFilter, max_points: usize) -> usize {
     let of_wanted = |wanted| if matches!(wanted, Wanted::Name(_)) { SERIES_OF_METRIC } else { 1 };
     let of_reading = series.metrics().map_or(METRICS_OF_READING, |metrics| metrics.map(of_wanted).sum());
     let readings = limit + 1;
