@@ -408,9 +408,10 @@ async fn a_full_log_acknowledges_nothing_and_recovers_by_itself() {
     }
     server.logged("the log is full").await;
     let mut acknowledged: Vec<u16> = Vec::new();
-    device.stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket");
-    // The answer to a ping comes at once, and it is the last thing that comes.
-    for _ in 0..10 {
+    for n in 0..10_u16 {
+        device.publish(21 + 2 * n, "plant/north/timeless/temp", &n.to_string());
+        device.publish(22 + 2 * n, "own/x", &json!({ "deviceId": "aged", "ageMs": 0, "value": n }).to_string());
+        // The answer to a ping comes at once, and it is the last thing that comes.
         device.send(&[0xc0, 0]);
         while let Ok(packet) = device.packet() {
             match packet[0] {
@@ -418,24 +419,25 @@ async fn a_full_log_acknowledges_nothing_and_recovers_by_itself() {
                 _ => break,
             }
         }
+        tokio::time::sleep(Duration::from_millis(2)).await; // the next messages arrive at another millisecond
     }
     assert!(acknowledged.len() < 20, "{acknowledged:?}");
     let metrics = server.metrics().await;
     assert!(metrics.count("tidegauge_mqtt_listener_unacknowledged") > 0);
     assert_eq!(metrics.count_where("tidegauge_readings_rejected_total", &[("reason", "overloaded")]), 0, "kept here");
     mongod.thaw();
-    device.stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
-    while acknowledged.len() < 20 {
-        let packet = device.packet().expect("the rest is acknowledged");
-        if packet[0] == 0x40 {
-            acknowledged.push(u16::from_be_bytes([packet[2], packet[3]]));
-        } else {
-            device.send(&[0xc0, 0]);
-        }
+    while acknowledged.len() < 40 {
+        acknowledged.push(device.acknowledgement().0);
     }
-    assert_eq!(acknowledged, (1..=20).collect::<Vec<u16>>());
+    assert_eq!(acknowledged, (1..=40).collect::<Vec<u16>>());
     for n in 0..20 {
         assert_eq!(readings(&server, &format!("a{n}")).await.len(), 1, "{n}");
+    }
+    // Each reading without a time of its own has the time at which its message arrived.
+    for (device, metric) in [("timeless", "temp"), ("aged", "value")] {
+        let stored = readings(&server, device).await;
+        let values: Vec<_> = stored.iter().filter_map(|reading| reading["values"][metric].as_f64()).collect();
+        assert_eq!(values, (0..10).map(f64::from).collect::<Vec<_>>(), "{device}: {stored:?}");
     }
 }
 

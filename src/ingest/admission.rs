@@ -169,10 +169,16 @@ impl<'r> Admission<'r> {
         }
     }
 
-    /// Starts the next datagram of a batch.
-    pub(super) fn start_datagram(&mut self, Permit { source }: Permit, scope: &'r DeviceScope, quota: &'r Quota) {
+    /// Starts the next datagram of a batch. `waited` is the time since its arrival.
+    pub(super) fn start_datagram(
+        &mut self,
+        Permit { source }: Permit,
+        (scope, quota): (&'r DeviceScope, &'r Quota),
+        waited: Duration,
+    ) {
         self.source = source;
         (self.scope, self.quota) = (scope, quota);
+        self.window.set_waited(waited);
         self.overwrite_check.start_datagram();
         (self.owner, self.line) = (None, None); // the next parser numbers owners and lines from the start
         self.batch.forget_owners();
@@ -187,10 +193,12 @@ impl<'r> Admission<'r> {
         self.rules
     }
 
-    /// The clock that the readings are checked against, in Unix milliseconds.
+    /// The arrival of the request, datagram or message, in Unix milliseconds.
+    ///
+    /// Readings without a time get it, and ages count from it.
     #[must_use]
     pub const fn now_ms(&self) -> i64 {
-        self.window.now_ms()
+        self.window.arrival_ms()
     }
 
     /// The number of readings that were accepted so far.

@@ -215,6 +215,8 @@ impl Ingest {
 
     /// Charges the other readings of the last datagram or message of a batch, and begins the next datagram.
     ///
+    /// `waited` is the time since the arrival of the next datagram.
+    ///
     /// # Errors
     /// See [`Ingest::begin`]. With `is_kept`, nothing is counted: the caller keeps a refused message, and
     /// begins it again later.
@@ -224,10 +226,11 @@ impl Ingest {
         source: Source,
         (scope, quota): (&'a DeviceScope, &'a Quota),
         is_kept: bool,
+        waited: Duration,
     ) -> Result<(), RateLimitedError> {
         batch.end_datagram();
         let permit = if is_kept { Self::charge_first(source, quota) } else { self.begin(source, quota) };
-        batch.start_datagram(permit?, scope, quota);
+        batch.start_datagram(permit?, (scope, quota), waited);
         Ok(())
     }
 

@@ -17,6 +17,8 @@ const PLAUSIBLE_AGE_MS: i64 = 10 * 366 * 86_400_000;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     now: i64,
+    /// The arrival, which is before `now` if a message has waited.
+    arrival: i64,
     /// `None`: any time since year 0.
     earliest: Option<i64>,
     latest: i64,
@@ -24,21 +26,26 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new(now_ms: i64, max_age: Option<Duration>, max_future: Duration) -> Self {
-        let millis = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         Self {
             now: now_ms,
+            arrival: now_ms,
             earliest: max_age.map(|age| now_ms.saturating_sub(millis(age))),
             latest: now_ms.saturating_add(millis(max_future)),
         }
     }
 
-    pub(super) const fn now_ms(&self) -> i64 {
-        self.now
+    pub(super) const fn arrival_ms(&self) -> i64 {
+        self.arrival
     }
 
-    /// Returns the instant of a reading: its own, which must be in the window, or now if it has none.
+    /// Sets how long the current datagram or message has waited since its arrival.
+    pub(super) fn set_waited(&mut self, waited: Duration) {
+        self.arrival = self.now.saturating_sub(millis(waited));
+    }
+
+    /// Returns the instant of a reading: its own, or the arrival if it has none. It must be in the window.
     pub(super) fn check(&self, ts_ms: Option<i64>, source: Source) -> Result<i64, Rejection> {
-        let Some(ts_ms) = ts_ms else { return Ok(self.now) };
+        let ts_ms = ts_ms.unwrap_or(self.arrival);
         let (code, detail) = if ts_ms < self.earliest.unwrap_or(YEAR_0_MS) {
             let detail = self.earliest.map_or_else(
                 || "times begin with year 0".to_owned(),
@@ -85,6 +92,10 @@ impl Window {
     }
 }
 
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +123,21 @@ mod tests {
         }
         assert_eq!(at(None, YEAR_0_MS), Ok(YEAR_0_MS));
         assert_eq!(at(None, YEAR_0_MS - 1), Err(Code::TimestampTooOld));
+    }
+
+    #[test]
+    fn a_reading_without_a_time_gets_that_of_its_arrival() {
+        let mut window = Window::new(NOW_MS, Some(HOUR), TEN_MINUTES);
+        for (waited_ms, expected) in [
+            (0, Ok(NOW_MS)),
+            (3_600_000, Ok(NOW_MS - 3_600_000)),
+            (3_600_001, Err(Code::TimestampTooOld)),
+            (u64::MAX, Err(Code::TimestampTooOld)),
+        ] {
+            window.set_waited(Duration::from_millis(waited_ms));
+            assert_eq!(window.check(None, JSON).map_err(|rejection| rejection.code), expected);
+            assert!(window.check(Some(NOW_MS + 600_000), JSON).is_ok(), "the window does not move");
+        }
     }
 
     #[test]

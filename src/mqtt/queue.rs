@@ -119,13 +119,14 @@ impl Queue {
         (self.try_at, self.is_log_full) = (None, false);
         let max_batch_bytes = MAX_BATCH_BYTES.min(intake.ingest.max_record_bytes() / RECORD_BYTES_PER_BYTE);
         let (mut bytes, mut messages) = (0, Vec::new());
+        let now = Instant::now();
         let mut admission = intake.ingest.admission_of_batch();
         while let Some(message) = self.messages.pop_front() {
             if bytes > 0 && bytes + message.bytes > max_batch_bytes {
                 self.messages.push_front(message);
                 break;
             }
-            match intake.admit(&message, author, &mut admission) {
+            match intake.admit(&message, author, &mut admission, now) {
                 Ok(verdict) => {
                     bytes += message.bytes;
                     messages.push((message, verdict));
@@ -221,12 +222,15 @@ impl Queue {
 }
 
 impl Intake {
-    /// Admits the readings of a message into a batch. Fails if the message must wait for the rate.
+    /// Admits the readings of a message into a batch, which began at `now`.
+    ///
+    /// Fails if the message must wait for the rate.
     fn admit<'a>(
         &'a self,
         message: &Message,
         author: Author<'a>,
         admission: &mut Admission<'a>,
+        now: Instant,
     ) -> Result<Verdict, RateLimitedError> {
         let refuse = |outcome, reason, code, example: String| {
             let refusals = vec![RefusalEntry { what: What::Messages, code, count: 1, example }];
@@ -242,7 +246,8 @@ impl Intake {
         };
         let (Author { scope, quota, waits_for_rate }, payload) = (author, payload.as_slice());
         let source = Source::mqtt(place.format(payload));
-        match self.ingest.begin_datagram(admission, source, (scope, quota), waits_for_rate) {
+        let waited = now.saturating_duration_since(message.arrived);
+        match self.ingest.begin_datagram(admission, source, (scope, quota), waits_for_rate, waited) {
             Ok(()) => {}
             Err(error) if waits_for_rate => return Err(error),
             Err(error) => {

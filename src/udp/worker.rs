@@ -152,7 +152,8 @@ impl Worker {
         let content = datagram.content.ok_or(DatagramError::TooLarge(datagram.bytes))?;
         let Verified { signer, content, scope, quota } = keys.verify(content, admission.now_ms())?;
         let format = datagram::format_of(content);
-        self.ingest.begin_datagram(admission, Source::udp(format), (scope, quota), false)?;
+        // All datagrams of one call get its time: how long each has waited in the kernel is not known.
+        self.ingest.begin_datagram(admission, Source::udp(format), (scope, quota), false, Duration::ZERO)?;
         let numbering = Numbering { sequences: &self.sequences, scope };
         let (accepted, rejected) = (admission.accepted(), admission.rejected());
         let json = self.options.json.at(admission.now_ms());
