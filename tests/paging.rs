@@ -49,14 +49,19 @@ async fn fill(server: &mut Server, setup: Setup) -> Model {
 /// All readings of the device in pages, and the length of each page.
 async fn follow(server: &Server, limit: usize, metrics: &[&str]) -> (Vec<Value>, Vec<usize>) {
     let filter: Vec<String> = metrics.iter().map(|metric| format!("&metric={metric}")).collect();
-    let path = format!("/v1/devices/paged/readings?{RANGE}&limit={limit}{}", filter.concat());
+    follow_path(server, &format!("/v1/devices/paged/readings?{RANGE}&limit={limit}{}", filter.concat()), || {}).await
+}
+
+/// The same of any path. `between` is called before each page but the first.
+async fn follow_path(server: &Server, path: &str, between: impl Fn()) -> (Vec<Value>, Vec<usize>) {
     let (mut readings, mut pages) = (Vec::new(), Vec::new());
-    let mut page = server.get_json(&path).await;
+    let mut page = server.get_json(path).await;
     loop {
         let of_page = page["readings"].as_array().expect("readings");
         pages.push(of_page.len());
         readings.extend(of_page.iter().cloned());
         let Some(next) = page["next"].as_str() else { return (readings, pages) };
+        between();
         page = server.get_json(&format!("{path}&cursor={next}")).await;
     }
 }
@@ -105,6 +110,24 @@ async fn a_page_ends_at_the_limit_of_values_per_answer() {
         let (found, pages) = follow(&server, limit, &[]).await;
         assert_eq!(found, expected(&model, &[]), "limit {limit}");
         assert!(pages.iter().all(|&page| page <= 7), "limit {limit}: pages of {pages:?}");
+    }
+}
+
+/// The start of the range moves with the clock, past all readings, while a client asks for the pages.
+#[tokio::test]
+async fn pages_of_a_range_before_now_are_complete() {
+    let server = Server::start_with_clock(Setup::sqlite()).await;
+    let (mut model, first_ms) = (Model::new(), server.clock().now_ms() - HOUR_MS / 2);
+    send(&server, &mut model, "temp", (0..10).map(|nth| first_ms + nth * 1_000)).await;
+    for (range, later_s) in [("from=-1h&", 3_600), ("", 25 * 3_600)] {
+        let path = format!("/v1/devices/paged/readings?{range}limit=3");
+        let (found, pages) = follow_path(&server, &path, || server.clock().set(later_s)).await;
+        assert_eq!((found, pages), (expected(&model, &[]), vec![3, 3, 3, 1]), "{path}");
+    }
+    let to_ms = first_ms + 5_000;
+    for (cursor, status) in [(to_ms - 1, 200), (to_ms, 400), (i64::MIN, 400)] {
+        let answer = server.get(&format!("/v1/devices/paged/readings?to={to_ms}&cursor={cursor}")).await;
+        assert_eq!(answer.status, status, "{cursor}: {}", answer.text());
     }
 }
 
