@@ -208,14 +208,13 @@ async fn readings_that_the_centre_refuses_for_good_hold_up_no_others() {
     );
     assert_eq!(dead_letters(&edge, &["list"]).await.stdout, "0 dead letters with 0 readings\n");
 
-    // A deletion removes dead letters too.
+    // A deletion removes dead letters too, also while the centre is away and readings before it are not sent.
+    relay.lead_to(None);
+    ingest(&edge, &readings("S3", 0, 1)).await;
     let deleted = edge.send(edge.request(reqwest::Method::DELETE, "/v1/devices/S2")).await;
-    assert_eq!(deleted.status, 200, "{}", deleted.text());
-    wait_until("the dead letters of the device are removed", async || {
-        let listed = dead_letters(&edge, &["list", "--forward"]).await;
-        listed.stdout.ends_with(" with 500 readings\n").then_some(())
-    })
-    .await;
+    assert_eq!((deleted.status, deleted.json()), (200, json!({ "deleted": 7 })));
+    let listed = dead_letters(&edge, &["list", "--forward"]).await;
+    assert!(listed.stdout.ends_with(" with 500 readings\n"), "{listed:?}");
 
     // Once the centre accepts them, they are sent again.
     centre.kill9();
@@ -225,6 +224,25 @@ async fn readings_that_the_centre_refuses_for_good_hold_up_no_others() {
     assert_eq!(retried.code, Some(0), "{retried:?}");
     wait_until("the centre has all", async || (number_of_readings(&centre, "S1").await == 600).then_some(())).await;
     edge.settled().await;
+}
+
+#[tokio::test]
+async fn a_site_that_no_longer_forwards_deletes_its_old_dead_letters() {
+    let letter = |device: &str| {
+        let head =
+            format!(r#""refusedAt":"2024-04-20T14:00:00.000Z","reason":"internal","detail":"","deviceId":"{device}""#);
+        format!("{{{head},\"readings\":[{{\"ts\":{START_MS},\"values\":{{\"value\":1}}}}]}}\n")
+    };
+    let fill = |data_dir: &std::path::Path| {
+        std::fs::write(data_dir.join("forward-dead-letters.ndjson"), letter("S1") + &letter("S2")).expect("our folder");
+    };
+    let site = Server::start_with_data(Setup::sqlite(), fill).await;
+    let deleted = site.send(site.request(reqwest::Method::DELETE, "/v1/devices/S1")).await;
+    assert_eq!((deleted.status, deleted.json()), (200, json!({ "deleted": 0 })));
+    let listed = dead_letters(&site, &["list", "--forward"]).await;
+    assert!(
+        listed.stdout.contains(" S2 1 reading internal") && listed.stdout.ends_with("1 dead letter with 1 reading\n")
+    );
 }
 
 /// The value of the device `S1` at the start.

@@ -225,7 +225,8 @@ impl Service {
         let (log, recovery) = open_log(config, &log_dir, &metrics)?;
         let log = Arc::new(log);
         // Start forwarding before the first cut, which would remove records that are not forwarded yet.
-        let forwarding = forwarding::start(config, data, forward, (&log, recovery.start), clock, &metrics)?;
+        let of_forwarding = forwarding::dead_letters(config, data, clock);
+        let forwarding = forwarding::start(forward, (&log, recovery.start), of_forwarding.clone(), &metrics)?;
         let sqlite_was_there = config.sqlite_file().exists();
         let store = open_store(config, &metrics).await?;
         let known_store = data_dir::known_store(data.path());
@@ -233,6 +234,7 @@ impl Service {
         store_watch::note(&known_store, &*store);
         let dead_letters = data_dir::dead_letters(data.path());
         let dead_letters = DeadLetters::new(dead_letters, config.flush.max_dead_letter_bytes.0, clock.clone());
+        let dead_letters = dead_letters.with_copies(of_forwarding);
         let pipeline = Pipeline::new(
             options::flush(config, data, clock),
             Arc::clone(&log),

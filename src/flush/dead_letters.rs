@@ -35,6 +35,8 @@ pub struct DeadLetters {
     clock: Clock,
     /// Serializes the appends of this process.
     turn: Arc<Mutex<()>>,
+    /// The letters of readings that are stored here too.
+    copies: Option<Arc<Self>>,
 }
 
 impl DeadLetters {
@@ -42,7 +44,15 @@ impl DeadLetters {
     ///
     /// The first refused reading creates it.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
-        Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default() }
+        Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default(), copies: None }
+    }
+
+    /// Has deletions remove their readings from `copies` too, the letters of readings that are stored here.
+    ///
+    /// Readings in `copies` are not counted, because the stored ones are.
+    #[must_use]
+    pub fn with_copies(self, copies: Self) -> Self {
+        Self { copies: Some(copies.into()), ..self }
     }
 
     /// The size of the file, in bytes.
@@ -109,7 +119,14 @@ impl DeadLetters {
     /// When a file cannot be locked, read or written.
     pub async fn delete(&self, deletion: &Deletion) -> std::io::Result<u64> {
         let (this, deletion) = (self.clone(), deletion.clone());
-        blocking(move || this.each_file(|folder, name| delete_of(folder, name, &deletion))).await
+        blocking(move || {
+            let delete = |folder: &OsFolder, name: &str| delete_of(folder, name, &deletion);
+            if let Some(copies) = &this.copies {
+                copies.each_file(delete)?;
+            }
+            this.each_file(delete)
+        })
+        .await
     }
 
     /// Counts the readings that [`Self::delete`] would remove.

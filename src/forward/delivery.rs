@@ -108,11 +108,14 @@ impl Delivery {
         ControlFlow::Continue(())
     }
 
-    /// Removes the dead letters of readings that a deletion selects.
-    pub(super) async fn delete(&self, deletion: &Deletion) {
-        if let Err(error) = self.dead_letters.delete(deletion).await {
-            tracing::warn!(%error, "cannot remove deleted readings from the dead letters of forwarding");
+    /// Removes the dead letters of readings that a deletion selects, and repeats it until that succeeds.
+    pub(super) async fn delete(&mut self, deletion: &Deletion, progress: &mut Progress) -> ControlFlow<()> {
+        while let Err(error) = self.dead_letters.delete(deletion).await {
+            tracing::error!(%error, "cannot remove deleted readings from the dead letters of forwarding");
+            self.wait(None, progress).await?;
         }
+        self.backoff.reset();
+        ControlFlow::Continue(())
     }
 
     /// Sends an operator's change of metadata until the other server has it.

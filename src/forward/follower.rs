@@ -104,7 +104,7 @@ impl Follower {
                 let deletion = DeletionRecord::of(record.payload).map_err(End::Failed)?;
                 self.deliver(runtime)?;
                 if let DeletionRecord::Begun(begun) = deletion {
-                    runtime.block_on(self.delivery.delete(&begun.deletion));
+                    end_if_stopped(runtime.block_on(self.delivery.delete(&begun.deletion, &mut self.progress)))?;
                 }
             }
             Kind::Metadata => {

@@ -25,8 +25,8 @@
 //!   server can keep busy with an endless answer, such as one `100 Continue` after the other.
 //! - Changes of metadata by operators are sent too, in order with the readings.
 //!
-//! Deletions are not forwarded. They remove readings from the dead-letter file of this room, once the
-//! follower reads them in the log.
+//! Deletions are not forwarded. The flush removes their readings from the dead-letter file of this room. The
+//! follower does so too once it reads the deletion in the log: the readings may be refused only later.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -25,6 +25,7 @@ use crate::common::clock::Clock;
 use crate::flush::DeadLetters;
 use crate::log::batch::BadPayload;
 use crate::log::{BatchBuilder, Instruments, Log, MinFree, Sync};
+use crate::model::Deletion;
 use crate::telemetry::{Exposition, Metrics};
 
 mod order;
@@ -339,6 +340,26 @@ async fn readings_beyond_a_rate_are_sent_again_and_no_others() {
     assert!(case.deliver(8).await.is_continue());
     assert_eq!(case.requests(), [vec![0, 1, 2, 3, 4, 5, 6, 7], vec![3, 4, 5]]);
     assert_eq!((case.count("tidegauge_forward_readings_total"), case.letters()), (8, vec![]));
+}
+
+#[tokio::test]
+async fn a_deletion_is_repeated_until_the_dead_letters_can_be_changed() {
+    let mut case = Case::new(|_, instants| refused(instants, "timestamp_too_old", |_| true)).await;
+    assert!(case.deliver(8).await.is_continue());
+    let count = |case: &Case| case.letters().into_iter().map(|(_, instants)| instants.len()).sum::<usize>();
+    assert_eq!(count(&case), 8);
+    let lock = case.folder.path().join("letters.lock");
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap(); // cannot be locked
+    {
+        let deletion = Deletion::of_device("a".into());
+        let mut deleting = std::pin::pin!(case.delivery.delete(&deletion, &mut case.progress));
+        tokio::time::timeout(Duration::from_millis(100), &mut deleting).await.unwrap_err();
+        std::fs::remove_dir(&lock).unwrap();
+        assert!(deleting.await.is_continue());
+    }
+    let left = case.letters().into_iter().flat_map(|(_, instants)| instants);
+    assert_eq!(left.collect::<Vec<_>>(), (0..8).filter(|&ts_ms| is_of_b(ts_ms)).collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -48,15 +48,19 @@ fn try_options(config: &Config, clock: &Clock) -> anyhow::Result<Option<Options>
     Ok(Some(Options { client, max_batch_bytes, clock: clock.clone() }))
 }
 
+/// The dead letters of forwarding. There may be some although forwarding is off.
+pub(super) fn dead_letters(config: &Config, data: &DataDir, clock: &Clock) -> DeadLetters {
+    let max_bytes = config.flush.max_dead_letter_bytes.0;
+    DeadLetters::new(data_dir::forward_dead_letters(data.path()), max_bytes, clock.clone())
+}
+
 /// Starts to forward the log if that is configured.
 ///
 /// Otherwise the log no longer keeps records for a forwarder.
 pub(super) fn start(
-    config: &Config,
-    data: &DataDir,
     options: Option<Options>,
     (log, new_from): (&Arc<Log>, Position),
-    clock: &Clock,
+    dead_letters: DeadLetters,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Option<Forwarding>> {
     let Some(options) = options else {
@@ -65,8 +69,6 @@ pub(super) fn start(
         }
         return Ok(None);
     };
-    let max_bytes = config.flush.max_dead_letter_bytes.0;
-    let dead_letters = DeadLetters::new(data_dir::forward_dead_letters(data.path()), max_bytes, clock.clone());
     tracing::info!(url = options.client.url(), "accepted readings are forwarded");
     Ok(Some(Forwarding::start(options, Arc::clone(log), new_from, dead_letters, Arc::clone(metrics))?))
 }
