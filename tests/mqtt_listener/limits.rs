@@ -97,6 +97,31 @@ async fn messages_beyond_the_window_wait_and_are_acknowledged() {
 }
 
 #[tokio::test]
+async fn a_client_with_a_full_window_is_answered_and_its_end_is_seen() {
+    let slow = setup().token("slow", "scopes = ['ingest']\nreadings_per_second = 1").set("limits.burst", "1s");
+    let server = Server::start(slow.mqtt_listener(&format!("receive_maximum = 5\n{TOPICS}"))).await;
+    let (mut device, _) = Device::connect(&server, false, "d1", &secret_of("slow"));
+    // A thousand readings put the token into debt for many minutes, in which later messages wait.
+    let many: Vec<String> =
+        (0..1_000).map(|n| json!({ "deviceId": "many", "ts": START_MS + n, "value": n }).to_string()).collect();
+    device.publish(1, "own/x", &many.join("\n"));
+    assert_eq!(device.acknowledgement(), (1, 0));
+    for n in 2..=6 {
+        device.publish(n, "plant/north/a/temp", &at(n.into(), n));
+    }
+    for _ in 0..3 {
+        device.send(&[0xc0, 0]);
+        assert_eq!(device.packet().expect("PINGRESP"), [0xd0, 0]);
+    }
+    assert_eq!(server.metrics().await.count("tidegauge_mqtt_listener_unacknowledged"), 5);
+    drop(device);
+    wait_until("its end is seen", async || {
+        (server.metrics().await.count("tidegauge_mqtt_listener_connections") == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
     let slow = "scopes = ['ingest']\nreadings_per_second = 5";
     let limited = setup().token("greedy", slow).token("bursty", slow);

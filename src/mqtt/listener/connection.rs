@@ -346,12 +346,13 @@ impl Shared {
 impl<S> Connection<S> {
     /// Whether the server reads on.
     ///
-    /// It stops at [`MAX_WAITING_BYTES`] of messages, at [`MAX_ANSWER_BYTES`] of answers, and at
+    /// It stops at [`MAX_WAITING_BYTES`] of messages, at [`MAX_ANSWER_BYTES`] of answers, and at more than
     /// `receive_maximum` unacknowledged messages. Version 3.1.1 does not tell clients this maximum, and some
-    /// clients of version 5 (mqtt.js) do not keep to it.
+    /// clients of version 5 (mqtt.js) do not keep to it. Pings and the end of a client that keeps to it are
+    /// read.
     fn has_room(&self) -> bool {
-        let is_full = self.session.is_window_full();
-        self.queue.bytes() < MAX_WAITING_BYTES && self.session.out.len() < MAX_ANSWER_BYTES && !is_full
+        let is_exceeded = self.session.is_window_exceeded();
+        self.queue.bytes() < MAX_WAITING_BYTES && self.session.out.len() < MAX_ANSWER_BYTES && !is_exceeded
     }
 
     /// Sets the deadlines after a read. With `has_packet`, a packet has become whole.

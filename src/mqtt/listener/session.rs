@@ -110,9 +110,9 @@ impl Session {
         self.inbox.len()
     }
 
-    /// Whether `receive_maximum` messages are unacknowledged.
-    pub(super) fn is_window_full(&self) -> bool {
-        self.in_flight >= self.receive_maximum.into()
+    /// Whether more than `receive_maximum` messages are unacknowledged.
+    pub(super) fn is_window_exceeded(&self) -> bool {
+        self.in_flight > self.receive_maximum.into()
     }
 
     /// Reads bytes of the client, and returns the events that they cause.
