@@ -189,6 +189,38 @@ async fn an_instance_that_ends_with_nothing_left_is_not_waited_for() {
     assert_eq!(delete(&one, "/v1/devices/S1").await, (200, json!({ "deleted": 180 })));
 }
 
+#[tokio::test]
+async fn an_instance_that_ends_with_letters_of_a_failed_retry_misses_no_deletion() {
+    tokio::join!(
+        misses_no_deletion_with_letters_in("dead-letters.retrying.ndjson"),
+        misses_no_deletion_with_letters_in("forward-dead-letters.ndjson"),
+        misses_no_deletion_with_letters_in("forward-dead-letters.retrying.ndjson"),
+    );
+}
+
+async fn misses_no_deletion_with_letters_in(file: &str) {
+    let database = Database::new();
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
+    let (one, mut other) = tokio::join!(Server::start(setup.clone()), Server::start(setup));
+    let path = other.data_dir().join(file);
+    let mut letter = json!({ "refusedAt": "2024-04-20T14:00:00.000Z", "reason": "validation", "detail": "" });
+    letter["deviceId"] = json!("S1");
+    letter["readings"] = json!([{ "ts": START_MS, "values": { "temp": 7 } }]);
+    std::fs::write(&path, format!("{letter}\n")).expect("our folder");
+    assert!(other.terminate().await.success());
+    let complete = wait_until("the other instance is taken for dead", async || {
+        let (status, answer) = delete(&one, "/v1/devices/S1").await;
+        (status == 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(complete["absent"].as_array().map(Vec::len), Some(1), "{file}: {complete}");
+    other.start_again().await;
+    wait_until("the letter is deleted", async || {
+        std::fs::read_to_string(&path).expect("the file stays").is_empty().then_some(())
+    })
+    .await;
+}
+
 /// Sends the same twelve instants again and again. Each counts once.
 async fn counts_each_reading_once(setup: Setup, deletes_ranges: bool) {
     let mut server = Server::start(setup.clone().all_pending()).await;

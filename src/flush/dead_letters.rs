@@ -60,6 +60,16 @@ impl DeadLetters {
         std::fs::metadata(&*self.path).map_or(0, |file| file.len())
     }
 
+    /// Whether no letter is left for a deletion: also none in the file of a retry, and none in the copies.
+    pub(super) fn is_empty(&self) -> bool {
+        let is_empty = |path: &Path| match std::fs::metadata(path) {
+            Ok(file) => file.len() == 0,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        let are_empty = is_empty(&self.path) && is_empty(&Self::taken_path(&self.path));
+        are_empty && self.copies.as_deref().is_none_or(Self::is_empty)
+    }
+
     /// The size at which the file is full.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes

@@ -74,7 +74,7 @@ pub(super) async fn tell(pipeline: &Pipeline, begun: &BegunDeletion, readings: u
 pub(super) async fn leave(pipeline: &Pipeline) {
     let (Some(instances), Some(own)) = (pipeline.store.instances(), pipeline.peers.id()) else { return };
     let is_empty = pipeline.status().pending_readings == 0 && pipeline.with_pending(Pending::deletions) == 0;
-    if is_empty && pipeline.dead_letters.bytes() == 0 {
+    if is_empty && pipeline.dead_letters.is_empty() {
         let _ = tokio::time::timeout(LEAVE, instances.leave(own)).await; // otherwise the note expires
     }
 }
