@@ -47,7 +47,8 @@ pub(in crate::store) async fn stats_of_expired_readings_stay_until_later_ones_ma
         assert_eq!(self::readings(store).await, late);
         late.clone()
     };
-    let at_once: Vec<Sent<'_>> = (23..28).map(|offset| (offset, &[("a", 100.0)][..])).collect();
+    let value: &[(&str, f64)] = &[("a", 100.0)];
+    let at_once: [Sent<'_>; 5] = [23, 24, 25, 26, 27].map(|offset| (offset, value));
     write_late(&at_once).await;
     assert_eq!(stats(store).await, expected, "more values at once than have expired");
     for at in 0..6 {
