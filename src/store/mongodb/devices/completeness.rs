@@ -165,8 +165,18 @@ impl DeviceIndex {
         Ok(())
     }
 
+    /// Writes the mark. Its errors are transient, like those of the schema: nothing is wrong with the
+    /// readings, so they wait in the log.
     async fn update_mark(&self, statement: Document) -> Result<u64, StoreError> {
-        self.commands.write_document(Verb::UpdateMatching, &self.managed.name, &statement).await
+        let name = self.name();
+        let written = self.commands.write_document(Verb::UpdateMatching, name, &statement).await;
+        written.map_err(|error| {
+            if error.is_permanent() {
+                let detail = format!("the collection {name} refuses the mark of the device index: {error}");
+                return StoreError::new(Cause::Schema, detail);
+            }
+            error
+        })
     }
 
     /// Logs when the index begins to lack devices, and when it has all again.

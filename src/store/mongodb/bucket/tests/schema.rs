@@ -113,6 +113,19 @@ async fn a_validator_of_somebody_else_stays() {
 }
 
 #[tokio::test]
+async fn readings_wait_while_a_validator_refuses_the_mark_of_the_device_index() {
+    let scratch = Scratch::new().await;
+    let of_entries = doc! { "$jsonSchema": { "required": ["firstTs", "lastTs", "series"] } };
+    scratch.run(doc! { "create": "devices", "validator": of_entries }).await;
+    let (store, write) = (scratch.store().await, write_at("d", 0..5));
+    let error = write_one(&store, &write).await.unwrap_err();
+    assert_eq!(error.cause, Cause::Schema, "{error}");
+    assert!(error.detail.contains("the collection devices refuses"), "{error}");
+    scratch.run(doc! { "collMod": "devices", "validator": {} }).await;
+    assert_eq!(write_one(&store, &write).await.unwrap().stored, 5);
+}
+
+#[tokio::test]
 async fn a_time_series_collection_is_not_taken_for_buckets() {
     let scratch = Scratch::new().await;
     scratch.run(doc! { "create": "buckets", "timeseries": { "timeField": "ts" } }).await;
