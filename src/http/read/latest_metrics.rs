@@ -5,7 +5,7 @@
 //! away.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -166,8 +166,17 @@ impl Families {
         let limits = latest.limits();
         let of_device = MetadataLabel::values(labels, metadata);
         let mut metrics: BTreeSet<&str> = BTreeSet::new();
+        let mut known = HashSet::new();
         for (series, (ts_ms, value)) in &latest.values {
-            let labels = labels_of(device, series, &of_device);
+            let mut labels = labels_of(device, series, &of_device);
+            if !of_device.is_empty() {
+                // Metadata may give a series the label that tells another one apart.
+                let mut sorted = labels.clone();
+                sorted.sort_unstable();
+                if !known.insert(sorted) {
+                    labels.push(("series", (&**series).into()));
+                }
+            }
             write_sample(&mut self.values, "tidegauge_latest_value", &labels, *value);
             let age = now_ms.saturating_sub(*ts_ms) as f64 / 1_000.0;
             write_sample(&mut self.ages, "tidegauge_latest_age_seconds", &labels, age);
@@ -213,7 +222,7 @@ impl Families {
 /// Returns the labels of a series of a device.
 ///
 /// A label of the series precedes metadata of the same name. A series with a label that Prometheus does not
-/// allow has its text as the label `series`, so that two series never have the same labels.
+/// allow has its text as the label `series`. So without metadata, two series never have the same labels.
 fn labels_of<'a>(
     device: &'a str,
     series: &'a Metric,
@@ -313,6 +322,24 @@ mod tests {
         assert_eq!(lines[2], r#"tidegauge_latest_value{device="d:1",metric="v",a_b="1"} 3.0"#);
         let device = r#"tidegauge_latest_value{device="d:1",metric="v",series="v{device=x\"}",a_b="metadata"} 4.0"#;
         assert_eq!(lines[3], device);
+    }
+
+    #[test]
+    fn metadata_makes_no_two_series_the_same() {
+        let values = [("v", 1.0), ("v{a=1,b=2}", 2.0), ("v{a=1}", 3.0), ("v{a=3}", 4.0), ("v{b=2}", 5.0), ("w", 6.0)];
+        let found = text(r#"{"a":1,"b":"2"}"#, &values, &["b", "a"]);
+        let expected = [
+            r#"metric="v",b="2",a="1"} 1.0"#,
+            r#"metric="v",a="1",b="2",series="v{a=1,b=2}"} 2.0"#,
+            r#"metric="v",a="1",b="2",series="v{a=1}"} 3.0"#,
+            r#"metric="v",a="3",b="2"} 4.0"#,
+            r#"metric="v",b="2",a="1",series="v{b=2}"} 5.0"#,
+            r#"metric="w",b="2",a="1"} 6.0"#,
+        ];
+        let expected = expected.map(|labels| format!(r#"tidegauge_latest_value{{device="d:1",{labels}"#));
+        assert_eq!(found.lines().take(values.len()).collect::<Vec<_>>(), expected);
+        let of_ages: BTreeSet<&str> = found.lines().filter(|line| line.contains("_age_")).collect();
+        assert_eq!(of_ages.len(), values.len(), "the ages have the same labels: {found}");
     }
 
     #[test]
