@@ -173,36 +173,42 @@ async fn a_token_connects_as_often_as_it_may_send_requests() {
     assert!(server.metrics().await.count_where("tidegauge_limited_total", &limited) >= 1);
 }
 
-/// The memory of the bodies of HTTP and of the messages is one.
+/// The memory of the bodies of HTTP and of the messages is one, and so is the share of a token.
 #[tokio::test]
 async fn messages_that_are_under_way_count_to_the_memory_of_bodies() {
     let topics = format!("max_packet_bytes = '64KiB'\npacket_timeout = '3s'\n{TOPICS}");
-    let setup = Setup::sqlite().mqtt_listener(&topics).set("http.max_body_bytes", "64KiB");
-    let server = Server::start(setup.set("http.max_bytes_in_flight", "64KiB")).await;
-    let connected = || {
-        let mut device = Device::open(server.mqtt_addr(), true);
-        device.send(&connect(true, "", None, 0));
-        assert_eq!(device.packet().expect("CONNACK")[3], 0);
-        device
-    };
-    let (mut first, mut second) = (connected(), connected());
-    let large = publish(true, 1, "own/x", &"x".repeat(65_500));
-    first.send(&large[..65_200]);
-    let in_flight = async |bytes: std::ops::Range<u64>| {
-        wait_until("the bytes are in flight", async || {
-            let held = server.metrics().await.count("tidegauge_http_bytes_in_flight");
-            bytes.contains(&held).then_some(())
+    for (setup, password, key) in [
+        (Setup::sqlite(), None, "http.max_bytes_in_flight"),
+        (setup(), Some(secret_of(TOKEN)), "limits.token_bytes_in_flight"),
+    ] {
+        let setup = setup.mqtt_listener(&topics).set("http.max_body_bytes", "64KiB");
+        let server = Server::start(setup.set(key, "64KiB")).await;
+        let connected = || {
+            let mut device = Device::open(server.mqtt_addr(), true);
+            device.send(&connect(true, "", password.as_deref(), 0));
+            assert_eq!(device.packet().expect("CONNACK")[3], 0);
+            device
+        };
+        let (mut first, mut second) = (connected(), connected());
+        let large = publish(true, 1, "own/x", &"x".repeat(65_500));
+        first.send(&large[..65_200]);
+        let in_flight = async |bytes: std::ops::Range<u64>| {
+            wait_until("the bytes are in flight", async || {
+                let held = server.metrics().await.count("tidegauge_http_bytes_in_flight");
+                bytes.contains(&held).then_some(())
+            })
+            .await;
+        };
+        in_flight(65_000..65_537).await;
+        second.publish(2, "plant/north/a/temp", &at(0, 1));
+        wait_until("the second one waits for memory", async || {
+            (server.metrics().await.count("tidegauge_limited_total") > 0).then_some(())
         })
         .await;
-    };
-    in_flight(65_000..65_537).await;
-    second.publish(2, "plant/north/a/temp", &at(0, 1));
-    wait_until("the second one waits for memory", async || {
-        let limited = [("limit", "http.max_bytes_in_flight")];
-        (server.metrics().await.count_where("tidegauge_limited_total", &limited) > 0).then_some(())
-    })
-    .await;
-    assert_eq!(second.acknowledgement(), (2, 0), "the first one is too slow, and ends");
-    disconnected(&mut first, 0x82);
-    in_flight(0..1).await;
+        let limited = server.metrics().await.count_where("tidegauge_limited_total", &[("limit", key)]);
+        assert!(limited > 0, "another limit is named");
+        assert_eq!(second.acknowledgement(), (2, 0), "the first one is too slow, and ends");
+        disconnected(&mut first, 0x82);
+        in_flight(0..1).await;
+    }
 }

@@ -22,7 +22,7 @@ use crate::common::backoff::jittered;
 use crate::common::lingering_close::LingeringClose;
 use crate::config::Scope;
 use crate::ingest::{IngestError, Receipt};
-use crate::limits::{Quota, Reservation};
+use crate::limits::{Exhausted, Quota, Reservation};
 use crate::mqtt::queue::{Author, Queue};
 use crate::telemetry::{GaugeGuard, Limit, RefusalEntry, Sender, What};
 
@@ -103,7 +103,7 @@ enum Turn {
 enum Io {
     Read(Vec<Received>),
     Closed,
-    NoMemory,
+    NoMemory(Exhausted),
     Written(usize),
     Flushed,
 }
@@ -173,9 +173,13 @@ impl Shared {
                     self.take(received, connection)?;
                 }
                 Turn::Io(Io::Closed) => return Err(Ended::Closed),
-                Turn::Io(Io::NoMemory) => {
+                Turn::Io(Io::NoMemory(exhausted)) => {
                     if !std::mem::replace(&mut connection.is_starved, true) {
-                        self.intake.metrics.limited_total.of(Limit::BytesInFlight).increment(1);
+                        let limit = match exhausted {
+                            Exhausted::All => Limit::BytesInFlight,
+                            Exhausted::Token => Limit::TokenBytesInFlight,
+                        };
+                        self.intake.metrics.limited_total.of(limit).increment(1);
                     }
                     connection.read_at = Some(Instant::now() + jittered(MEMORY_PAUSE));
                 }
@@ -417,9 +421,10 @@ async fn io<S: AsyncRead + AsyncWrite + Unpin>(
             return Poll::Pending;
         }
         let held_bytes = held_bytes + session.partial_bytes();
-        let sizes = [READ_BYTES, SMALL_READ_BYTES];
-        let Some(bytes) = sizes.into_iter().find(|bytes| reservation.grow_to(held_bytes + bytes).is_ok()) else {
-            return Poll::Ready(Ok(Io::NoMemory));
+        let mut reserve = |bytes: usize| reservation.grow_to(held_bytes + bytes).map(|()| bytes);
+        let bytes = match reserve(READ_BYTES).or_else(|_| reserve(SMALL_READ_BYTES)) {
+            Ok(bytes) => bytes,
+            Err(exhausted) => return Poll::Ready(Ok(Io::NoMemory(exhausted))),
         };
         let mut space = [MaybeUninit::uninit(); READ_BYTES];
         let mut buffer = ReadBuf::uninit(&mut space[..bytes]);
