@@ -182,8 +182,11 @@ fn of_spreadsheet(cell: &str) -> String {
 #[tokio::test]
 async fn csv_for_a_spreadsheet_has_the_same_cells_on_each_path() {
     let server = half_pending(Setup::sqlite()).await;
-    let described = json!({ "deviceId": "z", "ts": START_MS + 7, "metadata": { "a": "1;2,5" }, "value": 0.5 });
-    assert_eq!(server.ingest(&described).await.status, 200);
+    let described = [json!("1;2,5"), json!(2.5), json!(-3), json!([1.5])].into_iter().enumerate();
+    let described = described.map(
+        |(nth, a)| json!({ "deviceId": format!("z{nth}"), "ts": START_MS + 7, "metadata": { "a": a }, "value": 0.5 }),
+    );
+    assert_eq!(server.ingest(&described.collect()).await.status, 200);
     for path in [
         &*format!("/v1/devices/x:1/readings?{RANGE}"),
         &format!("/v1/readings?{RANGE}"),

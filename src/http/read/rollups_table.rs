@@ -39,6 +39,8 @@ impl<'a> Subject<'a> {
                 for value in values {
                     match value {
                         Value::String(text) => table.text(text),
+                        // A float has the decimal mark of the table.
+                        Value::Number(number) if number.is_f64() => table.number(number.as_f64().expect("a float")),
                         value => table.json(&value.to_string()),
                     }
                 }
