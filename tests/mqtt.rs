@@ -143,17 +143,18 @@ async fn a_message_that_cannot_be_stored_is_named_and_does_not_block_others() {
 #[tokio::test]
 async fn a_retained_message_is_stored_again_only_if_it_has_its_own_time() {
     let broker = Broker::start().await;
-    let retained = [("plant/north/a/temp", "1".to_owned()), ("plant/north/b/temp", at(0, 2))];
+    let aged = r#"{"deviceId":"a","ageMs":0,"value":3}"#.to_owned();
+    let retained = [("plant/north/a/temp", "1".to_owned()), ("own/a", aged), ("plant/north/b/temp", at(0, 2))];
     for (topic, payload) in &retained {
         broker.publish_with(&["-r", "-q", "1", "-t", topic, "-m", payload]);
     }
     let setup = broker.subscribed(Setup::sqlite(), &format!("version = '3.1.1'\n{TOPICS}"));
     let mut server = Server::start(setup).await;
     for round in 0..2 {
-        received(&server, 2).await;
-        wait_until("the message without a time is refused", async || {
+        received(&server, 3).await;
+        wait_until("the messages without a time are refused", async || {
             let metrics = server.metrics().await;
-            (metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", "retained")]) == 1).then_some(())
+            (metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", "retained")]) == 2).then_some(())
         })
         .await;
         assert_eq!((readings(&server, "a").await.len(), readings(&server, "b").await.len()), (0, 1), "{round}");

@@ -63,7 +63,7 @@ impl Place<'_> {
         admission: &mut Admission<'_>,
     ) -> Readings {
         let (now_ms, max_readings) = (admission.now_ms(), admission.rules().max_readings);
-        let mut sink = Arrival { sink: admission, is_retained, readings: Readings::default() };
+        let mut sink = Arrival { sink: admission, is_retained, is_relative: false, readings: Readings::default() };
         self.parse(payload, formats, (now_ms, max_readings), &mut sink);
         sink.readings
     }
@@ -157,6 +157,8 @@ struct Arrival<'s, S> {
     sink: &'s mut S,
     /// Whether to leave out readings without a time: a retained message may be old.
     is_retained: bool,
+    /// Whether the time of the next reading is an age, which gives it another time at each arrival.
+    is_relative: bool,
     readings: Readings,
 }
 
@@ -173,8 +175,12 @@ impl<S: Sink> Sink for Arrival<'_, S> {
         self.sink.expect(device);
     }
 
+    fn relative_time(&mut self) {
+        self.is_relative = true;
+    }
+
     fn reading(&mut self, incoming: Incoming<'_>) {
-        if incoming.ts_ms.is_none() {
+        if std::mem::take(&mut self.is_relative) || incoming.ts_ms.is_none() {
             if self.is_retained {
                 self.readings.retained += 1;
                 return;
@@ -292,6 +298,36 @@ mod tests {
         assert!(found[0].starts_with("S1 1776693610000 temp=3"), "{found:?}");
         assert_eq!(entries("topic = 'in'\nformat = 'senml'", "in", "\u{1}"), ["invalid_senml"]);
         assert_eq!(entries("topic = 'in'", "out", line), ["no topic of the configuration has it"]);
+    }
+
+    #[test]
+    fn an_age_is_no_time_of_its_own() {
+        for (payload, without_time) in [
+            (r#"{"deviceId":"S","ts":1,"value":1}"#, 0),
+            (r#"{"deviceId":"S","value":1}"#, 1),
+            (r#"{"deviceId":"S","ageMs":0,"value":1}"#, 1),
+            (r#"{"deviceId":"S","ageMs":null,"ts":1,"value":1}"#, 0),
+            (r#"{"deviceId":"S","ageMs":5,"readings":[{"value":1},{"ts":1,"value":2},{"ageMs":1,"value":3}]}"#, 2),
+            (r#"{"deviceId":"S","ts":5,"readings":[{"value":1},{"ageMs":1,"value":2},{"value":3}]}"#, 1),
+            (r#"[{"deviceId":"S","ageMs":1,"value":"x"},{"deviceId":"S","ts":1,"value":2}]"#, 0),
+            (r#"[{"n":"S:a","v":1},{"n":"S:b","v":2}]"#, 1),
+            (r#"[{"n":"S:a","t":-10,"v":1},{"n":"S:a","t":1776693610,"v":2},{"n":"S:a","t":5,"v":3}]"#, 2),
+            (r#"[{"n":"S:a","bt":-10,"v":1},{"n":"S:a","t":1776693620,"v":2},{"n":"S:a","v":3}]"#, 2),
+        ] {
+            let format = if payload.contains("\"n\"") { "senml" } else { "json" };
+            let keys = format!("topic = 'in'\nformat = '{format}'");
+            let topics = Topic::all(&toml::from_str::<MqttTopic>(&keys).unwrap());
+            let place = place(&topics, "in").unwrap();
+            let passed_on = [false, true].map(|is_retained| {
+                let (sink, readings) = (&mut RecordingSink::default(), Readings::default());
+                let mut sink = Arrival { sink, is_retained, is_relative: false, readings };
+                place.parse(payload.as_bytes(), &formats(), (1_776_693_610_000, 1_000), &mut sink);
+                let Readings { untimed, retained } = sink.readings;
+                assert_eq!(if is_retained { retained } else { untimed }, without_time, "{payload}");
+                sink.sink.0.iter().filter(|entry| entry.starts_with("S ")).count()
+            });
+            assert_eq!(passed_on[0] - passed_on[1], without_time as usize, "{payload}");
+        }
     }
 
     #[test]

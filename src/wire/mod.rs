@@ -125,6 +125,10 @@ pub trait Sink {
     fn expect(&mut self, _device: &str) {}
     /// Receives a reading.
     fn reading(&mut self, incoming: Incoming<'_>);
+    /// Learns that the next reading has a relative time: the body has its age.
+    ///
+    /// The call of [`Self::reading`] follows at once.
+    fn relative_time(&mut self) {}
     /// Receives the number of histograms in the next reading, and of their values.
     fn histograms(&mut self, _histograms: u64, _values: u64) {}
     /// Receives the rejection of an invalid reading.

@@ -250,7 +250,7 @@ impl<'b> Reader<'b> {
         let has_own = self.own.has_values();
         if readings.is_none() || has_own {
             let owner = owner.as_ref().map_err(Clone::clone).and_then(Owner::by_ref);
-            emit(&mut self.own, None, owner, &Ok(None), &self.context, sink);
+            emit(&mut self.own, None, owner, (&Ok(None), false), &self.context, sink);
         }
         match readings {
             None => {}
@@ -281,7 +281,7 @@ impl<'b> Reader<'b> {
         sink: &mut impl Sink,
     ) -> Result<(), SyntaxError> {
         let Self { context, owners, own, inner } = self;
-        let default_ts_ms = own.ts_ms(context.options.now_ms, &Ok(None));
+        let (default_ts_ms, has_age) = (own.ts_ms(context.options.now_ms, &Ok(None)), own.has_age());
         let names = own.outer_names();
         let (mut is_empty, mut needs_time) = (true, false);
         if let Ok(owner) = &mut owner {
@@ -304,7 +304,7 @@ impl<'b> Reader<'b> {
                     .map_err(|problem| problem.clone())
                     .and_then(|owner| owner.of_reading(device.as_ref(), inner.metadata()?, owners))
             };
-            emit(inner, names.as_ref(), of_reading, &default_ts_ms, context, sink);
+            emit(inner, names.as_ref(), of_reading, (&default_ts_ms, has_age), context, sink);
         }
         if !is_empty && !has_own {
             if let Some(names) = names {
@@ -386,10 +386,11 @@ fn emit<'b>(
     reading: &mut Reading<'b>,
     outer: Option<&OuterNames<'_, 'b>>,
     owner: Parsed<OwnerOfReading<'_>>,
-    default_ts_ms: &Parsed<Option<i64>>,
+    (default_ts_ms, is_default_relative): (&Parsed<Option<i64>>, bool),
     context: &Context<'b>,
     sink: &mut impl Sink,
 ) {
+    let is_relative = reading.has_age() || is_default_relative && reading.needs_time();
     let unknown_key = reading.take_unknown_key();
     let complete = |sink: &mut _| {
         let OwnerOfReading { number, device, metadata } = unknown_key.map_or(owner, Err)?;
@@ -402,6 +403,9 @@ fn emit<'b>(
         Ok((incoming, bad_values)) => {
             for problem in bad_values {
                 sink.reject_value(problem);
+            }
+            if is_relative {
+                sink.relative_time();
             }
             sink.reading(incoming);
         }

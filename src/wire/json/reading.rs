@@ -321,6 +321,11 @@ impl<'b> Reading<'b> {
         }
     }
 
+    /// Whether the reading has an age in place of a time.
+    pub(super) fn has_age(&self) -> bool {
+        self.has_rare && matches!(self.rare.age_ms, Some(Ok(Some(_))))
+    }
+
     /// Whether the reading has no time of its own.
     pub(super) fn needs_time(&self) -> bool {
         let has_age = self.has_rare && !matches!(self.rare.age_ms, None | Some(Ok(None)));

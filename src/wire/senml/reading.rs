@@ -27,21 +27,23 @@ pub(super) struct Readings<'p, S> {
     device: String,
     /// The number and the metadata of the device.
     owner: (Option<u32>, Option<&'p str>),
-    ts_ms: Option<i64>,
+    /// The time, and whether it counts from now.
+    time: (Option<i64>, bool),
     values: Values,
 }
 
 impl<'p, S: Sink> Readings<'p, S> {
     pub(super) fn new(devices: &'p DeviceTable, max_metrics: usize, sink: &'p mut S) -> Self {
         let (device, owner, values) = (String::new(), (None, None), Values::default());
-        Self { devices, max_metrics, sink, device, owner, ts_ms: None, values }
+        Self { devices, max_metrics, sink, device, owner, time: (None, false), values }
     }
 
     pub(super) fn add(&mut self, measurement: &Measurement<'_>) {
         work::count(measurement.device.len());
-        if self.device != measurement.device || self.ts_ms != measurement.ts_ms {
+        let time = (measurement.ts_ms, measurement.is_relative);
+        if self.device != measurement.device || self.time != time {
             self.emit();
-            self.ts_ms = measurement.ts_ms;
+            self.time = time;
         }
         if self.device != measurement.device {
             measurement.device.clone_into(&mut self.device);
@@ -97,14 +99,17 @@ impl<'p, S: Sink> Readings<'p, S> {
         if self.values.len() == 0 {
             return;
         }
-        let (owner, metadata) = self.owner;
+        let ((owner, metadata), (ts_ms, is_relative)) = (self.owner, self.time);
         let values: SmallVec<[_; USUAL_VALUES]> =
             self.values.iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect();
+        if is_relative {
+            self.sink.relative_time();
+        }
         self.sink.reading(Incoming {
             device: &self.device,
             metadata,
             owner,
-            ts_ms: self.ts_ms,
+            ts_ms,
             values: &values,
             measurement_bytes: 0,
         });

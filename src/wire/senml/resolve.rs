@@ -27,6 +27,8 @@ pub(super) struct Measurement<'r> {
     pub(super) unit: Option<&'r str>,
     /// The time in Unix milliseconds; `None` is the server's clock.
     pub(super) ts_ms: Option<i64>,
+    /// Whether the time counts from now.
+    pub(super) is_relative: bool,
     pub(super) value: Option<f64>,
     pub(super) sum: Option<f64>,
 }
@@ -134,21 +136,23 @@ impl<'o> Resolver<'o> {
         }
         let metric = metric.or(unit).unwrap_or("value");
         let labels = record.series_labels()?;
-        Ok(Measurement { device, metric, labels, unit, ts_ms: self.ts_ms(record)?, value, sum })
+        let (ts_ms, is_relative) = self.ts_ms(record)?;
+        Ok(Measurement { device, metric, labels, unit, ts_ms, is_relative, value, sum })
     }
 
-    fn ts_ms(&self, record: &Record<'_>) -> Parsed<Option<i64>> {
+    /// The time, and whether it counts from now.
+    fn ts_ms(&self, record: &Record<'_>) -> Parsed<(Option<i64>, bool)> {
         let seconds = self.time.clone()?.unwrap_or(0.0) + record.number(Field::Time)?.unwrap_or(0.0);
         let ms = (seconds * 1_000.0).round();
         if ms.is_nan() || ms.abs() > LAST_EXACT_MS {
             return Err(rejection(Code::InvalidTimestamp, "the time, \"bt\" + \"t\" in seconds, is out of range"));
         }
         Ok(if seconds == 0.0 {
-            None
+            (None, false)
         } else if seconds >= FIRST_ABSOLUTE_S {
-            Some(ms as i64)
+            (Some(ms as i64), false)
         } else {
-            Some(self.options.now_ms.saturating_add(ms as i64))
+            (Some(self.options.now_ms.saturating_add(ms as i64)), true)
         })
     }
 
