@@ -134,15 +134,18 @@ impl Mongodb {
         check_collection("mongodb.devices_collection", &self.devices_collection)?;
         let of_readings =
             [("mongodb.collection", &self.collection), ("mongodb.timeseries.collection", &self.timeseries.collection)];
+        let beside_readings =
+            [("_instances", "the notes of the instances"), ("_metadata", "the metadata that operators have set")];
         let rollups = ("mongodb.rollups_collection", &self.rollups_collection);
         let devices = ("mongodb.devices_collection", &self.devices_collection);
         for (key, name) in of_readings {
             for (own_key, own) in [rollups, devices] {
                 differ(own_key, own, key, name)?;
-                if *own == format!("{name}_instances") {
-                    let problem =
-                        format!("is \"{own}\", which holds the notes of the instances with {key} = \"{name}\"");
-                    return Err(ConfigError::invalid(own_key, problem));
+                for (suffix, contents) in beside_readings {
+                    if *own == format!("{name}{suffix}") {
+                        let problem = format!("is \"{own}\", which holds {contents} with {key} = \"{name}\"");
+                        return Err(ConfigError::invalid(own_key, problem));
+                    }
                 }
             }
         }

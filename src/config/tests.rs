@@ -270,6 +270,7 @@ fn values_without_sense_are_refused_by_key() {
         ("[mongodb]\nrollups_collection = \"buckets\"", "mongodb.rollups_collection"),
         ("[mongodb]\ndevices_collection = \"rollups\"", "mongodb.devices_collection"),
         ("[mongodb]\nrollups_collection = \"buckets_instances\"", "mongodb.rollups_collection"),
+        ("[mongodb]\ndevices_collection = \"buckets_metadata\"", "mongodb.devices_collection"),
         ("[mongodb]\ncollection = \"devices\"", "mongodb.devices_collection"),
         ("[query]\nmax_hours = 0", "query.max_hours"),
         ("[query]\nmax_points = 0", "query.max_points"),
