@@ -398,6 +398,60 @@ async fn a_token_changes_the_metadata_of_its_own_devices_only() {
     assert!(audit.contains("acme/S1"), "{audit}");
 }
 
+/// The lines of each page of a list, as the token of this name gets them.
+async fn pages(server: &Server, token: Option<&str>, path: &str) -> Vec<Vec<String>> {
+    let (mut path, mut pages) = (path.to_owned(), Vec::new());
+    loop {
+        let request = server.request(Method::GET, &path);
+        let request = token.iter().fold(request, |request, token| request.bearer_auth(secret_of(token)));
+        let page = server.send(request).await;
+        assert_eq!(page.status, 200, "{}", page.text());
+        pages.push(page.text().lines().map(str::to_owned).collect());
+        match page.header("link").split_once('<').and_then(|(_, rest)| rest.split_once('>')) {
+            Some((next, _)) => path = next.to_owned(),
+            None => return pages,
+        }
+    }
+}
+
+/// A page that skips too many devices of others ends with those that it has found.
+#[tokio::test]
+async fn a_token_lists_its_devices_among_thousands_of_others() {
+    let setup = Setup::sqlite()
+        .set("limits.new_devices_per_minute", 0)
+        .token("operator", "scopes = ['admin']")
+        .token("all", "scopes = ['query', 'metadata']")
+        .token("one", "scopes = ['query']\ndevices = ['S1']")
+        .token("zone", "scopes = ['query']\ndevices = ['*-ZONE4']")
+        .token("none", "scopes = ['query']\ndevices = ['*-ZONE5']");
+    let server = Server::start(setup).await;
+    let of = |nth: usize| format!("S1-{nth:05}{}", if nth % 200 == 100 { "-ZONE4" } else { "" });
+    let ids: Vec<String> = std::iter::once("S1".to_owned()).chain((0..10_700).map(of)).collect();
+    for some in ids.chunks(500) {
+        let change = json!({ "keys": { "hall": { "atMs": START_MS, "value": 2 } } });
+        let lines: Vec<String> =
+            some.iter().map(|id| json!({ "deviceId": id, "change": change }).to_string()).collect();
+        wait_until("the store has taken the changes before", async || {
+            let request = server.request(Method::POST, "/v1/metadata").bearer_auth(secret_of("all"));
+            let request = request.header("content-type", "application/x-ndjson").body(lines.join("\n"));
+            let answer = server.send(request).await;
+            assert!([200, 503].contains(&answer.status), "{}", answer.text());
+            (answer.status == 200).then_some(())
+        })
+        .await;
+    }
+    let one = pages(&server, Some("one"), "/v1/metadata").await;
+    assert!(one.len() == 1 && one[0].len() == 1 && one[0][0].contains(r#""deviceId":"S1""#), "{one:?}");
+    for (limit, count) in [(100, 2), (53, 2), (20, 3)] {
+        let zone = pages(&server, Some("zone"), &format!("/v1/metadata?limit={limit}")).await;
+        assert_eq!(zone.len(), count, "{limit}: {zone:?}");
+        let zone = zone.concat();
+        assert!(zone.iter().all(|line| line.contains("-ZONE4")) && zone.len() == 53, "{limit}: {zone:?}");
+    }
+    let none = server.send(server.request(Method::GET, "/v1/metadata").bearer_auth(secret_of("none"))).await;
+    assert_eq!((none.status, &none.json()["code"]), (400, &json!("too_many_devices")), "{}", none.text());
+}
+
 #[tokio::test]
 async fn all_that_operators_have_set_is_listed_and_taken_by_another_server() {
     let (from, to) = (Server::start(Setup::sqlite()).await, Server::start(Setup::sqlite()).await);
@@ -406,16 +460,7 @@ async fn all_that_operators_have_set_is_listed_and_taken_by_another_server() {
     }
     accepted(&from, Method::PATCH, "d07", &json!({ "name": null, "hall": 2 })).await;
     accepted(&to, Method::PUT, "d08", &json!({ "name": "newer", "note": "stays" })).await;
-    let (mut path, mut lines) = ("/v1/metadata?limit=10".to_owned(), Vec::new());
-    loop {
-        let page = from.get(&path).await;
-        assert_eq!(page.status, 200, "{}", page.text());
-        lines.extend(page.text().lines().map(str::to_owned));
-        match page.header("link").split_once('<').and_then(|(_, rest)| rest.split_once('>')) {
-            Some((next, _)) => path = next.to_owned(),
-            None => break,
-        }
-    }
+    let lines = pages(&from, None, "/v1/metadata?limit=10").await.concat();
     assert_eq!(lines.len(), 25);
     for _ in 0..2 {
         let answer = to.post("/v1/metadata", "application/x-ndjson", lines.join("\n")).await;

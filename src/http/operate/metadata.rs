@@ -30,21 +30,26 @@ use crate::http::openapi::parameter::{CURSOR_OF_DEVICES, LIMIT_OF_DEVICES, PREFI
 use crate::http::openapi::{Operation, Parameters, Tag};
 use crate::http::problem::{Problem, ProblemCode};
 use crate::http::read::check_prefix;
+use crate::http::read::query_limits::until_client_leaves;
 use crate::http::request::body;
 use crate::http::request::device_id::{DeviceInPath, normalized};
 use crate::http::request::params::Params;
+use crate::http::serve::connection::Peer;
 use crate::ingest::IngestError;
 use crate::log::MetadataRecord;
 use crate::model::{OperatorMetadata, ValueLimits, check_device_id};
-use crate::query::{Missing, QueryError, TwoAuthors};
+use crate::query::{Missing, Queries, QueryError, TwoAuthors};
 use crate::telemetry::Limit;
 use crate::wire::{Format, Limits, json};
 
 /// The most lines in a request to `POST /v1/metadata`.
 const MAX_LINES: usize = 500;
 
-/// The most devices outside of the grant's device scope that one page skips.
+/// A page ends after more than this many devices outside of the grant's device scope.
 const MAX_OUTSIDE: usize = 10_000;
+
+/// The fewest devices that a page asks the store for at once, unless it wants one ID only.
+const DEVICES_PER_FETCH: usize = 500;
 
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
@@ -211,6 +216,7 @@ pub(in crate::http) async fn change(
 pub(in crate::http) async fn list(
     State(app): State<Arc<App>>,
     Extension(grant): Extension<Arc<Grant>>,
+    peer: Option<Extension<Peer>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut params = Params::of(&uri, LIST);
@@ -223,23 +229,47 @@ pub(in crate::http) async fn list(
     check_prefix(&prefix)?;
     params.end()?;
     let path = uri.path().to_owned();
-    on_main(Arc::clone(&app), async move {
-        let place = app.query_limits.enter(&grant.quota).await?;
-        place.reserve(limit * 2 * app.ingest.rules().limits.max_metadata_bytes).await?;
-        let scope = &grant.device_scope;
-        let mut after = after.map(|after| scope.with_prefix(&after));
-        let mut ranges = scope.ranges(&prefix).into_iter();
-        let mut range = ranges.next();
-        let (mut lines, mut last, mut count, mut outside) = (Vec::new(), None, 0, 0);
-        while count < limit
-            && let Some(of) = &range
-        {
-            let left = limit - count;
-            let found = app.queries.list_operator_metadata(&of.prefix, after.as_deref(), left).await?;
-            if found.len() < left {
-                range = ranges.next();
-            }
-            for (device, change) in found {
+    let disconnect = peer.map(|Extension(peer)| peer.disconnect);
+    let of_list = Arc::clone(&app);
+    let list = async move {
+        let place = of_list.query_limits.enter(&grant.quota).await?;
+        let devices = limit.max(DEVICES_PER_FETCH);
+        place.reserve(devices * 2 * of_list.ingest.rules().limits.max_metadata_bytes).await?;
+        let found = page(&of_list.queries, &grant.device_scope, &prefix, after.as_deref(), limit);
+        let found = tokio::time::timeout_at(of_list.queries.deadline(), found).await;
+        let (lines, next) = found.map_err(|_| QueryError::Timeout(of_list.queries.limits().timeout))??;
+        let mut response = ([(CONTENT_TYPE, NDJSON)], lines).into_response();
+        if let Some(next) = next {
+            let query = form_urlencoded::Serializer::new(String::new())
+                .append_pair("limit", &limit.to_string())
+                .append_pair("prefix", &prefix)
+                .append_pair("cursor", &next)
+                .finish();
+            insert(&mut response, LINK, &format!("<{path}?{query}>; rel=\"next\""));
+        }
+        Ok(response)
+    };
+    until_client_leaves(&app, disconnect, list).await?
+}
+
+/// Returns the lines of the next devices after `after`, and the client ID after which the list continues.
+///
+/// A page ends early after too many devices outside of the scope. It fails if it has no line then.
+async fn page(
+    queries: &Queries,
+    scope: &DeviceScope,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<u8>, Option<String>), Problem> {
+    let mut after = after.map(|after| scope.with_prefix(after));
+    let (mut lines, mut last, mut count, mut outside) = (Vec::new(), None, 0, 0);
+    for range in scope.ranges(prefix) {
+        loop {
+            let wanted = if range.is_one_id { 1 } else { (limit - count).max(DEVICES_PER_FETCH) };
+            let found = queries.list_operator_metadata(&range.prefix, after.as_deref(), wanted).await?;
+            let is_last = range.is_one_id || found.len() < wanted;
+            for (device, change) in found.into_iter().filter(|(device, _)| range.holds(device)) {
                 after = Some(device.to_string());
                 let Some(id) = scope.to_client_id(&device) else {
                     outside += 1;
@@ -250,23 +280,19 @@ pub(in crate::http) async fn list(
                 lines.push(b'\n');
                 count += 1;
                 last = Some(line.device_id);
+                if count == limit {
+                    return Ok((lines, last));
+                }
+            }
+            if is_last {
+                break;
             }
             if outside > MAX_OUTSIDE {
-                return Err(QueryError::TooManyDevices(outside).into());
+                return last.map(|last| (lines, Some(last))).ok_or_else(|| QueryError::TooManyDevices(outside).into());
             }
         }
-        let mut response = ([(CONTENT_TYPE, NDJSON)], lines).into_response();
-        if let Some(last) = last.filter(|_| count == limit) {
-            let query = form_urlencoded::Serializer::new(String::new())
-                .append_pair("limit", &limit.to_string())
-                .append_pair("prefix", &prefix)
-                .append_pair("cursor", &last)
-                .finish();
-            insert(&mut response, LINK, &format!("<{path}?{query}>; rel=\"next\""));
-        }
-        Ok(response)
-    })
-    .await
+    }
+    Ok((lines, None))
 }
 
 /// `POST /v1/metadata`
