@@ -100,11 +100,19 @@ impl Queue {
         !self.is_submitted() && !self.messages.is_empty() && !is_pausing
     }
 
-    /// Drops the waiting messages, and returns how many of them are lost.
+    /// The end of the pause for the rate, if a message waits that its sender will not send again.
+    pub(super) fn rate_pause(&self) -> Option<Instant> {
+        let can_be_lost = self.messages.iter().any(|message| message.receipt.is_none());
+        self.try_at.filter(|_| can_be_lost && !self.is_log_full)
+    }
+
+    /// Drops the waiting messages, and counts those that are lost.
     ///
-    /// The client still has the messages that need an acknowledgement, so these are not lost.
-    pub(super) fn give_up(&mut self) -> usize {
-        self.messages.drain(..).filter(|message| message.receipt.is_none()).count()
+    /// The sender still has the messages that need an acknowledgement, so these are not lost.
+    pub(super) fn give_up(self, metrics: &Metrics) {
+        let reason = if self.rate_pause().is_some() { "rate" } else { "overloaded" };
+        let lost = self.messages.iter().filter(|message| message.receipt.is_none()).count();
+        metrics.mqtt_refused_total.with(reason).increment(lost as u64);
     }
 
     /// Submits waiting messages to the log as one record, if [`Self::can_submit`].

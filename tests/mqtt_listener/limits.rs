@@ -159,6 +159,26 @@ async fn a_token_that_has_reached_its_rate_is_told_so_or_waits() {
     assert_eq!(rejected, refused, "a message that waits is not counted as refused");
 }
 
+/// Their sender does not send them again.
+#[tokio::test]
+async fn messages_of_quality_0_wait_for_the_rate_although_their_sender_has_left() {
+    let slow = setup().token("slow", "scopes = ['ingest']\nreadings_per_second = 5");
+    let server = Server::start(slow.set("limits.burst", "1s")).await;
+    let (mut device, _) = Device::connect(&server, false, "d1", &secret_of("slow"));
+    let all = (0..100).flat_map(|n| publish(false, 0, "plant/north/a/temp", &at(n, n)));
+    device.send(&all.chain([0xe0, 0]).collect::<Vec<_>>());
+    let metrics = wait_until("each message is stored or counted as lost", async || {
+        let metrics = server.metrics().await;
+        let stored = metrics.count("tidegauge_readings_accepted_total");
+        (stored + metrics.count("tidegauge_mqtt_refused_total") == 100).then_some(metrics)
+    })
+    .await;
+    let stored = metrics.count("tidegauge_readings_accepted_total");
+    assert!(stored >= 10, "only {stored} are stored, and five of them at once");
+    let refused = metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", "rate")]);
+    assert_eq!(stored + refused, 100, "the log has room");
+}
+
 #[tokio::test]
 async fn a_token_connects_as_often_as_it_may_send_requests() {
     let setup = setup()

@@ -130,8 +130,7 @@ impl Shared {
         let sender = client.as_ref().map_or(Sender::Address(peer.address), |client| client.sender.clone());
         if let Some(client) = &mut client {
             let _ = timeout(END_TIMEOUT, self.settle_all(&mut connection, client, &peer)).await;
-            let lost = connection.queue.give_up();
-            self.intake.metrics.mqtt_refused_total.with("overloaded").increment(lost as u64);
+            std::mem::take(&mut connection.queue).give_up(&self.intake.metrics);
         }
         self.count_end(&ended, sender);
         connection.session.end(&ended);
@@ -286,14 +285,18 @@ impl Shared {
 
     /// Submits and settles the messages that wait at the end of a connection.
     ///
-    /// A client may send messages of quality of service 0 and disconnect at once. The call ends early if the
-    /// log refuses a record, or if the client may no longer write.
+    /// A client may send messages of quality of service 0 and disconnect at once. Such messages wait for the
+    /// rate. The call ends early if the log refuses a record, or if the client may no longer write.
     async fn settle_all<S>(&self, connection: &mut Connection<S>, client: &mut Client, peer: &Peer) {
-        while connection.queue.is_submitted()
-            || self.submit(connection, client, peer).is_ok() && connection.queue.is_submitted()
-        {
-            let result = connection.queue.durable().await;
-            self.settle(result, connection, client);
+        while connection.queue.is_submitted() || self.submit(connection, client, peer).is_ok() {
+            if connection.queue.is_submitted() {
+                let result = connection.queue.durable().await;
+                self.settle(result, connection, client);
+            } else if let Some(try_at) = connection.queue.rate_pause() {
+                sleep_until(try_at.into()).await;
+            } else {
+                return;
+            }
         }
     }
 
