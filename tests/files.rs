@@ -206,6 +206,30 @@ async fn what_no_file_can_be_is_refused() {
     assert_eq!(cells(&some)[0].len(), 1 + 8);
 }
 
+/// The device index keeps 4,096 series of a device, so the series of a metric may not all be known.
+#[tokio::test]
+async fn columns_of_a_device_with_thousands_of_series_are_named_as_whole_series() {
+    let server = Server::start(Setup::sqlite().set("limits.device_metrics_per_hour", 0)).await;
+    let values: serde_json::Map<String, Value> = (0..250).map(|at| (format!("m{at}"), json!(1))).collect();
+    let wide = |at: i64| {
+        let labels = json!({ "nth": at.to_string() });
+        json!({ "deviceId": "wide", "ts": START_MS, "labels": labels, "values": values })
+    };
+    let readings: Vec<Value> = (0..17).map(wide).collect();
+    assert_eq!(server.ingest(&json!(readings)).await.status, 200);
+    server.settled().await;
+    let path = format!("/v1/devices/wide/readings?{RANGE}");
+    for selection in ["", "&metric=m1"] {
+        let answer = server.get(&format!("{path}{selection}&format=csv")).await;
+        assert_eq!(problem(&answer, 400)["code"], "too_many_columns", "{selection}: {}", answer.text());
+        assert!(answer.text().contains("whole series such as cpu{core=0}"), "{selection}: {}", answer.text());
+    }
+    let named = format!("{path}&metric=m1%7Bnth=16%7D&metric=m1%7Bnth=2%7D");
+    assert_eq!(cells(&file(&server, &named, "csv").await)[0], ["ts", "m1{nth=16}", "m1{nth=2}"]);
+    let long = file(&server, &format!("/v1/readings?{RANGE}&device=wide"), "csv").await;
+    assert_eq!(cells(&long).len(), 1 + 17 * 250);
+}
+
 fn decoded(answer: &Answer) -> Vec<u8> {
     let mut text = Vec::new();
     match answer.header("content-encoding") {

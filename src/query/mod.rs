@@ -201,8 +201,8 @@ pub enum QueryError {
     DeviceIndexIncomplete,
     /// Not all series of the device fit into the columns of a file.
     #[error(
-        "the device has more than {max} series, too many for columns; select some with `metric`, or ask \
-         /v1/readings?device= for one row per value"
+        "the device has more than {max} series, too many for columns; select some with `metric` (if that is refused \
+         too: whole series such as cpu{{core=0}}), or ask /v1/readings?device= for one row per value"
     )]
     TooManyColumns {
         /// The most series.
