@@ -17,6 +17,8 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 
 const NS_PER_MS: i128 = 1_000_000;
 const NS_PER_S: i128 = 1_000_000_000;
+/// What messages call a zone without a name.
+const UNNAMED_ZONE: &str = "the zone of --tz";
 
 /// Why a cell is not an instant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +48,7 @@ pub(super) enum TimeError {
     #[error("a time without an offset: name its zone, such as --tz Europe/Berlin or --tz UTC")]
     NoZone,
     /// A local time that does not exist: clocks were set forward over it.
-    #[error("this time does not exist in {0}, where clocks are set forward over it: is --tz right?")]
+    #[error("this time does not exist in {0}, where clocks are set forward over it: is the zone right?")]
     Skipped(String),
     /// Outside the range of years.
     #[error("a time out of range")]
@@ -72,7 +74,7 @@ pub(super) struct Twice {
 /// How the times of a file are parsed.
 #[derive(Debug, Clone)]
 pub(super) struct Times {
-    /// The zone of civil times; without one, they are rejected.
+    /// The zone of civil times without one of their own; `None`: they are rejected.
     pub(super) zone: Option<TimeZone>,
     /// The form of the times; `None`: one of the usual forms.
     pub(super) format: Option<TimeFormat>,
@@ -107,12 +109,17 @@ impl Times {
 
     /// Whether no civil time exists twice, because the zone has one fixed offset.
     pub(super) fn is_fixed(&self) -> bool {
-        self.zone.as_ref().is_none_or(|zone| zone.to_fixed_offset().is_ok())
+        !self.names_zones() && self.zone.as_ref().is_none_or(|zone| zone.to_fixed_offset().is_ok())
     }
 
     /// The name of the zone, for messages.
     pub(super) fn zone_name(&self) -> &str {
-        self.zone.as_ref().and_then(TimeZone::iana_name).unwrap_or("the zone of --tz")
+        if self.names_zones() { "its zone" } else { self.zone.as_ref().map_or(UNNAMED_ZONE, name_of) }
+    }
+
+    /// Whether each time may name its zone: `%Q`, `%:Q`.
+    fn names_zones(&self) -> bool {
+        self.format.as_ref().is_some_and(|format| format.0.contains('Q'))
     }
 
     /// Parses an instant.
@@ -137,7 +144,7 @@ impl Times {
         };
         match offset {
             Some(offset) => offset.to_timestamp(civil).map_err(|_| TimeError::OutOfRange).and_then(at),
-            None => self.civil(civil),
+            None => of_civil(civil, self.zone.as_ref()),
         }
     }
 
@@ -150,23 +157,29 @@ impl Times {
         if found.hour().is_none() {
             return Err(TimeError::NoTimeOfDay);
         }
-        self.civil(found.to_datetime().map_err(wrong)?)
+        let own = found.iana_time_zone().map(TimeZone::get).transpose().map_err(wrong)?;
+        of_civil(found.to_datetime().map_err(wrong)?, own.as_ref().or(self.zone.as_ref()))
     }
+}
 
-    /// The instant of a civil time in the zone.
-    fn civil(&self, civil: DateTime) -> Result<When, TimeError> {
-        let found = self.zone.as_ref().ok_or(TimeError::NoZone)?.to_ambiguous_timestamp(civil);
-        match found.offset() {
-            AmbiguousOffset::Unambiguous { .. } => found.compatible().map_err(|_| TimeError::OutOfRange).and_then(at),
-            AmbiguousOffset::Gap { .. } => Err(TimeError::Skipped(self.zone_name().to_owned())),
-            AmbiguousOffset::Fold { .. } => {
-                let both = found.earlier().and_then(|first| Ok((first, found.later()?)));
-                let (first, second) = both.map_err(|_| TimeError::OutOfRange)?;
-                let (first_ms, second_ms) = (floor_ms(first.as_nanosecond())?, floor_ms(second.as_nanosecond())?);
-                Ok(When::Twice(Twice { civil, first_ms, second_ms }))
-            }
+/// The instant of a civil time in a zone.
+fn of_civil(civil: DateTime, zone: Option<&TimeZone>) -> Result<When, TimeError> {
+    let zone = zone.ok_or(TimeError::NoZone)?;
+    let found = zone.to_ambiguous_timestamp(civil);
+    match found.offset() {
+        AmbiguousOffset::Unambiguous { .. } => found.compatible().map_err(|_| TimeError::OutOfRange).and_then(at),
+        AmbiguousOffset::Gap { .. } => Err(TimeError::Skipped(name_of(zone).to_owned())),
+        AmbiguousOffset::Fold { .. } => {
+            let both = found.earlier().and_then(|first| Ok((first, found.later()?)));
+            let (first, second) = both.map_err(|_| TimeError::OutOfRange)?;
+            let (first_ms, second_ms) = (floor_ms(first.as_nanosecond())?, floor_ms(second.as_nanosecond())?);
+            Ok(When::Twice(Twice { civil, first_ms, second_ms }))
         }
     }
+}
+
+fn name_of(zone: &TimeZone) -> &str {
+    zone.iana_name().unwrap_or(UNNAMED_ZONE)
 }
 
 fn at(instant: Timestamp) -> Result<When, TimeError> {
@@ -394,6 +407,22 @@ mod tests {
         assert!(wrong.starts_with("not a time of the form %d.%m.%Y %H:%M: "), "{wrong}");
         for format in ["%d.%m.%Y", "%H:%M", "%d.%m. %H:%M", "%d.%m.%Y %I:%M", "%Q %1", "soon", ""] {
             assert!(format.parse::<TimeFormat>().is_err(), "{format}");
+        }
+    }
+
+    #[test]
+    fn a_format_may_name_the_zone_of_each_time() {
+        for zone in [None, TimeZone::get("Europe/Berlin").ok()] {
+            let times = Times { zone, format: Some("%Y-%m-%d %H:%M %Q".parse().unwrap()) };
+            assert!(!times.is_fixed(), "a time may exist twice in a zone of its own");
+            let expected = utc("2026-04-20T14:00Z").map(When::At);
+            for text in ["2026-04-20 10:00 America/New_York", "2026-04-20 14:00 UTC", "2026-04-20 16:00 +0200"] {
+                assert_eq!(times.parse(text), expected, "{text}");
+            }
+            assert!(matches!(times.parse("2026-11-01 01:30 America/New_York"), Ok(When::Twice(_))));
+            let skipped = TimeError::Skipped("America/New_York".to_owned());
+            assert_eq!(times.parse("2026-03-08 02:30 America/New_York"), Err(skipped));
+            assert!(matches!(times.parse("2026-04-20 10:00 Mars/Base"), Err(TimeError::NotOfFormat(..))));
         }
     }
 
