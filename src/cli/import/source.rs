@@ -12,7 +12,7 @@ use super::super::Usage;
 use super::encoding::{Encoding, Windows1252};
 
 const BUFFER_BYTES: usize = 256 * 1024;
-const UTF8_MARK: &[u8] = b"\xEF\xBB\xBF";
+pub(super) const UTF8_MARK: &[u8] = b"\xEF\xBB\xBF";
 const UTF16_MARKS: [&[u8]; 2] = [b"\xFF\xFE", b"\xFE\xFF"];
 
 /// The format of a file.

@@ -18,7 +18,7 @@ use super::notes::Place;
 use super::preamble::Preamble;
 use super::progress::Progress;
 use super::repeated_hour::RepeatedHour;
-use super::source::{self, Format};
+use super::source::{self, Format, UTF8_MARK};
 use super::{ImportArgs, add, announce, ndjson, of_csv, send_rows};
 
 mod growing_file;
@@ -205,7 +205,7 @@ impl Lines<'_> {
 
 /// Whether the first lines of a CSV file have the header and a row.
 fn has_row(head: &[u8], delimiter: Option<u8>, skip: Option<u64>) -> bool {
-    let mut rest = head;
+    let mut rest = head.strip_prefix(UTF8_MARK).unwrap_or(head);
     drop(Preamble::read(&mut rest, delimiter, skip)); // `Rows::open` reports the error
     !rest.trim_ascii().is_empty()
 }
@@ -255,6 +255,8 @@ mod tests {
             ("ts;v,w\n", None, false),
             ("ts;v,w\n1;2,3\n4;5,6\n", None, true),
             ("ts;v\n\n1;2\n", None, true),
+            ("\u{feff}# a\nts;v\n", None, false),
+            ("\u{feff}# a\nts;v\n1;2\n", None, true),
             ("a\nts;v\n", Some(1), false),
             ("a\nts;v\n1;2\n", Some(1), true),
         ] {
