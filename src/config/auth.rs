@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::{ConfigError, Key, Token};
+use super::{ConfigError, Key, Mqtt, Token};
 use crate::model::DeviceIdCase;
 
 /// Authentication, and what clients may do.
@@ -91,7 +91,7 @@ impl Auth {
         self.keys.iter_mut().try_for_each(|key| key.secret.read())
     }
 
-    pub(super) fn check(&self, case: DeviceIdCase) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, case: DeviceIdCase, brokers: &[Mqtt]) -> Result<(), ConfigError> {
         let mut known = HashSet::new();
         for (at, token) in (1..).zip(&self.tokens) {
             token.check(at)?;
@@ -101,7 +101,7 @@ impl Auth {
             }
         }
         self.check_keys()?;
-        self.check_prefixes(case)
+        self.check_prefixes(case, brokers)
     }
 
     /// Checks each key, and that no two keys share an ID or a secret.
@@ -125,19 +125,20 @@ impl Auth {
     /// Checks that no tenant prefix begins with another one.
     ///
     /// Otherwise the tenant `a/` could use the devices of the tenant `a/b/`. Equal prefixes are one tenant.
-    fn check_prefixes(&self, case: DeviceIdCase) -> Result<(), ConfigError> {
+    fn check_prefixes(&self, case: DeviceIdCase, brokers: &[Mqtt]) -> Result<(), ConfigError> {
         let of_tokens = self.tokens.iter().map(|token| ("auth.tokens.device_prefix", &token.device_prefix));
         let of_keys = self.keys.iter().map(|key| ("auth.keys.device_prefix", &key.device_prefix));
-        let mut prefixes: Vec<_> =
-            of_tokens.chain(of_keys).filter_map(|(key, prefix)| Some((key, prefix.as_deref()?))).collect();
+        let of_brokers = brokers.iter().map(|broker| ("mqtt.device_prefix", &broker.device_prefix));
+        let all = of_tokens.chain(of_keys).chain(of_brokers);
+        let mut prefixes: Vec<_> = all.filter_map(|(key, prefix)| Some((key, prefix.as_deref()?))).collect();
         prefixes.sort_unstable_by_key(|(_, prefix)| case.apply(prefix));
         for pair in prefixes.windows(2) {
             let [(_, outer), (key, inner)] = [pair[0], pair[1]];
             let (outer_kept, inner_kept) = (case.apply(outer), case.apply(inner));
             if inner_kept != outer_kept && inner_kept.starts_with(&*outer_kept) {
                 let problem = format!(
-                    "is {inner:?}, which begins with {outer:?} of another token or key: one tenant could use the \
-                     devices of the other"
+                    "is {inner:?}, which begins with {outer:?} of another token, key or broker: one tenant could use \
+                     the devices of the other"
                 );
                 return Err(ConfigError::invalid(key, problem));
             }

@@ -199,7 +199,7 @@ impl Config {
             self.http.check(),
             self.udp.check(),
             self.mqtt_listener.check(),
-            self.auth.check(self.ingest.device_id_case),
+            self.auth.check(self.ingest.device_id_case, &self.mqtt),
             self.ingest.check(),
             self.limits.check(),
             self.log.check(),

@@ -189,6 +189,29 @@ fn keys_that_make_no_sense_are_refused_by_key() {
 }
 
 #[test]
+fn the_prefix_of_a_broker_is_as_separate_as_that_of_a_token() {
+    let prefix = |prefix: &str| format!("device_prefix = \"{prefix}\"");
+    let broker = |prefix: &str| {
+        format!(
+            "[[mqtt]]\nurl = \"mqtt://h\"\nclient_id = \"c\"\ndevice_prefix = \"{prefix}\"\n\
+             [[mqtt.topics]]\ntopic = \"t/{{deviceId}}\"\n"
+        )
+    };
+    for (file, name) in [
+        (token(1, &prefix("acme/eu/")) + &broker("acme/"), "auth.tokens.device_prefix"),
+        (token(1, &prefix("acme/")) + &broker("acme/eu/"), "mqtt.device_prefix"),
+        (key(1, &prefix("acme/eu/")) + &broker("acme/"), "auth.keys.device_prefix"),
+    ] {
+        let error = error_of(&file);
+        assert!(error.starts_with(&format!("{name} is ")), "{file:?} gave {error:?}");
+    }
+    let running = load(&(token(1, &prefix("acme/")) + &broker("acme/")), &[], &[]).expect("one tenant");
+    let other = load(&token(2, &prefix("acme/eu/")), &[], &[]).expect("valid by itself");
+    let error = running.reloaded(&other).expect_err("the broker stays").to_string();
+    assert!(error.starts_with("auth.tokens.device_prefix is "), "{error}");
+}
+
+#[test]
 fn the_secret_of_a_key_is_nowhere_shown_and_may_stand_in_a_file_of_its_own() {
     let config = load(&key(1, "expires = 2030-01-01T00:00:00Z"), &[], &[]).expect("valid");
     let secret = format!("hunter2-{:043}", 1);
