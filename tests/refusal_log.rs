@@ -71,6 +71,18 @@ async fn a_sender_of_bad_datagrams_is_logged_once_a_minute() {
     }
 }
 
+#[tokio::test]
+async fn a_rejected_value_of_a_datagram_is_logged_under_its_own_sender() {
+    let server = Server::start(Setup::sqlite().key("gateway-1", "")).await;
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let (key, reading) = (crate::harness::key_of("gateway-1"), br#"{"deviceId":"a","values":{"t":1,"h":"high"}}"#);
+    let signed = [tidegauge::access::sign("gateway-1", &key, reading).as_bytes(), reading].concat();
+    socket.send_to(&signed, server.udp_addr()).expect("sent");
+    let log = server.logged("readings are rejected").await;
+    let found = lines(&log, "gateway-1", "invalid_value");
+    assert!(found.len() == 1 && found[0].contains("device a: "), "{log}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_while_the_store_is_away_are_not_logged_one_by_one() {
     let mut mongod = Mongod::start();

@@ -155,10 +155,10 @@ impl Worker {
         // All datagrams of one call get its time: how long each has waited in the kernel is not known.
         self.ingest.begin_datagram(admission, Source::udp(format), (scope, quota), false, Duration::ZERO)?;
         let numbering = Numbering { sequences: &self.sequences, scope };
-        let (accepted, rejected) = (admission.accepted(), admission.rejected());
+        let accepted = admission.accepted();
         let json = self.options.json.at(admission.now_ms());
         datagram::parse(content, format, &json, &self.options.line_protocol, numbering, admission);
-        if admission.rejected() > rejected {
+        if !admission.listed().is_empty() {
             let from = datagram.from.map(tracing::field::display);
             for rejected in admission.listed() {
                 let (code, detail) = (rejected.rejection.code.as_str(), &rejected.rejection.detail);
