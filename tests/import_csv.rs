@@ -187,26 +187,31 @@ async fn a_file_with_several_readings_is_refused_with_the_option_that_tells() {
 }
 
 #[tokio::test]
-async fn rows_that_are_held_continue_after_a_kill() {
+async fn rows_that_are_held_or_were_rejected_count_after_a_kill() {
     let server = Server::start(Setup::sqlite()).await;
     let folder = TempDir::new().expect("a temporary folder");
     let [file, progress] = ["week.csv", "progress"].map(|name| folder.path().join(name));
     let week = week_of("Europe/Berlin", "2026-10-22", "5", "iso", &file);
+    let text = std::fs::read_to_string(&file).expect("the week");
+    std::fs::write(&file, text.replacen('\n', "\npress-1,noon,1,1\n", 1)).expect("writable");
     let flags = ["--tz", "Europe/Berlin", "--batch", "150", "--progress", path(&progress)];
     let mut kills = 0;
     loop {
         let args = [&["import", path(&file), "--url", server.url()][..], &flags[..]].concat();
         let mut command = Command::new(binary());
         let mut child =
-            command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+            command.args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
         let before = std::fs::read(&progress).unwrap_or_default();
         let ended = wait_until("it saves or ends", async || {
             let is_saved = std::fs::read(&progress).is_ok_and(|saved| saved != before);
             child.try_wait().expect("our child").map(Some).or(is_saved.then_some(None))
         })
         .await;
-        if let Some(status) = ended {
-            assert!(status.success());
+        if ended.is_some() {
+            let ended = child.wait_with_output().expect("our child");
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert_eq!(ended.status.code(), Some(1), "{said}");
+            assert!(said.contains(", 1 rejected (1 before the interruption), "), "{said}");
             break;
         }
         kills += 1;

@@ -1,6 +1,7 @@
 //! Collects lines into request bodies, with the line numbers of the file.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,11 @@ pub(in crate::cli) struct Done {
     /// The place with a checksum of the bytes before it, if the file is followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<Mark>,
+    /// How many rows the import had rejected until then.
+    ///
+    /// If rows were held, some of these are after the place, and count again when the import continues there.
+    #[serde(skip)]
+    pub(super) rejected: u64,
 }
 
 /// The receiver of batches has ended.
@@ -55,6 +61,8 @@ pub(in crate::cli) struct Batcher<'a> {
     body: Vec<u8>,
     lines: Vec<u64>,
     done: Option<Done>,
+    /// The number of rows that the import has rejected.
+    rejected: Option<&'a AtomicU64>,
     has_marks: bool,
     is_reading_per_line: bool,
 }
@@ -62,8 +70,8 @@ pub(in crate::cli) struct Batcher<'a> {
 impl<'a> Batcher<'a> {
     /// Starts a file: batches have at most `max_lines` lines.
     pub(in crate::cli) fn new(queue: &'a mpsc::Sender<Batch>, max_lines: usize, file: Arc<str>) -> Self {
-        let (body, lines) = (Vec::new(), Vec::new());
-        Self { queue, max_lines, file, body, lines, done: None, has_marks: false, is_reading_per_line: false }
+        let (body, lines, done, rejected) = (Vec::new(), Vec::new(), None, None);
+        Self { queue, max_lines, file, body, lines, done, rejected, has_marks: false, is_reading_per_line: false }
     }
 
     /// Declares that each line has one reading.
@@ -73,6 +81,11 @@ impl<'a> Batcher<'a> {
         Self { is_reading_per_line: true, ..self }
     }
 
+    /// Notes with each place how many rows the import had rejected.
+    pub(super) fn with_rejected(self, rejected: &'a AtomicU64) -> Self {
+        Self { rejected: Some(rejected), ..self }
+    }
+
     /// Lets only [`Self::set_mark`] set the place that a batch reaches.
     pub(super) fn with_marks(self) -> Self {
         Self { has_marks: true, ..self }
@@ -80,7 +93,7 @@ impl<'a> Batcher<'a> {
 
     /// Sets the place that the next batch reaches: all lines before it were added.
     pub(super) fn set_mark(&mut self, mark: Mark) {
-        self.done = Some(Done { line: mark.lines(), mark: Some(mark) });
+        self.done = Some(Done { line: mark.lines(), mark: Some(mark), rejected: 0 });
     }
 
     /// Adds line `number` of the file, without its line end.
@@ -94,7 +107,8 @@ impl<'a> Batcher<'a> {
         self.body.push(b'\n');
         self.lines.push(number);
         if !self.has_marks {
-            self.done = Some(Done { line: done_to, mark: None });
+            let rejected = self.rejected.map_or(0, |count| count.load(Ordering::Relaxed));
+            self.done = Some(Done { line: done_to, mark: None, rejected });
         }
         if self.lines.len() >= self.max_lines { self.pass_on() } else { Ok(()) }
     }

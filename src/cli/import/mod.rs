@@ -200,13 +200,17 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
     let named = named.map(|path| Notes::new(path.clone(), &args.files, args.follow, args.client.url()));
     let mut notes = named.transpose()?;
     let start = notes.as_ref().map(Notes::place).transpose()?.flatten();
-    if let Some(Place { file, done }) = &start {
+    if let Some(Place { file, done, .. }) = &start {
         eprintln!("continuing after line {} of {file}", done.line);
         let at = args.files.iter().position(|path| path.display().to_string() == *file);
         args.files.drain(..at.context("the progress is of a file that is not imported")?);
     }
     let total_bytes = source::total_bytes(&args.files)?.filter(|_| !args.follow);
     let progress = Arc::new(Progress::start(total_bytes, args.dry_run, args.follow));
+    // A followed file has no end, so each attempt accounts for itself.
+    if let Some(place) = start.as_ref().filter(|_| !args.follow) {
+        progress.add_earlier(place.rejected);
+    }
     let retry_for = args.retry_for.unwrap_or(if args.follow { FOR_EVER } else { RETRY_FOR });
     let sender = if args.dry_run { None } else { Some(Sender::to(&args.client, READINGS, retry_for)?) };
     let (queue, batches) = mpsc::channel(READ_AHEAD);
@@ -299,7 +303,8 @@ async fn send_all(
             progress.list_rejection(&batch.file, rejection.line, &rejection.why);
         }
         if let Some(notes) = &mut notes {
-            notes.note(&batch)?;
+            let unconverted = batch.done.map_or(0, |done| done.rejected);
+            notes.note(&batch, progress.rejected_with(unconverted))?;
         }
     }
     Ok(())
@@ -313,6 +318,7 @@ fn read_files(args: &ImportArgs, start: u64, queue: &mpsc::Sender<Batch>, progre
         let start = if nth == 0 { start } else { 0 };
         let source = source::open(path, args.format, args.encoding, &progress.counts.bytes)?;
         let batcher = Batcher::new(queue, args.batch as usize, Arc::clone(&source.name));
+        let batcher = batcher.with_rejected(&progress.counts.rejected);
         let read = match source.format {
             Format::Csv => read_csv(source, args, start, batcher.of_single_readings(), progress),
             Format::Ndjson => read_ndjson(source, start, batcher, progress),

@@ -23,6 +23,9 @@ pub(super) struct Place {
     pub(super) file: String,
     #[serde(flatten)]
     pub(super) done: Done,
+    /// How many readings, and how many values, were rejected up to there.
+    #[serde(default)]
+    pub(super) rejected: (u64, u64),
 }
 
 /// The notes of an import.
@@ -61,10 +64,12 @@ impl Notes {
     }
 
     /// Notes that the server has answered for a batch, and all before it.
-    pub(super) fn note(&mut self, batch: &Batch) -> anyhow::Result<()> {
+    ///
+    /// `rejected` is the number of readings, and of values, that were rejected.
+    pub(super) fn note(&mut self, batch: &Batch, rejected: (u64, u64)) -> anyhow::Result<()> {
         let Some(done) = batch.done else { return Ok(()) };
         let is_new_file = self.last.as_ref().is_none_or(|last| *last.file != *batch.file);
-        let last = self.last.insert(Place { file: batch.file.to_string(), done });
+        let last = self.last.insert(Place { file: batch.file.to_string(), done, rejected });
         if is_new_file || self.saved.is_none_or(|saved| saved.elapsed() > SAVE_INTERVAL) {
             self.file.save(last)?;
             self.saved = Some(Instant::now());
@@ -92,10 +97,10 @@ mod tests {
         let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
         let notes = || Notes::new(noted.clone(), slice::from_ref(&file), false, "http://h").unwrap();
         std::fs::write(&file, "ts,v\n1,1\n").unwrap();
-        let done = Done { line: 2, mark: None };
+        let done = Done { line: 2, mark: None, rejected: 0 };
         let batch = Batch { file: "a.csv".into(), body: "".into(), lines: vec![2], done: Some(done), readings: None };
-        notes().note(&batch).unwrap();
-        assert_eq!(notes().place().unwrap(), Some(Place { file: "a.csv".to_owned(), done }));
+        notes().note(&batch, (3, 4)).unwrap();
+        assert_eq!(notes().place().unwrap(), Some(Place { file: "a.csv".to_owned(), done, rejected: (3, 4) }));
         std::fs::write(&file, "ts,v\n2,2\n").unwrap();
         let later = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(later).unwrap();

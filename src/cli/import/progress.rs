@@ -1,5 +1,6 @@
 //! The progress of an import: counts, a bar or plain lines, and the summary.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -106,8 +107,19 @@ impl Progress {
     ///
     /// The import itself or the server has rejected them.
     pub(super) fn rejected(&self) -> (u64, u64) {
+        self.rejected_with(load(&self.counts.rejected))
+    }
+
+    /// The same, if the import itself has rejected `unconverted` readings.
+    pub(super) fn rejected_with(&self, unconverted: u64) -> (u64, u64) {
         let answers = self.answers();
-        (load(&self.counts.rejected) + answers.rejected, answers.rejected_values)
+        (unconverted + answers.rejected, answers.rejected_values)
+    }
+
+    /// Adds the rejected readings and values of attempts that were interrupted.
+    pub(super) fn add_earlier(&self, (rejected, rejected_values): (u64, u64)) {
+        let by_code = BTreeMap::from([("before the interruption", rejected.saturating_add(rejected_values))]);
+        self.add(client::Counts { rejected, rejected_values, by_code, ..client::Counts::default() });
     }
 
     fn answers(&self) -> MutexGuard<'_, client::Counts> {
