@@ -7,8 +7,11 @@ mod security;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{Broker, Database, Metrics, Mongod, Server, Setup, encoded, mqtt_js, wait_until};
+use crate::mqtt_listener::publish;
 
 const START_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
 const CLIENT: &str = "tidegauge";
@@ -254,6 +257,19 @@ async fn clients_that_share_an_id_are_named() {
     assert!(one.metrics().await.count("tidegauge_mqtt_disconnects_total") >= 1);
 }
 
+fn with_small_log(database: &Database) -> Setup {
+    let setup = Setup::mongodb(database).set("mongodb.timeout", "2s");
+    setup.set("log.max_bytes", "256KiB").set("log.segment_bytes", "64KiB")
+}
+
+/// A message of distinct series with long names, so that few such messages fill the log.
+fn large(n: i64) -> (String, String) {
+    let name = "n".repeat(100);
+    let values: Vec<String> = (0..200).map(|m| format!("\"{name}{n}_{m}\":{m}")).collect();
+    let (ts, values) = (START_MS + n, values.join(","));
+    (format!("own/{n}"), format!("{{\"deviceId\":\"a{n}\",\"ts\":{ts},\"values\":{{{values}}}}}"))
+}
+
 /// While the store is away and the log is full, nothing is acknowledged and nothing is lost, and the
 /// connection stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -262,22 +278,10 @@ async fn a_full_log_stops_the_window_and_recovers_by_itself() {
     let database = Database::on(&mongod);
     let broker = Broker::start().await;
     let keys = format!("version = '5'\nreceive_maximum = 50\nkeep_alive = '1s'\n{TOPICS}");
-    let setup = Setup::mongodb(&database).set("mongodb.timeout", "2s");
-    let setup = setup.set("log.max_bytes", "256KiB").set("log.segment_bytes", "64KiB");
-    let server = Server::start(broker.subscribed(setup, &keys)).await;
+    let server = Server::start(broker.subscribed(with_small_log(&database), &keys)).await;
     connected(&server).await;
     mongod.freeze();
-    // Distinct series with long names, so that few messages fill the log.
-    let name = "n".repeat(100);
-    let messages: Vec<_> = (0..20)
-        .map(|n| {
-            let values: Vec<String> = (0..200).map(|m| format!("\"{name}{n}_{m}\":{m}")).collect();
-            (
-                format!("own/{n}"),
-                format!("{{\"deviceId\":\"a{n}\",\"ts\":{},\"values\":{{{}}}}}", START_MS + n, values.join(",")),
-            )
-        })
-        .collect();
+    let messages: Vec<_> = (0..20).map(large).collect();
     broker.publish_all(&messages).expect("the broker is there");
     server.logged("the log is full").await;
     let waiting = wait_until("messages are unacknowledged for longer than a ping", async || {
@@ -300,4 +304,46 @@ async fn a_full_log_stops_the_window_and_recovers_by_itself() {
     for n in 0..messages.len() {
         assert_eq!(readings(&server, &format!("a{n}")).await.len(), 1, "{n}");
     }
+}
+
+/// A broker does not send messages of quality of service 0 again.
+#[tokio::test]
+async fn messages_of_quality_0_that_wait_for_a_full_log_are_counted_when_the_connection_ends() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let broker = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = broker.local_addr().expect("it listens");
+    let keys = format!("url = 'mqtt://{address}'\nclient_id = '{CLIENT}'\nversion = '3.1.1'\nkeep_alive = '18h'\n");
+    let server = Server::start(with_small_log(&database).mqtt(&format!("{keys}{TOPICS}"))).await;
+    let (mut client, _) = broker.accept().await.expect("the client connects");
+    assert_eq!(packet(&mut client).await[0], 0x10, "CONNECT");
+    client.write_all(&[0x20, 2, 0, 0]).await.expect("the client reads");
+    let subscribe = packet(&mut client).await;
+    assert_eq!(subscribe[0], 0x82, "SUBSCRIBE to both topics");
+    client.write_all(&[0x90, 4, subscribe[2], subscribe[3], 1, 1]).await.expect("the client reads");
+    connected(&server).await;
+    mongod.freeze();
+    for (topic, payload) in (0..20).map(large) {
+        client.write_all(&publish(false, 0, &topic, &payload)).await.expect("the client reads");
+    }
+    server.logged("the log is full").await;
+    received(&server, 20).await;
+    drop(client);
+    let metrics = wait_until("the client notices", async || {
+        let metrics = server.metrics().await;
+        (metrics.count("tidegauge_mqtt_disconnects_total") > 0).then_some(metrics)
+    })
+    .await;
+    mongod.thaw();
+    let lost = metrics.count_where("tidegauge_mqtt_refused_total", &[("reason", "overloaded")]);
+    assert_eq!(metrics.count("tidegauge_readings_accepted_total") + lost, 20);
+}
+
+/// The next packet of a client, which has less than 128 bytes.
+async fn packet(client: &mut TcpStream) -> Vec<u8> {
+    let mut packet = vec![0; 2];
+    client.read_exact(&mut packet).await.expect("a packet");
+    packet.resize(2 + usize::from(packet[1]), 0);
+    client.read_exact(&mut packet[2..]).await.expect("a packet");
+    packet
 }

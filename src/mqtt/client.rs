@@ -103,10 +103,12 @@ impl Client {
         let mut had_session = self.subscriptions.exists();
         while !self.shutdown.is_cancelled() {
             let began = Instant::now();
-            let mut was_accepted = false;
+            let (mut was_accepted, mut waiting) = (false, Queue::default());
             let result = tokio::select! {
                 opened = self.options.connector.connect() => match opened {
-                    Ok(stream) => self.serve(stream, is_v5, &mut had_session, &mut was_accepted).await,
+                    Ok(stream) => {
+                        self.serve(stream, is_v5, &mut waiting, &mut had_session, &mut was_accepted).await
+                    }
                     Err(error) => Err(error),
                 },
                 () = self.shutdown.cancelled() => Ok(()),
@@ -115,6 +117,7 @@ impl Client {
             self.counters.unacknowledged.set(0.0);
             self.counters.oldest_seconds.set(0.0);
             let Err(error) = result else { break };
+            waiting.give_up(&self.intake.metrics);
             let may_speak_v3 = is_v5 && self.options.broker.version == MqttVersion::Auto;
             if may_speak_v3 && !was_accepted && error.may_be_of_version() {
                 tracing::info!(broker = self.options.connector.url(), "the broker does not take MQTT 5; trying 3.1.1");
@@ -153,10 +156,13 @@ impl Client {
     }
 
     /// Serves one connection to its end. `Ok` means that the service stops.
+    ///
+    /// At the end, `waiting` has the messages that are not in the log.
     async fn serve(
         &self,
         stream: Box<dyn Stream>,
         is_v5: bool,
+        waiting: &mut Queue,
         had_session: &mut bool,
         was_accepted: &mut bool,
     ) -> Result<(), MqttError> {
@@ -164,7 +170,6 @@ impl Client {
         let (reader, writer) = tokio::io::split(stream);
         let answer_by = Some(Instant::now() + HANDSHAKE_TIMEOUT);
         let mut connection = Connection { reader, writer, session, must_flush: false, answer_by, all_granted: true };
-        let mut waiting = Queue::default();
         let mut buffer = vec![0; READ_BYTES];
         let mut tick = Instant::now();
         loop {
@@ -176,12 +181,12 @@ impl Client {
                 self.counters.oldest_seconds.set(oldest);
                 tick = Instant::now() + TICK;
             }
-            match self.turn(&mut connection, &mut waiting, &mut buffer, tick).await? {
+            match self.turn(&mut connection, waiting, &mut buffer, tick).await? {
                 Turn::Stop => {
-                    let stopped = timeout(STOP_TIMEOUT, self.stop(&mut connection, &mut waiting)).await;
+                    let stopped = timeout(STOP_TIMEOUT, self.stop(&mut connection, waiting)).await;
                     return stopped.unwrap_or(Ok(()));
                 }
-                Turn::Durable(result) => self.settle(*result, &mut waiting, &mut connection.session)?,
+                Turn::Durable(result) => self.settle(*result, waiting, &mut connection.session)?,
                 Turn::Read(0) => {
                     let why = "closed the connection; if that repeats, another client may have the same client ID: \
                                each needs its own mqtt.client_id";
@@ -195,7 +200,7 @@ impl Client {
                                 self.connected(&mut connection.session, has_session, had_session).await?;
                             }
                             Received::Granted(answers) => self.granted(answers, &mut connection).await,
-                            Received::Message(message) => self.take(message, &mut waiting),
+                            Received::Message(message) => self.take(message, waiting),
                             Received::Ended(error) => return Err(error),
                         }
                     }
@@ -223,11 +228,11 @@ impl Client {
         buffer: &mut [u8],
         tick: Instant,
     ) -> Result<Turn, MqttError> {
-        let Connection { reader, writer, session, must_flush, answer_by, .. } = connection;
         let has_room = waiting.bytes() < MAX_WAITING_BYTES;
         if !has_room {
-            session.pause();
+            connection.pause();
         }
+        let Connection { reader, writer, session, must_flush, answer_by, .. } = connection;
         let times = [session.next_timer(), *answer_by, waiting.try_at()];
         let wake_at = times.into_iter().flatten().fold(tick, Instant::min);
         let (is_idle, must_write) = (!waiting.is_submitted(), !session.out.is_empty());
@@ -348,6 +353,14 @@ impl Client {
     }
 }
 
+impl Connection {
+    /// Extends the deadlines of the broker's answers while the client does not read.
+    fn pause(&mut self) {
+        self.session.pause();
+        self.answer_by = self.answer_by.map(|_| Instant::now() + HANDSHAKE_TIMEOUT);
+    }
+}
+
 /// Writes some of `bytes`. If there are none, flushes the earlier writes.
 async fn send(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<Turn, MqttError> {
     if bytes.is_empty() {
@@ -357,5 +370,28 @@ async fn send(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<T
     match writer.write(bytes).await? {
         0 => Err(MqttError::Broker("closed the connection".to_owned())),
         written => Ok(Turn::Written(written)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answers may wait behind messages that the client has no room for.
+    #[tokio::test]
+    async fn the_broker_has_more_time_for_its_answers_while_the_client_does_not_read() {
+        let broker: crate::config::Mqtt = toml::from_str("url = 'mqtt://broker'\nclient_id = 'c'").unwrap();
+        let session = Session::open(&broker, "c", true, false).unwrap();
+        let (stream, _broker) = tokio::io::duplex(1);
+        let stream: Box<dyn Stream> = Box::new(stream);
+        let (reader, writer) = tokio::io::split(stream);
+        let soon = Instant::now() + HANDSHAKE_TIMEOUT / 2;
+        let mut connection =
+            Connection { reader, writer, session, must_flush: false, answer_by: Some(soon), all_granted: true };
+        connection.pause();
+        assert!(connection.answer_by.is_some_and(|at| at > soon));
+        connection.answer_by = None;
+        connection.pause();
+        assert_eq!(connection.answer_by, None, "the broker has answered");
     }
 }

@@ -225,8 +225,7 @@ table! {
     /// Messages from which nothing is stored, by reason: no reading of the payload is accepted (payload), no
     /// configured topic has it (topic), it is larger than a packet may be (size), it is retained and has no
     /// time of its own (retained), or its token has reached its rate (rate). They are acknowledged all the
-    /// same. Or a device sent it with quality of service 0 and disconnected while the log was full
-    /// (overloaded).
+    /// same. Or its quality of service is 0, and its connection ended before it was in the log (overloaded).
     mqtt_refused_total: Labelled<Counter>, Count {reason};
     /// Messages received and not acknowledged yet.
     mqtt_unacknowledged: Labelled<Gauge>, Count {client};
