@@ -139,6 +139,7 @@ macro_rules! store_scenarios {
             silent_devices_are_counted_by_their_last_reading,
             a_list_of_devices_with_many_series_is_cut,
             stats_of_readings_that_expired_elsewhere_are_added_once,
+            stats_that_expired_elsewhere_join_those_of_stored_readings,
         );
         $crate::store::scenarios::store_scenarios!(@guarded $open, devices:
             devices_whose_readings_have_expired_are_listed,

@@ -396,23 +396,33 @@ impl<L: Layout> Store for MongoStore<L> {
         }))
     }
 
-    /// The `rev` of a rollup is the number of its values, which is at least the number of the changes that
-    /// stored them. So neither the readings that are left of an hour nor readings that are stored after the
-    /// expiry replace its rollup.
+    /// The hours may have readings here, which the rollups then cover too. More may be written meanwhile, so
+    /// the hours are derived again at the end.
     async fn add_expired(&self, device: &DeviceSummary, hours: &[HourStats]) -> Result<(), StoreError> {
         let Some(summary) = device.of_stats(hours) else { return Ok(()) };
         let _shared = self.changes.read().await;
         self.deployment().await?;
         self.devices.add(&[summary]).await?;
-        let rollup = |of: &HourStats| HourRollup {
-            device: Arc::clone(&device.device),
-            rev: of.stats.iter().map(|(_, stats)| stats.count.cast_signed()).sum(),
-            first_ts_ms: of.first_ts_ms(),
-            stats: of.clone(),
-            may_lack_deleted: false,
+        let buckets: Vec<_> = hours.iter().map(|of| (Arc::clone(&device.device), of.hour)).collect();
+        let mut known = self.rollups.stored(&buckets).await?;
+        let of_bucket = |rollup: HourRollup| ((Arc::clone(&rollup.device), rollup.stats.hour), rollup);
+        known.extend(self.derive_again(&buckets, None).await?.into_iter().map(of_bucket));
+        let with_moved = |(bucket, moved): (&(Arc<str>, Hour), &HourStats)| {
+            let new = || HourRollup {
+                device: Arc::clone(&device.device),
+                rev: 0,
+                first_ts_ms: moved.first_ts_ms(),
+                stats: HourStats { stats: Vec::new(), ..*moved },
+                may_lack_deleted: false,
+            };
+            known.remove(bucket).unwrap_or_else(new).with_moved(moved)
         };
-        let rollups: Vec<HourRollup> = hours.iter().map(rollup).collect();
-        self.rollups.put_all(&rollups).await.into_iter().collect()
+        let rollups: Vec<HourRollup> = buckets.iter().zip(hours).map(with_moved).collect();
+        for outcome in self.rollups.put_all(&rollups).await {
+            outcome?;
+        }
+        let derived = self.derive_again(&buckets, None).await?;
+        self.rollups.put_derived(&buckets, derived).await.into_iter().collect()
     }
 
     fn deletions(&self) -> &dyn Deletions {

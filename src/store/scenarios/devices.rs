@@ -264,6 +264,46 @@ pub(in crate::store) async fn stats_of_readings_that_expired_elsewhere_are_added
     assert_eq!(found[0].stats, hours[0].stats);
 }
 
+pub(in crate::store) async fn stats_that_expired_elsewhere_join_those_of_stored_readings(store: &dyn Store) {
+    let moved = fold(HOUR, &model_of(&[(10, &[("a", 2.0), ("b", 1.0)]), (50, &[("a", 4.0)])]));
+    let stats = moved.iter().map(|(name, stats)| (name.as_str().into(), *stats)).collect();
+    let moved_hours = [HourStats { hour: HOUR, last_ts_ms: HOUR.instant_ms(50), stats }];
+    let sent: [Sent<'_>; 4] =
+        [(1, &[("b", 7.0), ("c", 1.0)]), (2, &[("b", 8.0)]), (3, &[("c", 5.0)]), (60, &[("c", 9.0)])];
+    let (first, later) = sent.split_at(3);
+    let roll_up = async |device: &str| {
+        if let Some(rollups) = store.rollups() {
+            in_the_end(async || rollups.roll_up(&[(device.into(), HOUR)]).await.remove(0)).await;
+        }
+    };
+    for (device, is_rolled_up) in [("joined:open", false), ("joined:closed", true)] {
+        write(store, &write_of(device, HOUR, first)).await;
+        if is_rolled_up {
+            roll_up(device).await;
+        }
+    }
+    let expected = |sent: &[Sent<'_>]| {
+        let mut expected = fold(HOUR, &model_of(sent));
+        expected.insert("a".to_owned(), moved["a"]);
+        expected
+    };
+    let devices = ["joined:open", "joined:closed"];
+    let stats = async |device: &str| by_name(&hour_stats(store, device, only(HOUR), &SeriesFilter::ALL).await[0].stats);
+    for device in devices {
+        let span = (HOUR.instant_ms(10), HOUR.instant_ms(50));
+        let entry = DeviceSummary::of_hour(device.into(), HOUR, span, ["a".into(), "b".into()]);
+        for _ in 0..2 {
+            store.add_expired(&entry, &moved_hours).await.unwrap();
+            assert_eq!(stats(device).await, expected(first), "{device}");
+        }
+    }
+    for device in devices {
+        write(store, &write_of(device, HOUR, later)).await;
+        roll_up(device).await;
+        assert_eq!(stats(device).await, expected(&sent), "{device}, with a later reading");
+    }
+}
+
 pub(in crate::store) async fn silent_devices_are_counted_by_their_last_reading(store: &dyn Store) {
     for (device, hours) in [("s1", &[0, 30][..]), ("s2", &[-3]), ("s3", &[5]), ("s4", &[1, 2, 3])] {
         for nth in hours {

@@ -8,7 +8,8 @@
 //! - The rollup does not have the series: their fold is added.
 //!
 //! The `rev` of a bucket begins anew with the first document that is inserted after the expiry. So the upper
-//! bits of the `rev` of a rollup count how often the readings of its hour have expired.
+//! bits of the `rev` of a rollup count how often the readings of its hour have expired, here or in a store
+//! from which its stats were moved.
 //!
 //! A higher `rev` alone does not show that nothing has expired: more readings may have been stored after the
 //! expiry than before it. A bucket that has only grown includes all that it had, so there the stats decide
@@ -18,6 +19,7 @@ use std::collections::HashMap;
 
 use super::HourRollup;
 use crate::model::{Deletion, Metric, Stats, join_stats};
+use crate::store::HourStats;
 
 /// The unit of the upper bits of a `rev`: more than the `rev` of any bucket.
 const GENERATION: i64 = 1 << 40;
@@ -53,6 +55,25 @@ impl HourRollup {
         stored.first_ts_ms = stored.first_ts_ms.min(self.first_ts_ms);
         stored.stats.last_ts_ms = stored.stats.last_ts_ms.max(self.stats.last_ts_ms);
         stored
+    }
+
+    /// Adds the stats of readings of the hour that have expired in another store. Of each series, the stats
+    /// of more values stay.
+    pub(in super::super) fn with_moved(mut self, moved: &HourStats) -> Self {
+        let stats = &mut self.stats.stats;
+        let (series, mut is_changed) = (stats.len(), false);
+        join_stats(stats, moved.stats.iter().cloned(), |known, moved| {
+            if moved.count > known.count {
+                *known = moved;
+                is_changed = true;
+            }
+        });
+        if is_changed || stats.len() > series {
+            self.rev = self.rev.max(GENERATION) + 1;
+            self.first_ts_ms = self.first_ts_ms.min(moved.first_ts_ms());
+            self.stats.last_ts_ms = self.stats.last_ts_ms.max(moved.last_ts_ms);
+        }
+        self
     }
 }
 
