@@ -79,7 +79,7 @@ async fn data_points_that_are_not_stored_are_a_partial_success() {
             { "timeUnixNano": TS_NS }] } },
     ]);
     let answer = export(&server, &request(&[("device.id", "d")], &metrics)).await;
-    let message = "2 of 5 samples are rejected, the others are stored: device d: a data point of \"temp\" has no \
+    let message = "2 of 4 samples are rejected, the others are stored: device d: a data point of \"temp\" has no \
                    value; device d: a data point of \"latency\" has no value";
     let partial_success = json!({ "rejectedDataPoints": "2", "errorMessage": message });
     assert_eq!((answer.status, answer.json()), (200, json!({ "partialSuccess": partial_success })));
@@ -89,6 +89,24 @@ async fn data_points_that_are_not_stored_are_a_partial_success() {
     );
     let ignored = [("protocol", "otlp"), ("reason", "histogram")];
     assert_eq!(server.metrics().await.count_where("tidegauge_fields_ignored_total", &ignored), 1, "the buckets");
+}
+
+#[tokio::test]
+async fn a_histogram_is_one_data_point_whatever_the_number_of_its_values() {
+    let server = Server::start(Setup::sqlite()).await;
+    let histogram = |sum: &Value, ts: &str| {
+        let point = json!({ "count": "3", "sum": sum, "min": 1, "max": 2, "timeUnixNano": ts });
+        json!({ "name": "latency", "histogram": { "dataPoints": [point] } })
+    };
+    let gauge = json!({ "name": "temp", "gauge": { "dataPoints": [{ "asDouble": 22.5, "timeUnixNano": TS_NS }] } });
+    let in_2100 = histogram(&json!(4.5), "4102444800000000000");
+    let answer = export(&server, &request(&[("device.id", "d")], &json!([gauge, in_2100]))).await;
+    let partial = &answer.json()["partialSuccess"];
+    assert_eq!((answer.status, &partial["rejectedDataPoints"]), (200, &json!("1")), "{}", answer.text());
+    assert!(answer.text().contains("1 of 2 samples are rejected"), "{}", answer.text());
+    let infinite = histogram(&json!("Infinity"), TS_NS);
+    let answer = export(&server, &request(&[("device.id", "d")], &json!([gauge, infinite]))).await;
+    assert!(answer.text().contains("1 of 2 samples are rejected"), "{}", answer.text());
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::wire::{Ignored, Incoming, Limits, Rejection, Sink};
 /// The number of rejections that an answer describes.
 const MAX_DESCRIBED: usize = 5;
 
-/// The numbers of samples in a request. A histogram counts as one sample.
+/// The numbers of samples in a request. A histogram or summary counts as one sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SampleCounts {
     /// The samples of accepted readings.

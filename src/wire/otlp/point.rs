@@ -274,6 +274,8 @@ impl<'b> Points<'b> {
         if let Err(rejection) = point.check(metric.name) {
             return readings.add(point.ts_ms, Err(&rejection));
         }
+        // All values of a histogram or summary count as one sample, or as none if one of them is rejected.
+        let mut begins = point.values.iter().all(|(_, value)| value.is_finite());
         for (suffix, value) in &point.values {
             if !value.is_finite() {
                 let what =
@@ -282,7 +284,8 @@ impl<'b> Points<'b> {
                 continue;
             }
             match self.write(point, suffix, metric, labels) {
-                Ok(()) => readings.add(point.ts_ms, Ok((&self.text, *value))),
+                Ok(()) if suffix.is_empty() => readings.add(point.ts_ms, Ok((&self.text, *value))),
+                Ok(()) => readings.add_of_histogram(point.ts_ms, &self.text, *value, std::mem::take(&mut begins)),
                 Err(rejection) => return readings.add(point.ts_ms, Err(&rejection)),
             }
         }
