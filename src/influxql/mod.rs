@@ -13,7 +13,8 @@
 //!
 //! A [`Source`] has the data. It lists measurements and series, passes readings in time order, and passes the
 //! stats of whole hours. A statement asks once for the series of all its measurements and subqueries, and
-//! then once for all their values, so that the source reads nothing twice.
+//! then once for all their values, so that the source reads nothing twice. Only for the instant of a lone
+//! `min` or `max`, it then reads the readings of the hour of the value.
 //!
 //! Windows of whole hours are computed from the stats of these hours, if the functions allow it and no
 //! condition concerns a field. Then the source reads readings only at both ends of the range: from 10:20 to

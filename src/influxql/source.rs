@@ -217,8 +217,9 @@ pub type Reader<'r> = dyn FnMut(Read<'_>) -> Result<Next, StatementError> + 'r;
 /// The data that statements ask for.
 ///
 /// A statement lists its series once and then reads the values of all its requests at once, so that a source
-/// reads nothing twice. An implementation reads page by page, so that the memory of a page does not grow with
-/// the range. It fails at its deadline and at its limits.
+/// reads nothing twice. A lone `min` or `max` then reads the hour of its value. An implementation reads page
+/// by page, so that the memory of a page does not grow with the range. It fails at its deadline and at its
+/// limits.
 pub trait Source {
     /// Finds the wanted series.
     ///

@@ -293,6 +293,14 @@ async fn stats_outlive_readings_and_an_hour_without_readings_is_not_split() {
         ask(&server, &format!("SELECT sum(v) FROM m WHERE time >= {from}s AND time < {}s", start_s + 7_200)).await
     };
     assert_eq!(rows(&sum(start_s).await)[0][1], 28);
+    let of_hours = async |columns: &str, clause: &str| {
+        let range = format!("time >= {start_s}s AND time < {}s", start_s + 7_200);
+        rows(&ask(&server, &format!("SELECT {columns} FROM m WHERE {range} {clause}")).await).clone()
+    };
+    assert_eq!(of_hours("max(v)", "").await, json!([["2024-04-20T14:00:00Z", 7]]), "at the start of its hour");
+    assert_eq!(of_hours("min(v)", "").await, json!([["2024-04-20T13:00:00Z", 0]]));
+    let means = of_hours("mean(v), difference(mean(v))", "GROUP BY time(1h)").await;
+    assert_eq!(means, json!([["2024-04-20T13:00:00Z", 1.5, null], ["2024-04-20T14:00:00Z", 5.5, 4]]));
     let split = sum(start_s + 1_800).await;
     let error = split["results"][0]["error"].as_str().unwrap_or_else(|| panic!("{split}"));
     assert!(error.contains("device d from 2024-04-20T13:00:00.000Z on have expired (retention.readings)"), "{error}");

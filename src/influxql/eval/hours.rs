@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::super::ast::Cast;
 use super::super::error::StatementError;
-use super::super::source::HourStats;
+use super::super::plan::{Aggregate, Call};
+use super::super::source::{HourStats, Request};
 use super::super::time::{NS_PER_MS, TimeRange};
 use super::super::zone;
 use super::Evaluator;
@@ -14,7 +15,7 @@ use super::members::Members;
 use super::reduce::Reducer;
 use super::usage::Usage;
 
-const MS_PER_HOUR: i64 = 3_600_000;
+pub(super) const MS_PER_HOUR: i64 = 3_600_000;
 
 impl Feed<'_> {
     /// Adds the stats of an hour to its window.
@@ -59,37 +60,55 @@ impl Feed<'_> {
         TimeRange { min, max }.to_ms()
     }
 
-    /// Splits a range: the part before its whole hours, the hours, the part after.
+    /// Splits the range of a request: the part before its whole hours, the hours, the part after.
     ///
     /// Stats suffice for the whole hours. The two parts need readings. `None`: the whole range needs
     /// readings.
     pub(super) fn hours(
         &self,
         members: &Members,
-        range_ms: &Range<i64>,
+        request: &Request<'_>,
     ) -> Option<(Range<i64>, Range<i64>, Range<i64>)> {
-        let windows = &self.dimensions.windows;
-        let needs_point = windows.every_ns == 0 && self.plan.calls.len() == 1;
         let is_of_stats = self.plan.calls.iter().all(|call| {
             let has_cast = self.plan.references[call.argument].1.is_some_and(|cast| cast != Cast::Field);
-            let needs_point = needs_point && call.transform.is_none();
-            !has_cast && call.aggregate.as_ref().is_some_and(|aggregate| aggregate.is_of_stats(needs_point))
+            !has_cast && call.aggregate.as_ref().is_some_and(Aggregate::is_of_stats)
         });
         let depends_on_fields = members.series.iter().any(|one| one.holds.is_none());
-        let has_one_range = self.ranges.iter().all(|range| *range == self.ranges[0]);
-        if self.plan.calls.is_empty() || !is_of_stats || self.plan.has_auxiliary || !has_one_range {
+        if self.plan.calls.is_empty() || !is_of_stats || self.plan.has_auxiliary {
             return None;
         }
-        if depends_on_fields || !self.has_whole_hours(range_ms) {
+        if depends_on_fields || !self.has_whole_hours(&request.range_ms) {
             return None;
         }
-        let (from, to) = (range_ms.start, range_ms.end);
+        let Range { start, end } = request.range_ms;
+        // If the ranges of the calls begin within hours, one call needs a part of an hour of which another
+        // call needs the whole. The stats begin after the last such hour, and end before the first one.
+        let ranges = || self.ranges.iter().map(|range| range.to_ms());
+        let from = if start % MS_PER_HOUR == 0 { start } else { ranges().fold(start, |at, range| at.max(range.start)) };
+        let to = if end % MS_PER_HOUR == 0 { end } else { ranges().fold(end, |at, range| at.min(range.end)) };
         let first = if from == i64::MIN { from } else { -(-from).div_euclid(MS_PER_HOUR) * MS_PER_HOUR };
-        let end = if to == i64::MAX { to } else { to.div_euclid(MS_PER_HOUR) * MS_PER_HOUR };
-        if first < end { Some((from..first, first..end, end..to)) } else { None }
+        let last = if to == i64::MAX { to } else { to.div_euclid(MS_PER_HOUR) * MS_PER_HOUR };
+        if first < last { Some((start..first, first..last, last..end)) } else { None }
     }
 
-    /// Whether each window consists of whole UTC hours.
+    /// Whether rows have the instant of the point of a lone `min` or `max`, which stats lack.
+    pub(super) fn shows_instants(&self) -> bool {
+        let is_extreme = |call: &Call| matches!(call.aggregate, Some(Aggregate::Min | Aggregate::Max));
+        self.dimensions.windows.every_ns == 0 && self.plan.selects_points() && self.plan.calls.iter().all(is_extreme)
+    }
+
+    /// Returns the instant, in nanoseconds, of the point that a lone selector has selected in a group.
+    pub(super) fn selected_instant(&mut self, group: usize) -> Option<&mut i64> {
+        match self.groups[group].calls.first_mut()? {
+            Collected::Windows(windows) => match windows.values_mut().next()? {
+                Reducer::Selected(point) => Some(&mut point.time),
+                _ => None,
+            },
+            Collected::Points(_) => None,
+        }
+    }
+
+    /// Whether each window of a range consists of whole UTC hours.
     fn has_whole_hours(&self, range_ms: &Range<i64>) -> bool {
         const HOUR_NS: i64 = MS_PER_HOUR * NS_PER_MS;
         let windows = &self.dimensions.windows;

@@ -1,9 +1,13 @@
 //! Reads the data of a `SELECT` and of its subqueries in one pass, and feeds the rows to each.
 
+use std::collections::BTreeMap;
+
 use super::super::error::StatementError;
-use super::super::source::{Next, Read, Request, Series};
+use super::super::source::{Next, Read, Request, Row, Series};
+use super::super::time::NS_PER_MS;
 use super::Evaluator;
 use super::feed::Feed;
+use super::hours::MS_PER_HOUR;
 use super::members::{Known, Members};
 use super::select::{Input, Prepared, Table, TableSeries};
 
@@ -25,6 +29,22 @@ struct Part<'p> {
     fields: Vec<&'p str>,
     series: Vec<&'p Series>,
 }
+
+/// A group whose lone `min` or `max` has its value from the stats of an hour.
+struct Selected<'p> {
+    part: &'p Part<'p>,
+    group: usize,
+    /// The series of the group, as indexes in the part.
+    places: Vec<usize>,
+    series: Vec<&'p Series>,
+    /// The start of the hour, in nanoseconds.
+    start_ns: i64,
+}
+
+/// The instant of a value until the readings of its hour are read.
+///
+/// It is the latest one, so that a reading with the same value is preferred.
+const UNKNOWN: i64 = i64::MAX;
 
 impl Evaluator<'_> {
     /// Reads the data of a `SELECT` and returns its series.
@@ -87,7 +107,7 @@ impl Evaluator<'_> {
             if request.range_ms.is_empty() {
                 continue; // the range has nanoseconds, but no whole millisecond
             }
-            let Some((before, within, after)) = feed.hours(members, &request.range_ms) else {
+            let Some((before, within, after)) = feed.hours(members, &request) else {
                 of_rows.push(part);
                 rows.push(request);
                 continue;
@@ -118,6 +138,66 @@ impl Evaluator<'_> {
         if !rows.is_empty() {
             source.readings(&rows, &mut reader)?;
         }
-        if hours.is_empty() { Ok(()) } else { source.hours(&hours, &mut reader) }
+        if hours.is_empty() {
+            return Ok(());
+        }
+        source.hours(&hours, &mut reader)?;
+        self.read_instants(all, &of_hours, &hours)
+    }
+
+    /// Reads the instants of lone `min` and `max`: the readings of the hours from whose stats the values are.
+    ///
+    /// If these readings have expired, the instant is the start of the hour.
+    fn read_instants(
+        &mut self,
+        all: &mut [Fed<'_>],
+        of_hours: &[&Part<'_>],
+        hours: &[Request<'_>],
+    ) -> Result<(), StatementError> {
+        let mut selected = Vec::new();
+        for (&part, request) in of_hours.iter().zip(hours) {
+            let Fed { feed, members, .. } = &mut all[part.fed];
+            if !feed.shows_instants() {
+                continue;
+            }
+            let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+            for (at, one) in members[part.nth].series.iter().enumerate() {
+                groups.entry(one.group).or_default().push(at);
+            }
+            for (group, places) in groups {
+                let Some(instant) = feed.selected_instant(group) else { continue };
+                if request.range_ms.contains(&instant.div_euclid(NS_PER_MS)) {
+                    let start_ns = std::mem::replace(instant, UNKNOWN);
+                    let series: Vec<&Series> = places.iter().map(|at| part.series[*at]).collect();
+                    selected.push(Selected { part, group, places, series, start_ns });
+                }
+            }
+        }
+        if selected.is_empty() {
+            return Ok(());
+        }
+        let requests = selected.iter().map(|one| {
+            let start_ms = one.start_ns.div_euclid(NS_PER_MS);
+            let range_ms = start_ms..start_ms + MS_PER_HOUR;
+            let (series, fields) = (&*one.series, &*one.part.fields);
+            Request { series, fields, range_ms, newest: None, is_beside_stats: false, needs_ends: false }
+        });
+        let requests: Vec<Request<'_>> = requests.collect();
+        let Self { source, usage, .. } = self;
+        source.readings(&requests, &mut |read| match read {
+            Read::Row(row) => {
+                let Selected { part, places, .. } = &selected[row.request];
+                let Fed { feed, members, .. } = &mut all[part.fed];
+                feed.read_row(&mut members[part.nth], &Row { series: places[row.series], ..row }, usage)
+            }
+            Read::Hour(_) => Ok(Next::Row),
+            Read::Others(count) => usage.points(count).map(|()| Next::Row),
+        })?;
+        for Selected { part, group, start_ns, .. } in &selected {
+            if let Some(instant) = all[part.fed].feed.selected_instant(*group).filter(|instant| **instant == UNKNOWN) {
+                *instant = *start_ns;
+            }
+        }
+        Ok(())
     }
 }

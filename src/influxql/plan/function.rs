@@ -101,16 +101,9 @@ impl Aggregate {
         )
     }
 
-    /// Whether the stats of hours suffice to compute this aggregate.
-    ///
-    /// With `needs_point`, the answer has the instant of the selected point. Stats have the instants of
-    /// `first` and `last`, but not those of `min` and `max`.
-    pub(in super::super) const fn is_of_stats(&self, needs_point: bool) -> bool {
-        match self {
-            Self::Count | Self::Mean | Self::Sum | Self::Spread | Self::First | Self::Last => true,
-            Self::Min | Self::Max => !needs_point,
-            _ => false,
-        }
+    /// Whether the stats of hours suffice to compute the value of this aggregate.
+    pub(in super::super) const fn is_of_stats(&self) -> bool {
+        !self.keeps_points()
     }
 }
 

@@ -19,6 +19,7 @@ fn whole_hours_are_read_as_stats_and_nothing_else() {
         format!("SELECT count(temp), spread(hum), last(temp) FROM climate {HOURLY}, device_id"),
         format!("SELECT derivative(max(temp)) FROM climate {HOURLY}"),
         format!("SELECT mean(temp) FROM climate {HOURLY} tz('Europe/Vienna')"),
+        format!("SELECT mean(temp), difference(mean(temp)) FROM climate {HOURLY}"),
         "SELECT max(temp), min(temp) FROM climate WHERE time >= '2026-03-28' AND time < '2026-03-29'".to_owned(),
         "SELECT mean(temp) FROM climate WHERE device_id = 'S1'".to_owned(),
         "SELECT last(temp) FROM climate GROUP BY device_id".to_owned(),
@@ -39,7 +40,7 @@ fn other_statements_read_readings() {
         HOURLY.replace("1h)", "1h, 15m)").replace("WHERE", "SELECT mean(temp) FROM climate WHERE"),
         HOURLY.replace("1h)", "90m)").replace("WHERE", "SELECT mean(temp) FROM climate WHERE"),
         format!("SELECT mean(temp) FROM climate {HOURLY} tz('Asia/Kolkata')"),
-        "SELECT max(temp) FROM climate".to_owned(),
+        "SELECT max(temp), room FROM climate".to_owned(),
         "SELECT temp FROM climate LIMIT 3".to_owned(),
     ] {
         let (rows, hours) = read(&query);
@@ -54,6 +55,42 @@ fn only_the_edges_of_a_range_are_read_as_readings() {
     // One reading each ten minutes: at 01:50, 08:00 and 08:10, and the hours 2 to 7.
     assert_eq!(read(&query), (3, 6));
     assert_eq!(read(&format!("{query} GROUP BY time(2h)")), (3, 6));
+    // The difference also needs the readings from 00:50 on, and so all readings of the hour 1 are read.
+    let difference = query.replace("count", "difference(mean(temp)), count");
+    assert_eq!(read(&format!("{difference} GROUP BY time(1h)")), (9, 6));
+}
+
+#[test]
+fn a_lone_minimum_or_maximum_is_found_in_stats_and_its_instant_in_its_hour() {
+    let device = "FROM climate WHERE device_id = 'S1'";
+    // One reading each ten minutes. The maximum is at 06:00, and again in a later hour.
+    assert_eq!(read(&format!("SELECT max(temp) {device}")), (6, 40));
+    assert_eq!(read(&format!("SELECT max(temp), min(temp) {device}")), (0, 40));
+    assert!(ask(&mut Data::new(DATA), &format!("SELECT max(temp) {device}"), LIMITS).contains("06:00:00Z\",29.8]"));
+}
+
+#[test]
+fn stats_and_readings_give_the_same_answer() {
+    let range = "time >= '2026-03-28T00:25:00Z' AND time <= '2026-03-28T14:12:45.238Z'";
+    for query in [
+        "SELECT max(temp) FROM climate".to_owned(),
+        "SELECT min(temp) FROM climate GROUP BY device_id, room".to_owned(),
+        format!("SELECT max(temp) FROM climate WHERE {range}"),
+        format!("SELECT min(temp) + 1 FROM climate WHERE {range} GROUP BY device_id ORDER BY time DESC SLIMIT 2"),
+        format!("SELECT max(max) FROM (SELECT max(temp) FROM climate WHERE {range} GROUP BY device_id)"),
+        format!("SELECT max(temp), difference(max(temp)) FROM climate WHERE {range} GROUP BY time(2h)"),
+        format!("SELECT min(temp), derivative(last(temp)) FROM climate WHERE {range} GROUP BY time(1h), room"),
+        format!(
+            "SELECT max(temp), difference(min(temp)) FROM climate WHERE {range} GROUP BY time(3h) ORDER BY time DESC"
+        ),
+    ] {
+        let mut source = Data::new(DATA);
+        let of_stats = ask(&mut source, &query, LIMITS);
+        assert!(of_stats.contains("values") && source.hours > 0, "{query}: {of_stats}");
+        let mut source = Data::new(DATA);
+        let of_readings = ask(&mut source, &query.replace("(temp)", "(temp::float)"), LIMITS);
+        assert_eq!((source.hours, of_stats), (0, of_readings), "{query}");
+    }
 }
 
 #[test]

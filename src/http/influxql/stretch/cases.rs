@@ -165,6 +165,7 @@ pub(super) fn ranges() -> Vec<Case> {
         fixed("a part of all measurements", of, "SELECT value FROM /.*/ WHERE PARTIAL"),
         fixed("all measurements of different ages", ages, "SELECT value FROM /.*/"),
         fixed("stats of measurements of different ages", ages, "SELECT mean(value) FROM /.*/ WHERE WHOLE"),
+        fixed("the maximum of each age", ages, "SELECT max(value) FROM /.*/"),
         fixed("the first value of each age", ages, "SELECT value FROM /.*/ LIMIT 1"),
         fixed("the last value of each age", ages, "SELECT value FROM /.*/ ORDER BY time DESC LIMIT 1"),
         fixed("many last values of each age", ages, "SELECT value FROM /.*/ ORDER BY time DESC LIMIT 100"),
