@@ -238,7 +238,7 @@ pub trait Source {
     /// If the deadline has passed, or the client has disconnected.
     fn check(&self) -> Result<(), StatementError>;
 
-    /// Returns a range that includes all rows of a request.
+    /// Returns a range that includes all rows and hours of a request.
     fn span_ms(&self, request: &Request<'_>) -> Range<i64>;
 
     /// Passes the rows of the requests to `reader`, ascending by time in each series.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::ast::Cast;
 use super::super::error::StatementError;
 use super::super::plan::{Aggregate, Call};
-use super::super::source::{HourStats, Request};
+use super::super::source::{HourStats, Request, Source};
 use super::super::time::{NS_PER_MS, TimeRange};
 use super::super::zone;
 use super::Evaluator;
@@ -68,6 +68,7 @@ impl Feed<'_> {
         &self,
         members: &Members,
         request: &Request<'_>,
+        source: &dyn Source,
     ) -> Option<(Range<i64>, Range<i64>, Range<i64>)> {
         let is_of_stats = self.plan.calls.iter().all(|call| {
             let has_cast = self.plan.references[call.argument].1.is_some_and(|cast| cast != Cast::Field);
@@ -77,7 +78,8 @@ impl Feed<'_> {
         if self.plan.calls.is_empty() || !is_of_stats || self.plan.has_auxiliary {
             return None;
         }
-        if depends_on_fields || !self.has_whole_hours(&request.range_ms) {
+        // Without a bound, a range includes centuries in which zones had odd offsets.
+        if depends_on_fields || !self.has_whole_hours(&source.span_ms(request)) {
             return None;
         }
         let Range { start, end } = request.range_ms;

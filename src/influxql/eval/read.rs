@@ -107,7 +107,7 @@ impl Evaluator<'_> {
             if request.range_ms.is_empty() {
                 continue; // the range has nanoseconds, but no whole millisecond
             }
-            let Some((before, within, after)) = feed.hours(members, &request) else {
+            let Some((before, within, after)) = feed.hours(members, &request, &*self.source) else {
                 of_rows.push(part);
                 rows.push(request);
                 continue;

@@ -20,6 +20,7 @@ fn whole_hours_are_read_as_stats_and_nothing_else() {
         format!("SELECT derivative(max(temp)) FROM climate {HOURLY}"),
         format!("SELECT mean(temp) FROM climate {HOURLY} tz('Europe/Vienna')"),
         format!("SELECT mean(temp), difference(mean(temp)) FROM climate {HOURLY}"),
+        "SELECT mean(temp) FROM climate WHERE time < '2026-03-29' GROUP BY time(1d) tz('Europe/Berlin')".to_owned(),
         "SELECT max(temp), min(temp) FROM climate WHERE time >= '2026-03-28' AND time < '2026-03-29'".to_owned(),
         "SELECT mean(temp) FROM climate WHERE device_id = 'S1'".to_owned(),
         "SELECT last(temp) FROM climate GROUP BY device_id".to_owned(),
