@@ -213,6 +213,23 @@ async fn a_stop_accounts_for_what_was_sent_and_a_partial_line_waits() {
 }
 
 #[tokio::test]
+async fn the_last_line_of_a_rotated_file_is_rejected_if_it_has_no_end() {
+    let server = Server::start(Setup::sqlite()).await;
+    let mut gateway = Gateway::new();
+    let follower = gateway.follow(&server);
+    gateway.append(2);
+    gateway.arrived(&server).await;
+    gateway.write("24.10.2026 20:00:00;7;o");
+    gateway.rotate();
+    gateway.append(2);
+    gateway.arrived(&server).await;
+    let ended = follower.terminate().await;
+    let (said, listed) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.code() == Some(1) && said.contains("1 rejected (1 not converted)"), "{ended:?}");
+    assert!(listed.contains("press.csv:4: the file ends within \"24.10.2026 20:00:00;7;o\""), "{listed}");
+}
+
+#[tokio::test]
 async fn rows_wait_for_a_server_that_is_away() {
     let server = Server::start(Setup::sqlite()).await;
     let relay = Relay::start().await;

@@ -49,6 +49,8 @@ pub(super) enum Step {
     Lines(Vec<u8>),
     /// There are no more whole lines yet.
     Idle,
+    /// The last line of a file that has ended. It has no line end, so it may lack more.
+    Cut(Vec<u8>),
     /// The file has ended, for this reason.
     ///
     /// The next step reads another file, or this one from its beginning.
@@ -67,7 +69,7 @@ pub(super) struct GrowingFile {
     partial: Vec<u8>,
     /// The checksum at the end of `partial`.
     partial_check: u32,
-    /// Whether another file is now at the path.
+    /// Whether the program was found to write to another file.
     is_replaced: bool,
     /// The last files that were read to their ends.
     ended: VecDeque<Version>,
@@ -118,7 +120,8 @@ impl GrowingFile {
     /// Reads the next whole lines, or finds that there are none.
     pub(super) fn next(&mut self) -> io::Result<Step> {
         loop {
-            let (len, known) = (self.file.metadata()?.len(), self.known());
+            let metadata = self.file.metadata()?;
+            let (len, known) = (metadata.len(), self.known());
             let is_same = len >= known && (len == known || check(&self.file, known)? == Some(self.partial_check));
             if !is_same {
                 if let Some(why) = self.truncated()? {
@@ -128,19 +131,8 @@ impl GrowingFile {
                 if let Some(lines) = self.read_lines(len - known)? {
                     return Ok(Step::Lines(lines));
                 }
-            } else if self.is_replaced {
-                if !self.partial.is_empty() {
-                    let mut lines = self.take_lines(self.partial.len())?;
-                    self.read.lines += 1;
-                    lines.push(b'\n'); // the program writes to the new file, so this line stays as it is
-                    return Ok(Step::Lines(lines));
-                }
-                return Ok(if self.begin_next()? { Step::Ended("another file has its name") } else { Step::Idle });
             } else {
-                // Read once more before the file ends: the program may have written to it until it made the
-                // new file.
-                self.is_replaced = is_other(&self.path, &self.file)?;
-                return Ok(Step::Idle);
+                return self.at_end(&metadata);
             }
         }
     }
@@ -192,16 +184,33 @@ impl GrowingFile {
         Ok(Some("it was truncated"))
     }
 
-    /// Begins the next file. `false`: there is none yet.
-    fn begin_next(&mut self) -> io::Result<bool> {
-        let version = version(&self.file.metadata()?)?;
+    /// The step at the end of the file. It has ended once the program writes to another one.
+    fn at_end(&mut self, open: &Metadata) -> io::Result<Step> {
+        if is_still_at(&self.path, open) {
+            self.is_replaced = false;
+            return Ok(Step::Idle);
+        }
+        let version = version(open)?;
         if self.ended.front() != Some(&version) {
             self.ended.truncate(ENDED_FILES);
             self.ended.push_front(version);
         }
-        match self.begin(rotated_after(&self.path, &self.ended)?.unwrap_or_else(|| self.path.clone())) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            begun => begun.map(|()| true),
+        let next = match rotated_after(&self.path, &self.ended)? {
+            Some(rotated) => rotated,
+            None if has_begun(&self.path, &self.file)? => self.path.clone(),
+            None => return Ok(Step::Idle),
+        };
+        if !std::mem::replace(&mut self.is_replaced, true) {
+            return Ok(Step::Idle); // read once more: the program has written to this file until now
+        }
+        if !self.partial.is_empty() {
+            let line = self.take_lines(self.partial.len())?;
+            self.read.lines += 1;
+            return Ok(Step::Cut(line));
+        }
+        match self.begin(next) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Step::Idle),
+            begun => begun.map(|()| Step::Ended("another file has its name")),
         }
     }
 
@@ -230,10 +239,22 @@ fn is_at(path: &Path, mark: Mark) -> bool {
     open_regular(path).and_then(|file| check(&file, mark.bytes)).is_ok_and(|found| found == Some(mark.check))
 }
 
-/// Whether another file than this one is at the path; `false` if no file is.
-fn is_other(path: &Path, file: &File) -> io::Result<bool> {
-    let (Ok(at_path), open) = (std::fs::metadata(path), file.metadata()?) else { return Ok(false) };
-    Ok((at_path.dev(), at_path.ino()) != (open.dev(), open.ino()))
+/// Whether the open file is at the path.
+fn is_still_at(path: &Path, open: &Metadata) -> bool {
+    std::fs::metadata(path).is_ok_and(|at_path| (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()))
+}
+
+/// Whether the program writes to the file at the path: it is no copy of the beginning of the old one.
+///
+/// Another program, such as logrotate, may make the new file, even with a header. Meanwhile, and until it
+/// opens the new file, the program writes to the old one.
+fn has_begun(path: &Path, old: &File) -> io::Result<bool> {
+    let new = match open_regular(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    let len = new.metadata()?.len();
+    Ok(check(&new, len)? != check(old, len)?)
 }
 
 /// The other regular files in the folder of a path, without compressed ones.
@@ -294,7 +315,11 @@ mod tests {
         }
 
         fn append(&self, text: &str) {
-            let mut file = File::options().append(true).create(true).open(&self.path).unwrap();
+            self.append_to("csv", text);
+        }
+
+        fn append_to(&self, ending: &str, text: &str) {
+            let mut file = File::options().append(true).create(true).open(self.path.with_extension(ending)).unwrap();
             file.write_all(text.as_bytes()).unwrap();
         }
 
@@ -316,6 +341,7 @@ mod tests {
         while idle < 2 {
             match file.next().unwrap() {
                 Step::Lines(lines) => all.push(String::from_utf8(lines).unwrap()),
+                Step::Cut(line) => all.push(format!("cut {}", String::from_utf8(line).unwrap())),
                 Step::Ended(_) => all.push("|".to_owned()),
                 Step::Idle => idle += 1,
             }
@@ -352,7 +378,24 @@ mod tests {
             fs::rename(folder.path.with_extension("csv.1"), folder.path.with_extension(name)).unwrap();
         }
         folder.append("6\n");
-        assert_eq!(steps(&mut file), ["3\n", "|", "4\n", "|", "5\n", "|", "6\n"]);
+        assert_eq!(steps(&mut file), ["cut 3", "|", "4\n", "|", "5\n", "|", "6\n"]);
+    }
+
+    #[test]
+    fn a_rotated_file_is_read_until_the_program_writes_to_the_next_one() {
+        let folder = Folder::new();
+        folder.append("h\n1\n");
+        let (mut file, _) = folder.open(None);
+        assert_eq!(steps(&mut file), ["h\n1\n"]);
+        folder.rotate(1);
+        for (new, late, found) in [("", "2\n3", "2\n"), ("h\n", "3\n", "33\n")] {
+            folder.append(new); // not by the program
+            assert_eq!(steps(&mut file), [""; 0]);
+            folder.append_to("csv.1", late);
+            assert_eq!(steps(&mut file), [found]);
+        }
+        folder.append("4\n");
+        assert_eq!(steps(&mut file), ["|", "h\n4\n"]);
     }
 
     #[test]

@@ -30,6 +30,8 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// The first row of a file must end within this number of bytes.
 const HEAD_MAX_BYTES: usize = 16 << 20;
+/// How many characters of a line without end are shown.
+const SHOWN_CHARS: usize = 200;
 
 /// Sends the lines of a file after a place, until `stop` is true.
 pub(super) fn read(
@@ -79,6 +81,13 @@ fn follow(
             }
             Step::Idle if *stop.borrow() => break,
             Step::Idle => std::thread::sleep(POLL),
+            Step::Cut(line) => {
+                add(&progress.counts.rows, 1);
+                add(&progress.counts.rejected, 1);
+                let shown: String = String::from_utf8_lossy(&line).chars().take(SHOWN_CHARS).collect();
+                let name = file.name().display().to_string();
+                progress.list_rejection(&name, file.mark().lines(), &format!("the file ends within {shown:?}"));
+            }
             Step::Ended(why) => {
                 progress.note(&format!("{}: {why}; it is read from its beginning", shown()));
                 lines.begin_file();
