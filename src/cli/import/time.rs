@@ -17,7 +17,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 
 const NS_PER_MS: i128 = 1_000_000;
 const NS_PER_S: i128 = 1_000_000_000;
-/// What messages call a zone without a name.
+/// The name of any other zone in messages.
 const UNNAMED_ZONE: &str = "the zone of --tz";
 
 /// Why a cell is not an instant.
