@@ -203,6 +203,12 @@ impl GrowingFile {
         if !std::mem::replace(&mut self.is_replaced, true) {
             return Ok(Step::Idle); // read once more: the program has written to this file until now
         }
+        let known = Mark { bytes: self.known(), check: self.partial_check, ..self.read };
+        if next == self.path && known.bytes > 0 && is_at(&next, known) {
+            // A longer copy has replaced the file, as rsync does.
+            (self.file, self.name, self.is_replaced) = (open_regular(&next)?, next, false);
+            return self.next();
+        }
         if !self.partial.is_empty() {
             let line = self.take_lines(self.partial.len())?;
             self.read.lines += 1;
@@ -396,6 +402,20 @@ mod tests {
         }
         folder.append("4\n");
         assert_eq!(steps(&mut file), ["|", "h\n4\n"]);
+    }
+
+    #[test]
+    fn a_longer_copy_of_a_file_continues_it() {
+        let folder = Folder::new();
+        folder.append("1\n2\n3");
+        let (mut file, _) = folder.open(None);
+        assert_eq!(steps(&mut file), ["1\n2\n"]);
+        for (copy, found) in [("1\n2\n33\n4\n", "33\n4\n"), ("1\n2\n33\n4\n5\n", "5\n")] {
+            folder.append_to("new", copy);
+            fs::rename(folder.path.with_extension("new"), &folder.path).unwrap();
+            assert_eq!(steps(&mut file), [found]);
+        }
+        assert_eq!(file.mark().lines, 5);
     }
 
     #[test]
