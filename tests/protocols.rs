@@ -86,6 +86,31 @@ async fn devices_named_by_dots_are_rejected_in_every_format_that_can_name_them()
 }
 
 #[tokio::test]
+async fn a_write_with_an_invalid_parameter_counts_as_a_rejected_reading() {
+    let hook = "path = \"/hooks/body\"\ndevice = \"id\"\nmetrics = \"value\"";
+    let server = Server::start(Setup::sqlite().webhook(hook)).await;
+    let paths = [
+        ("/v1/readings?partial=x", "application/json"),
+        ("/v1/readings?other=x", "application/senml+json"),
+        ("/write?precision=sec", "text/plain"),
+        ("/api/v2/write?precision=sec", "text/plain"),
+        ("/api/v3/write_lp?accept_partial=x", "text/plain"),
+        ("/api/v1/write?other=x", "application/x-protobuf"),
+        ("/v1/metrics?other=x", "application/json"),
+        ("/hooks/body?partial=x", "application/json"),
+    ];
+    for (path, content_type) in paths {
+        let answer = server.post(path, content_type, "m value=1").await;
+        assert_eq!(answer.status, 400, "{path}");
+    }
+    let metrics = server.metrics().await;
+    let rejected = |labels: &[(&str, &str)]| metrics.count_where("tidegauge_readings_rejected_total", labels);
+    assert_eq!(rejected(&[("reason", "invalid_parameter")]), 8);
+    assert_eq!(rejected(&[("reason", "invalid_parameter"), ("protocol", "influx")]), 3);
+    assert_eq!(metrics.count("tidegauge_readings_received_total"), 8);
+}
+
+#[tokio::test]
 async fn readings_that_overwrite_others_of_their_request_are_counted_and_named() {
     let server = Server::start(Setup::sqlite()).await;
     let at = "2024-04-20T14:00:10.000Z";

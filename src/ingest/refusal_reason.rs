@@ -8,6 +8,8 @@ use crate::wire::Transport;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum RefusalReason {
+    /// A parameter of the request is unknown or invalid.
+    InvalidParameter,
     /// The body is larger than `http.max_body_bytes`.
     BodyTooLarge,
     /// The server does not know the type or the encoding of the body.

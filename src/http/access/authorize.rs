@@ -23,7 +23,7 @@ use crate::common::backoff::jittered;
 use crate::common::clock::Clock;
 use crate::config::{Audience, Scope};
 use crate::http::App;
-use crate::http::problem::{Problem, Refusals};
+use crate::http::problem::{Problem, ProblemCode, Refusals};
 use crate::http::serve::connection::Peer;
 use crate::http::write::influx::Version;
 use crate::http::write::otlp;
@@ -90,8 +90,15 @@ pub(in crate::http) async fn authorize(
     match granted {
         Ok(grant) => {
             let sender = sender(grant.name.clone(), address);
+            let format = need.format_of_readings().map(|format_of| format_of(request.headers()));
             request.extensions_mut().insert(grant);
             let mut response = next.run(request).await;
+            // A handler reads its parameters before anything counts its readings.
+            if let Some(format) = format
+                && response.extensions().get::<ProblemCode>() == Some(&ProblemCode::InvalidParameter)
+            {
+                app.ingest.count_refused_request(Source::http(format).into(), RefusalReason::InvalidParameter);
+            }
             log_refusals(&app, need, &sender, id, &mut response);
             response
         }
