@@ -22,6 +22,7 @@ QUERIES = [
     "SELECT max(usage_idle), count(usage_idle) FROM cpu GROUP BY cpu, device_id",
     f"SELECT cumulative_sum(count(temp)), min(temp) FROM climate {WINDOWS}, device_id",
     "SELECT temp FROM climate WHERE device_id='S1'; SHOW DATABASES; SELECT value FROM power WHERE phase = 'L1' LIMIT 9",
+    "SELECT count(temp) FROM climate; SELECT count(hum) FROM climate",
     'SELECT max(*) FROM "odd name" GROUP BY *',
     "SELECT temp FROM climate WHERE device_id='S1' LIMIT 3 tz('Europe/Vienna')",
     "SELECT min(temp) FROM nope",

@@ -1,4 +1,4 @@
-//! Answers as CSV: a table for each run of series with the same columns.
+//! Answers as CSV: a table for each run of series of a statement with the same columns, and for each error.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use super::super::value::Value;
 use super::number::write_text;
 use super::{Epoch, Result};
 
-/// The columns of the last header. A series with other columns gets a new header.
+/// The last header: its statement and its columns.
+///
+/// A series of another statement, or with other columns, gets a new header.
 #[derive(Debug, Default)]
 pub(super) struct CsvState {
-    columns: Option<Arc<[String]>>,
+    header: Option<(usize, Arc<[String]>)>,
 }
 
 impl CsvState {
-    /// Writes the result of one statement.
-    ///
-    /// An error is written only if the answer has no series yet, also none of an earlier statement.
-    pub(super) fn result(&mut self, result: Result<'_>, epoch: Epoch, out: &mut Vec<u8>) {
+    /// Writes the result of one statement. `id` is its index in the query.
+    pub(super) fn result(&mut self, id: usize, result: Result<'_>, epoch: Epoch, out: &mut Vec<u8>) {
         let series = match result {
             Ok(series) => series,
             Err(message) => {
-                if self.columns.is_none() {
-                    error(&message.to_string(), out);
+                if self.header.is_some() {
+                    out.push(b'\n');
                 }
-                return;
+                return error(&message.to_string(), out);
             }
         };
         for one in series {
-            self.header(one, out);
+            self.header(id, one, out);
             let tags = tags_text(&one.tags);
             for (ns, values) in &one.rows {
                 field(&one.name, out);
@@ -47,12 +47,12 @@ impl CsvState {
         }
     }
 
-    /// Writes the names of the columns, unless the series before has the same ones.
-    fn header(&mut self, series: &OutSeries, out: &mut Vec<u8>) {
-        if self.columns.as_ref().is_some_and(|known| *known == series.columns) {
+    /// Writes the names of the columns, unless the series before is of this statement and has the same ones.
+    fn header(&mut self, id: usize, series: &OutSeries, out: &mut Vec<u8>) {
+        if self.header.as_ref().is_some_and(|(of, columns)| (*of, columns) == (id, &series.columns)) {
             return;
         }
-        if self.columns.is_some() {
+        if self.header.is_some() {
             out.push(b'\n');
         }
         out.extend_from_slice(b"name,tags");
@@ -61,7 +61,7 @@ impl CsvState {
             field(column, out);
         }
         out.push(b'\n');
-        self.columns = Some(Arc::clone(&series.columns));
+        self.header = Some((id, Arc::clone(&series.columns)));
     }
 }
 

@@ -261,7 +261,7 @@ impl Writer {
                 style.result(id, result, &messages, is_partial, out);
             }
             Format::MessagePack => msgpack::result(id, result, &messages, is_partial, self.epoch, out),
-            Format::Csv => self.csv.result(result, self.epoch.unwrap_or(Epoch::Nanosecond), out),
+            Format::Csv => self.csv.result(id, result, self.epoch.unwrap_or(Epoch::Nanosecond), out),
         }
         self.count += 1;
     }

@@ -161,9 +161,14 @@ fn parameters_are_values_and_never_text() {
     assert!(ask_with(window, "SELECT sum(x) FROM m WHERE time < 3m GROUP BY time($w)").contains("00:02:00Z"));
 }
 
+/// The answer to two statements.
 fn written(format: Format, epoch: Option<Epoch>, chunk_rows: Option<usize>) -> Vec<u8> {
+    written_of("SELECT x, room FROM m LIMIT 3; SHOW DATABASES", format, epoch, chunk_rows)
+}
+
+fn written_of(query: &str, format: Format, epoch: Option<Epoch>, chunk_rows: Option<usize>) -> Vec<u8> {
     let mut source = Data::new(LINES);
-    let statements = parse("SELECT x, room FROM m LIMIT 3; SHOW DATABASES", &Parameters::default()).unwrap();
+    let statements = parse(query, &Parameters::default()).unwrap();
     let mut out = Vec::new();
     let mut writer = Writer::new(format, epoch, false, chunk_rows, statements.len(), &mut out);
     for (id, statement) in statements.iter().enumerate() {
@@ -178,6 +183,16 @@ fn csv_has_a_table_for_each_kind_of_series() {
     let csv = String::from_utf8(written(Format::Csv, Some(Epoch::Second), None)).unwrap();
     let expected = "name,tags,time,x,room\nm,,0,1,r 1\nm,,60,2,\nm,,120,4,r 1\n\nname,tags,name\ndatabases,,d\n";
     assert_eq!(csv, expected);
+}
+
+#[test]
+fn csv_has_a_table_for_each_statement_and_each_error() {
+    let query = "SELECT x FROM m LIMIT 1; SELECT y AS x FROM m; SELECT x FROM nope; SELECT foo(x) FROM m";
+    for chunk_rows in [None, Some(5)] {
+        let csv = String::from_utf8(written_of(query, Format::Csv, Some(Epoch::Second), chunk_rows)).unwrap();
+        let tables = "name,tags,time,x\nm,,0,1\n\nname,tags,time,x\nm,,0,10\n";
+        assert_eq!(csv, format!("{tables}\nerror\nundefined function foo()\n"));
+    }
 }
 
 #[test]
