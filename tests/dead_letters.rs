@@ -183,6 +183,44 @@ async fn a_full_file_blocks_only_the_refused_readings() {
 }
 
 #[tokio::test]
+async fn a_deletion_removes_what_waits_for_a_full_file_and_does_not_wait_for_it() {
+    let database = Database::new();
+    let server = Server::start(Setup::mongodb(&database).set("flush.max_dead_letter_bytes", "1KiB")).await;
+    send(&server, "good", 1).await;
+    wait_for(&server, "tidegauge_readings_stored_total", 1).await;
+    refuse_bad(&database, true).await;
+    let delete = async |path: &str| {
+        let answer = server.send(server.request(reqwest::Method::DELETE, path)).await;
+        (answer.status, answer.json())
+    };
+    let parked = async |buckets: usize| {
+        let found = || server.log().matches("cannot dead-letter refused readings").count();
+        wait_until("the readings wait for the file", async || (found() == buckets).then_some(())).await;
+    };
+
+    send(&server, "bad-1", 100).await; // their letter is larger than the file may be
+    parked(1).await;
+    let first = format!("/v1/devices/bad-1/readings?from={START_MS}&to={}", START_MS + 99_000);
+    assert_eq!(delete(&format!("{first}&dry_run=true")).await, (200, json!({ "deleted": 99, "dryRun": true })));
+    assert_eq!(delete(&first).await, (200, json!({ "deleted": 99 })));
+    wait_for(&server, "tidegauge_readings_dead_lettered_total", 1).await;
+    let metrics = server.settled().await;
+    assert_eq!(metrics.count("tidegauge_readings_deleted_total"), 99);
+    let (_, listed) = dead_letters(&server, &["list"]).await;
+    assert!(listed.contains("bad-1 1 reading validation: "), "{listed}");
+
+    send(&server, "bad-2", 100).await;
+    parked(2).await;
+    assert_eq!(delete("/v1/devices/good").await, (200, json!({ "deleted": 1 })));
+    send(&server, "good", 1).await;
+    wait_for(&server, "tidegauge_readings_stored_total", 2).await;
+    wait_for(&server, "tidegauge_readings_pending", 100).await;
+    assert_eq!(delete("/v1/devices/bad-2").await, (200, json!({ "deleted": 100 })));
+    assert_eq!(delete("/v1/devices/bad-1").await, (200, json!({ "deleted": 1 })));
+    assert_eq!(server.settled().await.count("tidegauge_readings_deleted_total"), 199);
+}
+
+#[tokio::test]
 async fn an_answer_that_counts_other_readings_deletes_no_dead_letter() {
     for answer in [r#"{"accepted":1000}"#, r#"{"accepted":5}"#, r#"{"accepted":3}"#, r#"{"accepted":4,"rejected":1}"#] {
         let folder = tempfile::TempDir::new().expect("a temporary folder");

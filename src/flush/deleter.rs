@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use super::attempts::{Attempts, GaveUp};
 use super::deletions::{DeletionOutcome, Stage};
+use super::refused::delete_waiting;
 use super::state::DeleterState;
 use super::writer::Retry;
 use super::{Pipeline, instances, stop};
@@ -232,14 +233,15 @@ async fn roll_up_closed(pipeline: &Pipeline, device: &Arc<str>, hours: BTreeSet<
     Ok(())
 }
 
-/// Removes readings from the dead-letter file, and repeats it until that succeeds.
+/// Removes readings from the waiting letters and the dead-letter file, and repeats it until that succeeds.
 ///
 /// Returns their number.
 async fn delete_dead_letters(pipeline: &Pipeline, deletion: &Deletion) -> Result<u64, GaveUp> {
     let mut attempts = Attempts::new(pipeline);
+    let waiting = delete_waiting(pipeline, deletion).await;
     loop {
         match pipeline.dead_letters.delete(deletion).await {
-            Ok(readings) => return Ok(readings),
+            Ok(readings) => return Ok(waiting + readings),
             Err(error) => tracing::error!(%error, "cannot remove deleted readings from the dead-letter file"),
         }
         attempts.next().await?;

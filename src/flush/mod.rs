@@ -87,6 +87,7 @@ pub use writer::{Retry, Writer, Writes};
 use closed_hours::ClosedHours;
 use deletions::Deletions;
 use instances::Peers;
+use refused::WaitingLetters;
 use rollup_progress::RollupProgress;
 use state::State;
 use store_state::StoreState;
@@ -137,6 +138,7 @@ pub struct Pipeline {
     log: Arc<Log>,
     store: Arc<dyn Store>,
     dead_letters: DeadLetters,
+    waiting_letters: WaitingLetters,
     metrics: Arc<Metrics>,
     started: Instant,
     /// The number of readings behind the checkpoint when the log was opened.
@@ -221,6 +223,7 @@ impl Pipeline {
             writer: Writer::new(Arc::clone(&store), Arc::clone(&metrics)),
             store,
             dead_letters,
+            waiting_letters: WaitingLetters::default(),
             metrics,
             started: Instant::now(),
             recovered: recovery.readings,

@@ -1,6 +1,6 @@
 //! Refused readings, which are dead-lettered, and refused metadata.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Pipeline;
@@ -8,7 +8,8 @@ use super::attempts::Attempts;
 use super::bisection::BucketOutcome;
 use super::hour_text;
 use super::write::complete;
-use crate::model::{BucketWrite, Contents, Sample, SeriesFilter};
+use crate::model::{BucketWrite, Contents, Deletion, Hour, Sample, SeriesFilter};
+use crate::pending::HourErasure;
 use crate::store::{FirstReadings, ReadingsQuery, StoreError};
 
 /// The longest detail of a refusal in a log line, in characters.
@@ -22,8 +23,14 @@ const VALUES_PER_LOOK: usize = 1 << 16;
 /// The number of devices whose last refused metadata is remembered.
 const REMEMBERED_DEVICES: usize = 10_000;
 
+/// The letters of parked buckets, by device and hour: they wait until the dead-letter file or its disk has
+/// space.
+///
+/// Locked while a waiting letter is appended, so that a deletion finds each of them here or in the file.
+pub(super) type WaitingLetters = tokio::sync::Mutex<BTreeMap<(Arc<str>, Hour), Letter>>;
+
 /// Readings for the dead-letter file.
-struct Letter {
+pub(super) struct Letter {
     /// The bucket of these readings, as it was written first.
     bucket: Arc<BucketWrite>,
     /// The refused readings.
@@ -55,7 +62,7 @@ pub(super) async fn dead_letter(pipeline: &Arc<Pipeline>, outcomes: Vec<BucketOu
             Ok(()) => done.push(letter.bucket),
             Err(error) => {
                 tracing::error!(%error, "cannot dead-letter refused readings; they stay pending");
-                tokio::spawn(retry(Arc::clone(pipeline), letter));
+                park(pipeline, letter).await;
             }
         }
     }
@@ -69,17 +76,68 @@ async fn append(pipeline: &Pipeline, Letter { refused, replaced, error, .. }: &L
     Ok(())
 }
 
-/// Writes a letter once the dead-letter file or its disk has space again.
+/// Has a letter wait for space.
 ///
-/// The bucket meanwhile does not count as a write in flight to the store, and a stop does not wait for it.
-async fn retry(pipeline: Arc<Pipeline>, letter: Letter) {
+/// The bucket meanwhile does not count as a write in flight to the store. Neither a stop nor a deletion waits
+/// for it.
+async fn park(pipeline: &Arc<Pipeline>, letter: Letter) {
+    let place = (Arc::clone(&letter.bucket.device), letter.bucket.hour);
+    let mut waiting = pipeline.waiting_letters.lock().await;
+    pipeline.lock().pending.park(&letter.bucket);
+    waiting.insert(place.clone(), letter);
+    drop(waiting);
+    pipeline.completed.notify_waiters();
+    tokio::spawn(retry(Arc::clone(pipeline), place));
+}
+
+/// Writes a waiting letter once the dead-letter file or its disk has space again.
+async fn retry(pipeline: Arc<Pipeline>, place: (Arc<str>, Hour)) {
     let mut attempts = Attempts::new(&pipeline);
-    while append(&pipeline, &letter).await.is_err() {
-        if attempts.next().await.is_err() {
+    while attempts.next().await.is_ok() {
+        let mut waiting = pipeline.waiting_letters.lock().await;
+        let Some(letter) = waiting.get(&place) else { return }; // a deletion has removed all of its readings
+        if append(&pipeline, letter).await.is_ok() {
+            if let Some(letter) = waiting.remove(&place) {
+                complete(&pipeline, &[letter.bucket]);
+            }
             return;
         }
     }
-    complete(&pipeline, &[letter.bucket]);
+}
+
+/// Removes the readings that a deletion selects from the waiting letters and their buckets.
+///
+/// Returns their number. The caller deletes in the dead-letter file afterwards, because a letter may be
+/// written before this.
+pub(super) async fn delete_waiting(pipeline: &Pipeline, deletion: &Deletion) -> u64 {
+    let (hours, mut deleted, mut done) = (deletion.hours(), 0, Vec::new());
+    let mut waiting = pipeline.waiting_letters.lock().await;
+    waiting.retain(|(device, hour), Letter { bucket, refused, replaced, .. }| {
+        if *device != deletion.device || !hours.contains(hour) {
+            return true;
+        }
+        let (gone, left) = deletion.split(*hour, &refused.contents);
+        deleted += gone.reading_count() as u64;
+        if left.is_empty() {
+            pipeline.metrics.readings_deleted_total.increment(refused.accepted.into());
+            done.push(Arc::clone(bucket));
+            return false;
+        }
+        let removed = refused.contents.reading_count() - left.reading_count();
+        pipeline.metrics.readings_deleted_total.increment(removed as u64);
+        let refused = Arc::make_mut(refused);
+        refused.accepted -= removed as u32;
+        refused.contents = left;
+        *replaced = deletion.split(*hour, replaced).1.into();
+        for parked in pipeline.pending_hours(device, *hour..Hour(hour.0 + 1)) {
+            let erasure = HourErasure::of_parked(&parked, deletion);
+            let before = pipeline.lock().pending.erase_parked(bucket, erasure);
+            drop(before); // without the lock
+        }
+        true
+    });
+    complete(pipeline, &done);
+    deleted
 }
 
 /// Returns the stored values that refused readings were to replace.

@@ -204,6 +204,13 @@ impl BucketSnapshot {
         table.metrics
     }
 
+    /// The same bucket with the readings that a deletion leaves.
+    pub(super) fn with(&self, left: Remaining) -> Self {
+        let Remaining { stream, span, accepted, .. } = left;
+        let (metadata, names, stream) = (self.metadata.clone(), Arc::clone(&self.names), stream.into_packed());
+        Self { hour: self.hour, accepted, metadata, span, names, stream, keep: self.keep }
+    }
+
     /// The readings that a deletion leaves; `None` if it removes no value.
     pub(super) fn without(&self, deletion: &Deletion) -> Option<Remaining> {
         let mut selected: HashMap<Key, bool> = HashMap::new();

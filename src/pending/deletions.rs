@@ -8,6 +8,8 @@
 //!   bucket has been taken meanwhile, it is in flight.
 //! - **Buckets in flight** are written as they are. The store executes the deletion after these writes
 //!   ([`Pending::next_deletion`]).
+//! - **Parked buckets** wait for room in the dead-letter file, and no deletion waits for them. When it is
+//!   executed, they lose the readings that it selects ([`Pending::erase_parked`]).
 //! - **Later readings** of the deletion's hours must not be stored before the store has executed it, or the
 //!   store would remove them too. So from the beginning of the deletion ([`Pending::begin_deletion`]) to its
 //!   end ([`Pending::finish_deletion`]), all open buckets of its hours are blocked.
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use super::slots::Key;
 use super::{ITEMS_PER_TURN, Pending, PendingHour};
 use crate::log::{BegunDeletion, Position};
-use crate::model::{Deletion, Hour, HourOffset};
+use crate::model::{BucketWrite, Deletion, Hour, HourOffset};
 
 /// The instants at which pending readings have lost a value, by hour, ascending.
 pub type Erased = BTreeMap<Hour, Vec<HourOffset>>;
@@ -150,6 +152,19 @@ impl Pending {
         }
     }
 
+    /// Removes the readings of a parked bucket that a deletion selects. The rest stays parked.
+    ///
+    /// Returns memory to be dropped without the lock.
+    pub fn erase_parked(&mut self, write: &BucketWrite, erasure: HourErasure) -> Option<impl Sized + use<>> {
+        let left = erasure.left?;
+        let parked = self.taken_mut(write);
+        let bucket = Arc::new(parked.bucket.with(left));
+        let removed = parked.bucket.accepted - bucket.accepted;
+        let before = std::mem::replace(&mut parked.bucket, bucket);
+        self.readings -= u64::from(removed);
+        Some(before)
+    }
+
     /// Returns the first deletion once no write of its hours is in flight.
     pub fn next_deletion(&mut self) -> NextDeletion {
         let Some(first) = self.deletions.front() else { return NextDeletion::None };
@@ -158,8 +173,9 @@ impl Pending {
         if let Some(device) = self.find_device(&first.begun.deletion.device) {
             let slots = self.devices[device].hours.from(from).take_while(|slot| slot.hour < until);
             for (at, slot) in slots.enumerate() {
-                if slot.in_flight.is_some() || at >= ITEMS_PER_TURN {
-                    next = Some((slot.hour, slot.in_flight.is_some()));
+                let is_in_flight = slot.in_flight.is_some_and(|taken| !self.in_flight[taken].is_parked);
+                if is_in_flight || at >= ITEMS_PER_TURN {
+                    next = Some((slot.hour, is_in_flight));
                     break;
                 }
             }
@@ -237,7 +253,7 @@ impl Pending {
     }
 }
 
-/// The readings that a deletion leaves in the open bucket of one hour.
+/// The readings that a deletion leaves in the open or the parked bucket of one hour.
 ///
 /// Made without the lock.
 #[derive(Debug)]
@@ -252,5 +268,11 @@ impl HourErasure {
     #[must_use]
     pub fn of(hour: &PendingHour, deletion: &Deletion) -> Self {
         Self { hour: hour.hour, left: hour.open.as_ref().and_then(|open| open.without(deletion)) }
+    }
+
+    /// Computes the erasure of a parked bucket. It reads all values of the bucket.
+    #[must_use]
+    pub fn of_parked(hour: &PendingHour, deletion: &Deletion) -> Self {
+        Self { hour: hour.hour, left: hour.in_flight.as_ref().and_then(|parked| parked.without(deletion)) }
     }
 }

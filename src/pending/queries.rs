@@ -103,7 +103,7 @@ pub struct PendingHour {
     /// The hour of the readings.
     pub hour: Hour,
     /// The readings of the write in flight.
-    in_flight: Option<Arc<BucketSnapshot>>,
+    pub(super) in_flight: Option<Arc<BucketSnapshot>>,
     /// The readings that were accepted after those in flight.
     pub(super) open: Option<Arc<BucketSnapshot>>,
 }

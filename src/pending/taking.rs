@@ -89,6 +89,8 @@ pub(super) struct InFlight {
     position: Position,
     since_ms: u64,
     bytes: u64,
+    /// Whether no write is under way any more: the refused readings wait for the dead-letter file.
+    pub(super) is_parked: bool,
 }
 
 /// A bucket that was taken, for the store.
@@ -194,13 +196,28 @@ impl Pending {
         let device = &mut self.devices[open.device];
         let (hour, position, since_ms, bytes) = (open.hour, open.position, open.since_ms, open.bytes());
         let bucket = Arc::new(open.into_snapshot(self.keep));
-        let in_flight = self.in_flight.insert(InFlight { bucket: Arc::clone(&bucket), position, since_ms, bytes });
+        let in_flight = InFlight { bucket: Arc::clone(&bucket), position, since_ms, bytes, is_parked: false };
+        let in_flight = self.in_flight.insert(in_flight);
         let slot = device.hours.find_mut(hour).expect("an open bucket has a slot");
         *slot = HourSlot { hour, open: None, in_flight: Some(in_flight) };
         TakenBucket { device: device.id.to_shared(), bucket, reason }
     }
 
-    /// Removes a bucket that was taken, once it is stored or dead-lettered.
+    /// Notes that a bucket that was taken waits for the dead-letter file: no write of it is under way, and a
+    /// deletion need not wait for it.
+    pub fn park(&mut self, write: &BucketWrite) {
+        self.taken_mut(write).is_parked = true;
+    }
+
+    /// A bucket that was taken and is not complete.
+    pub(super) fn taken_mut(&mut self, write: &BucketWrite) -> &mut InFlight {
+        let device = self.find_device(&write.device).expect("a device with a write in flight is known");
+        let slot = self.devices[device].hours.find(write.hour).expect("a write in flight has a slot");
+        let taken = slot.in_flight.expect("the write is in flight");
+        &mut self.in_flight[taken]
+    }
+
+    /// Removes a bucket that was taken, once it is stored, dead-lettered or deleted.
     ///
     /// Returns memory to be dropped without the lock.
     pub fn complete(&mut self, write: &BucketWrite) -> impl Sized + use<> {

@@ -239,6 +239,28 @@ fn a_bucket_that_a_deletion_blocks_keeps_its_age() {
 }
 
 #[test]
+fn a_parked_bucket_delays_no_deletion_and_loses_what_it_selects() {
+    let mut pending = Pending::new(LIMITS);
+    insert(&mut pending, 1, &[("a", 0, &[("x", 1.0)]), ("a", 1_000, &[("x", 1.0)])]);
+    let taken = take(&mut pending, ALL, 1);
+    let deletion = Arc::new(Deletion { range_ms: Some(0..500), ..Deletion::of_device("a".into()) });
+    let begun = BegunDeletion { id: 7, by: "test".into(), deletion: Arc::clone(&deletion), from: None };
+    pending.begin_deletion(begun, BTreeSet::new(), Position(5), 5);
+    pending.end_erasure(7);
+    assert!(matches!(pending.next_deletion(), NextDeletion::None), "the write is in flight");
+    pending.park(&taken[0]);
+    assert!(matches!(pending.next_deletion(), NextDeletion::Ready(_)));
+    let hour = hours(&pending, "a", deletion.hours()).remove(0);
+    assert!(pending.erase_parked(&taken[0], HourErasure::of_parked(&hour, &deletion)).is_some());
+    assert_eq!((pending.readings(), pending.cut_position(Position(9))), (1, Position(1)));
+    let left = hours(&pending, "a", deletion.hours()).remove(0);
+    assert_eq!((left.span_ms(), left.contents().reading_count()), ((1_000, 1_000), 1));
+    assert!(pending.finish_deletion());
+    pending.complete(&taken[0]);
+    assert_eq!((pending.readings(), pending.bytes, pending.buckets()), (0, 0, 0), "nothing remains");
+}
+
+#[test]
 fn a_write_that_does_not_end_delays_no_other_bucket() {
     let mut pending = Pending::new(LIMITS);
     insert(&mut pending, 0, &[("a", 0, &[("x", 1.0)])]);
