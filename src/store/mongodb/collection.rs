@@ -24,6 +24,9 @@ pub(super) const SHARD_INDEX: &str = "deviceId_hashed";
 /// The largest `expireAfterSeconds` that the server accepts.
 pub(super) const EXPIRE_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
+/// The code of `shardCollection` for a collection that is sharded by another key.
+const ALREADY_INITIALIZED: i32 = 23;
+
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 const NAMESPACE_EXISTS: i32 = 48;
@@ -228,16 +231,22 @@ impl ManagedCollection {
         let database = &self.commands.database;
         let namespace = format!("{}.{}", database.name(), self.name);
         let shard = doc! { "shardCollection": &namespace, "key": { device_field: "hashed" } };
-        self.attempt(async {
+        let sharding = self.attempt(async {
             match database.client().database("admin").run_command(shard).await {
                 Err(error) if code(&error).is_some_and(|code| CANNOT_SHARD.contains(&code)) => {
                     warn_of_one_shard(&namespace, device_field, &error);
-                    Ok(())
+                    Ok(true)
                 }
-                other => other.map(drop),
+                Err(error) if code(&error) == Some(ALREADY_INITIALIZED) => Ok(false),
+                other => other.map(|_| true),
             }
-        })
-        .await
+        });
+        if sharding.await? {
+            return Ok(());
+        }
+        let mend = reshard(&namespace, device_field);
+        let detail = format!("{namespace} is sharded by another key than the hashed {device_field}: {mend}");
+        Err(StoreError::new(Cause::Schema, detail))
     }
 
     async fn indexes(&self) -> Result<Vec<IndexModel>, StoreError> {
@@ -268,6 +277,11 @@ impl ManagedCollection {
             StoreError { cause, ..error }
         })
     }
+}
+
+/// The mend of a collection that is sharded by another key than its device.
+pub(super) fn reshard(namespace: &str, device_field: &str) -> String {
+    format!("reshard it: sh.reshardCollection({namespace:?}, {{ {device_field:?}: \"hashed\" }})")
 }
 
 fn warn_of_one_shard(namespace: &str, device_field: &str, error: &Error) {

@@ -4,6 +4,7 @@
 
 use bson::{Bson, Document, doc};
 
+use super::super::collection::reshard;
 use super::expected::Expected;
 use super::{ADMIN, Inspector};
 use crate::common::finding::{Finding, Part, count};
@@ -66,10 +67,13 @@ fn shard_key(namespace: &str, device_field: &str, entry: Option<&Document>) -> F
     let is_right = |key: &Document| key.len() == 1 && key.get_str(device_field).is_ok_and(|how| how == "hashed");
     match key {
         Some(key) if is_right(key) => Finding::ok(SHARDING, format!("{namespace} is sharded by {key}")),
-        Some(key) => Finding::warning(
+        Some(key) => Finding::error(
             SHARDING,
-            format!("{namespace} is sharded by {key}: queries of a device may ask all shards"),
-            format!("reshard it: sh.reshardCollection({namespace:?}, {{ {device_field:?}: \"hashed\" }})"),
+            format!(
+                "{namespace} is sharded by {key}: if tidegauge may shard collections, it stores nothing, and readings \
+                 wait in the log"
+            ),
+            reshard(namespace, device_field),
         ),
         None => Finding::warning(
             SHARDING,
@@ -121,7 +125,9 @@ mod tests {
         let entry = |key: Document| doc! { "_id": "t.buckets", "key": key };
         let severity = |entry: Option<&Document>| shard_key("t.buckets", "deviceId", entry).severity;
         assert_eq!(severity(Some(&entry(doc! { "deviceId": "hashed" }))), Severity::Ok);
-        assert_eq!(severity(Some(&entry(doc! { "bucket": 1 }))), Severity::Warning);
+        for other in [doc! { "bucket": 1 }, doc! { "deviceId": 1 }] {
+            assert_eq!(severity(Some(&entry(other))), Severity::Error, "each start fails to shard it");
+        }
         assert_eq!(severity(None), Severity::Warning);
     }
 

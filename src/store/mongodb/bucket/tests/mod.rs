@@ -36,6 +36,19 @@ async fn a_collection_with_data_that_was_not_sharded_is_split() {
         .await;
 }
 
+#[tokio::test]
+async fn readings_wait_while_their_collection_is_sharded_by_another_key() {
+    let scratch = Scratch::on_a_sharded_cluster().await;
+    scratch.run(doc! { "create": "buckets" }).await;
+    let namespace = format!("{}.buckets", scratch.name);
+    let shard = doc! { "shardCollection": &namespace, "key": { "bucket": "hashed" } };
+    scratch.client.database("admin").run_command(shard).await.unwrap();
+    let error = write_one(&scratch.store().await, &write_at("d", 0..5)).await.unwrap_err();
+    assert_eq!(error.cause, Cause::Schema, "{error}");
+    let mend = format!(r#"sh.reshardCollection("{namespace}", {{ "deviceId": "hashed" }})"#);
+    assert!(error.detail.contains(&mend), "{error}");
+}
+
 /// 2026-04-20T14:00:00Z.
 const HOUR: Hour = Hour(493_526);
 
