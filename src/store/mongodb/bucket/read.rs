@@ -39,7 +39,9 @@ use crate::store::{
 /// The documents of stats in one batch: a month of hours fits into one reply.
 const STATS_BATCH: u32 = 1_000;
 
-/// The documents that are named by their `_id`s in one batch: of some thousand devices.
+/// The most documents that one query names by their `_id`s, and the most in one of its batches.
+///
+/// If device IDs are long, the query has some 3 MB; the server takes 16 MiB.
 const NAMED_BATCH: u32 = 10_000;
 
 /// The most device IDs in one reply to the query for active devices.
@@ -256,14 +258,13 @@ impl Buckets {
         fields.extend(doc! { "part": 1, "full": 1, "control": 1 });
         let mut found = BTreeMap::new();
         while !asked.is_empty() {
-            let of = |(device, hours): (&Arc<str>, &BTreeMap<Hour, Range<i32>>)| {
+            let mut named: Vec<(&Arc<str>, Hour, i32)> = Vec::new();
+            for (device, hours) in &asked {
                 let parts = hours.iter().flat_map(|(hour, parts)| parts.clone().map(|part| (*hour, part)));
-                parts.map(|(hour, part)| names::document_id(device, hour, part)).collect::<Vec<_>>()
-            };
-            let ids: Vec<String> = asked.iter().flat_map(of).collect();
-            let devices: Vec<&Arc<str>> = asked.keys().collect();
+                named.extend(parts.map(|(hour, part)| (device, hour, part)));
+            }
             let mut further = Asked::new();
-            let visit = |document: &RawDocument| {
+            let mut visit = |document: &RawDocument| {
                 let part = StatsPart::of(document)?;
                 let Some((device, hours)) = asked.get_key_value(part.device) else { return Ok(()) };
                 if let Some(parts) = hours.get(&part.hour)
@@ -278,8 +279,13 @@ impl Buckets {
                 }
                 Ok(())
             };
-            let find = self.find_named(ids, &devices).projection(fields.clone());
-            self.commands.all_documents(self.commands.limited(find), visit).await?;
+            for some in named.chunks(NAMED_BATCH as usize) {
+                let id = |&(device, hour, part): &(&Arc<str>, Hour, i32)| names::document_id(device, hour, part);
+                let mut devices: Vec<&Arc<str>> = some.iter().map(|(device, ..)| *device).collect();
+                devices.dedup();
+                let find = self.find_named(some.iter().map(id).collect(), &devices).projection(fields.clone());
+                self.commands.all_documents(self.commands.limited(find), &mut visit).await?;
+            }
             asked = further;
         }
         for ((device, _), stats) in found {

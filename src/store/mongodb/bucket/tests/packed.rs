@@ -180,3 +180,18 @@ async fn more_parts_than_have_expired_do_not_replace_their_rollup() {
     store.roll_up(&[("d".into(), HOUR)]).await.remove(0).unwrap();
     assert_eq!(stats().await, before);
 }
+
+/// One query would be larger than the server takes.
+#[tokio::test]
+async fn stats_of_many_devices_with_very_many_parts_are_read_by_several_queries() {
+    let scratch = Scratch::new().await;
+    let store = scratch.packed_store(1_000).await;
+    let devices: Vec<Arc<str>> = (100..220).map(|nth| format!("{nth}{}", "x".repeat(125)).into()).collect();
+    let writes: Vec<_> = devices.iter().map(|device| write_at(device, [1, 2])).collect();
+    assert!(store.write(&writes).await.iter().all(Result::is_ok));
+    for device in &devices {
+        store.layout.known.note(device, HOUR, 1_000, 2);
+    }
+    let found = store.recent_stats(&devices, HOUR..Hour(HOUR.0 + 1)).await.unwrap();
+    assert!(found.iter().all(|hours| hours.len() == 1 && hours[0].stats[0].1.count == 2), "{found:?}");
+}
