@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Server, Setup, secret_of, wait_until};
+use crate::harness::{Answer, Connection, Server, Setup, secret_of, wait_until};
 
 pub(super) const TS_NS: i64 = 1_713_621_610_000_000_000; // 2024-04-20T14:00:10Z
 
@@ -272,6 +272,32 @@ async fn limits_are_named_when_they_are_met() {
     let chunks: Vec<Value> = chunked.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let sizes = chunks.iter().map(|chunk| rows(chunk).as_array().map(Vec::len));
     assert_eq!(sizes.collect::<Vec<_>>(), [Some(5), Some(3)], "{}", chunked.text());
+}
+
+/// The last device has readings of more hours than a query may read, and no device before it.
+#[tokio::test]
+async fn a_csv_answer_in_chunks_breaks_off_if_a_later_part_fails() {
+    let server = Server::start(Setup::sqlite().set("query.max_hours", 48)).await;
+    let line = |device: &str, days: i64| format!("m,device_id={device} v=1 {}", TS_NS + days * 86_400_000_000_000);
+    let mut lines: Vec<String> = (0..70).map(|nth| line(&format!("d{nth:02}"), 0)).collect();
+    lines.extend([line("z", 0), line("z", 10)]);
+    write(&server, None, &lines.join("\n")).await;
+    let chunked = |query: &str| path(query, &[("chunked", "true")]);
+    let all = chunked("SELECT v FROM m GROUP BY device_id");
+    let json = server.get(&all).await.text().to_owned();
+    assert!(json.contains("\"d00\"") && json.contains("(query.max_hours)"), "{json}");
+    let csv = match server.request(Method::GET, &all).header("accept", "text/csv").send().await {
+        Ok(answer) => answer.text().await,
+        Err(error) => Err(error),
+    };
+    assert!(csv.is_err(), "{csv:?}");
+    server.logged("a statement failed after its first rows were sent").await;
+    let one = server.get_as(&chunked("SELECT v FROM m WHERE device_id = 'z'"), "text/csv").await;
+    assert!(one.text().starts_with("error\n") && one.text().contains("(query.max_hours)"), "{}", one.text());
+
+    let head = format!("GET {all} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    let (status, _, body) = Connection::open(&server).await.ask(head.as_bytes()).await;
+    assert!(status == 505 && String::from_utf8_lossy(&body).contains("needs HTTP/1.1"), "{status}");
 }
 
 #[tokio::test]

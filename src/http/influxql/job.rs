@@ -133,9 +133,10 @@ impl Job {
                 writer.result(id, Err(&StatementError::not_executed()), &mut text);
                 continue;
             }
-            let (mut broken, mut held) = (None, 0);
+            let (mut broken, mut held, mut has_rows) = (None, 0, false);
             let (answer, warnings) = self.evaluate(statement, |source, options| {
                 stream(statement, source, options, &mut |part| {
+                    has_rows = true;
                     let bytes = self.bytes_of_chunk(part.columns.len());
                     if bytes > held {
                         self.memory.grow(bytes - held)?;
@@ -155,6 +156,12 @@ impl Job {
             });
             if let Some(error) = broken {
                 return Err(error);
+            }
+            if let Err(error) = &answer
+                && has_rows
+                && self.form.format == Format::Csv
+            {
+                return Err(FileError::Statement(error.clone())); // a table has no place for an error
             }
             failed = answer.is_err();
             for warning in warnings {

@@ -34,6 +34,7 @@ use super::openapi::parameter::{CHUNK_SIZE, CHUNKED, DB, EPOCH, PARAMS, PRETTY, 
 use super::openapi::{self, Operation, Tag};
 use super::problem::{Problem, ProblemCode};
 use super::read::query_limits::{self, RunningQuery};
+use super::read::streamed_file;
 use super::serve::connection::Peer;
 use super::write::influx::INFLUXDB_VERSION;
 use crate::access::Grant;
@@ -153,6 +154,9 @@ impl Shape {
 
 async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, head: &Parts) -> Result<Response, Refusal> {
     let statements = statements(&form, grant.allows(Scope::Query))?;
+    if form.chunk_rows.is_some() {
+        streamed_file::check_version(head.version)?;
+    }
     let encoding = Encoding::choose(&head.headers);
     let disconnect = head.extensions.get::<Peer>().map(|peer| peer.disconnect.clone());
     let request = head.extensions.get().copied();

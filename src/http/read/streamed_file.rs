@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::query_limits::FileReservation;
 use crate::http::answer::format::{Encoder, Encoding};
 use crate::http::problem::Problem;
+use crate::influxql::StatementError;
 use crate::model::Metric;
 use crate::query::{Export, QueryError, ReadingSlices, Slice};
 
@@ -49,6 +50,8 @@ pub(super) const TEXT_BYTES: usize = Encoding::MAX_BYTES + (PIECES_AHEAD + 2) * 
 pub(in crate::http) enum FileError {
     #[error(transparent)]
     Query(#[from] QueryError),
+    #[error("a statement failed after its first rows were sent: {0}")]
+    Statement(StatementError),
     #[error("the series {0} was stored after the columns were written")]
     NewSeries(Metric),
     #[error("the answer cannot be compressed: {0}")]
@@ -90,7 +93,7 @@ type Slices = mpsc::Receiver<Result<Step<(Arc<str>, Slice)>, QueryError>>;
 /// Refuses a client of HTTP/1.0.
 ///
 /// Such a client could not tell an interrupted file from a complete one.
-pub(super) fn check_version(version: Version) -> Result<(), Problem> {
+pub(in crate::http) fn check_version(version: Version) -> Result<(), Problem> {
     if version < Version::HTTP_11 { Err(Problem::file_over_http_1_0()) } else { Ok(()) }
 }
 
