@@ -87,7 +87,8 @@ impl Catalogue {
         if by_tags.is_empty() {
             return Vec::new();
         }
-        let metadata = tags_of(device.metadata.as_deref());
+        let mut metadata = tags_of(device.metadata.as_deref());
+        metadata.retain(|(key, _)| !self.is_of_device(key));
         let span_ms = device.span_ms();
         let found = by_tags.into_iter().map(|((measurement, labels), fields)| {
             let mut tags: BTreeMap<Arc<str>, Arc<str>> = metadata.iter().cloned().collect();
@@ -135,8 +136,8 @@ mod tests {
     use super::*;
 
     fn device(metrics: Vec<Metric>) -> Device {
-        let metadata =
-            r#"{"room": "hall", "floor": 2, "lit": true, "empty": "", "at": {"x": 1}, "cpu": "m", "device_id": "n"}"#;
+        let metadata = r#"{"room": "hall", "floor": 2, "lit": true, "empty": "", "at": {"x": 1}, "cpu": "m",
+            "device_id": "n", "deviceId": "o"}"#;
         Device {
             id: "S1".into(),
             metadata: Some(metadata.into()),
