@@ -4,11 +4,11 @@
 //! is found again under another name, and a new file in its place is not mistaken for it.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use tidegauge::common::regular_file::open_regular;
@@ -23,7 +23,7 @@ const CHECKED_BYTES: u64 = 4096;
 const ENDED_FILES: usize = 100;
 /// The endings of compressed files.
 ///
-/// They are skipped, because the import cannot continue in them.
+/// They are skipped and named, because the import cannot continue in them.
 const COMPRESSED: [&str; 4] = ["gz", "zst", "xz", "bz2"];
 
 /// A place at the end of a line, with a checksum of the bytes before it.
@@ -33,7 +33,13 @@ pub(in super::super) struct Mark {
     lines: u64,
     /// The CRC-32 of the last bytes before it.
     check: u32,
+    /// The last change of the file when it, or the one before it, was read to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed: Option<Changed>,
 }
+
+/// The time of a change of a file: seconds since 1970, and nanoseconds.
+type Changed = (i64, i64);
 
 impl Mark {
     /// The number of lines before it.
@@ -73,27 +79,34 @@ pub(super) struct GrowingFile {
     is_replaced: bool,
     /// The last files that were read to their ends.
     ended: VecDeque<Version>,
+    /// The compressed files that were skipped and are not returned yet.
+    skipped: Vec<PathBuf>,
 }
 
 /// A file and its last change: device, inode, modification time.
-type Version = (u64, u64, SystemTime);
+type Version = (u64, u64, Changed);
 
 impl GrowingFile {
     /// Opens the file that was read up to `mark`, under its current name.
     ///
-    /// Without `mark`, or if that file is gone, it opens the file at `path`. The boolean is false if the file
-    /// of `mark` is gone. In each case the file is read from its beginning, so the caller skips the lines up
-    /// to `mark`.
+    /// If that file is gone, it opens the first rotated file that changed after `mark`. Without one, or
+    /// without `mark`, it opens the file at `path`. The boolean is false if the file of `mark` is gone. In
+    /// each case the file is read from its beginning, so the caller skips the lines up to `mark`.
     pub(super) fn open(path: &Path, mark: Option<Mark>) -> io::Result<(Self, bool)> {
-        let name = match mark {
+        let found = match mark {
             None => Some(path.to_owned()),
             Some(mark) if is_at(path, mark) => Some(path.to_owned()),
-            Some(mark) => others(path)?.into_iter().find(|other| is_at(other, mark)),
+            Some(mark) => renamed(path, mark)?,
         };
-        let is_found = name.is_some();
-        let name = name.unwrap_or_else(|| path.to_owned());
+        let is_found = found.is_some();
+        let changed = mark.and_then(|mark| mark.changed);
+        let (next, skipped) = match (found, changed) {
+            (None, Some(changed)) => rotated_after(path, (0, 0, changed), &VecDeque::new())?,
+            (found, _) => (found, Vec::new()),
+        };
+        let name = next.unwrap_or_else(|| path.to_owned());
         let is_replaced = name != path;
-        let (file, read) = (open_regular(&name)?, START);
+        let (file, read) = (open_regular(&name)?, Mark { changed, ..START });
         let opened = Self {
             path: path.to_owned(),
             name,
@@ -103,6 +116,7 @@ impl GrowingFile {
             partial_check: 0,
             is_replaced,
             ended: VecDeque::new(),
+            skipped,
         };
         Ok((opened, is_found))
     }
@@ -117,6 +131,11 @@ impl GrowingFile {
         self.read
     }
 
+    /// The compressed files that were skipped since the last call.
+    pub(super) fn take_skipped(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.skipped)
+    }
+
     /// Reads the next whole lines, or finds that there are none.
     pub(super) fn next(&mut self) -> io::Result<Step> {
         loop {
@@ -128,7 +147,11 @@ impl GrowingFile {
                     return Ok(Step::Ended(why));
                 }
             } else if len > known {
-                if let Some(lines) = self.read_lines(len - known)? {
+                let lines = self.read_lines(len - known)?;
+                if self.known() == len {
+                    self.read.changed = Some(changed(&metadata));
+                }
+                if let Some(lines) = lines {
                     return Ok(Step::Lines(lines));
                 }
             } else {
@@ -174,7 +197,8 @@ impl GrowingFile {
     /// Without such a copy, it begins again at the start of the file, and returns the reason.
     fn truncated(&mut self) -> io::Result<Option<&'static str>> {
         self.partial.clear();
-        if let Some(copy) = others(&self.path)?.into_iter().find(|other| self.read.bytes > 0 && is_at(other, self.read))
+        if self.read.bytes > 0
+            && let Some(copy) = renamed(&self.path, self.read)?
         {
             (self.file, self.name, self.is_replaced) = (open_regular(&copy)?, copy, true);
             self.partial_check = self.read.check;
@@ -190,12 +214,14 @@ impl GrowingFile {
             self.is_replaced = false;
             return Ok(Step::Idle);
         }
-        let version = version(open)?;
+        let version = version(open);
+        self.read.changed = Some(changed(open));
         if self.ended.front() != Some(&version) {
             self.ended.truncate(ENDED_FILES);
             self.ended.push_front(version);
         }
-        let next = match rotated_after(&self.path, &self.ended)? {
+        let (rotated, skipped) = rotated_after(&self.path, version, &self.ended)?;
+        let next = match rotated {
             Some(rotated) => rotated,
             None if has_begun(&self.path, &self.file)? => self.path.clone(),
             None => return Ok(Step::Idle),
@@ -216,19 +242,23 @@ impl GrowingFile {
         }
         match self.begin(next) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Step::Idle),
-            begun => begun.map(|()| Step::Ended("another file has its name")),
+            begun => {
+                begun?;
+                self.skipped.extend(skipped);
+                Ok(Step::Ended("another file has its name"))
+            }
         }
     }
 
     fn begin(&mut self, name: PathBuf) -> io::Result<()> {
         self.file = open_regular(&name)?;
         (self.is_replaced, self.name) = (name != self.path, name);
-        (self.read, self.partial_check) = (START, 0);
+        (self.read, self.partial_check) = (Mark { changed: self.read.changed, ..START }, 0);
         Ok(())
     }
 }
 
-const START: Mark = Mark { bytes: 0, lines: 0, check: 0 };
+const START: Mark = Mark { bytes: 0, lines: 0, check: 0, changed: None };
 
 /// The checksum of the last bytes before an offset. `None`: the file is shorter.
 fn check(file: &File, bytes: u64) -> io::Result<Option<u32>> {
@@ -263,48 +293,91 @@ fn has_begun(path: &Path, old: &File) -> io::Result<bool> {
     Ok(check(&new, len)? != check(old, len)?)
 }
 
-/// The other regular files in the folder of a path, without compressed ones.
+/// Another file in the folder of a path that has the content of `mark`.
+fn renamed(path: &Path, mark: Mark) -> io::Result<Option<PathBuf>> {
+    Ok(others(path)?.into_iter().find(|other| !is_compressed(other) && is_at(other, mark)))
+}
+
+/// The other regular files in the folder of a path.
 fn others(path: &Path) -> io::Result<Vec<PathBuf>> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        let is_compressed = entry.path().extension().is_some_and(|end| COMPRESSED.iter().any(|known| end == *known));
-        if entry.file_type()?.is_file() && Some(entry.file_name().as_os_str()) != path.file_name() && !is_compressed {
+        if entry.file_type()?.is_file() && Some(entry.file_name().as_os_str()) != path.file_name() {
             found.push(entry.path());
         }
     }
     Ok(found)
 }
 
-/// The rotated file to read next, such as `readings.csv.1`.
+/// The rotated file to read next, and the compressed ones that changed before it.
 ///
-/// Its name begins with the file name of `path`. The files that changed before the file that ended last are
-/// read already. Of the others, this one changed first.
-fn rotated_after(path: &Path, ended: &VecDeque<Version>) -> io::Result<Option<PathBuf>> {
-    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    let Some((.., last_change)) = ended.front() else { return Ok(None) };
+/// The files that changed before `last`, the file that ended last, are read already. Of the others, this one
+/// changed first.
+fn rotated_after(path: &Path, last: Version, ended: &VecDeque<Version>) -> io::Result<(Option<PathBuf>, Vec<PathBuf>)> {
+    let (last_device, last_inode, last_change) = last;
     let mut later = Vec::new();
-    for other in others(path)? {
-        let is_rotated = other.file_name().is_some_and(|other| other.as_encoded_bytes().starts_with(name));
-        if is_rotated && let Ok(found) = other.metadata().and_then(|found| version(&found)) {
-            let (.., changed) = found;
-            if changed >= *last_change && !ended.contains(&found) {
-                later.push((changed, other));
-            }
+    for other in others(path)?.into_iter().filter(|other| is_rotated(path, other)) {
+        let Ok(metadata) = other.metadata() else { continue };
+        let found = version(&metadata);
+        let (device, inode, changed) = found;
+        let is_last = (device, inode) == (last_device, last_inode);
+        if changed >= last_change && metadata.len() > 0 && !is_last && !ended.contains(&found) {
+            later.push((changed, other));
         }
     }
-    Ok(later.into_iter().min().map(|(_, other)| other))
+    later.sort_unstable();
+    let mut skipped = Vec::new();
+    for (changed, other) in later {
+        if !is_compressed(&other) {
+            return Ok((Some(other), skipped));
+        }
+        if changed > last_change {
+            skipped.push(other); // one that is as old may be the last file, compressed
+        }
+    }
+    Ok((None, skipped))
 }
 
-fn version(metadata: &Metadata) -> io::Result<Version> {
-    Ok((metadata.dev(), metadata.ino(), metadata.modified()?))
+/// Whether a file at `path` may have had this name after a rotation.
+///
+/// Such names are `readings.csv.1`, `readings.1.csv` and `readings-20260421.csv`, also of compressed files.
+/// The name `readings-2.csv` is not, because it may be that of another device.
+fn is_rotated(path: &Path, name: &Path) -> bool {
+    if bytes(name.file_name()).starts_with(bytes(path.file_name())) {
+        return true;
+    }
+    let name = if is_compressed(name) { name.with_extension("") } else { name.to_owned() };
+    let Some(middle) = bytes(name.file_stem()).strip_prefix(bytes(path.file_stem())) else { return false };
+    let digits = middle.iter().filter(|byte| byte.is_ascii_digit()).count();
+    let is_date = (middle.starts_with(b"-20") || middle.starts_with(b"_20")) && digits >= 6;
+    let is_number = middle.starts_with(b".") && digits > 0;
+    let has_other = middle.iter().any(|byte| !byte.is_ascii_digit() && !b".-_T".contains(byte));
+    name.extension() == path.extension() && (is_date || is_number) && !has_other
+}
+
+fn is_compressed(path: &Path) -> bool {
+    path.extension().is_some_and(|end| COMPRESSED.iter().any(|known| end == *known))
+}
+
+fn bytes(part: Option<&OsStr>) -> &[u8] {
+    part.unwrap_or_default().as_encoded_bytes()
+}
+
+fn version(metadata: &Metadata) -> Version {
+    (metadata.dev(), metadata.ino(), changed(metadata))
+}
+
+fn changed(metadata: &Metadata) -> Changed {
+    (metadata.mtime(), metadata.mtime_nsec())
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::io::Write;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
 
@@ -329,10 +402,15 @@ mod tests {
             file.write_all(text.as_bytes()).unwrap();
         }
 
+        /// Sets the last change of a file to `nth` seconds after 1970.
+        fn set_changed(&self, name: &str, nth: u64) {
+            let file = File::options().append(true).open(self.path.with_file_name(name)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(nth)).unwrap();
+        }
+
         /// Gives the file another name. Its last change is `nth` seconds after 1970.
         fn rotate(&self, nth: u64) {
-            let changed = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(nth);
-            File::options().append(true).open(&self.path).unwrap().set_modified(changed).unwrap();
+            self.set_changed("a.csv", nth);
             fs::rename(&self.path, self.path.with_extension(format!("csv.{nth}"))).unwrap();
         }
 
@@ -450,6 +528,51 @@ mod tests {
         let (mut file, is_found) = folder.open(Some(mark));
         assert!(!is_found);
         assert_eq!(steps(&mut file), ["4\n5\n6\n"]);
+    }
+
+    #[test]
+    fn without_the_marked_file_the_unread_rotated_files_are_read_in_order() {
+        let folder = Folder::new();
+        folder.append("1\n");
+        folder.set_changed("a.csv", 1);
+        let (mut file, _) = folder.open(None);
+        steps(&mut file);
+        for (name, text, nth) in [
+            ("a.1.csv", "0\n", 0),
+            ("a.csv.1.gz", "the marked file", 1),
+            ("a.2.csv", "2\n", 2),
+            ("a.csv.3.gz", "3", 3),
+            ("a-20260421.csv", "4\n", 4),
+            ("a-2.csv", "another device", 5),
+            ("a.csv", "6\n", 6),
+        ] {
+            fs::write(folder.path.with_file_name(name), text).unwrap();
+            folder.set_changed(name, nth);
+        }
+        let (mut file, is_found) = folder.open(Some(file.mark()));
+        assert!(!is_found && file.take_skipped().is_empty());
+        assert_eq!(steps(&mut file), ["2\n", "|", "4\n", "|", "6\n"]);
+        assert_eq!(file.take_skipped(), [folder.path.with_file_name("a.csv.3.gz")]);
+    }
+
+    #[test]
+    fn the_name_of_a_rotated_file_has_a_number_or_a_date() {
+        for (name, expected) in [
+            ("press.csv.1", true),
+            ("press.csv-20260421.zst", true),
+            ("press.1.csv", true),
+            ("press.2026-04-21.0.csv.gz", true),
+            ("press-20260421.csv", true),
+            ("press_2026-04-21T10.csv", true),
+            ("press-2.csv", false),
+            ("press2.csv", false),
+            ("press.old.csv", false),
+            ("press.1.txt", false),
+            ("press-20260421-b.csv", false),
+            ("pressure.csv", false),
+        ] {
+            assert_eq!(is_rotated(Path::new("f/press.csv"), &Path::new("f").join(name)), expected, "{name}");
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn follow(
     if !is_found {
         progress.note(&format!(
             "{}: the file of {} is gone, so this one is read from its beginning",
-            shown(),
+            file.name().display(),
             named(args)
         ));
     }
@@ -69,6 +69,9 @@ fn follow(
     let batcher = Batcher::new(queue, args.batch as usize, Arc::from(shown())).with_marks();
     let mut lines = Lines { args, progress, batcher, start, form: Form::Head(Vec::new()), repeated: None };
     loop {
+        for name in file.take_skipped() {
+            progress.note(&format!("{}: skipped, because it is compressed: import it too", name.display()));
+        }
         let before = file.mark();
         match file.next().with_context(|| file.name().display().to_string())? {
             Step::Lines(bytes) => {
