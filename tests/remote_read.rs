@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use regex::Regex;
 use serde_json::json;
 
-use crate::harness::{Answer, Database, Prometheus, Server, Setup, now_ms, secret_of, wait_until};
+use crate::harness::{Answer, Database, Prometheus, Server, Setup, encoded, now_ms, secret_of, wait_until};
 use crate::remote_write::{Label, Sample, TimeSeries};
 
 const TS_MS: i64 = 1_713_621_600_000; // 2024-04-20T14:00:00Z
@@ -358,4 +358,38 @@ async fn a_read_is_whole_or_refused_and_shows_the_devices_of_its_token_only() {
     let request = server.request(reqwest::Method::POST, "/api/v1/read").bearer_auth(secret_of("acme"));
     let refused = server.send(request.body("no snappy")).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
+}
+
+/// Remote read, and InfluxQL as CSV, have no place for a note on missing readings.
+#[tokio::test]
+async fn a_read_is_refused_while_readings_wait_for_pending() {
+    let setup = Setup::sqlite().set("pending.max_bytes", "16KiB").set("query.catch_up_timeout", "100ms");
+    let server = Server::start(setup).await;
+    let send = async |batch: i64| {
+        let readings = (0..5_000).map(|at| json!({ "deviceId": "d", "ts": TS_MS + batch * 5_000 + at, "value": at }));
+        assert_eq!(server.ingest(&readings.collect()).await.status, 200);
+    };
+    send(0).await;
+    server.settled().await;
+    let file = rusqlite::Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the file of the server");
+    file.execute_batch("PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE").expect("nobody else writes for long");
+    for batch in 1..4 {
+        send(batch).await;
+    }
+    server.logged("pending is full (pending.max_bytes)").await;
+    let queries = vec![query((0, i64::MAX), vec![matcher(0, "instance", "d")])];
+    let all = ReadRequest { queries, accepted_response_types: vec![] };
+    let refused = post(&server, None, &all).await;
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    let count = format!("/query?q={}", encoded("SELECT count(value) FROM value"));
+    let (json, csv) = (server.get_json(&count).await, server.get_as(&count, "text/csv").await);
+    let note = json["results"][0]["messages"][0]["text"].as_str();
+    assert!(note.is_some_and(|note| note.contains("may be missing")), "the store answers: {json}");
+    assert!(csv.text().starts_with("error\nreadings of the last "), "{}", csv.text());
+
+    file.execute_batch("ROLLBACK").expect("it has begun");
+    server.settled().await;
+    let found = results(&post(&server, None, &all).await);
+    assert_eq!(found[0].values().map(Vec::len).sum::<usize>(), 20_000);
+    assert!(server.get_as(&count, "text/csv").await.text().starts_with("name,tags,time,count\n"));
 }

@@ -288,7 +288,7 @@ impl<T> Answer<T> {
     ///
     /// # Errors
     /// If something may be missing in it.
-    fn complete(self) -> Result<T, QueryError> {
+    pub fn complete(self) -> Result<T, QueryError> {
         match self.partial.max(self.lagging.map(|_| Missing::Stored)) {
             Some(missing) => Err(QueryError::incomplete(missing)),
             None => Ok(self.body),

@@ -4,8 +4,8 @@
 //! the deadline of the statement, and when the client is gone.
 //!
 //! A statement fails if stored readings are missing in an answer, because its result would be wrong. If the
-//! answer lacks devices because the device index lacks them, the statement fails only if its format has no
-//! place for a note.
+//! answer lacks devices because the device index lacks them, or readings because pending is full, the
+//! statement fails only if its format has no place for a note.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -77,8 +77,8 @@ impl Stored<'_> {
 
     /// Waits for an answer that must be complete.
     ///
-    /// If the device index lacks devices, the answer gets a note, or an error if its format has no place for
-    /// notes.
+    /// If the device index lacks devices, or pending is full, the answer gets a note, or an error if its
+    /// format has no place for notes.
     pub(super) fn wait_for_all<T>(
         &mut self,
         answer: impl Future<Output = Result<Answer<T>, QueryError>>,
@@ -90,19 +90,21 @@ impl Stored<'_> {
             Some(missing) => return Err(self.failed(QueryError::incomplete(missing))),
             None => {}
         }
+        if let Some(lagging) = lagging.filter(|_| !self.notes_missing) {
+            return Err(note_of_lag(lagging).into());
+        }
         Ok(body)
     }
 
     /// Returns notes on data that may be missing in the answer.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let lagging = |lagging: Duration| format!("readings of the last {:.1} s may be missing", lagging.as_secs_f64());
         let of_index = |device: &Arc<str>| {
             format!(
                 "device {device} has more than {MAX_METRICS} series; those that are silent for longest may be missing"
             )
         };
         let missing = self.lacks_devices.then(|| Missing::Devices.reason());
-        let notes = [self.lagging.map(lagging), self.incomplete.as_ref().map(of_index), missing];
+        let notes = [self.lagging.map(note_of_lag), self.incomplete.as_ref().map(of_index), missing];
         notes.into_iter().flatten().collect()
     }
 }
@@ -154,6 +156,10 @@ impl Source for Stored<'_> {
             Stats::Others(count) => reader(Read::Others(count)).map(|_| ()),
         })
     }
+}
+
+fn note_of_lag(lagging: Duration) -> String {
+    format!("readings of the last {:.1} s may be missing", lagging.as_secs_f64())
 }
 
 fn gone() -> StatementError {

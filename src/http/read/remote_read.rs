@@ -34,7 +34,7 @@ use crate::http::serve::connection::Peer;
 use crate::influxql::Pattern;
 use crate::model::series::{Series, metric_of};
 use crate::model::{Metric, SeriesFilter};
-use crate::query::{Answer, Device, DevicesRequest, QueryError, ReadingSlices, ReadingsRequest};
+use crate::query::{Device, DevicesRequest, QueryError, ReadingSlices, ReadingsRequest};
 use crate::wire::Format;
 use crate::wire::remote_read::{self, ReadMatcher, ReadQuery, ReadRequest, ReadSeries, Samples};
 
@@ -210,10 +210,7 @@ async fn read<S: Samples>(
     let mut found = Vec::new();
     let mut request = DevicesRequest::of_each(devices_of(matchers), app.clock.now_ms());
     loop {
-        let Answer { body: page, partial, .. } = app.queries.device_entries(&grant.device_scope, &request).await?;
-        if let Some(missing) = partial {
-            return Err(QueryError::incomplete(missing).into());
-        }
+        let page = app.queries.device_entries(&grant.device_scope, &request).await?.complete()?;
         for device in &page.devices {
             if all_match(matchers, DEVICE, &device.id) {
                 read_device(app, grant, query, (device, matchers), budget, &mut found).await?;
