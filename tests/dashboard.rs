@@ -61,7 +61,8 @@ async fn texts_of_series_gaps_steps_and_times() {
     for (text, expected) in [
         ("temp", json!({ "name": "temp", "labels": {} })),
         ("a{b=c,d=e}", json!({ "name": "a", "labels": { "b": "c", "d": "e" } })),
-        (r"a\{\}{b\=\,=c\\d\}}", json!({ "name": "a{}", "labels": { "b=,": r"c\d}" } })),
+        (r"a\b", json!({ "name": r"a\b", "labels": {} })),
+        (r"a\{b\=\,=c\\d\}}", json!({ "name": r"a\", "labels": { "b=,": r"c\d}" } })),
     ] {
         assert_eq!(run("series", &format!("m.parseSeries({})", Value::from(text))).await, expected, "{text}");
     }

@@ -2,13 +2,14 @@
 
 import { DAY, HOUR, MINUTE, lengthOf } from "./time.js";
 
-// Splits the text of a series, `name` or `name{key=value,...}`. A backslash escapes \ { } , and =.
+// Splits the text of a series, `name` or `name{key=value,...}`. In keys and values a backslash escapes
+// \ { } , and =; in a name it is a character.
 export function parseSeries(text) {
   const labels = {};
   let name, key, part = "";
   for (let at = 0; at < text.length; at++) {
     const character = text[at];
-    if (character === "\\") part += text[++at] ?? "";
+    if (character === "\\" && name !== undefined) part += text[++at] ?? "";
     else if (character === "{" && name === undefined) [name, part] = [part, ""];
     else if (character === "=" && name !== undefined && key === undefined) [key, part] = [part, ""];
     else if ((character === "," || character === "}") && key !== undefined) {
