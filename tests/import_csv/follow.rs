@@ -69,11 +69,11 @@ impl Gateway {
         fs::write(&self.file, HEADER).expect("our folder");
     }
 
-    /// Copies the file and truncates it.
-    fn copy_and_truncate(&mut self) {
+    /// Copies the file and truncates it. The gateway may write a header again.
+    fn copy_and_truncate(&mut self, header: &str) {
         self.generation += 1;
         fs::copy(&self.file, self.file.with_extension(format!("csv.{}", self.generation))).expect("our folder");
-        fs::write(&self.file, HEADER).expect("our folder");
+        fs::write(&self.file, header).expect("our folder");
     }
 
     fn follow(&self, server: &Server) -> Follower {
@@ -163,7 +163,7 @@ async fn rotated_and_killed(setup: Setup) {
             }
             3 => {
                 gateway.arrived(&server).await;
-                gateway.copy_and_truncate();
+                gateway.copy_and_truncate(HEADER);
             }
             4 => {
                 let ended = follower.terminate().await;
@@ -210,6 +210,22 @@ async fn a_stop_accounts_for_what_was_sent_and_a_partial_line_waits() {
     assert!(said.contains("2 readings accepted, 1 rejected"), "{ended:?}");
     assert!(listed.contains("continuing after line 11 of"), "{ended:?}");
     assert!(listed.contains("press.csv:13: a quote is not closed"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_truncated_file_without_a_header_has_the_last_one_also_after_a_restart() {
+    let server = Server::start(Setup::sqlite()).await;
+    let mut gateway = Gateway::new();
+    for _ in 0..2 {
+        let follower = gateway.follow(&server);
+        gateway.append(4);
+        gateway.arrived(&server).await;
+        gateway.copy_and_truncate("");
+        gateway.append(2);
+        gateway.arrived(&server).await;
+        let ended = follower.terminate().await;
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    }
 }
 
 #[tokio::test]

@@ -32,13 +32,16 @@ pub(in crate::cli) struct Batch {
 }
 
 /// A place in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::cli) struct Done {
     /// The number of the last line before it.
     pub(super) line: u64,
     /// The place with a checksum of the bytes before it, if the file is followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mark: Option<Mark>,
+    /// The lines up to the header, if the file is followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) header: Option<Arc<str>>,
     /// How many rows the import had rejected until then.
     ///
     /// If rows were held, some of these are after the place, and count again when the import continues there.
@@ -92,8 +95,10 @@ impl<'a> Batcher<'a> {
     }
 
     /// Sets the place that the next batch reaches: all lines before it were added.
-    pub(super) fn set_mark(&mut self, mark: Mark) {
-        self.done = Some(Done { line: mark.lines(), mark: Some(mark), rejected: 0 });
+    ///
+    /// `header` has the lines up to the header.
+    pub(super) fn set_mark(&mut self, mark: Mark, header: Option<Arc<str>>) {
+        self.done = Some(Done { line: mark.lines(), mark: Some(mark), header, rejected: 0 });
     }
 
     /// Adds line `number` of the file, without its line end.
@@ -108,7 +113,7 @@ impl<'a> Batcher<'a> {
         self.lines.push(number);
         if !self.has_marks {
             let rejected = self.rejected.map_or(0, |count| count.load(Ordering::Relaxed));
-            self.done = Some(Done { line: done_to, mark: None, rejected });
+            self.done = Some(Done { line: done_to, mark: None, header: None, rejected });
         }
         if self.lines.len() >= self.max_lines { self.pass_on() } else { Ok(()) }
     }
@@ -122,7 +127,7 @@ impl<'a> Batcher<'a> {
         let body = std::mem::take(&mut self.body).into();
         let lines = std::mem::take(&mut self.lines);
         let readings = self.is_reading_per_line.then_some(lines.len() as u64);
-        let (file, done) = (Arc::clone(&self.file), self.done);
+        let (file, done) = (Arc::clone(&self.file), self.done.clone());
         self.queue.blocking_send(Batch { file, body, lines, done, readings }).map_err(|_| Stopped)
     }
 }
@@ -145,7 +150,7 @@ mod tests {
         while let Some(batch) = batches.blocking_recv() {
             assert!(batch.body.len() <= BODY_BYTES && batch.body.ends_with(b"\n"));
             assert_eq!(std::str::from_utf8(&batch.body).unwrap().lines().count(), batch.lines.len());
-            assert_eq!(batch.done.map(|done| done.line), batch.lines.last().copied());
+            assert_eq!(batch.done.as_ref().map(|done| done.line), batch.lines.last().copied());
             all.push(batch.lines);
         }
         assert_eq!(all, [vec![2, 3, 5], vec![6, 7], vec![8]]);

@@ -249,7 +249,10 @@ impl<R: BufRead> Rows<R> {
     }
 
     /// Continues with the rows of `input`, which follow `lines` lines of the file.
+    ///
+    /// Rows that [`Self::next`] has not returned yet are dropped, unless they are held.
     pub(super) fn append(&mut self, input: R, lines: u64) {
+        self.sample.clear();
         self.input = Input::new(Cursor::new(Vec::new()).chain(input), self.delimiter, lines, false);
     }
 

@@ -67,7 +67,7 @@ impl Notes {
     ///
     /// `rejected` is the number of readings, and of values, that were rejected.
     pub(super) fn note(&mut self, batch: &Batch, rejected: (u64, u64)) -> anyhow::Result<()> {
-        let Some(done) = batch.done else { return Ok(()) };
+        let Some(done) = batch.done.clone() else { return Ok(()) };
         let is_new_file = self.last.as_ref().is_none_or(|last| *last.file != *batch.file);
         let last = self.last.insert(Place { file: batch.file.to_string(), done, rejected });
         if is_new_file || self.saved.is_none_or(|saved| saved.elapsed() > SAVE_INTERVAL) {
@@ -97,8 +97,9 @@ mod tests {
         let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
         let notes = || Notes::new(noted.clone(), slice::from_ref(&file), false, "http://h").unwrap();
         std::fs::write(&file, "ts,v\n1,1\n").unwrap();
-        let done = Done { line: 2, mark: None, rejected: 0 };
-        let batch = Batch { file: "a.csv".into(), body: "".into(), lines: vec![2], done: Some(done), readings: None };
+        let done = Done { line: 2, mark: None, header: Some("ts,v\n".into()), rejected: 0 };
+        let (body, lines, reached) = ("".into(), vec![2], Some(done.clone()));
+        let batch = Batch { file: "a.csv".into(), body, lines, done: reached, readings: None };
         notes().note(&batch, (3, 4)).unwrap();
         assert_eq!(notes().place().unwrap(), Some(Place { file: "a.csv".to_owned(), done, rejected: (3, 4) }));
         std::fs::write(&file, "ts,v\n2,2\n").unwrap();

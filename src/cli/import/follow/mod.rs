@@ -4,7 +4,7 @@
 //! unless an earlier row is still held. A row ends with its line: a quote that is not closed rejects only
 //! that line.
 
-use std::io::{BufRead, Cursor};
+use std::io::{BufRead, Cursor, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::growing_file::{GrowingFile, Step};
 use super::batch::{Batch, Batcher, Stopped};
-use super::csv::Rows;
+use super::csv::{Outcome, Row, Rows};
 use super::notes::Place;
 use super::preamble::Preamble;
 use super::progress::Progress;
@@ -30,6 +30,8 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// The first row of a file must end within this number of bytes.
 const HEAD_MAX_BYTES: usize = 16 << 20;
+/// The most bytes of a header, with the lines before it, that are kept for a file without one.
+const HEADER_MAX_BYTES: usize = 64 << 10;
 /// How many characters of a line without end are shown.
 const SHOWN_CHARS: usize = 200;
 
@@ -67,7 +69,8 @@ fn follow(
     }
     let start = place.filter(|_| is_found).map_or(0, |place| place.done.line);
     let batcher = Batcher::new(queue, args.batch as usize, Arc::from(shown())).with_marks();
-    let mut lines = Lines { args, progress, batcher, start, form: Form::Head(Vec::new()), repeated: None };
+    let header = place.and_then(|place| place.done.header.clone());
+    let mut lines = Lines { args, progress, batcher, start, form: Form::Head(Vec::new()), header, repeated: None };
     loop {
         for name in file.take_skipped() {
             progress.note(&format!("{}: skipped, because it is compressed: import it too", name.display()));
@@ -78,7 +81,7 @@ fn follow(
                 add(&progress.counts.bytes, bytes.len() as u64);
                 let name = file.name().display().to_string();
                 if lines.add(&name, &bytes, before.lines())? {
-                    lines.batcher.set_mark(file.mark());
+                    lines.batcher.set_mark(file.mark(), lines.header.clone());
                 }
                 lines.batcher.finish()?;
             }
@@ -123,6 +126,10 @@ struct Lines<'a> {
     /// The line up to which all rows are sent already.
     start: u64,
     form: Form,
+    /// The lines up to the last header.
+    ///
+    /// If the program writes the header only once, the file has none after it was truncated.
+    header: Option<Arc<str>>,
     /// The held rows of the file before this one.
     repeated: Option<RepeatedHour>,
 }
@@ -168,7 +175,9 @@ impl Lines<'_> {
             return self.add_ndjson(name, &head, 0);
         }
         let options = self.args.options();
-        if !has_row(&head, options.delimiter, options.skip_lines) {
+        let line = head.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+        let header = self.header.clone().filter(|header| self.is_row(name, header, line));
+        if header.is_none() && !has_row(&head, options.delimiter, options.skip_lines) {
             if head.len() > HEAD_MAX_BYTES {
                 bail!("{name}: the first 16 MiB are comments, and no row");
             }
@@ -181,10 +190,15 @@ impl Lines<'_> {
             end += lines.len();
             end
         });
-        let first = ends.into_iter().find(|end| has_row(&head[..*end], options.delimiter, options.skip_lines));
+        let is_enough = |end: &usize| has_row(&head[..*end], options.delimiter, options.skip_lines);
+        let first = ends.into_iter().find(|end| header.is_some() || is_enough(end));
         let (first, rest) = head.split_at(first.unwrap_or(head.len()));
-        let input = source::begin(name.into(), &files[0], Box::new(Cursor::new(first.to_vec())), *format, *encoding)?;
-        let mut rows = Rows::open(input.input, &options).map_err(|error| of_csv(error, name))?;
+        let mut rows = self.open(name, header.as_deref().unwrap_or_default(), first)?;
+        if header.is_some() {
+            rows.append(source::decoded(Box::new(Cursor::new(first.to_vec())), *encoding), 0);
+        } else {
+            self.keep_header(name, first)?;
+        }
         if let Some(held) = self.repeated.take() {
             rows.hold_too(held);
         }
@@ -192,6 +206,39 @@ impl Lines<'_> {
         send_rows(&mut rows, name, self.start, &mut self.batcher, self.progress)?;
         self.form = Form::Csv(Box::new(rows));
         self.add(name, rest, memchr::memchr_iter(b'\n', first).count() as u64)
+    }
+
+    /// Opens the first lines of a file, behind `header` if they have none.
+    fn open(&self, name: &str, header: &str, first: &[u8]) -> anyhow::Result<Rows<Box<dyn BufRead>>> {
+        let input = Cursor::new(header.as_bytes().to_vec()).chain(self.decoded(name, first)?);
+        Rows::open(Box::new(input) as Box<dyn BufRead>, &self.args.options()).map_err(|error| of_csv(error, name))
+    }
+
+    /// The first lines of a file as UTF-8, without a byte order mark.
+    fn decoded(&self, name: &str, first: &[u8]) -> anyhow::Result<Box<dyn BufRead>> {
+        let ImportArgs { files, format, encoding, .. } = self.args;
+        let first = Box::new(Cursor::new(first.to_vec()));
+        Ok(source::begin(name.into(), &files[0], first, *format, *encoding)?.input)
+    }
+
+    /// Whether a line is a row under `header`, and not itself a header.
+    fn is_row(&self, name: &str, header: &str, line: &[u8]) -> bool {
+        !line.trim_ascii().is_empty()
+            && self.open(name, header, line).is_ok_and(|mut rows| {
+                !matches!(rows.next(&mut Vec::new()), Ok(Some(Row { outcome: Outcome::Bad(_), .. })) | Err(_))
+            })
+    }
+
+    /// Keeps the lines up to the header.
+    fn keep_header(&mut self, name: &str, first: &[u8]) -> anyhow::Result<()> {
+        let options = self.args.options();
+        let mut rest = first.strip_prefix(UTF8_MARK).unwrap_or(first);
+        let before = Preamble::read(&mut rest, options.delimiter, options.skip_lines).map_or(0, |found| found.lines);
+        let end = memchr::memchr_iter(b'\n', first).nth(before as usize).map_or(first.len(), |at| at + 1);
+        let mut header = String::new();
+        self.decoded(name, &first[..end])?.read_to_string(&mut header).with_context(|| name.to_owned())?;
+        self.header = (header.len() <= HEADER_MAX_BYTES).then(|| header.into());
+        Ok(())
     }
 
     /// Prepares for the lines of another file.
