@@ -101,8 +101,8 @@ export function rangeOf(params, now) {
   return { from: now - length, to: now, isLive: true, name: params.get("range") ?? "24h" };
 }
 
-// The lines of rollups: for each device and series the columns `ts`, `mean`, `min`, `max`, and the count. Lines mostly
-// share their instants. So an instant with the same text as in the line before is not parsed again.
+// The lines of rollups: for each device and series the columns `ts`, `mean`, `min`, `max`, `counts`, and the count of
+// all. Lines mostly share their instants. So an instant with the same text as in the line before is not parsed again.
 export function linesOfRollups(devices) {
   const lines = [];
   let points = [], ts = [];
@@ -112,17 +112,15 @@ export function linesOfRollups(devices) {
       points = withReadings(metrics[series]);
       ts = new Array(points.length);
       const [mean, min, max] = [new Array(points.length), new Array(points.length), new Array(points.length)];
-      let count = 0;
       for (let at = 0; at < points.length; at++) {
         const point = points[at];
         ts[at] = before[at]?.ts === point.ts ? known[at] : Date.parse(point.ts);
         mean[at] = point.avg;
         min[at] = point.min;
         max[at] = point.max;
-        count += point.count;
       }
       const last = points.at(-1)?.last ?? undefined;
-      lines.push({ device: deviceId, series, ts, mean, min, max, count, last: last && { instant: Date.parse(last.ts), value: last.value } },
+      lines.push({ device: deviceId, series, ts, mean, min, max, counts: points.map(countOf), count: total(points), last: last && { instant: Date.parse(last.ts), value: last.value } },
         ...earlierLine(deviceId, series, metrics[series], "avg"));
     }
   }
@@ -132,15 +130,16 @@ export function linesOfRollups(devices) {
 // Leaves out points without readings, which the answer has only for their comparison.
 const withReadings = (points) => (points[0]?.compared ? points.filter(({ count }) => count > 0) : points);
 
-// The number of readings of points or lines.
-export const total = (parts) => parts.reduce((sum, { count }) => sum + count, 0);
+// The number of readings of a point, and of points or lines.
+const countOf = ({ count }) => count;
+export const total = (parts) => parts.reduce((sum, part) => sum + countOf(part), 0);
 
 // The line of the earlier steps with which the answer compares a series, if it does.
 function earlierLine(device, series, points, column, isSteps = false) {
   if (!points[0]?.compared) return [];
   const found = points.filter(({ compared }) => compared.count > 0);
   const values = found.map(({ compared }) => compared);
-  return [{ device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: values.map((value) => value[column]), count: total(values) }];
+  return [{ device, series, isEarlier: true, isSteps, ts: found.map(({ ts }) => Date.parse(ts)), mean: values.map((value) => value[column]), counts: isSteps ? undefined : values.map(countOf), count: total(values) }];
 }
 
 // The lines of the increases of counters. The increase is in the column `mean`.
@@ -224,13 +223,17 @@ export function withGaps(line, step) {
   return [ts, ...filled];
 }
 
-// The smallest, mean and largest value of a whole line; undefined if it has no values.
-export function summary({ mean, min = mean, max = mean }) {
+// The smallest, mean and largest value of a whole line; undefined if it has no values. The mean is that of all readings,
+// or of all steps if the line has no counts.
+export function summary({ mean, min = mean, max = mean, counts }) {
   let [low, high, sum, number] = [Infinity, -Infinity, 0, 0];
   for (let at = 0; at < mean.length; at++) {
     if (min[at] < low) low = min[at];
     if (max[at] > high) high = max[at];
-    if (mean[at] !== null) [sum, number] = [sum + mean[at], number + 1];
+    if (mean[at] === null) continue;
+    const count = counts?.[at] ?? 1;
+    sum += count * mean[at];
+    number += count;
   }
   return number === 0 ? undefined : { low, high, mean: sum / number };
 }
