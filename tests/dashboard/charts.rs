@@ -96,6 +96,30 @@ async fn days_are_those_of_the_viewer_and_gaps_stay_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_has_the_steps_of_its_chart_if_they_follow_utc() {
+    let server = Server::start(Setup::sqlite().set("query.max_values_read", 2)).await;
+    // In Kolkata midnight is within the hour of UTC that has three values. Steps that begin there need them.
+    send(&server, "A", "temp", &[(0, 1.0), (2_400, 2.0), (14_400, 3.0), (16_200, 4.0), (16_800, 5.0)]).await;
+    let tab = Tab::open().await;
+    tab.call("Emulation.setTimezoneOverride", json!({ "timezoneId": "Asia/Kolkata" })).await;
+    let range = "from=2024-04-20T12:00:00Z&to=2024-04-21T00:00:00Z";
+    let hours = json!([["04/20/2024, 11:30 PM", "4 (3 … 5)"], ["04/20/2024, 07:30 PM", "1.5 (1 … 2)"]]);
+    let half_days = json!([["04/20/2024, 05:30 PM", "3 (1 … 5)"]]);
+    for (step, rows, first) in [("1h", hours, "14:00:00.000Z,temp,2,"), ("12h", half_days, "12:00:00.000Z,temp,5,")] {
+        show(&tab, server.url(), &format!("device=A&step={step}&{range}&table=1")).await;
+        tab.wait_for(".data thead", &format!("Step of {step}")).await;
+        assert_eq!(cells(&tab, ".data").await, rows);
+        tab.wait_for(".links", &format!("steps of {step} (UTC)")).await;
+        let links = tab.js("[...document.querySelectorAll('.links a')].map((link) => link.getAttribute('href'))").await;
+        let csv = server.get(links[1].as_str().expect("a link")).await;
+        assert!(csv.text().contains(&format!("\nA,2024-04-20T{first}")), "{}", csv.text());
+        let workbook = server.get(links[3].as_str().expect("a link")).await;
+        assert_eq!(workbook.status, 200, "{}", workbook.text());
+    }
+    tab.close(server.url(), &["status of 400"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_mouse_and_the_keyboard_zoom_and_the_address_keeps_it() {
     let server = Server::start(Setup::sqlite()).await;
     send(&server, "A", "temp", &(0..60).map(|at| (at, at as f64)).collect::<Vec<_>>()).await;

@@ -28,7 +28,8 @@ export function makeCard(first, handlers) {
     drawTable();
   });
 
-  // `nextQuery` has the step of the chart, as a name and as query parameters; undefined if the chart shows readings.
+  // `nextQuery` has the step of the chart, as a name and as query parameters, and whether the viewer's time zone has the
+  // same steps; undefined if the chart shows readings.
   function show(next, nextRange, nextQuery, nextParams, nextIds) {
     [group, range, query, params, ids] = [next, nextRange, nextQuery, nextParams, nextIds];
     step = query?.step;
@@ -45,7 +46,7 @@ export function makeCard(first, handlers) {
 
   function drawLinks() {
     const selection = `from=${Math.round(range.from)}&to=${Math.round(range.to)}${repeated("device", ids)}${repeated("metric", group.names)}`;
-    const local = `&tz=${encodeURIComponent(zone)}`;
+    const local = `&times=local&tz=${encodeURIComponent(zone)}`;
     const link = (text, path, name) => h("a", { href: path, download: name, "data-key": `file ${name}`, onclick: (event) => {
       if (!token.get()) return;
       event.preventDefault();
@@ -58,7 +59,7 @@ export function makeCard(first, handlers) {
     group.isBars ? "Show values" : "Show increase");
     const files = (title, form, extension) => h("span", { class: "files" }, h("span", { class: "muted" }, `${title}: `),
       link("readings", `/v1/readings?${selection}&${form}${local}`, `readings.${extension}`),
-      step && [" ", link(`steps of ${step}`, `/v1/rollups?${selection}&${form}${query.parameters}${query.parameters.includes("&tz=") ? "" : local}${columns}`, `rollups.${extension}`)]);
+      step && [" ", link(`steps of ${step}${query.isLocal ? "" : " (UTC)"}`, `/v1/rollups?${selection}&${form}${query.parameters}${query.isLocal ? local : ""}${columns}`, `rollups.${extension}`)]);
     fill(links, toggle, files("CSV", csvForm, "csv"), files("Excel", workbookForm, "xlsx"));
   }
 

@@ -11,7 +11,7 @@ import {
   rangeOf, stepFor, stepOfBars, total, unitOf,
 } from "./series.js";
 import { failureNotice, failurePanel, notice, panel, remarksOn } from "./states.js";
-import { DAY, HOUR, ageElement, clock, lengthOf, now, stamp, toInput, zone } from "./time.js";
+import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now, stamp, toInput, zone } from "./time.js";
 
 const RANGES = [["1h", "1 hour"], ["12h", "12 hours"], ["24h", "24 hours"], ["1w", "1 week"], ["30d", "1 month"], ["365d", "1 year"]];
 const SHORT_RANGES = { "30d": "1m", "365d": "1y" };
@@ -352,23 +352,28 @@ const flags = (answers) => {
 // About how many readings of the first and last steps are outside of the range.
 const edges = (lines) => lines.reduce((sum, { count, ts }) => sum + Math.ceil(3 * count / Math.max(1, ts.length)), 0);
 
-// All pages of the rollups of some devices, and the part of the query that makes the steps. If the server refuses steps
-// in the viewer's time zone, because they need expired or too many readings, the steps follow UTC.
-async function rollups(selection, step, params, columns, signal, mayBeLocal = zone !== "UTC") {
+// All pages of the rollups of some devices, and the part of the query that makes the steps. Steps of more than an hour
+// follow the viewer's time zone. If the server refuses them, because they need expired or too many readings, they follow
+// UTC, as shorter ones do. `isLocal` says whether the zone has the same steps.
+async function rollups(selection, step, params, columns, signal, mayBeLocal = true) {
   const pages = [];
-  const offset = offsetOf(params, step), compare = comparisonOf(params, step);
-  const isLocal = mayBeLocal && (lengthOfStep(step) > HOUR || Boolean(offset ?? compare));
-  const more = Object.entries({ step, offset, compare, tz: isLocal ? zone : undefined }).filter(([, value]) => value);
-  const query = { step, parameters: `&${new URLSearchParams(more)}` };
+  const offset = offsetOf(params, step), compare = comparisonOf(params, step), length = lengthOfStep(step);
+  const hasZone = mayBeLocal && zone !== "UTC" && (length > HOUR || Boolean(offset ?? compare));
+  const { from, to } = rangeOf(params, now());
+  // Clocks may change within the range.
+  const isWhole = (instant) => new Date(instant).getTimezoneOffset() * MINUTE % length === 0;
+  const isLocal = hasZone || (mayBeLocal && [from, (from + to) / 2, to].every(isWhole));
+  const more = Object.entries({ step, offset, compare }).filter(([, value]) => value);
+  const query = { step, parameters: `&${new URLSearchParams(more)}`, isLocal };
   let cursor = "";
   try {
     do {
-      const page = await get(`/v1/rollups?${selection}${query.parameters}&fn=${columns}${cursor}`, { signal });
+      const page = await get(`/v1/rollups?${selection}${query.parameters}${hasZone ? `&tz=${encodeURIComponent(zone)}` : ""}&fn=${columns}${cursor}`, { signal });
       pages.push(page);
       cursor = page.next === null ? "" : `&cursor=${encodeURIComponent(page.next)}`;
     } while (cursor);
   } catch (failure) {
-    if (!isLocal || !["readings_expired", "too_many_values"].includes(failure.code)) throw failure;
+    if (!hasZone || !["readings_expired", "too_many_values"].includes(failure.code)) throw failure;
     return rollups(selection, step, params, columns, signal, false);
   }
   return { pages, query, devices: pages.flatMap((page) => page.devices) };

@@ -79,7 +79,8 @@ export function bytes(value) {
   return `${scaled.toFixed(power === 0 || scaled >= 100 ? 0 : 1)} ${BYTES[power]}`;
 }
 
-// The query parameters of files for spreadsheets. CSV has the decimal mark of the browser's language.
+// The query parameters of files for spreadsheets, without those of times. CSV has the decimal mark of the browser's
+// language.
 const mark = new Intl.NumberFormat().formatToParts(1.5).find(({ type }) => type === "decimal").value;
-export const csvForm = new URLSearchParams({ format: "csv", bom: "1", times: "local", ...(mark === "," ? { delimiter: ";", decimal: "," } : {}) });
+export const csvForm = new URLSearchParams({ format: "csv", bom: "1", ...(mark === "," ? { delimiter: ";", decimal: "," } : {}) });
 export const workbookForm = new URLSearchParams({ format: "xlsx" });
