@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::browser::Tab;
-use super::send_now;
+use super::{send, send_now};
 use crate::harness::{Server, Setup, now_ms, secret_of};
 
 /// Starts a server with 60 devices, of which `OLD-7` is silent, and `AHEAD` has a wrong clock.
@@ -74,6 +74,25 @@ async fn devices_are_searched_filtered_paged_and_compared() {
     tab.wait_for(".chart .legend", "D-04").await;
     assert_eq!(tab.text("h1").await, "2 devices");
     tab.close(server.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_lower_limits_pages_are_shorter_and_few_readings_become_steps() {
+    let setup = Setup::sqlite().set("query.max_devices", 1);
+    let server = Server::start(setup.set("query.max_readings", 2).set("query.default_readings", 2)).await;
+    send(&server, "A", "temp", &[(0, 1.0), (10, 2.0), (20, 6.0)]).await;
+    send_now(&server, "A", 7.0).await;
+    send_now(&server, "B", 8.0).await;
+    let tab = Tab::open().await;
+    tab.go(&format!("{}/", server.url())).await;
+    tab.wait_for("tr[data-device=A] .values", "temp 7").await;
+    assert_eq!(listed(&tab).await, ["A"]);
+    tab.click("[data-key=next]").await;
+    tab.wait_for("tr[data-device=B] .values", "temp 8").await;
+    let range = "from=2024-04-20T14:00:00Z&to=2024-04-20T14:01:00Z";
+    tab.go(&format!("{}/#/chart?device=A&{range}&table=1", server.url())).await;
+    tab.wait_for(".data tbody", "3 (1 … 6)").await;
+    tab.close(server.url(), &["status of 400"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -286,7 +286,7 @@ async function load(params, wasRaw, signal) {
   const range = rangeOf(params, now());
   const asked = devicesOf(params);
   if (asked.length === 0) return { range, known: [], unknown: [], groups: [], allNames: [], names: [], sources: [] };
-  const listed = await get(`/v1/devices?limit=${MAX_DEVICES}${repeated("device", asked)}`, { signal });
+  const listed = await get(`/v1/devices?limit=${asked.length}${repeated("device", asked)}`, { signal });
   const known = asked.map((id) => listed.devices.find((device) => device.deviceId === id)).filter(Boolean);
   const unknown = asked.filter((id) => !known.some((device) => device.deviceId === id));
   const { names, allNames } = metricsOf(known, params.getAll("metric"));
@@ -311,18 +311,17 @@ async function load(params, wasRaw, signal) {
     if (counters.length === 0) return { ...answer, groups: group(answer.lines) };
     const step = chosen ?? stepOfBars(range.to - range.from);
     const selection = `${times}${repeated("device", ids)}${repeated("metric", counters)}`;
-    const rolled = await rollups(selection, step, params, "count,increase", signal).catch((failure) => {
-      if (failure.kind !== "refused") throw failure;
-      return undefined; // the readings have expired or are too many: the values are drawn
-    });
+    // If the readings have expired or are too many, the values are drawn.
+    const rolled = await rollups(selection, step, params, "count,increase", signal).catch(unlessRefused);
     if (!rolled) return { ...answer, groups: group(answer.lines) };
     const lines = [...answer.lines.filter((line) => !counters.includes(nameOf(line))), ...linesOfIncreases(rolled.devices)];
     const parts = [...answer.sources, ...rolled.pages];
     return { ...answer, groups: group(lines), bars: rolled.query, sources: parts, ...flags(parts) };
   };
+  // Undefined if there are more than `MAX_RAW` readings, or if the server gives fewer at once (`query.max_readings`).
   const raw = async () => {
-    const pages = await Promise.all(ids.map((id) => get(`/v1/devices/${encodeURIComponent(id)}/readings?${times}&limit=${MAX_RAW}${series}`, { signal })));
-    if (pages.some((page) => page.next !== null)) return undefined;
+    const pages = await Promise.all(ids.map((id) => get(`/v1/devices/${encodeURIComponent(id)}/readings?${times}&limit=${MAX_RAW}${series}`, { signal }))).catch(unlessRefused);
+    if (!pages || pages.some((page) => page.next !== null)) return undefined;
     const lines = linesOfReadings(pages.map((page, nth) => ({ deviceId: ids[nth], readings: page.readings })));
     return { ...base, lines, isRaw: true, sources: [listed, ...pages], ...flags([listed, ...pages]) };
   };
@@ -342,6 +341,11 @@ async function load(params, wasRaw, signal) {
   }
   return withBars({ ...base, lines, isRaw: false, query: rolled.query, sources: [listed, ...rolled.pages], ...flags([listed, ...rolled.pages]) });
 }
+
+// Makes the answer to a refused query undefined. Other failures stay.
+const unlessRefused = (failure) => {
+  if (failure.kind !== "refused") throw failure;
+};
 
 // The flags of the first answer from which readings or devices may be missing.
 const flags = (answers) => {

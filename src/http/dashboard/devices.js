@@ -8,7 +8,8 @@ import { labelText, limitsOf, nameOf, parseSeries, unitOf } from "./series.js";
 import { failureNotice, failurePanel, firstReading, panel, remarksOn } from "./states.js";
 import { DAY, HOUR, MINUTE, ageElement, clock, lengthOf, now, stamp } from "./time.js";
 
-const PAGE = 50;
+// The most devices of a page. If the server allows fewer (`query.max_devices`), it says how many.
+let pageSize = 50;
 
 // The most pages that one search gets, because pages of a filter may have no devices. The viewer may go on.
 const MAX_PAGES = 20;
@@ -239,7 +240,6 @@ const filtersOf = (params) => [...params].filter(([name]) => name.startsWith("me
 // Gets a page of devices. A filter may need several requests.
 async function load(params, signal, progress) {
   const query = new URLSearchParams(filtersOf(params));
-  query.set("limit", PAGE);
   if (params.get("prefix")) query.set("prefix", params.get("prefix"));
   if (params.get("only") === "silent") {
     query.set("silent_for", lengthOf(params.get("silent")) ? params.get("silent") : SILENT_DEFAULT);
@@ -250,12 +250,21 @@ async function load(params, signal, progress) {
   let remark = {};
   for (let page = 0; page < MAX_PAGES; page++) {
     if (cursor) query.set("cursor", cursor);
-    const answer = await get(`/v1/devices?${query}`, { signal });
+    query.set("limit", pageSize - devices.length);
+    let answer;
+    try {
+      answer = await get(`/v1/devices?${query}`, { signal });
+    } catch (failure) {
+      const most = Number(/^limit: .* (\d+)$/.exec(failure.detail)?.[1]);
+      if (!(most < pageSize)) throw failure;
+      pageSize = most;
+      return load(params, signal, progress);
+    }
     sources.push(answer);
     devices.push(...answer.devices);
     cursor = answer.next;
     if (answer.partial || answer.laggingSeconds) remark = answer;
-    if (cursor === null || devices.length >= PAGE / 2) break;
+    if (cursor === null || devices.length >= pageSize / 2) break;
     progress(devices.length);
   }
   return { devices, next: cursor, sources, partial: remark.partial, partialReason: remark.partialReason, laggingSeconds: remark.laggingSeconds };
