@@ -161,7 +161,7 @@ impl BatchBuilder {
         measurement_bytes: u8,
         values: impl ExactSizeIterator<Item = (&'a str, f64)>,
     ) -> Result<(), PushError> {
-        let start = self.payload.len();
+        let (start, names) = (self.payload.len(), self.names.len());
         let pushed = self.try_push(owner, device, metadata, ts_ms, measurement_bytes, values);
         match pushed {
             Ok(Some(opened)) => {
@@ -172,6 +172,7 @@ impl BatchBuilder {
             Ok(None) => {}
             Err(error) => {
                 self.payload.truncate(start);
+                self.names.truncate(names);
                 return Err(error);
             }
         }
@@ -203,7 +204,7 @@ impl BatchBuilder {
 
     /// Appends a reading, and returns the group that it opens, if any.
     ///
-    /// After an error the caller cuts off the appended bytes.
+    /// After an error the caller cuts off the appended bytes and names.
     fn try_push<'a>(
         &mut self,
         owner: Option<u32>,
@@ -303,6 +304,25 @@ impl Names {
     /// The number of bytes that the names take in the payload.
     fn encoded_bytes(&self) -> usize {
         2 + self.bytes.len()
+    }
+
+    /// The number of names.
+    fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Removes all names but the first `len`.
+    fn truncate(&mut self, len: usize) {
+        for index in len..self.places.len() {
+            let name = slice(&self.bytes, self.places[index]);
+            let hash = self.hasher.hash_one(name);
+            if let Ok(entry) = self.table.find_entry(hash, |&known| usize::from(known) == index) {
+                entry.remove();
+            }
+        }
+        self.places.truncate(len);
+        let end = self.places.last().map_or(0, |&(start, bytes)| start as usize + usize::from(bytes));
+        self.bytes.truncate(end);
     }
 
     /// Appends the part `names` of the grammar of a payload.

@@ -85,14 +85,34 @@ fn a_reading_without_values_breaks_the_grammar() {
 fn a_reading_that_does_not_fit_leaves_no_bytes() {
     let mut builder = BatchBuilder::default();
     let names: Vec<String> = (0..u32::from(u16::MAX)).map(|name| name.to_string()).collect();
-    for name in &names {
+    let (last, others) = names.split_last().unwrap();
+    for name in others {
         builder.push("a", None, 0, [(name.as_str(), 1.0)].into_iter()).unwrap();
     }
-    assert_eq!(builder.push("b", None, 0, [("more", 1.0)].into_iter()), Err(PushError::TooManyNames));
+    let of_two = [("one name fits", 1.0), ("and this one not", 1.0)];
+    assert_eq!(builder.push("b", None, 0, of_two.into_iter()), Err(PushError::TooManyNames));
+    builder.push("a", None, 0, [(last.as_str(), 1.0)].into_iter()).unwrap();
+    assert_eq!(builder.push("b", None, 0, [("one name fits", 1.0)].into_iter()), Err(PushError::TooManyNames));
     builder.push("a", None, 1, [("7", 2.0)].into_iter()).unwrap();
     let flat = unpack(builder.finish().payload()).unwrap();
     assert_eq!(flat.len(), names.len() + 1);
     assert!(flat.iter().all(|(device, ..)| device == "a"));
+}
+
+#[test]
+fn names_of_readings_that_do_not_fit_take_no_space() {
+    let long = "x".repeat(50);
+    let mut builder = BatchBuilder::new(400);
+    for rejected in 0..100 {
+        let names: Vec<String> = (0..8).map(|name| format!("{rejected}.{name}.{long}")).collect();
+        let values = names.iter().map(|name| (name.as_str(), 1.0));
+        assert_eq!(builder.push("a", None, 0, values), Err(PushError::TooLarge(400)));
+    }
+    builder.push("a", None, 0, [("t", 1.0), ("u", 2.0)].into_iter()).unwrap();
+    let payload = builder.finish().payload;
+    assert!(payload.len() <= 400, "{}", payload.len());
+    let values = vec![("t".to_owned(), 1.0), ("u".to_owned(), 2.0)];
+    assert_eq!(unpack(&payload), Ok(vec![("a".to_owned(), None, 0, values)]));
 }
 
 /// A payload of the first version, in which each group has its owner in full.
