@@ -92,9 +92,10 @@ impl Calendar {
     }
 }
 
-/// The instant before which nothing is kept, in Unix milliseconds.
+/// The instant before which nothing is kept, in Unix milliseconds. It may be before 1970.
 fn oldest_ms(today: Duration, keep: Duration) -> i64 {
-    i64::try_from(today.saturating_sub(keep).as_millis()).unwrap_or(i64::MAX)
+    let [today, keep] = [today, keep].map(|span| i64::try_from(span.as_millis()).unwrap_or(i64::MAX));
+    today - keep
 }
 
 fn report(key: &str, expired: Result<u64, super::StoreError>) {
@@ -160,6 +161,12 @@ mod tests {
             TODAY + DAY + INTERVAL,
             "a new jump takes a new day"
         );
+    }
+
+    #[test]
+    fn a_retention_of_more_than_the_time_since_1970_begins_before_1970() {
+        assert_eq!(oldest_ms(TODAY, DAY), 19_999 * 86_400_000);
+        assert_eq!(oldest_ms(TODAY, 24_855 * DAY), -4_855 * 86_400_000);
     }
 
     /// A store with one reading of the device `a`.
