@@ -4,7 +4,7 @@ use bson::doc;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup, secret_of, wait_until};
+use crate::harness::{Database, Mongod, Server, Setup, secret_of, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 /// 2024-04-20T14:00:00Z.
@@ -171,6 +171,35 @@ async fn an_instance_that_was_away_removes_what_it_has_and_nothing_else() {
     })
     .await;
     wait_until("both run, and nothing waits", async || (shared(&one).await == (2, 0)).then_some(())).await;
+}
+
+/// When it reaches MongoDB, its memory is full of deleted readings, and its log has more of them.
+#[tokio::test]
+async fn an_instance_that_was_away_stores_nothing_deleted_although_its_memory_is_full_when_it_returns() {
+    let mongod = Mongod::start();
+    let database = Database::on(&mongod);
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
+    let (one, mut other) = tokio::join!(Server::start(setup.clone()), Server::start(setup.clone().all_pending()));
+    let later = json!([{ "deviceId": "S1", "ts": START_MS + 5 * HOUR_MS, "values": { "hum": 40, "temp": 7 } }]);
+    for readings in [&batch("S1"), &batch("S2"), &batch("S3"), &batch("S4"), &later] {
+        assert_eq!(other.ingest(readings).await.status, 200);
+    }
+    other.kill9();
+    wait_until("the other instance is taken for dead", async || {
+        let (status, _) = delete(&one, "/v1/devices/S1/readings?all=true&metric=temp").await;
+        (status == 200).then_some(())
+    })
+    .await;
+    mongod.freeze();
+    other.start_again_with(setup.set("pending.max_bytes", "1KiB")).await;
+    other.logged("pending is full").await;
+    mongod.thaw();
+    other.settled().await;
+    wait_until("both run, and nothing waits", async || (shared(&one).await == (2, 0)).then_some(())).await;
+    for server in [&one, &other] {
+        assert_eq!((count(server, "S1", "temp").await, count(server, "S1", "hum").await), (0, 181));
+        assert_eq!(count(server, "S4", "temp").await, 180, "another device");
+    }
 }
 
 /// The instances that run, and the deletions that wait for one, as an instance counts them.

@@ -76,15 +76,17 @@ pub(super) struct Deletions {
 #[derive(Debug, Default)]
 struct Book {
     entries: HashMap<u64, Entry>,
-    /// The deletions that the log had when it was opened, and those of other instances since then. `None`
-    /// once the feeder has begun.
-    replayed: Option<Vec<RecoveredDeletion>>,
+    /// The deletions that the feeder has to know before it reaches them, and whether each is executed: those
+    /// that the log had when it was opened, and those that this instance has missed.
+    ahead: Vec<(BegunDeletion, bool)>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    device: Arc<str>,
+    begun: BegunDeletion,
     stage: Stage,
+    /// Whether the feeder has reached the deletion in the log, or is told of it before.
+    is_known: bool,
     /// The instances that run and have not executed the deletion.
     waits_for: Vec<Arc<str>>,
     /// Takes the answer to the client.
@@ -97,17 +99,17 @@ impl Deletions {
         let deletions = Self::default();
         for RecoveredDeletion { begun, is_executed, .. } in recovered {
             deletions.add(begun, if *is_executed { Stage::Executed { readings: 0 } } else { Stage::Logged });
+            deletions.tell_feeder(begun.id, *is_executed);
         }
-        deletions.lock().replayed = Some(recovered.to_vec());
         deletions
     }
 
     /// Adds a deletion, before it can be executed. Returns the receiver of the answer.
     pub(super) fn add(&self, begun: &BegunDeletion, stage: Stage) -> oneshot::Receiver<DeletionOutcome> {
         let (client, answer) = oneshot::channel();
-        let device = Arc::clone(&begun.deletion.device);
-        let entry = Entry { device, stage, waits_for: Vec::new(), client: Some(client) };
-        self.lock().entries.insert(begun.id, entry);
+        let (begun, client) = (begun.clone(), Some(client));
+        let entry = Entry { begun, stage, is_known: false, waits_for: Vec::new(), client };
+        self.lock().entries.insert(entry.begun.id, entry);
         answer
     }
 
@@ -116,18 +118,35 @@ impl Deletions {
         self.lock().entries.remove(&id);
     }
 
-    /// Notes that the log has a deletion of another instance.
-    ///
-    /// This is for the feeder if it has not begun yet.
-    pub(super) fn note_appended(&self, appended: RecoveredDeletion) {
-        if let Some(replayed) = &mut self.lock().replayed {
-            replayed.push(appended);
+    /// Tells the feeder of a deletion of the log, unless it knows the deletion.
+    pub(super) fn tell_feeder(&self, id: u64, is_executed: bool) {
+        let mut book = self.lock();
+        let Book { entries, ahead } = &mut *book;
+        let Some(entry) = entries.get_mut(&id) else { return };
+        if !std::mem::replace(&mut entry.is_known, true) {
+            ahead.push((entry.begun.clone(), is_executed));
         }
     }
 
-    /// Returns the deletions of the log for the feeder, which begins now.
-    pub(super) fn begin_replay(&self) -> Vec<RecoveredDeletion> {
-        self.lock().replayed.take().unwrap_or_default()
+    /// Calls `take` with the deletions that the feeder is told of, and whether each is executed.
+    pub(super) fn take_ahead(&self, mut take: impl FnMut(&BegunDeletion, bool)) {
+        let ahead = self.lock().ahead.clone();
+        ahead.iter().for_each(|(begun, is_executed)| take(begun, *is_executed));
+        self.lock().ahead.drain(..ahead.len()); // only now, because nothing may be stored before
+    }
+
+    /// Notes that the feeder has reached a deletion, and pending has lost what the deletion removes.
+    pub(super) fn note_reached(&self, id: u64) {
+        let mut book = self.lock();
+        book.ahead.retain(|(begun, _)| begun.id != id);
+        if let Some(entry) = book.entries.get_mut(&id) {
+            entry.is_known = true;
+        }
+    }
+
+    /// Whether pending may have readings that a missed deletion removes. They must not be stored.
+    pub(super) fn has_missed(&self) -> bool {
+        !self.lock().ahead.is_empty()
     }
 
     /// Notes that a deletion is executed here, with the number of removed readings, or that it cannot be. If
@@ -183,7 +202,8 @@ impl Deletions {
         let book = self.lock();
         let settled = book.entries.iter().filter(|(id, _)| !open.contains(id)).filter_map(|(id, entry)| {
             let Stage::Announced { readings, absent } = entry.stage.clone() else { return None };
-            Some((*id, Arc::clone(&entry.device), DeletionOutcome::Executed { readings, absent }))
+            let device = Arc::clone(&entry.begun.deletion.device);
+            Some((*id, device, DeletionOutcome::Executed { readings, absent }))
         });
         settled.collect()
     }
@@ -362,14 +382,43 @@ mod tests {
                     event.happen(&deletions, &begun(from));
                 }
                 assert_eq!(stage(&deletions), None);
-                let replayed = deletions.begin_replay();
-                assert_eq!(replayed, [recovered(from, is_executed)], "the feeder needs it nevertheless");
+                assert_eq!(ahead(&deletions), [(begun(from), is_executed)], "the feeder needs it nevertheless");
             }
         }
-        let deletions = Deletions::load(&[]);
-        deletions.note_appended(recovered(Some("other"), false));
-        assert_eq!(deletions.begin_replay().len(), 1, "another instance was quicker than the feeder");
-        deletions.note_appended(recovered(Some("other"), false));
-        assert_eq!(deletions.begin_replay(), [], "the feeder has begun");
+    }
+
+    fn ahead(deletions: &Deletions) -> Vec<(BegunDeletion, bool)> {
+        let mut ahead = Vec::new();
+        deletions.take_ahead(|begun, is_executed| {
+            assert!(deletions.has_missed(), "nothing is stored before the feeder is done");
+            ahead.push((begun.clone(), is_executed));
+        });
+        ahead
+    }
+
+    #[test]
+    fn the_feeder_is_told_once_of_a_missed_deletion_that_it_has_not_reached() {
+        let missed = || {
+            let deletions = Deletions::default();
+            drop(deletions.add(&begun(Some("other")), Logged));
+            deletions
+        };
+        let deletions = missed();
+        for expected in [&[(begun(Some("other")), false)][..], &[]] {
+            deletions.tell_feeder(ID, false);
+            assert_eq!(ahead(&deletions), expected);
+            assert!(!deletions.has_missed());
+        }
+        let deletions = missed();
+        deletions.tell_feeder(ID, false);
+        for _ in 0..2 {
+            deletions.note_reached(ID);
+            assert!(!deletions.has_missed(), "it needs to be told no more");
+            deletions.tell_feeder(ID, false);
+        }
+        let deletions = missed();
+        deletions.note_reached(ID);
+        deletions.tell_feeder(ID, false);
+        assert!(!deletions.has_missed(), "the feeder was quicker");
     }
 }

@@ -8,6 +8,10 @@
 //! deletion, it is not executed again. Any other deletion removes pending readings here, in the order of the
 //! log ([`crate::pending`]); the deleter does the rest.
 //!
+//! Nothing is stored before the feeder has reached the deletions that this instance has missed
+//! ([`super::instances`]). If pending is full before that, they begin at once: all readings that are inserted
+//! precede them, and those in the log before them are left out.
+//!
 //! It does not wake for each record, but for many of them: at the end of a tick, for many bytes, for a query
 //! ([`Pipeline::catch_up`]), or when the log closes.
 
@@ -21,7 +25,10 @@ use tokio::time::Instant;
 use super::Pipeline;
 use super::replay::Replay;
 use crate::common::once_per_change::OncePerChange;
-use crate::log::{DeletionRecord, Kind, Lag, LogError, MetadataRecord, Position, Reader, Record, Remaining};
+use crate::log::batch::BadPayload;
+use crate::log::{
+    Batch, BegunDeletion, DeletionRecord, Kind, Lag, LogError, MetadataRecord, Position, Reader, Record, Remaining,
+};
 use crate::pending::{HourErasure, Insertion};
 
 /// How many records are inserted before waiting queries and the scheduler are notified.
@@ -58,7 +65,8 @@ pub(super) fn spawn(pipeline: Arc<Pipeline>) -> std::io::Result<std::thread::Joi
 
 fn feed(pipeline: &Pipeline, mut reader: Reader, runtime: &Handle) -> Result<(), String> {
     runtime.block_on(pipeline.peers.first_look()); // the log may get deletions of other instances
-    let mut replay = Replay::new(&pipeline.deletions.begin_replay());
+    let mut replay = Replay::default();
+    pipeline.deletions.take_ahead(|begun, is_executed| replay.add(begun, is_executed));
     let mut no_files = OncePerChange::default(); // the process may open no more files
     let lag = Lag { tick: tick(pipeline.options.limits.max_age), bytes: MANY_BYTES };
     while let Some(readable) = pipeline.log.wait_readable(reader.position(), lag) {
@@ -147,23 +155,52 @@ fn insert_record(
     record: &Record<'_>,
     replay: &mut Replay,
     runtime: &Handle,
-) -> Result<ControlFlow<()>, crate::log::batch::BadPayload> {
-    let remaining = replay.filter(record.payload)?;
-    let mut payload = record.payload;
-    if let Some(Remaining { batch, left_out, .. }) = &remaining {
-        payload = batch.payload();
-        pipeline.lock().inserted_readings += left_out;
-        pipeline.metrics.readings_deleted_total.increment(*left_out);
+) -> Result<ControlFlow<()>, BadPayload> {
+    let mut left: Option<Batch> = None; // the readings to insert, if they are not the whole record
+    let mut inserted = 0; // how many of them are inserted
+    loop {
+        let payload = left.as_ref().map_or(record.payload, Batch::payload);
+        if let Some(Remaining { batch, left_out, .. }) = replay.filter(payload, inserted)? {
+            let deleted = left_out - inserted;
+            pipeline.lock().inserted_readings += deleted;
+            pipeline.metrics.readings_deleted_total.increment(deleted);
+            left = Some(batch);
+        }
+        let payload = left.as_ref().map_or(record.payload, Batch::payload);
+        inserted = match insert(pipeline, payload, record, runtime)? {
+            ControlFlow::Continue(()) => return Ok(ControlFlow::Continue(())),
+            ControlFlow::Break(None) => return Ok(ControlFlow::Break(())),
+            ControlFlow::Break(Some(inserted)) => inserted,
+        };
+        pipeline.deletions.take_ahead(|begun, _| {
+            replay.add(begun, true);
+            begin(pipeline, begun, replay, record.position);
+        });
     }
+}
+
+/// Inserts the readings of a payload, the whole or a part of a record.
+///
+/// Breaks with `None` if the feeder is stopped meanwhile. If pending is full and missed deletions must begin
+/// first, breaks with the number of inserted readings.
+fn insert(
+    pipeline: &Pipeline,
+    payload: &[u8],
+    record: &Record<'_>,
+    runtime: &Handle,
+) -> Result<ControlFlow<Option<u64>>, BadPayload> {
     let mut insertion = Insertion::new(payload, record.position)?;
-    let mut is_decoded = insertion.decode()?;
+    let (mut is_decoded, mut inserted) = (insertion.decode()?, 0);
     while is_decoded {
         let room = pipeline.completed.notified(); // before the check of pending, so that it misses no completion
         let mut state = pipeline.lock();
         if state.stopped {
-            return Ok(ControlFlow::Break(()));
+            return Ok(ControlFlow::Break(None));
         }
         if state.pending.is_full() {
+            if pipeline.deletions.has_missed() {
+                return Ok(ControlFlow::Break(Some(inserted)));
+            }
             state.stalled_since.get_or_insert_with(Instant::now);
             let has_begun = state.full.begins();
             let (bytes, inserted) = (state.pending.bytes(), state.inserted);
@@ -176,7 +213,9 @@ fn insert_record(
             let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });
             continue;
         }
-        state.inserted_readings += insertion.apply(&mut state.pending, pipeline.now_ms());
+        let readings = insertion.apply(&mut state.pending, pipeline.now_ms());
+        state.inserted_readings += readings;
+        inserted += readings;
         if insertion.is_over() {
             state.inserted = record.next;
         }
@@ -209,30 +248,34 @@ fn add_metadata(pipeline: &Pipeline, record: &Record<'_>, runtime: &Handle) -> R
     }
 }
 
-/// Begins a deletion: removes the pending readings that precede it, and blocks the hours until the store has
-/// executed it.
+/// Begins a deletion of the log, unless it has begun.
 fn delete(pipeline: &Pipeline, record: &Record<'_>, replay: &mut Replay) -> Result<(), String> {
     let DeletionRecord::Begun(begun) = DeletionRecord::of(record.payload)? else { return Ok(()) };
     if replay.reach(&begun) {
         return Ok(());
     }
-    let (id, deletion) = (begun.id, Arc::clone(&begun.deletion));
-    let unanswered = replay.left_out_of(&deletion);
-    pipeline.lock().pending.begin_deletion(begun, unanswered, record.position, pipeline.now_ms());
+    begin(pipeline, &begun, replay, record.position);
+    pipeline.lock().inserted = record.next;
+    pipeline.deletions.note_reached(begun.id);
+    Ok(())
+}
+
+/// Begins a deletion: removes the pending readings that precede it, and blocks the hours until the store has
+/// executed it.
+fn begin(pipeline: &Pipeline, begun: &BegunDeletion, replay: &Replay, position: Position) {
+    let (id, deletion) = (begun.id, &begun.deletion);
+    let unanswered = replay.left_out_of(deletion);
+    pipeline.lock().pending.begin_deletion(begun.clone(), unanswered, position, pipeline.now_ms());
     let mut next = Some(deletion.hours().start);
     while let Some(from) = next {
         let (hours, after) = pipeline.lock().pending.hours(&deletion.device, from..deletion.hours().end);
         for hour in hours {
-            let erasure = HourErasure::of(&hour, &deletion); // reads up to all values of a bucket
+            let erasure = HourErasure::of(&hour, deletion); // reads up to all values of a bucket
             let erased = pipeline.lock().pending.erase(id, &deletion.device, erasure);
             pipeline.metrics.readings_deleted_total.increment(erased.0);
         }
         next = after;
     }
-    let mut state = pipeline.lock();
-    state.pending.end_erasure(id);
-    state.inserted = record.next;
-    drop(state);
+    pipeline.lock().pending.end_erasure(id);
     pipeline.deletions.reached.notify_one();
-    Ok(())
 }

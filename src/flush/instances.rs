@@ -19,7 +19,8 @@
 //! its note. Another instance that sees no beat for the time of the lease in the note, by its own monotonic
 //! clock, takes the instance for dead. The lease is as long as a write of the dead instance may be under way.
 //! An instance writes nothing to the store while it has no lease: from its start, or when it has not reached
-//! the store for a while, until it has looked for the deletions that it has missed ([`Peers::may_write`]).
+//! the store for a while, until it has looked for the deletions that it has missed. With the new lease it
+//! still writes nothing until pending has lost what they remove.
 //!
 //! **After a crash** the log has the deletions that were under way. The feeder waits a moment for the first
 //! look, so that the replay leaves out what other instances have deleted meanwhile.

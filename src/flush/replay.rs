@@ -1,24 +1,26 @@
-//! The deletions that the log had when it was opened.
+//! The deletions that the feeder knows before it reaches them: those that the log had when it was opened, and
+//! those that this instance has missed.
 //!
-//! Readings before a deletion are left out while the log is replayed: those that were stored before a crash
-//! are not stored again. A record with such readings is encoded again without them, before pending gets it.
+//! Readings before such a deletion are left out: those that were stored before a crash are not stored again,
+//! and those that others have deleted meanwhile are not stored at all. A record with such readings is encoded
+//! again without them, before pending gets it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::log::batch::{BadPayload, BatchView, Step};
-use crate::log::{BegunDeletion, RecoveredDeletion, Remaining, leave_out};
+use crate::log::{BegunDeletion, Remaining, leave_out};
 use crate::model::{Deletion, Hour};
 
-/// Deletions by the stored ID of their device.
-type Ahead = HashMap<Arc<str>, Vec<Arc<Deletion>>>;
+/// Deletions with their numbers, by the stored ID of their device.
+type Ahead = HashMap<Arc<str>, Vec<(u64, Arc<Deletion>)>>;
 
 /// The state of a replay.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Replay {
-    /// The deletions that the log had, and whether the store has executed each.
-    recovered: HashMap<u64, bool>,
-    /// The deletions that the feeder has not reached yet, by device, in the order of the log.
+    /// The deletions that the feeder has not reached yet, and whether each is executed, or has begun.
+    known: HashMap<u64, bool>,
+    /// The same deletions by device.
     ahead: Ahead,
     /// The hours of the readings that were left out, by device.
     ///
@@ -27,27 +29,24 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    pub(super) fn new(deletions: &[RecoveredDeletion]) -> Self {
-        let mut ahead = Ahead::new();
-        for deletion in deletions.iter().map(|found| &found.begun.deletion) {
-            ahead.entry(Arc::clone(&deletion.device)).or_default().push(Arc::clone(deletion));
-        }
-        let recovered = deletions.iter().map(|found| (found.begun.id, found.is_executed)).collect();
-        Self { recovered, ahead, left_out: HashMap::new() }
+    /// Adds a deletion that the feeder will reach. `has_begun`: there is nothing to do then.
+    pub(super) fn add(&mut self, begun: &BegunDeletion, has_begun: bool) {
+        let deletion = &begun.deletion;
+        self.ahead.entry(Arc::clone(&deletion.device)).or_default().push((begun.id, Arc::clone(deletion)));
+        self.known.insert(begun.id, has_begun);
     }
 
-    /// Notes that the feeder has reached a deletion: the next one of its device, if the log had it. Returns
-    /// whether the store has executed it.
+    /// Notes that the feeder has reached a deletion. Returns whether it is executed, or has begun.
     pub(super) fn reach(&mut self, begun: &BegunDeletion) -> bool {
-        let Some(is_executed) = self.recovered.remove(&begun.id) else { return false };
+        let Some(has_begun) = self.known.remove(&begun.id) else { return false };
         let device = &begun.deletion.device;
         if let Some(ahead) = self.ahead.get_mut(device) {
-            ahead.remove(0);
+            ahead.retain(|(id, _)| *id != begun.id);
             if ahead.is_empty() {
                 self.ahead.remove(device);
             }
         }
-        is_executed
+        has_begun
     }
 
     /// The hours of a deletion in which the replay has left out readings.
@@ -56,18 +55,23 @@ impl Replay {
         of_device.map_or_else(BTreeSet::new, |of| of.range(deletion.hours()).copied().collect())
     }
 
-    /// Returns a record without the readings that the deletions ahead remove; `None` if they remove nothing.
-    /// The work is in proportion to the payload.
-    pub(super) fn filter(&mut self, payload: &[u8]) -> Result<Option<Remaining>, BadPayload> {
-        if self.ahead.is_empty() || !self.has_device(payload)? {
+    /// Returns a record without its first `inserted` readings, and without those that the deletions ahead
+    /// remove; `None` if all stay. The work is in proportion to the payload.
+    pub(super) fn filter(&mut self, payload: &[u8], inserted: u64) -> Result<Option<Remaining>, BadPayload> {
+        if inserted == 0 && (self.ahead.is_empty() || !self.has_device(payload)?) {
             return Ok(None);
         }
+        let mut inserted_values = values_of(payload, inserted)?;
         let Self { ahead, left_out, .. } = self;
         leave_out(
             payload,
             |device, metadata| (metadata, (device, ahead.get(device).map_or(&[][..], Vec::as_slice))),
             |(device, deletions), ts_ms, series, _| {
-                let is_deleted = deletions.iter().any(|of| of.has_instant(ts_ms) && of.series.matches(series));
+                if inserted_values > 0 {
+                    inserted_values -= 1;
+                    return true;
+                }
+                let is_deleted = deletions.iter().any(|(_, of)| of.has_instant(ts_ms) && of.series.matches(series));
                 if is_deleted {
                     match left_out.get_mut(*device) {
                         Some(hours) => hours.insert(Hour::of(ts_ms)),
@@ -92,11 +96,25 @@ impl Replay {
     }
 }
 
+/// The number of values in the first readings of a record.
+fn values_of(payload: &[u8], mut readings: u64) -> Result<usize, BadPayload> {
+    let mut count = 0;
+    for step in BatchView::new(payload)?.steps {
+        if readings == 0 {
+            break;
+        }
+        if let Step::Reading { values, .. } = step? {
+            (readings, count) = (readings - 1, count + values.len());
+        }
+    }
+    Ok(count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::log::batch::Name;
-    use crate::log::{Batch, BatchBuilder, Position};
+    use crate::log::{Batch, BatchBuilder};
     use crate::model::SeriesFilter;
 
     fn readings_of(batch: &Batch) -> Vec<String> {
@@ -126,18 +144,15 @@ mod tests {
             Deletion { device: "d".into(), range_ms: Some(5..7), series },
             Deletion { device: "d".into(), range_ms: Some(8..9), series: SeriesFilter::ALL },
         ];
-        let recovered = |at: usize| RecoveredDeletion {
-            position: Position(99),
-            begun: BegunDeletion {
-                id: at as u64,
-                by: "me".into(),
-                deletion: Arc::new(deletions[at].clone()),
-                from: None,
-            },
-            is_executed: at == 1,
+        let begun = |at: usize| {
+            let deletion = Arc::new(deletions[at].clone());
+            BegunDeletion { id: at as u64, by: "me".into(), deletion, from: None }
         };
-        let recovered = [recovered(0), recovered(1)];
-        let mut replay = Replay::new(&recovered);
+        let begun = [begun(0), begun(1)];
+        let mut replay = Replay::default();
+        for (at, has_begun) in [(1, true), (0, false)] {
+            replay.add(&begun[at], has_begun); // not in the order of the log
+        }
         let mut builder = BatchBuilder::default();
         let all = [("m_a", 1.0), ("m_b", 2.0)];
         for (owner, device, ts_ms, values) in
@@ -147,13 +162,18 @@ mod tests {
             builder.push_of(Some(owner), device, metadata, ts_ms, 1, values.iter().copied()).unwrap();
         }
         let batch = builder.finish();
-        let Remaining { batch: left, left_out, .. } = replay.filter(batch.payload()).unwrap().unwrap();
+        let Remaining { batch: left, left_out, .. } = replay.filter(batch.payload(), 0).unwrap().unwrap();
         let of_d = r#"d Some("{\"x\":1}")"#;
         let expected =
             [format!("{of_d} 4 m_a/1=1 m_b/1=2"), "e None 5 m_a/1=1 m_b/1=2".to_owned(), format!("{of_d} 5 m_b/1=2")];
         assert_eq!((readings_of(&left), left_out), (expected.to_vec(), 2));
         assert_eq!(replay.left_out_of(&deletions[0]), BTreeSet::from([Hour(0)]));
-        assert_eq!(recovered.each_ref().map(|of| replay.reach(&of.begun)), [false, true]);
-        assert!(replay.filter(batch.payload()).unwrap().is_none());
+        let Remaining { batch: rest, left_out, .. } = replay.filter(batch.payload(), 2).unwrap().unwrap();
+        assert_eq!((readings_of(&rest), left_out), (expected[2..].to_vec(), 4), "two are inserted");
+        assert!(!replay.reach(&begun[0]));
+        let Remaining { left_out, values_left_out, .. } = replay.filter(batch.payload(), 0).unwrap().unwrap();
+        assert_eq!((left_out, values_left_out), (1, 0), "the other deletion is still ahead");
+        assert!(replay.reach(&begun[1]));
+        assert!(replay.filter(batch.payload(), 0).unwrap().is_none());
     }
 }

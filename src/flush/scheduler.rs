@@ -152,7 +152,7 @@ impl Scheduler {
         loop {
             let log = pipeline.log.usage();
             let mut state = pipeline.lock();
-            if !pipeline.peers.may_write(state.inserted, state.pending.is_full()) {
+            if !pipeline.peers.has_lease() || pipeline.deletions.has_missed() {
                 let has_buckets = state.pending.buckets() > 0;
                 return (batch, self.has_drained(&mut state, log.readable, has_buckets));
             }

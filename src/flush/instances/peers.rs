@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::common::small_file::read_small_regular_text;
 use crate::disk::replace_file;
-use crate::log::Position;
 
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -20,17 +19,10 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 pub(in crate::flush) struct Peers {
     /// The name of this instance; `None` if the store is not shared.
     id: Option<Arc<str>>,
-    state: Mutex<State>,
+    /// Until when this instance may begin a write.
+    lease_ends: Mutex<Option<Instant>>,
     /// Whether the first look was successful.
     has_looked: watch::Sender<bool>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Until when this instance may begin a write.
-    lease_ends: Option<Instant>,
-    /// The position in the log behind the deletions that this instance had missed when its lease began.
-    missed_until: Position,
 }
 
 impl Peers {
@@ -42,18 +34,13 @@ impl Peers {
     /// When the file cannot be read. A new name would not do: deletions would wait for the old name.
     pub(in crate::flush) fn load(file: Option<&Path>) -> Result<Self, Error> {
         let has_looked = watch::Sender::new(file.is_none());
-        Ok(Self { id: file.map(name_in).transpose()?, state: Mutex::default(), has_looked })
+        Ok(Self { id: file.map(name_in).transpose()?, lease_ends: Mutex::default(), has_looked })
     }
 
-    /// Whether a write may begin: this instance has a lease, and pending has the deletions that it had
-    /// missed, because the log is inserted up to `inserted`. If pending is full, the log is not inserted any
-    /// further before a write, so the lease is enough.
-    pub(in crate::flush) fn may_write(&self, inserted: Position, is_full: bool) -> bool {
-        if self.id.is_none() {
-            return true;
-        }
-        let state = self.lock();
-        state.has_lease() && (is_full || inserted >= state.missed_until)
+    /// Whether this instance has a lease. It needs none if the store is not shared.
+    pub(in crate::flush) fn has_lease(&self) -> bool {
+        let ends = *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        self.id.is_none() || ends.is_some_and(|ends| Instant::now() < ends)
     }
 
     /// Waits for the first look, but not for long.
@@ -67,41 +54,14 @@ impl Peers {
         self.id.as_ref()
     }
 
-    /// Notes that the log has a deletion of another instance, which ends at `until`.
-    ///
-    /// If this instance has no lease, it had missed the deletion: writes wait until pending has it.
-    pub(super) fn note_appended(&self, until: Position) {
-        let mut state = self.lock();
-        if !state.has_lease() {
-            state.missed_until = until;
-        }
-    }
-
-    /// Whether this instance has a lease.
-    pub(super) fn has_lease(&self) -> bool {
-        self.id.is_none() || self.lock().has_lease()
-    }
-
     /// Begins or prolongs the lease. Returns whether there was none.
     pub(super) fn begin_lease(&self, ends: Instant) -> bool {
-        let mut state = self.lock();
-        let is_new = !state.has_lease();
-        state.lease_ends = Some(ends);
-        drop(state);
+        let is_new = !self.has_lease();
+        *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(ends);
         if is_new {
             self.has_looked.send_replace(true);
         }
         is_new
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn has_lease(&self) -> bool {
-        self.lease_ends.is_some_and(|ends| Instant::now() < ends)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::common::once_per_change::OncePerChange;
 use crate::flush::Pipeline;
 use crate::flush::deleter::{MAX_WAITING, append, audit};
 use crate::flush::deletions::Stage;
-use crate::log::{BegunDeletion, DeletionRecord, RecoveredDeletion};
+use crate::log::{BegunDeletion, DeletionRecord};
 use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
 
@@ -152,12 +152,15 @@ impl Watcher<'_> {
     async fn take_part(&mut self, id: u64, announced: &Announced) -> Result<bool, StoreError> {
         let removed = match self.pipeline.deletions.note_announced(id) {
             _ if announced.is_executed_by(&self.own) => return Ok(true),
-            Some(Stage::Logged) => return Ok(true), // the deleter is about to execute it
+            Some(Stage::Logged) => {
+                self.tell_if_missed(id);
+                return Ok(true); // the deleter is about to execute it
+            }
             Some(Stage::Executed { readings } | Stage::Announced { readings, .. }) => readings,
             None if *announced.from == *self.own => 0, // the log was cut behind it
             None => {
                 let Some(begun) = self.begun(id, announced) else { return Ok(true) };
-                return Ok(self.append(begun).await);
+                return Ok(self.append(&begun).await);
             }
         };
         self.instances.note_executed(&announced.id, &self.own, removed).await?;
@@ -181,26 +184,33 @@ impl Watcher<'_> {
 
     /// Appends a deletion of another instance to the log.
     ///
-    /// Returns false if too many wait to be executed. If the log does not take it, because not even the reserve
-    /// of its disk is free, the next look tries again. The lease does not wait for that, because only writes
-    /// make room in the log. If the deletion is closed already, what is written meanwhile stays.
-    async fn append(&self, begun: BegunDeletion) -> bool {
+    /// Returns false if too many wait to be executed. If the log does not take it, because not even the
+    /// reserve of its disk is free, the next look tries again. The lease does not wait for that, because only
+    /// writes make room in the log. If the deletion is closed already, what is written meanwhile stays.
+    async fn append(&self, begun: &BegunDeletion) -> bool {
         let pipeline = self.pipeline;
         if pipeline.with_pending(Pending::deletions) >= MAX_WAITING {
             return false;
         }
-        pipeline.deletions.add(&begun, Stage::Logged);
+        pipeline.deletions.add(begun, Stage::Logged);
         if let Err(error) = append(&pipeline.log, &DeletionRecord::Begun(begun.clone())).await {
             tracing::debug!(%error, "the log does not take a deletion of another instance");
             pipeline.deletions.forget(begun.id);
             return true;
         }
-        let position = pipeline.log.usage().readable;
-        pipeline.peers.note_appended(position);
-        audit(&begun, None);
-        pipeline.deletions.note_appended(RecoveredDeletion { position, begun, is_executed: false });
-        pipeline.log.read_up_to(position);
+        self.tell_if_missed(begun.id);
+        audit(begun, None);
+        pipeline.log.read_up_to(pipeline.log.usage().readable);
         true
+    }
+
+    /// Tells the feeder of a deletion that this instance may have missed, because it has no lease.
+    ///
+    /// Others may have closed the deletion. So this instance stores no reading before it any more.
+    fn tell_if_missed(&self, id: u64) {
+        if !self.pipeline.peers.has_lease() {
+            self.pipeline.deletions.tell_feeder(id, false);
+        }
     }
 
     /// Closes a deletion that all running instances have executed.

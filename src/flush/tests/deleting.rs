@@ -6,7 +6,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::flush::DeletionOutcome;
+use crate::flush::deletions::Stage;
+use crate::flush::{DeletionOutcome, deleter, scheduler};
+use crate::log::{BegunDeletion, DeletionRecord};
 
 /// The values by device, time and metric.
 type Model = BTreeMap<(String, i64, String), f64>;
@@ -180,4 +182,49 @@ async fn a_deletion_that_was_executed_is_not_executed_again_after_a_crash() {
     let found = stored(&life).await;
     let times: Vec<i64> = found.keys().map(|(_, ts_ms, _)| *ts_ms).collect();
     assert_eq!(times, [3, 7_200_000], "what another instance has stored since is still there");
+}
+
+/// The scheduler stands for the lease: without it, nothing is stored. Pending is full in the middle of the first
+/// record.
+#[tokio::test]
+async fn nothing_is_stored_that_a_missed_deletion_removes_although_pending_is_full_before_it() {
+    const DELETED: Range<i64> = 0..2_500;
+    let is_written = Arc::new(AtomicBool::new(false));
+    let wrote = Arc::clone(&is_written);
+    let fault = move |write: &BucketWrite| {
+        let of_deleted = |offset: u32| DELETED.contains(&write.hour.instant_ms(offset));
+        if &*write.device == "a" && write.contents.samples().iter().any(|sample| of_deleted(sample.offset)) {
+            wrote.store(true, Ordering::Relaxed);
+        }
+        None::<StoreError>
+    };
+    let mut life = Life::begin(&folder(), Limits { max_bytes: 2000, ..EAGER }, Box::new(fault));
+    life.running.scheduler.abort();
+    let _ = (&mut life.running.scheduler).await;
+    let mut model = Model::new();
+    let append = async |model: &mut Model, instants: Range<i64>| {
+        let mut batch = BatchBuilder::default();
+        for ts_ms in instants {
+            for device in ["a", "b"] {
+                batch.push(device, None, ts_ms, [("m", ts_ms as f64)].into_iter()).unwrap();
+                model.insert((device.into(), ts_ms, "m".into()), ts_ms as f64);
+            }
+        }
+        life.log.append(batch.finish()).unwrap().durable().await.unwrap();
+    };
+    append(&mut model, DELETED).await;
+    until("pending is full", || life.pipeline.with_pending(Pending::is_full)).await;
+    assert!(life.pipeline.with_pending(Pending::readings) < 5_000, "the rest of the record waits");
+    let deletion = Deletion { device: "a".into(), range_ms: None, series: SeriesFilter::ALL };
+    delete(&mut model, &deletion);
+    let begun = BegunDeletion { id: 7, by: "me".into(), deletion: Arc::new(deletion), from: Some("other".into()) };
+    drop(life.pipeline.deletions.add(&begun, Stage::Logged));
+    deleter::append(&life.log, &DeletionRecord::Begun(begun)).await.unwrap();
+    append(&mut model, 2_500..2_510).await;
+    life.pipeline.deletions.tell_feeder(7, false);
+    life.running.scheduler = tokio::spawn(scheduler::run(Arc::clone(&life.pipeline)));
+    life.settled().await;
+    assert!(!is_written.load(Ordering::Relaxed));
+    assert_eq!(stored(&life).await, model, "what follows the deletion stays");
+    balance(&life, 0);
 }
