@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use reqwest::Method;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -328,4 +329,35 @@ async fn a_restored_log_puts_its_values_over_newer_ones_in_a_database_that_was_n
     replace_by(&mut server, &backup).await;
     server.settled().await;
     assert_eq!(server.readings("d").await[0]["values"]["value"], json!(1.0));
+}
+
+/// A restored instance has a new name, and the deletion is noted for the old one.
+#[tokio::test]
+async fn a_restored_log_brings_nothing_back_that_was_deleted_while_its_instance_was_away() {
+    let database = Database::new();
+    let setup = Setup::mongodb(&database).set("mongodb.timeout", "1s");
+    let (one, mut other) = tokio::join!(Server::start(setup.clone()), Server::start(setup.clone().all_pending()));
+    for device in ["deleted", "kept"] {
+        let reading = json!({"deviceId": device, "ts": START_MS, "value": 1});
+        assert_eq!(other.ingest(&reading).await.status, 200);
+    }
+    other.kill9();
+    wait_until("the other instance is taken for dead", async || {
+        let answer = one.send(one.request(Method::DELETE, "/v1/devices/deleted")).await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    let place = TempDir::new().expect("a temporary folder");
+    let backup = place.path().join("backup");
+    let made = back_up(&other, &backup).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    fs::remove_dir_all(other.data_dir()).expect("our folder");
+    let restored = restore(&backup, &config_of(&other), &other.data_dir()).await;
+    assert_eq!(restored.code, Some(0), "{restored:?}");
+    other.start_again_with(setup).await;
+    other.settled().await;
+    for server in [&one, &other] {
+        assert_eq!(server.get("/v1/devices/deleted/latest").await.status, 404);
+        assert_eq!(server.get("/v1/devices/kept/latest").await.status, 200);
+    }
 }

@@ -38,7 +38,8 @@ pub trait Instances: Send + Sync {
 
     /// Notes that a new instance need not execute the closed deletions.
     ///
-    /// A new instance has no readings from before these deletions.
+    /// It must have begun with an empty log and without dead letters. Then it has no readings from before
+    /// these deletions.
     async fn pass_closed(&self, instance: &str) -> Result<(), StoreError>;
 
     /// Removes the closed deletions that all of these instances have executed.

@@ -96,7 +96,10 @@ impl Watcher<'_> {
         if begin >= self.next_beat {
             if self.instances.beat(&self.own, VALID).await? {
                 tracing::info!(instance = %self.own, "the instances that share the store know this one by this name");
-                self.instances.pass_closed(&self.own).await?;
+                // A restored instance is new too, and its log may have readings from before a deletion.
+                if self.pipeline.recovered == 0 && self.pipeline.dead_letters.is_empty() {
+                    self.instances.pass_closed(&self.own).await?;
+                }
             }
             (self.last_beat, self.next_beat) = (begin, begin + BEAT_INTERVAL);
         }
