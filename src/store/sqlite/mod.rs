@@ -233,7 +233,7 @@ impl Store for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.read(|connection| read::ping(connection)).await
+        Ok(self.readers.ping().await?)
     }
 
     /// Waits while another process holds the lock of the file and keeps a write waiting.

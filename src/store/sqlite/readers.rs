@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::error::SqliteError;
 use super::file::DatabaseFile;
-use super::{blocking, schema};
+use super::{blocking, read, schema};
 
 /// The number of queries that read at once. Others wait.
 const READERS: usize = 4;
@@ -23,12 +23,15 @@ pub(super) struct Readers {
     file: Arc<DatabaseFile>,
     busy_timeout: Duration,
     turns: Arc<Semaphore>,
+    /// The turn of a ping, which must not wait for long queries: the store would seem to be away.
+    ping_turn: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Readers {
     pub(super) fn new(path: PathBuf, file: Arc<DatabaseFile>, busy_timeout: Duration) -> Self {
-        Self { path, file, busy_timeout, turns: Arc::new(Semaphore::new(READERS)), idle: Mutex::default() }
+        let [turns, ping_turn] = [READERS, 1].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { path, file, busy_timeout, turns, ping_turn, idle: Mutex::default() }
     }
 
     /// Runs `query` on a blocking thread, and interrupts it if its caller is dropped. It keeps its permit
@@ -37,7 +40,20 @@ impl Readers {
         self: &Arc<Self>,
         query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, SqliteError> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| SqliteError::Stopping)?;
+        self.read_in(&self.turns, query).await
+    }
+
+    /// Reads from the database, while any number of queries run.
+    pub(super) async fn ping(self: &Arc<Self>) -> Result<(), SqliteError> {
+        self.read_in(&self.ping_turn, |connection| read::ping(connection)).await
+    }
+
+    async fn read_in<T: Send + 'static>(
+        self: &Arc<Self>,
+        turns: &Arc<Semaphore>,
+        query: impl FnOnce(&mut Connection) -> Result<T, SqliteError> + Send + 'static,
+    ) -> Result<T, SqliteError> {
+        let turn = Arc::clone(turns).acquire_owned().await.map_err(|_| SqliteError::Stopping)?;
         let readers = Arc::clone(self);
         // Dropped when the caller has its answer or stops waiting.
         let waiting = Arc::new(());
@@ -69,6 +85,17 @@ mod tests {
     use super::*;
 
     const NEVER_ENDS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n";
+
+    #[tokio::test]
+    async fn a_ping_does_not_wait_for_queries() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        let _writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
+        let file = Arc::new(DatabaseFile::of(&path).unwrap());
+        let readers = Arc::new(Readers::new(path, file, Duration::from_secs(5)));
+        let _all_turns = readers.turns.acquire_many(READERS as u32).await.unwrap();
+        readers.ping().await.unwrap();
+    }
 
     #[tokio::test]
     async fn a_query_of_a_dropped_caller_is_interrupted() {
