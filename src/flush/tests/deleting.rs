@@ -184,8 +184,8 @@ async fn a_deletion_that_was_executed_is_not_executed_again_after_a_crash() {
     assert_eq!(times, [3, 7_200_000], "what another instance has stored since is still there");
 }
 
-/// The scheduler stands for the lease: without it, nothing is stored. Pending is full in the middle of the first
-/// record.
+/// The scheduler stands for the lease: without it, nothing is stored. Pending is full in the middle of the
+/// first record.
 #[tokio::test]
 async fn nothing_is_stored_that_a_missed_deletion_removes_although_pending_is_full_before_it() {
     const DELETED: Range<i64> = 0..2_500;
