@@ -220,3 +220,32 @@ async fn without_its_store_a_server_answers_no_latest_values() {
     })
     .await;
 }
+
+/// The newest values that it would have are older than those that were acknowledged.
+#[tokio::test]
+async fn while_readings_wait_for_pending_a_server_answers_no_latest_values() {
+    let setup = Setup::sqlite().set("pending.max_bytes", "16KiB").set("query.catch_up_timeout", "100ms");
+    let server = Server::start(setup).await;
+    let first_ms = now_ms() - 20_000;
+    let send = async |batch: i64| {
+        let readings =
+            (0..5_000).map(|at| json!({ "deviceId": "d", "ts": first_ms + batch * 5_000 + at, "value": batch }));
+        assert_eq!(server.ingest(&readings.collect()).await.status, 200);
+    };
+    send(0).await;
+    server.settled().await;
+    let file = rusqlite::Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the file of the server");
+    file.execute_batch("PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE").expect("nobody else writes for long");
+    for batch in 1..4 {
+        send(batch).await;
+    }
+    server.logged("pending is full (pending.max_bytes)").await;
+    let refused = server.get("/metrics/latest").await;
+    assert_eq!(refused.status, 503, "{}", refused.text());
+
+    file.execute_batch("ROLLBACK").expect("it has begun");
+    server.settled().await;
+    let page = server.get("/metrics/latest").await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    assert!(page.text().contains("tidegauge_latest_value{device=\"d\",metric=\"value\"} 3.0\n"), "{}", page.text());
+}

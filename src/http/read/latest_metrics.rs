@@ -1,8 +1,8 @@
 //! `GET /metrics/latest`: the latest values as metrics for Prometheus.
 //!
-//! Prometheus asks for all values at once, and takes a series that is absent for one that has ended. So the
-//! answer is complete, or a problem: it has no pages, and the server refuses the request if the store is
-//! away.
+//! Prometheus asks for all values at once, and takes a series that is absent for one that has ended. A value
+//! that is too old looks like a device that is silent. So the answer is complete, or a problem: it has no
+//! pages, and the server refuses the request if the store is away, or readings wait because pending is full.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -11,9 +11,8 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::QueryParts;
 use super::devices::BYTES_PER_DEVICE;
-use super::table::complete;
-use super::{QueryParts, mark_lagging};
 use crate::http::answer::format::write_number;
 use crate::http::openapi::parameter::{DEVICE, LABELS, METADATA, METADATA_LABEL, METRIC, PREFIX};
 use crate::http::openapi::{Operation, Parameters, Tag};
@@ -63,12 +62,10 @@ pub(in crate::http) async fn latest_metrics(
     let max_bytes = app.limits.max_points.saturating_mul(BYTES_PER_VALUE);
     running.reserve(max_devices.saturating_mul(BYTES_PER_DEVICE).saturating_add(max_bytes)).await?;
 
-    let (mut families, mut devices, mut longest_lag) = (Families::default(), 0, None);
+    let (mut families, mut devices) = (Families::default(), 0);
     for _ in 0..MAX_PAGES {
         let now_ms = app.clock.now_ms();
-        let page = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?;
-        let (page, lagging) = complete(page)?;
-        longest_lag = longest_lag.max(lagging);
+        let page = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?.complete()?;
         devices += page.devices.len();
         if devices > max_devices {
             return Err(too_many(&format!("more than {max_devices} devices match (query.max_devices)")));
@@ -77,9 +74,7 @@ pub(in crate::http) async fn latest_metrics(
             families.add(device, latest, &labels, now_ms, max_bytes)?;
         }
         let Some(next) = page.next else {
-            let mut response = ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], families.finish()).into_response();
-            mark_lagging(&mut response, longest_lag);
-            return Ok(response);
+            return Ok(([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], families.finish()).into_response());
         };
         request.after = Some(next.to_string());
     }

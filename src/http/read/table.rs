@@ -273,8 +273,8 @@ impl Table {
 
 /// Refuses a partial answer.
 ///
-/// A table or metrics have no place for the note that readings are missing.
-pub(super) fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
+/// A table has no place for the note that readings are missing.
+fn complete<T>(answer: Answer<T>) -> Result<(T, Option<Duration>), QueryError> {
     let Answer { body, lagging, partial } = answer;
     partial.map_or(Ok((body, lagging)), |missing| Err(QueryError::incomplete(missing)))
 }
