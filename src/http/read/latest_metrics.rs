@@ -20,7 +20,7 @@ use crate::http::problem::{Problem, ProblemCode};
 use crate::http::request::params::Params;
 use crate::model::series::{Series, metric_of};
 use crate::model::{Metric, find_member};
-use crate::query::Latest;
+use crate::query::{Latest, QueryError};
 use crate::telemetry::Exposition;
 
 /// The memory of a value in bytes: its line and the line of its age.
@@ -29,8 +29,11 @@ const BYTES_PER_VALUE: usize = 300;
 /// The most keys of metadata that can be labels.
 const MAX_LABELS: usize = 8;
 
-/// The most pages of devices in one answer.
-const MAX_PAGES: usize = 10;
+/// The most pages of devices without a device that is selected.
+///
+/// A page with devices counts towards `query.max_devices` instead. It may be short, because it ends early if
+/// its devices have many series.
+const MAX_EMPTY_PAGES: usize = 10;
 
 /// The labels that the answer uses itself, so no other label may have their names.
 const OWN_LABELS: [&str; 4] = ["device", "metric", "series", "bound"];
@@ -62,23 +65,44 @@ pub(in crate::http) async fn latest_metrics(
     let max_bytes = app.limits.max_points.saturating_mul(BYTES_PER_VALUE);
     running.reserve(max_devices.saturating_mul(BYTES_PER_DEVICE).saturating_add(max_bytes)).await?;
 
-    let (mut families, mut devices) = (Families::default(), 0);
-    for _ in 0..MAX_PAGES {
-        let now_ms = app.clock.now_ms();
-        let page = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?.complete()?;
-        devices += page.devices.len();
-        if devices > max_devices {
+    let read = async {
+        let (mut families, mut looked_at) = (Families::default(), LookedAt::default());
+        loop {
+            let now_ms = app.clock.now_ms();
+            let page = app.queries.latest_of_devices(&grant.device_scope, &request, &series).await?.complete()?;
+            looked_at.add(page.devices.len(), max_devices)?;
+            for (device, latest) in &page.devices {
+                families.add(device, latest, &labels, now_ms, max_bytes)?;
+            }
+            let Some(next) = page.next else { return Ok::<_, Problem>(families.finish()) };
+            request.after = Some(next.to_string());
+        }
+    };
+    let read = tokio::time::timeout_at(app.queries.deadline(), read).await;
+    let text = read.map_err(|_| QueryError::Timeout(app.queries.limits().timeout))??;
+    Ok(([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], text).into_response())
+}
+
+/// The pages of devices that an answer has looked at.
+#[derive(Default)]
+struct LookedAt {
+    devices: usize,
+    empty_pages: usize,
+}
+
+impl LookedAt {
+    /// Adds a page with this many devices.
+    fn add(&mut self, devices: usize, max_devices: usize) -> Result<(), Problem> {
+        self.devices += devices;
+        if self.devices > max_devices {
             return Err(too_many(&format!("more than {max_devices} devices match (query.max_devices)")));
         }
-        for (device, latest) in &page.devices {
-            families.add(device, latest, &labels, now_ms, max_bytes)?;
+        self.empty_pages += usize::from(devices == 0);
+        if self.empty_pages > MAX_EMPTY_PAGES {
+            return Err(too_many("the devices are too many to look at"));
         }
-        let Some(next) = page.next else {
-            return Ok(([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], families.finish()).into_response());
-        };
-        request.after = Some(next.to_string());
+        Ok(())
     }
-    Err(too_many("the devices are too many to look at"))
 }
 
 fn too_many(what: &str) -> Problem {
@@ -305,6 +329,23 @@ mod tests {
             r#"tidegauge_latest_limits_invalid{device="d:1"} 0.0"#.to_owned(),
         ];
         assert_eq!(found.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn pages_that_are_short_because_of_many_series_count_by_their_devices() {
+        let mut looked_at = LookedAt::default();
+        for _ in 0..100 {
+            looked_at.add(1, 100).expect("as many devices as an answer may have");
+        }
+        let refused = looked_at.add(1, 100).expect_err("one more");
+        assert!(refused.detail().starts_with("prefix: more than 100 devices match"), "{}", refused.detail());
+        let mut looked_at = LookedAt::default();
+        for _ in 0..MAX_EMPTY_PAGES {
+            looked_at.add(0, 100).expect("few pages without a device");
+            looked_at.add(1, 100).expect("the page after them");
+        }
+        let refused = looked_at.add(0, 100).expect_err("the work has no other limit");
+        assert!(refused.detail().contains("too many to look at"), "{}", refused.detail());
     }
 
     #[test]
