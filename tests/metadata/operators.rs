@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use crate::forward;
-use crate::harness::{Answer, Database, Server, Setup, run, secret_of, wait_until};
+use crate::harness::{Answer, Database, Server, Setup, now_ms, run, secret_of, wait_until};
 
 /// 2024-04-20T14:00:00Z.
 const START_MS: i64 = 1_713_621_600_000;
@@ -503,6 +503,29 @@ async fn what_operators_set_is_forwarded_and_the_newer_value_of_a_key_stays() {
         (metadata(&centre, "S1").await["metadata"] == expected).then_some(())
     })
     .await;
+    assert_eq!(edge.metrics().await.count("tidegauge_forward_metadata_refused_total"), 0);
+}
+
+/// The instant of each later change is after that of the change before it.
+#[tokio::test]
+async fn changes_after_one_of_a_clock_that_was_years_ahead_are_forwarded_and_win() {
+    let centre = Server::start(Setup::sqlite()).await;
+    let edge = Server::start(forward::to(centre.url())).await;
+    for (device, years) in [("S1", 1_i64), ("S2", 999)] {
+        let at_ms = now_ms() + years * 365 * 86_400_000;
+        let line = json!({ "deviceId": device, "change": { "keys": { "name": { "atMs": at_ms, "value": "A" } } } });
+        let answer = edge.post("/v1/metadata", "application/x-ndjson", line.to_string()).await;
+        assert_eq!(answer.status, 200, "{device}: {}", answer.text());
+        accepted(&edge, Method::PATCH, device, &json!({ "name": "B", "hall": 2 })).await;
+        accepted(&edge, Method::PATCH, device, &json!({ "hall": null })).await;
+        ingest(&edge, &reading(device, 0, &json!({}))).await;
+    }
+    forward::forwarded(&edge).await;
+    for device in ["S1", "S2"] {
+        assert_eq!(metadata(&centre, device).await["metadata"], json!({ "name": "B" }));
+        accepted(&centre, Method::PUT, device, &json!({ "name": "C" })).await;
+        assert_eq!(metadata(&centre, device).await["metadata"], json!({ "name": "C" }));
+    }
     assert_eq!(edge.metrics().await.count("tidegauge_forward_metadata_refused_total"), 0);
 }
 

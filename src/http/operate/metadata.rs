@@ -45,6 +45,13 @@ use crate::wire::{Format, Limits, json};
 /// The most lines in a request to `POST /v1/metadata`.
 const MAX_LINES: usize = 500;
 
+/// How far the instants of such a request may be ahead of the server's clock: 1,000 years, in milliseconds.
+///
+/// A change that was made while a clock was ahead keeps its instant, and each later change of the device has
+/// a later one ([`OperatorMetadata::next_ms`]). All of them must be taken. The limit moves with the clock, so
+/// changes that come after one at the limit are taken as well.
+const MAX_AHEAD_MS: i64 = 1_000 * 365 * 86_400_000;
+
 /// A page ends after more than this many devices outside of the grant's device scope.
 const MAX_OUTSIDE: usize = 10_000;
 
@@ -346,8 +353,7 @@ fn changes_in(
     body: &[u8],
 ) -> Result<Vec<(usize, Arc<str>, OperatorMetadata)>, Problem> {
     let rules = app.ingest.rules();
-    let ahead = i64::try_from(rules.max_future.as_millis()).unwrap_or(i64::MAX);
-    let latest_ms = app.clock.now_ms().saturating_add(ahead);
+    let latest_ms = app.clock.now_ms().saturating_add(MAX_AHEAD_MS);
     // A line is longer than the metadata itself: it also has instants, and removed keys.
     let max_line = rules.limits.max_metadata_bytes.saturating_mul(4).saturating_add(1_024);
     let limits = Limits { max_metadata_bytes: max_line, ..rules.limits };
@@ -369,7 +375,7 @@ fn changes_in(
         let device = normalized(scope, "deviceId", &device_id)?;
         let device = stored_id(scope, &device)?;
         if change.newest_ms().is_some_and(|newest_ms| newest_ms > latest_ms) {
-            return Err(refused("an instant is further ahead of the server's clock than ingest.max_future".to_owned()));
+            return Err(refused("an instant is more than 1000 years ahead of the server's clock".to_owned()));
         }
         changes.push((number, device, change));
     }
