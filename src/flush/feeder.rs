@@ -227,7 +227,8 @@ fn insert(
 
 /// Adds a change of metadata to those that wait for the store.
 ///
-/// If too many wait, this waits for room, and breaks if the feeder is stopped meanwhile.
+/// If too many wait, as after a start while the store is away, this waits for room, and breaks if the feeder
+/// is stopped meanwhile.
 fn add_metadata(pipeline: &Pipeline, record: &Record<'_>, runtime: &Handle) -> Result<ControlFlow<()>, String> {
     let MetadataRecord { device, change, .. } = MetadataRecord::of(record.payload)?;
     loop {
@@ -243,7 +244,14 @@ fn add_metadata(pipeline: &Pipeline, record: &Record<'_>, runtime: &Handle) -> R
             pipeline.metadata_added.notify_one();
             return Ok(ControlFlow::Continue(()));
         }
+        state.stalled_since.get_or_insert_with(Instant::now);
+        let (has_begun, inserted) = (state.full.begins(), state.inserted);
         drop(state);
+        if has_begun {
+            tracing::warn!("too many changes of metadata wait for the store; readings wait in the log");
+        }
+        pipeline.announced.send_replace(inserted);
+        pipeline.due.notify_one();
         let _ = runtime.block_on(async { tokio::time::timeout(RETRY_INTERVAL, room).await });
     }
 }

@@ -55,7 +55,12 @@ struct Waiting {
 impl WaitingMetadata {
     /// Whether no more devices may be added.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() + self.in_flight.len() >= MAX_WAITING
+        !self.has_room(1)
+    }
+
+    /// Whether this many more devices may be added.
+    fn has_room(&self, devices: usize) -> bool {
+        self.waiting.len() + self.in_flight.len() + devices <= MAX_WAITING
     }
 
     /// Whether nothing is left to do before the service ends.
@@ -104,11 +109,14 @@ impl Pipeline {
 
     /// Appends changes of metadata to the log, and waits until they are durable.
     ///
+    /// The caller has the [turn](Self::metadata_turn) and has [caught up](Self::catch_up) in it. So all
+    /// earlier changes are counted here, and the feeder need not wait for room.
+    ///
     /// # Errors
     /// When a change is not accepted: the first such error. Other changes, before and after it, may be
     /// accepted nevertheless.
     pub async fn change_metadata(&self, records: Vec<MetadataRecord>) -> Result<(), ChangeError> {
-        if self.lock().metadata.is_full() {
+        if !self.lock().metadata.has_room(records.len()) {
             return Err(ChangeError::TooMany);
         }
         let acks: Vec<_> = records.iter().map(|record| self.log.append(record.to_batch())).collect();

@@ -412,6 +412,32 @@ async fn pending_is_full_until_half_of_it_is_free_again() {
 }
 
 #[tokio::test]
+async fn while_many_changes_of_metadata_wait_for_the_store_queries_are_told_for_how_long_readings_wait() {
+    let life = Life::begin(&folder(), PATIENT, sound());
+    let lock = rusqlite::Connection::open(life.folder.path().join("tidegauge.sqlite")).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    life.append(0..1).await;
+    let record = |nth: u32| {
+        let change = OperatorMetadata::replacement(serde_json::Map::new(), 7);
+        MetadataRecord { device: format!("described-{nth}").into(), by: "ops".into(), change }
+    };
+    let acks: Vec<_> = (0..1_001).map(|nth| life.log.append(record(nth).to_batch()).unwrap()).collect();
+    for mut ack in acks {
+        ack.durable().await.unwrap(); // nothing counts them, as after a start
+    }
+    assert!(life.pipeline.catch_up(Duration::from_millis(1)).await.is_some());
+    until("the lag grows", || life.pipeline.lock().stalled_since.is_some_and(|since| since.elapsed().as_millis() > 30))
+        .await;
+    assert!(life.pipeline.catch_up(Duration::from_millis(1)).await > Some(Duration::from_millis(30)));
+    assert_eq!(life.pipeline.with_pending(Pending::readings), 3, "the reading before them is known");
+
+    drop(lock);
+    assert_eq!(life.pipeline.catch_up(MINUTE).await, None);
+    assert!(life.pipeline.lock().stalled_since.is_none());
+    assert_eq!(life.end(MINUTE).await, 0);
+}
+
+#[tokio::test]
 async fn changes_of_metadata_beside_a_refused_one_are_audited() {
     let life = Life::begin(&folder(), PATIENT, sound());
     let path = life.folder.path().join("audit");
