@@ -245,6 +245,7 @@ async fn documents_that_differ_from_the_store_stay() {
         of("count", "b", doc! { "readings": readings(1.0), "readingCount": 2 }),
         of("nan", "c", doc! { "readings": [&readings(1.0)[0], { "ts": at(START_MS + 1), "value": f64::NAN }] }),
         of("alone", "d", doc! { "readings": readings(1.0) }),
+        of("metadata", "e", doc! { "readings": [], "metadata": { "place": "Hall 2" } }),
     ];
     migration.insert(documents).await;
     let done = migration.run(&setup, &["--remove", "--partial"]).await;
@@ -252,21 +253,22 @@ async fn documents_that_differ_from_the_store_stay() {
         &done,
         1,
         &[
-            "5 understood, 1 left alone",
+            "5 understood, 2 left alone",
+            "_id \"metadata\": it is stored with a reading, and there is none",
             "_id \"nan\": readings[1] value is NaN, which is not finite",
             "_id \"other\": 1 of them",
             "_id \"count\": readingCount is 2, and there are 1",
             "removed: 2 documents",
         ],
     );
-    assert_eq!(migration.left().await, 3);
+    assert_eq!(migration.left().await, 4);
     let mut model = Model::default();
     for (device, value) in [("a", 7.0), ("b", 1.0), ("c", 1.0), ("d", 1.0)] {
         model.insert(device, START_MS, values(&[("value", value)]));
     }
     model.check(&server).await;
-    let ignored = migration.run(&setup, &["--remove", "--ignore", "readingCount"]).await;
-    assert_says(&ignored, 1, &["removed: 1 documents", "2 understood, 1 left alone"]);
+    let ignored = migration.run(&setup, &["--remove", "--ignore", "readingCount", "--ignore", "metadata"]).await;
+    assert_says(&ignored, 1, &["removed: 2 documents", "3 understood, 1 left alone"]);
     let old = migration.run(&setup.clone().set("retention.readings", "90d"), &["--dry-run"]).await;
     assert_says(&old, 1, &["older than retention.readings (raise that first)", "0 understood, 2 left alone"]);
 }

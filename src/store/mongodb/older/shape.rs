@@ -115,9 +115,13 @@ pub(super) fn understand(document: &RawDocument, rules: &ShapeRules) -> Result<O
             format!("{replaced} of them in {array}"),
         ));
     }
+    let metadata = metadata::to_text(metadata, limits.max_metadata_bytes).map_err(refused_metadata)?;
+    if metadata.is_some() && items == 0 {
+        return Err(refused_metadata("it is stored with a reading, and there is none".to_owned()));
+    }
     Ok(OlderBucket {
         device: Arc::from(&*device),
-        metadata: metadata::to_text(metadata, limits.max_metadata_bytes).map_err(refused_metadata)?,
+        metadata,
         hours,
         shape: Shape { device: device_field, hour: hour.map(|(name, kind, _)| (name, kind)), readings: array, clock },
         findings,

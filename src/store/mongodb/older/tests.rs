@@ -185,6 +185,8 @@ fn metadata_that_would_lose_a_value_is_refused() {
     };
     let twice = why_not(&of(doc! { "metadata": { "floor": 1 }, "meta": { "floor": 2 } }));
     assert!(twice.contains("it has the key \"floor\" twice"), "{twice}");
+    let alone = why_not(&of(doc! { "readings": [], "metadata": { "floor": 1 } }));
+    assert!(alone.contains("(--ignore FIELD skips it): it is stored with a reading, and there is none"), "{alone}");
     let keeping = ShapeRules { metadata: BTreeSet::from(["floor".to_owned()]), ..rules() };
     let why = understand_with(&of(doc! { "floor": 1, "metadata": { "floor": 2 } }), &keeping).unwrap_err();
     assert!(why.detail.contains("it has the key \"floor\" twice"), "{why:?}");
