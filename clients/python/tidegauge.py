@@ -342,7 +342,7 @@ class Client:
         self._thread: Optional[threading.Thread] = None
         self._due_at: Optional[float] = None
         self._fresh_readings = self._fresh_bytes = 0
-        self._hurry = self._closed = False
+        self._hurry = self._closed = self._is_forked = False
         self._give_up_at = math.inf
         self._attempts = self._failed_attempt = 0
         # The last time that `write` gave to each device, unless all are past, and the newest of them.
@@ -353,7 +353,7 @@ class Client:
         # The thread that holds this lock sends; `_parts` is its batch, the next part last.
         self._sending = threading.Lock()
         self._parts: List[List[bytes]] = []
-        self._pid = os.getpid()
+        _CLIENTS.add(self)
         this: weakref.ref[Client] = weakref.ref(self)
         self._at_exit = lambda: _close_at_exit(this)
         atexit.register(self._at_exit)
@@ -527,7 +527,7 @@ class Client:
         return dropped
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if self._is_forked:
             raise TidegaugeError(None, "forked", "this client belongs to the parent process; make one in this process")
         if self._closed:
             raise TidegaugeError(None, "closed", "the client is closed")
@@ -888,11 +888,28 @@ class Client:
 
 def _close_at_exit(this: weakref.ref[Client]) -> None:
     client = this()
-    if client is not None and client._pid == os.getpid():
+    if client is not None:
         try:
             client.close(5.0)
         except TidegaugeError as error:
             _LOG.error("at exit: %s", error)
+
+
+_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Runs in a child process after `fork`: its clients are copies, and the parent goes on using the folders and
+    connections. A copy sends nothing and removes nothing."""
+    for client in list(_CLIENTS):
+        client._is_forked = client._closed = True
+        client._changed = threading.Condition()  # a thread that the child does not have may hold the old one
+        if isinstance(client._queue, _Spool):
+            client._queue.close_files()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 # Readings as JSON
@@ -1486,15 +1503,18 @@ class _Spool:
     def close(self) -> int:
         """Leaves unsent readings for the next client. Returns the number of those that are not in the folder."""
         if self._is_open:
-            self._is_open = False
             with contextlib.suppress(OSError):
                 self._retire()
-            if self._file is not None:
-                self._file.close()
             self._remove_sent()
-            self._position.close()
-            self._lock.close()
+            self.close_files()
         return self._orphans
+
+    def close_files(self) -> None:
+        """Leaves the folder as it is, for another process. The lock lasts until all processes have closed it."""
+        self._is_open = False
+        for file in (self._file, self._position, self._lock):
+            if file is not None:
+                file.close()
 
     def _remove_sent(self) -> None:
         """Removes segments that are sent, except the one that grows."""

@@ -5,7 +5,9 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import sys
+import threading
 import traceback
 import unittest
 
@@ -122,6 +124,69 @@ class Kills(Case):
         client.close()
         self.client(spool=folder).close()
         self.fails("spool_failed", self.client, spool="/dev/null/spool")
+
+
+class Forks(Case):
+    def test_a_child_process_leaves_the_client_to_its_parent(self):
+        for folder, background in [(None, True), (self.folder(), True), (self.folder(), False)]:
+            device = f"forked-{background}-{folder is None}"
+            client = self.client(spool=folder, background=background, batch_seconds=3600)
+            client.write(device, 1, START)
+            client.flush()
+            client.write(device, 2, START + 1)
+            held, release = threading.Event(), threading.Event()
+
+            def hold():  # during the fork, and no thread of the child will release it
+                with client._changed:
+                    held.set()
+                    release.wait()
+
+            def use():
+                self.fails("forked", client.write, device, 9)
+                self.fails("forked", client.flush)
+                self.fails("forked", client.latest, device)
+                self.assertGreater(client.queued_bytes, 0)
+                with client:
+                    pass
+
+            holder = threading.Thread(target=hold)
+            self.addCleanup(release.set)
+            holder.start()
+            held.wait()
+            with self.child(use):
+                release.set()
+                holder.join()
+                self.assertEqual(self.stored(device), {START: {"value": 1}})
+                client.write(device, 3, START + 2)
+                client.flush()
+                client.close()
+                self.client(spool=folder).close()  # the child does not keep the folder locked
+            self.assertEqual(self.stored(device), {START + index: {"value": index + 1} for index in range(3)})
+
+    @contextlib.contextmanager
+    def child(self, call):
+        """A child process that has made a call without an error, and lives until the block ends."""
+        ours, theirs = socket.socketpair()
+        process = os.fork()
+        if process == 0:
+            try:
+                signal.alarm(300)
+                ours.close()
+                call()
+                theirs.sendall(b".")
+                theirs.recv(1)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        theirs.close()
+        try:
+            with ours:
+                self.assertEqual(ours.recv(1), b".", "the child failed")
+                yield
+        finally:
+            os.waitpid(process, 0)
 
 
 class Full(Case):

@@ -257,12 +257,6 @@ class Writes(Case):
         self.assertEqual(self.stored("threads"),
                          {START + 1000 * it + index: {"value": it} for it in range(8) for index in range(100)})
 
-    def test_a_child_process_cannot_use_the_client_of_its_parent(self):
-        client = self.client()
-        client._pid += 1  # as in a child after fork
-        self.fails("forked", client.write, "child", 1)
-        client._pid -= 1
-
 
 def expected(written, step_ms):
     """Rollups computed from readings."""
