@@ -47,7 +47,10 @@ impl ValueRows {
         text: &mut Vec<u8>,
     ) -> Result<Converted<'a>, String> {
         check_cells(row, self.header.iter().map(String::as_str))?;
-        let cell = |at: usize| row.get(at).unwrap_or_default().trim();
+        let cell = |at: usize| {
+            let cell = row.get(at).unwrap_or_default();
+            if at == 2 { cell } else { cell.trim() } // white space may belong to the name of a metric
+        };
         let bad = |at: usize, why: &dyn std::fmt::Display| bad_cell(COLUMNS[at], cell(at), why);
         check_device_id(cell(0)).map_err(|why| bad(0, &why))?;
         let when = times.parse(cell(1)).map_err(|why| bad(1, &why))?;
@@ -89,7 +92,10 @@ mod tests {
         let expected =
             r#"{"deviceId":"a","metadata":{"f":[1]},"ts":1776693610001,"values":{"x{a=2,b=\"1\"}":-1e-301}}"#;
         assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), serde_json::from_str::<Value>(expected).unwrap());
-        assert!(convert(&["a", "2026-04-20T14:00:10Z", "t", "1", ""]).unwrap().contains("\"t\":1.0"));
+        for series in ["t", " t", "t\u{a0}", " "] {
+            let line = convert(&["a", "2026-04-20T14:00:10Z", series, " 1", "\r"]).unwrap();
+            assert!(line.contains(&format!("{{\"{series}\":1.0}}")), "{line}");
+        }
     }
 
     #[test]
