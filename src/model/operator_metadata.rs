@@ -17,6 +17,9 @@ use serde_json::{Map, Value};
 /// The most removed keys that a store remembers for one device.
 const MAX_REMOVED: usize = 64;
 
+/// The most bytes in the names of these keys.
+const MAX_REMOVED_BYTES: usize = 4_096;
+
 /// The keys that operators have set for one device, or a change of these keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -92,7 +95,7 @@ impl OperatorMetadata {
         }
     }
 
-    /// Forgets the oldest removals beyond `MAX_REMOVED`.
+    /// Forgets the oldest removals beyond 64, or beyond 4 KiB of names.
     ///
     /// Call this on the metadata that a store keeps, and not on a change, which must reach the store whole.
     /// If a copy from before a forgotten removal is merged later, the key comes back.
@@ -100,7 +103,13 @@ impl OperatorMetadata {
         let removed = self.keys.iter().filter(|(_, key)| key.value.is_none());
         let mut removed: Vec<(i64, String)> = removed.map(|(key, of)| (of.at_ms, key.clone())).collect();
         removed.sort_unstable();
-        for (_, key) in &removed[..removed.len().saturating_sub(MAX_REMOVED)] {
+        let mut bytes = 0;
+        let has_room = |(_, key): &&(i64, String)| {
+            bytes += key.len();
+            bytes <= MAX_REMOVED_BYTES
+        };
+        let kept = removed.iter().rev().take(MAX_REMOVED).take_while(has_room).count();
+        for (_, key) in &removed[..removed.len() - kept] {
             self.keys.remove(key);
         }
     }
@@ -219,6 +228,13 @@ mod tests {
         assert_eq!(Value::from(metadata.object()), json!({"stays": 1}));
         assert_eq!((metadata.keys["stays"].at_ms, metadata.replaced_ms), (1, Some(1)), "nobody has touched it");
         assert!(metadata.keys.contains_key("k999") && !metadata.keys.contains_key("k900"));
+        for nth in 0..10 {
+            let patch = object(json!({ format!("{nth}{}", "x".repeat(999)): null }));
+            metadata.merge(metadata.patched(patch, metadata.next_ms(0)));
+        }
+        metadata.forget_old_removals();
+        let names: Vec<&str> = metadata.keys.keys().map(|key| &key[..1]).collect();
+        assert_eq!(names, ["6", "7", "8", "9", "s"], "4 KiB of names of removed keys, and the key that is set");
     }
 
     #[test]

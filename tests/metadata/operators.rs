@@ -452,6 +452,15 @@ async fn a_token_lists_its_devices_among_thousands_of_others() {
     assert_eq!((none.status, &none.json()["code"]), (400, &json!("too_many_devices")), "{}", none.text());
 }
 
+/// As many keys as 4 KiB of metadata may have.
+fn many_keys() -> Value {
+    let letters = 'a'..='z';
+    let names = letters.clone().flat_map(|first| letters.clone().map(move |second| format!("{first}{second}")));
+    let keys: Map<String, Value> = names.take(585).map(|name| (name, json!(1))).collect();
+    assert_eq!(json!(keys).to_string().len(), 4_096);
+    json!(keys)
+}
+
 #[tokio::test]
 async fn all_that_operators_have_set_is_listed_and_taken_by_another_server() {
     let (from, to) = (Server::start(Setup::sqlite()).await, Server::start(Setup::sqlite()).await);
@@ -460,16 +469,24 @@ async fn all_that_operators_have_set_is_listed_and_taken_by_another_server() {
     }
     accepted(&from, Method::PATCH, "d07", &json!({ "name": null, "hall": 2 })).await;
     accepted(&to, Method::PUT, "d08", &json!({ "name": "newer", "note": "stays" })).await;
+    for (nth, value) in (0..5).flat_map(|nth| [(nth, json!(1)), (nth, Value::Null)]) {
+        let long = format!("{nth}{}", "x".repeat(3_900));
+        accepted(&from, Method::PATCH, "removed", &json!({ long: value })).await;
+    }
+    accepted(&from, Method::PATCH, "removed", &many_keys()).await;
     let lines = pages(&from, None, "/v1/metadata?limit=10").await.concat();
-    assert_eq!(lines.len(), 25);
+    assert_eq!(lines.len(), 26);
+    let removals = lines[25].matches('x').count() / 3_900;
+    assert_eq!(removals, 1, "the names of removed keys have at most 4 KiB: {}", lines[25]);
     for _ in 0..2 {
         let answer = to.post("/v1/metadata", "application/x-ndjson", lines.join("\n")).await;
-        assert_eq!((answer.status, answer.text()), (200, r#"{"accepted":25}"#));
+        assert_eq!((answer.status, answer.text()), (200, r#"{"accepted":26}"#));
     }
     for (device, expected) in [
         ("d00", json!({ "name": "Device 0" })),
         ("d07", json!({ "hall": 2 })),
         ("d08", json!({ "name": "newer", "note": "stays" })),
+        ("removed", many_keys()),
     ] {
         assert_eq!(metadata(&to, device).await["setByOperators"], expected);
     }
@@ -482,6 +499,7 @@ async fn what_operators_set_is_forwarded_and_the_newer_value_of_a_key_stays() {
     ingest(&edge, &reading("S1", 0, &json!({ "name": "sensor-7", "floor": 1 }))).await;
     accepted(&edge, Method::PUT, "S1", &json!({ "name": "Press 3", "hall": "A" })).await;
     accepted(&edge, Method::PATCH, "not-sent-yet", &json!({ "name": "Spare" })).await;
+    accepted(&edge, Method::PUT, "many-keys", &many_keys()).await;
     edge.kill9(); // before or after it has sent them
     edge.start_again().await;
     ingest(&edge, &reading("S1", 1, &json!({ "name": "sensor-7", "floor": 1 }))).await;
@@ -494,6 +512,7 @@ async fn what_operators_set_is_forwarded_and_the_newer_value_of_a_key_stays() {
         })
     );
     assert_eq!(metadata(&centre, "not-sent-yet").await["metadata"], json!({ "name": "Spare" }));
+    assert_eq!(metadata(&centre, "many-keys").await["metadata"], many_keys());
     accepted(&centre, Method::PATCH, "S1", &json!({ "hall": "B" })).await;
     accepted(&edge, Method::PATCH, "S1", &json!({ "name": null, "note": "edge" })).await;
     ingest(&edge, &reading("S1", 2, &json!({ "name": "sensor-7", "floor": 1 }))).await;

@@ -276,8 +276,9 @@ async fn page(
             let wanted = if range.is_one_id { 1 } else { (limit - count).max(DEVICES_PER_FETCH) };
             let found = queries.list_operator_metadata(&range.prefix, after.as_deref(), wanted).await?;
             let is_last = range.is_one_id || found.len() < wanted;
-            for (device, change) in found.into_iter().filter(|(device, _)| range.holds(device)) {
+            for (device, mut change) in found.into_iter().filter(|(device, _)| range.holds(device)) {
                 after = Some(device.to_string());
+                change.forget_old_removals(); // as the store will, if it has not taken some of them
                 let Some(id) = scope.to_client_id(&device) else {
                     outside += 1;
                     continue;
@@ -354,8 +355,7 @@ fn changes_in(
 ) -> Result<Vec<(usize, Arc<str>, OperatorMetadata)>, Problem> {
     let rules = app.ingest.rules();
     let latest_ms = app.clock.now_ms().saturating_add(MAX_AHEAD_MS);
-    // A line is longer than the metadata itself: it also has instants, and removed keys.
-    let max_line = rules.limits.max_metadata_bytes.saturating_mul(4).saturating_add(1_024);
+    let max_line = max_line(&rules.limits);
     let limits = Limits { max_metadata_bytes: max_line, ..rules.limits };
     let mut changes = Vec::new();
     for (at, line) in body.split(|byte| *byte == b'\n').enumerate() {
@@ -380,6 +380,17 @@ fn changes_in(
         changes.push((number, device, change));
     }
     Ok(changes)
+}
+
+/// The longest line of `POST /v1/metadata`, in bytes. What `GET` lists or forwarding sends is no longer.
+///
+/// The shortest key of metadata, `"a":1,`, has 6 bytes, and in a line up to 38 more:
+/// `"a":{"atMs":-9223372036854775808,"value":1},`. The shortest removed key of a patch, `"a":null,`, has 9
+/// bytes, and in a line up to 25 more. So the keys of a change have less than 12 times the bytes that
+/// metadata may have. Beside these, 32 KiB are enough for the device ID and the removals that a store
+/// remembers: up to 64, with 4 KiB of names, each byte of which may have 6 bytes in JSON.
+const fn max_line(limits: &Limits) -> usize {
+    limits.max_metadata_bytes.saturating_mul(12).saturating_add(32 << 10)
 }
 
 /// Reads a line of `POST /v1/metadata`: the device ID and the change.
