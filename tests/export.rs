@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Database, Finished, Server, Setup, binary, encoded, run, secret_of, wait_until};
+use crate::harness::{Database, Finished, Server, Setup, binary, encoded, now_ms, run, secret_of, wait_until};
 
 /// Values that lose bits in careless hands.
 const VALUES: [f64; 8] = [0.1, -0.0, 5e-324, f64::MAX, -1.7e-300, 1e21, 1.0 / 3.0, 9_007_199_254_740_991.0];
@@ -67,6 +67,27 @@ async fn an_export_comes_back_to_the_bit() {
         }
         let metadata = other.get_json("/v1/devices/a").await["metadata"].take();
         assert_eq!(metadata, json!({"n": [1, 2.5], "note": "x, \"y\""}));
+    }
+}
+
+/// Stores expire whole hours, so the oldest reading of an export is often too old for another server.
+#[tokio::test]
+async fn a_server_that_refuses_the_oldest_reading_of_a_device_takes_its_metadata() {
+    let server = Server::start(Setup::sqlite()).await;
+    let metadata = json!({ "name": "Press 3" });
+    let readings = [2 * 86_400_000, 1_000].map(|age_ms| json!({ "ts": now_ms() - age_ms, "value": 1 }));
+    let body = json!({ "deviceId": "a", "metadata": metadata, "readings": readings });
+    assert_eq!(server.ingest(&body).await.status, 200);
+    for format in ["ndjson", "csv"] {
+        let folder = TempDir::new().expect("a temporary folder");
+        let file = folder.path().join("out");
+        let done = export(&server, &file, &["--format", format]).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let other = Server::start(Setup::sqlite().set("retention.readings", "1d")).await;
+        let done = run(&["import", file.to_str().expect("UTF-8"), "--url", other.url()]).await;
+        let said = "1 rejected (1 timestamp_too_old)";
+        assert!(done.code == Some(1) && done.stdout.contains(said), "{done:?}");
+        assert_eq!(other.get_json("/v1/devices/a").await["metadata"], metadata, "{format}");
     }
 }
 

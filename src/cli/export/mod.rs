@@ -1,7 +1,7 @@
 //! `tidegauge export`: writes the readings of a running server to a file.
 //!
 //! An export is an ordinary client, so pending readings are in it. It lists the devices page by page, and
-//! asks for the readings of each page as one file. The first row of each device gets its metadata
+//! asks for the readings of each page as one file. The last row of each device gets its metadata
 //! (`rows.rs`); all other bytes are those of the server. So the memory is constant, and every number is the
 //! shortest decimal that is the same 64-bit float.
 //!
@@ -80,7 +80,7 @@ pub(crate) struct ExportArgs {
 
 const LONG_HELP: &str = "\
 The file has every reading that the server has stored or accepted, in the order of the devices and their times. NDJSON \
-has a line for each instant of a device; its first line also has the metadata of the device, or above 4 KiB only what \
+has a line for each instant of a device; its last line also has the metadata of the device, or above 4 KiB only what \
 the device has sent, and standard error names the device. CSV has a row for each \
 value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and then each value has the same bits.
 
@@ -153,13 +153,8 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
         rows.begin()?;
     }
     let mut after = None;
-    if let Some(Next { device, ts, has_metadata }) = place.next {
+    if let Some(Next { device, ts }) = place.next {
         let mut open = requests.devices(&[("device", &device)], None).await?.devices;
-        if has_metadata {
-            for device in &mut open {
-                device.metadata = None;
-            }
-        }
         requests.shorten_metadata(&mut open).await?;
         write_page(args, requests, &open, Some(&ts), &mut rows, &mut line).await?;
         after = Some(device);

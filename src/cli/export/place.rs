@@ -34,8 +34,6 @@ pub(super) struct Next {
     pub(super) device: String,
     /// The instant, as the server writes it.
     pub(super) ts: String,
-    /// Whether the part that stays has the metadata of the device.
-    pub(super) has_metadata: bool,
 }
 
 /// The device and the instant of a row.
@@ -75,12 +73,11 @@ fn find_in(end: &[u8], start: u64, format: Format) -> anyhow::Result<Option<Plac
     for &(at, row) in rows.iter().rev() {
         let before = key(row, format)?;
         if before.device_id != device || before.ts != ts {
-            let has_metadata = before.device_id == device;
-            let next = Some(Next { device, ts, has_metadata });
+            let next = Some(Next { device, ts });
             return Ok(Some(Place { bytes: start + (at + row.len() + 1) as u64, next }));
         }
     }
-    let next = Some(Next { device, ts, has_metadata: false });
+    let next = Some(Next { device, ts });
     Ok((start == 0).then(|| Place { bytes: rows[0].0 as u64, next }))
 }
 
@@ -128,8 +125,8 @@ mod tests {
         find(&mut file, format)
     }
 
-    fn place_at(bytes: u64, device: &str, ts: &str, has_metadata: bool) -> Place {
-        Place { bytes, next: Some(Next { device: device.to_owned(), ts: ts.to_owned(), has_metadata }) }
+    fn place_at(bytes: u64, device: &str, ts: &str) -> Place {
+        Place { bytes, next: Some(Next { device: device.to_owned(), ts: ts.to_owned() }) }
     }
 
     #[test]
@@ -140,9 +137,9 @@ mod tests {
         let bytes = |count: usize| lines[..count].concat().len() as u64;
         for end in ["", "{", "{\"deviceId\":\"b\",\"ts\":\"1\"}"] {
             assert_eq!(of(0, end), Place::default());
-            assert_eq!(of(1, end), place_at(0, "a", "1", false));
-            assert_eq!(of(2, end), place_at(bytes(1), "a", "2", true));
-            assert_eq!(of(3, end), place_at(bytes(2), "b", "1", false));
+            assert_eq!(of(1, end), place_at(0, "a", "1"));
+            assert_eq!(of(2, end), place_at(bytes(1), "a", "2"));
+            assert_eq!(of(3, end), place_at(bytes(2), "b", "1"));
         }
     }
 
@@ -156,9 +153,9 @@ mod tests {
         let file = format!("{header}{first}{of_last}a,2,t");
         let bytes = (header.len() + first.len()) as u64;
         assert!(of_last.len() as u64 > FIRST_BYTES);
-        assert_eq!(place(&file, Format::Csv).unwrap(), place_at(bytes, "a", "2", true));
+        assert_eq!(place(&file, Format::Csv).unwrap(), place_at(bytes, "a", "2"));
         let only = format!("{header}{of_last}");
-        assert_eq!(place(&only, Format::Csv).unwrap(), place_at(header.len() as u64, "a", "2", false));
+        assert_eq!(place(&only, Format::Csv).unwrap(), place_at(header.len() as u64, "a", "2"));
         assert_eq!(place(header, Format::Csv).unwrap(), Place::default());
         assert_eq!(place("deviceId,t", Format::Csv).unwrap(), Place::default());
     }

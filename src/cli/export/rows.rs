@@ -1,4 +1,7 @@
-//! The rows of an export: those of the server, with the metadata of each device in its first row. Pure.
+//! The rows of an export: those of the server, with the metadata of each device in its last row. Pure.
+//!
+//! Another server may refuse the older rows of a device, whose time is before its `retention.readings`. It
+//! takes no metadata from a row that it refuses.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -32,24 +35,29 @@ pub(super) struct Rows<W> {
     counts: Counts,
     /// The devices of this file whose rows have not begun.
     devices: VecDeque<Device>,
-    /// How each row of the current device begins.
-    start: Vec<u8>,
+    /// The device of the last row.
+    device: Device,
+    /// The last row, which is not written yet: only the next row shows whether it is the last of its device.
+    last: Vec<u8>,
     /// The beginning of a row whose end has not arrived.
     unfinished: Vec<u8>,
     /// Whether the next row is the header of a file.
     at_header: bool,
 }
 
+#[derive(Default)]
 struct Device {
+    /// How each of its rows begins.
     start: Vec<u8>,
-    /// The device's metadata as text, which only its first row gets.
+    /// The device's metadata as text, which only its last row gets.
     metadata: String,
 }
 
 impl<W: Write> Rows<W> {
     pub(super) fn new(format: Format, out: W) -> Self {
-        let (devices, start, unfinished) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { format, out, counts: Counts::default(), devices, start, unfinished, at_header: false }
+        let (devices, device) = (VecDeque::new(), Device::default());
+        let (last, unfinished) = (Vec::new(), Vec::new());
+        Self { format, out, counts: Counts::default(), devices, device, last, unfinished, at_header: false }
     }
 
     /// Writes the header of the file, if its format has one.
@@ -76,11 +84,11 @@ impl<W: Write> Rows<W> {
             }
         };
         self.devices = devices.iter().map(device).collect();
-        self.start.clear();
+        self.device = Device::default();
         self.at_header = self.format == Format::Csv;
     }
 
-    /// Writes the rows that end in a piece of the file.
+    /// Writes the rows that end in a piece of the file. The last one waits for the next piece.
     pub(super) fn add(&mut self, mut piece: &[u8]) -> anyhow::Result<()> {
         while let Some(end) = memchr::memchr(b'\n', piece) {
             let (row, rest) = (&piece[..end], &piece[end + 1..]);
@@ -105,12 +113,12 @@ impl<W: Write> Rows<W> {
         self.counts
     }
 
-    /// Ends a file. Fails if the file ends within a row.
+    /// Writes the last row of a file. Fails if the file ends within a row.
     pub(super) fn end_file(&mut self) -> anyhow::Result<()> {
         if !self.unfinished.is_empty() {
             bail!("the answer of the server ends within a row");
         }
-        Ok(())
+        self.write_last(true)
     }
 
     /// Flushes the output, and returns what was written.
@@ -126,32 +134,46 @@ impl<W: Write> Rows<W> {
             }
             return Ok(());
         }
-        let metadata =
-            if !self.start.is_empty() && row.starts_with(&self.start) { String::new() } else { self.next_device(row)? };
+        let is_same_device = !self.device.start.is_empty() && row.starts_with(&self.device.start);
+        self.write_last(!is_same_device)?;
+        if !is_same_device {
+            self.next_device(row)?;
+        }
+        self.last.extend_from_slice(row);
+        Ok(())
+    }
+
+    /// Writes the last row, if there is one: with the metadata of its device if it is the device's last.
+    fn write_last(&mut self, is_last_of_device: bool) -> anyhow::Result<()> {
+        if self.last.is_empty() {
+            return Ok(());
+        }
+        let metadata = if is_last_of_device { self.device.metadata.as_str() } else { "" };
         match self.format {
             Format::Ndjson => {
-                let (start, rest) = row.split_at(self.start.len());
+                let (start, rest) = self.last.split_at(self.device.start.len());
                 for part in [start, metadata.as_bytes(), rest, b"\n"] {
                     self.out.write_all(part)?;
                 }
             }
             Format::Csv => {
-                for part in [row.trim_ascii_end(), b",", metadata.as_bytes(), b"\r\n"] {
+                for part in [self.last.trim_ascii_end(), b",", metadata.as_bytes(), b"\r\n"] {
                     self.out.write_all(part)?;
                 }
             }
         }
+        self.last.clear();
         self.counts.rows += 1;
         Ok(())
     }
 
-    /// Moves on to the device whose first row is `row`, and returns its metadata.
-    fn next_device(&mut self, row: &[u8]) -> anyhow::Result<String> {
-        while let Some(Device { start, metadata }) = self.devices.pop_front() {
-            if row.starts_with(&start) {
-                self.start = start;
+    /// Moves on to the device whose first row is `row`.
+    fn next_device(&mut self, row: &[u8]) -> anyhow::Result<()> {
+        while let Some(device) = self.devices.pop_front() {
+            if row.starts_with(&device.start) {
+                self.device = device;
                 self.counts.devices += 1;
-                return Ok(metadata);
+                return Ok(());
             }
         }
         let shown: String = String::from_utf8_lossy(row).chars().take(80).collect();
@@ -195,21 +217,21 @@ mod tests {
         {"deviceId":"b1","metadata":null}]"#;
 
     #[test]
-    fn the_first_line_of_a_device_has_its_metadata() {
+    fn the_last_line_of_a_device_has_its_metadata() {
         let file = "{\"deviceId\":\"a\",\"ts\":1}\n{\"deviceId\":\"a\",\"ts\":2}\n{\"deviceId\":\"b1\",\"ts\":1}\n";
         let (text, counts) = rows(Format::Ndjson, DEVICES, file).unwrap();
-        let expected = "{\"deviceId\":\"a\",\"metadata\":{\"n\":\"x,y\"},\"ts\":1}\n{\"deviceId\":\"a\",\"ts\":2}\n\
+        let expected = "{\"deviceId\":\"a\",\"ts\":1}\n{\"deviceId\":\"a\",\"metadata\":{\"n\":\"x,y\"},\"ts\":2}\n\
                         {\"deviceId\":\"b1\",\"ts\":1}\n";
         assert_eq!((text.as_str(), counts), (expected, Counts { devices: 2, rows: 3 }));
         assert_eq!(rows(Format::Ndjson, DEVICES, "").unwrap().1, Counts::default());
     }
 
     #[test]
-    fn the_first_row_of_a_device_has_its_metadata() {
+    fn the_last_row_of_a_device_has_its_metadata() {
         let file = "deviceId,ts,series,value\r\na,1,t,2\r\na,1,\"x{a=1,b=2}\",3\r\nb,1,t,4\r\n";
         let (text, counts) = rows(Format::Csv, DEVICES, file).unwrap();
-        let expected = "deviceId,ts,series,value,metadata\r\na,1,t,2,\"{\"\"n\"\":\"\"x,y\"\"}\"\r\n\
-                        a,1,\"x{a=1,b=2}\",3,\r\nb,1,t,4,\"{\"\"n\"\":1}\"\r\n";
+        let expected = "deviceId,ts,series,value,metadata\r\na,1,t,2,\r\n\
+                        a,1,\"x{a=1,b=2}\",3,\"{\"\"n\"\":\"\"x,y\"\"}\"\r\nb,1,t,4,\"{\"\"n\"\":1}\"\r\n";
         assert_eq!((text.as_str(), counts), (expected, Counts { devices: 2, rows: 3 }));
     }
 

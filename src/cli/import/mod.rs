@@ -156,7 +156,7 @@ file cannot be read in another way, and prints its guess; else it asks for --del
 separators of thousands are rejected. Lines before the header may be comments that begin with #, or sep=;.
 
 A file of `tidegauge export` has one value in each row: deviceId,ts,series,value, and the metadata of a device in its \
-first row. It needs no flags.
+last row. It needs no flags.
 
 Times may be RFC 3339 with an offset; YYYY-MM-DD, YYYY/MM/DD or DD.MM.YYYY with HH:MM[:SS[.fff]], in the zone of --tz; \
 or Unix time in seconds, milliseconds, microseconds or nanoseconds, by magnitude. --time-format names any other form, \
