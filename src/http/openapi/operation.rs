@@ -31,6 +31,7 @@ pub(in crate::http) struct Operation {
     answers: BTreeMap<u16, Answer>,
     problems: Vec<ProblemCode>,
     is_tagged: bool,
+    is_conditional: bool,
     schemas: BTreeMap<String, Value>,
 }
 
@@ -96,6 +97,7 @@ impl Operation {
             answers: BTreeMap::new(),
             problems: Vec::new(),
             is_tagged: false,
+            is_conditional: false,
             schemas: BTreeMap::new(),
         }
     }
@@ -221,6 +223,11 @@ impl Operation {
         Self { is_tagged: true, ..self }
     }
 
+    /// Adds the headers `If-Match` and `If-None-Match` of a change, and their refusal.
+    pub(in crate::http) fn conditional(self) -> Self {
+        Self { is_conditional: true, ..self }.problems(&[ProblemCode::PreconditionFailed])
+    }
+
     /// Adds the problems of queries.
     pub(in crate::http) fn queries(self) -> Self {
         self.problems(&access::OF_QUERIES)
@@ -278,6 +285,7 @@ impl Operation {
         let mut parameters: Vec<Value> = path.split('/').filter_map(in_path).collect();
         parameters.extend(self.parameters.iter().copied().flatten().map(|parameter| parameter.to_json(limits)));
         parameters.extend(self.is_tagged.then(if_none_match));
+        parameters.extend(self.is_conditional.then(preconditions).into_iter().flatten());
         let tag: &str = self.tag.into();
         let mut operation = json!({
             "operationId": self.id, "tags": [tag], "summary": self.summary, "parameters": parameters,
@@ -372,8 +380,20 @@ fn in_path(segment: &str) -> Option<Value> {
 }
 
 fn if_none_match() -> Value {
-    json!({
-        "name": "If-None-Match", "in": "header", "schema": { "type": "string" }, "example": "\"0\"",
-        "description": "The `ETag` of an answer that the client has. If it is still the answer, the status is `304`.",
-    })
+    let about = "The `ETag` of an answer that the client has. If it is still the answer, the status is `304`.";
+    header_of_request("If-None-Match", "\"0\"", about)
+}
+
+/// Returns the headers on which a change depends.
+fn preconditions() -> [Value; 2] {
+    let if_match = "The `ETag` of an answer: nothing changes (`412`) if another change followed it. `*`: nothing \
+                    changes if there is nothing yet.";
+    let if_none_match = "`*`: nothing changes (`412`) if there is something already. Or an `ETag`: nothing changes if \
+                         it is still that of the answer.";
+    [header_of_request("If-Match", "*", if_match), header_of_request("If-None-Match", "\"0\"", if_none_match)]
+}
+
+fn header_of_request(name: &str, example: &str, about: &str) -> Value {
+    let schema = json!({ "type": "string" });
+    json!({ "name": name, "in": "header", "schema": schema, "example": example, "description": about })
 }

@@ -108,20 +108,23 @@ pub(in crate::http) fn describe_get() -> Operation {
 /// Describes `PUT` and `PATCH` `/v1/devices/{deviceId}/metadata`.
 pub(in crate::http) fn describe_changes() -> [Operation; 2] {
     let object = json!({ "type": "object" });
-    let put = Operation::put(Tag::Operation, "putMetadata", "Replace what operators have set of a device")
-        .description("With `If-Match`, it has an effect only while the `ETag` of `GET` is the same.")
-        .body("application/json", &object, &json!({ "name": "Press 3", "units": { "temp": "Cel" } }));
+    let put = Operation::put(Tag::Operation, "putMetadata", "Replace what operators have set of a device").body(
+        "application/json",
+        &object,
+        &json!({ "name": "Press 3", "units": { "temp": "Cel" } }),
+    );
     let patch = Operation::patch(Tag::Operation, "patchMetadata", "Set and remove keys of the metadata of a device")
-        .description("The body is a JSON merge patch (RFC 7396): null removes a key. `If-Match` as for `PUT`.")
+        .description("The body is a JSON merge patch (RFC 7396): null removes a key.")
         .body("application/merge-patch+json", &object, &json!({ "name": "Press 3", "note": null }))
         .body("application/json", &object, &json!({ "name": "Press 3" }));
     [put, patch].map(|operation| {
         operation
             .answers::<Answer>(200, "The change is durable.")
             .answer_header(200, "ETag", ABOUT_ETAG)
+            .conditional()
             .takes_body()
             .queries()
-            .problems(&[ProblemCode::InvalidMetadata, ProblemCode::PreconditionFailed, ProblemCode::LogFailed])
+            .problems(&[ProblemCode::InvalidMetadata, ProblemCode::LogFailed])
     })
 }
 
