@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use csv::StringRecord;
+use tidegauge::common::clock::rfc3339;
 use tidegauge::model::series::{self, SeriesError};
 
 use super::numbers::{self, Unclear};
@@ -143,13 +144,17 @@ impl Columns {
     ///
     /// Without named metrics, a column is a metric if most of its non-empty cells in the sample are numbers,
     /// or if all its cells are empty, so that no column of numbers is ignored silently.
+    ///
+    /// In a file of the server, each column but the first is the series of its name.
     pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
-        let header = Header::new(header);
+        let is_of_server = is_of_server(header, sample, wanted);
+        let header = Header::new(header, is_of_server);
         let time = match &wanted.time_column {
             Some(name) => header.time(name)?,
+            None if is_of_server => vec![0],
             None => vec![header.customary(&TIME_NAMES).ok_or_else(|| ColumnsError::NoTime(header.list()))?],
         };
-        let customary_device = header.customary(&DEVICE_NAMES);
+        let customary_device = header.customary(&DEVICE_NAMES).filter(|_| !is_of_server);
         let (device, device_column) = match &wanted.device {
             WantedDevice::Fixed(device) => (DeviceSource::Fixed(device.clone()), customary_device),
             WantedDevice::Column(name) => header.named(name).map(|at| (DeviceSource::Column(at), Some(at)))?,
@@ -173,6 +178,20 @@ impl Columns {
     }
 }
 
+/// Whether the server has made the file, of the readings of one device.
+///
+/// The form of its times tells it from the files of other programs. It has no column of the device. With
+/// `--time-column`, it is read like any other file.
+fn is_of_server(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> bool {
+    let is_instant =
+        |text: &str| text.parse::<jiff::Timestamp>().is_ok_and(|instant| rfc3339(instant.as_millisecond()) == text);
+    matches!(wanted.device, WantedDevice::Fixed(_))
+        && wanted.time_column.is_none()
+        && header.get(0) == Some("ts")
+        && !sample.is_empty()
+        && sample.iter().all(|row| row.get(0).is_some_and(is_instant))
+}
+
 /// The columns by their names.
 struct Header<'a> {
     names: Vec<Name<'a>>,
@@ -180,7 +199,7 @@ struct Header<'a> {
 
 /// The name of a column.
 struct Name<'a> {
-    /// The name in the file, trimmed.
+    /// The name in the file, trimmed unless it is verbatim.
     text: &'a str,
     /// The canonical text of the series with this name.
     ///
@@ -192,15 +211,18 @@ struct Name<'a> {
 }
 
 impl<'a> Header<'a> {
-    fn new(header: &'a StringRecord) -> Self {
-        let texts = || header.iter().map(str::trim);
+    /// The names are those of series if they are `verbatim`: white space and brackets belong to them.
+    fn new(header: &'a StringRecord, verbatim: bool) -> Self {
+        let trim: fn(&str) -> &str = if verbatim { |text| text.trim_end_matches('\r') } else { str::trim };
+        let texts = || header.iter().map(trim);
         let mut columns_of = HashMap::<&str, usize>::new();
         for (metric, _) in texts().filter_map(with_unit) {
             *columns_of.entry(metric).or_default() += 1;
         }
         let name = |text: &'a str| {
             // `t (min)` and `t (max)` are two metrics: the text in the brackets is no unit.
-            let (metric, unit) = with_unit(text).filter(|(metric, _)| columns_of[metric] == 1).unzip();
+            let parts = with_unit(text).filter(|(metric, _)| !verbatim && columns_of[metric] == 1);
+            let (metric, unit) = parts.unzip();
             let mut series = String::new();
             let is_of_unit = metric
                 .zip(unit)
@@ -376,6 +398,26 @@ mod tests {
         }
         let twice = find(&table, fixed(), &["Druck", "Druck{unit=bar}"]);
         assert_eq!(twice, Err(ColumnsError::Twice("Druck{unit=bar}".into())));
+    }
+
+    #[test]
+    fn a_file_of_the_server_has_the_series_of_its_names() {
+        let names = ["ts", " t", "Druck (bar)", "host", "t", "time", "timestamp\r"];
+        let find_at = |time: &str, device: WantedDevice, metrics: &[&str]| {
+            find(&[&names, &[time, "1", "2", "3", "4", "5", "6"]], device, metrics).unwrap()
+        };
+        let of_server = find_at("2026-10-25T00:30:00.000Z", fixed(), &[]);
+        assert_eq!(of_server.time, [0]);
+        let series = [(1, " t"), (2, "Druck (bar)"), (3, "host"), (4, "t"), (5, "time"), (6, "timestamp")];
+        assert_eq!(values(&of_server), series);
+        let named = find_at("2026-10-25T00:30:00.000Z", fixed(), &["x=Druck (bar)", "time"]);
+        assert_eq!((&named.time[..], values(&named)), (&[0][..], vec![(2, "x"), (5, "time")]));
+        for time in ["2026-10-25T00:30:00Z", "2026-10-25T00:30:00.000+00:00", "1792852215"] {
+            let foreign = find_at(time, fixed(), &["Druck"]);
+            assert_eq!((&foreign.time[..], values(&foreign)), (&[6][..], vec![(2, "Druck{unit=bar}")]), "{time}");
+        }
+        let of_column = find_at("2026-10-25T00:30:00.000Z", WantedDevice::Customary, &["Druck"]);
+        assert_eq!((&of_column.time[..], &of_column.device), (&[6][..], &DeviceSource::Column(3)));
     }
 
     #[test]
