@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Command;
 
+use regex::Regex;
 use serde_json::{Value, json};
 use tidegauge::config::OWN_PATHS;
 
 use crate::clients::clients;
-use crate::harness::{Server, Setup, secret_of};
+use crate::harness::{Server, Setup, encoded, secret_of};
 
 #[tokio::test]
 async fn the_contract_is_that_of_the_snapshot() {
@@ -86,6 +87,38 @@ async fn the_document_has_the_limits_of_the_configuration() {
     let parameters = document["paths"]["/v1/devices"]["get"]["parameters"].as_array().expect("a list");
     let limit = parameters.iter().find(|parameter| parameter["name"] == "limit").expect("it is there");
     assert_eq!(limit["schema"], json!({ "type": "integer", "minimum": 1, "maximum": 7, "default": 7 }));
+}
+
+#[tokio::test]
+async fn the_document_allows_what_the_server_takes() {
+    let server = Server::start(Setup::sqlite().set("query.max_readings", 7).set("query.default_readings", 7)).await;
+    let reading = json!({ "deviceId": "S1", "value": 1, "metadata": { "Gerät": 2 } });
+    assert_eq!(server.ingest(&reading).await.status, 200);
+    let document = server.get_json("/v1/openapi.json").await;
+    let schema = |path: &str, name: &str| {
+        let parameters = document["paths"][path]["get"]["parameters"].as_array().expect("a list");
+        parameters.iter().find(|parameter| parameter["name"] == name).expect("it is there")["schema"].clone()
+    };
+
+    let limit = schema("/v1/devices/{deviceId}/readings", "limit");
+    let most: Vec<_> = limit["anyOf"].as_array().expect("a page or a file").iter().map(|of| &of["maximum"]).collect();
+    assert_eq!(most, [&json!(7), &json!(u64::MAX)]);
+    let readings = "/v1/devices/S1/readings?limit";
+    assert_eq!(server.get(&format!("{readings}={}&format=csv", u64::MAX)).await.status, 200);
+    for (limit, status) in [(7, 200), (8, 400)] {
+        assert_eq!(server.get(&format!("{readings}={limit}")).await.status, status);
+    }
+
+    let combine = schema("/v1/rollups", "combine");
+    let pattern = Regex::new(combine["pattern"].as_str().expect("a text")).expect("an expression");
+    let [longest, too_long] = [256, 257].map(|length| format!("by:{},b", "a".repeat(length)));
+    for (combine, is_taken) in
+        [("by:Gerät", true), ("by:a b", true), (&*longest, true), (&*too_long, false), ("by:", false)]
+    {
+        assert_eq!(pattern.is_match(combine), is_taken, "{combine}");
+        let answer = server.get(&format!("/v1/rollups?combine={}", encoded(combine))).await;
+        assert_eq!(answer.status, if is_taken { 200 } else { 400 }, "{combine}: {}", answer.text());
+    }
 }
 
 #[tokio::test]

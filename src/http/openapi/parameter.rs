@@ -198,7 +198,10 @@ pub(in crate::http) const LIMIT_OF_READINGS: Parameter = Parameter {
                   default no limit.",
     schema: |limits| {
         let default = limits.default_readings.min(limits.max_readings);
-        json!({ "type": "integer", "minimum": 1, "maximum": limits.max_readings, "default": default })
+        let up_to =
+            |max: usize, what: &str| json!({ "type": "integer", "minimum": 1, "maximum": max, "description": what });
+        let of = [up_to(limits.max_readings, "Of a page."), up_to(usize::MAX, "Of a file.")];
+        json!({ "anyOf": of, "default": default })
     },
     example: "100",
 };
@@ -293,7 +296,7 @@ pub(in crate::http) const COMBINE: Parameter = Parameter {
     description: "`true` folds the series of all devices. `by:floor` folds those of the devices with the same \
                   metadata, by up to eight keys with commas between.",
     schema: |_| {
-        let pattern = "^(true|false|1|0|by:[A-Za-z0-9_.-]{1,64}(,[A-Za-z0-9_.-]{1,64}){0,7})$";
+        let pattern = "^(true|false|1|0|by:[^,]{1,256}(,[^,]{1,256}){0,7})$";
         json!({ "type": "string", "pattern": pattern, "default": "false" })
     },
     example: r#""by:floor""#,
