@@ -79,7 +79,8 @@ async fn the_centre_has_each_reading_exactly_as_it_was_accepted() {
 
     let range = "from=2024-04-20T00:00:00Z&to=2024-04-21T00:00:00Z";
     let of_device = |device: &str| format!("/v1/devices/{device}/readings?{range}");
-    let of_all = ["/v1/devices".to_owned(), format!("/v1/rollups?prefix=&{range}")];
+    let influxql = "/query?db=plant&q=SELECT+mean(idle)+FROM+cpu";
+    let of_all = ["/v1/devices".to_owned(), format!("/v1/rollups?prefix=&{range}"), influxql.to_owned()];
     let devices = ["S1", "s1", "S2", "S3", "acme%2FS1", "acme%2Fs1", "acme%2FS2"];
     for path in devices.map(of_device).into_iter().chain(of_all) {
         let request = edge.request(reqwest::Method::GET, &path).bearer_auth(secret_of("operator"));
@@ -89,6 +90,8 @@ async fn the_centre_has_each_reading_exactly_as_it_was_accepted() {
     }
     let answer = centre.get(&of_device("S1")).await;
     assert!(answer.text().contains("-0.0") && answer.text().contains(r"value{axis=x\\,y"), "{}", answer.text());
+    let answer = centre.get(influxql).await;
+    assert!(answer.text().contains(r#""name":"cpu""#) && answer.text().contains("1.5"), "{}", answer.text());
 }
 
 #[tokio::test]

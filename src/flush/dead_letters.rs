@@ -251,7 +251,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::model::{Hour, Sample};
+    use crate::model::{Hour, Metric, Sample};
     use crate::wire::readings_only::ReadingsOnly;
     use crate::wire::{Incoming, json};
 
@@ -327,6 +327,26 @@ mod tests {
         let line: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
         assert_eq!((&line["reason"], &line["detail"]), (&"validation".into(), &detail.into()));
         assert_eq!(line["refusedAt"], "2026-04-20T14:00:10.000Z");
+    }
+
+    #[tokio::test]
+    async fn a_line_has_where_the_measurement_of_a_metric_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead-letters.ndjson");
+        let letters = dead_letters(path.clone(), 1 << 20);
+        let of_measurements = [("cpu_idle", 3), ("cpu_x", 0), ("disk_free", 4), ("mem_free", 3)];
+        let metrics = of_measurements.map(|(name, bytes)| Metric::of_measurement(name, bytes)).to_vec();
+        let arrived = (0..4).map(|metric| (Sample { value: 1.0, offset: 10, metric }, metric == 0));
+        let bucket = Arc::new(BucketWrite::new("S1".into(), Hour(0), None, metrics, arrived));
+        letters.append(&bucket, &Arc::default(), "validation", "").await.unwrap();
+        let series = crate::model::SeriesFilter::new(["mem_free"], []).unwrap();
+        assert_eq!(letters.delete(&Deletion { device: "S1".into(), range_ms: None, series }).await.unwrap(), 1);
+        let mut found = Vec::new();
+        let mut sink = ReadingsOnly(|Incoming { values, measurement_bytes, .. }: Incoming<'_>| {
+            found.push(format!("{measurement_bytes} {values:?}"));
+        });
+        json::parse(lines(&path)[0].as_bytes(), &json::Options::default(), &mut sink).unwrap();
+        assert_eq!(found, [r#"0 [("cpu_x", 1.0)]"#, r#"3 [("cpu_idle", 1.0)]"#, r#"4 [("disk_free", 1.0)]"#]);
     }
 
     #[tokio::test]

@@ -20,7 +20,8 @@ pub(super) struct Batch {
     owners: Vec<Owner>,
     /// For each reading, the index of its owner and its place in `texts`.
     ///
-    /// The text of a reading is `{"ts":1,"values":{"m":2.5}}`.
+    /// The text of a reading is `{"ts":1,"values":{"m":2.5}}`. `measurementBytes` precedes `values` if the names
+    /// begin with a measurement.
     readings: Vec<(usize, Range<usize>)>,
 }
 
@@ -73,7 +74,10 @@ impl Batch {
                 Step::Reading { ts_ms, values } => {
                     let Some((device, metadata)) = owner else { continue };
                     self.push_owner(device.as_str(), metadata);
-                    self.push_reading(ts_ms, values.map(|(name, value)| (names[usize::from(name)].text, value)));
+                    let values = values.map(|(name, value)| (names[usize::from(name)], value));
+                    let mut lengths = values.clone().map(|(name, _)| name.measurement_bytes);
+                    let measurement_bytes = lengths.find(|&bytes| bytes > 0).unwrap_or(0);
+                    self.push_reading(ts_ms, measurement_bytes, values.map(|(name, value)| (name.text, value)));
                     if self.is_full(max_bytes) {
                         on_full(self)?;
                     }
@@ -102,10 +106,21 @@ impl Batch {
         }
     }
 
-    pub(super) fn push_reading<'a>(&mut self, ts_ms: i64, values: impl Iterator<Item = (&'a str, f64)>) {
+    /// Adds a reading of the last owner. `measurement_bytes` is the length of the measurement that begins the
+    /// names, or 0.
+    pub(super) fn push_reading<'a>(
+        &mut self,
+        ts_ms: i64,
+        measurement_bytes: u8,
+        values: impl Iterator<Item = (&'a str, f64)>,
+    ) {
         let start = self.texts.len();
         let text = &mut self.texts;
-        write!(text, "{{\"ts\":{ts_ms},\"values\":").expect("memory");
+        write!(text, "{{\"ts\":{ts_ms},").expect("memory");
+        if measurement_bytes > 0 {
+            write!(text, "\"measurementBytes\":{measurement_bytes},").expect("memory");
+        }
+        text.extend_from_slice(b"\"values\":");
         let mut separator = b'{';
         for (series, value) in values {
             text.push(std::mem::replace(&mut separator, b','));
@@ -228,6 +243,23 @@ mod tests {
             let expected: Vec<Found> = some.iter().map(|&at| readings[at].clone()).collect();
             prop_assert_eq!(parsed(&batch.body(&some)), expected);
         }
+    }
+
+    #[test]
+    fn a_body_has_where_the_measurement_of_a_reading_ends() {
+        let mut builder = BatchBuilder::default();
+        let values = [("cpu", 1.0), ("cpu_idle{core=0}", 2.0)];
+        builder.push_of(None, "d", None, 1, 3, values.into_iter()).unwrap();
+        builder.push("d", None, 2, [("mem_free", 3.0)].into_iter()).unwrap();
+        let mut batch = Batch::default();
+        let full = |_: &mut Batch| -> Result<(), BadPayload> { panic!("it is not full") };
+        batch.push_record(builder.finish().payload(), usize::MAX, full).unwrap();
+        let mut found = Vec::new();
+        let mut sink = ReadingsOnly(|Incoming { values, measurement_bytes, .. }: Incoming<'_>| {
+            found.push(format!("{measurement_bytes} {values:?}"));
+        });
+        json::parse_lines(&batch.body(&[0, 1]), &json::Options::default(), &mut sink);
+        assert_eq!(found, [r#"3 [("cpu", 1.0), ("cpu_idle{core=0}", 2.0)]"#, r#"0 [("mem_free", 3.0)]"#]);
     }
 
     #[test]

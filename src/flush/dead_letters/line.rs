@@ -71,8 +71,11 @@ struct Rest<'a> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct LineReading {
     ts: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measurement_bytes: Option<usize>,
     values: BTreeMap<Metric, f64>,
 }
 
@@ -100,8 +103,11 @@ struct OwnedLine {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct OwnedReading {
     ts: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measurement_bytes: Option<u8>,
     values: BTreeMap<String, Box<RawValue>>,
 }
 
@@ -133,7 +139,7 @@ pub(super) fn lines_of(
         head.line(&serde_json::to_vec(&rest)?).map(Some)
     };
     let (mut lines, mut readings, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for reading in readings_of(write, &write.contents) {
+    for reading in readings_of(write, &write.contents).flat_map(by_measurement) {
         bytes += reading.values.keys().map(|metric| metric.len() + NUMBER_BYTES).sum::<usize>();
         readings.push(reading);
         if readings.len() >= READINGS_PER_LINE || bytes >= BYTES_PER_LINE {
@@ -150,8 +156,18 @@ fn readings_of<'c>(write: &BucketWrite, contents: &'c Contents) -> impl Iterator
     let hour = write.hour;
     contents.readings().map(move |reading| LineReading {
         ts: hour.instant_ms(reading.offset),
+        measurement_bytes: None,
         values: reading.samples.iter().map(|sample| (contents.metric_of(sample).clone(), sample.value)).collect(),
     })
+}
+
+/// Divides a reading into those of metrics whose measurements have the same length.
+fn by_measurement(LineReading { ts, values, .. }: LineReading) -> impl Iterator<Item = LineReading> {
+    let mut parts: BTreeMap<Option<usize>, BTreeMap<Metric, f64>> = BTreeMap::new();
+    for (metric, value) in values {
+        parts.entry(metric.measurement().map(str::len)).or_default().insert(metric, value);
+    }
+    parts.into_iter().map(move |(measurement_bytes, values)| LineReading { ts, measurement_bytes, values })
 }
 
 /// Returns what a deletion leaves of a line, and the number of readings that it removes. A line that is no

@@ -81,7 +81,7 @@ fn batch_of(readings: &[Sent]) -> Batch {
         let metadata = metadata.map(|number| format!(r#"{{"number":{number}}}"#));
         let values = series.iter().map(|series| (&**series, *number as f64));
         batch.push_owner(device, metadata.as_deref());
-        batch.push_reading(*ts_ms, values);
+        batch.push_reading(*ts_ms, 0, values);
     }
     batch
 }

@@ -117,7 +117,7 @@ fn new_reading() -> Value {
 fn new_readings_of_device() -> Value {
     let inner = reading_without(&["readings", "seq"]);
     let mut outer = properties(&["readings"]);
-    for name in ["ts", "ageMs", "metric", "unit"] {
+    for name in ["ts", "ageMs", "metric", "unit", "measurementBytes"] {
         let about = &outer[name]["description"];
         outer[name] = json!({ "description": about }); // checked for the readings that need it
     }
@@ -211,6 +211,12 @@ fn key(name: &str) -> Value {
                 "additionalProperties": { "type": ["string", "null"], "pattern": text },
             }),
         ),
+        "measurementBytes" => {
+            let bytes = json!({ "type": ["integer", "null"], "minimum": 0, "maximum": 255 });
+            let text = "The length in bytes of the measurement of InfluxDB that begins the names of the metrics: 3 in \
+                        `cpu_idle`. By default they have none.";
+            about(text, bytes)
+        }
         "metadata" => about("Metadata of the device.", json!({ "type": ["object", "null"] })),
         "seq" => about("The number of the message. Anything but a whole number is ignored, and reported.", json!({})),
         _ => json!({}),

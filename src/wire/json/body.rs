@@ -395,8 +395,8 @@ fn emit<'b>(
     let complete = |sink: &mut _| {
         let OwnerOfReading { number, device, metadata } = unknown_key.map_or(owner, Err)?;
         let ts_ms = reading.ts_ms(context.options.now_ms, default_ts_ms)?;
-        let (values, bad_values) = reading.values(outer, context, sink)?;
-        let incoming = Incoming { device, metadata, owner: number, ts_ms, values, measurement_bytes: 0 };
+        let (values, bad_values, measurement_bytes) = reading.values(outer, context, sink)?;
+        let incoming = Incoming { device, metadata, owner: number, ts_ms, values, measurement_bytes };
         Ok((incoming, bad_values))
     };
     match complete(sink) {

@@ -14,10 +14,11 @@ pub(super) enum Key {
     Metadata,
     Readings,
     Sequence,
+    MeasurementBytes,
 }
 
 /// Each meaning with its names. The documentation uses the first name.
-const NAMES: [(Key, &[&str]); 11] = [
+const NAMES: [(Key, &[&str]); 12] = [
     (Key::Device, &["deviceId", "device_id", "deviceID", "device", "sensorId", "sensor_id"]),
     (Key::Time, &["ts", "timestamp", "time"]),
     (Key::Age, &["ageMs"]),
@@ -29,6 +30,7 @@ const NAMES: [(Key, &[&str]); 11] = [
     (Key::Metadata, &["metadata", "tags", "meta"]),
     (Key::Readings, &["readings"]),
     (Key::Sequence, &["seq"]),
+    (Key::MeasurementBytes, &["measurementBytes"]),
 ];
 
 /// The names of each key. The documentation uses the first name.

@@ -1,5 +1,5 @@
-//! The fields that complete the names of metrics: `metric`, `unit` and `labels`, of a reading and of the
-//! object around it.
+//! The fields about the names of metrics: `metric`, `unit`, `labels` and `measurementBytes`, of a reading and
+//! of the object around it.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -8,12 +8,13 @@ use super::problem::Parsed;
 use crate::wire::labels::{self, Labels};
 use crate::wire::{Ignored, Rejection, Sink};
 
-/// The fields that complete the names of metrics.
+/// The fields about the names of metrics.
 #[derive(Debug, Default)]
 pub(super) struct Names<'b> {
     pub(super) metric: Option<Parsed<Option<Cow<'b, str>>>>,
     pub(super) unit: Option<Parsed<Option<Cow<'b, str>>>>,
     pub(super) labels: Option<Parsed<Labels<'b>>>,
+    pub(super) measurement_bytes: Option<Parsed<Option<u8>>>,
 }
 
 /// [`OuterNames::texts`] without labels.
@@ -115,6 +116,20 @@ impl<'b> Names<'b> {
             completed.map_err(|problem| bad_values.push(problem)).is_ok()
         });
         Ok(())
+    }
+
+    /// The length of the measurement that begins the completed names of `values`.
+    ///
+    /// It is 0 if the measurement would end in labels.
+    pub(super) fn measurement_bytes(
+        &self,
+        outer: Option<&OuterNames<'_, 'b>>,
+        values: &[(Cow<'b, str>, f64)],
+    ) -> Parsed<u8> {
+        let outer = outer.and_then(|outer| outer.names.measurement_bytes.as_ref());
+        let bytes = pick(self.measurement_bytes.as_ref(), outer)?.copied().unwrap_or(0);
+        let ends_in_labels = values.iter().any(|(name, _)| name.bytes().take(bytes.into()).any(|byte| byte == b'{'));
+        Ok(if ends_in_labels { 0 } else { bytes })
     }
 }
 

@@ -119,6 +119,9 @@ impl<'b> Reading<'b> {
             }
             Key::Unit => fill_known(&mut rare.names.unit, known, key, read_text(key, Code::InvalidLabel, lexer)?),
             Key::Labels => fill_known(&mut rare.names.labels, known, key, labels::read(lexer)?),
+            Key::MeasurementBytes => {
+                fill_known(&mut rare.names.measurement_bytes, known, key, read_measurement_bytes(lexer)?);
+            }
             Key::Metadata => fill_known(&mut rare.metadata, known, key, metadata::read(key, lexer, context)?),
             Key::Device | Key::Time | Key::Value | Key::Values | Key::Readings | Key::Sequence => {
                 lexer.skip()?;
@@ -340,27 +343,29 @@ impl<'b> Reading<'b> {
 
     /// The defaults of the names of `readings`, if this object has any.
     pub(super) fn outer_names(&self) -> Option<OuterNames<'_, 'b>> {
-        let Names { metric, unit, labels } = &self.rare.names;
-        let has_names = self.has_rare && (metric.is_some() || unit.is_some() || labels.is_some());
+        let Names { metric, unit, labels, measurement_bytes } = &self.rare.names;
+        let has_any = metric.is_some() || unit.is_some() || labels.is_some() || measurement_bytes.is_some();
+        let has_names = self.has_rare && has_any;
         has_names.then(|| OuterNames::new(&self.rare.names))
     }
 
-    /// The valid values (at least one, and each metric once), and the rejections of the other values.
+    /// The valid values (at least one, and each metric once), the rejections of the other values, and the
+    /// length of the measurement that begins the metric names.
     pub(super) fn values(
         &mut self,
         outer: Option<&OuterNames<'_, 'b>>,
         context: &Context<'b>,
         sink: &mut impl Sink,
-    ) -> Parsed<(&[Value<'b>], Vec<Rejection>)> {
-        let mut bad_values = Vec::new();
+    ) -> Parsed<(&[Value<'b>], Vec<Rejection>, u8)> {
+        let (mut bad_values, mut measurement_bytes) = (Vec::new(), 0);
         if self.has_rare || outer.is_some() {
-            bad_values = self.complete(outer, context, sink)?;
+            (bad_values, measurement_bytes) = self.complete(outer, context, sink)?;
         }
         context.limits.check_metrics(self.values.len() + self.surplus + bad_values.len())?;
         if self.values.is_empty() && !bad_values.is_empty() {
             return Err(bad_values.swap_remove(0));
         }
-        Ok((self.plain_values(&context.limits)?, bad_values))
+        Ok((self.plain_values(&context.limits)?, bad_values, measurement_bytes))
     }
 
     #[cold]
@@ -373,14 +378,16 @@ impl<'b> Reading<'b> {
         rejection(Code::MissingValues, detail)
     }
 
-    /// Completes the names of the metrics. Returns the rejections of single values.
+    /// Completes the names of the metrics.
+    ///
+    /// Returns the rejections of single values, and the length of the measurement.
     #[cold]
     fn complete(
         &mut self,
         outer: Option<&OuterNames<'_, 'b>>,
         context: &Context<'b>,
         sink: &mut impl Sink,
-    ) -> Parsed<Vec<Rejection>> {
+    ) -> Parsed<(Vec<Rejection>, u8)> {
         if let Some(problem) = self.rare.problem.take() {
             return Err(problem);
         }
@@ -398,7 +405,8 @@ impl<'b> Reading<'b> {
             }
         }
         self.rare.names.complete(&mut self.values, self.value_at, outer, &mut bad_values)?;
-        Ok(bad_values)
+        let measurement_bytes = self.rare.names.measurement_bytes(outer, &self.values)?;
+        Ok((bad_values, measurement_bytes))
     }
 
     fn rare(&mut self) -> &mut Rare<'b> {
@@ -425,4 +433,14 @@ fn read_text<'b>(key: &str, code: Code, lexer: &mut Lexer<'b>) -> Result<Parsed<
     lexer.skip()?;
     let problem = || rejection(code, format!("\"{key}\" must be a string, found {kind}"));
     Ok(if kind == Kind::Null { Ok(None) } else { Err(problem()) })
+}
+
+/// Reads the length of a measurement. Null is no length.
+fn read_measurement_bytes(lexer: &mut Lexer<'_>) -> Result<Parsed<Option<u8>>, SyntaxError> {
+    const EXPECTED: &str = "\"measurementBytes\" must be a whole number from 0 to 255";
+    let kind = lexer.kind()?;
+    let number: Option<f64> = lexer.skip()?.parse().ok().filter(|_| kind == Kind::Number);
+    let bytes = number.filter(|number| number.fract() == 0.0 && (0.0..256.0).contains(number));
+    let problem = || rejection(Code::InvalidMetricName, EXPECTED);
+    Ok(if kind == Kind::Null { Ok(None) } else { bytes.map(|bytes| Some(bytes as u8)).ok_or_else(problem) })
 }

@@ -1,6 +1,8 @@
 //! The names of metrics: `metric`, `unit` and `labels`.
 
 use super::*;
+use crate::wire::Incoming;
+use crate::wire::readings_only::ReadingsOnly;
 
 #[test]
 fn a_metric_names_the_value() {
@@ -92,6 +94,31 @@ fn a_unit_is_a_label_of_the_value() {
         entries(r#"{"deviceId":"S","unit":"C","labels":{"unit":"K"},"value":1}"#),
         ["invalid_label: the label \"unit\" is duplicated"]
     );
+}
+
+#[test]
+fn the_measurement_that_begins_the_names_has_a_length() {
+    let lengths = |body: &str| {
+        let mut found = Vec::new();
+        let mut sink = ReadingsOnly(|incoming: Incoming<'_>| found.push(incoming.measurement_bytes));
+        parse(body.as_bytes(), &Options::default(), &mut sink).unwrap();
+        found
+    };
+    assert_eq!(lengths(r#"{"deviceId":"S","values":{"cpu_idle":1,"cpu":2},"measurementBytes":3}"#), [3]);
+    assert_eq!(lengths(r#"{"measurementBytes":null,"deviceId":"S","values":{"cpu_idle":1}}"#), [0]);
+    assert_eq!(
+        lengths(
+            r#"{"deviceId":"S","measurementBytes":3.0,"readings":[{"values":{"cpu_idle":1}},
+                {"values":{"disk_free":1},"measurementBytes":4},{"values":{"a_b":1},"measurementBytes":0}]}"#
+        ),
+        [3, 4, 0]
+    );
+    assert_eq!(lengths(r#"{"deviceId":"S","values":{"a{b_c=x}":1,"cpu_idle":2},"measurementBytes":3}"#), [0]);
+    let problem = "invalid_metric_name: \"measurementBytes\" must be a whole number from 0 to 255";
+    for no_length in ["256", "-1", "1.5", "\"3\"", "[3]", "true"] {
+        let body = format!(r#"{{"deviceId":"S","measurementBytes":{no_length},"values":{{"a_b":1}}}}"#);
+        assert_eq!(entries(body), [problem], "{no_length}");
+    }
 }
 
 #[test]

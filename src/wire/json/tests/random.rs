@@ -8,7 +8,10 @@ use crate::wire::Incoming;
 use crate::wire::readings_only::ReadingsOnly;
 
 fn any_json() -> impl Strategy<Value = Value> {
-    let key = prop_oneof!["(deviceId|device|ts|ageMs|metric|unit|value|values|labels|meta|readings|seq)", ".{0,4}"];
+    let key = prop_oneof![
+        "(deviceId|device|ts|ageMs|metric|unit|value|values|labels|meta|readings|seq|measurementBytes)",
+        ".{0,4}"
+    ];
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
