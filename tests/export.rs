@@ -4,7 +4,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -229,6 +232,65 @@ async fn an_export_to_a_full_disk_fails_and_one_to_dev_null_does_not() {
     for to in [">/dev/null", "1<>/dev/null"] {
         assert!(export(to).status.success(), "{to}");
     }
+}
+
+/// The server answers queries while acknowledged readings wait in the log, because pending is full.
+#[tokio::test]
+async fn an_export_waits_for_readings_that_are_not_in_pending_yet() {
+    let setup = Setup::sqlite().set("pending.max_bytes", "16KiB").set("query.catch_up_timeout", "100ms");
+    let server = Server::start(setup).await;
+    let send = async |device: &str| {
+        let reading = |at: i64| json!({ "deviceId": device, "ts": 1_776_693_600_000_i64 + at, "value": at });
+        assert_eq!(server.ingest(&(0..5_000).map(reading).collect()).await.status, 200);
+    };
+    send("a").await;
+    server.settled().await;
+    let store = rusqlite::Connection::open(server.data_dir().join("tidegauge.sqlite")).expect("the file of the server");
+    store.execute_batch("PRAGMA busy_timeout = 60000; BEGIN IMMEDIATE").expect("nobody else writes for long");
+    for device in ["b", "c", "d"] {
+        send(device).await;
+    }
+    server.logged("pending is full (pending.max_bytes)").await;
+    let folder = TempDir::new().expect("a temporary folder");
+    let [file, stderr] = ["out", "stderr"].map(|name| folder.path().join(name));
+    let mut command = Command::new(binary());
+    command.args(["export", "--url", server.url(), "--output"]).arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(fs::File::create(&stderr).expect("the folder is writable"));
+    let mut child = command.spawn().expect("the binary runs");
+    let said = wait_until("the export prints a line", async || {
+        fs::read_to_string(&stderr).ok().filter(|said| said.ends_with('\n'))
+    })
+    .await;
+    assert!(said.contains("/v1/devices: readings of the last ") && said.contains("may be missing; trying"), "{said}");
+    store.execute_batch("ROLLBACK").expect("it has begun");
+    let status = wait_until("the export ends", async || child.try_wait().expect("our child")).await;
+    assert_eq!(status.code(), Some(0), "{}", fs::read_to_string(&stderr).unwrap_or_default());
+    assert_eq!(fs::read_to_string(&file).expect("it was written").lines().count(), 20_000);
+}
+
+/// Pending may be full again after the list of devices.
+#[tokio::test]
+async fn an_export_asks_again_for_a_file_that_may_lack_readings() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let has_lagged = Arc::new(AtomicBool::new(false));
+    let answer = move |uri: Uri| {
+        let mut headers = HeaderMap::new();
+        let body = match uri.path() {
+            "/v1/devices" => r#"{"devices":[{"deviceId":"a","metadata":null}],"next":null}"#,
+            _ if has_lagged.swap(true, Ordering::Relaxed) => "{\"deviceId\":\"a\",\"ts\":1}\n",
+            _ => {
+                headers.insert("tidegauge-lagging-seconds", HeaderValue::from_static("2.5"));
+                ""
+            }
+        };
+        async move { (headers, body) }
+    };
+    let server = tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
+    let done = run(&["export", "--url", &url]).await;
+    assert!(done.stderr.contains("/v1/readings: readings of the last 2.5 s may be missing; trying"), "{done:?}");
+    assert_eq!((done.code, &*done.stdout), (Some(0), "{\"deviceId\":\"a\",\"ts\":1}\n"), "{done:?}");
+    server.abort();
 }
 
 /// The commands of docs/operations.md, "Fill in a centre".

@@ -26,6 +26,14 @@ impl Download {
         Self { url, answer }
     }
 
+    /// The header `Tidegauge-Lagging-Seconds`: readings acknowledged within these seconds may be missing.
+    ///
+    /// `None`: no reading is missing. An answer in JSON says it in its member `laggingSeconds` instead.
+    #[must_use]
+    pub fn lagging_seconds(&self) -> Option<f64> {
+        self.answer.headers().get("tidegauge-lagging-seconds")?.to_str().ok()?.parse().ok()
+    }
+
     /// Reads the next piece of the body; `None` at its end.
     ///
     /// # Errors

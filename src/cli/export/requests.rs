@@ -23,6 +23,9 @@ const RETRY_FOR: Duration = Duration::from_secs(120);
 /// The longest metadata of a row: the default of `ingest.max_metadata_bytes`.
 const MAX_METADATA_BYTES: usize = 4 << 10;
 
+/// The path of the list of devices.
+const DEVICES: &str = "/v1/devices";
+
 /// The size limit of a page of devices, with their metadata.
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
@@ -31,6 +34,7 @@ pub(super) struct Requests(Client);
 
 /// A page of devices.
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Page {
     pub(super) devices: Vec<Listed>,
     /// The cursor of the next page.
@@ -38,6 +42,8 @@ pub(super) struct Page {
     /// Whether devices may be missing, because the store did not answer.
     #[serde(default)]
     partial: bool,
+    /// `Some`: readings acknowledged within these seconds may be missing, and devices that sent only these.
+    lagging_seconds: Option<f64>,
 }
 
 /// A device of a page.
@@ -65,11 +71,19 @@ impl Requests {
     /// A page of the devices that `selection` selects, in the order of their IDs.
     pub(super) async fn devices(&self, selection: &[(&str, &str)], after: Option<&str>) -> anyhow::Result<Page> {
         let params = selection.iter().copied().chain(after.map(|after| ("cursor", after)));
-        let answer = self.get("/v1/devices", &params.collect::<Vec<_>>()).await?;
-        let page: Page = serde_json::from_slice(&answer.whole(MAX_PAGE_BYTES).await?).context("the list of devices")?;
+        let params = params.collect::<Vec<_>>();
+        let page = repeat(|| self.page(&params)).await?;
         if page.partial {
             bail!("the store of the server does not answer, so the list of devices is not complete");
         }
+        Ok(page)
+    }
+
+    async fn page(&self, params: &[(&str, &str)]) -> Result<Page, Trouble> {
+        let answer = self.0.get(DEVICES, params).await?.whole(MAX_PAGE_BYTES).await?;
+        let page: Page = serde_json::from_slice(&answer)
+            .map_err(|error| self.trouble(DEVICES, format!("the list of devices: {error}")))?;
+        self.check_lag(DEVICES, page.lagging_seconds)?;
         Ok(page)
     }
 
@@ -96,19 +110,43 @@ impl Requests {
         Ok(())
     }
 
-    /// Sends a request, and repeats it while the server refuses it temporarily.
+    /// Sends a request for a file, and repeats it while the server refuses it temporarily or lags.
     pub(super) async fn get(&self, path: &str, params: &[(&str, &str)]) -> anyhow::Result<Download> {
-        let is_said = Cell::new(false);
-        let on_trouble = |trouble: &Trouble| {
-            if !is_said.replace(true) {
-                eprintln!("tidegauge: {trouble}; trying again");
-            }
-        };
-        let answer = retry(RETRY_FOR, on_trouble, || self.0.get(path, params)).await;
-        answer.map_err(
-            |trouble| {
-                if trouble.is_bad_request() { Usage(trouble.to_string()).into() } else { anyhow!(trouble) }
-            },
-        )
+        repeat(|| self.file(path, params)).await
     }
+
+    async fn file(&self, path: &str, params: &[(&str, &str)]) -> Result<Download, Trouble> {
+        let answer = self.0.get(path, params).await?;
+        self.check_lag(path, answer.lagging_seconds())?;
+        Ok(answer)
+    }
+
+    /// Fails if an answer may lack acknowledged readings, such as those that wait because pending is full.
+    fn check_lag(&self, path: &str, lagging_seconds: Option<f64>) -> Result<(), Trouble> {
+        let Some(seconds) = lagging_seconds else { return Ok(()) };
+        let mut trouble = self.trouble(path, format!("readings of the last {seconds:.1} s may be missing"));
+        trouble.reason = "unavailable";
+        trouble.is_for_good = false;
+        Err(trouble)
+    }
+
+    fn trouble(&self, path: &str, said: String) -> Trouble {
+        Trouble::unexpected(&format!("{}{path}", self.0.url()), said)
+    }
+}
+
+/// Repeats a request while the server cannot answer it completely.
+async fn repeat<T, F: Future<Output = Result<T, Trouble>>>(request: impl FnMut() -> F) -> anyhow::Result<T> {
+    let is_said = Cell::new(false);
+    let on_trouble = |trouble: &Trouble| {
+        if !is_said.replace(true) {
+            eprintln!("tidegauge: {trouble}; trying again");
+        }
+    };
+    let answer = retry(RETRY_FOR, on_trouble, request).await;
+    answer.map_err(
+        |trouble| {
+            if trouble.is_bad_request() { Usage(trouble.to_string()).into() } else { anyhow!(trouble) }
+        },
+    )
 }
