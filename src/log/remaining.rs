@@ -54,14 +54,16 @@ pub fn leave_out<'p, T>(
                 left.clear();
                 left.extend(values.filter(|(name, value)| !is_left_out(of_owner, ts_ms, name.text, *value)));
                 has_changed |= left.len() < count;
-                let Some((first, _)) = left.first() else {
+                if left.is_empty() {
                     left_out += 1;
                     continue;
-                };
+                }
                 values_left_out += (count - left.len()) as u64;
+                // Only names that begin with the measurement have its length.
+                let measurement_bytes = left.iter().map(|(name, _)| name.measurement_bytes).max().unwrap_or(0);
                 let values = left.iter().map(|(name, value)| (name.text, *value));
                 batch
-                    .push_of(Some(number), device.as_str(), *metadata, ts_ms, first.measurement_bytes, values)
+                    .push_of(Some(number), device.as_str(), *metadata, ts_ms, measurement_bytes, values)
                     .expect("it is a part of a record");
             }
         }
