@@ -80,9 +80,9 @@ pub(crate) struct ExportArgs {
 
 const LONG_HELP: &str = "\
 The file has every reading that the server has stored or accepted, in the order of the devices and their times. NDJSON \
-has a line for each instant of a device; its last line also has the metadata of the device, or above 4 KiB only what \
-the device has sent, and standard error names the device. CSV has a row for each \
-value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and then each value has the same bits.
+has a line for each instant of a device; its last line also has the metadata that the device has sent. CSV has a row \
+for each value: deviceId,ts,series,value,metadata. `tidegauge import` reads both, and then each value has the same \
+bits. GET and POST /v1/metadata copy what operators have set; standard error says if there is any.
 
 Readings that arrive during the export are in the file if their device has not been passed yet. Devices whose readings \
 have expired are not in it, and neither are their rollups: `tidegauge move` takes these along.
@@ -154,8 +154,7 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
     }
     let mut after = None;
     if let Some(Next { device, ts }) = place.next {
-        let mut open = requests.devices(&[("device", &device)], None).await?.devices;
-        requests.shorten_metadata(&mut open).await?;
+        let open = requests.devices(&[("device", &device)], None).await?.devices;
         write_page(args, requests, &open, Some(&ts), &mut rows, &mut line).await?;
         after = Some(device);
     }
@@ -164,9 +163,8 @@ async fn write_all(args: &ExportArgs, requests: &Requests, place: Place, out: im
     let mut missing: Vec<&String> = args.devices.iter().filter(is_to_come).collect();
     let mut has_devices = after.is_some();
     loop {
-        let mut page = requests.devices(&as_params(&selection), after.as_deref()).await?;
+        let page = requests.devices(&as_params(&selection), after.as_deref()).await?;
         has_devices |= !page.devices.is_empty();
-        requests.shorten_metadata(&mut page.devices).await?;
         missing.retain(|device| !page.devices.iter().any(|listed| listed.device_id.eq_ignore_ascii_case(device)));
         write_page(args, requests, &page.devices, None, &mut rows, &mut line).await?;
         let Some(last) = page.next else { break };

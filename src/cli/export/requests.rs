@@ -20,9 +20,6 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// How long a request is repeated while the server cannot answer it.
 const RETRY_FOR: Duration = Duration::from_secs(120);
 
-/// The longest metadata of a row: the default of `ingest.max_metadata_bytes`.
-const MAX_METADATA_BYTES: usize = 4 << 10;
-
 /// The path of the list of devices.
 const DEVICES: &str = "/v1/devices";
 
@@ -30,7 +27,11 @@ const DEVICES: &str = "/v1/devices";
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
 /// Sends requests to one server.
-pub(super) struct Requests(Client);
+pub(super) struct Requests {
+    client: Client,
+    /// Whether standard error says already that the file lacks what operators have set.
+    is_noted: Cell<bool>,
+}
 
 /// A page of devices.
 #[derive(Debug, Deserialize)]
@@ -51,7 +52,7 @@ pub(super) struct Page {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Listed {
     pub(super) device_id: String,
-    /// The newest metadata: a JSON object in one line.
+    /// The newest metadata that the device has sent: a JSON object in one line.
     pub(super) metadata: Option<Box<RawValue>>,
 }
 
@@ -65,34 +66,37 @@ struct ByAuthors {
 
 impl Requests {
     pub(super) fn to(server: &ClientArgs) -> anyhow::Result<Self> {
-        Ok(Self(Client::new(Options { time_limit: TimeLimit::Silence(SILENCE), ..server.options()? })?))
+        let client = Client::new(Options { time_limit: TimeLimit::Silence(SILENCE), ..server.options()? })?;
+        Ok(Self { client, is_noted: Cell::new(false) })
     }
 
     /// A page of the devices that `selection` selects, in the order of their IDs.
     pub(super) async fn devices(&self, selection: &[(&str, &str)], after: Option<&str>) -> anyhow::Result<Page> {
         let params = selection.iter().copied().chain(after.map(|after| ("cursor", after)));
         let params = params.collect::<Vec<_>>();
-        let page = repeat(|| self.page(&params)).await?;
+        let mut page = repeat(|| self.page(&params)).await?;
         if page.partial {
             bail!("the store of the server does not answer, so the list of devices is not complete");
         }
+        self.leave_out_operators(&mut page.devices).await?;
         Ok(page)
     }
 
     async fn page(&self, params: &[(&str, &str)]) -> Result<Page, Trouble> {
-        let answer = self.0.get(DEVICES, params).await?.whole(MAX_PAGE_BYTES).await?;
+        let answer = self.client.get(DEVICES, params).await?.whole(MAX_PAGE_BYTES).await?;
         let page: Page = serde_json::from_slice(&answer)
             .map_err(|error| self.trouble(DEVICES, format!("the list of devices: {error}")))?;
         self.check_lag(DEVICES, page.lagging_seconds)?;
         Ok(page)
     }
 
-    /// Replaces metadata that is too long for an import by what the device has sent.
+    /// Replaces the metadata in effect by what the device has sent.
     ///
-    /// Only keys that an operator has set can make the metadata in effect too long.
-    pub(super) async fn shorten_metadata(&self, devices: &mut [Listed]) -> anyhow::Result<()> {
+    /// An import sends metadata in the name of the device. So a key of operators would stay when an operator
+    /// removes it, and their keys and those of the device may be too long for a reading.
+    async fn leave_out_operators(&self, devices: &mut [Listed]) -> anyhow::Result<()> {
         for Listed { device_id, metadata } in devices {
-            if metadata.as_ref().is_none_or(|metadata| metadata.get().len() <= MAX_METADATA_BYTES) {
+            if metadata.is_none() {
                 continue;
             }
             let path = format!("/v1/devices/{}/metadata", utf8_percent_encode(device_id, NON_ALPHANUMERIC));
@@ -100,11 +104,13 @@ impl Requests {
             let ByAuthors { set_by_operators, sent_by_device } =
                 serde_json::from_slice(&answer).context("the metadata of a device")?;
             if set_by_operators.get() != "{}" {
-                eprintln!(
-                    "tidegauge: the metadata of {device_id} has more than {MAX_METADATA_BYTES} bytes: the file has \
-                     what the device has sent; copy what operators have set with GET and POST /v1/metadata"
-                );
                 *metadata = sent_by_device;
+                if !self.is_noted.replace(true) {
+                    eprintln!(
+                        "tidegauge: the file has the metadata that devices have sent; copy what operators have set \
+                         with GET and POST /v1/metadata"
+                    );
+                }
             }
         }
         Ok(())
@@ -116,7 +122,7 @@ impl Requests {
     }
 
     async fn file(&self, path: &str, params: &[(&str, &str)]) -> Result<Download, Trouble> {
-        let answer = self.0.get(path, params).await?;
+        let answer = self.client.get(path, params).await?;
         self.check_lag(path, answer.lagging_seconds())?;
         Ok(answer)
     }
@@ -131,7 +137,7 @@ impl Requests {
     }
 
     fn trouble(&self, path: &str, said: String) -> Trouble {
-        Trouble::unexpected(&format!("{}{path}", self.0.url()), said)
+        Trouble::unexpected(&format!("{}{path}", self.client.url()), said)
     }
 }
 
