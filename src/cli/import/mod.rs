@@ -184,8 +184,8 @@ have a number in each column.
 The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
 row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \
 repeat. It may be repeated: stored readings are not stored twice. With --progress, a repetition continues where the \
-import was, if the files have not changed since. If several rows have the same device, time and series, the last one \
-wins, in the order of the files and of their rows.
+import was, if the files have not changed since and the server has the same store. If several rows have the same \
+device, time and series, the last one wins, in the order of the files and of their rows.
 
 The last line counts what the server counts: rejected readings and values, by reason, readings that overwrote others \
 of their request, such as two rows with the same time, and ignored fields. An \
@@ -203,7 +203,7 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
     let named = args.progress.as_ref();
     let named = named.map(|path| Notes::new(path.clone(), &args.files, args.follow, args.client.url()));
     let mut notes = named.transpose()?;
-    let start = notes.as_ref().map(Notes::place).transpose()?.flatten();
+    let start = notes.as_mut().map(Notes::place).transpose()?.flatten();
     if let Some(Place { file, done, .. }) = &start {
         eprintln!("continuing after line {} of {file}", done.line);
         let at = args.files.iter().position(|path| path.display().to_string() == *file);
@@ -232,7 +232,10 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
         Err(error) => Err(error), // the reading thread may wait for input; it ends with the process
     };
     writeln!(std::io::stdout(), "{}", progress.finish())?;
-    let noted = notes.map_or(Ok(()), |notes| notes.end(outcome.is_ok() && !do_follow));
+    let noted = match (&mut notes, &sender) {
+        (Some(notes), Some(sender)) => notes.end(outcome.is_ok() && !do_follow, sender).await,
+        _ => Ok(()),
+    };
     outcome?;
     noted?;
     match progress.rejected() {
@@ -306,7 +309,10 @@ async fn send_all(
         for rejection in answer.rejections {
             progress.list_rejection(&batch.file, rejection.line, &rejection.why);
         }
-        if let Some(notes) = &mut notes {
+        if let (Some(notes), Some(sender)) = (&mut notes, sender) {
+            if notes.is_due() {
+                notes.confirm_store(sender).await?;
+            }
             let unconverted = batch.done.as_ref().map_or(0, |done| done.rejected);
             notes.note(&batch, progress.rejected_with(unconverted))?;
         }

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::slice;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use super::super::Usage;
 use super::super::target::ProgressFile;
 use super::batch::{Batch, Done};
+use super::send::Sender;
 use super::source;
 
 /// The least time between two saves within a file.
@@ -26,11 +27,20 @@ pub(super) struct Place {
     /// How many readings, and how many values, were rejected up to there.
     #[serde(default)]
     pub(super) rejected: (u64, u64),
+    /// The ID of the server's store, if the server has told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
 }
 
 /// The notes of an import.
 pub(super) struct Notes {
     file: ProgressFile,
+    /// The path of the file, for messages.
+    shown: String,
+    /// The ID of the store to which the lines up to the place were sent.
+    store: Option<String>,
+    /// Whether the server has told that `store` is its store.
+    is_confirmed: bool,
     last: Option<Place>,
     saved: Option<Instant>,
 }
@@ -54,13 +64,38 @@ impl Notes {
             let changed = jiff::Timestamp::try_from(changed.with_context(|| file.display().to_string())?)?;
             named.push(format!("{} of {bytes} bytes, changed at {changed}", file.display()));
         }
+        let shown = path.display().to_string();
         let file = ProgressFile::new(path, &[named.join(", "), url.to_owned()]);
-        Ok(Self { file, last: None, saved: None })
+        Ok(Self { file, shown, store: None, is_confirmed: false, last: None, saved: None })
     }
 
     /// The place at which the import continues; `None`: at the beginning.
-    pub(super) fn place(&self) -> anyhow::Result<Option<Place>> {
-        self.file.load()
+    pub(super) fn place(&mut self) -> anyhow::Result<Option<Place>> {
+        let place: Option<Place> = self.file.load()?;
+        self.store = place.as_ref().and_then(|place| place.store.clone());
+        Ok(place)
+    }
+
+    /// Whether the next [`Self::note`] saves the place, because the last save is long ago.
+    pub(super) fn is_due(&self) -> bool {
+        self.saved.is_none_or(|saved| saved.elapsed() > SAVE_INTERVAL)
+    }
+
+    /// Asks the server for the ID of its store, unless it has told it already.
+    ///
+    /// # Errors
+    /// If the lines up to the place were sent to another store.
+    pub(super) async fn confirm_store(&mut self, sender: &Sender) -> anyhow::Result<()> {
+        if self.is_confirmed {
+            return Ok(());
+        }
+        let Some(found) = sender.store_id().await else { return Ok(()) };
+        if self.store.as_ref().is_some_and(|noted| *noted != found) {
+            let why = format!("{} is of another store than that of the server: remove it to begin again", self.shown);
+            return Err(Usage(why).into());
+        }
+        (self.store, self.is_confirmed) = (Some(found), true);
+        Ok(())
     }
 
     /// Notes that the server has answered for a batch, and all before it.
@@ -69,8 +104,9 @@ impl Notes {
     pub(super) fn note(&mut self, batch: &Batch, rejected: (u64, u64)) -> anyhow::Result<()> {
         let Some(done) = batch.done.clone() else { return Ok(()) };
         let is_new_file = self.last.as_ref().is_none_or(|last| *last.file != *batch.file);
-        let last = self.last.insert(Place { file: batch.file.to_string(), done, rejected });
-        if is_new_file || self.saved.is_none_or(|saved| saved.elapsed() > SAVE_INTERVAL) {
+        let is_due = is_new_file || self.is_due();
+        let last = self.last.insert(Place { file: batch.file.to_string(), done, rejected, store: self.store.clone() });
+        if is_due {
             self.file.save(last)?;
             self.saved = Some(Instant::now());
         }
@@ -78,7 +114,15 @@ impl Notes {
     }
 
     /// Removes the notes of a complete import, or saves the place of any other.
-    pub(super) fn end(&self, is_complete: bool) -> anyhow::Result<()> {
+    ///
+    /// An import that was continued is complete only if the server has still the same store.
+    pub(super) async fn end(&mut self, is_complete: bool, sender: &Sender) -> anyhow::Result<()> {
+        if is_complete {
+            self.confirm_store(sender).await?;
+            if self.store.is_some() && !self.is_confirmed {
+                bail!("the server has not told whether it has the store of {}: repeat the command", self.shown);
+            }
+        }
         match &self.last {
             _ if is_complete => self.file.remove(),
             Some(last) => self.file.save(last),
@@ -101,7 +145,10 @@ mod tests {
         let (body, lines, reached) = ("".into(), vec![2], Some(done.clone()));
         let batch = Batch { file: "a.csv".into(), body, lines, done: reached, readings: None };
         notes().note(&batch, (3, 4)).unwrap();
-        assert_eq!(notes().place().unwrap(), Some(Place { file: "a.csv".to_owned(), done, rejected: (3, 4) }));
+        assert_eq!(
+            notes().place().unwrap(),
+            Some(Place { file: "a.csv".to_owned(), done, rejected: (3, 4), store: None })
+        );
         std::fs::write(&file, "ts,v\n2,2\n").unwrap();
         let later = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         std::fs::File::options().write(true).open(&file).unwrap().set_modified(later).unwrap();

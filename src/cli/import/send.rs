@@ -17,6 +17,9 @@ use super::batch::Batch;
 /// The path to which dead letters are sent.
 pub(in crate::cli) const DEAD_LETTERS: &str = "/v1/dead-letters";
 
+/// The most bytes of an answer of `/version`.
+const VERSION_MAX_BYTES: usize = 64 << 10;
+
 /// The counts besides accepted and rejected readings, as words: `3 fields ignored`.
 ///
 /// Zeros are left out.
@@ -97,6 +100,13 @@ impl Sender {
         let Batch { lines, file, .. } = batch;
         let refused = format!("{} lines from {file}:{}: {trouble}", lines.len(), lines[0]);
         Err(if trouble.is_too_large() { TooLarge(refused).into() } else { anyhow!(refused) })
+    }
+
+    /// The ID of the store of the server. `None` if the server does not tell it, or not yet.
+    pub(super) async fn store_id(&self) -> Option<String> {
+        let answer = self.client.get("/version", &[]).await.ok()?.whole(VERSION_MAX_BYTES).await.ok()?;
+        let version: serde_json::Value = serde_json::from_slice(&answer).ok()?;
+        version.get("storeId")?.as_str().map(str::to_owned)
     }
 
     async fn attempt(&self, body: &Body) -> Result<Answer, Trouble> {
