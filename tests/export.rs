@@ -470,3 +470,36 @@ async fn an_imported_value_replaces_a_newer_one_except_in_time_series() {
         an_old_export_comes_back(setup).await; // in time series, the first value was never replaced
     }
 }
+
+/// The address stays the same, as when the data folder of a server is lost.
+#[tokio::test]
+async fn an_import_does_not_continue_in_another_store() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let [a, b, progress] = ["a.csv", "b.csv", "progress"].map(|name| folder.path().join(name).display().to_string());
+    fs::write(&a, "time,temp\n1776693610,1\n").expect("writable");
+    fs::write(&b, "time,hum\n1776693620,2\n").expect("writable");
+    let [first, other] = [Server::start(Setup::sqlite()).await, Server::start(Setup::sqlite()).await];
+    for server in [&first, &other] {
+        let id = async || server.get_json("/version").await["storeId"].as_str().map(str::to_owned);
+        wait_until("the ID of the store is known", id).await;
+    }
+    let relay = crate::forward::relay::Relay::start().await;
+    let args = ["import", &a, &b, "--url", relay.url(), "--device", "d", "--progress", &progress];
+
+    relay.lead_to(Some(first.http_addr()));
+    let interrupted = run(&[&args[..], &["--metric", "temp=temp"]].concat()).await;
+    assert!(interrupted.code == Some(64) && interrupted.stderr.contains("no column \"temp\""), "{interrupted:?}");
+    let noted = fs::read_to_string(&progress).expect("the first file is imported");
+
+    relay.lead_to(Some(other.http_addr()));
+    let refused = run(&args).await;
+    let said = "is of another store than that of the server: remove it to begin again";
+    assert!(refused.code == Some(64) && refused.stderr.contains(said), "{refused:?}");
+    assert_eq!(fs::read_to_string(&progress).expect("it stays"), noted);
+
+    relay.lead_to(Some(first.http_addr()));
+    let done = run(&args).await;
+    assert!(done.code == Some(0) && done.stderr.contains("continuing after line 2 of"), "{done:?}");
+    assert!(!Path::new(&progress).exists(), "the import is complete");
+    assert_eq!(first.settled().await.count("tidegauge_readings_stored_total"), 2);
+}
