@@ -107,6 +107,9 @@ async fn a_histogram_is_one_data_point_whatever_the_number_of_its_values() {
     let infinite = histogram(&json!("Infinity"), TS_NS);
     let answer = export(&server, &request(&[("device.id", "d")], &json!([gauge, infinite]))).await;
     assert!(answer.text().contains("1 of 2 samples are rejected"), "{}", answer.text());
+    let answer = export(&server, &request(&[("device.id", "d")], &json!([infinite]))).await;
+    let partial = &answer.json()["partialSuccess"];
+    assert_eq!((answer.status, &partial["rejectedDataPoints"]), (200, &json!("1")), "its other values are stored");
 }
 
 #[tokio::test]

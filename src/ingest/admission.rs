@@ -180,6 +180,7 @@ impl<'r> Admission<'r> {
         (self.scope, self.quota) = (scope, quota);
         self.window.set_waited(waited);
         self.overwrite_check.start_datagram();
+        self.rejected_values = RejectedValues::default(); // of a retained reading that was left out
         (self.owner, self.line) = (None, None); // the next parser numbers owners and lines from the start
         self.batch.forget_owners();
         if let Some(check) = &mut self.device_check {

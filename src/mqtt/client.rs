@@ -173,9 +173,7 @@ impl Client {
         let mut buffer = vec![0; READ_BYTES];
         let mut tick = Instant::now();
         loop {
-            // A broker has no quota.
-            let author = Author { scope: &self.options.scope, quota: Quota::unlimited(), waits_for_rate: false };
-            waiting.submit(&self.intake, author);
+            self.submit(waiting);
             if tick <= Instant::now() {
                 let oldest = waiting.oldest().map_or(0.0, |oldest| oldest.elapsed().as_secs_f64());
                 self.counters.oldest_seconds.set(oldest);
@@ -339,10 +337,20 @@ impl Client {
         Ok(())
     }
 
-    /// Acknowledges the messages on their way into the log, and disconnects.
+    /// Submits waiting messages to the log. A broker has no quota.
+    fn submit(&self, waiting: &mut Queue) {
+        let author = Author { scope: &self.options.scope, quota: Quota::unlimited(), waits_for_rate: false };
+        waiting.submit(&self.intake, author);
+    }
+
+    /// Stores and acknowledges the messages that have arrived, and disconnects.
     async fn stop(&self, connection: &mut Connection, waiting: &mut Queue) -> Result<(), MqttError> {
         let session = &mut connection.session;
-        if waiting.is_submitted() {
+        loop {
+            self.submit(waiting);
+            if !waiting.is_submitted() {
+                break;
+            }
             let result = waiting.durable().await;
             self.settle(result, waiting, session)?;
         }

@@ -216,9 +216,9 @@ impl Queue {
         self.unacknowledged
     }
 
-    /// The end of the pause, if there is one.
-    pub(super) const fn try_at(&self) -> Option<Instant> {
-        self.try_at
+    /// When to submit again after a pause. `None` while a record is on its way: its end comes first.
+    pub(super) fn try_at(&self) -> Option<Instant> {
+        self.try_at.filter(|_| !self.is_submitted())
     }
 
     /// The arrival of the oldest message that needs an acknowledgement.

@@ -15,7 +15,7 @@ pub(super) fn format_of(content: &[u8]) -> Format {
     }
 }
 
-/// Parses the lines of a datagram of this format.
+/// Parses a datagram of this format.
 ///
 /// Times of line protocol are in nanoseconds. Sequence numbers go to `numbering`.
 pub(super) fn parse(

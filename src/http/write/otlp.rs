@@ -145,7 +145,7 @@ impl Encoding {
         let message = if counts.rejected > 0 { described(receipt, counts) } else { String::new() };
         let mut response = if receipt.retry_after.is_some() {
             self.status(StatusCode::TOO_MANY_REQUESTS, &message)
-        } else if counts.accepted == 0 && counts.rejected > 0 {
+        } else if receipt.accepted == 0 && counts.rejected > 0 {
             self.status(StatusCode::BAD_REQUEST, &message)
         } else {
             self.success(counts.rejected, &message)

@@ -99,7 +99,7 @@ pub(super) fn failed(problem: &Problem, answer: impl FnOnce(StatusCode, &str) ->
 /// Describes the number of rejected samples and the first rejections.
 pub(super) fn described(receipt: &Receipt, counts: SampleCounts) -> String {
     let SampleCounts { accepted, rejected, .. } = counts;
-    let others = if accepted > 0 { ", the others are stored" } else { "" };
+    let others = if receipt.accepted > 0 { ", the others are stored" } else { "" };
     let describe = |listed: &Listed| match &listed.device {
         Some(device) => format!("device {device}: {}", listed.rejection.detail),
         None => listed.rejection.detail.clone(),

@@ -181,7 +181,7 @@ fn parse(format: Format, body: &[u8], admission: &mut Admission<'_>) {
             drop(json::parse(body, &options, admission));
         }
         Format::Json | Format::JsonWithLabels => drop(json::parse(body, &json::Options::default(), admission)),
-        Format::Lines => json::parse_lines(body, &json::Options::default(), admission),
+        Format::Lines => json::parse_value_or_lines(body, &json::Options::default(), admission),
         Format::LineProtocol => {
             let options = line_protocol::Options { precision: Precision::Nanoseconds, device: None, mapping: &mapping };
             line_protocol::parse(body, &options, admission);

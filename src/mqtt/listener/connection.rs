@@ -286,13 +286,15 @@ impl Shared {
     /// Submits and settles the messages that wait at the end of a connection.
     ///
     /// A client may send messages of quality of service 0 and disconnect at once. Such messages wait for the
-    /// rate. The call ends early if the log refuses a record, or if the client may no longer write.
+    /// rate, but not longer than the end may take. The call ends early if the log refuses a record, or if the
+    /// client may no longer write.
     async fn settle_all<S>(&self, connection: &mut Connection<S>, client: &mut Client, peer: &Peer) {
+        let end = Instant::now() + END_TIMEOUT;
         while connection.queue.is_submitted() || self.submit(connection, client, peer).is_ok() {
             if connection.queue.is_submitted() {
                 let result = connection.queue.durable().await;
                 self.settle(result, connection, client);
-            } else if let Some(try_at) = connection.queue.rate_pause() {
+            } else if let Some(try_at) = connection.queue.rate_pause().filter(|at| *at < end) {
                 sleep_until(try_at.into()).await;
             } else {
                 return;

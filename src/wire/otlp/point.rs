@@ -275,9 +275,12 @@ impl<'b> Points<'b> {
             return readings.add(point.ts_ms, Err(&rejection));
         }
         // All values of a histogram or summary count as one sample, or as none if one of them is rejected.
-        let mut begins = point.values.iter().all(|(_, value)| value.is_finite());
+        let (mut begins, mut is_rejected) = (point.values.iter().all(|(_, value)| value.is_finite()), false);
         for (suffix, value) in &point.values {
             if !value.is_finite() {
+                if std::mem::replace(&mut is_rejected, true) {
+                    continue;
+                }
                 let what =
                     format!("the value of {} is not a finite number", quoted(&format!("{}{suffix}", metric.name)));
                 readings.add(point.ts_ms, Err(&rejection(Code::NonFiniteValue, what)));

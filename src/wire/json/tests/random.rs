@@ -95,6 +95,7 @@ proptest! {
         let bytes = bytes.concat();
         let _ = parse(&bytes, &Options::default(), &mut RecordingSink::default());
         parse_lines(&bytes, &Options::default(), &mut RecordingSink::default());
+        parse_value_or_lines(&bytes, &Options::default(), &mut RecordingSink::default());
     }
 
     #[test]
