@@ -295,7 +295,7 @@ async fn a_csv_answer_in_chunks_breaks_off_if_a_later_part_fails() {
     let one = server.get_as(&chunked("SELECT v FROM m WHERE device_id = 'z'"), "text/csv").await;
     assert!(one.text().starts_with("error\n") && one.text().contains("(query.max_hours)"), "{}", one.text());
 
-    let head = format!("GET {all} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    let head = format!("GET {all} HTTP/1.0\r\nHost: localhost\r\nAccept: text/csv\r\n\r\n");
     let (status, _, body) = Connection::open(&server).await.ask(head.as_bytes()).await;
     assert!(status == 505 && String::from_utf8_lossy(&body).contains("needs HTTP/1.1"), "{status}");
 }

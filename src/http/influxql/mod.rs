@@ -154,8 +154,8 @@ impl Shape {
 
 async fn answer(app: &Arc<App>, grant: Arc<Grant>, form: Form, head: &Parts) -> Result<Response, Refusal> {
     let statements = statements(&form, grant.allows(Scope::Query))?;
-    if form.chunk_rows.is_some() {
-        streamed_file::check_version(head.version)?;
+    if form.chunk_rows.is_some() && form.format == Format::Csv {
+        streamed_file::check_version(head.version)?; // the other formats say in each chunk whether more follow
     }
     let encoding = Encoding::choose(&head.headers);
     let disconnect = head.extensions.get::<Peer>().map(|peer| peer.disconnect.clone());

@@ -244,7 +244,7 @@ pub(in crate::http) async fn list(
     let list = async move {
         let place = of_list.query_limits.enter(&grant.quota).await?;
         let devices = limit.max(DEVICES_PER_FETCH);
-        place.reserve(devices * 2 * of_list.ingest.rules().limits.max_metadata_bytes).await?;
+        place.reserve(devices * max_line(&of_list.ingest.rules().limits)).await?;
         let found = page(&of_list.queries, &grant.device_scope, &prefix, after.as_deref(), limit);
         let found = tokio::time::timeout_at(of_list.queries.deadline(), found).await;
         let (lines, next) = found.map_err(|_| QueryError::Timeout(of_list.queries.limits().timeout))??;

@@ -14,6 +14,8 @@ use super::{Epoch, Result};
 #[derive(Debug, Default)]
 pub(super) struct CsvState {
     header: Option<(usize, Arc<[String]>)>,
+    /// Whether a table was written. The next one begins after a blank line.
+    has_table: bool,
 }
 
 impl CsvState {
@@ -22,9 +24,7 @@ impl CsvState {
         let series = match result {
             Ok(series) => series,
             Err(message) => {
-                if self.header.is_some() {
-                    out.push(b'\n');
-                }
+                self.begin_table(out);
                 return error(&message.to_string(), out);
             }
         };
@@ -47,14 +47,18 @@ impl CsvState {
         }
     }
 
+    fn begin_table(&mut self, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.has_table, true) {
+            out.push(b'\n');
+        }
+    }
+
     /// Writes the names of the columns, unless the series before is of this statement and has the same ones.
     fn header(&mut self, id: usize, series: &OutSeries, out: &mut Vec<u8>) {
         if self.header.as_ref().is_some_and(|(of, columns)| (*of, columns) == (id, &series.columns)) {
             return;
         }
-        if self.header.is_some() {
-            out.push(b'\n');
-        }
+        self.begin_table(out);
         out.extend_from_slice(b"name,tags");
         for column in series.columns.iter() {
             out.push(b',');

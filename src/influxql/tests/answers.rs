@@ -193,6 +193,9 @@ fn csv_has_a_table_for_each_statement_and_each_error() {
         let tables = "name,tags,time,x\nm,,0,1\n\nname,tags,time,x\nm,,0,10\n";
         assert_eq!(csv, format!("{tables}\nerror\nundefined function foo()\n"));
     }
+    let csv = written_of("SELECT foo(x) FROM m; SELECT bar(x) FROM m", Format::Csv, None, None);
+    let expected = "error\nundefined function foo()\n\nerror\nundefined function bar()\n";
+    assert_eq!(String::from_utf8(csv).unwrap(), expected);
 }
 
 #[test]
