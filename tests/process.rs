@@ -77,8 +77,8 @@ async fn signals_of_habit_do_not_end_it() {
     assert_eq!(server.get("/healthz").await.status, 200);
 }
 
-/// `systemctl reload` may come while the log is being opened. The signal is sent as soon as the process handles
-/// SIGUSR1.
+/// `systemctl reload` may come while the log is being opened. The signal is sent as soon as the process
+/// handles SIGUSR1.
 #[tokio::test]
 async fn a_reload_during_the_start_does_not_end_it() {
     let data = TempDir::new().expect("a temporary folder");

@@ -129,7 +129,6 @@ async fn a_flag_that_overrides_a_value_of_the_file_is_reported() {
     assert!(log.contains("server.data_dir = \"./elsewhere\"") && log.contains("config.toml:"), "{log}");
 }
 
-/// Stores a reading.
 /// Its newest segment alone is larger than the new limit.
 #[tokio::test]
 async fn a_log_above_its_new_limit_takes_readings_when_it_is_stored() {
@@ -149,6 +148,7 @@ async fn a_log_above_its_new_limit_takes_readings_when_it_is_stored() {
     .await;
 }
 
+/// Stores a reading.
 async fn store_one(server: &Server, value: i32) {
     let answer = server.ingest(&json!([{"deviceId": "a", "ts": value, "value": value}])).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

@@ -75,7 +75,7 @@ pub(super) async fn serve(
     let passed = PassedSockets::take()?;
     let config = &configured.listening_at(passed.http_addr()?, passed.udp_addr()?)?;
     open_files::raise_limit();
-    // From here on, a reload that comes during the start waits for its end: by default SIGHUP ends the process.
+    // A reload that comes during the start waits for its end. By default SIGHUP ends the process.
     let hangups = settings.map(|_| signal(SignalKind::hangup())).transpose()?;
     signals::ignore_user_signals()?;
     let Auth { allow_anonymous, tokens, keys, .. } = &config.auth;
@@ -234,7 +234,7 @@ impl Service {
         store_watch::note(&known_store, &*store);
         let dead_letters = data_dir::dead_letters(data.path());
         let dead_letters = DeadLetters::new(dead_letters, config.flush.max_dead_letter_bytes.0, clock.clone());
-        let dead_letters = dead_letters.with_copies(of_forwarding);
+        let dead_letters = dead_letters.with_copies(of_forwarding, forwarding.is_some());
         let pipeline = Pipeline::new(
             options::flush(config, data, clock),
             Arc::clone(&log),

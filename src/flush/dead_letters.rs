@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::common::clock::{Clock, rfc3339};
 use crate::common::regular_file::{open_regular, open_regular_with};
-use crate::disk::OsFolder;
+use crate::disk::{Folder, OsFolder};
 use crate::model::{BucketWrite, Contents, Deletion};
 
+use self::file::Change;
 use self::line::{lines_of, without};
 
 mod file;
@@ -37,6 +38,8 @@ pub struct DeadLetters {
     turn: Arc<Mutex<()>>,
     /// The letters of readings that are stored here too.
     copies: Option<Arc<Self>>,
+    /// Whether a follower deletes in the copies too, in the order of the log.
+    has_follower: bool,
 }
 
 impl DeadLetters {
@@ -44,15 +47,16 @@ impl DeadLetters {
     ///
     /// The first refused reading creates it.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
-        Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default(), copies: None }
+        Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default(), copies: None, has_follower: false }
     }
 
     /// Has deletions remove their readings from `copies` too, the letters of readings that are stored here.
     ///
-    /// Readings in `copies` are not counted, because the stored ones are.
+    /// Readings in `copies` are not counted, because the stored ones are. With a follower of the log, which
+    /// adds to `copies`, they are removed when a deletion is accepted ([`Self::delete_followed`]).
     #[must_use]
-    pub fn with_copies(self, copies: Self) -> Self {
-        Self { copies: Some(copies.into()), ..self }
+    pub fn with_copies(self, copies: Self, has_follower: bool) -> Self {
+        Self { copies: Some(copies.into()), has_follower, ..self }
     }
 
     /// The size of the file, in bytes.
@@ -131,12 +135,24 @@ impl DeadLetters {
         let (this, deletion) = (self.clone(), deletion.clone());
         blocking(move || {
             let delete = |folder: &OsFolder, name: &str| delete_of(folder, name, &deletion);
-            if let Some(copies) = &this.copies {
+            if let Some(copies) = this.copies.as_ref().filter(|_| !this.has_follower) {
                 copies.each_file(delete)?;
             }
             this.each_file(delete)
         })
         .await
+    }
+
+    /// Removes the readings that a deletion selects from the letters of a follower.
+    ///
+    /// This is for a deletion that was just accepted: later the file may have letters of readings that follow
+    /// the deletion. If it fails, the follower removes them when it reaches the deletion.
+    pub(super) async fn delete_followed(&self, deletion: &Deletion) {
+        if let Some(copies) = self.copies.as_ref().filter(|_| self.has_follower)
+            && let Err(error) = copies.delete(deletion).await
+        {
+            tracing::warn!(%error, "cannot remove deleted readings from the dead letters of forwarding yet");
+        }
     }
 
     /// Counts the readings that [`Self::delete`] would remove.
@@ -233,15 +249,21 @@ fn count_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Resu
 ///
 /// Most deletions select nothing. They only read the file, which may be larger than the free disk space.
 fn delete_of(folder: &OsFolder, name: &str, deletion: &Deletion) -> std::io::Result<u64> {
-    if count_of(folder, name, deletion)? == 0 {
-        return Ok(0);
-    }
-    let mut deleted = 0;
-    file::rewrite(folder, name, &format!("{name}.new"), |line| {
+    let (mut deleted, mut freed) = (0, 0);
+    file::each_line(folder, name, |line| {
         let (left, count) = without(line, deletion);
         deleted += count;
-        left
+        freed += match left {
+            Change::Keep => 0,
+            Change::Remove => line.len(),
+            Change::Replace(with) => line.len().saturating_sub(with.len()),
+        };
     })?;
+    if deleted == 0 {
+        folder.sync()?; // an attempt before may have renamed the file and not synced its name
+        return Ok(0);
+    }
+    file::rewrite(folder, name, &format!("{name}.new"), freed as u64, |line| without(line, deletion).0)?;
     Ok(deleted)
 }
 

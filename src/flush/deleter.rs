@@ -30,7 +30,7 @@ use super::{Pipeline, instances, stop};
 use crate::common::clock::rfc3339;
 use crate::log::{AppendError, BegunDeletion, DeletionRecord, Log};
 use crate::model::{Deletion, Hour};
-use crate::pending::{DeletionStep, Erased, NextDeletion, Pending};
+use crate::pending::{DeletionStep, Erased, NextDeletion};
 use crate::store::{Deleted, ReadingsQuery, StoreError};
 
 /// The most deletions that wait for the store.
@@ -72,7 +72,7 @@ impl Pipeline {
         by: &str,
         max_wait: Duration,
     ) -> Result<DeletionOutcome, DeletionError> {
-        if self.with_pending(Pending::deletions) >= MAX_WAITING {
+        if self.deletions.waiting() >= MAX_WAITING {
             return Err(DeletionError::TooMany);
         }
         let id = RandomState::new().build_hasher().finish();
@@ -83,6 +83,7 @@ impl Pipeline {
             return Err(error.into());
         }
         audit(&begun, None);
+        self.dead_letters.delete_followed(&begun.deletion).await;
         self.log.read_up_to(self.log.usage().readable);
         tokio::select! {
             Ok(outcome) = outcome => return Ok(outcome),

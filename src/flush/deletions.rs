@@ -113,6 +113,11 @@ impl Deletions {
         answer
     }
 
+    /// The number of deletions that are not executed here, whether or not the feeder has reached them.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().entries.values().filter(|entry| entry.stage == Stage::Logged).count()
+    }
+
     /// Forgets a deletion that the log has not taken.
     pub(super) fn forget(&self, id: u64) {
         self.lock().entries.remove(&id);
@@ -237,7 +242,6 @@ impl Entry {
 mod tests {
     use super::Stage::{Announced, Executed, Logged};
     use super::*;
-    use crate::log::Position;
     use crate::model::{Deletion, SeriesFilter};
 
     use Event::{
@@ -254,7 +258,7 @@ mod tests {
     }
 
     fn recovered(from: Option<&str>, is_executed: bool) -> RecoveredDeletion {
-        RecoveredDeletion { position: Position(99), begun: begun(from), is_executed }
+        RecoveredDeletion { begun: begun(from), is_executed }
     }
 
     #[derive(Clone, Copy)]

@@ -20,8 +20,8 @@ pub(super) struct Batch {
     owners: Vec<Owner>,
     /// For each reading, the index of its owner and its place in `texts`.
     ///
-    /// The text of a reading is `{"ts":1,"values":{"m":2.5}}`. `measurementBytes` precedes `values` if the names
-    /// begin with a measurement.
+    /// The text of a reading is `{"ts":1,"values":{"m":2.5}}`. `measurementBytes` precedes `values` if the
+    /// names begin with a measurement.
     readings: Vec<(usize, Range<usize>)>,
 }
 

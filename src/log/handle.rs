@@ -310,10 +310,10 @@ impl Log {
     /// Checks the free space on the disk, and refuses or accepts appends accordingly.
     ///
     /// Callers call this about once a second. When the free space above the reserve is less than a segment,
-    /// this removes the spares and cuts off the room of the newest segment. While the disk refuses appends, or
-    /// if the newest segment has more than half of the log, this ends the segment, so that all of the log can
-    /// be cut: a log that is full takes no readings, and so would not end the segment itself. It also reserves
-    /// a file descriptor for the next segment.
+    /// this removes the spares and cuts off the room of the newest segment. While the disk refuses appends,
+    /// or if the newest segment has more than half of the log, this ends the segment, so that all of the log
+    /// can be cut: a full log takes no readings, and so would not end the segment itself. It also reserves a
+    /// file descriptor for the next segment.
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
         let Ok(mut space) = self.folder.space() else { return };

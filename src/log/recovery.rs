@@ -78,8 +78,6 @@ pub struct Recovery {
 /// A deletion that recovery found in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredDeletion {
-    /// The position of its record. The deletion removes readings before this position.
-    pub position: Position,
     /// The content of its record.
     pub begun: BegunDeletion,
     /// Whether the store has executed it.
@@ -406,11 +404,11 @@ impl Inspection {
         Ok(())
     }
 
-    fn add_deletions(&mut self, records: Vec<(Position, DeletionRecord)>) {
-        for (position, record) in records {
+    fn add_deletions(&mut self, records: Vec<DeletionRecord>) {
+        for record in records {
             match record {
                 DeletionRecord::Begun(begun) => {
-                    self.deletions.push(RecoveredDeletion { position, begun, is_executed: false });
+                    self.deletions.push(RecoveredDeletion { begun, is_executed: false });
                 }
                 DeletionRecord::Executed { id } => {
                     let begun = self.deletions.iter_mut().rev().find(|found| found.begun.id == id);

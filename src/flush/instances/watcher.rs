@@ -11,7 +11,6 @@ use crate::flush::Pipeline;
 use crate::flush::deleter::{MAX_WAITING, append, audit};
 use crate::flush::deletions::Stage;
 use crate::log::{BegunDeletion, DeletionRecord};
-use crate::pending::Pending;
 use crate::store::{Announced, Instance, Instances, StoreError};
 
 /// The time between two looks.
@@ -192,7 +191,7 @@ impl Watcher<'_> {
     /// writes make room in the log. If the deletion is closed already, what is written meanwhile stays.
     async fn append(&self, begun: &BegunDeletion) -> bool {
         let pipeline = self.pipeline;
-        if pipeline.with_pending(Pending::deletions) >= MAX_WAITING {
+        if pipeline.deletions.waiting() >= MAX_WAITING {
             return false;
         }
         pipeline.deletions.add(begun, Stage::Logged);
@@ -203,6 +202,7 @@ impl Watcher<'_> {
         }
         self.tell_if_missed(begun.id);
         audit(begun, None);
+        pipeline.dead_letters.delete_followed(&begun.deletion).await;
         pipeline.log.read_up_to(pipeline.log.usage().readable);
         true
     }

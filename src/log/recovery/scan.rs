@@ -52,7 +52,7 @@ pub(super) struct Scan {
     /// The offsets of bytes that are no good record.
     pub(super) gaps: Vec<Range<u64>>,
     /// The records of deletions behind the checkpoint, with their positions.
-    pub(super) deletions: Vec<(Position, DeletionRecord)>,
+    pub(super) deletions: Vec<DeletionRecord>,
 }
 
 impl Scan {
@@ -72,7 +72,7 @@ impl Scan {
                 if header.kind == Kind::Deletion {
                     let offset = position.0 - segment.base.0 + Header::BYTES as u64;
                     let damaged = |detail| LogError::Damaged { path: segment.path.to_owned(), offset, detail };
-                    scan.deletions.push((position, DeletionRecord::of(payload).map_err(damaged)?));
+                    scan.deletions.push(DeletionRecord::of(payload).map_err(damaged)?);
                 }
                 scan.readings += u64::from(header.readings);
             }

@@ -17,9 +17,9 @@
 //!
 //! **Metrics.** `values` has any number of metrics. `value` is one metric, whose name is in `metric`, or else
 //! `value`. An object may have both. The `unit` of the value becomes its label `unit`: metadata would hold
-//! only the last unit, and values in different units must not meet in one series. `measurementBytes` says where
-//! the measurement ends in the names, as [`Incoming`](super::Incoming) has it: forwarding and dead letters keep
-//! the measurements of line protocol so.
+//! only the last unit, and values in different units must not meet in one series. `measurementBytes` says
+//! where the measurement ends in the names, as [`Incoming`](super::Incoming) has it: forwarding and dead
+//! letters keep the measurements of line protocol so.
 //!
 //! **Defaults.** A time, `labels`, `metric`, `unit` or `measurementBytes` beside `readings` is the default of
 //! the readings. If an object has a value and `readings`, the value is one more reading, the first.
