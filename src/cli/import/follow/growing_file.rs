@@ -99,14 +99,17 @@ impl GrowingFile {
             Some(mark) => renamed(path, mark)?,
         };
         let is_found = found.is_some();
-        let changed = mark.and_then(|mark| mark.changed);
-        let (next, skipped) = match (found, changed) {
-            (None, Some(changed)) => rotated_after(path, (0, 0, changed), &VecDeque::new())?,
+        let last = mark.and_then(|mark| mark.changed);
+        let (next, skipped) = match (found, last) {
+            (None, Some(last)) => rotated_after(path, (0, 0, last), &VecDeque::new())?,
             (found, _) => (found, Vec::new()),
         };
         let name = next.unwrap_or_else(|| path.to_owned());
         let is_replaced = name != path;
-        let (file, read) = (open_regular(&name)?, Mark { changed, ..START });
+        let file = open_regular(&name)?;
+        // Rotated files that changed earlier are not unread.
+        let last = last.unwrap_or(changed(&file.metadata()?));
+        let read = Mark { changed: Some(last), ..START };
         let opened = Self {
             path: path.to_owned(),
             name,
@@ -194,7 +197,8 @@ impl GrowingFile {
 
     /// Continues in a copy that was made before the file was truncated.
     ///
-    /// Without such a copy, it begins again at the start of the file, and returns the reason.
+    /// Without such a copy, it begins the first rotated file that may be unread, else this file again, and
+    /// returns the reason.
     fn truncated(&mut self) -> io::Result<Option<&'static str>> {
         self.partial.clear();
         if self.read.bytes > 0
@@ -204,7 +208,13 @@ impl GrowingFile {
             self.partial_check = self.read.check;
             return Ok(None);
         }
-        self.begin(self.path.clone())?;
+        let (next, skipped) = match self.read.changed {
+            Some(changed) => rotated_after(&self.path, (0, 0, changed), &self.ended)?,
+            None => (None, Vec::new()),
+        };
+        let next = next.unwrap_or_else(|| self.path.clone());
+        self.begin(next)?;
+        self.skipped.extend(skipped);
         Ok(Some("it was truncated"))
     }
 
@@ -553,6 +563,28 @@ mod tests {
         assert!(!is_found && file.take_skipped().is_empty());
         assert_eq!(steps(&mut file), ["2\n", "|", "4\n", "|", "6\n"]);
         assert_eq!(file.take_skipped(), [folder.path.with_file_name("a.csv.3.gz")]);
+    }
+
+    #[test]
+    fn the_unread_rotated_files_of_a_truncated_file_are_read_or_named() {
+        let folder = Folder::new();
+        folder.append(&"1\n".repeat(STEP_BYTES as usize));
+        folder.set_changed("a.csv", 1);
+        let (mut file, _) = folder.open(None);
+        assert!(matches!(file.next().unwrap(), Step::Lines(_)), "half of the file");
+        for (name, text, nth) in
+            [("a.csv.3.gz", "0", 0), ("a.csv.2.gz", "1, 2", 2), ("a.csv.1", "3\n", 3), ("a.csv", "4\n5\n", 4)]
+        {
+            fs::write(folder.path.with_file_name(name), text).unwrap();
+            folder.set_changed(name, nth);
+        }
+        assert_eq!(steps(&mut file), ["|", "3\n", "|", "4\n5\n"]);
+        assert_eq!(file.take_skipped(), [folder.path.with_file_name("a.csv.2.gz")]);
+        fs::write(folder.path.with_file_name("a.csv.4.gz"), "4, 5, 6").unwrap();
+        folder.set_changed("a.csv.4.gz", 5);
+        fs::write(&folder.path, "7\n").unwrap();
+        assert_eq!(steps(&mut file), ["|", "7\n"]);
+        assert_eq!(file.take_skipped(), [folder.path.with_file_name("a.csv.4.gz")]);
     }
 
     #[test]
