@@ -310,7 +310,7 @@ async fn send_all(
             progress.list_rejection(&batch.file, rejection.line, &rejection.why);
         }
         if let (Some(notes), Some(sender)) = (&mut notes, sender) {
-            if notes.is_due() {
+            if notes.is_due(&batch) {
                 notes.confirm_store(sender).await?;
             }
             let unconverted = batch.done.as_ref().map_or(0, |done| done.rejected);

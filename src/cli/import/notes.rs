@@ -39,7 +39,7 @@ pub(super) struct Notes {
     shown: String,
     /// The ID of the store to which the lines up to the place were sent.
     store: Option<String>,
-    /// Whether the server has told that `store` is its store.
+    /// Whether `store` is the store of the server, by its last answer.
     is_confirmed: bool,
     last: Option<Place>,
     saved: Option<Instant>,
@@ -76,20 +76,24 @@ impl Notes {
         Ok(place)
     }
 
-    /// Whether the next [`Self::note`] saves the place, because the last save is long ago.
-    pub(super) fn is_due(&self) -> bool {
-        self.saved.is_none_or(|saved| saved.elapsed() > SAVE_INTERVAL)
+    /// Whether [`Self::note`] saves the place that a batch reaches.
+    ///
+    /// It does if the batch is of another file, or the last save is long ago.
+    pub(super) fn is_due(&self, batch: &Batch) -> bool {
+        self.last.as_ref().is_none_or(|last| *last.file != *batch.file)
+            || self.saved.is_none_or(|saved| saved.elapsed() > SAVE_INTERVAL)
     }
 
-    /// Asks the server for the ID of its store, unless it has told it already.
+    /// Asks the server for the ID of its store.
+    ///
+    /// Ask again before each save: the server may have lost the store since, and be empty.
     ///
     /// # Errors
     /// If the lines up to the place were sent to another store.
     pub(super) async fn confirm_store(&mut self, sender: &Sender) -> anyhow::Result<()> {
-        if self.is_confirmed {
-            return Ok(());
-        }
-        let Some(found) = sender.store_id().await else { return Ok(()) };
+        let Ok(told) = sender.store_id().await else { return Ok(()) };
+        self.is_confirmed = false;
+        let Some(found) = told else { return Ok(()) };
         if self.store.as_ref().is_some_and(|noted| *noted != found) {
             let why = format!("{} is of another store than that of the server: remove it to begin again", self.shown);
             return Err(Usage(why).into());
@@ -103,10 +107,15 @@ impl Notes {
     /// `rejected` is the number of readings, and of values, that were rejected.
     pub(super) fn note(&mut self, batch: &Batch, rejected: (u64, u64)) -> anyhow::Result<()> {
         let Some(done) = batch.done.clone() else { return Ok(()) };
-        let is_new_file = self.last.as_ref().is_none_or(|last| *last.file != *batch.file);
-        let is_due = is_new_file || self.is_due();
-        let last = self.last.insert(Place { file: batch.file.to_string(), done, rejected, store: self.store.clone() });
-        if is_due {
+        let is_due = self.is_due(batch);
+        self.last = Some(Place { file: batch.file.to_string(), done, rejected, store: self.store.clone() });
+        if is_due { self.save() } else { Ok(()) }
+    }
+
+    /// Saves the last place, unless the lines up to it may be in two stores.
+    fn save(&mut self) -> anyhow::Result<()> {
+        let is_of_one_store = self.is_confirmed || self.store.is_none();
+        if let Some(last) = self.last.as_ref().filter(|_| is_of_one_store) {
             self.file.save(last)?;
             self.saved = Some(Instant::now());
         }
@@ -115,25 +124,70 @@ impl Notes {
 
     /// Removes the notes of a complete import, or saves the place of any other.
     ///
-    /// An import that was continued is complete only if the server has still the same store.
+    /// An import is complete only if the server has still the same store.
     pub(super) async fn end(&mut self, is_complete: bool, sender: &Sender) -> anyhow::Result<()> {
-        if is_complete {
-            self.confirm_store(sender).await?;
-            if self.store.is_some() && !self.is_confirmed {
-                bail!("the server has not told whether it has the store of {}: repeat the command", self.shown);
-            }
+        if !is_complete {
+            return self.save();
         }
-        match &self.last {
-            _ if is_complete => self.file.remove(),
-            Some(last) => self.file.save(last),
-            None => Ok(()),
+        self.confirm_store(sender).await?;
+        if self.store.is_some() && !self.is_confirmed {
+            bail!("the server has not told whether it has the store of {}: repeat the command", self.shown);
         }
+        self.file.remove()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tidegauge::client::{Client, Options, READINGS};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_place_is_saved_and_an_import_complete_only_while_the_server_has_the_same_store() {
+        let answer = Arc::new(Mutex::new(""));
+        let tell = |text: &'static str| *answer.lock().unwrap() = text;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let told = Arc::clone(&answer);
+        let app = axum::Router::new().fallback(move || {
+            let told = *told.lock().unwrap();
+            async move { told }
+        });
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let sender = Sender::new(Client::new(Options::new(&url)).unwrap(), READINGS, Duration::from_secs(60));
+
+        let folder = tempfile::tempdir().unwrap();
+        let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
+        std::fs::write(&file, "ts,v\n1,1\n").unwrap();
+        let mut notes = Notes::new(noted.clone(), &[file], false, &url).unwrap();
+        let done = Done { line: 2, mark: None, header: None, rejected: 0 };
+        let batch = |file: &str| {
+            let (body, lines, done) = ("".into(), vec![2], Some(done.clone()));
+            Batch { file: file.into(), body, lines, done, readings: None }
+        };
+        let [same, other, none] = [r#"{"storeId":"a"}"#, r#"{"storeId":"b"}"#, "{}"];
+        tell(same);
+        notes.confirm_store(&sender).await.unwrap();
+        notes.note(&batch("a.csv"), (0, 0)).unwrap();
+        let saved = std::fs::read(&noted).unwrap();
+        tell(none);
+        notes.confirm_store(&sender).await.unwrap();
+        notes.note(&batch("b.csv"), (0, 0)).unwrap();
+        for (told, said) in [(none, "has not told whether it has the store"), (other, "is of another store")] {
+            tell(told);
+            let refused = notes.end(true, &sender).await.unwrap_err().to_string();
+            assert!(refused.contains(said), "{refused}");
+            notes.end(false, &sender).await.unwrap();
+            assert_eq!(std::fs::read(&noted).unwrap(), saved, "lines after this place may be in another store");
+        }
+        tell(same);
+        notes.end(true, &sender).await.unwrap();
+        assert!(!noted.exists());
+    }
 
     #[test]
     fn a_file_with_other_content_of_the_same_size_is_not_continued() {

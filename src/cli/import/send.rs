@@ -103,10 +103,13 @@ impl Sender {
     }
 
     /// The ID of the store of the server. `None` if the server does not tell it, or not yet.
-    pub(super) async fn store_id(&self) -> Option<String> {
-        let answer = self.client.get("/version", &[]).await.ok()?.whole(VERSION_MAX_BYTES).await.ok()?;
-        let version: serde_json::Value = serde_json::from_slice(&answer).ok()?;
-        version.get("storeId")?.as_str().map(str::to_owned)
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub(super) async fn store_id(&self) -> Result<Option<String>, Trouble> {
+        let answer = self.client.get("/version", &[]).await?.whole(VERSION_MAX_BYTES).await?;
+        let version: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
+        Ok(version.get("storeId").and_then(serde_json::Value::as_str).map(str::to_owned))
     }
 
     async fn attempt(&self, body: &Body) -> Result<Answer, Trouble> {
