@@ -280,6 +280,29 @@ async fn rows_wait_for_a_server_that_is_away() {
     assert!(follower.terminate().await.status.success());
 }
 
+/// The address stays the same, as when the readings are moved to another store.
+#[tokio::test]
+async fn rows_go_on_in_another_store_of_the_server_with_a_line_about_it() {
+    let servers = [Server::start(Setup::sqlite()).await, Server::start(Setup::sqlite()).await];
+    for server in &servers {
+        let id = async || server.get_json("/version").await["storeId"].as_str().map(str::to_owned);
+        wait_until("the ID of the store is known", id).await;
+    }
+    let relay = Relay::start().await;
+    let mut gateway = Gateway::new();
+    for (server, lines) in servers.iter().zip([0, 1]) {
+        relay.lead_to(Some(server.http_addr()));
+        gateway.written.clear();
+        gateway.append(5);
+        let follower = gateway.follow_to(relay.url());
+        gateway.arrived(server).await;
+        let ended = follower.terminate().await;
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{said}");
+        assert_eq!(said.matches("press.progress: the server has another store now").count(), lines, "{said}");
+    }
+}
+
 #[tokio::test]
 async fn only_one_plain_file_is_followed() {
     for files in [&["-"][..], &["a.csv", "b.csv"], &["a.csv.gz"]] {

@@ -177,9 +177,9 @@ has its line end. When the file is renamed and the program writes to another one
 old one first, and rejects a last line without end; when it is truncated, it begins again, with the same header if it \
 has none. With --progress, a later start continues there, also in a file that was renamed meanwhile and is still in \
 the same folder, not compressed. It prints the names of compressed files that it skips, and does not count rows that \
-it sends again. A row ends with its line. Rows of the hour that exists twice wait until that hour is over. SIGTERM \
-ends it: what is read is sent, at most within 10 seconds. Name the metrics with --metric, for the first rows may not \
-have a number in each column.
+it sends again. If the server has another store by then, it prints that, and goes on. A row ends with its line. Rows \
+of the hour that exists twice wait until that hour is over. SIGTERM ends it: what is read is sent, at most within 10 \
+seconds. Name the metrics with --metric, for the first rows may not have a number in each column.
 
 The import prints each rejected row with its file and line, and continues. A quote that is not closed rejects its \
 row, and so does text after a closing quote, because following lines may be in the row: correct the quote, and \
@@ -233,7 +233,7 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
     };
     writeln!(std::io::stdout(), "{}", progress.finish())?;
     let noted = match (&mut notes, &sender) {
-        (Some(notes), Some(sender)) => notes.end(outcome.is_ok() && !do_follow, sender).await,
+        (Some(notes), Some(sender)) => notes.end(outcome.is_ok() && !do_follow, sender, &progress).await,
         _ => Ok(()),
     };
     outcome?;
@@ -311,7 +311,7 @@ async fn send_all(
         }
         if let (Some(notes), Some(sender)) = (&mut notes, sender) {
             if notes.is_due(&batch) {
-                notes.confirm_store(sender).await?;
+                notes.confirm_store(sender, progress).await?;
             }
             let unconverted = batch.done.as_ref().map_or(0, |done| done.rejected);
             notes.note(&batch, progress.rejected_with(unconverted))?;

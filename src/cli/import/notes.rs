@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::super::Usage;
 use super::super::target::ProgressFile;
 use super::batch::{Batch, Done};
+use super::progress::Progress;
 use super::send::Sender;
 use super::source;
 
@@ -37,6 +38,8 @@ pub(super) struct Notes {
     file: ProgressFile,
     /// The path of the file, for messages.
     shown: String,
+    /// Whether programs append to the files of the import.
+    do_grow: bool,
     /// The ID of the store to which the lines up to the place were sent.
     store: Option<String>,
     /// Whether `store` is the store of the server, by its last answer.
@@ -66,7 +69,7 @@ impl Notes {
         }
         let shown = path.display().to_string();
         let file = ProgressFile::new(path, &[named.join(", "), url.to_owned()]);
-        Ok(Self { file, shown, store: None, is_confirmed: false, last: None, saved: None })
+        Ok(Self { file, shown, do_grow, store: None, is_confirmed: false, last: None, saved: None })
     }
 
     /// The place at which the import continues; `None`: at the beginning.
@@ -88,15 +91,22 @@ impl Notes {
     ///
     /// Ask again before each save: the server may have lost the store since, and be empty.
     ///
+    /// If files grow, the import goes on in another store, and a line says so: else later rows would be missing
+    /// in it too, until somebody begins again.
+    ///
     /// # Errors
-    /// If the lines up to the place were sent to another store.
-    pub(super) async fn confirm_store(&mut self, sender: &Sender) -> anyhow::Result<()> {
+    /// If the lines up to the place were sent to another store, and the files do not grow.
+    pub(super) async fn confirm_store(&mut self, sender: &Sender, progress: &Progress) -> anyhow::Result<()> {
         let Ok(told) = sender.store_id().await else { return Ok(()) };
         self.is_confirmed = false;
         let Some(found) = told else { return Ok(()) };
         if self.store.as_ref().is_some_and(|noted| *noted != found) {
-            let why = format!("{} is of another store than that of the server: remove it to begin again", self.shown);
-            return Err(Usage(why).into());
+            let shown = &self.shown;
+            if !self.do_grow {
+                let why = format!("{shown} is of another store than that of the server: remove it to begin again");
+                return Err(Usage(why).into());
+            }
+            progress.note(&format!("{shown}: the server has another store now, which may lack the lines sent before"));
         }
         (self.store, self.is_confirmed) = (Some(found), true);
         Ok(())
@@ -125,11 +135,11 @@ impl Notes {
     /// Removes the notes of a complete import, or saves the place of any other.
     ///
     /// An import is complete only if the server has still the same store.
-    pub(super) async fn end(&mut self, is_complete: bool, sender: &Sender) -> anyhow::Result<()> {
+    pub(super) async fn end(&mut self, is_complete: bool, sender: &Sender, progress: &Progress) -> anyhow::Result<()> {
         if !is_complete {
             return self.save();
         }
-        self.confirm_store(sender).await?;
+        self.confirm_store(sender, progress).await?;
         if self.store.is_some() && !self.is_confirmed {
             bail!("the server has not told whether it has the store of {}: repeat the command", self.shown);
         }
@@ -159,6 +169,7 @@ mod tests {
         });
         tokio::spawn(async move { axum::serve(listener, app).await });
         let sender = Sender::new(Client::new(Options::new(&url)).unwrap(), READINGS, Duration::from_secs(60));
+        let progress = Progress::start(None, false, false);
 
         let folder = tempfile::tempdir().unwrap();
         let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
@@ -171,21 +182,21 @@ mod tests {
         };
         let [same, other, none] = [r#"{"storeId":"a"}"#, r#"{"storeId":"b"}"#, "{}"];
         tell(same);
-        notes.confirm_store(&sender).await.unwrap();
+        notes.confirm_store(&sender, &progress).await.unwrap();
         notes.note(&batch("a.csv"), (0, 0)).unwrap();
         let saved = std::fs::read(&noted).unwrap();
         tell(none);
-        notes.confirm_store(&sender).await.unwrap();
+        notes.confirm_store(&sender, &progress).await.unwrap();
         notes.note(&batch("b.csv"), (0, 0)).unwrap();
         for (told, said) in [(none, "has not told whether it has the store"), (other, "is of another store")] {
             tell(told);
-            let refused = notes.end(true, &sender).await.unwrap_err().to_string();
+            let refused = notes.end(true, &sender, &progress).await.unwrap_err().to_string();
             assert!(refused.contains(said), "{refused}");
-            notes.end(false, &sender).await.unwrap();
+            notes.end(false, &sender, &progress).await.unwrap();
             assert_eq!(std::fs::read(&noted).unwrap(), saved, "lines after this place may be in another store");
         }
         tell(same);
-        notes.end(true, &sender).await.unwrap();
+        notes.end(true, &sender, &progress).await.unwrap();
         assert!(!noted.exists());
     }
 
