@@ -228,6 +228,40 @@ async fn a_truncated_file_without_a_header_has_the_last_one_also_after_a_restart
     }
 }
 
+/// A gateway that writes in buffers is within a row when its file is truncated.
+#[tokio::test]
+async fn a_torn_or_bad_first_row_of_a_truncated_file_is_rejected_once_and_the_next_rows_arrive() {
+    let server = Server::start(Setup::sqlite()).await;
+    let mut gateway = Gateway::new();
+    for bad in ["0:05;21,5;ok\n", "1,5;ok\n", "k\n", "\"\n", "24.10.2026 20:00:00;ERR;ok\n"] {
+        let follower = gateway.follow(&server); // from the second on, in a file that begins with a bad row
+        gateway.append(5);
+        gateway.arrived(&server).await;
+        gateway.copy_and_truncate(bad);
+        gateway.append(2);
+        gateway.arrived(&server).await;
+        let ended = follower.terminate().await;
+        let (said, listed) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        assert!(ended.status.code() == Some(1) && said.contains("1 rejected (1 not converted)"), "{bad}: {ended:?}");
+        assert!(listed.contains("press.csv:1: "), "{bad}: {listed}");
+    }
+}
+
+/// The rows of another header are not read under the last one.
+#[tokio::test]
+async fn a_truncated_file_whose_header_lacks_the_metric_is_refused() {
+    let server = Server::start(Setup::sqlite()).await;
+    let mut gateway = Gateway::new();
+    let mut follower = gateway.follow(&server);
+    gateway.append(2);
+    gateway.arrived(&server).await;
+    gateway.copy_and_truncate("time;temp [bar];hum\n24.10.2026 20:00:00;7,5;8,5\n");
+    let child = follower.0.as_mut().expect("it runs");
+    let status = wait_until("it ends", async || child.try_wait().expect("our child")).await;
+    assert_eq!(status.code(), Some(64));
+    assert_eq!(readings(&server).await, gateway.written);
+}
+
 #[tokio::test]
 async fn the_last_line_of_a_rotated_file_is_rejected_if_it_has_no_end() {
     let server = Server::start(Setup::sqlite()).await;

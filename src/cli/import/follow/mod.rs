@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, watch};
 
 use self::growing_file::{GrowingFile, Step};
 use super::batch::{Batch, Batcher, Stopped};
-use super::csv::{Outcome, Row, Rows};
+use super::columns::ColumnsError;
+use super::csv::{CsvError, Outcome, Row, Rows};
 use super::notes::Place;
 use super::preamble::Preamble;
 use super::progress::Progress;
@@ -128,7 +129,8 @@ struct Lines<'a> {
     form: Form,
     /// The lines up to the last header.
     ///
-    /// If the program writes the header only once, the file has none after it was truncated.
+    /// If the program writes the header only once, the file has none after it was truncated, and may begin
+    /// within a row.
     header: Option<Arc<str>>,
     /// The held rows of the file before this one.
     repeated: Option<RepeatedHour>,
@@ -176,7 +178,7 @@ impl Lines<'_> {
         }
         let options = self.args.options();
         let line = head.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
-        let header = self.header.clone().filter(|header| self.is_row(name, header, line));
+        let mut header = self.header.clone().filter(|header| self.is_row(name, header, line));
         if header.is_none() && !has_row(&head, options.delimiter, options.skip_lines) {
             if head.len() > HEAD_MAX_BYTES {
                 bail!("{name}: the first 16 MiB are comments, and no row");
@@ -192,8 +194,14 @@ impl Lines<'_> {
         });
         let is_enough = |end: &usize| has_row(&head[..*end], options.delimiter, options.skip_lines);
         let first = ends.into_iter().find(|end| header.is_some() || is_enough(end));
-        let (first, rest) = head.split_at(first.unwrap_or(head.len()));
-        let mut rows = self.open(name, header.as_deref().unwrap_or_default(), first)?;
+        let (mut first, mut rest) = head.split_at(first.unwrap_or(head.len()));
+        let mut sample = first;
+        if header.is_none() && self.header.is_some() && self.has_no_header(name, first) {
+            // The first line is a bad row, or the rest of one. It is rejected, and tells nothing about the columns.
+            (header, sample) = (self.header.clone(), &first[line.len()..]);
+            (first, rest) = head.split_at(line.len());
+        }
+        let mut rows = self.open(name, header.as_deref().unwrap_or_default(), sample)?;
         if header.is_some() {
             rows.append(source::decoded(Box::new(Cursor::new(first.to_vec())), *encoding), 0);
         } else {
@@ -227,6 +235,23 @@ impl Lines<'_> {
             && self.open(name, header, line).is_ok_and(|mut rows| {
                 !matches!(rows.next(&mut Vec::new()), Ok(Some(Row { outcome: Outcome::Bad(_), .. })) | Err(_))
             })
+    }
+
+    /// Whether the first lines of a file have no header: it cannot be read, or names no time.
+    ///
+    /// A header that lacks another column has changed, so its rows are not read under the last one.
+    fn has_no_header(&self, name: &str, first: &[u8]) -> bool {
+        let options = self.args.options();
+        let is_of_time = |column: &str| {
+            let names = options.wanted.time_column.iter().flat_map(|names| names.split(','));
+            names.map(str::trim).any(|name| name == column.trim())
+        };
+        let Ok(Err(error)) = self.decoded(name, first).map(|input| Rows::open(input, &options)) else { return false };
+        match error {
+            CsvError::Header(_) | CsvError::Columns(ColumnsError::NoTime(_) | ColumnsError::Delimiter) => true,
+            CsvError::Columns(ColumnsError::Absent(column, _)) => is_of_time(&column),
+            _ => false,
+        }
     }
 
     /// Keeps the lines up to the header.
