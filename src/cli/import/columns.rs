@@ -145,16 +145,16 @@ impl Columns {
     /// Without named metrics, a column is a metric if most of its non-empty cells in the sample are numbers,
     /// or if all its cells are empty, so that no column of numbers is ignored silently.
     ///
-    /// In a file of the server, each column but the first is the series of its name.
+    /// In a file with the form of the server's, the first column is the time, and no column is the device.
     pub(super) fn find(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> Result<Self, ColumnsError> {
-        let is_of_server = is_of_server(header, sample, wanted);
-        let header = Header::new(header, is_of_server);
+        let is_like_of_server = is_like_of_server(header, sample, wanted);
+        let header = Header::new(header);
         let time = match &wanted.time_column {
             Some(name) => header.time(name)?,
-            None if is_of_server => vec![0],
+            None if is_like_of_server => vec![0],
             None => vec![header.customary(&TIME_NAMES).ok_or_else(|| ColumnsError::NoTime(header.list()))?],
         };
-        let customary_device = header.customary(&DEVICE_NAMES).filter(|_| !is_of_server);
+        let customary_device = header.customary(&DEVICE_NAMES).filter(|_| !is_like_of_server);
         let (device, device_column) = match &wanted.device {
             WantedDevice::Fixed(device) => (DeviceSource::Fixed(device.clone()), customary_device),
             WantedDevice::Column(name) => header.named(name).map(|at| (DeviceSource::Column(at), Some(at)))?,
@@ -178,11 +178,11 @@ impl Columns {
     }
 }
 
-/// Whether the server has made the file, of the readings of one device.
+/// Whether a file has the form of the server's files of one device, which have no column of the device.
 ///
-/// The form of its times tells it from the files of other programs. It has no column of the device. With
-/// `--time-column`, it is read like any other file.
-fn is_of_server(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> bool {
+/// Other programs may write the same form, so the names of metrics do not depend on it: a unit in brackets
+/// becomes a label. With `--time-column`, the file is read like any other.
+fn is_like_of_server(header: &StringRecord, sample: &[&StringRecord], wanted: &Wanted) -> bool {
     let is_instant =
         |text: &str| text.parse::<jiff::Timestamp>().is_ok_and(|instant| rfc3339(instant.as_millisecond()) == text);
     matches!(wanted.device, WantedDevice::Fixed(_))
@@ -199,7 +199,7 @@ struct Header<'a> {
 
 /// The name of a column.
 struct Name<'a> {
-    /// The name in the file, trimmed unless it is verbatim.
+    /// The name in the file, trimmed.
     text: &'a str,
     /// The canonical text of the series with this name.
     ///
@@ -211,18 +211,15 @@ struct Name<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// The names are those of series if they are `verbatim`: white space and brackets belong to them.
-    fn new(header: &'a StringRecord, verbatim: bool) -> Self {
-        let trim: fn(&str) -> &str = if verbatim { |text| text.trim_end_matches('\r') } else { str::trim };
-        let texts = || header.iter().map(trim);
+    fn new(header: &'a StringRecord) -> Self {
+        let texts = || header.iter().map(str::trim);
         let mut columns_of = HashMap::<&str, usize>::new();
         for (metric, _) in texts().filter_map(with_unit) {
             *columns_of.entry(metric).or_default() += 1;
         }
         let name = |text: &'a str| {
             // `t (min)` and `t (max)` are two metrics: the text in the brackets is no unit.
-            let parts = with_unit(text).filter(|(metric, _)| !verbatim && columns_of[metric] == 1);
-            let (metric, unit) = parts.unzip();
+            let (metric, unit) = with_unit(text).filter(|(metric, _)| columns_of[metric] == 1).unzip();
             let mut series = String::new();
             let is_of_unit = metric
                 .zip(unit)
@@ -401,14 +398,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_server_has_the_series_of_its_names() {
-        let names = ["ts", " t", "Druck (bar)", "host", "t", "time", "timestamp\r"];
+    fn a_file_like_those_of_the_server_has_its_time_in_the_first_column_and_no_device() {
+        let names = ["ts", " t", "Druck (bar)", "host", "u", "time", "timestamp\r"];
         let find_at = |time: &str, device: WantedDevice, metrics: &[&str]| {
             find(&[&names, &[time, "1", "2", "3", "4", "5", "6"]], device, metrics).unwrap()
         };
         let of_server = find_at("2026-10-25T00:30:00.000Z", fixed(), &[]);
         assert_eq!(of_server.time, [0]);
-        let series = [(1, " t"), (2, "Druck (bar)"), (3, "host"), (4, "t"), (5, "time"), (6, "timestamp")];
+        let series = [(1, "t"), (2, "Druck{unit=bar}"), (3, "host"), (4, "u"), (5, "time"), (6, "timestamp")];
         assert_eq!(values(&of_server), series);
         let named = find_at("2026-10-25T00:30:00.000Z", fixed(), &["x=Druck (bar)", "time"]);
         assert_eq!((&named.time[..], values(&named)), (&[0][..], vec![(2, "x"), (5, "time")]));

@@ -156,9 +156,10 @@ file cannot be read in another way, and prints its guess; else it asks for --del
 separators of thousands are rejected. Lines before the header may be comments that begin with #, or sep=;.
 
 A file of `tidegauge export` has one value in each row: deviceId,ts,series,value, and the metadata of a device in its \
-last row. It needs no flags. The CSV file of one device from the server needs --device. It begins with ts, and its \
-times look like 2026-04-20T14:00:10.000Z: each other column is the series of its name, also host or t (°C). With \
---time-column ts, such a file is read like any other.
+last row. It needs no flags, like the CSV file of GET /v1/readings?device=ID, which keeps the names of all series. The \
+file of GET /v1/devices/ID/readings needs --device. It begins with ts, and its times look like \
+2026-04-20T14:00:10.000Z: each other column of numbers is a metric, also host or time. With --time-column ts, such a \
+file is read like any other.
 
 Times may be RFC 3339 with an offset; YYYY-MM-DD, YYYY/MM/DD or DD.MM.YYYY with HH:MM[:SS[.fff]], in the zone of --tz; \
 or Unix time in seconds, milliseconds, microseconds or nanoseconds, by magnitude. --time-format names any other form, \
