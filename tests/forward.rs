@@ -237,6 +237,7 @@ async fn a_site_that_no_longer_forwards_deletes_its_old_dead_letters() {
         format!("{{{head},\"readings\":[{{\"ts\":{START_MS},\"values\":{{\"value\":1}}}}]}}\n")
     };
     let fill = |data_dir: &std::path::Path| {
+        std::fs::create_dir_all(data_dir).expect("our folder");
         std::fs::write(data_dir.join("forward-dead-letters.ndjson"), letter("S1") + &letter("S2")).expect("our folder");
     };
     let site = Server::start_with_data(Setup::sqlite(), fill).await;
