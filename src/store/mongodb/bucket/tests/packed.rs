@@ -170,7 +170,8 @@ async fn more_parts_than_have_expired_do_not_replace_their_rollup() {
     let device: [Arc<str>; 1] = ["d".into()];
     let stats = async || {
         let hour = HOUR..Hour(HOUR.0 + 1);
-        store.hour_stats(&device, hour, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0)
+        let hours = store.hour_stats(&device, hour, &SeriesFilter::ALL, StatsNeeds::All).await.unwrap().remove(0);
+        hours.into_iter().map(|of| of.stats).collect::<Vec<_>>()
     };
     write_one(&store, &write_at("d", [1, 2])).await.unwrap();
     scratch.expire_readings(&store, "d").await;
