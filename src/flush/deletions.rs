@@ -136,7 +136,9 @@ impl Deletions {
     /// Calls `take` with the deletions that the feeder is told of, and whether each is executed.
     pub(super) fn take_ahead(&self, mut take: impl FnMut(&BegunDeletion, bool)) {
         let ahead = self.lock().ahead.clone();
-        ahead.iter().for_each(|(begun, is_executed)| take(begun, *is_executed));
+        for (begun, is_executed) in &ahead {
+            take(begun, *is_executed);
+        }
         self.lock().ahead.drain(..ahead.len()); // only now, because nothing may be stored before
     }
 

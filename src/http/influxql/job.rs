@@ -65,9 +65,9 @@ impl Job {
             Some(_) => Some(Arc::clone(&running).reserve_file(FILE_BYTES).await?),
             None => None,
         };
-        let held = Mutex::new(running.take(LEAST_BYTES).await?);
+        let bytes = Mutex::new(running.take(LEAST_BYTES).await?);
         let runtime = Handle::current();
-        let memory = Held { running: Arc::clone(&running), metrics: Arc::clone(&app.metrics), held };
+        let memory = Held { running: Arc::clone(&running), metrics: Arc::clone(&app.metrics), bytes };
         let (timeout, deadline) = (app.limits.body_timeout, app.queries.deadline());
         let job = Self { app, grant, statements, form, request, runtime, deadline, cancelled, memory };
         if let Some(reservation) = reservation {
@@ -88,7 +88,7 @@ impl Job {
             response.headers_mut().extend(headers);
             return Ok(response);
         }
-        let written = tokio::task::spawn_blocking(move || (job.write(), job.memory.held)).await;
+        let written = tokio::task::spawn_blocking(move || (job.write(), job.memory.bytes)).await;
         let (text, memory) = written.map_err(Problem::internal)?;
         drop(guard);
         running.keep(memory.into_inner().unwrap_or_else(PoisonError::into_inner));
@@ -264,7 +264,7 @@ fn charge_text(
 struct Held {
     running: Arc<RunningQuery>,
     metrics: Arc<Metrics>,
-    held: Mutex<QueryMemory>,
+    bytes: Mutex<QueryMemory>,
 }
 
 impl fmt::Debug for Held {
@@ -279,7 +279,7 @@ impl Memory for Held {
             self.metrics.limited_total.of(Limit::QueryBytes).increment(1);
             StatementError::new(problem.detail())
         })?;
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).merge(more);
         Ok(())
     }
 }
