@@ -408,7 +408,7 @@ async fn pages(server: &Server, token: Option<&str>, path: &str) -> Vec<Vec<Stri
         assert_eq!(page.status, 200, "{}", page.text());
         pages.push(page.text().lines().map(str::to_owned).collect());
         match page.header("link").split_once('<').and_then(|(_, rest)| rest.split_once('>')) {
-            Some((next, _)) => path = next.to_owned(),
+            Some((next, _)) => next.clone_into(&mut path),
             None => return pages,
         }
     }
