@@ -91,8 +91,8 @@ impl Notes {
     ///
     /// Ask again before each save: the server may have lost the store since, and be empty.
     ///
-    /// If files grow, the import goes on in another store, and a line says so: else later rows would be missing
-    /// in it too, until somebody begins again.
+    /// If files grow, the import goes on in another store, and a line says so: else later rows would be
+    /// missing in it too, until an operator begins again.
     ///
     /// # Errors
     /// If the lines up to the place were sent to another store, and the files do not grow.
