@@ -197,7 +197,7 @@ impl Lines<'_> {
         let (mut first, mut rest) = head.split_at(first.unwrap_or(head.len()));
         let mut sample = first;
         if header.is_none() && self.header.is_some() && self.has_no_header(name, first) {
-            // The first line is a bad row, or the rest of one. It is rejected, and tells nothing of the columns.
+            // The first line is a bad row, or the rest of one. It is rejected, and no sample for the columns.
             (header, sample) = (self.header.clone(), &first[line.len()..]);
             (first, rest) = head.split_at(line.len());
         }
