@@ -53,7 +53,7 @@ impl DeadLetters {
     /// Has deletions remove their readings from `copies` too, the letters of readings that are stored here.
     ///
     /// Readings in `copies` are not counted, because the stored ones are. With a follower of the log, which
-    /// adds to `copies`, they are removed when a deletion is accepted ([`Self::delete_followed`]).
+    /// adds to `copies`, they are removed when a deletion is accepted.
     #[must_use]
     pub fn with_copies(self, copies: Self, has_follower: bool) -> Self {
         Self { copies: Some(copies.into()), has_follower, ..self }
