@@ -284,6 +284,11 @@ async fn rows_wait_for_a_server_that_is_away() {
     let server = Server::start(Setup::sqlite()).await;
     let relay = Relay::start().await;
     let mut gateway = Gateway::new();
+    gateway.append(20);
+    let follower = gateway.follow_to(relay.url());
+    wait_until("it notes the file", async || gateway.progress.exists().then_some(())).await;
+    follower.kill9();
+    gateway.rotate(); // before the server took any line
     let follower = gateway.follow_to(relay.url());
     gateway.append(20);
     relay.lead_to(Some(server.http_addr()));

@@ -222,6 +222,9 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
     let (stop, stopped) = watch::channel(false);
     let mut signals = args.follow.then(|| StopSignals::new(true)).transpose()?;
     let do_follow = args.follow;
+    if let Some(notes) = notes.as_ref().filter(|_| do_follow && start.is_none()) {
+        notes.begin(&args.files[0])?;
+    }
     let reading = start_reading(args, start, queue, Arc::clone(&progress), stopped);
     let sent = tokio::select! {
         sent = send_all(batches, sender.as_ref(), &progress, notes.as_mut()) => sent,

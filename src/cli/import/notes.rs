@@ -1,6 +1,6 @@
 //! Notes in a file how far an import is, so that a repetition can continue there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::super::Usage;
 use super::super::target::ProgressFile;
 use super::batch::{Batch, Done};
+use super::follow::Mark;
 use super::progress::Progress;
 use super::send::Sender;
 use super::source;
@@ -77,6 +78,17 @@ impl Notes {
         let place: Option<Place> = self.file.load()?;
         self.store = place.as_ref().and_then(|place| place.store.clone());
         Ok(place)
+    }
+
+    /// Saves that nothing of a growing file was read.
+    ///
+    /// The file may be rotated before the server answers for its first lines. Without this place, the next
+    /// start would not look for it.
+    pub(super) fn begin(&self, file: &Path) -> anyhow::Result<()> {
+        let shown = file.display().to_string();
+        let mark = Mark::unread(file).with_context(|| shown.clone())?;
+        let done = Done { line: 0, mark: Some(mark), header: None, rejected: 0 };
+        self.file.save(&Place { file: shown, done, rejected: (0, 0), store: None })
     }
 
     /// Whether [`Self::note`] saves the place that a batch reaches.
@@ -198,6 +210,18 @@ mod tests {
         tell(same);
         notes.end(true, &sender, &progress).await.unwrap();
         assert!(!noted.exists());
+    }
+
+    #[test]
+    fn a_growing_file_has_a_place_before_its_first_batch() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, noted] = ["a.csv", "noted"].map(|name| folder.path().join(name));
+        let notes = || Notes::new(noted.clone(), slice::from_ref(&file), true, "http://h").unwrap();
+        std::fs::write(&file, "ts,v\n").unwrap();
+        notes().begin(&file).unwrap();
+        let place = notes().place().unwrap().unwrap();
+        assert_eq!(place.file, file.display().to_string());
+        assert_eq!((place.done.line, place.done.mark), (0, Some(Mark::unread(&file).unwrap())));
     }
 
     #[test]

@@ -42,6 +42,16 @@ pub(in super::super) struct Mark {
 type Changed = (i64, i64);
 
 impl Mark {
+    /// The beginning of the file at a path: nothing of this file was read.
+    ///
+    /// # Errors
+    /// If there is no file at the path.
+    pub(in super::super) fn unread(path: &Path) -> io::Result<Self> {
+        let (seconds, nanoseconds) = changed(&std::fs::metadata(path)?);
+        // Just before the last change: a rotated file that changes no more is unread too.
+        Ok(Self { changed: Some((seconds, nanoseconds - 1)), ..START })
+    }
+
     /// The number of lines before it.
     pub(in super::super) const fn lines(self) -> u64 {
         self.lines
@@ -92,13 +102,18 @@ impl GrowingFile {
     /// If that file is gone, it opens the first rotated file that changed after `mark`. Without one, or
     /// without `mark`, it opens the file at `path`. The boolean is false if the file of `mark` is gone. In
     /// each case the file is read from its beginning, so the caller skips the lines up to `mark`.
+    ///
+    /// No content tells which file a [`Mark::unread`] is of: even its header is also that of other files. So
+    /// the first rotated file that changed after it is opened, and none is gone.
     pub(super) fn open(path: &Path, mark: Option<Mark>) -> io::Result<(Self, bool)> {
+        let is_unread = mark.is_some_and(|mark| mark.bytes == 0);
         let found = match mark {
             None => Some(path.to_owned()),
+            Some(_) if is_unread => None,
             Some(mark) if is_at(path, mark) => Some(path.to_owned()),
             Some(mark) => renamed(path, mark)?,
         };
-        let is_found = found.is_some();
+        let is_found = is_unread || found.is_some();
         let last = mark.and_then(|mark| mark.changed);
         let (next, skipped) = match (found, last) {
             (None, Some(last)) => rotated_after(path, (0, 0, last), &VecDeque::new())?,
@@ -563,6 +578,26 @@ mod tests {
         assert!(!is_found && file.take_skipped().is_empty());
         assert_eq!(steps(&mut file), ["2\n", "|", "4\n", "|", "6\n"]);
         assert_eq!(file.take_skipped(), [folder.path.with_file_name("a.csv.3.gz")]);
+    }
+
+    #[test]
+    fn a_file_of_which_nothing_was_read_is_found_after_a_rotation_while_no_file_has_its_name() {
+        let folder = Folder::new();
+        folder.append("header\n");
+        folder.set_changed("a.csv", 2);
+        let mark = Mark::unread(&folder.path).unwrap();
+        for (name, nth) in [("a.csv.1", 1), ("a.csv.2.gz", 2)] {
+            fs::write(folder.path.with_file_name(name), "header\n0\n").unwrap();
+            folder.set_changed(name, nth);
+        }
+        folder.append("1\n");
+        folder.rotate(3);
+        let (mut file, is_found) = folder.open(Some(mark));
+        assert!(is_found);
+        assert_eq!(file.take_skipped(), [folder.path.with_file_name("a.csv.2.gz")]);
+        assert_eq!(steps(&mut file), ["header\n1\n"], "no file has the name");
+        folder.append("header\n2\n");
+        assert_eq!(steps(&mut file), ["|", "header\n2\n"]);
     }
 
     #[test]
