@@ -314,6 +314,8 @@ async fn rows_wait_for_a_server_that_is_away() {
     assert!(said.contains("stopped by SIGTERM before the server took all lines"), "{said}");
     assert_eq!(said.matches("rows wait until the server accepts them: http://").count(), 1, "{said}");
     relay.lead_to(Some(server.http_addr()));
+    gateway.rotate();
+    fs::remove_file(&gateway.file).expect("our folder"); // the gateway has not made the new file yet
     let follower = gateway.follow_to(relay.url());
     gateway.arrived(&server).await;
     assert!(follower.terminate().await.status.success());

@@ -210,7 +210,11 @@ pub(crate) async fn run(mut args: ImportArgs) -> anyhow::Result<()> {
         let at = args.files.iter().position(|path| path.display().to_string() == *file);
         args.files.drain(..at.context("the progress is of a file that is not imported")?);
     }
-    let total_bytes = source::total_bytes(&args.files)?.filter(|_| !args.follow);
+    // A followed file that was begun may be on its way to another name, before the next one is made.
+    let total_bytes = match &start {
+        Some(_) if args.follow => None,
+        _ => source::total_bytes(&args.files)?.filter(|_| !args.follow),
+    };
     let progress = Arc::new(Progress::start(total_bytes, args.dry_run, args.follow));
     // A followed file has no end, so each attempt accounts for itself.
     if let Some(place) = start.as_ref().filter(|_| !args.follow) {
