@@ -368,10 +368,11 @@ fn rotated_after(path: &Path, last: Version, ended: &VecDeque<Version>) -> io::R
 /// Whether a file at `path` may have had this name after a rotation.
 ///
 /// Such names are `readings.csv.1`, `readings.1.csv` and `readings-20260421.csv`, also of compressed files.
-/// The name `readings-2.csv` is not, because it may be that of another device.
+/// The name `readings-2.csv` is not, because it may be that of another device, nor is
+/// `readings.csv.progress`.
 fn is_rotated(path: &Path, name: &Path) -> bool {
-    if bytes(name.file_name()).starts_with(bytes(path.file_name())) {
-        return true;
+    if let Some(end) = bytes(name.file_name()).strip_prefix(bytes(path.file_name())) {
+        return end == b".old" || is_compressed(name) || end.iter().any(u8::is_ascii_digit);
     }
     let name = if is_compressed(name) { name.with_extension("") } else { name.to_owned() };
     let Some(middle) = bytes(name.file_stem()).strip_prefix(bytes(path.file_stem())) else { return false };
@@ -627,6 +628,9 @@ mod tests {
         for (name, expected) in [
             ("press.csv.1", true),
             ("press.csv-20260421.zst", true),
+            ("press.csv.gz", true),
+            ("press.csv.old", true),
+            ("press.csv.progress", false),
             ("press.1.csv", true),
             ("press.2026-04-21.0.csv.gz", true),
             ("press-20260421.csv", true),
