@@ -40,6 +40,8 @@ pub struct DeadLetters {
     copies: Option<Arc<Self>>,
     /// Whether a follower deletes in the copies too, in the order of the log.
     has_follower: bool,
+    /// Held while [`Self::delete_followed`] runs.
+    followed: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl DeadLetters {
@@ -47,7 +49,8 @@ impl DeadLetters {
     ///
     /// The first refused reading creates it.
     pub fn new(path: PathBuf, max_bytes: u64, clock: Clock) -> Self {
-        Self { path: Arc::new(path), max_bytes, clock, turn: Arc::default(), copies: None, has_follower: false }
+        let (path, turn, followed) = (Arc::new(path), Arc::default(), Arc::default());
+        Self { path, max_bytes, clock, turn, copies: None, has_follower: false, followed }
     }
 
     /// Has deletions remove their readings from `copies` too, the letters of readings that are stored here.
@@ -146,11 +149,12 @@ impl DeadLetters {
     /// Removes the readings that a deletion selects from the letters of a follower.
     ///
     /// This is for a deletion that was just accepted: later the file may have letters of readings that follow
-    /// the deletion. If it fails, the follower removes them when it reaches the deletion.
+    /// the deletion. So it waits for no other one. If it does nothing, the follower removes them when it
+    /// reaches the deletion.
     pub(super) async fn delete_followed(&self, deletion: &Deletion) {
-        if let Some(copies) = self.copies.as_ref().filter(|_| self.has_follower)
-            && let Err(error) = copies.delete(deletion).await
-        {
+        let Some(copies) = self.copies.as_ref().filter(|_| self.has_follower) else { return };
+        let Ok(_alone) = self.followed.try_lock() else { return };
+        if let Err(error) = copies.delete(deletion).await {
             tracing::warn!(%error, "cannot remove deleted readings from the dead letters of forwarding yet");
         }
     }

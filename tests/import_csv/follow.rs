@@ -249,17 +249,19 @@ async fn a_torn_or_bad_first_row_of_a_truncated_file_is_rejected_once_and_the_ne
 
 /// The rows of another header are not read under the last one.
 #[tokio::test]
-async fn a_truncated_file_whose_header_lacks_the_metric_is_refused() {
-    let server = Server::start(Setup::sqlite()).await;
-    let mut gateway = Gateway::new();
-    let mut follower = gateway.follow(&server);
-    gateway.append(2);
-    gateway.arrived(&server).await;
-    gateway.copy_and_truncate("time;temp [bar];hum\n24.10.2026 20:00:00;7,5;8,5\n");
-    let child = follower.0.as_mut().expect("it runs");
-    let status = wait_until("it ends", async || child.try_wait().expect("our child")).await;
-    assert_eq!(status.code(), Some(64));
-    assert_eq!(readings(&server).await, gateway.written);
+async fn a_truncated_file_whose_header_lacks_the_metric_or_the_time_is_refused() {
+    for header in ["time;temp [bar];hum", "Zeit;hum;press [bar]"] {
+        let server = Server::start(Setup::sqlite()).await;
+        let mut gateway = Gateway::new();
+        let mut follower = gateway.follow(&server);
+        gateway.append(2);
+        gateway.arrived(&server).await;
+        gateway.copy_and_truncate(&format!("{header}\n24.10.2026 20:00:00;7,5;8,5\n"));
+        let child = follower.0.as_mut().expect("it runs");
+        let status = wait_until("it ends", async || child.try_wait().expect("our child")).await;
+        assert_eq!(status.code(), Some(64), "{header}");
+        assert_eq!(readings(&server).await, gateway.written);
+    }
 }
 
 #[tokio::test]

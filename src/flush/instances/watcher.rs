@@ -202,7 +202,8 @@ impl Watcher<'_> {
         }
         self.tell_if_missed(begun.id);
         audit(begun, None);
-        pipeline.dead_letters.delete_followed(&begun.deletion).await;
+        let (letters, deletion) = (pipeline.dead_letters.clone(), Arc::clone(&begun.deletion));
+        tokio::spawn(async move { letters.delete_followed(&deletion).await }); // no beat waits for a long file
         pipeline.log.read_up_to(pipeline.log.usage().readable);
         true
     }

@@ -196,7 +196,8 @@ impl Lines<'_> {
         let first = ends.into_iter().find(|end| header.is_some() || is_enough(end));
         let (mut first, mut rest) = head.split_at(first.unwrap_or(head.len()));
         let mut sample = first;
-        if header.is_none() && self.header.is_some() && self.has_no_header(name, first) {
+        let is_renamed = self.header.as_deref().is_some_and(|last| is_like_header(line, last));
+        if header.is_none() && self.header.is_some() && !is_renamed && self.has_no_header(name, first) {
             // The first line is a bad row, or the rest of one. It is rejected, and no sample for the columns.
             (header, sample) = (self.header.clone(), &first[line.len()..]);
             (first, rest) = head.split_at(line.len());
@@ -292,6 +293,18 @@ fn has_row(head: &[u8], delimiter: Option<u8>, skip: Option<u64>) -> bool {
     let mut rest = head.strip_prefix(UTF8_MARK).unwrap_or(head);
     drop(Preamble::read(&mut rest, delimiter, skip)); // `Rows::open` reports the error
     !rest.trim_ascii().is_empty()
+}
+
+/// Whether a line has the form of a header: at least as many cells as the last header, and no number or time.
+fn is_like_header(line: &[u8], last: &str) -> bool {
+    let cells = |line: &[u8]| line.split(|byte| b",;\t|".contains(byte)).count();
+    let begins_number = |cell: &[u8]| {
+        let cell = cell.trim_ascii_start();
+        let first = cell.strip_prefix(b"\"").unwrap_or(cell).first();
+        first.is_some_and(|byte| byte.is_ascii_digit() || b"+-".contains(byte))
+    };
+    let last = last.trim_end().rsplit('\n').next().unwrap_or_default();
+    cells(line) >= cells(last.as_bytes()) && !line.split(|byte| b",;\t|".contains(byte)).any(begins_number)
 }
 
 /// Divides lines into groups, each with the number of lines before it.
