@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use reqwest::header::HeaderName;
 
 use super::trouble::{Failure, Trouble};
 
@@ -10,6 +11,9 @@ use super::trouble::{Failure, Trouble};
 ///
 /// An answer with a hundred rejections has much less.
 pub(super) const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// The header for the lag of answers in formats without `laggingSeconds`.
+pub const LAGGING_SECONDS: HeaderName = HeaderName::from_static("tidegauge-lagging-seconds");
 
 /// The time limit of reading an answer as a whole.
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
@@ -26,12 +30,12 @@ impl Download {
         Self { url, answer }
     }
 
-    /// The header `Tidegauge-Lagging-Seconds`: readings acknowledged within these seconds may be missing.
+    /// The header [`LAGGING_SECONDS`]: readings acknowledged within these seconds may be missing.
     ///
     /// `None`: no reading is missing. An answer in JSON says it in its member `laggingSeconds` instead.
     #[must_use]
     pub fn lagging_seconds(&self) -> Option<f64> {
-        self.answer.headers().get("tidegauge-lagging-seconds")?.to_str().ok()?.parse().ok()
+        self.answer.headers().get(LAGGING_SECONDS)?.to_str().ok()?.parse().ok()
     }
 
     /// Reads the next piece of the body; `None` at its end.

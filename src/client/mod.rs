@@ -40,7 +40,7 @@ mod trouble;
 
 pub use answer::{Answer, Counts, Listed};
 pub use connection::{BadOptions, Options, TimeLimit, check_url};
-pub use download::Download;
+pub use download::{Download, LAGGING_SECONDS};
 pub use retry::retry;
 pub use trouble::Trouble;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
+use axum::http::{HeaderMap, HeaderValue, Uri, Version};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -23,6 +23,7 @@ use super::answer::format::Format;
 use super::problem::Problem;
 use super::request::params::Params;
 use crate::access::Grant;
+use crate::client::LAGGING_SECONDS;
 use crate::common::clock::Clock;
 use crate::model::MS_PER_HOUR;
 use crate::query::{Answer, Missing, Zone};
@@ -111,9 +112,6 @@ fn answer<A, B>(answer: Answer<A>, make: impl FnOnce(A) -> B) -> Json<Body<B>> {
     let (partial, partial_reason) = (answer.partial.is_some(), answer.partial.map(Missing::reason));
     Json(Body { answer: make(answer.body), notes: Notes { lagging_seconds, partial, partial_reason } })
 }
-
-/// The header for the lag of answers in formats without `laggingSeconds`.
-const LAGGING_SECONDS: HeaderName = HeaderName::from_static("tidegauge-lagging-seconds");
 
 /// Notes in a header that the newest acknowledged readings may be missing.
 fn mark_lagging(response: &mut Response, lagging: Option<Duration>) {

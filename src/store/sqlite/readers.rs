@@ -82,17 +82,23 @@ impl Readers {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const NEVER_ENDS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n";
 
+    fn readers_in(folder: &Path) -> (Connection, Arc<Readers>) {
+        let path = folder.join("db");
+        let writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
+        let file = Arc::new(DatabaseFile::of(&path).unwrap());
+        (writer, Arc::new(Readers::new(path, file, Duration::from_secs(5))))
+    }
+
     #[tokio::test]
     async fn a_ping_does_not_wait_for_queries() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("db");
-        let _writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
-        let file = Arc::new(DatabaseFile::of(&path).unwrap());
-        let readers = Arc::new(Readers::new(path, file, Duration::from_secs(5)));
+        let (_writer, readers) = readers_in(folder.path());
         let _all_turns = readers.turns.acquire_many(READERS as u32).await.unwrap();
         readers.ping().await.unwrap();
     }
@@ -100,10 +106,7 @@ mod tests {
     #[tokio::test]
     async fn a_query_of_a_dropped_caller_is_interrupted() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("db");
-        let _writer = schema::open_writer(&path, Duration::from_secs(5)).unwrap();
-        let file = Arc::new(DatabaseFile::of(&path).unwrap());
-        let readers = Arc::new(Readers::new(path, file, Duration::from_secs(5)));
+        let (_writer, readers) = readers_in(folder.path());
         for _ in 0..2 * READERS {
             let (begun, has_begun) = tokio::sync::oneshot::channel();
             let endless = readers.read(move |connection| {
