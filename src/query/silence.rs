@@ -18,9 +18,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(900);
 /// [`Queries::count_silent_devices`] says. A new service gets its devices in its first minutes.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// A wait is at least this many times as long as the pass before it. So passes take at most a hundredth of
-/// the time, unless [`LONGEST_WAIT`] limits the wait.
-const WAIT_PER_PASS: u32 = 100;
+/// A wait is at least this many times as long as the pass before it. So passes take at most a twentieth of
+/// the time, unless [`LONGEST_WAIT`] limits the wait. On a busy machine, a pass of a few devices may take
+/// seconds; the next one must still come soon.
+const WAIT_PER_PASS: u32 = 20;
 
 /// The most silent pending devices that are looked up in the store. If there are more, a silent device counts
 /// only once it is stored.
@@ -42,6 +43,7 @@ impl Queries {
         let usual = (silent_after / 4).clamp(Duration::from_secs(60), LONGEST_WAIT);
         let mut wait = FIRST_WAIT;
         loop {
+            self.catch_up().await; // before the pass: it may take seconds, and costs nothing
             let begun = Instant::now();
             match self.count_silent(silent_after, clock.now_ms()).await {
                 Ok(silent) => {
@@ -59,7 +61,6 @@ impl Queries {
     /// store has it.
     async fn count_silent(&self, silent_after: Duration, now_ms: i64) -> Result<u64, QueryError> {
         let since_ms = now_ms.saturating_sub(i64::try_from(silent_after.as_millis()).unwrap_or(i64::MAX));
-        self.catch_up().await;
         let pipeline = Arc::clone(&self.pipeline);
         let pending = blocking(move || {
             let (mut active, mut inactive, mut after) = (DeviceSet::default(), Vec::new(), None);
