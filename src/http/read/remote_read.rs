@@ -340,7 +340,7 @@ fn matching_labels(device: &str, series: &Metric, matchers: &[Matcher<'_>]) -> O
             is_whole = false;
             continue;
         }
-        is_whole &= name == key || key == DEVICE;
+        is_whole &= name == key;
         labels.push((name, value.into_owned()));
     }
     if !is_whole {
@@ -380,7 +380,8 @@ mod tests {
             ("job:up:sum", "__name__=job:up:sum,instance=pi:9100"),
             ("temp °C", "__name__=temp__C,instance=pi:9100,series=temp °C"),
             ("1st", "__name__=_1st,instance=pi:9100,series=1st"),
-            ("v{instance=other}", "__name__=v,exported_instance=other,instance=pi:9100"),
+            ("v{instance=other}", "__name__=v,exported_instance=other,instance=pi:9100,series=v{instance=other}"),
+            ("v{exported_instance=other}", "__name__=v,exported_instance=other,instance=pi:9100"),
             ("v{a.b=1,a_b=2}", "__name__=v,a_b=1,instance=pi:9100,series=v{a.b=1,a_b=2}"),
             ("v{series=x}", "__name__=v,instance=pi:9100,series=v{series=x}"),
             ("v{__name__=x}", "__name__=v,instance=pi:9100,series=v{__name__=x}"),
