@@ -85,13 +85,16 @@ async fn requests_of_a_token_of_any_kind() {
 async fn influx_clients_get_refusals_in_their_format() {
     let server = Server::start(setup().set("limits.token_readings_per_second", 10).set("limits.burst", "1s")).await;
     assert_eq!(ingest(&server, "greedy", &readings("d", 600)).await.status, 200);
-    for (path, error) in [("/write", "error"), ("/api/v2/write", "message"), ("/api/v3/write_lp", "error")] {
+    let paths = [("/write", "error", 503), ("/api/v2/write", "message", 429), ("/api/v3/write_lp", "error", 429)];
+    for (path, error, status) in paths {
         let request = server.request(reqwest::Method::POST, path).bearer_auth(secret_of("greedy"));
         let answer = server.send(request.body("m,device=d v=1")).await;
-        assert_eq!(answer.status, 429, "{path}");
+        assert_eq!(answer.status, status, "{path}");
         assert!(!answer.header("retry-after").is_empty(), "{path}");
         assert!(answer.json()[error].as_str().is_some_and(|text| text.contains("token_readings_per_second")), "{path}");
     }
+    let log = server.logged(" sender=greedy ").await;
+    assert!(!log.contains(" sender=all "), "the cause is in no server: {log}");
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ use crate::config::{Audience, Scope};
 use crate::http::App;
 use crate::http::problem::{Problem, ProblemCode, Refusals};
 use crate::http::serve::connection::Peer;
-use crate::http::write::influx::Version;
+use crate::http::write::influx::{self, Version};
 use crate::http::write::otlp;
 use crate::http::write::readings;
 use crate::http::write::remote_write;
@@ -130,7 +130,8 @@ pub(in crate::http) fn log_refusals(
     response: &mut Response,
 ) {
     let is_authorized = response.status() != StatusCode::UNAUTHORIZED && response.status() != StatusCode::FORBIDDEN;
-    let is_server_error = response.status().is_server_error();
+    let is_server_error =
+        response.extensions().get::<ProblemCode>().is_some_and(|code| code.status().is_server_error());
     let Some(Refusals(refusals)) = response.extensions_mut().remove() else { return };
     let is_logged = |refusal: &RefusalEntry| match refusal.what {
         What::Queries => app.pipeline.store_away().is_none(), // else one other line says that it is away
@@ -295,7 +296,7 @@ impl Need {
         let is_unauthorized = problem.status() == StatusCode::UNAUTHORIZED;
         let mut response = match self {
             Self::InfluxWrite(version) => version.failed(&problem),
-            Self::InfluxQl => Version::V1.failed(&problem),
+            Self::InfluxQl => influx::query_failed(&problem),
             Self::RemoteWrite => remote_write::failed(&problem),
             Self::Otlp => otlp::Encoding::of(headers).failed(&problem),
             _ => problem.into_response(),

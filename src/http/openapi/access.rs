@@ -71,7 +71,8 @@ pub(super) fn problems(need: Need) -> impl Iterator<Item = ProblemCode> {
 /// Returns the status of a problem in the error format of the route.
 pub(super) fn status(need: Need, code: ProblemCode) -> u16 {
     match (need, code) {
-        (Need::RemoteWrite | Need::Otlp, ProblemCode::BodyTimeout) => 503,
+        (Need::RemoteWrite | Need::Otlp | Need::InfluxWrite(_), ProblemCode::BodyTimeout)
+        | (Need::InfluxWrite(Version::V1), ProblemCode::RateLimited) => 503,
         _ => code.status().as_u16(),
     }
 }

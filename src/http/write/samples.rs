@@ -1,6 +1,7 @@
 //! Counts and answers for senders of samples: remote write and OTLP.
 //!
-//! These senders count samples. Admission counts readings, and a reading may have many samples.
+//! These senders count samples. Admission counts readings, and a reading may have many samples. The paths of
+//! `InfluxDB` use only `failed`.
 
 use axum::http::StatusCode;
 use axum::response::Response;

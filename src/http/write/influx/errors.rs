@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::problem::{Problem, Refusals, set_retry_after};
+use crate::http::write::samples;
 use crate::ingest::{Listed, Receipt};
 
 /// The number of rejected lines that a message of version 1 or 2 describes.
@@ -81,22 +82,32 @@ struct BadLine {
 impl Version {
     /// The answer to a refused request.
     pub(in crate::http) fn failed(self, problem: &Problem) -> Response {
-        let (status, detail) = (problem.status(), problem.detail());
-        let mut response = match self {
-            Self::V1 => v1(status, detail),
-            Self::V2 => v2(status, detail, None),
-            Self::V3 => (status, Json(ErrorV3 { error: detail, data: None })).into_response(),
-        };
-        problem.mark(&mut response);
-        response
+        samples::failed(problem, |status, detail| {
+            let status = if status == StatusCode::TOO_MANY_REQUESTS { self.for_now() } else { status };
+            match self {
+                Self::V1 => v1(status, detail),
+                Self::V2 => v2(status, detail, None),
+                Self::V3 => (status, Json(ErrorV3 { error: detail, data: None })).into_response(),
+            }
+        })
+    }
+
+    /// The status of a refusal by a rate limit.
+    ///
+    /// Clients of version 1 drop lines after any status of 4xx, and send them again after 503.
+    const fn for_now(self) -> StatusCode {
+        match self {
+            Self::V1 => StatusCode::SERVICE_UNAVAILABLE,
+            Self::V2 | Self::V3 => StatusCode::TOO_MANY_REQUESTS,
+        }
     }
 
     /// Answers a request with rejected lines. With `partial` the others are accepted.
     ///
-    /// If a rate limit rejected lines, the status is 429, and clients send the whole request again.
+    /// If a rate limit rejected lines, clients send the whole request again.
     pub(in crate::http) fn rejected(self, receipt: &Receipt, body: &[u8], partial: bool) -> Response {
         let refused = match (self, receipt.retry_after) {
-            (_, Some(_)) => StatusCode::TOO_MANY_REQUESTS,
+            (_, Some(_)) => self.for_now(),
             (Self::V2, None) if receipt.accepted > 0 => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::BAD_REQUEST,
         };
@@ -118,6 +129,13 @@ impl Version {
         response.extensions_mut().insert(Refusals(receipt.refusals()));
         response
     }
+}
+
+/// The answer to a refused query of version 1, with the status of the problem.
+pub(in crate::http) fn query_failed(problem: &Problem) -> Response {
+    let mut response = v1(problem.status(), problem.detail());
+    problem.mark(&mut response);
+    response
 }
 
 fn v1(status: StatusCode, error: &str) -> Response {

@@ -8,6 +8,6 @@ mod errors;
 mod ping;
 mod write;
 
-pub(in crate::http) use errors::{ErrorV1, ErrorV2, ErrorV3, Version, set_error};
+pub(in crate::http) use errors::{ErrorV1, ErrorV2, ErrorV3, Version, query_failed, set_error};
 pub(in crate::http) use ping::{INFLUXDB_VERSION, describe_health, describe_ping, health, ping};
 pub(in crate::http) use write::{describe as describe_write, write};
