@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup, now_ms, wait_until};
+use crate::harness::{Database, Server, Setup, after_noon_s, now_ms, wait_until};
 
 const DAY_MS: i64 = 86_400_000;
 const DEVICES: [&str; 3] = ["d0", "d1", "d2"];
@@ -491,11 +491,11 @@ async fn queries_of_a_page(server: &Server, database: &Database, silent: &Value)
 #[tokio::test]
 async fn only_a_device_whose_last_readings_were_deleted_takes_more_queries() {
     let database = Database::new();
-    let server = Server::start(Setup::mongodb(&database).set("devices.silent_after", "0s")).await;
-    let now = now_ms();
+    let setup = Setup::mongodb(&database).set("devices.silent_after", "0s");
+    let server = Server::start_at(setup, after_noon_s()).await;
+    let now = server.clock().now_ms();
     let of = |nth: i64, days: i64, metric: &str, value: f64| {
-        // Past readings are at noon: how many hours follow them must not depend on the time of the test.
-        let ts = if days == 0 { now } else { (now / DAY_MS - days) * DAY_MS + DAY_MS / 2 };
+        let ts = now - days * DAY_MS;
         json!({ "deviceId": format!("f-{nth:03}"), "ts": ts, "values": { metric: value } })
     };
     let mut readings = vec![of(7, 6, "b", -6.0)];

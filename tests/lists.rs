@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Server, Setup, wait_until};
+use crate::harness::{Database, Server, Setup, after_noon_s, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
 const START_MS: i64 = 1_713_571_200_000; // 2024-04-20T00:00:00Z
@@ -72,7 +72,8 @@ async fn a_time_series_forgets_nothing_at_the_turn_of_the_hour() {
 #[tokio::test]
 async fn the_latest_values_of_a_page_take_one_seek_for_later_hours() {
     let database = Database::new();
-    let server = Server::start(Setup::mongodb(&database)).await;
+    let server = Server::start_at(Setup::mongodb(&database), after_noon_s()).await;
+    let now = bson::DateTime::from_millis(server.clock().now_ms());
     let readings = (0..600).map(|device| json!({ "deviceId": format!("f-{device:03}"), "value": device }));
     assert_eq!(server.ingest(&readings.collect()).await.status, 200);
     server.settled().await;
@@ -88,7 +89,7 @@ async fn the_latest_values_of_a_page_take_one_seek_for_later_hours() {
     let finds = database.aggregate("system.profile", vec![doc! { "$match": { "command.find": "buckets" } }]).await;
     let filter_of = |find: &Document| find.get_document("command").ok()?.get_document("filter").ok().cloned();
     // The roller seeks too, from an hour in the past.
-    let is_of_future = |of: &Document| of.get_datetime("$gte").is_ok_and(|from| *from > bson::DateTime::now());
+    let is_of_future = |of: &Document| of.get_datetime("$gte").is_ok_and(|from| *from > now);
     let filters = finds.iter().filter_map(filter_of);
     let seeks = filters.filter(|of| of.get_document("createdAt").is_ok_and(is_of_future)).count();
     assert_eq!(seeks, 1, "{} finds", finds.len());

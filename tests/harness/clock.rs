@@ -16,6 +16,14 @@ pub(crate) fn now_ms() -> i64 {
     now.as_millis() as i64
 }
 
+/// Ten minutes after noon (UTC) of this day, in Unix seconds.
+///
+/// A server that starts at this time meets no turn of an hour during a test.
+pub(crate) fn after_noon_s() -> i64 {
+    const DAY_S: i64 = 86_400;
+    now_ms() / 1_000 / DAY_S * DAY_S + DAY_S / 2 + 600
+}
+
 /// A wall clock with an offset.
 #[derive(Debug)]
 pub(crate) struct Clock {

@@ -18,7 +18,7 @@ mod wait;
 
 pub(crate) use broker::{Broker, mqtt_js, publish, publisher};
 pub(crate) use client::client;
-pub(crate) use clock::{Clock, now_ms};
+pub(crate) use clock::{Clock, after_noon_s, now_ms};
 pub(crate) use connection::Connection;
 pub(crate) use database::Database;
 pub(crate) use influxd::Influxd;
