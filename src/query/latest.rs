@@ -154,7 +154,9 @@ impl Latest {
             last_hours.extend(of_hour.map(|metric| (metric, hour.hour))); // ascending by hour
         }
         for hour in last_hours.values().copied().collect::<BTreeSet<_>>() {
-            self.add_hour(hour, &store.latest(device, hour).await?);
+            // A series that the index lacks may have a later value in an hour that is not read.
+            let contents = store.latest(device, hour).await?;
+            self.add_hour(hour, &contents.filter(|metric, _| metrics.contains(metric)));
         }
         metrics.retain(|metric| !last_hours.contains_key(metric));
         Ok(())
@@ -183,5 +185,31 @@ impl Latest {
         if value.0 > known.0 || (value.0 == known.0 && keep == Keep::Last) {
             *known = value;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{BucketWrite, Sample};
+    use crate::store::sqlite::SqliteStore;
+
+    #[tokio::test]
+    async fn a_series_that_is_not_looked_for_gets_no_value_of_an_earlier_hour() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("db")).unwrap();
+        let write = |hour: i32, metrics: Vec<Metric>| {
+            let sample = |metric: u32| (Sample { value: 1.0, offset: 5, metric }, metric == 0);
+            let samples = (0..metrics.len() as u32).map(sample);
+            Arc::new(BucketWrite::new("d".into(), Hour(hour), None, metrics, samples))
+        };
+        let writes = [write(1, vec!["a".into(), "other".into()]), write(2, vec!["other".into()])];
+        for outcome in store.write(&writes).await {
+            outcome.unwrap();
+        }
+        let (mut latest, mut metrics) = (Latest::default(), BTreeSet::from([Metric::from("a")]));
+        latest.add_day(&store, "d", Day::of(Hour(1)), &mut metrics).await.unwrap();
+        assert!(metrics.is_empty(), "it is found");
+        assert_eq!(latest.values, BTreeMap::from([(Metric::from("a"), (Hour(1).instant_ms(5), 1.0))]));
     }
 }
