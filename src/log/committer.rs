@@ -66,14 +66,15 @@ impl Committer {
     pub(super) fn next_group(&self) -> Option<Vec<Entry>> {
         let mut state = self.shared.lock();
         while state.queue.is_empty() {
-            if state.must_roll {
+            let is_poisoned = state.poisoned.is_some(); // then nothing is due
+            if state.must_roll && !is_poisoned {
                 return Some(Vec::new());
             }
             if state.phase != Phase::Open {
-                return if self.appender.is_synced() || state.poisoned.is_some() { None } else { Some(Vec::new()) };
+                return if self.appender.is_synced() || is_poisoned { None } else { Some(Vec::new()) };
             }
             let sync_in = match self.sync {
-                Sync::Every(interval) if !self.appender.is_synced() => {
+                Sync::Every(interval) if !self.appender.is_synced() && !is_poisoned => {
                     Some(interval.saturating_sub(self.synced_at.elapsed()))
                 }
                 _ => None,

@@ -2,6 +2,7 @@
 
 use super::super::segment;
 use super::super::spares::{Spares, is_spare};
+use super::super::state::{Phase, Writer};
 use super::*;
 use crate::disk::OpenMode;
 
@@ -27,6 +28,28 @@ fn records_found_after_a_failed_sync_are_synced_first() {
     let append = || Step::Append(vec![0]);
     let (fail, restart) = (Step::Fail(Call::Sync), Step::Restart(End::Kill, 300));
     on_many_disks(Sync::Always, &[append(), fail, append(), restart.clone(), append(), restart, append()]);
+}
+
+#[test]
+fn the_writer_of_a_poisoned_log_waits_for_the_close_and_ends() {
+    for (sync, must_roll) in [(Sync::Always, true), (Sync::Every(Duration::ZERO), false)] {
+        let mut world = World::new(0, sync);
+        world.step(&Step::Fail(Call::Sync));
+        world.append(&[0]);
+        assert!(world.log.poisoned().is_some());
+        world.log.shared.lock().must_roll = must_roll; // a check of the disk asked for it during the sync
+        let World { log, committer, .. } = world;
+        std::thread::scope(|scope| {
+            let group = scope.spawn(|| committer.next_group().map(|group| group.len()));
+            while log.shared.lock().writer != Writer::WaitsForRecord && !group.is_finished() {
+                std::thread::yield_now();
+            }
+            log.close();
+            assert_eq!(group.join().unwrap(), None, "it had nothing to write");
+        });
+        committer.run();
+        assert_eq!(log.shared.lock().phase, Phase::Closed);
+    }
 }
 
 #[test]
