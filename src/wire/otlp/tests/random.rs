@@ -75,11 +75,8 @@ fn expected(request: &Request) -> Model {
                         && !values.is_empty()
                         && !(metric.name.is_empty() && values[0].0.is_empty())
                     {
-                        for (suffix, value) in values {
-                            if !value.is_finite() {
-                                model.rejected += 1;
-                                continue;
-                            }
+                        model.rejected += usize::from(values.iter().any(|(_, value)| !value.is_finite()));
+                        for (suffix, value) in values.into_iter().filter(|(_, value)| value.is_finite()) {
                             let series = format!("{}{suffix}{labels}", metric.name);
                             model.values.insert((device.clone(), ts_ms, series), value);
                         }
