@@ -203,6 +203,7 @@ impl Devices {
 impl<'d> RequestCheck<'d> {
     pub(super) fn set_sender(&mut self, sender: &'d Quota) {
         self.new_device_limiter = self.devices.new_device_limiter_of(sender);
+        self.last.take_if(|(_, _, result)| result.is_err()); // this sender may create the device
     }
 
     /// A hash of a stored ID, for [`Self::check`].

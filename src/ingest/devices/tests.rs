@@ -91,6 +91,22 @@ fn each_sender_has_its_own_rate_of_new_devices() {
 }
 
 #[test]
+fn a_device_that_one_sender_of_a_batch_may_not_create_another_may() {
+    let rate = Rate::new(1, SECOND, SECOND).unwrap();
+    let (devices, _lookup) = devices(DeviceLimits { new_devices: Some(rate), ..NONE });
+    let sender = || Quota { new_devices: Some(Limiter::new(rate, devices.start)), ..Quota::default() };
+    let (one, other) = (sender(), sender());
+    let mut batch = devices.check_request(&one, devices.start + SECOND, 0);
+    let code = |device| {
+        let checked = batch.check(batch.hash(device), device, &[(Cow::Borrowed("x"), 1.0)]);
+        checked.err().map(|rejection| rejection.code)
+    };
+    assert_eq!(["a", "b", "b"].map(code), [None, Some(Code::TooManyNewDevices), Some(Code::TooManyNewDevices)]);
+    batch.set_sender(&other);
+    assert_eq!(batch.check(batch.hash("b"), "b", &[(Cow::Borrowed("x"), 1.0)]), Ok(()));
+}
+
+#[test]
 fn after_a_start_new_devices_are_admitted_up_to_a_bound() {
     let rate = Rate::new(1, SECOND, SECOND);
     let limits = DeviceLimits { new_devices: rate, start_grace: SECOND * 10, max_known: 3, ..NONE };
