@@ -74,19 +74,21 @@ async fn data_points_that_are_not_stored_are_a_partial_success() {
     let metrics = json!([
         { "name": "temp",
           "gauge": { "dataPoints": [{ "asDouble": 22.5, "timeUnixNano": TS_NS }, { "timeUnixNano": TS_NS }] } },
+        { "name": "idle", "histogram": { "dataPoints": [{ "timeUnixNano": TS_NS }] } },
+        { "name": "quiet", "summary": { "dataPoints": [{ "timeUnixNano": TS_NS }] } },
         { "name": "latency", "histogram": { "dataPoints": [
             { "count": "3", "sum": 4.5, "bucketCounts": ["1", "2"], "explicitBounds": [1], "timeUnixNano": TS_NS },
-            { "timeUnixNano": TS_NS }] } },
+            {}] } },
     ]);
     let answer = export(&server, &request(&[("device.id", "d")], &metrics)).await;
-    let message = "2 of 4 samples are rejected, the others are stored: device d: a data point of \"temp\" has no \
-                   value; device d: a data point of \"latency\" has no value";
+    let message = "2 of 6 samples are rejected, the others are stored: device d: a data point of \"temp\" has no \
+                   value; a data point of \"latency\" has no value";
     let partial_success = json!({ "rejectedDataPoints": "2", "errorMessage": message });
     assert_eq!((answer.status, answer.json()), (200, json!({ "partialSuccess": partial_success })));
-    assert_eq!(
-        server.readings("d").await,
-        json!([{ "ts": TS, "values": { "latency_count": 3.0, "latency_sum": 4.5, "temp": 22.5 } }])
-    );
+    let values = json!({
+        "idle_count": 0.0, "latency_count": 3.0, "latency_sum": 4.5, "quiet_count": 0.0, "quiet_sum": 0.0, "temp": 22.5,
+    });
+    assert_eq!(server.readings("d").await, json!([{ "ts": TS, "values": values }]));
     let ignored = [("protocol", "otlp"), ("reason", "histogram")];
     assert_eq!(server.metrics().await.count_where("tidegauge_fields_ignored_total", &ignored), 1, "the buckets");
 }

@@ -202,8 +202,8 @@ impl<'b> Points<'b> {
 
     /// Reads a data point of a histogram or a summary.
     ///
-    /// If none of the fields of values is present, the data point has no value. Otherwise an absent count is
-    /// 0, and so is an absent sum of a summary: protobuf leaves out zeros.
+    /// An absent count is 0, and so is an absent sum of a summary: protobuf leaves out zeros. A data point
+    /// that also lacks its time has no value. Otherwise two bytes of a request would make a reading.
     fn read_distribution(
         &mut self,
         mut fields: Fields<'b>,
@@ -228,7 +228,7 @@ impl<'b> Points<'b> {
                 _ => sink.ignore(Ignored::UnknownKey, "an unknown field of a data point"),
             }
         }
-        if count.is_some() || !point.values.is_empty() {
+        if count.is_some() || point.ts_ms.is_some() || !point.values.is_empty() {
             point.set("_count", count.unwrap_or_default());
             if !numbers.is_sum_optional && point.values.iter().all(|(suffix, _)| *suffix != "_sum") {
                 point.set("_sum", 0.0);

@@ -181,6 +181,7 @@ fn each_kind_of_metric_has_its_values_and_buckets_and_quantiles_are_counted() {
         ..SummaryPoint::default()
     };
     let empty = HistogramPoint { time_unix_nano: TS, ..HistogramPoint::default() };
+    let empty_summary = SummaryPoint { time_unix_nano: TS, ..SummaryPoint::default() };
     let stale = HistogramPoint { flags: 1, ..histogram.clone() };
     let infinite = HistogramPoint { sum: Some(f64::INFINITY), bucket_counts: Vec::new(), ..histogram.clone() };
     let kinds = [
@@ -191,7 +192,7 @@ fn each_kind_of_metric_has_its_values_and_buckets_and_quantiles_are_counted() {
             data_points: vec![exponential],
             ..ExponentialHistogram::default()
         }),
-        Data::Summary(Summary { data_points: vec![summary] }),
+        Data::Summary(Summary { data_points: vec![summary, empty_summary] }),
     ];
     let metrics = kinds.into_iter().enumerate().map(|(at, data)| Metric {
         name: format!("m{at}"),
@@ -207,17 +208,24 @@ fn each_kind_of_metric_has_its_values_and_buckets_and_quantiles_are_counted() {
         "ignored Histogram m2",
         "ignored Histogram m2",
         "ignored Stale m2",
-        "value invalid_value: a data point of \"m2\" has no value",
-        "s 1776693610123 m0=1 m0{a=b}=2 m1=1 m1{a=b}=2 m2_count{a=b}=3 m2_max{a=b}=4 m2_sum{a=b}=4.5",
+        "s 1776693610123 m0=1 m0{a=b}=2 m1=1 m1{a=b}=2 m2_count{a=b}=3 m2_max{a=b}=4 m2_sum{a=b}=4.5 m2_count=0",
         "ignored Metadata m3",
         "ignored Histogram m3",
         "ignored Metadata m4",
         "ignored Histogram m4",
         "value non_finite_value: the value of \"m2_sum\" is not a finite number",
         "s 1776693610123 m2_count{a=b}=3 m2_max{a=b}=4 m3_count{a=b}=0 m3_min{a=b}=-1 m3_sum{a=b}=0 m4_count{a=b}=5 \
-         m4_sum{a=b}=6",
+         m4_sum{a=b}=6 m4_count=0 m4_sum=0",
     ];
     assert_eq!(parsed(&all), expected);
+}
+
+#[test]
+fn a_histogram_without_any_field_has_no_value() {
+    let histogram = Histogram { data_points: vec![HistogramPoint::default()], ..Histogram::default() };
+    let metric = Metric { name: "m".to_owned(), unit: String::new(), data: Some(Data::Histogram(histogram)) };
+    let rejected = "invalid_value: a data point of \"m\" has no value";
+    assert_eq!(parsed(&request(vec![text("service.name", "s")], vec![metric])), [rejected]);
 }
 
 #[test]

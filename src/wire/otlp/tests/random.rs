@@ -102,10 +102,10 @@ struct Expected {
 }
 
 fn points_of(metric: &Metric) -> Vec<Expected> {
-    let distribution = |count: u64, others: [(&'static str, Option<f64>); 3]| {
+    let distribution = |ns: u64, count: u64, others: [(&'static str, Option<f64>); 3]| {
         let others = others.into_iter().filter_map(|(suffix, value)| Some((suffix, value?)));
         let mut values: Vec<_> = others.collect();
-        if count > 0 || !values.is_empty() {
+        if ns > 0 || count > 0 || !values.is_empty() {
             values.push(("_count", count as f64));
         }
         values
@@ -131,7 +131,11 @@ fn points_of(metric: &Metric) -> Vec<Expected> {
                 ns: point.time_unix_nano,
                 flags: point.flags,
                 has_parts: !point.bucket_counts.is_empty(),
-                values: distribution(point.count, [("_sum", point.sum), ("_min", point.min), ("_max", point.max)]),
+                values: distribution(
+                    point.time_unix_nano,
+                    point.count,
+                    [("_sum", point.sum), ("_min", point.min), ("_max", point.max)],
+                ),
                 attributes: point.attributes,
             };
             of.data_points.into_iter().map(expected).collect()
@@ -141,7 +145,11 @@ fn points_of(metric: &Metric) -> Vec<Expected> {
                 ns: point.time_unix_nano,
                 flags: point.flags,
                 has_parts: point.positive.is_some(),
-                values: distribution(point.count, [("_sum", point.sum), ("_min", point.min), ("_max", point.max)]),
+                values: distribution(
+                    point.time_unix_nano,
+                    point.count,
+                    [("_sum", point.sum), ("_min", point.min), ("_max", point.max)],
+                ),
                 attributes: point.attributes,
             };
             of.data_points.into_iter().map(expected).collect()
@@ -149,12 +157,13 @@ fn points_of(metric: &Metric) -> Vec<Expected> {
         Some(Data::Summary(of)) => {
             let expected = |point: SummaryPoint| {
                 // Protobuf leaves out zeros.
-                let sum = (point.count > 0 || point.sum != 0.0).then_some(point.sum);
+                let ns = point.time_unix_nano;
+                let sum = (ns > 0 || point.count > 0 || point.sum != 0.0).then_some(point.sum);
                 Expected {
-                    ns: point.time_unix_nano,
+                    ns,
                     flags: point.flags,
                     has_parts: !point.quantile_values.is_empty(),
-                    values: distribution(point.count, [("_sum", sum), ("_min", None), ("_max", None)]),
+                    values: distribution(ns, point.count, [("_sum", sum), ("_min", None), ("_max", None)]),
                     attributes: point.attributes,
                 }
             };
