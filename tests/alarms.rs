@@ -240,8 +240,16 @@ async fn while_readings_wait_for_pending_a_server_answers_no_latest_values() {
         send(batch).await;
     }
     server.logged("pending is full (pending.max_bytes)").await;
-    let refused = server.get("/metrics/latest").await;
-    assert_eq!(refused.status, 503, "{}", refused.text());
+    let dry_run = server.request(Method::DELETE, "/v1/devices/d?dry_run=true");
+    for refused in [
+        server.get("/metrics/latest").await,
+        server.get("/v1/devices/d/metadata").await,
+        server.get("/v1/metadata").await,
+        server.send(dry_run).await,
+    ] {
+        // The store answers.
+        assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("overloaded")), "{}", refused.text());
+    }
 
     file.execute_batch("ROLLBACK").expect("it has begun");
     server.settled().await;

@@ -29,7 +29,7 @@ async fn get(server: &Server, name: &str, path: &str) -> Answer {
 
 /// The same, and expects JSON with status 200. It repeats the request while the store is unavailable.
 async fn get_json(server: &Server, name: &str, path: &str) -> Value {
-    let answer = wait_for(path, async || get(server, name, path).await.unless_store_unavailable()).await;
+    let answer = wait_for(path, async || get(server, name, path).await.unless_unavailable()).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()
 }

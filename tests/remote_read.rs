@@ -380,7 +380,7 @@ async fn a_read_is_refused_while_readings_wait_for_pending() {
     let queries = vec![query((0, i64::MAX), vec![matcher(0, "instance", "d")])];
     let all = ReadRequest { queries, accepted_response_types: vec![] };
     let refused = post(&server, None, &all).await;
-    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("overloaded")), "{}", refused.text());
     let count = format!("/query?q={}", encoded("SELECT count(value) FROM value"));
     let (json, csv) = (server.get_json(&count).await, server.get_as(&count, "text/csv").await);
     let note = json["results"][0]["messages"][0]["text"].as_str();

@@ -67,7 +67,7 @@ impl Queries {
     /// If something may be missing.
     pub async fn own_metadata(&self, devices: Vec<Arc<str>>) -> Result<Vec<(Arc<str>, Arc<str>)>, QueryError> {
         if self.catch_up().await.is_some() {
-            return Err(QueryError::incomplete(Missing::Stored));
+            return Err(QueryError::Lagging);
         }
         let page = self.page_of(self.deadline(), devices).await?;
         if let Some(missing) = page.partial {
@@ -89,7 +89,7 @@ impl Queries {
         limit: usize,
     ) -> Result<Vec<(Arc<str>, OperatorMetadata)>, QueryError> {
         if self.catch_up().await.is_some() {
-            return Err(QueryError::incomplete(Missing::Stored));
+            return Err(QueryError::Lagging);
         }
         let (found, _) = self.operator_metadata_after(self.deadline(), prefix, after, limit).await?;
         Ok(found.into_iter().take(limit).collect())
@@ -128,7 +128,7 @@ impl Queries {
         devices: &[Arc<str>],
     ) -> Result<HashMap<Arc<str>, OperatorMetadata>, QueryError> {
         if self.catch_up().await.is_some() {
-            return Err(QueryError::incomplete(Missing::Stored));
+            return Err(QueryError::Lagging);
         }
         self.operator_metadata(self.deadline(), devices).await
     }

@@ -196,6 +196,12 @@ pub enum QueryError {
         /// Its last error.
         why: String,
     },
+    /// Acknowledged readings are not in pending yet, and the answer has no place to say so.
+    #[error(
+        "acknowledged readings wait for room in pending (pending.max_bytes), or the log is still being read; try again \
+         later"
+    )]
+    Lagging,
     /// The device index lacks devices, and the answer has no place to say so.
     #[error("{} lacks devices or series, and this answer has no place to say so; first run: {REBUILD}", DEVICE_INDEX)]
     DeviceIndexIncomplete,
@@ -289,9 +295,10 @@ impl<T> Answer<T> {
     /// # Errors
     /// If something may be missing in it.
     pub fn complete(self) -> Result<T, QueryError> {
-        match self.partial.max(self.lagging.map(|_| Missing::Stored)) {
-            Some(missing) => Err(QueryError::incomplete(missing)),
-            None => Ok(self.body),
+        match (self.partial, self.lagging) {
+            (Some(missing), _) => Err(QueryError::incomplete(missing)),
+            (None, Some(_)) => Err(QueryError::Lagging),
+            (None, None) => Ok(self.body),
         }
     }
 }

@@ -140,6 +140,7 @@ impl From<QueryError> for Problem {
             QueryError::DeviceIndexIncomplete => {
                 Self::new(ProblemCode::DeviceIndexIncomplete, detail).after(UNTIL_REBUILT)
             }
+            QueryError::Lagging => Self::new(ProblemCode::Overloaded, detail).after(MOMENT),
             QueryError::TooManyDevices(_) => Self::new(ProblemCode::TooManyDevices, detail),
             QueryError::Timeout(limit) => {
                 let detail =

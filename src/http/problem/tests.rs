@@ -132,6 +132,7 @@ fn examples(code: ProblemCode) -> Vec<Problem> {
             Problem::too_many_waiting(&ChangeError::TooMany),
             Problem::too_many_queries(Limit::Queries),
             Problem::too_many_queries(Limit::QueryBytes),
+            QueryError::Lagging.into(),
         ],
         ProblemCode::PartiallyRejected => vec![Problem::rejected(receipt(2, None), true)],
         ProblemCode::Rejected => vec![

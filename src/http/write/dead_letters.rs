@@ -24,7 +24,7 @@ use crate::http::openapi::{Operation, Tag};
 use crate::http::problem::Problem;
 use crate::http::request::params::Params;
 use crate::ingest::{Admitted, Known, KnownValues, Receipt, Repetition};
-use crate::query::{Missing, QueryError, ReadingSlices};
+use crate::query::{QueryError, ReadingSlices};
 use crate::wire::{self, Format};
 
 /// The number of devices whose metadata one query reads.
@@ -120,7 +120,7 @@ fn replaced_by(body: &[u8], scope: &DeviceScope) -> KnownValues {
 async fn known(app: &App, repetition: &Repetition<'_>) -> Result<Known, QueryError> {
     let queries = &app.queries;
     if queries.catch_up().await.is_some() {
-        return Err(QueryError::incomplete(Missing::Stored));
+        return Err(QueryError::Lagging);
     }
     let mut known = Known::default();
     for (device, instants) in repetition.instants() {

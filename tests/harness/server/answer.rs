@@ -23,11 +23,12 @@ impl Answer {
         Ok(Self { status, headers, body: response.bytes().await? })
     }
 
-    /// Makes the answer `store_unavailable` an error, with its text.
+    /// Makes the answers `store_unavailable` and `overloaded` errors, with their text.
     ///
-    /// After it, a client should try again.
-    pub(crate) fn unless_store_unavailable(self) -> Result<Self, String> {
-        let is_unavailable = self.status == 503 && self.json()["code"] == "store_unavailable";
+    /// After them, a client should try again.
+    pub(crate) fn unless_unavailable(self) -> Result<Self, String> {
+        let is_code = |code: &Value| code == "store_unavailable" || code == "overloaded";
+        let is_unavailable = self.status == 503 && is_code(&self.json()["code"]);
         if is_unavailable { Err(self.text().to_owned()) } else { Ok(self) }
     }
 

@@ -29,9 +29,9 @@ impl Server {
 
     /// `GET`s a path and expects JSON with status 200.
     ///
-    /// It repeats the request while the store is unavailable.
+    /// It repeats the request while the store is unavailable, or readings wait for pending.
     pub(crate) async fn get_json(&self, path: &str) -> Value {
-        let answer = wait_for(path, async || self.get(path).await.unless_store_unavailable()).await;
+        let answer = wait_for(path, async || self.get(path).await.unless_unavailable()).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.json()
     }
