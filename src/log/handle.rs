@@ -190,6 +190,9 @@ impl Log {
     ///
     /// A full log still takes deletions: their records are small, and few of them wait for the store.
     ///
+    /// If a batch would not fit beside the newest segment alone, its refusal ends this segment, so that a cut
+    /// can make space for the batch.
+    ///
     /// # Errors
     /// When the log is full, poisoned or closed.
     pub fn append(&self, batch: Batch) -> Result<Ack, AppendError> {
@@ -208,7 +211,12 @@ impl Log {
         let max_bytes = self.options.max_bytes;
         if needs_space && state.used_bytes() + bytes > max_bytes {
             let change = state.fullness.refused(max_bytes);
+            let ends_segment = state.newest_exceeds(max_bytes.saturating_sub(bytes));
+            state.must_roll |= ends_segment;
             drop(state);
+            if ends_segment {
+                self.shared.work.notify_one();
+            }
             fullness::log_change(change);
             return Err(AppendError::Full(max_bytes));
         }
@@ -312,8 +320,8 @@ impl Log {
     /// Callers call this about once a second. When the free space above the reserve is less than a segment,
     /// this removes the spares and cuts off the room of the newest segment. While the disk refuses appends,
     /// or if the newest segment has more than half of the log, this ends the segment, so that all of the log
-    /// can be cut: a full log takes no readings, and so would not end the segment itself. It also reserves a
-    /// file descriptor for the next segment.
+    /// can be cut: senders may wait while the log is full, and so would not end the segment. It also reserves
+    /// a file descriptor for the next segment.
     pub fn check_disk(&self) {
         self.folder.reserve_descriptor();
         let Ok(mut space) = self.folder.space() else { return };
@@ -326,11 +334,8 @@ impl Log {
         let (change, must_roll, used_bytes, free_bytes) = {
             let mut state = self.shared.lock();
             let change = state.reserve.update(space, Instant::now());
-            let newest = state.bases.last().copied().unwrap_or_default();
-            let newest_bytes = state.readable.0.saturating_sub(newest.0);
-            let has_records = newest_bytes > segment::Header::BYTES as u64;
-            let has_half = newest_bytes > self.options.max_bytes / 2;
-            if has_records && (state.reserve.is_refusing() || has_half) || is_near && state.room > 0 {
+            let most_bytes = if state.reserve.is_refusing() { 0 } else { self.options.max_bytes / 2 };
+            if state.newest_exceeds(most_bytes) || is_near && state.room > 0 {
                 state.must_roll = true;
             }
             (change, state.must_roll, state.used_bytes(), state.reserve.left())

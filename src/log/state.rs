@@ -13,6 +13,7 @@ use super::fullness::Fullness;
 use super::handle::AppendError;
 use super::reader::Readers;
 use super::reserve::Reserve;
+use super::segment;
 
 /// A group with this many records, or with [`LARGE_GROUP_BYTES`], does not wait for `log.group_window`.
 ///
@@ -100,6 +101,12 @@ impl State {
     pub(super) fn used_bytes(&self) -> u64 {
         let oldest = self.bases.first().map_or(self.readable, |&base| base);
         self.readable.0 - oldest.0 + self.queued_bytes
+    }
+
+    /// Whether the newest segment has records, and takes more than `bytes`.
+    pub(super) fn newest_exceeds(&self, bytes: u64) -> bool {
+        let newest = self.bases.last().copied().unwrap_or_default();
+        self.readable.0.saturating_sub(newest.0) > bytes.max(segment::Header::BYTES as u64)
     }
 
     /// Whether the queued records are worth a write and a sync of their own.

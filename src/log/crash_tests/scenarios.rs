@@ -1,8 +1,8 @@
 //! The log on a faulty disk: one sequence of steps for each fault that mattered.
 
-use super::super::segment;
 use super::super::spares::{Spares, is_spare};
 use super::super::state::{Phase, Writer};
+use super::super::{record, segment};
 use super::*;
 use crate::disk::OpenMode;
 
@@ -226,6 +226,32 @@ fn below_its_reserve_the_log_refuses_and_ends_the_segment() {
     log.check_disk();
     assert!(!log.usage().is_disk_full);
     log.append(batch(0, 3)).unwrap();
+}
+
+#[test]
+fn a_stored_log_takes_each_record_that_an_empty_one_takes() {
+    let (disk, min_free) = (Disk::new(0), MinFree::Bytes(0));
+    let [small, large] = [9, 255].map(|readings| batch(0, readings));
+    let max_bytes: u64 = [&small, &large].map(|batch| record::encoded_bytes(batch.payload()) as u64).iter().sum();
+    let options = Options {
+        dir: disk.path().to_owned(),
+        sync: Sync::Always,
+        group_window: Duration::ZERO,
+        segment_bytes: 1 << 20,
+        max_bytes,
+        min_free,
+    };
+    let (log, mut committer, _) = Log::assemble(Arc::new(disk), options, Instruments::default()).unwrap();
+    drop(log.append(small).unwrap());
+    committer.commit(committer.next_group().unwrap());
+    log.cut(log.usage().readable).unwrap();
+    for ends_segment in [true, false] {
+        assert_eq!(log.append(large.clone()).unwrap_err(), AppendError::Full(max_bytes));
+        assert_eq!(log.shared.lock().must_roll, ends_segment, "a segment without records does not end");
+        committer.commit(Vec::new());
+    }
+    log.cut(log.usage().readable).unwrap();
+    log.append(large).unwrap();
 }
 
 #[test]
