@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use crate::harness::{Database, Metrics, Server, Setup, now_ms, secret_of, wait_until};
 
 /// The metrics of `/metrics/latest` with their labels. `hall` and `side` are those of examples.
-pub(crate) const LATEST_METRICS: [(&str, &[&str]); 4] = [
+pub(crate) const LATEST_METRICS: [(&str, &[&str]); 5] = [
     ("tidegauge_latest_value", &["device", "metric", "series", "hall", "side"]),
     ("tidegauge_latest_age_seconds", &["device", "metric", "series", "hall", "side"]),
     ("tidegauge_latest_limit", &["device", "metric", "bound"]),
     ("tidegauge_latest_limits_invalid", &["device"]),
+    ("tidegauge_latest_more_metrics", &["device"]),
 ];
 
 #[tokio::test]
@@ -121,7 +122,8 @@ async fn devices_beyond_their_limits_are_listed_in_pages(setup: Setup) {
         let file = server.send(request.bearer_auth(secret_of("operator"))).await;
         let rows: Vec<&str> = file.text().lines().collect();
         assert_eq!(rows.len(), 1 + 2 * all.len(), "a file has all pages: {}", file.text());
-        assert!(rows[1].ends_with(",t,1.0,") && rows[2].ends_with(",t{side=left},11.0,max"), "{}", file.text());
+        let ends = [",t,1.0,,false", ",t{side=left},11.0,max,false"];
+        assert!(rows[1].ends_with(ends[0]) && rows[2].ends_with(ends[1]), "{}", file.text());
     }
     // An operator decides: another limit, or none.
     let patch = json!({ "limits": { "t": { "max": 12 } } });

@@ -14,11 +14,12 @@ async fn latest_values_and_devices_are_tables_too() {
 
     let latest = server.get_json("/v1/devices/x:1/latest").await;
     let of = |(series, at): (&String, &Value)| -> Value {
-        json!({ "deviceId": "x:1", "ts": at["ts"], "series": series, "value": at["value"], "beyond": null })
+        let (ts, value) = (&at["ts"], &at["value"]);
+        json!({ "deviceId": "x:1", "ts": ts, "series": series, "value": value, "beyond": null, "moreMetrics": false })
     };
     let expected: Vec<Value> = latest["metrics"].as_object().expect("metrics").iter().map(of).collect();
     assert_eq!(lines(&file(&server, "/v1/devices/x:1/latest?", "ndjson").await), expected);
-    let columns = ["deviceId", "ts", "series", "value", "beyond"];
+    let columns = ["deviceId", "ts", "series", "value", "beyond", "moreMetrics"];
     assert_eq!(cells(&file(&server, "/v1/devices/x:1/latest?", "csv").await), as_cells(&columns, &expected));
     let beyond = lines(&file(&server, "/v1/devices/z/latest?", "ndjson").await);
     assert_eq!(beyond.iter().map(|line| &line["beyond"]).collect::<Vec<_>>(), [&json!("max"), &Value::Null]);

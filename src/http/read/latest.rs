@@ -185,7 +185,7 @@ impl List for LatestList {
 
 /// Makes a table that has a row for each latest value.
 fn table(format: Format, cells: &Cells) -> Table {
-    Table::new(format, cells, ["deviceId", "ts", "series", "value", "beyond"])
+    Table::new(format, cells, ["deviceId", "ts", "series", "value", "beyond", "moreMetrics"])
 }
 
 fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {
@@ -199,6 +199,7 @@ fn add_rows(table: &mut Table, device: &str, latest: &query::Latest) {
             Some(bound) => table.text(bound.into()),
             None => table.json("null"),
         }
+        table.json(if latest.has_more { "true" } else { "false" });
     }
 }
 
@@ -220,5 +221,21 @@ impl Latest {
         };
         let metrics = latest.values.into_iter().map(value).collect();
         Self { device_id, metrics, more_metrics: latest.has_more }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_whether_series_of_its_device_may_be_missing() {
+        for has_more in [false, true] {
+            let latest = query::Latest { values: [("t".into(), (0, 1.5))].into(), has_more, metadata: None };
+            let mut table = table(Format::Ndjson, &Cells::default());
+            add_rows(&mut table, "d", &latest);
+            let row: serde_json::Value = serde_json::from_slice(&table.into_rows()).expect("one row");
+            assert_eq!(row["moreMetrics"], json!(has_more));
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Prometheus asks for all values at once, and takes a series that is absent for one that has ended. A value
 //! that is too old looks like a device that is silent. So the answer is complete, or a problem: it has no
 //! pages, and the server refuses the request if the store is away, or readings wait because pending is full.
+//! Only series that have been silent for long may be missing: a metric names their devices.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -169,6 +170,7 @@ struct Families {
     ages: Vec<u8>,
     limits: Vec<u8>,
     invalid_limits: Vec<u8>,
+    more_metrics: Vec<u8>,
 }
 
 impl Families {
@@ -214,6 +216,9 @@ impl Families {
         }
         let invalid = limits.invalid as f64;
         write_sample(&mut self.invalid_limits, "tidegauge_latest_limits_invalid", &[("device", device)], invalid);
+        if latest.has_more {
+            write_sample(&mut self.more_metrics, "tidegauge_latest_more_metrics", &[("device", device)], 1.0);
+        }
         Ok(())
     }
 
@@ -228,6 +233,7 @@ impl Families {
                 "The limits of the metadata of a device that are not understood.",
                 self.invalid_limits,
             ),
+            ("tidegauge_latest_more_metrics", "1 for a device of which old metrics may be missing.", self.more_metrics),
         ];
         let mut text = Vec::with_capacity(families.iter().map(|(.., samples)| samples.len() + 200).sum());
         for (name, help, samples) in families {
@@ -329,6 +335,17 @@ mod tests {
             r#"tidegauge_latest_limits_invalid{device="d:1"} 0.0"#.to_owned(),
         ];
         assert_eq!(found.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_device_of_which_series_may_be_missing_is_named() {
+        for (has_more, lines) in [(false, 0), (true, 1)] {
+            let mut families = Families::default();
+            families.add("d:1", &Latest { has_more, ..Latest::default() }, &[], 0, 1_000).expect("few");
+            let text = String::from_utf8(families.finish()).expect("UTF-8");
+            let line = "\ntidegauge_latest_more_metrics{device=\"d:1\"} 1.0\n";
+            assert_eq!(text.matches(line).count(), lines, "{text}");
+        }
     }
 
     #[test]
