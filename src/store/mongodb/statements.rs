@@ -24,6 +24,12 @@ use crate::store::{Cause, StoreError};
 /// of the CPU of the threads that flush.
 const STATEMENTS_MAX_BYTES: usize = 1_000_000;
 
+/// The most bytes of a command that a server takes: a document of 16 MiB, and 16 KiB around it.
+///
+/// A larger command is not sent. The driver refuses one of more than 48 MB without the code of a server, so
+/// its error would look like one that passes.
+const COMMAND_MAX_BYTES: usize = (16 << 20) + (16 << 10);
+
 /// How much longer the client waits than the server, so that the server's own error, which has more detail,
 /// arrives in time.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
@@ -121,7 +127,12 @@ impl Commands {
             if !rest.is_empty() {
                 waiting.push(rest);
             }
+            let bytes = command.as_bytes().len();
             let answer = match verb {
+                _ if bytes > COMMAND_MAX_BYTES => {
+                    let detail = format!("a command of {bytes} bytes, more than {COMMAND_MAX_BYTES}");
+                    Err(StoreError::new(Cause::TooLarge, detail))
+                }
                 Verb::InsertMeasurements(Some(sessions)) => sessions.send(command).await,
                 _ => self.send(command).await,
             };
